@@ -1,7 +1,7 @@
 """Queues as a source and a sink of Spark: `format("penstock")`.
 
-The data source is found by itself where the package is installed; `register` makes it known where
-that look-up does not reach (a zip shipped with the job, another broken `pyspark_*` module).
+Spark finds the data source if the package is installed. Otherwise call `register`: if penstock is a
+zip that is shipped with the job, or another `pyspark_*` module is broken.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def register(spark: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """The rest is imported when it is asked for: what needs pyspark, and what takes its time."""
+    """Import modules that need pyspark when one of their names is used."""
     if name not in PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{PLACES[name]}"), name)

@@ -1,40 +1,45 @@
-"""Executors as workers: a Spark job that does the jobs of a queue until none is left."""
+"""Executors as workers: a Spark job that processes the jobs of a queue until it is empty."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+from pyarrow import Field
 
 from penstock.core.options import BATCH, Duration, check_count, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
 from penstock.spark import connect
-from penstock.spark.drain_task import COUNTS, KEYS, Acking, Tally, Working
+from penstock.spark.drain_task import COUNTS, FIGURES, KEYS, Acking, Working
+from penstock.spark.errors import HIDDEN
 from penstock.spark.options import Connection
 from penstock.worker.handlers import Handlers
 
 __all__ = ["Drained", "drain"]
 
-FIGURES = ", ".join(f"_{name} bigint" for name in COUNTS)
+KEYS_DDL = "id string, receipt string, attempt int, dedup_window_ms bigint"
+FIGURES_DDL = ", ".join(f"{name} bigint" for name in FIGURES.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What a drain has done.
+    """The result of a drain.
 
-    A task that was lost has not told: the jobs that it had acknowledged are done, and not counted.
+    Jobs that a lost task has acknowledged are done, but not counted.
 
     Attributes:
-        taken: deliveries, of which each is one of the others.
+        taken: deliveries; each is counted in one of the others, too.
         done: acknowledged.
-        failed: to be tried again, by the policy.
-        dead: dead letters now.
+        failed: jobs that will be tried again, by their policy.
+        dead: jobs that became dead letters.
         released: given back without a failure.
-        lost: the lease ended before the job was settled: others do it, or have done it.
-        runs: where the results are, one directory a round, with `ack="output"`.
+        lost: the lease ended before the job was settled; it is delivered again.
+        runs: with `ack="output"`, the directories of the results, one for each round.
     """
 
     taken: int = 0
@@ -63,41 +68,41 @@ def drain(
     hold: Duration = 600,
     **options: Any,
 ) -> Drained:
-    """Run a handler for each job of a queue on Spark's executors, until there is none to be taken.
+    """Run a handler for each job of a queue on Spark's executors, until no job is ready.
 
-    Jobs that fail are nacked: they are tried again later, or dead, as with a `Worker`. Jobs that
-    are not due when the queue is empty are left to the next drain.
+    Jobs that fail are nacked: they are tried again later, or become dead letters, as with a
+    `Worker`. Jobs that are not due yet stay in the queue.
 
     Args:
         spark: a SparkSession, classic or Connect.
         queue: the queue's name.
         handler: a function that is called with a job, on an executor; or `Handlers`.
-        ack: "task" = a job is acknowledged when its handler has returned: for handlers whose effect
-            is elsewhere. "output" = when what it returned is safe, as parquet: at least once.
-        path: of an output: the directory of the results. Each round adds `run=<name>` to it, with
+        ack: "task" = a job is acknowledged when its handler has returned. "output" = a job is
+            acknowledged when its result is written as parquet: at least once.
+        path: with "output": the directory of the results. Each round adds `run=<name>` to it, with
             the columns `id`, `receipt`, `attempt`, `dedup_window_ms` and those of `schema`.
-        schema: of an output: columns of what handlers return (a value, a tuple or a dict), as DDL;
-            default `result string`, which holds texts, and others as JSON.
+        schema: with "output": columns of the results (a value, a tuple or a dict), as DDL; default
+            `result string`, which holds texts, and other values as JSON.
         parallelism: how many tasks; None = Spark's default.
-        size: the function is called with a list of up to so many jobs; see `Handlers.batch`.
+        size: call the function with a list of up to so many jobs; see `Handlers.batch`.
         batch_size: most jobs that a task takes at once.
-        max_jobs: most jobs of all tasks; each has an equal part.
-        retry: when failures of the function are tried again.
-        round_time: of an output: seconds after which results are made safe and acknowledged.
-        hold: of an output: seconds for which the lease of a finished job holds, renewed while its
-            task runs: longer than any one call, and the writing, take.
+        max_jobs: most jobs of all tasks; each task takes an equal part.
+        retry: when failed jobs are tried again.
+        round_time: with "output": seconds after which results are written and acknowledged.
+        hold: with "output": seconds of the lease of a finished job, renewed while its task runs.
+            It must be longer than one call of the handler, and than writing the results.
         **options: of the connection, as for `format("penstock")`: `url`, `urlEnv`, `passwordEnv` …
 
     Returns:
-        What became of the jobs.
+        The numbers of jobs by outcome.
 
     Raises:
         BadArgument: an argument or option can't be used; nothing was done.
-        Unreachable: no server is reached.
+        Unreachable: no server can be reached.
     """
     connection = _connection(queue, options)
     if ack not in ("task", "output"):
-        raise BadArgument("ack", ack, "task or output")
+        raise BadArgument("ack", ack, "must be task or output")
     work = Working(
         connection,
         _expected(spark, connection),
@@ -111,7 +116,9 @@ def drain(
             raise BadArgument("max_jobs", max_jobs, "needs parallelism= as well")
     if ack == "task":
         if path is not None or schema is not None:
-            raise BadArgument("path" if path else "schema", path or schema, "for ack='output'")
+            raise BadArgument(
+                "path" if path else "schema", path or schema, "is only for ack='output'"
+            )
         return _DrainJob(spark, work, tasks, max_jobs).once()
     if not isinstance(path, str) or not path:
         raise BadArgument("path", path, "is required: the directory of the results")
@@ -138,49 +145,49 @@ class _DrainJob:
     max_jobs: int | None
 
     def once(self) -> Drained:
-        """Acknowledge in the tasks."""
-        made = self._input().mapInArrow(self._task(self.max_jobs), FIGURES)
-        return _sum(made.collect())
+        """Run one Spark job, whose tasks acknowledge."""
+        made = self._input().mapInArrow(self._task(self.max_jobs), FIGURES_DDL)
+        return _drained(_sum(made.collect()))
 
     def rounds(self, path: str, schema: str) -> Drained:
-        """Write, then acknowledge, until the queue is empty."""
-        total, runs = Drained(), list[str]()
+        """Write results, then acknowledge their jobs, until the queue is empty."""
+        total, runs = Counter[str](), list[str]()
         name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
         while True:
-            left = None if self.max_jobs is None else self.max_jobs - total.taken
+            left = None if self.max_jobs is None else self.max_jobs - total["taken"]
             run = f"{path.rstrip('/')}/run={name}-{len(runs):04d}"
-            found, more = self._round(run, schema, left)
+            found = self._round(run, schema, left)
             runs.append(run)
-            total = _added(total, found)
-            if not more or found.taken == 0 or (left is not None and found.taken >= left):
-                return replace(total, runs=tuple(runs))
+            total.update(found)
+            is_used_up = left is not None and found["taken"] >= left
+            if not found["cut"] or not found["taken"] or is_used_up:
+                return _drained(total, runs)
 
-    def _round(self, run: str, schema: str, left: int | None) -> tuple[Drained, bool]:
+    def _round(self, run: str, schema: str, left: int | None) -> Counter[str]:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
         told = Observation()
-        wanted = f"{KEYS}, {schema}"
-        made = self._input().mapInArrow(self._task(left), f"{wanted}, {FIGURES}")
+        wanted = f"{KEYS_DDL}, {schema}"
+        made = self._input().mapInArrow(self._task(left), f"{wanted}, {FIGURES_DDL}")
         sums = [f.sum(f"_{name}").alias(name) for name in COUNTS]
         made = made.observe(told, *sums).where("id IS NOT NULL")
-        made.drop(*(f"_{name}" for name in COUNTS)).write.parquet(run)
-        counted = {name: value or 0 for name, value in told.get.items()}
+        made.drop(*FIGURES.names).write.parquet(run)
+        found = Counter({name: value or 0 for name, value in told.get.items()})
         rows = self.spark.read.schema(wanted).parquet(run)
         acking = Acking(self.work.connection, self.work.expected)
         keys = rows.select("id", "receipt", "dedup_window_ms")
-        acked = _sum(keys.mapInArrow(_function(acking), FIGURES).collect())
-        more = counted.pop("cut") > 0
-        return _added(_drained(counted), acked), more
+        found.update(_sum(keys.mapInArrow(_function(acking), FIGURES_DDL).collect()))
+        return found
 
     def _input(self) -> Any:
-        """A row for each task, with its number."""
+        """Return a DataFrame with a partition for each task, whose rows have its number."""
         if self.tasks is None:
-            return self.spark.range(1 << 16)  # in as many partitions as Spark likes
+            return self.spark.range(1 << 16)  # in Spark's default number of partitions
         return self.spark.range(0, self.tasks, 1, self.tasks)
 
     def _task(self, limit: int | None) -> Callable[[Any], Any]:
-        """What each task does, with its part of what may be taken."""
+        """Return the function of each task, with its share of the limit."""
         shares: tuple[int, ...] = ()
         if limit is not None and self.tasks is not None:
             shares = tuple((limit + at) // self.tasks for at in range(self.tasks))
@@ -188,7 +195,7 @@ class _DrainJob:
 
 
 def _function(work: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A plain function: Spark looks at it as at one."""
+    """Return a plain function: Spark inspects it."""
 
     def task(batches: Any) -> Any:
         return work(batches)
@@ -197,30 +204,24 @@ def _function(work: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _connection(queue: Any, options: dict[str, Any]) -> Connection:
-    given = {name: _text(value) for name, value in options.items() if value is not None}
     known = Connection.options()
-    for name in given:
+    for name in options:
         if name.lower() not in known:
             raise BadArgument(
-                name, "<not shown>", "is neither an argument of drain nor a connection option"
+                name, HIDDEN, "is neither an argument of drain nor a connection option"
             )
-    return Connection.parse({**given, "queue": queue})
-
-
-def _text(value: Any) -> str:
-    """As Spark hands options over."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return Connection.parse({**options, "queue": queue})
 
 
 def _expected(spark: Any, connection: Connection) -> tuple[str, ...]:
-    """The nodes that are reached from here; through Connect "here" is not Spark's driver."""
+    """Return the nodes that the driver reaches; through Connect, this process is not the driver."""
     if "connect" in type(spark).__module__:
         return ()
     return connect.identity(connection)
 
 
 def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Handlers:
-    """The set that the tasks are given.
+    """Return the handlers of the tasks.
 
     Raises:
         BadArgument: no handler, or a coroutine function.
@@ -234,10 +235,8 @@ def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Hand
         made = handler
     else:
         made = Handlers()
-        if size is None:
-            made.handler(retry=retry)(handler)
-        else:
-            made.batch(size=size, retry=retry)(handler)
+        add = made.handler(retry=retry) if size is None else made.batch(size=size, retry=retry)
+        add(handler)
     made.check()
     for one in made:
         if one.is_async:
@@ -251,11 +250,11 @@ def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Hand
     return made
 
 
-def _fields(schema: str | None) -> Any:
-    """The Arrow fields of a schema.
+def _fields(schema: str | None) -> list[Field]:
+    """Return the Arrow fields of a schema.
 
     Raises:
-        BadArgument: not DDL, or a column that has its name from us.
+        BadArgument: not DDL, or a column has the name of another one.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
@@ -263,35 +262,23 @@ def _fields(schema: str | None) -> Any:
     try:
         found = StructType.fromDDL(schema or "result string")
         made = to_arrow_schema(found)
-    except Exception as error:  # noqa: BLE001  # of the JVM, or of the far end of Connect
-        raise BadArgument(
-            "schema", schema, f"must be columns as DDL: {_first_line(error)}"
-        ) from None
-    taken = {part.split()[0] for part in KEYS.split(", ")} | {f"_{name}" for name in COUNTS}
+    except Exception as error:  # noqa: BLE001  # of the JVM, or of the server of Connect
+        told = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadArgument("schema", schema, f"must be columns as DDL: {told}") from None
+    taken = {*KEYS.names, *FIGURES.names}
     for name in made.names:
         if name.lower() in taken or made.names.count(name) > 1:
             raise BadArgument("schema", schema, f"has the column {name!r} twice")
     return list(made)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _sum(rows: list[Any]) -> Drained:
-    total = Tally()
+def _sum(rows: Iterable[Sequence[int]]) -> Counter[str]:
+    """Return the sums of the rows of figures."""
+    total = Counter[str]()
     for row in rows:
-        for name, value in zip(COUNTS, row, strict=True):
-            setattr(total, name, getattr(total, name) + value)
-    counts = vars(total)
-    del counts["cut"]
-    return _drained(counts)
+        total.update(dict(zip(COUNTS, row, strict=True)))
+    return total
 
 
-def _added(one: Drained, other: Drained) -> Drained:
-    names = [each.name for each in fields(Drained) if each.name != "runs"]
-    return _drained({name: getattr(one, name) + getattr(other, name) for name in names})
-
-
-def _drained(counts: Mapping[str, Any]) -> Drained:
-    return Drained(**counts)
+def _drained(total: Counter[str], runs: Sequence[str] = ()) -> Drained:
+    return Drained(**{name: total[name] for name in COUNTS if name != "cut"}, runs=tuple(runs))

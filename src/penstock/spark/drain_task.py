@@ -1,14 +1,18 @@
-"""What a task of `drain` does: one worker's turn at a queue, on an executor."""
+"""The tasks of `drain`: each takes jobs of a queue and runs their handlers, on an executor."""
 
 from __future__ import annotations
 
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.sharded.parts import operations_of
@@ -28,60 +32,41 @@ from penstock.worker.running import arguments_of, concluded, failed, unfit
 from penstock.worker.suspects import suspects_among
 from penstock.worker.terms import PAUSE, Term, begin, due, next_renewal
 
-__all__ = ["COUNTS", "KEYS", "Acking", "Tally", "Working"]
+__all__ = ["COUNTS", "FIGURES", "KEYS", "Acking", "Working"]
 
 logger = get_logger("penstock")
 
-KEYS = "id string, receipt string, attempt int, dedup_window_ms bigint"
-"""What stands before the results in the output."""
+KEYS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("receipt", pa.string()),
+        ("attempt", pa.int32()),
+        ("dedup_window_ms", pa.int64()),
+    ]
+)
+"""The columns before the results in the output."""
 COUNTS = ("taken", "done", "failed", "dead", "released", "lost", "cut")
+"""Figures of a task; `cut` is 1 if the task ended before the queue was empty."""
+FIGURES = pa.schema([(f"_{name}", pa.int64()) for name in COUNTS])
+Row = tuple[Delivery, int | None, Any]
+"""A job, the window of its dedup id in ms, and its result."""
 FIRST = 16
-"""Jobs of the first block; blocks grow while they are quick."""
+"""Jobs of the first block; blocks grow while they take little time."""
 QUICK, SLOW = 0.25, 1.0
 """Seconds of a block below which the next one is larger, and above which it is smaller."""
-
-
-@dataclass
-class Tally:
-    """What became of jobs; `cut` = the turn ended before the queue was empty."""
-
-    taken: int = 0
-    done: int = 0
-    failed: int = 0
-    dead: int = 0
-    released: int = 0
-    lost: int = 0
-    cut: int = 0
-
-    def count(self, kind: str, outcomes: Sequence[Outcome]) -> None:
-        """Add the outcomes of one call."""
-        if _all_done(outcomes):
-            setattr(self, KINDS[kind], getattr(self, KINDS[kind]) + len(outcomes))
-            return
-        for outcome in outcomes:
-            if outcome is Outcome.DEAD:
-                self.dead += 1
-            elif outcome in (Outcome.DONE, Outcome.HINTED):
-                setattr(self, KINDS[kind], getattr(self, KINDS[kind]) + 1)
-            else:
-                self.lost += 1
-
-    def rows(self) -> list[int]:
-        """The figures in the order of `COUNTS`."""
-        return [getattr(self, name) for name in COUNTS]
 
 
 KINDS = {"ack": "done", "nack": "failed", "bury": "dead", "release": "released"}
 
 
 class TaskHeartbeat:
-    """Renews the leases of a task's jobs, in a thread and on connections of its own.
+    """Renews the leases of a task's jobs, in a thread with its own connections.
 
-    When they are renewed is decided by `worker.terms`, as for a worker.
+    `worker.terms` decides when a lease is renewed, as for a worker.
 
     Args:
-        queue: whose jobs, by a client of the thread's own.
-        hold: seconds for which finished jobs are held until their output is safe.
+        queue: the queue, opened by a client that only the thread uses.
+        hold: seconds of the leases of finished jobs whose output is not safe yet.
     """
 
     def __init__(self, queue: Queue, hold: float) -> None:
@@ -106,7 +91,7 @@ class TaskHeartbeat:
         self._thread.join()
 
     def hold(self, jobs: Sequence[Delivery], sent: float) -> None:
-        """Renew these from now on, instead of the block before; they were asked for at `sent`."""
+        """Renew these jobs, which were requested at `sent`, instead of the block before."""
         _, renewal = begin(jobs, sent, monotonic())
         with self._lock:
             self._block = jobs
@@ -114,7 +99,7 @@ class TaskHeartbeat:
             self._poked.set()
 
     def keep(self, jobs: Sequence[Delivery]) -> list[Delivery]:
-        """Hold finished jobs until the output that has them is safe; return those still held."""
+        """Hold finished jobs until their output is safe; return those that are still held."""
         with self._lock:
             self._block = ()
         leased = [job for job in jobs if not job.term.is_once]
@@ -134,7 +119,7 @@ class TaskHeartbeat:
             now = monotonic()
             for lease, jobs in due(held, now) if now >= self._retry_at else ():
                 self._renew(lease, jobs)
-            self._wakes_at = math.inf  # a block that begins from here on pokes
+            self._wakes_at = math.inf  # a block that begins after this sets `_poked`
             with self._lock:
                 nearest = next_renewal([*self._block, *self._kept])
             pause = max(0.01, min(max(nearest, self._retry_at) - monotonic(), PAUSE))
@@ -147,7 +132,7 @@ class TaskHeartbeat:
         except WrongEpoch:
             for job in jobs:
                 job.lost = True
-        except Exception as error:  # noqa: BLE001  # tried again, until the leases end
+        except Exception as error:  # noqa: BLE001  # tried again until the leases end
             logger.warning("leases can't be renewed: %s: %s", type(error).__name__, error)
             is_known = False
         else:
@@ -156,7 +141,7 @@ class TaskHeartbeat:
         self._retry_at = monotonic() + min(lease / 10, 1.0)
 
     def _extend(self, lease: float, jobs: Sequence[Delivery]) -> bool:
-        """Extend leases; return whether the server has answered for each."""
+        """Extend leases; return whether the server has answered for each job."""
         if not jobs:
             return True
         sent, is_known = monotonic(), True
@@ -174,18 +159,18 @@ class TaskHeartbeat:
 
 @dataclass
 class Working:
-    """Takes jobs and runs their handlers until the queue is empty; what `mapInArrow` is given.
+    """Takes jobs and runs their handlers until the queue is empty. Spark calls it in each task.
 
     Args:
-        connection: where the queue is.
-        expected: the nodes that the driver reaches.
-        handlers: who does the jobs.
+        connection: options of the connection.
+        expected: ids of the nodes that the driver reaches.
+        handlers: of the jobs.
         batch_size: most jobs of a block.
         shares: most jobs of each partition; empty = no limit.
-        fields: Arrow fields of the results; None = they are not wanted.
-        usual: whether the results are texts, or JSON.
+        fields: Arrow fields of the results; None = results are dropped.
+        usual: whether the only field is a text, in which other results stand as JSON.
         seconds: after which no further block is taken; None = no limit.
-        hold: seconds for which finished jobs are held.
+        hold: seconds of the leases of finished jobs.
     """
 
     connection: Connection
@@ -193,23 +178,18 @@ class Working:
     handlers: Handlers
     batch_size: int
     shares: tuple[int, ...] = ()
-    fields: Any = None
+    fields: Sequence[pa.Field] | None = None
     usual: bool = False
     seconds: float | None = None
     hold: float = 600.0
-    _made: list[Any] = field(default_factory=list, repr=False)
 
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Empty the queue; the input only says that there is a partition."""
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the results, if they are wanted, and the figures; the input numbers the task."""
         number = 0
         for batch in batches:
             number = batch.column(0)[0].as_py() if batch.num_rows else number
         check_identity(self.connection, self.expected)
         share = self.shares[number % len(self.shares)] if self.shares else None
-        yield from self.turn(share)
-
-    def turn(self, share: int | None) -> Iterator[Any]:
-        """Record batches: of results, if they are wanted, and of what was counted."""
         whole = client(self.connection)
         queue = whole.open(self.connection.queue)
         with whole.twin() as twin, TaskHeartbeat(twin.queue(queue.name), self.hold) as beat:
@@ -220,50 +200,48 @@ class DrainLoop:
     """One run of a task.
 
     Args:
-        work: what is to be done.
-        queue: whose jobs.
-        beat: renews their leases.
+        work: its settings.
+        queue: the queue.
+        beat: renews the leases.
         share: most jobs; None = no limit.
     """
 
-    def __init__(
-        self, work: Working, queue: Queue, beat: TaskHeartbeat, share: int | None = None
-    ) -> None:
+    def __init__(self, work: Working, queue: Queue, beat: TaskHeartbeat, share: int | None) -> None:
         self.work = work
         self.queue = queue
         self.beat = beat
-        self.tally = Tally()
+        self.tally = Counter[str]()
         self._left = share
         self._size = min(FIRST, work.batch_size)
         self._ends = None if work.seconds is None else monotonic() + work.seconds
-        self._values: list[Any] = []
+        self._values: list[Row] = []
         self._settled_at = 0.0
-        # At a time without end every batch is due: `hand` gives out those that are not full, too.
+        # By this clock every batch is due, so `hand` also runs batches that are not full.
         self._dispatcher = Dispatcher(work.handlers, self, self._unknown, lambda: math.inf)
         self._done: list[Delivery] = []
         self._rest: dict[Verdict, list[Delivery]] = {}
 
-    def run(self) -> Iterator[Any]:
+    def run(self) -> Iterator[pa.RecordBatch]:
         """Work until the queue is empty, or the share is used up."""
         while True:
             sent = monotonic()
             jobs = self._next()
             if not jobs:
                 break
-            self.tally.taken += len(jobs)
+            self.tally["taken"] += len(jobs)
             self._block(jobs, sent)
             if self.work.fields is not None:
                 yield from self._written()
             self._pace(monotonic() - sent, len(jobs))
-        yield self._batch([], [], self.tally)
+        yield self._last()
 
     # -- taking and settling -----------------------------------------------------------------
 
     def _next(self) -> Sequence[Delivery]:
-        """Settle what is done, and take the next block."""
+        """Acknowledge finished jobs, and take the next block."""
         size = self._size if self._left is None else min(self._size, self._left)
         if size == 0 or (self._ends is not None and monotonic() > self._ends):
-            self.tally.cut = 1
+            self.tally["cut"] = 1
             size = 0
         done, self._done = self._done, []
         try:
@@ -282,7 +260,7 @@ class DrainLoop:
         return jobs
 
     def _flush(self, *, acks: bool) -> None:
-        """Settle what has failed, and what is done as well."""
+        """Settle jobs that are not just acknowledged, and with `acks` the finished ones too."""
         rest, self._rest = self._rest, {}
         for verdict, jobs in rest.items():
             self._settled(verdict.kind, jobs, self._told(verdict, jobs))
@@ -302,17 +280,14 @@ class DrainLoop:
         return self.queue.ack(jobs, dedup_window=window)
 
     def _settled(self, kind: str, jobs: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
-        self.tally.count(kind, outcomes)
-        if _all_done(outcomes):
-            return
-        for job, outcome in zip(jobs, outcomes, strict=True):
+        add_outcomes(self.tally, kind, outcomes)
+        for job, outcome in () if _all_done(outcomes) else zip(jobs, outcomes, strict=True):
             if outcome in (Outcome.STALE, Outcome.ENDED):
-                logger.warning(
-                    "%s: %s came after the lease had ended", job.id, kind, extra=Fields(job)
-                )
+                text = "%s: %s came after the lease had ended"
+                logger.warning(text, job.id, kind, extra=Fields(job))
 
     def _pace(self, seconds: float, count: int) -> None:
-        """Quick blocks grow; slow ones shrink, so that other tasks get their part."""
+        """Make blocks larger while they are quick, and smaller when they are slow."""
         if seconds > SLOW:
             self._size = max(1, min(self._size, count) // 2)
         elif seconds < QUICK and count == self._size:
@@ -323,8 +298,8 @@ class DrainLoop:
     def _block(self, jobs: Sequence[Delivery], sent: float) -> None:
         """Run the handlers of one block.
 
-        A job that may have killed its workers runs last and alone; its like are given back, so
-        that they do not have their last crash together.
+        One suspect runs last and alone. The others are released, so that a crash is not counted
+        for all of them.
         """
         self.beat.hold(jobs, sent)
         self._settled_at = monotonic()
@@ -341,7 +316,7 @@ class DrainLoop:
         self._note(unfit(job, self.work.handlers.missing(job)), job)
 
     def put(self, item: Item) -> None:
-        """Run a handler now, and report what was done long ago: a crash must not cost it."""
+        """Run a handler now, and settle older jobs, so that a crash does not repeat them."""
         handler, jobs = item
         held = [job for job in jobs if self._is_held(job)]
         if held:
@@ -351,7 +326,7 @@ class DrainLoop:
             self._settled_at = monotonic()
 
     def drain(self) -> list[Item]:
-        """Return nothing: each run begins at once."""
+        """Return no items: each one runs at once."""
         return []
 
     def lose(self, jobs: Sequence[Delivery]) -> None:
@@ -361,7 +336,7 @@ class DrainLoop:
 
     def _is_held(self, job: Delivery) -> bool:
         if job.lost or job.term.is_over(monotonic()):
-            self.tally.lost += 1
+            self.tally["lost"] += 1
             return False
         return True
 
@@ -381,9 +356,9 @@ class DrainLoop:
             self._finished(job, verdict, one)
 
     def _finished(self, job: Delivery, verdict: Verdict, value: Any) -> None:
-        """Note what is to become of a job; one that its handler has settled is left alone."""
+        """Note the verdict on a job, unless its handler has settled it."""
         if job.settled:
-            self.tally.done += 1
+            self.tally["done"] += 1
         elif verdict is not ACK and verdict.kind != "ack":
             self._note(verdict, job)
         elif self.work.fields is not None:
@@ -394,36 +369,35 @@ class DrainLoop:
             self._rest.setdefault(verdict, []).append(job)
 
     def _note(self, verdict: Verdict, job: Delivery) -> None:
-        if job.at_most_once:  # there is nothing to give back
-            self.tally.dead += 1
+        if job.at_most_once:  # the server has removed it at delivery
+            self.tally["dead"] += 1
         else:
             self._rest.setdefault(verdict, []).append(job)
 
     # -- results -----------------------------------------------------------------------------
 
-    def _written(self) -> Iterator[Any]:
-        """The results of a block; jobs whose result does not fit their column have failed."""
-        found, self._values = self._values, []
-        if not found:
+    def _written(self) -> Iterator[pa.RecordBatch]:
+        """Yield the results of a block; a job whose result does not fit its column has failed."""
+        rows, self._values = self._values, []
+        if not rows:
             return
-        rows = [(job, window, self._row(value)) for job, window, value in found]
         try:
-            batch = self._batch(rows, self._columns(rows))
-        except Exception:  # noqa: BLE001  # one of them: which?
-            rows = [row for row in rows if self._fits(*row)]
+            batch = self._batch(rows)
+        except Exception:  # noqa: BLE001  # a result does not fit: find out which
+            rows = [row for row in rows if self._fits(row)]
             self._flush(acks=False)
-            batch = self._batch(rows, self._columns(rows))
+            batch = self._batch(rows)
         mine = self.beat.keep([job for job, _, _ in rows])
         if len(mine) < len(rows):
-            self.tally.lost += len(rows) - len(mine)
-            rows = [row for row in rows if not row[0].lost]
-            batch = self._batch(rows, self._columns(rows))
+            self.tally["lost"] += len(rows) - len(mine)
+            batch = self._batch([row for row in rows if not row[0].lost])
         yield batch
 
-    def _fits(self, job: Delivery, window: int | None, values: Any) -> bool:
+    def _fits(self, row: Row) -> bool:
         try:
-            self._columns([(job, window, values)])
-        except Exception as error:  # noqa: BLE001  # whatever Arrow says is the handler's failure
+            self._columns([row])
+        except Exception as error:  # noqa: BLE001  # any error of Arrow is the handler's failure
+            job = row[0]
             handler = self.work.handlers.find(job)
             assert handler is not None
             text = TypeError(f"the result does not fit the columns of the schema: {error}")
@@ -431,72 +405,68 @@ class DrainLoop:
             return False
         return True
 
-    def _row(self, value: Any) -> Any:
-        if self.work.usual and value is not None and not isinstance(value, str):
-            try:
-                return (json.dumps(value, ensure_ascii=False),)
-            except (TypeError, ValueError):
-                return (value,)  # Arrow says why not
-        if len(self.work.fields) == 1 and not isinstance(value, (dict, tuple)):
-            return (value,)
-        return value
-
-    def _columns(self, rows: Sequence[tuple[Delivery, int | None, Any]]) -> list[Any]:
-        """Arrow columns of results."""
-        import pyarrow as pa
-
-        width = len(self.work.fields)
-        columns: list[list[Any]] = [[] for _ in range(width)]
-        for _, _, value in rows:
-            parts = _parts(value, self.work.fields, width)
-            for column, part in zip(columns, parts, strict=True):
-                column.append(part)
+    def _columns(self, rows: Sequence[Row]) -> list[pa.Array]:
+        fields = self.work.fields or ()
+        parts = [_parts(value, fields, self.work.usual) for _, _, value in rows]
         return [
-            pa.array(column, type=one.type)
-            for column, one in zip(columns, self.work.fields, strict=True)
+            pa.array([part[at] for part in parts], type=one.type) for at, one in enumerate(fields)
         ]
 
-    def _batch(self, rows: Sequence[Any], columns: list[Any], tally: Tally | None = None) -> Any:
-        """Rows as they are handed to Spark: keys and results, or figures."""
-        import pyarrow as pa
+    def _batch(self, rows: Sequence[Row]) -> pa.RecordBatch:
+        """Return rows of keys and results, with figures of 0."""
+        jobs = [job for job, _, _ in rows]
+        keys = (
+            [job.id for job in jobs],
+            [None if job.term.is_once else job.receipt for job in jobs],
+            [job.attempt for job in jobs],
+            [window for _, window, _ in rows],
+        )
+        arrays = [pa.array(key, kind) for key, kind in zip(keys, KEYS.types, strict=True)]
+        zeros = pa.array([0] * len(rows), pa.int64())
+        arrays += [*self._columns(rows), *[zeros] * len(COUNTS)]
+        return pa.RecordBatch.from_arrays(arrays, [*self._kept, *FIGURES.names])
 
-        arrays: list[Any] = []
-        names: list[str] = []
-        if self.work.fields is not None:
-            jobs = [job for job, _, _ in rows]
-            receipts = [None if job.term.is_once else job.receipt for job in jobs]
-            windows = [window for _, window, _ in rows]
-            keys = [
-                pa.array([job.id for job in jobs], pa.string()),
-                pa.array(receipts, pa.string()),
-                pa.array([job.attempt for job in jobs], pa.int32()),
-                pa.array(windows, pa.int64()),
-            ]
-            results = columns or [pa.array([], one.type) for one in self.work.fields]
-            if tally is not None:
-                keys, results = [_nulls(one, 1) for one in keys], [_nulls(r, 1) for r in results]
-            arrays += [*keys, *results]
-            names += [part.split()[0] for part in KEYS.split(", ")]
-            names += [one.name for one in self.work.fields]
-        count = len(rows) if tally is None else 1
-        figures = [0] * len(COUNTS) if tally is None else tally.rows()
-        arrays += [pa.array([figure] * count, pa.int64()) for figure in figures]
-        names += [f"_{name}" for name in COUNTS]
-        return pa.RecordBatch.from_arrays(arrays, names)
+    def _last(self) -> pa.RecordBatch:
+        """Return the last row, which has the figures."""
+        kinds = [] if self.work.fields is None else [*KEYS, *self.work.fields]
+        arrays = [pa.nulls(1, one.type) for one in kinds]
+        return pa.RecordBatch.from_arrays(
+            [*arrays, *figures(self.tally)], [*self._kept, *FIGURES.names]
+        )
+
+    @property
+    def _kept(self) -> list[str]:
+        """The names of the columns before the figures."""
+        return [] if self.work.fields is None else [one.name for one in (*KEYS, *self.work.fields)]
 
 
 BACK = Verdict("release", 0)
+
+
+def figures(tally: Counter[str]) -> list[pa.Array]:
+    """Return the columns of a row of figures."""
+    return [pa.array([tally[name]], pa.int64()) for name in COUNTS]
 
 
 def _all_done(outcomes: Sequence[Outcome]) -> bool:
     return isinstance(outcomes, Settled) and outcomes.all_done
 
 
+def add_outcomes(tally: Counter[str], kind: str, outcomes: Sequence[Outcome]) -> None:
+    """Count the outcomes of one call that acks, nacks, buries or releases."""
+    if _all_done(outcomes):
+        tally[KINDS[kind]] += len(outcomes)
+        return
+    for outcome in outcomes:
+        done = KINDS[kind] if outcome in (Outcome.DONE, Outcome.HINTED) else "lost"
+        tally["dead" if outcome is Outcome.DEAD else done] += 1
+
+
 def _each(value: Any, count: int) -> Sequence[Any]:
-    """Return the results of a batch.
+    """Return the results of a batch, one for each job.
 
     Raises:
-        ValueError: there are others than jobs.
+        ValueError: their number differs from the number of jobs.
     """
     values = value if isinstance(value, (list, tuple)) else [value] * count
     if len(values) != count:
@@ -505,70 +475,66 @@ def _each(value: Any, count: int) -> Sequence[Any]:
 
 
 def _is_said(value: Any) -> bool:
-    """Whether what a handler returned says what becomes of its job, and is no result."""
+    """Return whether a returned value is a verdict on the job, not its result."""
     return isinstance(value, BaseException) or (
         isinstance(value, type) and issubclass(value, Result)
     )
 
 
-def _nulls(array: Any, count: int) -> Any:
-    import pyarrow as pa
-
-    return pa.nulls(count, array.type)
-
-
-def _parts(value: Any, fields: Sequence[Any], width: int) -> Sequence[Any]:
-    """The columns of one result.
+def _parts(value: Any, fields: Sequence[pa.Field], usual: bool) -> Sequence[Any]:
+    """Return the values of one result, one for each column.
 
     Raises:
-        ValueError: it has others.
+        ValueError: the result has other columns.
     """
     if value is None:
-        return (None,) * width
+        return (None,) * len(fields)
+    if usual and not isinstance(value, str):
+        try:
+            return (json.dumps(value, ensure_ascii=False),)
+        except (TypeError, ValueError):
+            return (value,)  # Arrow raises with the reason
+    if len(fields) == 1 and not isinstance(value, (dict, tuple)):
+        return (value,)
     if isinstance(value, dict):
         names = [one.name for one in fields]
-        strange = set(value) - set(names)
+        strange = set(value).difference(names)
         if strange:
             raise ValueError(f"no column {', '.join(map(repr, sorted(map(str, strange))))}")
         return [value.get(name) for name in names]
-    if isinstance(value, (tuple, list)) and len(value) == width:
+    if isinstance(value, (tuple, list)) and len(value) == len(fields):
         return value
-    raise ValueError(f"a tuple of {width}, or a dict, not {type(value).__name__}")
+    raise ValueError(f"a tuple of {len(fields)}, or a dict, not {type(value).__name__}")
 
 
 @dataclass
 class Acking:
-    """Acknowledges the jobs of an output that is safe; what `mapInArrow` is given.
+    """Acknowledges jobs whose results are safe. Spark calls it for each partition of the results.
 
     Args:
-        connection: where the queue is.
-        expected: the nodes that the driver reaches.
+        connection: options of the connection.
+        expected: ids of the nodes that the driver reaches.
     """
 
     connection: Connection
     expected: tuple[str, ...]
 
-    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Acknowledge; counts come back."""
-        import pyarrow as pa
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Acknowledge rows of id, receipt and window; return the figures.
 
+        A row without a receipt is of a job that was delivered at most once.
+        """
         check_identity(self.connection, self.expected)
         queue = client(self.connection).open(self.connection.queue)
-        tally = Tally()
+        tally = Counter[str]()
+        crcs = frozenset(ops.crc for ops in operations_of(queue))
         for batch in batches:
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            self.settle(queue, rows, tally)
-        arrays = [pa.array([figure], pa.int64()) for figure in tally.rows()]
-        yield pa.RecordBatch.from_arrays(arrays, [f"_{name}" for name in COUNTS])
-
-    def settle(self, queue: Any, rows: Iterator[Any], tally: Tally) -> None:
-        """Acknowledge rows of id, receipt, window; one without a receipt was delivered once."""
-        crcs = frozenset(ops.crc for ops in operations_of(queue))
-        by_receipt: Callable[[Any], Any] = lambda row: (row[1], row[2])  # noqa: E731
-        for (receipt, window), part in groupby(rows, by_receipt):
-            if receipt is None:
-                tally.done += sum(1 for _ in part)
-                continue
-            held = [JobRef(queue.name, row[0], receipt, crcs) for row in part]
-            seconds = None if window is None else window / 1000
-            tally.count("ack", queue.ack(held, dedup_window=seconds))
+            for (receipt, window), part in groupby(rows, itemgetter(1, 2)):
+                if receipt is None:
+                    tally["done"] += sum(1 for _ in part)
+                    continue
+                held = [JobRef(queue.name, row[0], receipt, crcs) for row in part]
+                seconds = None if window is None else window / 1000
+                add_outcomes(tally, "ack", queue.ack(held, dedup_window=seconds))
+        yield pa.RecordBatch.from_arrays(figures(tally), FIGURES.names)

@@ -1,4 +1,4 @@
-"""What goes wrong between Spark and a queue, beside the library's own errors."""
+"""The errors of the Spark data source, besides those of the library."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class OptionError(BadArgument):
 
     Args:
         argument: the option's name as it is documented.
-        value: what was given; `HIDDEN` where it may be a secret.
-        reason: what would have been accepted.
+        value: the given value; `HIDDEN` if it may be a secret.
+        reason: describes what is wrong, or the accepted values.
     """
 
     def __init__(self, argument: str, value: object, reason: str) -> None:
@@ -33,9 +33,9 @@ class RowError(BadArgument):
 
     Args:
         column: its name.
-        value: what it holds.
-        reason: what would have been accepted.
-        row: which row of the partition, from 0.
+        value: the value.
+        reason: describes the accepted values.
+        row: the number of the row in its partition, from 0.
     """
 
     def __init__(self, column: str, value: object, reason: str, row: int) -> None:
@@ -47,7 +47,7 @@ class RowError(BadArgument):
 
 
 def _kind(value: object) -> str:
-    """What a value is, without its content: a payload does not belong in a log."""
+    """Describe a value without its content: a payload does not belong in a log."""
     if isinstance(value, (str, bytes, bytearray)):
         return f"a {type(value).__name__} of {len(value)}"
     if value is None or isinstance(value, (bool, int, float)):
@@ -56,11 +56,11 @@ def _kind(value: object) -> str:
 
 
 class WrongServer(PenstockError):
-    """An executor's connection leads to another server than the driver's: `localhost`, perhaps."""
+    """An executor reaches another server than the driver, perhaps by the name `localhost`."""
 
 
 class StagesLost(PenstockError):
-    """Rows that were staged are not there any more; nothing of the write is in the queue."""
+    """Staged rows have expired or were removed; nothing of the write is in the queue."""
 
 
 class Unreachable(PenstockError):

@@ -1,4 +1,4 @@
-"""Jobs that others hold, named by id and receipt: what a column of a table can keep."""
+"""Jobs that are named by id and receipt, the parts of a delivery that a table can store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.wire.keys import queue_crc
 __all__ = ["JobRef"]
 
 NOT_FIRST = b"2 0 0 0"
-"""So that each one's own receipt is shown, and not that of a batch."""
+"""Counters of a job with a receipt of its own, not that of a batch."""
 
 
 class JobRef(Delivery):
@@ -19,7 +19,7 @@ class JobRef(Delivery):
 
     Args:
         queue: the queue's name.
-        job_id: as the producer or the consumer was told.
+        job_id: the job's id.
         receipt: of the delivery.
         crcs: checksums of the names of its partitions, as ids carry them; empty = it has none.
 
@@ -41,17 +41,20 @@ class JobRef(Delivery):
 
     @property
     def id(self) -> str:
-        """As it was given."""
+        """The id that was given."""
         return self._id
 
     @property
     def receipt(self) -> str:
-        """As it was given."""
+        """The receipt that was given."""
         return self._receipt
 
 
 @lru_cache(maxsize=256)
 def _batch(queue: str, node: str, crc: int, epoch: str) -> Batch:
-    """What jobs of one life of a queue share; those of another queue are refused where used."""
+    """Return the values that jobs of one epoch of a queue share.
+
+    For jobs of another queue, the name is one that calls refuse.
+    """
     name = queue or f"<the queue of crc {crc:08x}>"
     return Batch(None, QueueIdentity(name, node, crc, epoch), "", tag=0, now=0, lease_ms=0)

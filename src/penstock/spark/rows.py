@@ -1,10 +1,10 @@
-"""Rows to records: which column means what, and the dedup id of each row.
+"""Converts rows to records: the meaning of columns, and the dedup id of each row.
 
-The same row of the same write has the same id in every attempt, in whatever order a repeated task
-meets its rows: it is the value of the id column, or else a hash of write, partition and content,
-and of how many equal rows came before in the partition. That hash depends on the number of
-partitions, so it only recognises other attempts of the same run. Rows without ids that may be
-written again are staged, under ids of their attempt (`stages`).
+A row of a write has the same id in every attempt, in whatever order a repeated task reads its rows.
+The id is the value of the id column, or else a hash of write, partition and content, and of the
+number of equal rows before it in the partition. That hash depends on the number of partitions, so
+it only identifies rows of other attempts of the same run. Rows without ids that may be written
+again are staged, under ids of their attempt (`staged_commit`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,19 @@ from penstock.spark.options import Write
 from penstock.spark.schema import COLUMNS, plain
 from penstock.wire.keys import check_queue_name
 
-__all__ = ["Columns", "Encoder", "Item", "columns_of", "name_of"]
+__all__ = [
+    "Columns",
+    "Encoder",
+    "Item",
+    "columns_of",
+    "lists",
+    "name_of",
+    "preferred",
+    "transposed",
+]
 
 MARK = "\x01"
-"""Stands for a dedup id while a head is built: what is quoted never has it."""
+"""The place of the dedup id in a head that is built; quoted texts never contain it."""
 ONCE_TTL_MS = 86_400_000
 DURATIONS = ("lease", "ttl", "delay", "backoff", "backoff_cap")
 SPANS = ("byte", "short", "integer", "long", "float", "double", "decimal", "day-time interval")
@@ -48,16 +57,16 @@ TYPES = {
     "backoff_cap": SPANS,
     "headers": ("map<string,string>",),
 }
-"""What a column may be, by the names that Spark gives types (`DataType.typeName`)."""
+"""The types that a column may have, by Spark's names of types (`DataType.typeName`)."""
 
 
 class Item(NamedTuple):
-    """What one row became.
+    """One row, converted.
 
     Attributes:
-        queue: where it goes.
+        queue: the name of its queue.
         delay: ms, or `@` and an absolute time.
-        record: as it lies on the server.
+        record: the record to be stored.
         key: its dedup id.
     """
 
@@ -69,10 +78,10 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column means what; -1 = there is none.
+    """The meanings of columns.
 
     Attributes:
-        names: of all columns, as they are written.
+        names: of all columns, as they are spelled.
         places: meaning -> index.
         packed: indices of the columns that make up a JSON body, or None.
     """
@@ -81,21 +90,17 @@ class Columns:
     places: dict[str, int]
     packed: tuple[int, ...] | None
 
-    def name(self, meaning: str) -> str:
-        """The name of the column that means this."""
-        return self.names[self.places[meaning]]
-
 
 def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
-    """Find out what each column means.
+    """Return the meanings of columns.
 
     Args:
-        fields: name and type of each column, the type as Spark's `typeName` has it; empty = it is
-            not known, and each value is looked at.
+        fields: name and type of each column, the type as Spark's `typeName` has it; empty = not
+            known, and each value is checked.
         options: of the write.
 
     Raises:
-        BadArgument: a column is missing, unknown, there twice, or of a type that can't be used.
+        BadArgument: a column is missing, unknown, duplicate, or of a type that can't be used.
     """
     names = tuple(name for name, _ in fields)
     packs = options.payload_format == "json"
@@ -122,15 +127,16 @@ def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
         members = [names[index] for index in packed]
         for name in members:
             if members.count(name) > 1:
-                raise BadArgument("column", name, "is there twice: a JSON object can have it once")
+                reason = "is there twice: a JSON object can have it only once"
+                raise BadArgument("column", name, reason)
         return Columns(names, places, packed)
     if rest:
         listed = ", ".join(repr(names[index]) for index in rest)
         raise BadArgument(
             "columns",
             names,
-            f"{listed}: of no meaning to the sink; drop it, or put all columns into the body by "
-            f"payloadFormat=json. It knows {', '.join(COLUMNS)}",
+            f"must not have {listed}: drop it, or put all columns into the body by "
+            f"payloadFormat=json. The sink knows {', '.join(COLUMNS)}",
         )
     return Columns(names, places, None)
 
@@ -138,10 +144,8 @@ def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
 def _named(names: Sequence[str], option: str, wanted: str) -> int:
     found = [index for index, name in enumerate(names) if name.lower() == wanted.lower()]
     if len(found) != 1:
-        what = (
-            "there are two columns of this name: rename one" if found else "there is no such column"
-        )
-        raise OptionError(option, wanted, f"{what}; there are {', '.join(names) or 'none at all'}")
+        reason = "names two columns: rename one" if found else "names no column"
+        raise OptionError(option, wanted, f"{reason}; the columns are {', '.join(names) or 'none'}")
     return found[0]
 
 
@@ -150,15 +154,19 @@ def _check_types(fields: Sequence[tuple[str, str]], places: dict[str, int], opti
         name, kind = fields[index]
         accepted = TYPES.get(meaning, ("binary", "string"))
         if kind and kind.partition("(")[0] not in accepted:
-            raise BadArgument("column", name, f"is {kind}; {meaning} is {' or '.join(accepted)}")
+            raise BadArgument(
+                "column", name, f"is {kind}; {meaning} must be {' or '.join(accepted)}"
+            )
     if "delay" in places and "ready_at" in places:
-        raise BadArgument("column", fields[places["ready_at"]][0], "not together with delay")
+        raise BadArgument(
+            "column", fields[places["ready_at"]][0], "can't be used together with delay"
+        )
     if options.id_from == "column" and "id" not in places:
-        raise OptionError("idFrom", "column", "needs a column: set idColumn")
+        raise OptionError("idFrom", "column", "needs an id column: set idColumn")
 
 
 def name_of(*parts: object) -> bytes:
-    """A hash that stands for a write, whatever its parts are."""
+    """Return a hash of the parts of a write's name."""
     return blake2b(json.dumps([str(part) for part in parts]).encode(), digest_size=16).digest()
 
 
@@ -168,15 +176,15 @@ def preferred(key: str, nodes: Sequence[str]) -> str:
 
 
 class Encoder:
-    """Makes records of the rows of one partition.
+    """Converts the rows of one partition to records.
 
     Args:
-        columns: what they mean.
+        columns: their meanings.
         options: of the write.
-        write: what stands for the write; the same in each of its attempts.
-        partition: which one.
-        attempt: of rows that are staged: names the attempt. One of them is published, so rows
-            without ids need none that lasts.
+        write: the hash of the write's name, the same in each of its attempts.
+        partition: its number.
+        attempt: of rows that are staged: names the attempt. Only one attempt is published, so rows
+            without ids get ids of the attempt.
     """
 
     def __init__(
@@ -194,11 +202,11 @@ class Encoder:
         self._ruled = [name for name in COLUMNS if name in places and name not in ("payload", "id")]
 
     def encode(self, values: Sequence[list[Any]], count: int) -> Iterator[Item]:
-        """Records of so many rows.
+        """Yield the records of rows.
 
         Args:
             values: a list for each column.
-            count: of rows.
+            count: the number of rows.
 
         Raises:
             RowError: a value can't be used.
@@ -220,13 +228,13 @@ class Encoder:
             if queues is not None:
                 queue = self._checked("queue", check_queue_name, queues[index])
             if ids is None:
-                place = b"%b\n%b\n" % (queue.encode(), _text(delay))
+                place = b"%b\n%b\n" % (queue.encode(), str(delay).encode())
                 stable = self._content(b"%b%b%b\n%b" % (place, front, tail, body))
                 key = f"{self._attempt}-{self._row}" if self._attempt else stable.decode()
                 written = key.encode()
             else:
                 key = self._given(ids[index])
-                is_usual = key.isascii() and key.isalnum()  # é is alphanumeric, too
+                is_usual = key.isascii() and key.isalnum()  # isalnum alone accepts é
                 written = (key if is_usual else escaped(key)).encode()
                 state = self._hash.copy()
                 state.update(written if queues is None else b"%b\n%b" % (written, queue.encode()))
@@ -282,7 +290,7 @@ class Encoder:
             value = str(value)
         return str(self._checked("id", lambda found: check_label("id", found), value))
 
-    # -- what else a row says --------------------------------------------------------------
+    # -- other columns of a row -------------------------------------------------------------
 
     def _ruling(self, values: list[Any]) -> tuple[bytes, bytes, int | str]:
         key = tuple(
@@ -295,12 +303,12 @@ class Encoder:
         )
         try:
             return self._head(key)
-        except TypeError:  # unhashable, which nothing is that a column may hold: say which
+        except TypeError:  # a value of a wrong type is unhashable: raise with its column
             return self._head.__wrapped__(self, key)
 
-    @lru_cache(maxsize=1024)  # noqa: B019  # lives as long as its task
+    @lru_cache(maxsize=1024)  # noqa: B019  # it lives as long as its task
     def _head(self, values: tuple[Any, ...]) -> tuple[bytes, bytes, int | str]:
-        """What stands before and behind the id, and the delay, of rows that say this."""
+        """Return the texts before and behind the id, and the delay, of rows with these values."""
         said = {
             name: value
             for name, value in zip(self._ruled, values, strict=True)
@@ -333,9 +341,10 @@ class Encoder:
 
     def _span(self, name: str, value: Any) -> int:
         def check(given: Any) -> int:
+            seconds = float(given) if isinstance(given, Decimal) else given
             if name == "lease":
-                return lease_ms(name, _seconds(given))
-            return duration_ms(name, _seconds(given), zero=name == "delay")
+                return lease_ms(name, seconds)
+            return duration_ms(name, seconds, zero=name == "delay")
 
         return int(self._checked(name, check, value))
 
@@ -359,12 +368,8 @@ class Encoder:
 
     def _error(self, meaning: str, value: Any, reason: str) -> RowError:
         places = self._columns.places
-        name = self._columns.name(meaning) if meaning in places else meaning
+        name = self._columns.names[places[meaning]] if meaning in places else meaning
         return RowError(name, value, reason, self._row)
-
-
-def _text(delay: int | str) -> bytes:
-    return str(delay).encode()
 
 
 def _raw(value: Any) -> bytes:
@@ -377,12 +382,8 @@ def _raw(value: Any) -> bytes:
     raise TypeError("must be bytes or text")
 
 
-def _seconds(value: Any) -> Any:
-    return float(value) if isinstance(value, Decimal) else value
-
-
 def _moment(value: Any) -> int:
-    if isinstance(value, datetime) and value.tzinfo is None:  # Spark's Row has the session's zone
+    if isinstance(value, datetime) and value.tzinfo is None:  # a Row has the session's zone
         value = value.astimezone(timezone.utc)
     return max(0, moment_ms("ready_at", value))
 
@@ -397,7 +398,7 @@ def _headers(value: tuple[Any, ...]) -> dict[str, str]:
 
 
 def _plain_value(value: Any) -> Any:
-    """What JSON has no word for."""
+    """Convert a value that JSON does not have."""
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -417,7 +418,7 @@ _dumps = json.JSONEncoder(
 
 
 def _obstacle(value: Any) -> str:
-    """Why JSON can't express a value; empty = it can."""
+    """Return why JSON can't express a value; empty = it can."""
     try:
         _dumps(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -426,10 +427,10 @@ def _obstacle(value: Any) -> str:
 
 
 def lists(batch: Any) -> tuple[list[list[Any]], int]:
-    """The columns of an Arrow batch as lists; texts stay texts, maps become dicts.
+    """Return the columns of an Arrow batch as lists, and the number of rows; maps become dicts.
 
     Raises:
-        BadArgument: a column has a value for which Python has no word: a time beyond year 9999.
+        BadArgument: a column has a value that Python can't express, as a time after year 9999.
     """
     named = zip(batch.schema.names, batch.columns, strict=True)
     return [_listed(name, column) for name, column in named], batch.num_rows
@@ -445,12 +446,9 @@ def _listed(name: str, column: Any) -> list[Any]:
 
 
 def transposed(rows: Iterable[Any], width: int, size: int) -> Iterator[tuple[list[list[Any]], int]]:
-    """Rows as columns, so many at a time."""
+    """Yield rows as columns, and their number, up to `size` at a time."""
     from itertools import islice
 
     source = iter(rows)
     while batch := list(islice(source, size)):
         yield [[row[index] for row in batch] for index in range(width)], len(batch)
-
-
-__all__ += ["lists", "preferred", "transposed"]

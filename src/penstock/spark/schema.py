@@ -1,4 +1,4 @@
-"""Columns: those that the source gives, and those that the sink understands."""
+"""The columns of the source, and those that the sink accepts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ SCHEMA = (
     "enqueued_at timestamp, ready_at timestamp, lease_until timestamp, expires_at timestamp, "
     "owner string, last_error string, node string"
 )
-"""Of the source. What does not apply to a job is null: `receipt` of one that is not active."""
+"""Of the source. Columns that do not apply are null, as `receipt` of a job that is not active."""
 
 COLUMNS = (
     "payload", "id", "delay", "ready_at", "ttl", "lease", "max_attempts", "backoff", "backoff_cap",
     "headers",
 )  # fmt: skip
-"""Of the sink, for `operation=enqueue`, beside those that options name."""
+"""Of the sink for `operation=enqueue`. Options name others."""
 
 
 def plain(name: str) -> str:
-    """A column's name as it is compared: `readyAt` and `READY_AT` are `readyat`."""
+    """Return a column's name for comparison: `readyAt` and `READY_AT` become `readyat`."""
     return name.replace("_", "").lower()

@@ -1,7 +1,7 @@
-"""Where the jobs of a source are: a queue on each of its nodes, and what is read there.
+"""The shards of a source, and calls on them.
 
-A shard is a queue, or one of its partitions, on one node. Several nodes are read by a
-client each: a batch is bound to the node that has its jobs, so nothing is to be chosen among them.
+A shard is a queue, or one of its partitions, on one node. Each of several nodes has its own client:
+a batch belongs to the node that has its jobs, so no call chooses a node.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class ShardAddress:
-    """Where a shard is: what a task is told of it.
+    """The address of a shard, for a task.
 
     Attributes:
-        url: how the node is named, perhaps with a password; '' = by the options themselves.
+        url: the node's, perhaps with a password; '' = that of the options.
         node: its id, 8 hex digits; '' = not checked.
-        number: which partition; None = the queue has none.
-        partitions: how many there are; None likewise.
+        number: of the partition; None = the queue has none.
+        partitions: their number; None = the queue has none.
     """
 
     url: str = field(default="", repr=False)
@@ -50,9 +50,9 @@ class ShardReader:
     """One queue on one node, or a partition of it.
 
     Args:
-        made: a client of that node alone.
+        made: a client of only this node.
         queue: the queue's name.
-        site: where; its node is learned here.
+        site: its address; the id of the node is filled in.
     """
 
     def __init__(self, made: Penstock, queue: str, site: ShardAddress = ShardAddress()) -> None:
@@ -66,7 +66,7 @@ class ShardReader:
 
     @property
     def key(self) -> str:
-        """What it is called in offsets."""
+        """Its name in offsets."""
         return self.node if self.site.number is None else f"{self.node}/{self.site.number}"
 
     def run(self, call: Call[R]) -> R:
@@ -74,40 +74,40 @@ class ShardReader:
         return self._driver.node.run(call)
 
     def command(self, *args: Any) -> Any:
-        """The reply of a plain command."""
+        """Run a plain command and return its reply."""
         return self._driver.node.command(*args)
 
     def stats(self) -> QueueStats:
-        """The queue's figures."""
+        """Return the queue's figures."""
         return self.run(self.ops.stats())
 
     def exists(self) -> bool:
-        """Whether there is a queue: one in partitions is there before its first job is."""
+        """Return whether the queue exists: one in partitions exists before its first job."""
         return self.site.partitions is not None or bool(self.stats().exists)
 
     def missing(self) -> QueueMissing:
-        """The error of a queue that has to be there."""
+        """Return the error for a queue that must exist."""
         return QueueMissing(f"option 'requireQueue': queue {self.queue!r} does not exist")
 
     def packed(self, epoch: bytes) -> bytes:
-        """What ids of this life of the queue carry."""
+        """Return the bytes that are common to all ids of an epoch of the queue."""
         return self.ops.place(epoch).packed
 
 
 def single(options: C, url: str) -> C:
-    """The options of one of several nodes."""
+    """Return the options of one of several nodes."""
     return replace(options, nodes=(), url=url) if url else options
 
 
 def open_shard(options: Connection, site: ShardAddress) -> ShardReader:
-    """One shard.
+    """Open one shard.
 
     Args:
         options: of the source.
-        site: where, as the driver has found it.
+        site: its address, as the driver has found it.
 
     Raises:
-        WrongServer: it is another node.
+        WrongServer: another node answers there.
     """
     own = single(options, site.url)
     made = current(own)
@@ -125,17 +125,17 @@ class ShardReaders(list[ShardReader]):
     """All shards that can be reached.
 
     Attributes:
-        unreached: how many nodes can't be.
+        unreached: the number of nodes that can't be reached.
     """
 
     unreached = 0
 
 
 def open_shards(options: Connection) -> ShardReaders:
-    """All shards of a source: each partition, on each of several nodes that can be reached.
+    """Open all shards of a source: each partition on each node that can be reached.
 
-    How many partitions there are is asked each time, as a queue may be made, or made anew, at any
-    time. A node that has not heard of the queue goes by the others.
+    The number of partitions is read each time, as a queue may be created or re-created at any
+    time. For a node that does not have the queue, the number of another node counts.
 
     Raises:
         Unreachable: no node can be reached.
@@ -147,7 +147,7 @@ def open_shards(options: Connection) -> ShardReaders:
     for url in options.nodes:
         try:
             reached.append((url, *_reached(single(options, url))))
-        except Unreachable as error:  # noqa: PERF203  # a node at a time
+        except Unreachable as error:  # noqa: PERF203  # once a node
             if not passing(error.__cause__ or error):
                 raise
             logger.warning("queue %r: a node can't be reached: %s", options.queue, error)
@@ -160,23 +160,20 @@ def open_shards(options: Connection) -> ShardReaders:
 
 
 def _reached(options: Connection) -> tuple[Penstock, int | None]:
-    """A client of a node, and how many partitions the queue has there.
+    """Return a client of a node, and the number of partitions of the queue there.
+
+    The number is 0 for a queue without, and None if the node does not have the queue.
 
     Raises:
-        Unreachable: it can't be reached.
+        Unreachable: the node can't be reached.
     """
     made = current(options)
     with reaching(options):
-        return made, _partitions(made, options.queue)
-
-
-def _partitions(made: Penstock, queue: str) -> int | None:
-    """How many partitions a queue has; 0 = it is an ordinary one, None = it is not there."""
-    return made._member.partitions(queue)
+        return made, made._member.partitions(options.queue)
 
 
 def _spread(queue: str, reached: Sequence[tuple[str, Penstock, int | None]]) -> ShardReaders:
-    """The shards of nodes of which it is known how many partitions the queue has there."""
+    """Return the shards of nodes, which stand with their URLs and numbers of partitions."""
     usual = next((count for _, _, count in reached if count is not None), None)
     found = ShardReaders()
     for url, made, own in reached:
