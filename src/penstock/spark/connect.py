@@ -167,7 +167,7 @@ def identity(options: Connection) -> tuple[str, ...]:
     """
     found = parts(options)
     check_queue(options, options.queue, found.values())
-    for part in found.values() if not options.nodes else ():
+    for part in () if options.nodes else found.values():
         listed = others(part._node.listed(), part._node.whole_id())
         if listed:
             logger.warning(

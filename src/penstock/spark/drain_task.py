@@ -215,6 +215,8 @@ class DrainLoop:
         self._size = min(FIRST, work.batch_size)
         self._ends = None if work.seconds is None else monotonic() + work.seconds
         self._values: list[Row] = []
+        self._kept = [] if work.fields is None else [*KEYS, *work.fields]
+        self._names = [one.name for one in (*self._kept, *FIGURES)]
         self._settled_at = 0.0
         # By this clock every batch is due, so `hand` also runs batches that are not full.
         self._dispatcher = Dispatcher(work.handlers, self, self._unknown, lambda: math.inf)
@@ -242,17 +244,15 @@ class DrainLoop:
         size = self._size if self._left is None else min(self._size, self._left)
         if size == 0 or (self._ends is not None and monotonic() > self._ends):
             self.tally["cut"] = 1
-            size = 0
+            self._flush(acks=True)
+            return ()
         done, self._done = self._done, []
         try:
-            if not done:
-                jobs = self.queue.reserve(size, block=0) if size else []
-            elif size:
+            if done:
                 outcomes, jobs = self.queue.settle(done, size, block=0)
                 self._settled("ack", done, outcomes)
             else:
-                jobs = []
-                self._settled("ack", done, self.queue.ack(done))
+                jobs = self.queue.reserve(size, block=0)
         except QueueClosed:
             return ()
         if self._left is not None:
@@ -424,20 +424,12 @@ class DrainLoop:
         arrays = [pa.array(key, kind) for key, kind in zip(keys, KEYS.types, strict=True)]
         zeros = pa.array([0] * len(rows), pa.int64())
         arrays += [*self._columns(rows), *[zeros] * len(COUNTS)]
-        return pa.RecordBatch.from_arrays(arrays, [*self._kept, *FIGURES.names])
+        return pa.RecordBatch.from_arrays(arrays, self._names)
 
     def _last(self) -> pa.RecordBatch:
         """Return the last row, which has the figures."""
-        kinds = [] if self.work.fields is None else [*KEYS, *self.work.fields]
-        arrays = [pa.nulls(1, one.type) for one in kinds]
-        return pa.RecordBatch.from_arrays(
-            [*arrays, *figures(self.tally)], [*self._kept, *FIGURES.names]
-        )
-
-    @property
-    def _kept(self) -> list[str]:
-        """The names of the columns before the figures."""
-        return [] if self.work.fields is None else [one.name for one in (*KEYS, *self.work.fields)]
+        arrays = [pa.nulls(1, one.type) for one in self._kept]
+        return pa.RecordBatch.from_arrays([*arrays, *figures(self.tally)], self._names)
 
 
 BACK = Verdict("release", 0)

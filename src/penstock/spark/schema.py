@@ -10,13 +10,13 @@ SCHEMA = (
     "enqueued_at timestamp, ready_at timestamp, lease_until timestamp, expires_at timestamp, "
     "owner string, last_error string, node string"
 )
-"""Of the source. Columns that do not apply are null, as `receipt` of a job that is not active."""
+"""The columns of the source; null if they do not apply, as `receipt` of a ready job."""
 
 COLUMNS = (
     "payload", "id", "delay", "ready_at", "ttl", "lease", "max_attempts", "backoff", "backoff_cap",
     "headers",
 )  # fmt: skip
-"""Of the sink for `operation=enqueue`. Options name others."""
+"""The columns of the sink for `operation=enqueue`, besides those that options name."""
 
 
 def plain(name: str) -> str:

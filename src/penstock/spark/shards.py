@@ -89,10 +89,6 @@ class ShardReader:
         """Return the error for a queue that must exist."""
         return QueueMissing(f"option 'requireQueue': queue {self.queue!r} does not exist")
 
-    def packed(self, epoch: bytes) -> bytes:
-        """Return the bytes that are common to all ids of an epoch of the queue."""
-        return self.ops.place(epoch).packed
-
 
 def single(options: C, url: str) -> C:
     """Return the options of one of several nodes."""

@@ -394,7 +394,7 @@ class SnapshotReader(DataSourceReader):
             yield from self._shown(found, part)
             return
         ops, cursor = found.ops, part.start
-        packed = found.packed(part.epoch.encode())
+        packed = found.ops.place(part.epoch.encode()).packed
         origin = Origin(self.options.queue, found.node, packed, part.place, part.asof)
         # Notes show which jobs have moved; ids need the records.
         full = max(self.shape.full, 1 if self.wanted.prefix or part.place != "ready" else 0)
@@ -413,7 +413,7 @@ class SnapshotReader(DataSourceReader):
     ) -> Iterator[tuple[Origin, list[bytes]]]:
         """Yield the jobs that were active when the snapshot began, wherever they are now."""
         ops, at, step = found.ops, 0, 1
-        packed = found.packed(part.epoch.encode())
+        packed = found.ops.place(part.epoch.encode()).packed
         while at < len(part.numbers):
             named = part.numbers[at : at + step]
             shown = found.run(show_numbers(ops, part.epoch, named)).jobs

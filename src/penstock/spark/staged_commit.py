@@ -45,7 +45,7 @@ WHOLE = 1000
 
 
 class StagedName(NamedTuple):
-    """Where the rows of a write are staged.
+    """The place of staged rows.
 
     Attributes:
         node: id of the node.

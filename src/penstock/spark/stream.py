@@ -76,11 +76,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.consumer.latest(start, most)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """What waits: it is shown in the query's progress."""
+        """Return the numbers of jobs, which the query's progress shows."""
         return self.consumer.figures()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What can be reserved now is all."""
+        """Let the query end after the jobs that are ready now."""
         self.consumer.available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -114,5 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise lost(self.options.queue, part.batch)
                 return
             at = reply.next
-            origin = Origin(self.options.queue, found.node, found.packed(reply.epoch), "active")
+            origin = Origin(
+                self.options.queue, found.node, found.ops.place(reply.epoch).packed, "active"
+            )
             yield origin, reply.jobs
