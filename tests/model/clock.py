@@ -26,6 +26,8 @@ REAL = "redis.call('TIME')"
 OURS = f"redis.call('LRANGE', '{CLOCK.decode()}', 0, 1)"
 USUAL_REACH, REACH = "local sweep_limit = 100 + 2 * ", 2
 """How many expired jobs a call lists, and how many here."""
+USUAL_SWEEP, SWEEP = "local sweep_limit = 2000", f"local sweep_limit = {REACH}"
+"""How many those list that deliver jobs, and how many here."""
 USUAL_ROOM, ROOM = "bytes_left, bodies_left = 67108864", "bytes_left, bodies_left = 8000"
 """How many bytes of large bodies a call removes, and how many here: those of one or two jobs."""
 COMPACTING = {
@@ -53,6 +55,7 @@ def clocked(name: str) -> Script:
     source = found.source.replace(REAL, OURS).replace(
         USUAL_REACH, f"local sweep_limit = {REACH} + 0 * "
     )
+    source = source.replace(USUAL_SWEEP, SWEEP)
     if name != "evict":  # it removes no more jobs than bodies
         source = source.replace(USUAL_ROOM, ROOM)
     if name == "sweep":

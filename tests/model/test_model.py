@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from penstock.wire.scripts import all_scripts
-from tests.model.clock import REAL, USUAL_REACH, USUAL_ROOM, use_test_clock
+from tests.model.clock import REAL, USUAL_REACH, USUAL_ROOM, USUAL_SWEEP, use_test_clock
 from tests.model.courses import CoursesMachine
 from tests.model.draws import WRONG
 from tests.model.faults import Faults
@@ -34,7 +34,7 @@ PROFILE = settings(
 
 def test_the_bounds_of_scripts_are_found() -> None:
     """Those that the model lowers stand in the scripts as it looks for them."""
-    for text in (REAL, USUAL_REACH, USUAL_ROOM):
+    for text in (REAL, USUAL_REACH, USUAL_ROOM, USUAL_SWEEP):
         assert any(text in script.source for script in all_scripts())
 
 
