@@ -24,7 +24,7 @@ from penstock.core.logs import printable
 from penstock.core.urls import HIDDEN, fault_of, redacted
 from penstock.wire.keys import DEFAULT_PREFIX
 
-__all__ = ["Failed", "Session", "app", "command", "run"]
+__all__ = ["Failed", "Session", "app", "command", "option", "run"]
 
 DEFAULT_URL = "redis://localhost:6379/0"
 QUIET = logging.NullHandler()
@@ -176,14 +176,24 @@ def options(
     as_json: JsonOption = None,
     node_hosts: HostsOption = None,
     version: Annotated[  # noqa: ARG001 - its callback has answered
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Inspect and manage penstock queues on a Redis server."""
     hosts = os.environ.get("PENSTOCK_NODE_HOSTS", "")
     given = Session(os.environ.get("PENSTOCK_URL") or None, node_hosts=hosts)
     ctx.obj = given.changed(given_url=url, prefix=prefix, as_json=as_json, node_hosts=node_hosts)
+
+
+def option(metavar: str, text: str, **more: Any) -> Any:
+    """Return typer's description of an option whose value is shown as `metavar`.
+
+    Args:
+        metavar: in the help.
+        text: the help.
+        more: further arguments of `typer.Option`.
+    """
+    return typer.Option(metavar=metavar, help=text, **more)
 
 
 def command(name: str, *, common: bool = True) -> Callable[[Function], Function]:

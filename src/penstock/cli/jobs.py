@@ -28,7 +28,7 @@ from penstock import (
     parse_id,
 )
 from penstock.cli import output
-from penstock.cli.app import Failed, Session, command
+from penstock.cli.app import Failed, Session, command, option
 
 __all__ = ["QueueArgument", "State", "enqueue", "existing", "peek", "scan", "show", "status"]
 
@@ -57,17 +57,12 @@ def enqueue(
     json_body: Annotated[
         bool, typer.Option("--json-body/--raw", help="The body is JSON; default: bytes.")
     ] = False,
-    delay: Annotated[float, typer.Option(metavar="SECONDS", help="Not before.")] = 0,
-    lease: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="0 = deliver at most once.")
-    ] = None,
-    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="Not after.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be repeated.")
-    ] = None,
+    delay: Annotated[float, option("SECONDS", "Not before.")] = 0,
+    lease: Annotated[float | None, option("SECONDS", "0 = deliver at most once.")] = None,
+    ttl: Annotated[float | None, option("SECONDS", "Not after.")] = None,
+    header: Annotated[list[str] | None, option("NAME=VALUE", "May be repeated.")] = None,
     replicas: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Replicas that must confirm. Default: the queue's setting."),
+        int | None, option("N", "Replicas that must confirm. Default: the queue's setting.")
     ] = None,
     fsynced: Annotated[
         bool,
@@ -78,20 +73,15 @@ def enqueue(
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Most seconds to wait for replicas and disks. Default: 1, with --fsynced 5.",
+        option(
+            "SECONDS", "Most seconds to wait for replicas and disks. Default: 1, with --fsynced 5."
         ),
     ] = None,
     dedup_id: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Refuse the job while another one has this id."),
+        str | None, option("TEXT", "Refuse the job while another one has this id.")
     ] = None,
     dedup_window: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", help="Keep the id taken for this time after the job is done."
-        ),
+        float | None, option("SECONDS", "Keep the id taken for this time after the job is done.")
     ] = None,
     dedup_until: Annotated[
         DedupUntil,
@@ -109,26 +99,18 @@ def enqueue(
         ),
     ] = "refuse",
     key: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Jobs with the same key go to one partition, in order."),
+        str | None, option("TEXT", "Jobs with the same key go to one partition, in order.")
     ] = None,
     max_attempts: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Attempts until the job is a dead letter; 0 = no limit. Default: the queue's.",
-        ),
+        option("N", "Attempts until the job is a dead letter; 0 = no limit. Default: the queue's."),
     ] = None,
     backoff_base: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Delay after the first failure; it doubles. Default: the queue's.",
-        ),
+        option("SECONDS", "Delay after the first failure; it doubles. Default: the queue's."),
     ] = None,
     backoff_cap: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="The longest delay. Default: the queue's."),
+        float | None, option("SECONDS", "The longest delay. Default: the queue's.")
     ] = None,
 ) -> None:
     """Add a job, or with --lines one for each line of stdin.
@@ -260,8 +242,7 @@ def scan(
         str | None, typer.Argument(metavar="[QUEUE]", help="Default: every queue.")
     ] = None,
     state: Annotated[
-        list[State] | None,
-        typer.Option(help="Only these jobs; may be repeated. Default: all."),
+        list[State] | None, typer.Option(help="Only these jobs; may be repeated. Default: all.")
     ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Print only ids; read no bodies.")] = False,
 ) -> None:

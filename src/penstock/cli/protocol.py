@@ -7,10 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from penstock.cli import output
-from penstock.cli.app import Session, command
+from penstock.cli.app import Session, command, option
 from penstock.wire.scripts import Script, all_scripts, pressure_scripts
 
 __all__ = ["scripts"]
@@ -19,9 +17,7 @@ __all__ = ["scripts"]
 @command("scripts")
 def scripts(
     session: Session,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory to write to.", file_okay=False)
-    ] = None,
+    out: Annotated[Path | None, option("DIR", "Directory to write to.", file_okay=False)] = None,
 ) -> None:
     """List the Lua scripts, or write them for clients in other languages.
 

@@ -11,7 +11,7 @@ import typer
 
 from penstock import Outcome, PauseSide, Penstock, QueueDamaged, QueueStats, Settled, StateName
 from penstock.cli import output
-from penstock.cli.app import Failed, Session, command
+from penstock.cli.app import Failed, Session, command, option
 from penstock.cli.jobs import QueueArgument, State, existing
 
 __all__ = [
@@ -44,7 +44,7 @@ def queues(
         int | None, typer.Option(help="Only queues with at most this many ready jobs.")
     ] = None,
     max_idle: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Only queues written to in this time.")
+        float | None, option("SECONDS", "Only queues written to in this time.")
     ] = None,
 ) -> None:
     """List the queues that exist, or those that pattern and options choose."""
@@ -135,8 +135,7 @@ def pause(
     session: Session,
     queue: QueueArgument,
     side: Annotated[
-        PauseSide,
-        typer.Option(help="in = refuse new jobs; out = deliver nothing; all = both."),
+        PauseSide, typer.Option(help="in = refuse new jobs; out = deliver nothing; all = both.")
     ] = "all",
 ) -> None:
     """Stop a side of a queue; it stays stopped until `resume`."""
@@ -246,7 +245,7 @@ def _move(
 def evict(
     session: Session,
     queue: QueueArgument,
-    count: Annotated[int, typer.Option(metavar="N", min=1, help="Most jobs to remove.")] = 100,
+    count: Annotated[int, option("N", "Most jobs to remove.", min=1)] = 100,
     keep_dead: Annotated[bool, typer.Option("--keep-dead", help="Keep dead letters.")] = False,
 ) -> None:
     """Make room on a full server: remove jobs that are never delivered again.

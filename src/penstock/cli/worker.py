@@ -17,7 +17,7 @@ import typer
 
 from penstock import BadArgument
 from penstock.cli import output
-from penstock.cli.app import Session, command
+from penstock.cli.app import Session, command, option
 from penstock.cli.watching import calling_on_change, resident
 from penstock.core.logs import get_logger
 from penstock.wire.keys import DEFAULT_PREFIX
@@ -113,45 +113,37 @@ def worker(
     ],
     processes: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Number of processes; dead ones are replaced. Default: run in this process.",
             min=1,
             max=1000,
-            help="Number of processes; dead ones are replaced. Default: run in this process.",
         ),
     ] = None,
     queues: Annotated[
-        str | None,
-        typer.Option(metavar="NAME[:WEIGHT],...", help="Replaces the queues of the app."),
+        str | None, option("NAME[:WEIGHT],...", "Replaces the queues of the app.")
     ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Jobs to run at the same time.")
-    ] = None,
-    prefetch: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Jobs to reserve ahead.")
-    ] = None,
+    concurrency: Annotated[int | None, option("N", "Jobs to run at the same time.", min=1)] = None,
+    prefetch: Annotated[int | None, option("N", "Jobs to reserve ahead.", min=0)] = None,
     grace: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
+        option(
+            "SECONDS",
+            "Time for running jobs after SIGTERM; unfinished ones are then released.",
             min=0,
-            help="Time for running jobs after SIGTERM; unfinished ones are then released.",
         ),
     ] = None,
     burst: Annotated[
         bool, typer.Option("--burst", help="End when there is no job to take.")
     ] = False,
     max_jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Replace a process after this many jobs.")
+        int | None, option("N", "Replace a process after this many jobs.", min=1)
     ] = None,
     max_memory: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Replace a process that uses more memory, with its children: 512M, 2G.",
-        ),
+        option("SIZE", "Replace a process that uses more memory, with its children: 512M, 2G."),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="TEXT", help="Name of the worker.")] = None,
+    name: Annotated[str | None, option("TEXT", "Name of the worker.")] = None,
     reload: Annotated[
         bool,
         typer.Option(
@@ -160,23 +152,21 @@ def worker(
     ] = False,
     health_port: Annotated[
         int | None,
-        typer.Option(
-            metavar="PORT",
+        option(
+            "PORT",
+            "Answer GET /health (200 or 503) and /status; 0 = any free port.",
             min=0,
             max=65535,
-            help="Answer GET /health (200 or 503) and /status; 0 = any free port.",
         ),
     ] = None,
-    health_host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
-    ] = "127.0.0.1",
+    health_host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "127.0.0.1",
     health_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the status there every second, for `penstock healthy`.",
+        option(
+            "FILE",
+            "Write the status there every second, for `penstock healthy`.",
             dir_okay=False,
-            resolve_path=True,
+            resolve_path=True,  # the app may change the directory
         ),
     ] = None,
     log_level: Annotated[
@@ -272,8 +262,7 @@ def healthy(
     session: Session,  # noqa: ARG001 - it needs no server
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     max_age: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0, help="Most seconds since the file was written."),
+        float, option("SECONDS", "Most seconds since the file was written.", min=0)
     ] = 15,
 ) -> None:
     """Exit with code 0 if the worker that writes FILE (--health-file) is well, else with 1."""

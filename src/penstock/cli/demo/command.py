@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock import Penstock
-from penstock.cli.app import Failed, Session, command
+from penstock.cli.app import Failed, Session, command, option
 from penstock.cli.demo.files import list_files, standard_library
 from penstock.cli.demo.report import print_report
 from penstock.cli.demo.run import DemoPlan, DemoRun, keys
@@ -26,9 +26,9 @@ def demo(
     session: Session,
     path: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Directory of files. Default: the sources of Python's standard library.",
+        option(
+            "DIR",
+            "Directory of files. Default: the sources of Python's standard library.",
             exists=True,
             file_okay=False,
             resolve_path=True,

@@ -10,7 +10,7 @@ import typer
 from redis.exceptions import RedisError
 
 from penstock.cli import output
-from penstock.cli.app import Failed, Session, command
+from penstock.cli.app import Failed, Session, command, option
 from penstock.cli.doctor import cluster, keys, server, times
 from penstock.cli.doctor.findings import Finding, Severity, examined, placed
 from penstock.cli.doctor.nodes import Nodes
@@ -32,11 +32,11 @@ def doctor(
     ] = False,
     horizon: Annotated[
         int,
-        typer.Option(
-            metavar="DAYS",
+        option(
+            "DAYS",
+            "A delay or window that ends later than this counts as a wrong time.",
             min=1,
             max=36_600,
-            help="A delay or window that ends later than this counts as a wrong time.",
         ),
     ] = times.HORIZON_DAYS,
 ) -> None:

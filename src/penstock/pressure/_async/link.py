@@ -1,7 +1,7 @@
-"""Connections of a pressure queue: calls that are not sent twice, and waits that take nothing.
+"""Connections of a pressure queue: calls that are sent once, and waits that take nothing.
 
-The protocol has no place where a server could note that a call has run, so what must not run twice
-is never repeated (protocol/pressure.md, What a lost reply leaves).
+In this protocol the server does not record calls. So a call that must not run twice is never
+repeated (protocol/pressure.md, What a lost reply leaves).
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from penstock.core.calls import Call
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 
 SLICE = 0.5
-"""Seconds of one blocking command; between two of them a waiting call looks at the queue."""
+"""Seconds of one blocking command; between two of them a waiting call reads the queue's state."""
 HOPS = 9
-"""How often a call is sent on from one node of a cluster to the next, in 2 s at most."""
+"""How often a call follows MOVED from node to node, for 2 s at most."""
 AT_ONCE = 1024
-"""Most bytes of a packet that no network and no server takes in two parts."""
+"""Most bytes of a packet that every network and server takes in one part."""
 FRESH = 0.25
-"""Seconds after which a connection is asked whether it lives, before a call is sent on it."""
+"""Seconds without use after which a connection is tested before a call is sent on it."""
 
 
 class AsyncWatchedConnection:
     """The connection of one waiting call.
 
-    It watches the queue's `bound`, which lives exactly as long as the queue: what is sent by
-    `guarded` runs in that life of the queue or not at all (protocol/pressure.md, A queue made
+    It watches the queue's `bound`, which exists exactly as long as the queue. So a call of
+    `guarded` does not run in a later queue of the same name (protocol/pressure.md, A queue made
     anew).
 
     Args:
-        conn: with a socket time-out longer than a slice.
+        conn: with a socket time-out longer than `SLICE`.
 
     Attributes:
-        conn: the same.
-        lane: for plain commands on it.
+        conn: the connection.
+        lane: runs plain commands on it.
     """
 
     def __init__(self, conn: Any) -> None:
@@ -56,39 +56,39 @@ class AsyncWatchedConnection:
         self._reader: AsyncReader | None = None
 
     async def watch(self, key: bytes) -> None:
-        """Begin to watch, whatever was seen before."""
+        """Begin to watch a key, and end an earlier watch."""
         self._watch = (b"WATCH", key)
         await asend(self.conn, pack((b"UNWATCH",)) + pack(self._watch))
         await self.conn.read_response(disable_decoding=True)
         await self.conn.read_response(disable_decoding=True)
 
     async def look(self, call: Call[Any]) -> Any:
-        """Run a script whatever has become of the watched key: one that only reads."""
+        """Run a script that only reads, even if the watched key has changed."""
         self.lane.calls += 1
         return call.parse(await self.lane.exchange(call, self.lane))
 
     async def glimpse(self, call: Call[Any]) -> Any:
-        """Run a script that only reads; None = the watched key is not as it was.
+        """Run a script that only reads; None = the watched key has changed.
 
-        fakeredis lets others in between any two commands, and what they change between EXEC and
-        WATCH is missed: there nothing is said of the key.
+        On fakeredis the key is not compared: it runs other clients' commands between EXEC and
+        WATCH, and their changes would be missed.
         """
         if sliced(self.conn):
             return await self.look(call)
         return (await self.guarded(call))[0]
 
     async def guarded(self, call: Call[Any], *looks: tuple[bytes, ...]) -> tuple[Any, list[Any]]:
-        """Run a script if the watched key is as it was; None = it is not, and nothing ran.
+        """Run a script if the watched key has not changed; None = it has, and nothing ran.
 
-        The key is watched again after the script, with no call in between: EXEC and what follows it
-        are in one packet, which is so short that a server reads it at once. fakeredis lets others
-        in even there: `looks` are commands that come last, and show what is watched now.
+        The key is watched again right after the script: EXEC and WATCH are in one packet, which is
+        so short that a server reads it at once. fakeredis runs other commands even there, so
+        `looks` are commands behind them that show which key is watched now.
 
         Returns:
-            What the script says, and the replies to `looks`, or none where no key is watched.
+            The reply of the script, and the replies to `looks`; none if no key is watched.
 
         Raises:
-            OutOfMemory, QueueDamaged: what the server refused, typed.
+            OutOfMemory, QueueDamaged: the server refused the call.
             ProtocolError: the reply is that of another call.
         """
         try:
@@ -99,7 +99,7 @@ class AsyncWatchedConnection:
         except ResponseError as error:
             with suppress(OutOfMemory):
                 raise_typed(error)
-        try:  # a full server takes no transaction; no client can make a queue on it either
+        try:  # a full server refuses transactions; but no client can create a queue on it either
             return await self.look(call), []
         except ResponseError as error:
             raise_typed(error)
@@ -135,14 +135,14 @@ class AsyncWatchedConnection:
             return error
 
     async def turned(self, key: bytes, *, end: bytes, timeout: float) -> bool:
-        """Wait up to `timeout` seconds, at most a slice, until a list has an element.
+        """Wait until a list has an element, for at most `SLICE` seconds; return True if it has.
 
-        The element is put back as it is taken, in one command: nothing is lost with a connection,
-        and the next waiting call is served.
+        One command takes the element and puts it back. So nothing is lost with a connection, and
+        the next waiting call finds it.
 
         Args:
             key: the list.
-            end: LEFT or RIGHT, where the element that is taken on the right is put.
+            end: LEFT or RIGHT, the end to which the element from the right is put.
             timeout: in seconds.
         """
         limit = max(min(timeout, SLICE), 0.001)
@@ -153,7 +153,7 @@ class AsyncWatchedConnection:
             blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
             return await self.lane.command(*blocked) is not None
         except ResponseError as error:
-            if passing(error):  # it is not the one any more
+            if passing(error):  # the server is not the primary any more
                 raise RedisConnectionError(str(error)) from error
             with suppress(OutOfMemory):
                 raise_typed(error)
@@ -161,13 +161,13 @@ class AsyncWatchedConnection:
         return bool(await self.lane.command("LLEN", key))
 
     async def pop(self, key: bytes, *, timeout: float) -> None:
-        """Begin to wait for the element of a list, as long as in `turned`, to take it."""
+        """Begin to wait for the element of a list, as long as in `turned`, and to take it."""
         limit = max(min(timeout, SLICE), 0.001)
         await asend(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
         self._reader = AsyncReader(self.conn)
 
     async def popped(self) -> bool:
-        """Whether it was taken; who is interrupted asks again, and has to give it back."""
+        """Return True if it was taken. If interrupted, call it again to learn that."""
         if self._reader is None:
             return False
         reply = await self._reader.read(SLICE + SOCKET_TIMEOUT)
@@ -177,7 +177,7 @@ class AsyncWatchedConnection:
         return reply is not None
 
     async def close(self) -> None:
-        """Close the connection, whatever is pending on it."""
+        """Close the connection, even if a command is pending on it."""
         if self._reader is not None:
             self._reader.drop()
             self._reader = None
@@ -185,15 +185,15 @@ class AsyncWatchedConnection:
 
 
 class AsyncLink(AsyncServer):
-    """One server as a pressure queue sees it.
+    """The server of a pressure queue.
 
-    Under Sentinel, whichever is the primary; of a cluster, the node that has the queue's slot.
+    Under Sentinel it is the present primary; in a cluster, the node that has the queue's slot.
 
     Args:
         source: URL or redis-py client.
 
     Attributes:
-        owed: calls that give back the roles of waits that have ended without a server.
+        owed: calls that give back roles, and could not be sent when their waits ended.
     """
 
     def __init__(self, source: object) -> None:
@@ -207,7 +207,7 @@ class AsyncLink(AsyncServer):
         return call.parse(await self._routed(self.run, call))
 
     async def settle(self) -> None:
-        """Run what is owed: else a party that lives would keep itself out. A refusal ends it."""
+        """Run the calls that are owed, or this client would wait for itself. A refusal ends one."""
         while self.owed:
             try:
                 call = self.owed.pop()
@@ -225,40 +225,40 @@ class AsyncLink(AsyncServer):
 
         Raises:
             redis.exceptions.ConnectionError: the server can't be reached; it has not run.
-            OutcomeUnknown: the connection failed after that.
-            OutOfMemory, QueueDamaged: what the server refused, typed.
+            OutcomeUnknown: the connection failed after the call was sent.
+            OutOfMemory, QueueDamaged: the server refused the call.
         """
         return call.parse(await self._routed(self._once, call))
 
     async def _routed(
         self, run: Callable[[Call[Any]], Awaitable[list[Any]]], call: Call[Any]
     ) -> list[Any]:
-        """Run it where a cluster says that it belongs: MOVED is an answer, nothing has run.
+        """Run a call, and follow MOVED; after that reply nothing has run.
 
         Raises:
-            redis.exceptions.ConnectionError: one node sends it to the next one for ever.
+            redis.exceptions.ConnectionError: too many nodes name another one.
         """
-        hop = 0
-        while True:
+        for hop in range(HOPS):
             try:
                 return await run(call)
-            except MovedError as moved:
-                if hop == HOPS:
-                    raise RedisConnectionError(f"the nodes do not agree: {moved}") from moved
+            except MovedError as moved:  # noqa: PERF203  # each may be sent on
                 await self._follow(moved, hop)
-            hop += 1
+        try:
+            return await run(call)
+        except MovedError as moved:
+            raise RedisConnectionError(f"the nodes do not agree: {moved}") from moved
 
     async def _follow(self, moved: MovedError, hop: int) -> None:
-        """From now on connections lead to the node that a cluster names.
+        """Use the node that MOVED names from now on.
 
-        A node may be told late of what has changed, so later hops give it a moment.
+        Nodes learn of a change at different times, so later hops wait longer.
         """
         self.adjust(port=moved.port, **({"host": moved.host} if moved.host else {}))
         await self.close()
         await asleep(min(0.01 * (2.0**hop - 1), 0.5))
 
     async def _once(self, call: Call[Any]) -> list[Any]:
-        lane = self.take() if self._primary is None else await self._led(self._primary)
+        lane = await self._lane()
         lane.calls += 1
         try:
             if monotonic() > lane.used + FRESH:
@@ -272,7 +272,7 @@ class AsyncLink(AsyncServer):
         return reply
 
     async def _revive(self, lane: AsyncProducerConnection) -> None:
-        """Make sure of the connection: a server that was restarted has closed it."""
+        """Test the connection, and open it again if a restarted server has closed it."""
         try:
             await lane.command("PING")
         except (RedisConnectionError, RedisTimeoutError):
@@ -285,11 +285,11 @@ class AsyncLink(AsyncServer):
         except Exception as error:
             if isinstance(error, ResponseError) or not transient(error):
                 raise  # an answer
-            unknown = f"{call.script.name}: the reply was lost, so whether it has run is not known"
+            unknown = f"{call.script.name}: the reply was lost: the call may have taken effect"
             raise OutcomeUnknown(unknown) from error
 
     async def line(self) -> AsyncWatchedConnection:
-        """A connection for one wait; give it back with `keep`, or close it."""
+        """Return a connection for one wait; give it back with `keep`, or close it."""
         self._bind()
         try:
             line = self._lines.pop()
