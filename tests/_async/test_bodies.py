@@ -126,9 +126,9 @@ async def test_a_worker_with_a_codec(backend: Backend) -> None:
 
 async def test_plain_json(q: AsyncQueue) -> None:
     """Without a codec: keys are text, and tuples come back as lists."""
-    with pytest.raises(BadArgument, match="the key 1 is no str"):
+    with pytest.raises(BadArgument, match="the key 1 must be a str"):
         await q.enqueue({1: 2})
-    with pytest.raises(BadArgument, match="the key 1 is no str"):
+    with pytest.raises(BadArgument, match="the key 1 must be a str"):
         await q.enqueue_many([{"a": [{1: 2}]}])
     await q.enqueue({"a": (1, 2)})
     (job,) = await q.reserve(block=0)

@@ -127,9 +127,9 @@ def test_a_worker_with_a_codec(backend: Backend) -> None:
 
 def test_plain_json(q: Queue) -> None:
     """Without a codec: keys are text, and tuples come back as lists."""
-    with pytest.raises(BadArgument, match="the key 1 is no str"):
+    with pytest.raises(BadArgument, match="the key 1 must be a str"):
         q.enqueue({1: 2})
-    with pytest.raises(BadArgument, match="the key 1 is no str"):
+    with pytest.raises(BadArgument, match="the key 1 must be a str"):
         q.enqueue_many([{"a": [{1: 2}]}])
     q.enqueue({"a": (1, 2)})
     (job,) = q.reserve(block=0)

@@ -15,7 +15,6 @@ from penstock.core.middleware import (
     check_middleware,
     enqueue_event,
     enqueuing,
-    queueing,
     running,
 )
 
@@ -308,7 +307,8 @@ def test_queueing_is_that_of_the_first_new_job() -> None:
     """Later deliveries have waited for other reasons; a clock that ran back is no negative time."""
     again, late = delivery(b"2 1 0 0"), delivery(number=b"1700000002000-1000000006")
     ahead = delivery(number=b"1700000009999-1000000006")
-    assert queueing((delivery(), late)) == 2.5
-    assert queueing((again, late)) == 0.5
-    assert (queueing((again,)), queueing(()), queueing((ahead,))) == (None, None, 0.0)
+    assert RunEvent("q", (delivery(), late)).queueing == 2.5
+    assert RunEvent("q", (again, late)).queueing == 0.5
+    found = [RunEvent("q", jobs).queueing for jobs in ((again,), (), (ahead,))]
+    assert found == [None, None, 0.0]
     assert RunEvent("q", (late,)).queueing == 0.5

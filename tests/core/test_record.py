@@ -102,7 +102,7 @@ def test_what_json_can_not_say(body: object) -> None:
 )
 def test_keys_that_json_would_make_text(body: object) -> None:
     """Are refused at any depth: they would come back as others."""
-    with pytest.raises(BadArgument, match=r"the key \S+ is no str") as caught:
+    with pytest.raises(BadArgument, match=r"the key \S+ must be a str") as caught:
         encode_body(body)
     assert caught.value.argument == "body"
 

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 
 from penstock.errors import BadJobId
 
-__all__ = ["AT_LEAST_ONCE_FOREVER", "JobId", "encode_id", "number_after", "parse_id", "ttl_code"]
+__all__ = [
+    "AT_LEAST_ONCE_FOREVER",
+    "ORDERED",
+    "JobId",
+    "encode_id",
+    "number_after",
+    "parse_id",
+    "ttl_code",
+]
 
 STANDARD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 ORDERED = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
@@ -28,25 +36,23 @@ AT_LEAST_ONCE_FOREVER = "ffff"
 
 
 def ttl_code(ttl_ms: int | None, *, at_most_once: bool = False) -> str:
-    """The last four digits of an id: ttl in minutes rounded up and capped, odd = at least once."""
+    """Return the last four digits of an id: minutes rounded up and capped, odd = at least once."""
     if ttl_ms is None:
         return "fffe" if at_most_once else AT_LEAST_ONCE_FOREVER
     minutes = math.ceil(ttl_ms / 60_000)
-    if minutes % 2 == (0 if at_most_once else 1):
-        pass
-    else:
+    if minutes % 2 == at_most_once:
         minutes += 1
     return f"{min(minutes, 0xFFFE if at_most_once else 0xFFFF):04x}"
 
 
 def number_after(number: bytes, count: int) -> bytes:
-    """The job number so many places further on in its ms."""
+    """Return the job number `count` places further on in its ms."""
     ms, _, seq = number.partition(b"-")
     return b"%s-%010d" % (ms, int(seq) + count)
 
 
 def encode_id(node: str, place: bytes, number: bytes, ttl: str) -> str:
-    """The id of a job.
+    """Return the id of a job.
 
     Args:
         node: 8 hex digits of the home node's id.
@@ -68,7 +74,7 @@ class JobId:
         ms: creation time, ms since 1970.
         seq: place within that ms.
         crc: crc32 of the queue's name.
-        epoch: 8 hex digits, the queue's life.
+        epoch: the queue's epoch, 8 hex digits.
         ttl_minutes: ttl rounded up, None for none.
         at_most_once: whether the job is delivered at most once.
     """
@@ -87,12 +93,8 @@ class JobId:
         return b"%d-%010d" % (self.ms, self.seq)
 
 
-def _is_hex(text: str) -> bool:
-    return not text.strip("0123456789abcdef")
-
-
 def parse_id(text: object) -> JobId:
-    """Take a job id apart.
+    """Parse a job id.
 
     Raises:
         BadJobId: it is not a str of the documented form, with the constant first character.
@@ -102,7 +104,7 @@ def parse_id(text: object) -> JobId:
     if len(text) != ID_LENGTH or text[:2] != "D-" or text[10] != "-" or text[35] != "-":
         raise BadJobId("id", text, "a job id must have the form D-<8 hex>-<24 characters>-<4 hex>")
     node, middle, ttl = text[2:10], text[11:35], text[36:]
-    if not (_is_hex(node) and _is_hex(ttl)):
+    if (node + ttl).strip("0123456789abcdef"):
         raise BadJobId("id", text, "node and ttl of a job id must be lower-case hex digits")
     encoded = middle.encode("ascii", "replace")
     if encoded.translate(None, ORDERED):

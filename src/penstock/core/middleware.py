@@ -1,7 +1,7 @@
 """Hooks around an enqueue and around the run of a handler.
 
-A middleware is a pair of context managers. Those of several are nested, the first outermost; each
-sees what was asked for before, and what came of it after its `yield`:
+A middleware has two context managers. Those of several middlewares are nested, the first outermost.
+Before its `yield` a context manager sees the request, after it the result:
 
     class Timing(Middleware):
         @contextmanager
@@ -28,7 +28,6 @@ __all__ = [
     "RunEvent",
     "check_middleware",
     "enqueuing",
-    "queueing",
     "running",
 ]
 
@@ -63,9 +62,6 @@ class EnqueueEvent:
         """The name of the handler the jobs are for; None = the default one."""
         return self.headers.get(HANDLER)
 
-    def _passed(self) -> None:
-        """The call has returned."""
-
 
 @dataclass(slots=True, eq=False)
 class RunEvent:
@@ -91,10 +87,6 @@ class RunEvent:
     error: BaseException | None = None
     seconds: float = 0.0
 
-    def _passed(self) -> None:
-        """The handler has returned."""
-        self.outcome = self.outcome or "done"
-
     @property
     def counts(self) -> Mapping[str, int]:
         """Number of jobs for each outcome."""
@@ -102,12 +94,18 @@ class RunEvent:
 
     @property
     def queueing(self) -> float | None:
-        """Seconds from enqueue to delivery; see `queueing`."""
-        return queueing(self.jobs)
+        """Seconds from enqueue to delivery, delay included; None if no job is delivered first time.
+
+        Of a batch, that of the oldest such job: they come in order.
+        """
+        for job in self.jobs:
+            if job.first:
+                return max(job.delivered - job.created, 0.0)
+        return None
 
 
 class Middleware:
-    """Does something around enqueues, or around runs of handlers; override one method or both.
+    """A hook around enqueues and around runs of handlers; override one method or both.
 
     The methods are called in the thread or the task that makes the call or runs the handler, so
     that context variables set there are seen inside. They must be quick, and not block: they are
@@ -123,18 +121,18 @@ class Middleware:
     """
 
     def enqueue(self, event: EnqueueEvent) -> AbstractContextManager[None]:
-        """Around one call of `enqueue` or `enqueue_many`."""
+        """Return the context of one call of `enqueue` or `enqueue_many`."""
         del event
         return NOTHING
 
     def run(self, event: RunEvent) -> AbstractContextManager[None]:
-        """Around one run of a handler."""
+        """Return the context of one run of a handler."""
         del event
         return NOTHING
 
 
 def check_middleware(middleware: Any) -> tuple[Middleware, ...]:
-    """The middleware of a client, outermost first.
+    """Return the middleware of a client, outermost first.
 
     Raises:
         BadArgument: not an iterable of `Middleware` objects.
@@ -147,10 +145,10 @@ def check_middleware(middleware: Any) -> tuple[Middleware, ...]:
 
 
 def enqueue_event(queue: str, count: int | None, headers: Any) -> EnqueueEvent:
-    """The event of a call, with headers of its own to add to.
+    """Return the event of a call, with a copy of its headers.
 
     Raises:
-        BadArgument: the headers are no mapping.
+        BadArgument: the headers are not a mapping.
     """
     if headers is not None and not isinstance(headers, Mapping):
         raise BadArgument("headers", headers, "must be a mapping of str to str")
@@ -160,7 +158,7 @@ def enqueue_event(queue: str, count: int | None, headers: Any) -> EnqueueEvent:
 def enqueuing(
     middleware: Iterable[Middleware], event: EnqueueEvent
 ) -> AbstractContextManager[None]:
-    """The hooks around an enqueue; the event has the error that each of them sees."""
+    """Return the hooks around an enqueue; each of them sees its error in the event."""
 
     def failed(error: BaseException) -> None:
         if error is not event.error:
@@ -175,9 +173,9 @@ def running(
     event: RunEvent,
     judge: Callable[[BaseException], str] = lambda _: "failed",
 ) -> AbstractContextManager[None]:
-    """The hooks around a run; the event has the error and the outcome that each of them sees.
+    """Return the hooks around a run; each of them sees its error and outcome in the event.
 
-    To be entered where the handler is called: in its thread, or in its task. The caller of
+    Enter them where the handler is called: in its thread, or in its task. The caller of
     the handler may set `error` and `outcome` inside; by default they are the raised error and its
     outcome, or "done".
 
@@ -203,7 +201,7 @@ def _around(
     event: EnqueueEvent | RunEvent,
     failed: Callable[[BaseException], None],
 ) -> Iterator[None]:
-    """Contexts inside one another; between any two of them the event is brought up to date."""
+    """Nest the contexts; between any two of them the event is brought up to date."""
 
     def note(_kind: Any, error: BaseException | None, _trace: Any) -> None:
         if error is not None:
@@ -223,7 +221,8 @@ def _around(
                 failed(error)
                 raise
             else:
-                event._passed()
+                if isinstance(event, RunEvent):
+                    event.outcome = event.outcome or "done"
             finally:
                 event.seconds = time.perf_counter() - began
         if swallowed is not None:
@@ -233,14 +232,3 @@ def _around(
         raise
     finally:
         swallowed = None  # it holds this frame, by its traceback
-
-
-def queueing(jobs: Iterable[Delivery]) -> float | None:
-    """Seconds from enqueue to delivery, delay included; None if no job is delivered first time.
-
-    Of a batch, that of the oldest such job: they come in order.
-    """
-    for job in jobs:
-        if job.first:
-            return max(job.delivered - job.created, 0.0)
-    return None

@@ -1,4 +1,4 @@
-"""The record: what a job is on the wire (protocol/core.md, Record).
+"""The record: a job on the wire (protocol/core.md, Record).
 
 `1;l=60000;t=3600000;c=json;h.trace=abc` + newline + body. The first byte is the version; `l`
 (lease, ms), `t` (ttl, ms) and `p` (retry policy) come first, as the scripts look for them there;
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -48,7 +48,7 @@ _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=F
 
 
 def encode_body(body: Any, codec: Codec | None = None) -> tuple[bytes, bool]:
-    """The body's bytes, and whether a codec made them: JSON, or this one. bytes pass untouched.
+    """Return the body's bytes, and whether JSON or the codec made them. bytes pass untouched.
 
     Raises:
         BadArgument: the codec can't express the object.
@@ -74,27 +74,22 @@ def _check_keys(body: Any) -> None:
     """Refuse keys that JSON would turn into text: `{1: 2}` would come back as `{"1": 2}`.
 
     Raises:
-        BadArgument: a key of some dict is no str.
+        BadArgument: a key of a dict is not a str.
     """
     left = [body]
     for one in left:  # it grows meanwhile
         if isinstance(one, dict):
             if not _TEXT.issuperset(map(type, one)):
-                _check_each(body, one)
+                for key in (key for key in one if not isinstance(key, str)):
+                    reason = f"the key {key!r} must be a str for JSON, such as str({key!r})"
+                    raise BadArgument("body", body, reason)
             one = one.values()
         if not _SCALARS.issuperset(map(type, one)):
             left += [part for part in one if isinstance(part, (dict, list, tuple))]
 
 
-def _check_each(body: Any, keys: Iterable[Any]) -> None:
-    for key in keys:
-        if not isinstance(key, str):
-            reason = f"the key {key!r} is no str, and JSON has no other keys: str({key!r})?"
-            raise BadArgument("body", body, reason)
-
-
 def check_size(size: int) -> None:
-    """Refuse what Redis can't take as one string.
+    """Refuse a record that is too long for a string of Redis.
 
     Raises:
         BadArgument: 512 MiB or more.
@@ -114,7 +109,7 @@ def encode_head(
     retry: RetryPolicy | None = None,
     codec: str = "json",
 ) -> tuple[bytes, bytes]:
-    """The part of a record before its body, for bytes and for what a codec has made.
+    """Return the part of a record before its body: for bytes, and for the output of a codec.
 
     Args:
         lease_ms, ttl_ms, headers: as a record has them.
@@ -168,7 +163,7 @@ def _policy_text(policy: RetryPolicy) -> str:
 
 @lru_cache(maxsize=256)
 def parse_policy(*parts: bytes) -> RetryPolicy:
-    """The policy in a record: attempts, base, cap in ms; what is empty or can't be is left open."""
+    """Parse attempts, base and cap in ms; an empty or impossible one is None."""
     attempts = _number(parts[0], 0, MAX_ATTEMPTS)
     base, cap = (_number(part, 1, MAX_DURATION_MS) for part in parts[1:])
     return RetryPolicy(
@@ -182,7 +177,7 @@ def _number(text: bytes, low: int, high: int) -> int | None:
 
 
 def escaped(text: str) -> str:
-    """A text as it stands in the header of a record."""
+    """Escape a text for the header of a record."""
     return quote(text, safe=_SAFE)
 
 
@@ -193,11 +188,11 @@ class Record:
     Attributes:
         lease_ms: the job's own lease, None = the queue's, 0 = at most once.
         ttl_ms: the job's ttl, None = none.
-        stable_id: names the enqueue, whatever the job's number is; '' = its producer gave none.
+        stable_id: identifies the enqueue; '' = the producer gave none.
         codec: "json", the name of another codec, or "" for bytes.
         headers: str -> str.
         retry: the job's own policy, None = the queue's.
-        dedup_id: the id by which it is kept apart from its like, empty = none.
+        dedup_id: its dedup id; empty = none.
         raw: the body's bytes.
     """
 
@@ -211,7 +206,7 @@ class Record:
     headers: dict[str, str] = field(default_factory=dict)
 
     def span_ms(self, usual: int) -> int:
-        """The lease of a delivery: the job's own, or the queue's; with a ttl at most a tenth of it.
+        """Return the lease of a delivery: the job's own, or the queue's; at most a tenth of a ttl.
 
         Args:
             usual: the queue's lease, ms.
@@ -221,13 +216,13 @@ class Record:
         return usual if self.ttl_ms is None else min(usual, max(1000, self.ttl_ms // 10))
 
     def body(self, codec: Codec | None = None) -> Any:
-        """The body as its producer gave it: bytes, or what the codec says.
+        """Return the body as its producer gave it: bytes, or an object that the codec decodes.
 
         Args:
-            codec: that of the client; of jobs with its name.
+            codec: the client's; it decodes the bodies that have its name.
 
         Raises:
-            UndecodableBody: the bytes are not what the codec says, or the codec is unknown.
+            UndecodableBody: the codec can't decode the bytes, or is unknown.
         """
         if not self.codec:
             return self.raw
@@ -242,18 +237,18 @@ class Record:
 
 
 def stable_id_of(record: bytes) -> str:
-    """The stable id of a record that was just encoded: it ends its header."""
+    """Return the stable id of a record that this client encoded: it ends the header."""
     return record[: record.index(b"\n")].rpartition(b";i=")[2].decode()
 
 
 def _whole(value: str) -> int | None:
-    """A number as the scripts read it: what is none counts as not given."""
+    """Parse an integer as the scripts do; anything else counts as absent."""
     digits = re.match("[0-9]{1,15}", value)
     return int(digits[0]) if digits else None
 
 
 def parse_record(data: bytes) -> Record:
-    """Take a record apart."""
+    """Parse a record."""
     head, _, body = data.partition(b"\n")
     record = Record(body)
     if usual := USUAL.fullmatch(head):  # nearly every record

@@ -1,4 +1,4 @@
-"""Negative codes as typed errors: the executor raises them, nothing else looks at these codes."""
+"""The errors of negative codes. The executor raises them; no other code reads these codes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ FORMS = {
     "owner": "must be at most 200 bytes without a line feed",
     "lease": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
 }
-"""The form that an argument must have, for those that a script checks."""
+"""The form of each argument that a script checks."""
 
 
 class Unstaged(PenstockError):
-    """The staged rows of an attempt are not there any more."""
+    """The staged rows of an attempt are gone."""
 
 
 REFUSALS = (

@@ -1,4 +1,4 @@
-"""Stable ids: what names an enqueue whatever becomes of its call (protocol/core.md, Record)."""
+"""Stable ids: one for each enqueue, also when its call is repeated (protocol/core.md, Record)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import os
 import secrets
 from itertools import count
 
+from penstock.core.ids import ORDERED
+
 __all__ = ["next_stable_id"]
 
-_ALPHABET = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
-_PAIRS = [bytes((one, other)) for one in _ALPHABET for other in _ALPHABET]
+_PAIRS = [bytes((one, other)) for one in ORDERED for other in ORDERED]
 RANDOM = 5
 """Pairs of random characters, 12 bits each: 60 bits name the process."""
 
@@ -21,12 +22,12 @@ class _Source:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew, as in a forked child, which must not repeat the ids of its parent."""
+        """Draw new random characters: a forked child must not repeat the ids of its parent."""
         self._prefix = b"".join(secrets.choice(_PAIRS) for _ in range(RANDOM))
         self._counter = count()
 
     def next(self) -> bytes:
-        """An id that no other record has: 12 characters, from the 4097th on 14, then 16."""
+        """Return an id that no other record has: 12 characters, from the 4097th on 14, then 16."""
         serial = next(self._counter)
         text = _PAIRS[serial & 4095]
         while serial := serial >> 12:

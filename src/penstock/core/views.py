@@ -51,7 +51,7 @@ SETTING_KINDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JobView:
-    """A job as a reader sees it: nothing was leased and nothing changed.
+    """A job as a reader sees it. Reading leases nothing and changes nothing.
 
     Times are seconds since 1970 by the server's clock; None where there is none.
 
@@ -62,7 +62,7 @@ class JobView:
         raw: the body's bytes.
         codec: "json", the name of another codec, or "" for bytes.
         headers: as the producer gave them.
-        dedup_id: the id by which it is kept apart from its like, or None.
+        dedup_id: its dedup id, or None.
         retry: its own retry policy, or None: the queue's applies.
         now: when it was looked at.
         created: when it was enqueued.
@@ -75,7 +75,7 @@ class JobView:
         owner: the client that took the last delivery; "" = it was never delivered.
         deliveries: how often it was delivered.
         nacks: how often it was reported as failed.
-        crashes: how often a lease ended without a word.
+        crashes: how often a lease ended without a report.
         releases: how often it was given back at once.
         error: last error, or the reason why it is dead.
         stable_id: names the enqueue, as `stable_id` of the delivered job does.
@@ -170,7 +170,7 @@ class Settings:
         lease: seconds; default 30.
         max_length: most jobs that wait (ready and scheduled); default no bound.
         max_attempts: nacks and crashes after which a job is dead; default 20; 0 = never.
-        max_crashes: leases ended without a word after which a job is dead; default 3; 0 = never.
+        max_crashes: leases ended without a report after which a job is dead; default 3; 0 = never.
         max_releases: releases without delay after which a job is dead; default 1000; 0 = never.
         replicas: replicas that must confirm an enqueue which names no number; default 0.
         backoff_base: seconds; default 5.
@@ -198,8 +198,8 @@ class Holder:
     """The holder of an exclusive role of a queue. As text: its owner.
 
     Attributes:
-        owner: what its client calls itself.
-        fence: the number of its taking.
+        owner: the name of its client.
+        fence: the number of this holding of the role.
         age: seconds since it took the role.
         left: seconds until it ends, unless a call that bears it comes before.
     """
@@ -220,7 +220,7 @@ class QueueStats:
     Attributes:
         name: the queue.
         exists: whether it has ever been used and not been removed since.
-        epoch: which life of the queue it is, 8 hex digits; None = it does not exist, or has parts
+        epoch: the queue's epoch, 8 hex digits; None = it does not exist, or has parts
             on several nodes, each with its own.
         ready: could be reserved now, but for a pause: waiting, due, or with an ended lease.
         scheduled: due later.
@@ -237,7 +237,7 @@ class QueueStats:
         acked: total of jobs finished.
         nacked: total of reported failures.
         released: total of releases.
-        crashed: total of leases that ended without a word.
+        crashed: total of leases that ended without a report.
         died: total of jobs that became dead letters.
         redriven: total of dead letters brought back.
         trimmed: total of dead letters dropped by age or number.
@@ -248,14 +248,14 @@ class QueueStats:
         purged: total of jobs purged.
         promoted: total of jobs brought forward by `promote`.
         dequeued: total of jobs taken out for a lease by `dequeue`.
-        withdrawn: total of jobs taken back before anybody got them.
+        withdrawn: total of jobs taken back before their delivery.
         evicted: total of jobs removed to make room.
         dangling: total of index entries found without a job: evicted, or a damaged restore.
-        settings: what is stored on the queue.
+        settings: the settings stored on the queue.
         configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
             server's clock; None = never.
         unreachable: addresses of nodes that did not answer: their jobs are in no figure.
-        partitions: of how many it is made; None = it is an ordinary queue.
+        partitions: number of its partitions; None = it is an ordinary queue.
         nodes: of a queue on several nodes, address -> its figures there.
         differing: addresses of those nodes whose settings, pause or `closed` are not those shown
             here, which were set last; clients that use the queue correct that within 30 s.
@@ -326,10 +326,10 @@ class ScanPage:
     """One step of a scan.
 
     Attributes:
-        cursor: where the next step goes on; "0" = this was the last one.
+        cursor: where the next step begins; "0" = this was the last one.
         ids: of the jobs found.
         jobs: the same in full, or empty if only ids were asked for.
-        unreachable: addresses of nodes that this step has passed over, as they did not answer.
+        unreachable: addresses of nodes that did not answer; this step skipped them.
     """
 
     cursor: str
@@ -343,9 +343,9 @@ class QueuePage:
     """One step of a scan over queues.
 
     Attributes:
-        cursor: where the next step goes on; "0" = this was the last one.
+        cursor: where the next step begins; "0" = this was the last one.
         queues: the queues found, with their figures.
-        unreachable: addresses of nodes that this step has passed over, as they did not answer.
+        unreachable: addresses of nodes that did not answer; this step skipped them.
     """
 
     cursor: str
@@ -360,7 +360,7 @@ class NodeView:
     Attributes:
         id: 40 hex digits; the first 8 stand in the ids of its jobs.
         address: host and port, or the path of its socket.
-        priority: 1 = in good order, 10 = above three quarters of its `maxmemory`, 100 = leaving, or
+        priority: 1 = healthy, 10 = above three quarters of its `maxmemory`, 100 = leaving, or
             not to be reached: no jobs are added there.
         used_memory: bytes; None where the server does not tell.
         max_memory: bytes; 0 = no limit; None where the server does not tell.
@@ -421,8 +421,8 @@ class Info:
         server: product and version.
         uptime: seconds since the server was started.
         connected_clients: of the whole server.
-        blocked_clients: clients in a blocking call, of the whole server: Redis does not tell who
-            waits for which queue.
+        blocked_clients: clients in a blocking call, of the whole server: Redis does not tell which
+            client waits for which queue.
         used_memory, max_memory: bytes.
         maxmemory_policy: what the server does at `max_memory`; "noeviction" is the right one.
         aof_enabled: whether it writes an append-only file.
@@ -450,7 +450,7 @@ class Info:
 def read_view(
     place: QueueIdentity, entry: list[Any], lease_ms: int, now: int, codec: Codec | None = None
 ) -> JobView:
-    """A job as scripts describe it: number, state, score, delivered, owner, counters, record …"""
+    """Parse a job as scripts describe it: number, state, score, delivered, owner, counters …"""
     number, state, score, delivered, owner, counts, data = entry[:7]
     record = parse_record(data)
     once = record.lease_ms == 0
@@ -489,13 +489,20 @@ def read_view(
     )
 
 
+TOTALS = {name: name for name in (
+    "enqueued", "acked", "nacked", "released", "crashed", "died", "redriven", "trimmed",
+    "expired_active", "deleted", "purged", "promoted", "dequeued", "withdrawn", "evicted",
+    "dangling",
+)} | {"deliveries": "delivered", "swept": "expired"}  # fmt: skip
+"""The totals of `QueueStats`, each with its field of meta."""
+
+
 def read_stats(name: str, reply: replies.Stats) -> QueueStats:
     """Return the figures of a queue."""
     fields = {field.decode(): value.decode() for field, value in reply.fields}
-
-    def total(field: str) -> int:
-        return number_in(fields.get(field, "")) or 0
-
+    totals: dict[str, Any] = {
+        total: number_in(fields.get(field, "")) or 0 for total, field in TOTALS.items()
+    }
     configured = number_in(fields.get("configured", ""))
 
     def since(field: str) -> float | None:
@@ -517,40 +524,21 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
         closed="closed" in fields,
         producer=_holder(fields.get("producer", ""), reply.now),
         consumer=_holder(fields.get("consumer", ""), reply.now),
-        enqueued=total("enqueued"),
-        deliveries=total("delivered"),
-        acked=total("acked"),
-        nacked=total("nacked"),
-        released=total("released"),
-        crashed=total("crashed"),
-        died=total("died"),
-        redriven=total("redriven"),
-        trimmed=total("trimmed"),
-        swept=total("expired"),
-        expired_active=total("expired_active"),
-        deleted=total("deleted"),
-        purged=total("purged"),
-        promoted=total("promoted"),
-        dequeued=total("dequeued"),
-        withdrawn=total("withdrawn"),
-        evicted=total("evicted"),
-        dangling=total("dangling"),
         settings=read_settings(fields),
         configured=None if configured is None else configured / 1000,
+        **totals,
     )
 
 
 def _holder(text: str, now: int) -> Holder | None:
-    """Who has a role now, as meta has it: taking, end of the lease, lease, owner.
+    """Parse the holder of a role, as meta has it: taking, end of the lease, lease, owner.
 
     The number of a taking is its time in microseconds, or a little above the one before.
     """
     parts = text.split(" ", 3)
-    ends, fence = (
-        (number_in(parts[1]), number_in(parts[0].partition("-")[0]))
-        if len(parts) == 4
-        else (None, None)
-    )
+    if len(parts) < 4:
+        return None
+    fence, ends = number_in(parts[0].partition("-")[0]), number_in(parts[1])
     if ends is None or fence is None or ends <= now:
         return None
     return Holder(parts[3], fence, max(0, now - fence // 1000) / 1000, (ends - now) / 1000)
@@ -562,7 +550,7 @@ def number_in(text: str) -> int | None:
 
 
 def read_settings(fields: Mapping[str, str]) -> Settings:
-    """The settings among the fields of meta."""
+    """Read the settings among the fields of meta."""
     values: dict[str, Any] = {"paused": fields.get("paused")}
     for name, kind in SETTING_KINDS.items():
         number = number_in(fields.get(name, ""))

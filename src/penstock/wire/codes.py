@@ -1,6 +1,6 @@
 """The codes with which replies begin, each with its meaning.
 
-A code is of the whole call, or of one job in it. protocol/core.md shows this table,
+A code belongs to the whole call, or to one job in it. protocol/core.md shows this table,
 `tools/replies.py` refuses a header with a code that is not in it, and `core/refusals.py` makes
 errors of them.
 """
@@ -18,7 +18,7 @@ class _Explained(enum.IntEnum):
     meaning: str
 
     def __new__(cls, value: int, meaning: str = "") -> _Explained:
-        """Make a member: its number, and what it says."""
+        """Make a member of a number and its meaning."""
         member = int.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
@@ -31,48 +31,30 @@ class Code(_Explained):
     DONE = 1, "done"
     ENDED = 2, "ended before, by this same receipt; nothing changed"
     DIED = 3, "done, and the job is a dead letter now"
-    GONE = (
-        0,
-        "gone: the job is not there, or the checkpoint has another batch; nothing changed",
-    )
+    GONE = 0, "gone: the job is not there, or the checkpoint has another batch; nothing changed"
     STALE = -1, "stale receipt: it is not that of the delivery that counts; nothing changed"
     REFUSED = -2, "refused: not allowed in this state; nothing changed"
-    FULL = (
-        -3,
-        "of a job: its ttl has ended; of an enqueue: the queue is full; nothing changed",
-    )
+    FULL = -3, "of a job: its ttl has ended; of an enqueue: the queue is full; nothing changed"
     EXPIRED = -3
     PAUSED = -4, "paused for producers; nothing changed"
     MISSING = -5, "no such queue; nothing changed"
     NEWER = -6, "written by a newer protocol; nothing changed"
     STALE_CALL = -7, "stale call of a producer; nothing changed"
     DAMAGED = -8, "damaged: jobs, but no meta; nothing changed"
-    OTHER_EPOCH = (
-        -9,
-        "another epoch: the ids are of an earlier life of the queue; nothing changed",
-    )
-    BAD_RECORD = (
-        -10,
-        "a record is not of this version, or its header is too long; nothing changed",
-    )
+    OTHER_EPOCH = -9, "another epoch: the ids are of an earlier life of the queue; nothing changed"
+    BAD_RECORD = -10, "a record is not of this version, or its header is too long; nothing changed"
     TOO_LATE = -11, "too late: more than half of its ttl has passed; nothing changed"
     DEDUP_TAKEN = -13, "its dedup id is taken by another job; nothing changed"
     CLOSED = -14, "closed for producers; nothing changed"
     IN_USE = -15, "another party has the exclusive role; nothing changed"
     ROLE_LOST = -16, "the exclusive role that the call bears has ended; nothing changed"
     CHECKPOINT_TAKEN = -17, "another client has taken the checkpoint over; nothing changed"
-    UNSTAGED = (
-        -18,
-        "what the attempt has staged before is not there any more; nothing changed",
-    )
-    MALFORMED = (
-        -19,
-        "malformed argument: its name, and its value (at most 200 bytes of it); nothing changed",
-    )
+    UNSTAGED = -18, "the rows that the attempt has staged before are gone; nothing changed"
+    MALFORMED = -19, "malformed argument: its name, at most 200 bytes of its value; nothing changed"
 
 
 class PressureCode(_Explained):
-    """A code of the scripts that speak the protocol pressure."""
+    """A code of the protocol pressure."""
 
     DONE = 1, "done"
     HOLDING = 2, "not possible now; the caller holds the role"
