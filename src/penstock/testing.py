@@ -74,11 +74,11 @@ class _Replicated:
         self.due: deque[Any] = deque()
         super().__init__(*args, **kwargs)
 
-    def kept(self, chunks: Any) -> list[bytes]:
+    def kept(self, chunks: bytes | list[bytes]) -> list[bytes]:
         """Return the commands for the server; the others are answered from here."""
         reader = hiredis.Reader()
         reader.feed(b"".join([chunks] if isinstance(chunks, bytes) else chunks))
-        commands = []
+        commands: list[bytes] = []
         while (command := reader.gets()) is not False:
             answer = self.answer_to(command)
             self.due.append(answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from penstock.core.roles import RoleLease
 from penstock.wire.keys import QueueKeys
@@ -13,9 +13,11 @@ from penstock.wire.scripts import Script
 if TYPE_CHECKING:
     from penstock.core.operations.base import Operations
 
-__all__ = ["NOTHING", "Call", "Confirmed", "Wait", "longest_pause"]
+__all__ = ["NOTHING", "Argument", "Call", "Confirmed", "Wait", "longest_pause"]
 
 R = TypeVar("R")
+Argument: TypeAlias = str | bytes | int
+"""An argument of a script."""
 SOON = 0.25
 """Longest pause between two tries of a call in the first second, in seconds."""
 LATER = 1.0
@@ -82,7 +84,7 @@ class Call(Generic[R]):
 
     script: Script
     head: tuple[Any, ...]
-    args: tuple[Any, ...]
+    args: tuple[Argument, ...]
     parse: Callable[[Sequence[Any]], R]
     queue: QueueKeys | None = None
     wait: Wait | None = None

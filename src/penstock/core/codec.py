@@ -46,7 +46,7 @@ class Codec:
             if not callable(getattr(self, one)):
                 raise BadArgument(one, getattr(self, one), "a function")
 
-    def encoded(self, body: Any) -> bytes:
+    def encoded(self, body: object) -> bytes:
         """The bytes of a body.
 
         Raises:

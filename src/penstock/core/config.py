@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.core.codec import Codec
+from penstock.core.middleware import Middleware
 from penstock.core.options import OnUnknown, check_count, duration_ms
 from penstock.core.urls import shown
 from penstock.core.views import QueueStats
@@ -36,14 +37,14 @@ class ClientConfig:
     prefix: str
     owner: str
     retry_for: float
-    middleware: tuple[Any, ...] = ()
+    middleware: tuple[Middleware, ...] = ()
     on_unknown: OnUnknown = "raise"
     node_hosts: tuple[str, ...] = ()
     evict: bool = True
     codec: Codec | None = None
 
 
-def check_sources(source: Any) -> list[Any] | None:
+def check_sources(source: object) -> list[Any] | None:
     """The sources of a federation; None = it is one source.
 
     Raises:
@@ -57,7 +58,7 @@ def check_sources(source: Any) -> list[Any] | None:
     return found
 
 
-def check_evict(value: Any) -> bool:
+def check_evict(value: object) -> bool:
     """What an enqueue does that a full server refuses.
 
     Raises:
@@ -68,7 +69,7 @@ def check_evict(value: Any) -> bool:
     return value
 
 
-def queue_filter(min_length: Any, max_length: Any, max_idle: Any) -> QueueFilter:
+def queue_filter(min_length: object, max_length: object, max_idle: object) -> QueueFilter:
     """Whether a queue is wanted, by its figures.
 
     Raises:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 from penstock.core.ids import encode_id, number_after, ttl_code
 from penstock.core.policy import RetryPolicy
@@ -17,6 +17,7 @@ __all__ = [
     "BulkEnqueued",
     "Delivery",
     "Enqueued",
+    "JobName",
     "Outcome",
     "Settled",
 ]
@@ -308,6 +309,10 @@ class Delivery:
         return f"<{type(self).__name__} {self.id} {state} {where}>"
 
 
+JobName: TypeAlias = Delivery | str
+"""A job as calls name it: its delivery, or its id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Enqueued:
     """The answer to an enqueue.
@@ -480,14 +485,14 @@ class Settled(Sequence[Outcome]):
     """
 
     def __init__(
-        self, names: Sequence[Any], codes: Sequence[int] | None, replicas: int = 0
+        self, names: Sequence[JobName], codes: Sequence[int] | None, replicas: int = 0
     ) -> None:
         self._names = names
         self._codes = codes or (1,) * len(names)
         self.replicas = replicas
 
     @classmethod
-    def of(cls, names: Sequence[Any], outcomes: Sequence[Outcome]) -> Settled:
+    def of(cls, names: Sequence[JobName], outcomes: Sequence[Outcome]) -> Settled:
         """Make one of outcomes."""
         return cls(names, [CODES[outcome] for outcome in outcomes])
 

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from textwrap import indent
-from typing import Any
 
 from penstock.core.job import Delivery
 from penstock.core.middleware import HANDLER
@@ -97,7 +96,7 @@ def _is_plain(text: str, error: BaseException | None) -> bool:
     return True
 
 
-def _safe(value: Any) -> Any:
+def _safe(value: object) -> object:
     """An argument of a record, so that what is shown of it is printable."""
     if isinstance(value, (int, float)) or (isinstance(value, str) and value.isprintable()):
         return value
@@ -109,7 +108,7 @@ class _Shown:
 
     __slots__ = ("_value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._value = value
 
     def __str__(self) -> str:
@@ -119,7 +118,7 @@ class _Shown:
         return printable(repr(self._value))
 
 
-class Fields(Mapping[str, Any]):
+class Fields(Mapping[str, object]):
     """The fields of a record about a job: `logger.warning("…", extra=Fields(job))`.
 
     They are put together when logging looks at them, so a record that is not written costs nothing.
@@ -129,18 +128,18 @@ class Fields(Mapping[str, Any]):
         more: others beside them.
     """
 
-    def __init__(self, job: Delivery, **more: Any) -> None:
+    def __init__(self, job: Delivery, **more: object) -> None:
         self._job = job
         self._more = more
 
     @cached_property
-    def _all(self) -> dict[str, Any]:
+    def _all(self) -> dict[str, object]:
         job = self._job
         handler = job.headers.get(HANDLER)
         own = (job.id, job.queue_name, handler, job.owner, job.attempt)
         return {**dict(zip(FIELDS, own, strict=True)), **self._more}
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> object:
         return self._all[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from penstock.core.job import Outcome, Settled
+from penstock.core.job import JobName, Outcome, Settled
 from penstock.errors import AckNotReplicated, IncompleteSettle, NodesMissed
 
 __all__ = ["Answers", "hinted", "told"]
@@ -54,7 +54,7 @@ class Answers(Generic[T]):
         for at, answer in zip(where, found, strict=False):
             self._found[at] = answer
 
-    def checked(self, names: list[Any]) -> list[T]:
+    def checked(self, names: list[JobName]) -> list[T]:
         """All of them, in order.
 
         Raises:

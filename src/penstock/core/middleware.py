@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock.core.job import Delivery, Enqueued
 from penstock.errors import BadArgument
@@ -131,7 +130,7 @@ class Middleware:
         return NOTHING
 
 
-def check_middleware(middleware: Any) -> tuple[Middleware, ...]:
+def check_middleware(middleware: object) -> tuple[Middleware, ...]:
     """Return the middleware of a client, outermost first.
 
     Raises:
@@ -144,7 +143,7 @@ def check_middleware(middleware: Any) -> tuple[Middleware, ...]:
     raise BadArgument("middleware", middleware, "must be an iterable of Middleware objects")
 
 
-def enqueue_event(queue: str, count: int | None, headers: Any) -> EnqueueEvent:
+def enqueue_event(queue: str, count: int | None, headers: object) -> EnqueueEvent:
     """Return the event of a call, with a copy of its headers.
 
     Raises:
@@ -203,7 +202,7 @@ def _around(
 ) -> Iterator[None]:
     """Nest the contexts; between any two of them the event is brought up to date."""
 
-    def note(_kind: Any, error: BaseException | None, _trace: Any) -> None:
+    def note(_kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             failed(error)
 

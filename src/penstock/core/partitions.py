@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator
-from typing import Any
 
 from penstock.core.options import check_count
 
@@ -20,7 +19,7 @@ MARK = b"2/"
 """What the version of a queue with partitions begins with, in the `meta` of its own name."""
 
 
-def check_partitions(value: Any) -> int | None:
+def check_partitions(value: object) -> int | None:
     """How many partitions; None = an ordinary queue, or as many as it has.
 
     Raises:
@@ -42,7 +41,7 @@ def mark(count: int) -> str:
     return f"{MARK.decode()}{count}"
 
 
-def read_mark(version: Any) -> int | None:
+def read_mark(version: object) -> int | None:
     """How many partitions; None = it is no mark."""
     text = bytes(version) if isinstance(version, (bytes, bytearray)) else b""
     number = text.removeprefix(MARK)

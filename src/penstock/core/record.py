@@ -47,7 +47,7 @@ _SCALARS = frozenset((str, int, float, bool, type(None)))
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
-def encode_body(body: Any, codec: Codec | None = None) -> tuple[bytes, bool]:
+def encode_body(body: object, codec: Codec | None = None) -> tuple[bytes, bool]:
     """Return the body's bytes, and whether JSON or the codec made them. bytes pass untouched.
 
     Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock.core.options import RoleName, duration_ms, lease_ms
 from penstock.wire.codes import Code
@@ -55,7 +54,7 @@ class RoleLease:
             self.until = max(self.until, sent + self.lease_ms / 1000)
 
 
-def role_lease_ms(value: Any) -> int:
+def role_lease_ms(value: object) -> int:
     """The lease of a role in ms.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from penstock.core.calls import Argument
 from penstock.core.options import check_count, duration_ms, lease_ms
 from penstock.core.views import SETTING_KINDS
 
@@ -14,13 +15,13 @@ KEEP: Any = enum.Enum("Keep", ["KEEP"]).KEEP  # type: ignore[attr-defined]  # a 
 """Leave a setting as it is."""
 
 
-def setting_fields(**values: Any) -> list[Any]:
+def setting_fields(**values: object) -> list[Argument]:
     """name, value, name, value … of the settings that are to change; '' drops one.
 
     Raises:
         BadArgument: a value can't be used.
     """
-    fields: list[Any] = []
+    fields: list[Argument] = []
     for name, value in values.items():
         if value is KEEP:
             continue
@@ -28,7 +29,7 @@ def setting_fields(**values: Any) -> list[Any]:
     return fields
 
 
-def _field(name: str, value: Any) -> int:
+def _field(name: str, value: object) -> int:
     if name == "lease":
         ms = lease_ms(name, value)
         return ms or duration_ms(name, value, zero=False)

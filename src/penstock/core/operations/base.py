@@ -1,25 +1,29 @@
-"""The operations of one queue: its keys, the names of its jobs, and how a call is built."""
+"""The operations of one queue: its keys, the names of its jobs, and its calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
-from penstock.core.calls import Call
+from penstock.core.calls import Argument, Call
 from penstock.core.codec import Codec
 from penstock.core.ids import parse_id
-from penstock.core.job import Batch, Delivery, QueueIdentity, Settled
+from penstock.core.job import Delivery, JobName, QueueIdentity, Settled
 from penstock.core.roles import RoleLease
 from penstock.errors import MetaLost, WrongEpoch, WrongNode, WrongQueue
 from penstock.wire import replies
 from penstock.wire.keys import QueueKeys, queue_crc
+from penstock.wire.replies import Parser
 from penstock.wire.scripts import Script, script
 
-__all__ = ["Operations"]
+__all__ = ["Names", "Operations", "Reply"]
 
 PRODUCING = ("enqueue", "claim", "publish")
-Form = tuple[Script, tuple[Any, ...], Any, QueueKeys | None]
+Form = tuple[Script, tuple[Any, ...], Parser[Any], QueueKeys | None]
+Names: TypeAlias = Sequence[JobName]
+Reply: TypeAlias = Sequence[Any]
+"""A reply as it comes from the server."""
 APART = ("producer", "stage", "commit", "checkpoint")
 """Kinds of keys of which a queue has many: each call names its own."""
 
@@ -37,9 +41,9 @@ class Operations:
         codec: of bodies; None = plain JSON.
 
     Attributes:
-        home: where they are carried out; None = the client has one node alone.
-        partitions: of how many partitions this is one; None = the queue has none.
-        replicas: the queue's setting as this client knows it; None = it has not been told.
+        home: the node that runs them; None = the client has one node.
+        partitions: number of partitions of the queue, of which this is one; None = it has none.
+        replicas: the queue's setting as this client knows it; None = not known.
     """
 
     def __init__(
@@ -70,20 +74,20 @@ class Operations:
         self._placed = b""
 
     def bear(self, tenure: RoleLease) -> None:
-        """From now on calls of this role's kind bear it."""
+        """Use the role in the calls of its kind from now on."""
         self.tenures[tenure.role] = tenure
         if tenure.role == "producer":
             self.producing = tenure.mark
         else:
             self.consuming = tenure.mark
 
-    def call(self, name: str, *args: Any) -> Call[Any]:
+    def call(self, name: str, *args: Argument) -> Call[Any]:
         """Return the call of a script; its result is the reply with names."""
         found, head, parse, queue = self._forms.get(name) or self._form(name)
         return Call(found, head, args, parse, queue, ops=self)
 
     def _form(self, name: str) -> Form:
-        """What all calls of a script have in common."""
+        """Return the common part of all calls of a script."""
         found = script(name)
         kinds = tuple(kind for kind in found.keys if kind not in APART)
         head = (len(found.keys), *self.keys.of(kinds))
@@ -99,7 +103,7 @@ class Operations:
         return self.known_nodes[0] if self.known_nodes else ""
 
     def place(self, epoch: bytes) -> QueueIdentity:
-        """What ids of this queue carry; built once an epoch."""
+        """Return the queue's part of job ids; it is built once for an epoch."""
         place, known = self._place, self.known_nodes
         node = known[0] if self.home is None and known else self.node
         if place is None or self._placed != epoch or place.node != node:
@@ -108,15 +112,15 @@ class Operations:
         return place
 
     def repair(self, epochs: Sequence[str], call: Call[Any]) -> Call[replies.Configure]:
-        """Make lost meta anew, with the epoch of the job ids that are out.
+        """Restore lost meta with the epoch of known job ids.
 
         Args:
             epochs: those under which the registry lists the queue.
-            call: the one that met the damage; the ids that it names count first, then those that
-                this client has seen.
+            call: the call that found the damage; the ids that it names count first, then those
+                that this client has seen.
 
         Raises:
-            MetaLost: it can't be told which epoch that is; a wrong one makes all ids invalid.
+            MetaLost: the epoch is not known; a wrong one makes all ids invalid.
         """
         seen = "" if self._place is None else self._place.epoch
         known = [epoch for epoch in (call.epoch, seen) if epoch in epochs]
@@ -127,7 +131,7 @@ class Operations:
     # -- naming jobs -----------------------------------------------------------------------
 
     def number_of(self, name: object) -> tuple[bytes, str]:
-        """Number and epoch of a job named by a delivery or an id.
+        """Return number and epoch of a job named by a delivery or an id.
 
         Raises:
             BadJobId: malformed.
@@ -147,15 +151,16 @@ class Operations:
             raise WrongQueue("id", name, f"belongs to another queue than {self.name!r}")
         return parsed.number, parsed.epoch
 
-    def named(self, names: Sequence[Any], *, receipts: bool = False) -> tuple[str, str, list[Any]]:
-        """Epoch, common receipt and the rest of ARGV for a script that names deliveries."""
+    def named(self, names: Names, *, receipts: bool = False) -> tuple[str, str, list[Argument]]:
+        """Return epoch, common receipt and the rest of ARGV for a script about jobs."""
         if not names:
             return "", "", []
         alike = _alike(names, self.name)
-        if alike is not None:
-            receipt = names[0].hinted if receipts else ""
-            return alike.place.epoch, receipt, [name.number for name in names]
-        numbers, epoch = [], None
+        if alike:
+            receipt = alike[0].hinted if receipts else ""
+            return alike[0].batch.place.epoch, receipt, [job.number for job in alike]
+        numbers: list[Argument] = []
+        epoch = None
         shown: list[str] = []
         for name in names:
             number, of = self.number_of(name)
@@ -163,7 +168,9 @@ class Operations:
                 epoch = of
             elif epoch != of:
                 raise WrongEpoch(
-                    "id", name, "the call has ids of an earlier queue of this name, too: drop those"
+                    "id",
+                    name,
+                    "the call has ids of an earlier queue of this name, too: omit them",
                 )
             numbers.append(number)
             if receipts:
@@ -172,11 +179,11 @@ class Operations:
             return epoch or "", "", numbers
         if shown.count(shown[0]) == len(shown):
             return epoch or "", shown[0], numbers
-        pairs: list[Any] = [part for pair in zip(numbers, shown, strict=True) for part in pair]
+        pairs: list[Argument] = [part for pair in zip(numbers, shown, strict=True) for part in pair]
         return epoch or "", "*", pairs
 
     def settling(
-        self, script_name: str, names: Sequence[Any], *args: Any, receipts: bool = False
+        self, script_name: str, names: Names, *args: Argument, receipts: bool = False
     ) -> Call[Settled]:
         """Return the call of a script about jobs; its result is an outcome for each of them."""
         epoch, common, rest = self.named(names, receipts=receipts)
@@ -186,23 +193,25 @@ class Operations:
         return call
 
 
-def _outcomes(parse: Callable[[Any], Any], names: Sequence[Any], raw: Any) -> Settled:
+def _outcomes(parse: Parser[replies.Bury], names: Names, raw: Reply) -> Settled:
     return Settled(names, parse(raw).codes)
 
 
-def _alike(names: Sequence[Any], queue: str) -> Batch | None:
-    """What the names share when all are first deliveries of one reserve of this queue."""
-    batch = names[0].batch if isinstance(names[0], Delivery) else None
-    if batch is None or batch.place.queue != queue:
-        return None
-    for name in names:
-        if not isinstance(name, Delivery) or name.batch is not batch or name.counts:
-            return None
-    return batch
+def _alike(names: Names, queue: str) -> list[Delivery]:
+    """Return the names if all are first deliveries of one reserve of this queue, else none."""
+    first = names[0]
+    if not isinstance(first, Delivery) or first.batch.place.queue != queue:
+        return []
+    found = [
+        name
+        for name in names
+        if isinstance(name, Delivery) and name.batch is first.batch and not name.counts
+    ]
+    return found if len(found) == len(names) else []
 
 
 def _no_epoch(queue: str, epochs: Sequence[str]) -> str:
-    """Say why lost meta can't be made anew."""
+    """Return the reason why lost meta can't be restored."""
     text = f"queue {queue!r} has jobs but no meta, and the registry"
     if not epochs:
         return f"{text} does not list it: clear() removes its jobs, nothing restores them"

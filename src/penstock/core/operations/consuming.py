@@ -1,4 +1,4 @@
-"""What a consumer calls: taking jobs, and saying what became of them."""
+"""The calls of a consumer: reserve jobs, and report their outcomes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from functools import partial
 from itertools import starmap
 from typing import Any, NamedTuple
 
-from penstock.core.calls import Call
+from penstock.core.calls import Argument, Call
 from penstock.core.job import Batch, Delivery, Settled
-from penstock.core.operations.base import Operations
+from penstock.core.operations.base import Names, Operations, Reply
 from penstock.errors import QueueClosed
 from penstock.wire import replies
+from penstock.wire.replies import Parser
 
 __all__ = ["Consuming", "Exchanged", "Recovered", "Taken"]
 
 DRAINED = -2
-"""As `next` of a reserve: closed, and nothing is left that could be delivered."""
+"""`next` of a reserve on a queue that is closed and drained."""
 Rows = Sequence[tuple[bytes, bytes, bytes]]
 
 
@@ -27,7 +28,7 @@ class Taken(NamedTuple):
     Attributes:
         next_ms: -1 nothing is due, 0 more can be reserved now, -2 the queue is closed and drained,
             else ms until the next event.
-        deliveries: what was taken.
+        deliveries: the jobs that were reserved.
         lease_ms: the queue's lease.
     """
 
@@ -37,19 +38,19 @@ class Taken(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing was taken, and nothing will be: the queue is closed and drained."""
+        """True if nothing was reserved, and the queue is closed and drained."""
         return self.next_ms == DRAINED and not self.deliveries
 
 
 class Exchanged(NamedTuple):
-    """The result of a settle: an outcome for each finished job, and what was taken."""
+    """The result of a settle: an outcome for each finished job, and the reserved jobs."""
 
     outcomes: Settled
     taken: Taken
 
 
 class Recovered(NamedTuple):
-    """The result of a recover: how many of the named deliveries it decided on, and those taken."""
+    """The result of a recover: number of deliveries that it checked, and those taken over."""
 
     seen: int
     deliveries: list[Any]
@@ -59,7 +60,7 @@ class Consuming(Operations):
     """The operations of a consumer."""
 
     def reserve(self, n: int, *, idle: bool = False, provisional: bool = False) -> Call[Taken]:
-        """Take up to n, suspects perhaps provisionally."""
+        """Reserve up to n jobs; `provisional` = suspects provisionally."""
         tag, role = random.getrandbits(12), self.consuming
         wanted = -n if provisional else n
         call: Call[Any]
@@ -69,8 +70,8 @@ class Consuming(Operations):
             call.bearer = self.tenures["consumer"]
         return call
 
-    def _taken(self, parse: Any, tag: int, raw: Any) -> Taken:
-        reply: replies.Reserve | replies.Settle = parse(raw)
+    def _taken(self, parse: Parser[replies.Reserve], tag: int, raw: Reply) -> Taken:
+        reply = parse(raw)
         if not reply.jobs:
             return Taken(reply.next, [], reply.lease)
         jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
@@ -85,13 +86,13 @@ class Consuming(Operations):
         return [*starmap(partial(self.make, batch), rows)]
 
     def drained(self) -> QueueClosed:
-        """The error of a queue that is closed and drained."""
+        """Return the error of a queue that is closed and drained."""
         return QueueClosed(f"queue {self.name!r} is closed, and no job is left in it")
 
     # -- settling --------------------------------------------------------------------------
 
-    def ack(self, names: Sequence[Any], window_ms: int | None = None) -> Call[Settled]:
-        """Finish jobs; a window stands instead of those that their producers gave, 0 = none."""
+    def ack(self, names: Names, window_ms: int | None = None) -> Call[Settled]:
+        """Finish jobs; a window replaces those of their producers, 0 = none."""
         window = "" if window_ms is None else window_ms
         return self.settling("ack", names, window, receipts=True)
 
@@ -99,8 +100,8 @@ class Consuming(Operations):
         """Finish a delivery."""
         return self.call("ack", job.batch.place.epoch, job.hinted, "", job.number)
 
-    def settle(self, names: Sequence[Any], n: int, *, provisional: bool = False) -> Call[Exchanged]:
-        """Finish jobs and take up to n more, suspects perhaps provisionally."""
+    def settle(self, names: Names, n: int, *, provisional: bool = False) -> Call[Exchanged]:
+        """Finish jobs and reserve up to n; `provisional` = suspects provisionally."""
         tag = random.getrandbits(12)
         epoch, common, rest = self.named(names, receipts=True)
         role = self.consuming if n else ""
@@ -112,40 +113,42 @@ class Consuming(Operations):
             call.bearer = self.tenures["consumer"]
         return call
 
-    def _exchanged(self, parse: Any, tag: int, names: Sequence[Any], raw: Any) -> Exchanged:
-        reply: replies.Settle = parse(raw)
+    def _exchanged(
+        self, parse: Parser[replies.Settle], tag: int, names: Names, raw: Reply
+    ) -> Exchanged:
+        reply = parse(raw)
         codes = [int(code) for code in reply.codes.split()]
         jobs: list[Any] = []
         if reply.jobs:
             jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
         return Exchanged(Settled(names, codes), Taken(reply.next, jobs, reply.lease))
 
-    def nack(self, names: Sequence[Any], delay_ms: int, error: str) -> Call[Settled]:
+    def nack(self, names: Names, delay_ms: int, error: str) -> Call[Settled]:
         """Report failures; delay -1 = by the queue's policy."""
         seed = random.randrange(2_147_483_646)
         return self.settling("nack", names, delay_ms, seed, error, receipts=True)
 
-    def release(self, names: Sequence[Any], delay_ms: int) -> Call[Settled]:
+    def release(self, names: Names, delay_ms: int) -> Call[Settled]:
         """Give back without a failure."""
         return self.settling("release", names, delay_ms, receipts=True)
 
-    def bury(self, names: Sequence[Any], reason: str) -> Call[Settled]:
+    def bury(self, names: Names, reason: str) -> Call[Settled]:
         """Give up."""
         return self.settling("bury", names, reason, receipts=True)
 
-    def extend(self, names: Sequence[Any], lease_ms: int, *, late: bool) -> Call[replies.Extend]:
-        """Renew leases; 0 = each job's own lease; late = in the second half of a ttl, too."""
+    def extend(self, names: Names, lease_ms: int, *, late: bool) -> Call[replies.Extend]:
+        """Extend leases; 0 = each job's own lease; late = also in the second half of a ttl."""
         epoch, common, rest = self.named(names, receipts=True)
         return self.call("extend", epoch, common, lease_ms, 1 if late else 0, *rest)
 
     # -- taking over -----------------------------------------------------------------------
 
     def pending(self, score: bytes | str, skip: int, idle_ms: int) -> Call[replies.Pending]:
-        """A page of the deliveries that have not ended."""
+        """Return a page of the deliveries that have not ended."""
         return self.call("pending", score, skip, idle_ms)
 
-    def recover(self, epoch: str, pairs: Sequence[Any]) -> Call[Recovered]:
-        """Take deliveries over: number, receipt, number, receipt …"""
+    def recover(self, epoch: str, pairs: Sequence[Argument]) -> Call[Recovered]:
+        """Take over deliveries: number, receipt, number, receipt …"""
         tag = random.getrandbits(12)
         call: Call[Any]
         call = self.call("recover", epoch, "*", tag, self.owner_name, self.consuming, *pairs)
@@ -153,15 +156,15 @@ class Consuming(Operations):
         call.bearer = self.tenures.get("consumer")
         return call
 
-    def _recovered(self, parse: Any, tag: int, raw: Any) -> Recovered:
-        reply: replies.Recover = parse(raw)
+    def _recovered(self, parse: Parser[replies.Recover], tag: int, raw: Reply) -> Recovered:
+        reply = parse(raw)
         jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
         return Recovered(reply.seen, jobs)
 
     def hinted(
         self, kind: str, epoch: str, window: str, reason: str, pairs: Sequence[str]
     ) -> Call[Any]:
-        """Make up for calls that were kept elsewhere: number, receipt, number, receipt …"""
+        """Repeat the calls of hints: number, receipt, number, receipt …"""
         if kind == "delete":
             return self.call("delete", epoch, *pairs[::2])
         text = reason if kind == "bury" else "" if window == "-" else window

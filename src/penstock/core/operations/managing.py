@@ -1,14 +1,14 @@
-"""What people and tools call: moving, removing, looking, settings, roles."""
+"""The calls of tools: move, remove and show jobs, settings, roles."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
-from penstock.core.calls import Call
+from penstock.core.calls import Argument, Call
 from penstock.core.job import Settled
-from penstock.core.operations.base import Operations
+from penstock.core.operations.base import Names, Operations, Reply
 from penstock.core.options import StateName
 from penstock.core.roles import RoleLease
 from penstock.core.views import (
@@ -22,26 +22,30 @@ from penstock.core.views import (
 )
 from penstock.errors import BadArgument
 from penstock.wire import replies
+from penstock.wire.replies import Parser
 
 __all__ = ["Managing", "check_states", "purge_parts"]
 
 
+Views: TypeAlias = Parser[replies.Show | replies.PeekGone | replies.Scan]
+
+
 class Managing(Operations):
-    """The operations of those who look after a queue."""
+    """The operations of tools that manage a queue."""
 
     # -- moving ----------------------------------------------------------------------------
 
-    def promote(self, names: Sequence[Any]) -> Call[Settled]:
-        """Bring jobs forward to the place of their creation."""
+    def promote(self, names: Names) -> Call[Settled]:
+        """Move jobs forward to the place of their creation."""
         return self.settling("promote", names)
 
-    def dequeue(self, names: Sequence[Any]) -> Call[Settled]:
-        """Take jobs out for the time of a lease."""
+    def dequeue(self, names: Names) -> Call[Settled]:
+        """Remove jobs from the queue for the time of a lease."""
         return self.settling("dequeue", names)
 
     # -- dead letters, removal -------------------------------------------------------------
 
-    def redrive(self, names: Sequence[Any]) -> Call[Settled]:
+    def redrive(self, names: Names) -> Call[Settled]:
         """Bring these dead letters back."""
         return self.settling("redrive", names, 0, 0)
 
@@ -49,7 +53,7 @@ class Managing(Operations):
         """Bring `limit` of the oldest dead letters back, after `skip`."""
         return self.call("redrive", "", limit, skip)
 
-    def delete(self, names: Sequence[Any]) -> Call[Settled]:
+    def delete(self, names: Names) -> Call[Settled]:
         """Remove jobs in any state."""
         return self.settling("delete", names)
 
@@ -74,7 +78,7 @@ class Managing(Operations):
     def acquire(
         self, tenure: RoleLease, *, fence: int | str = "", create: str = ""
     ) -> Call[replies.Acquire]:
-        """Take an exclusive role; with the number of this taking: renew it."""
+        """Take an exclusive role; with its fence: renew it."""
         kind, token, lease = tenure.role, tenure.token, tenure.lease_ms
         call = self.call("acquire", create, kind, token, fence, lease, self.owner_name)
         call.bearer = tenure
@@ -87,26 +91,26 @@ class Managing(Operations):
     # -- looking ---------------------------------------------------------------------------
 
     def stats(self) -> Call[QueueStats]:
-        """Counts."""
+        """Return counts."""
         call = self.call("stats")
         call.parse = partial(self._stats, call.parse)
         return call
 
-    def _stats(self, parse: Any, raw: Any) -> QueueStats:
+    def _stats(self, parse: Parser[replies.Stats], raw: Reply) -> QueueStats:
         return read_stats(self.name, parse(raw))
 
     def peek(
         self, state: str, start: int, count: int, *, newest: bool
     ) -> Call[list[JobView | None] | None]:
-        """Jobs of a state, in order or backwards; None = expired ones were removed, ask again."""
+        """Return jobs of a state, or None when it has removed expired ones: call it again."""
         return self._viewing(self.call("peek", state, start, count, 1 if newest else 0))
 
-    def show(self, names: Sequence[Any]) -> Call[list[JobView | None]]:
-        """Jobs by id; None for one that is gone."""
+    def show(self, names: Names) -> Call[list[JobView | None]]:
+        """Return jobs by id; None for one that is gone."""
         return self._viewing(self.showing(names))
 
-    def showing(self, names: Sequence[Any]) -> Call[replies.Show]:
-        """The same, with the reply as its result."""
+    def showing(self, names: Names) -> Call[replies.Show]:
+        """Return the call of `show` whose result is the reply."""
         epoch, _, rest = self.named(names)
         return self.call("show", epoch, *rest)
 
@@ -114,8 +118,8 @@ class Managing(Operations):
         call.parse = partial(self._views, call.parse)
         return call
 
-    def _views(self, parse: Any, raw: Any) -> list[JobView | None] | None:
-        reply: replies.Show | replies.PeekGone = parse(raw)
+    def _views(self, parse: Views, raw: Reply) -> list[JobView | None] | None:
+        reply = parse(raw)
         if isinstance(reply, replies.PeekGone):
             return None
         place = self.place(reply.epoch)
@@ -127,19 +131,19 @@ class Managing(Operations):
     def scan(
         self, cursor: str, count: int, states: Collection[str], *, full: bool
     ) -> Call[ScanPage]:
-        """A step through all jobs."""
+        """Return one page of all jobs."""
         call: Call[Any] = self.call("scan", cursor, count, 1 if full else 0, *states)
         call.parse = partial(self._page, call.parse, full)
         return call
 
-    def _page(self, parse: Any, full: bool, raw: Any) -> ScanPage:  # by partial
-        reply: replies.Scan = parse(raw)
+    def _page(self, parse: Parser[replies.Scan], full: bool, raw: Reply) -> ScanPage:  # by partial
+        reply = parse(raw)
         jobs = [view for view in self._views(lambda _: reply, raw) or () if view]
         return ScanPage(reply.cursor.decode(), [view.id for view in jobs], jobs if full else [])
 
     # -- settings --------------------------------------------------------------------------
 
-    def configure(self, fields: Sequence[Any], *, create: str = "") -> Call[replies.Configure]:
+    def configure(self, fields: Sequence[Argument], *, create: str = "") -> Call[replies.Configure]:
         """Store settings: name, value, name, value …; '' drops one."""
         return self.call("configure", create, *fields)
 
@@ -151,7 +155,7 @@ class Managing(Operations):
 
 
 def purge_parts(states: Collection[str]) -> list[str]:
-    """What to purge for these states, in an order in which no job slips by when its time comes."""
+    """Return the parts to purge for states; in this order no job is missed when its time comes."""
     parts = {
         "ready": "ready",
         "scheduled": "scheduled",

@@ -1,14 +1,14 @@
-"""What a producer calls: adding jobs, and taking them back."""
+"""The calls of a producer: add jobs, and withdraw them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.core.calls import Call, Wait
+from penstock.core.calls import Argument, Call, Wait
 from penstock.core.ids import encode_id, number_after, ttl_code
 from penstock.core.job import Enqueued, QueueIdentity, Settled
-from penstock.core.operations.base import Operations
+from penstock.core.operations.base import Names, Operations
 from penstock.core.record import escaped, parse_record, stable_id_of
 from penstock.core.views import DedupStatus, read_view
 from penstock.wire import replies
@@ -34,10 +34,10 @@ class Producing(Operations):
         wait: Wait | None = None,
         mode: str | None = None,
     ) -> Call[Added]:
-        """Add records; none = only put the space token back. With a mode they have dedup ids."""
+        """Add records; none = only return the space token. With a mode they have dedup ids."""
         role, name = self.producing, "enqueue" if mode is None else "claim"
         found, head, parse, queue = self._forms.get(name) or self._form(name)
-        begin: tuple[Any, ...] = (create, delay, bound, wait_ms, role)
+        begin: tuple[Argument, ...] = (create, delay, bound, wait_ms, role)
         args = (*begin, *records) if mode is None else (*begin, mode, *records)
         call: Call[Added] = Call(found, head, args, parse, queue, ops=self)
         if role:
@@ -50,7 +50,7 @@ class Producing(Operations):
         return call
 
     def added(self, reply: Added, record: bytes, ttl: str, replicas: int) -> Enqueued:
-        """The answer to one job without a dedup id."""
+        """Return the result of one job without a dedup id."""
         place = self._place
         if place is None or self._placed != reply.epoch or place.node not in self.known_nodes[:1]:
             place = self.place(reply.epoch)
@@ -61,7 +61,7 @@ class Producing(Operations):
     def claimed(
         self, reply: replies.Claim, records: Sequence[bytes], ttl: str, replicas: int
     ) -> list[Enqueued]:
-        """The answers to jobs with dedup ids: those that were added, and the others among them."""
+        """Return the results of jobs with dedup ids, added or not."""
         place = self.place(reply.epoch)
         state = "scheduled" if reply.scheduled else "ready"
         others = {index: told for index, *told in reply.others}
@@ -80,7 +80,7 @@ class Producing(Operations):
         return found
 
     def lookup(self, dedup_id: str) -> Call[replies.Lookup]:
-        """The job that has a dedup id."""
+        """Look up the job that has a dedup id."""
         return self.call("lookup", escaped(dedup_id))
 
     def status(self, dedup_id: str, reply: replies.Lookup) -> DedupStatus | None:
@@ -98,7 +98,7 @@ class Producing(Operations):
         state = "window" if ends is not None or job is None else job.state
         return DedupStatus(dedup_id, state, job, jobs[1] if len(jobs) > 1 else None, ends)
 
-    def withdraw(self, names: Sequence[Any]) -> Call[Settled]:
+    def withdraw(self, names: Names) -> Call[Settled]:
         """Remove jobs that were never delivered."""
         return self.settling("withdraw", names)
 
@@ -109,7 +109,7 @@ class Producing(Operations):
 
 
 def updates(reply: Added) -> int:
-    """How many jobs that were there before have new content after a claim."""
+    """Return the number of existing jobs to which a claim gave new content."""
     if isinstance(reply, replies.Enqueue):
         return 0
     return sum(what == 2 for _, what, *_ in reply.others)
