@@ -65,11 +65,11 @@ def test_replicas_confirm_as_the_marker_says(run_pytest: RunPytest) -> None:
     run = run_pytest(
         """
         import pytest
-        from penstock import AckNotReplicated, NotReplicated
+        from penstock import AckNotReplicated, Durable, NotReplicated
 
         def test_none(penstock):
             with pytest.raises(NotReplicated):
-                penstock.queue("q").enqueue("x", replicas=1, timeout=0.05)
+                penstock.queue("q").enqueue("x", durable=Durable(1, timeout=0.05))
 
         @pytest.mark.penstock(replicas=2)
         def test_two(penstock):
@@ -79,13 +79,13 @@ def test_replicas_confirm_as_the_marker_says(run_pytest: RunPytest) -> None:
             misleading = b"*3\\r\\n$4\\r\\nWAIT\\r\\n$1\\r\\n1\\r\\n$1\\r\\n1"
             assert queue.enqueue(misleading).replicas == 0
             with pytest.raises(NotReplicated, match="2 of 3 replicas are connected"):
-                queue.enqueue("x", replicas=3, timeout=3600)
+                queue.enqueue("x", durable=Durable(3, timeout=3600))
             queue.configure(replicas=2)
             assert queue.enqueue("x").replicas == 2
             jobs = queue.reserve(2, block=0)
             assert queue.ack(jobs[:1], replicas=2).replicas == 2
             with pytest.raises(AckNotReplicated):
-                queue.ack(jobs[1:], replicas=3, timeout=3600)
+                queue.ack(jobs[1:], durable=Durable(3, timeout=3600))
             assert queue.stats().acked == 2
 
         @pytest.mark.asyncio
@@ -94,7 +94,7 @@ def test_replicas_confirm_as_the_marker_says(run_pytest: RunPytest) -> None:
             queue = apenstock.queue("q")
             assert (await queue.enqueue("x", replicas=1)).replicas == 1
             with pytest.raises(NotReplicated):
-                await queue.enqueue("x", replicas=2, timeout=3600)
+                await queue.enqueue("x", durable=Durable(2, timeout=3600))
             [job] = await queue.reserve()
             assert await job.ack(replicas=1)
             assert await queue.reserve(block=0.05) == []
@@ -104,7 +104,7 @@ def test_replicas_confirm_as_the_marker_says(run_pytest: RunPytest) -> None:
             @pytest.mark.penstock(replicas=0)
             def test_nearest(self, penstock):
                 with pytest.raises(NotReplicated):
-                    penstock.queue("q").enqueue("x", replicas=1, timeout=0.05)
+                    penstock.queue("q").enqueue("x", durable=Durable(1, timeout=0.05))
         """,
         "--strict-markers",
     )
