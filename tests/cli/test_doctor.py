@@ -13,7 +13,7 @@ import redis
 from penstock import Dedup, Penstock, parse_id
 from penstock.cli.doctor import times
 from penstock.cli.doctor.findings import Finding, Severity
-from penstock.cli.doctor.patient import Server
+from penstock.cli.doctor.patient import DoctorServer
 from penstock.cli.doctor.server import CHECKS
 from penstock.core.servers import ServerFacts
 from penstock.embedded import EmbeddedServer
@@ -236,7 +236,7 @@ def test_a_user_who_may_little(run_cli: Cli, make_server: Callable[..., Embedded
     assert len(found(result, "queues", "ok")) == 1
 
 
-class Actor(Server):
+class Actor(DoctorServer):
     """A server that says what the test makes it say."""
 
     def __init__(self, fields: dict[str, str], replies: dict[str, Any] | None = None) -> None:

@@ -13,7 +13,7 @@ from penstock.cli import output
 from penstock.cli.app import Failed, Session, command, option
 from penstock.cli.doctor import cluster, keys, server, times
 from penstock.cli.doctor.findings import Finding, Severity, examined, placed
-from penstock.cli.doctor.nodes import Nodes
+from penstock.cli.doctor.nodes import DoctorNodes
 from penstock.cli.doctor.patient import Patient
 from penstock.core.urls import shown
 
@@ -47,7 +47,7 @@ def doctor(
     """
     urls = session.urls()
     with ExitStack() as stack:
-        nodes = Nodes(urls, session.prefix, session.node_hosts.split(), stack)
+        nodes = DoctorNodes(urls, session.prefix, session.node_hosts.split(), stack)
         if repair:
             for patient in nodes.patients:
                 _check_clock(patient)

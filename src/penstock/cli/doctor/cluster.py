@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.cli.doctor.findings import Finding, Severity
-from penstock.cli.doctor.patient import Patient, Server
+from penstock.cli.doctor.patient import DoctorServer, Patient
 from penstock.core.servers import parse_info
 from penstock.wire.keys import SLOTS
 
@@ -43,7 +43,7 @@ def cluster(patient: Patient) -> Iterator[Finding]:
         yield Finding("cluster", Severity.OK, text, {"cluster_node_timeout": seconds})
 
 
-def _leaving(server: Server) -> list[str]:
+def _leaving(server: DoctorServer) -> list[str]:
     """Return the slots that move from this server to another one."""
     for line in server.ask("CLUSTER", "NODES").decode().splitlines():
         words = line.split()

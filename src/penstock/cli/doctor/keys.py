@@ -19,7 +19,7 @@ from redis.exceptions import ResponseError
 
 from penstock.cli.doctor import times
 from penstock.cli.doctor.findings import Finding, Severity
-from penstock.cli.doctor.patient import Command, Patient, Server
+from penstock.cli.doctor.patient import Command, DoctorServer, Patient
 from penstock.core.partitions import read_mark
 from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import SETTING_KINDS
@@ -204,7 +204,9 @@ def _about(name: str, level: Severity, text: str, **data: object) -> Finding:
     return Finding("queues", level, f"queue {name!r}{text}", {"queue": name, **data})
 
 
-def _meta(server: Server, keys: QueueKeys, name: str, fields: Sequence[str]) -> Iterator[Finding]:
+def _meta(
+    server: DoctorServer, keys: QueueKeys, name: str, fields: Sequence[str]
+) -> Iterator[Finding]:
     """Check the types of the keys, the fields of meta, and the entry in the registry."""
     types = server.transaction(("TYPE", keys[kind]) for kind in KINDS)
     there = {kind: one.decode() for kind, one in zip(KINDS, types, strict=True) if one != b"none"}
@@ -241,7 +243,7 @@ def _without_meta(name: str, there: Sequence[str], *, is_listed: bool) -> Iterat
         yield _about(name, Severity.WARNING, text)
 
 
-def _numbers(server: Server, keys: QueueKeys, name: str) -> Iterator[Finding]:
+def _numbers(server: DoctorServer, keys: QueueKeys, name: str) -> Iterator[Finding]:
     """Check the settings and counters; the scripts take the default for what is no number."""
     values = server.ask("HMGET", keys["meta"], *NUMBERS)
     for number, value in zip(NUMBERS, values, strict=True):
@@ -256,7 +258,7 @@ def _numbers(server: Server, keys: QueueKeys, name: str) -> Iterator[Finding]:
             yield _about(name, Severity.WARNING, text, dangling=int(value))
 
 
-def _damage(server: Server, keys: QueueKeys, name: str) -> Iterator[Finding]:
+def _damage(server: DoctorServer, keys: QueueKeys, name: str) -> Iterator[Finding]:
     """Check that a held job lies in one index, an entry has a record, a dedup id has a job."""
     faults: Counter[str] = Counter()
     examples: dict[str, str] = {}
@@ -273,7 +275,7 @@ def _damage(server: Server, keys: QueueKeys, name: str) -> Iterator[Finding]:
 
 
 def _each(
-    server: Server, numbers: Iterable[bytes], about: Callable[[bytes], Sequence[Command]]
+    server: DoctorServer, numbers: Iterable[bytes], about: Callable[[bytes], Sequence[Command]]
 ) -> Iterator[tuple[bytes, list[Any]]]:
     """Ask the same questions about each job. The replies about a job are of one moment."""
     every = list(numbers)
@@ -285,7 +287,7 @@ def _each(
             yield number, list(islice(replies, len(asked)))
 
 
-def _indexes(server: Server, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
+def _indexes(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
     """A held job lies in one index, and an index entry is that of a held job."""
     held = server.ask("HRANDFIELD", keys["held"], SAMPLE)
     numbers = {name for name in held if not name.startswith(b"=")}
@@ -305,7 +307,7 @@ def _indexes(server: Server, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
             yield number, f"held jobs in {'several indexes' if found else 'no index'}"
 
 
-def _records(server: Server, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
+def _records(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
     """A job is in ready or in held, and a body that lies apart is that of a job, and there.
 
     Few jobs are read, as the reply has their records.
@@ -337,7 +339,7 @@ def _records(server: Server, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
             yield number, "bodies without a job"
 
 
-def _dedup_ids(server: Server, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
+def _dedup_ids(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
     """The jobs that have a dedup id, or wait for its end, are there."""
     page = server.ask("HSCAN", keys["dedup"], "0", "COUNT", FEW)[1][: 2 * FEW]
     owners = dict(zip(page[::2], page[1::2], strict=True))
@@ -355,7 +357,7 @@ def _dedup_ids(server: Server, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
             yield number, "dedup ids without a job"
 
 
-def _successors(server: Server, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
+def _successors(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
     """A job without a due time waits for the end of a job with the same dedup id."""
     scheduled = keys["scheduled"]
     for number in server.ask("ZRANGE", scheduled, NEVER_MS, "+inf", "BYSCORE", "LIMIT", 0, FEW):

@@ -13,10 +13,10 @@ from penstock.core.node_list import address_of, learned, merged_members
 from penstock.core.urls import shown
 from penstock.errors import PenstockError
 
-__all__ = ["Nodes"]
+__all__ = ["DoctorNodes"]
 
 
-class Nodes:
+class DoctorNodes:
     """The nodes to examine, with a connection to each.
 
     Args:

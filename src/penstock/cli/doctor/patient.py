@@ -18,13 +18,13 @@ from penstock.core.cluster import read_slots
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.wire.keys import SLOTS, key_slot, node_key, nodes_key
 
-__all__ = ["Command", "Patient", "Server"]
+__all__ = ["Command", "DoctorServer", "Patient"]
 
 Command = tuple[str | bytes | int, ...]
 """A Redis command with its arguments."""
 
 
-class Server:
+class DoctorServer:
     """A connection to one server.
 
     Args:
@@ -115,7 +115,7 @@ class Patient:
         with ExitStack() as stack:
             if self.primary:
                 stack.callback(self.primary.close)
-            self._first = Server(factory(), self.address)
+            self._first = DoctorServer(factory(), self.address)
             stack.callback(self._first.close)
             self.is_cluster = bool(self._first.facts.number("cluster_enabled"))
             owners = {}
@@ -124,13 +124,13 @@ class Patient:
             for first, last, owner in read_slots(slots, self.address.rpartition(":")[0]):
                 if owner not in owners:
                     connection = factory(host=owner.host, port=owner.port)
-                    owners[owner] = Server(connection, str(owner))
+                    owners[owner] = DoctorServer(connection, str(owner))
                     stack.callback(owners[owner].close)
                 self._owners[first : last + 1] = [owners[owner]] * (last + 1 - first)
             self.servers = list(owners.values()) or [self._first]
             self.close = stack.pop_all().close
 
-    def at(self, key: bytes) -> Server:
+    def at(self, key: bytes) -> DoctorServer:
         """Return the server that has a key."""
         return self._owners[key_slot(key)]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.cli.doctor.findings import Finding, Severity
-from penstock.cli.doctor.patient import Patient, Server
+from penstock.cli.doctor.patient import DoctorServer, Patient
 from penstock.cli.output import size, span
 from penstock.client._sync.transport.sentinel import SentinelAnswer
 from penstock.core.servers import OLDEST
@@ -19,13 +19,13 @@ NEARLY_FULL = 0.9
 CLOCK_SLACK = 1.0
 LAG = 10
 
-Check = Callable[[Server], Iterator[Finding]]
+Check = Callable[[DoctorServer], Iterator[Finding]]
 
 
 def told(check: Check) -> Check:
     """Make a check that reads INFO report it when the server refuses INFO."""
 
-    def looked(server: Server) -> Iterator[Finding]:
+    def looked(server: DoctorServer) -> Iterator[Finding]:
         if server.facts.fields:
             yield from check(server)
         else:
@@ -36,7 +36,7 @@ def told(check: Check) -> Check:
 
 
 @told
-def version(server: Server) -> Iterator[Finding]:
+def version(server: DoctorServer) -> Iterator[Finding]:
     """Check that the server has all commands that the scripts use."""
     facts = server.facts
     data = {"server": facts.name, "redis_version": ".".join(map(str, facts.version))}
@@ -61,7 +61,7 @@ FSYNC = {
 
 
 @told
-def persistence(server: Server) -> Iterator[Finding]:
+def persistence(server: DoctorServer) -> Iterator[Finding]:
     """Report what a restart or a crash of the server loses."""
     fields = server.facts.fields
     if fields.get("aof_enabled") == "1":
@@ -73,7 +73,7 @@ def persistence(server: Server) -> Iterator[Finding]:
         yield Finding("persistence", Severity.WARNING, text)
 
 
-def _append_only(server: Server) -> Finding:
+def _append_only(server: DoctorServer) -> Finding:
     if server.facts.fields.get("aof_last_write_status", "ok") != "ok":
         text = "the last write to the append-only file failed: new jobs are lost in a restart."
         return Finding("persistence", Severity.BROKEN, text, {"aof": True})
@@ -85,7 +85,7 @@ def _append_only(server: Server) -> Finding:
     return Finding("persistence", level, f"append-only file, appendfsync {policy}: {text}", data)
 
 
-def _snapshots(server: Server) -> Finding:
+def _snapshots(server: DoctorServer) -> Finding:
     save = server.config("save")
     data = {"aof": False, "save": save}
     if save == "":
@@ -97,7 +97,7 @@ def _snapshots(server: Server) -> Finding:
 
 
 @told
-def memory(server: Server) -> Iterator[Finding]:
+def memory(server: DoctorServer) -> Iterator[Finding]:
     """Check that the server does not delete keys by itself."""
     fields = server.facts.fields
     limit, used = int(fields.get("maxmemory", 0)), int(fields.get("used_memory", 0))
@@ -121,7 +121,7 @@ def memory(server: Server) -> Iterator[Finding]:
 
 
 @told
-def evicted(server: Server) -> Iterator[Finding]:
+def evicted(server: DoctorServer) -> Iterator[Finding]:
     """Check that the server has not deleted keys by itself."""
     count = int(server.facts.fields.get("evicted_keys", 0))
     data = {"evicted_keys": count}
@@ -133,7 +133,7 @@ def evicted(server: Server) -> Iterator[Finding]:
 
 
 @told
-def replicas(server: Server) -> Iterator[Finding]:
+def replicas(server: DoctorServer) -> Iterator[Finding]:
     """Report the replicas, or that this server is one."""
     fields = server.facts.fields
     if fields.get("role", "master") != "master":
@@ -151,7 +151,7 @@ def replicas(server: Server) -> Iterator[Finding]:
         yield _replica(fields.get(f"slave{number}", ""))
 
 
-def _restarted(server: Server) -> Finding:
+def _restarted(server: DoctorServer) -> Finding:
     """Report whether jobs that replicas confirmed survive a restart of the primary."""
     kept = server.config("appendfsync") if server.facts.fields.get("aof_enabled") == "1" else ""
     data = {"role": "master", "appendfsync": kept}
@@ -201,7 +201,7 @@ def sentinels(patient: Patient) -> Iterator[Finding]:
         yield Finding("sentinels", Severity.OK, text, data)
 
 
-def clock(server: Server) -> Iterator[Finding]:
+def clock(server: DoctorServer) -> Iterator[Finding]:
     """Compare the clock of the server, by which all times go, with ours."""
     before = time.time()
     seconds, micros = server.ask("TIME")
@@ -217,7 +217,7 @@ def clock(server: Server) -> Iterator[Finding]:
         yield Finding("clock", Severity.OK, text, data)
 
 
-def scripts(server: Server) -> Iterator[Finding]:
+def scripts(server: DoctorServer) -> Iterator[Finding]:
     """Count the scripts that are loaded."""
     every = all_scripts()
     loaded = server.ask("SCRIPT", "EXISTS", *(one.sha for one in every))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from redis.exceptions import ResponseError
 
 from penstock.cli.doctor.findings import Finding, Severity
-from penstock.cli.doctor.patient import Server
+from penstock.cli.doctor.patient import DoctorServer
 from penstock.cli.output import span
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
@@ -25,13 +25,13 @@ PASSES = 5
 DAY_MS = 86_400_000
 
 
-def clock_error(server: Server) -> float:
+def clock_error(server: DoctorServer) -> float:
     """Return the seconds by which the clock of a server is ahead of ours."""
     seconds, micros = server.ask("TIME")
     return int(seconds) + int(micros) / 1e6 - time.time()
 
 
-def ahead(server: Server, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
+def ahead(server: DoctorServer, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
     """Check the latest times of each structure for values too far in the future."""
     try:
         found = {place: _page(server, keys, place, 0, days, write=False)[0] for place in PLACES}
@@ -50,7 +50,7 @@ def ahead(server: Server, keys: QueueKeys, name: str, days: int) -> Iterator[Fin
     yield from _numbers(server, keys, name)
 
 
-def _numbers(server: Server, keys: QueueKeys, name: str) -> Iterator[Finding]:
+def _numbers(server: DoctorServer, keys: QueueKeys, name: str) -> Iterator[Finding]:
     """Check the job numbers; only a drained queue can get lower ones."""
     last, seconds = server.ask("HGET", keys["meta"], "last"), server.ask("TIME")[0]
     digits = (last or b"").partition(b"-")[0]
@@ -63,7 +63,7 @@ def _numbers(server: Server, keys: QueueKeys, name: str) -> Iterator[Finding]:
         yield Finding("times", Severity.WARNING, text, {"queue": name, "ahead": over})
 
 
-def repaired(server: Server, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
+def repaired(server: DoctorServer, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
     """Bring back times that lie ahead (protocol/maintenance.md, Repairing times)."""
     total = 0
     for _ in range(PASSES):  # jobs move while pages are read
@@ -81,7 +81,7 @@ def repaired(server: Server, keys: QueueKeys, name: str, days: int) -> Iterator[
 
 
 def _page(
-    server: Server, keys: QueueKeys, place: str, skip: int, days: int, *, write: bool
+    server: DoctorServer, keys: QueueKeys, place: str, skip: int, days: int, *, write: bool
 ) -> tuple[int, int]:
     """Return how many times of one page lie ahead, and `skip` of the next page."""
     found = script("retime")
