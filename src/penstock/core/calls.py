@@ -19,22 +19,22 @@ R = TypeVar("R")
 Argument: TypeAlias = str | bytes | int
 """An argument of a script."""
 SOON = 0.25
-"""Longest pause between two tries of a call in the first second, in seconds."""
+"""Longest pause between two tries of a call, in seconds, in the first second."""
 LATER = 1.0
-"""The same after that."""
+"""Longest pause between two tries of a call, in seconds, after the first second."""
 
 
 class Wait(NamedTuple):
-    """What an enqueue or an ack waits for, on its own connection.
+    """The confirmations for which an enqueue or an ack waits, on its own connection.
 
     Attributes:
-        replicas: how many must have it; None = as many as the queue's setting says.
+        replicas: how many must confirm; None = as many as the queue's setting says.
         timeout_ms: for how long.
-        expected: how many this client takes the setting for; its WAIT goes out with the call.
-        fsynced: whether the server, and those replicas, must have it on disk.
-        is_told: whether the server has told this client of the setting.
-        refuses: whether the call is not sent where too few replicas are connected. An ack is, and
-            a call that may have run before: it is judged by what they confirm.
+        expected: the setting as this client knows it; its WAIT is sent with the call.
+        fsynced: True = the server and those replicas must have the write on disk.
+        is_told: True = the server has told this client the setting.
+        refuses: True = the call is not sent if too few replicas are connected. False for an ack and
+            for a call that may have run before: their confirmations decide.
     """
 
     replicas: int | None
@@ -46,18 +46,18 @@ class Wait(NamedTuple):
 
 
 class Confirmed(NamedTuple):
-    """What became of a wait.
+    """The result of a wait.
 
     Attributes:
         replicas: how many confirmed.
-        fsynced: whether the server has it on disk; False also when it was not asked.
+        fsynced: True = the server has the write on disk; False also if it was not asked.
     """
 
     replicas: int = 0
     fsynced: bool = False
 
     def covers(self, wanted: int, wait: Wait) -> bool:
-        """Whether this is what was asked for."""
+        """Return True if these confirmations suffice."""
         return self.replicas >= wanted and (self.fsynced or not wait.fsynced)
 
 
@@ -66,7 +66,7 @@ NOTHING = Confirmed()
 
 @dataclass(slots=True)
 class Call(Generic[R]):
-    """One run of a script, and how it went.
+    """A run of a script, and its result.
 
     Attributes:
         script: the script.
@@ -94,18 +94,18 @@ class Call(Generic[R]):
     confirmed: Confirmed = NOTHING
 
     def doubt(self) -> None:
-        """From now on the call may have run: it is judged by the replicas that confirm it."""
+        """Note that the call may have run: now its confirmations decide."""
         if self.wait is not None:
             self.wait = self.wait._replace(refuses=False)
 
     @property
     def epoch(self) -> str:
-        """The epoch of the job ids that the call names, or ''."""
+        """The epoch of the job ids in the arguments, or ''."""
         return str(self.args[0]) if self.script.args[1:2] == ("wanted",) else ""
 
 
 def longest_pause(tries: int, elapsed: float) -> float:
-    """Seconds of which a random part passes before the next try of a call that failed.
+    """Return the longest pause, in seconds, before the next try; a random part of it is used.
 
     A few ms at first, and never more than `SOON` in the first second: most outages are short, and a
     call should not take much longer than the outage.

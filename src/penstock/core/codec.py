@@ -16,7 +16,7 @@ NAME = re.compile(r"json|x-[a-z0-9][a-z0-9._-]{0,61}")
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """What a client makes of bodies that are not bytes, in place of plain JSON.
+    """A codec of bodies that are not bytes, in place of plain JSON.
 
     Pickling a `JobView` of such a client pickles its codec: give functions of a module then.
 
@@ -47,7 +47,7 @@ class Codec:
                 raise BadArgument(one, getattr(self, one), "a function")
 
     def encoded(self, body: object) -> bytes:
-        """The bytes of a body.
+        """Encode a body.
 
         Raises:
             BadArgument: the codec can't express it.
@@ -64,7 +64,7 @@ class Codec:
         return raw
 
     def decoded(self, raw: bytes) -> Any:
-        """The body that the bytes say.
+        """Decode a body.
 
         Raises:
             UndecodableBody: the codec can't read them.
@@ -76,10 +76,10 @@ class Codec:
 
 
 def check_codec(value: object) -> Codec | None:
-    """A client's codec.
+    """Return a client's codec.
 
     Raises:
-        BadArgument: it is none.
+        BadArgument: it is not a codec.
     """
     if value is not None and not isinstance(value, Codec):
         raise BadArgument("codec", value, "must be a penstock.Codec, or None for plain JSON")

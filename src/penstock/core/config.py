@@ -1,4 +1,4 @@
-"""What a client was told, checked."""
+"""The configuration of a client, checked."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ QueueFilter: TypeAlias = Callable[[QueueStats], bool]
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """What all parts of a client go by.
+    """The configuration that all parts of a client share.
 
     Attributes:
         prefix: of all keys.
-        owner: who reserves.
+        owner: the name of the client, which its leases carry.
         retry_for: seconds for which a call is tried again when the connection fails.
         middleware: hooks.
-        on_unknown: what an enqueue does when it is not known whether a node has the job.
+        on_unknown: what an enqueue does if a node may have the job: "raise" or "next".
         node_hosts: patterns of the hosts to which a password may be sent, besides the URLs given.
         evict: whether an enqueue that a full server refuses evicts delivered lease-0 jobs.
         codec: of bodies; None = plain JSON.
@@ -45,10 +45,10 @@ class ClientConfig:
 
 
 def check_sources(source: object) -> list[Any] | None:
-    """The sources of a federation; None = it is one source.
+    """Return the sources of a federation; None = it is one source.
 
     Raises:
-        BadArgument: none at all, or one that is named twice.
+        BadArgument: there are none, or one is named twice.
     """
     if isinstance(source, (str, bytes)) or not isinstance(source, Sequence):
         return None
@@ -70,7 +70,7 @@ def check_evict(value: object) -> bool:
 
 
 def queue_filter(min_length: object, max_length: object, max_idle: object) -> QueueFilter:
-    """Whether a queue is wanted, by its figures.
+    """Return a filter of queues by their figures.
 
     Raises:
         BadArgument: a bound can't be used.

@@ -1,4 +1,4 @@
-"""What a flow asks its driver for: a call, a wait, a change of the registry."""
+"""The effects of flows: calls, waits, changes of the registry. The driver runs them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run a script; the answer is its result, and the call is told how that went.
+    """Run a script; the answer is its result.
 
     A `brief` one is tried twice at most: the client has other things to do.
     """
@@ -57,7 +57,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Unregister:
-    """Take the queue's entry with this epoch out of the registry: no queue has that epoch."""
+    """Remove the queue's entry with this epoch from the registry: no queue has that epoch."""
 
     ops: QueueOps
     epoch: str
@@ -113,17 +113,17 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Cede:
-    """Let runners start the jobs that they were given."""
+    """Let runners start their jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Close the connections: whatever is at their other end is not what it was."""
+    """Close the connections: the server at their other end has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hurry:
-    """From now on give a call up after a second or two: the flow's owner is about to end."""
+    """Give up calls after a second or two from now on: the flow's owner is about to end."""
 
 
 Effect = Run | ReserveJobs | Register | Unregister | Tidy | Pop | Quit | Rest | Cede | Drop | Hurry

@@ -72,12 +72,12 @@ class Batch:
     Attributes:
         queue: the queue object that reserved them.
         place: of the queue.
-        owner: who reserved them.
+        owner: the name of the client that reserved them.
         tag: the random half of their receipts.
         receipt: the receipt of a first delivery.
-        hinted: the same with the end of its lease, for calls that name a whole batch.
-        deferred: where a job that is done is put, to be acknowledged with the next reserve; None =
-            it is acknowledged at once.
+        hinted: the receipt with the end of its lease, for calls that name a whole batch.
+        deferred: finished jobs that the next reserve acknowledges; None = each is acknowledged at
+            once.
         now: time of delivery, ms.
         lease_ms: the queue's lease.
         ops: the operations that reserved them; None = another client reserved them.
@@ -101,17 +101,17 @@ class Batch:
 class Delivery:
     """One delivery of a job: the job's data and the receipt that proves who holds it.
 
-    Parsed when looked at, so that reserving many jobs costs little.
+    It is parsed on first use, so that reserving many jobs costs little.
 
     Attributes:
         number: the job number.
-        batch: what the deliveries of one reserve share.
+        batch: the values that the deliveries of one reserve share.
         counts: the counters as they are stored; empty = a first delivery.
         data: the record as it is stored.
-        settled: whether this object has ended its delivery.
-        lost: whether its worker knows that the lease has ended without being renewed: another
-            worker may have the job by now, and then a report of this one changes nothing.
-        term: of a worker: until when it holds the job, by its own clock.
+        settled: True = this object has ended its delivery.
+        lost: True = its worker knows that the lease has ended: another worker may have the job, and
+            then a report of this one changes nothing.
+        term: until when a worker holds the job, by its own clock.
     """
 
     __slots__ = (
@@ -198,7 +198,7 @@ class Delivery:
         JSON has lists and no tuples: a tuple comes back as a list.
 
         Raises:
-            UndecodableBody: the bytes are not what the codec says, or it is unknown; see `raw`.
+            UndecodableBody: the codec can't decode the bytes, or is unknown; see `raw`.
         """
         ops = self.batch.ops
         return self.record.body(None if ops is None else ops.codec)
@@ -236,7 +236,7 @@ class Delivery:
 
     @property
     def redeliveries(self) -> int:
-        """Deliveries before this one that ended otherwise than by a nack: Disque's additional ones.
+        """Deliveries before this one that a nack did not end: Disque's additional deliveries.
 
         Exact until a redrive, which begins the nacks anew and not the deliveries.
         """
@@ -249,7 +249,7 @@ class Delivery:
 
     @property
     def dedup_id(self) -> str | None:
-        """The id by which the producer kept it apart from its like, or None."""
+        """The dedup id that the producer gave, or None."""
         return self.record.dedup_id or None
 
     @property
@@ -315,13 +315,13 @@ JobName: TypeAlias = Delivery | str
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """The answer to an enqueue.
+    """The result of an enqueue.
 
     Attributes:
         id: the id of the job; of the existing one, if it is a duplicate (empty: it is done, and the
             window of its dedup id is open).
         state: where that job is: ready, scheduled, active, or "window".
-        duplicate: whether an existing job stands for this one, which was not added.
+        duplicate: True = an existing job stands for this one, which was not added.
         replicas: how many replicas confirmed; 0 when none was asked for.
         action: "added"; "requeued" = added, to run when the one that is there has ended;
             "updated" = the existing job has this content now; "refused" = nothing changed.
@@ -348,7 +348,7 @@ class _Span:
 
 
 class BulkEnqueued(Sequence[Enqueued]):
-    """The answers to a bulk enqueue, in the order of the bodies; ids are built when looked at."""
+    """The results of a bulk enqueue, in the order of the bodies; ids are built on first use."""
 
     def __init__(self, ttl: str) -> None:
         self._ttl = ttl
@@ -371,7 +371,7 @@ class BulkEnqueued(Sequence[Enqueued]):
         self._length += count
 
     def append(self, results: Sequence[Enqueued]) -> None:
-        """Append answers one by one: those to jobs with dedup ids; a call has no others then."""
+        """Append results one by one: those of jobs with dedup ids; a call has no others then."""
         self._given += results
         self._length += len(results)
 
@@ -417,7 +417,7 @@ class BulkEnqueued(Sequence[Enqueued]):
 
     @property
     def missing(self) -> int:
-        """Number of bodies that a failed call on partitions did not add, or may not have added."""
+        """Number of bodies that a failed call on partitions may not have added."""
         return sum(result.state == "missing" for result in self._given)
 
     def __repr__(self) -> str:
@@ -432,7 +432,7 @@ class Outcome(str, enum.Enum):
     DEAD = "dead"
     """Done, and the job is a dead letter now: its attempts or releases are used up."""
     GONE = "gone"
-    """It finished, expired or was deleted before; nothing to do."""
+    """It finished, expired or was deleted before; nothing changed."""
     STALE = "stale"
     """A later delivery holds it; nothing changed."""
     ENDED = "ended"
@@ -446,9 +446,9 @@ class Outcome(str, enum.Enum):
     TOO_LATE = "too late"
     """More than half of its ttl has passed; nothing changed."""
     HINTED = "hinted"
-    """Its node can't be reached: another one keeps the call, which is made up for later."""
+    """Its node can't be reached: another node keeps the call and repeats it later."""
     UNKNOWN = "unknown"
-    """Its node can't be reached: whether anything changed is not known."""
+    """Its node can't be reached: it is not known if anything changed."""
 
     def __str__(self) -> str:
         return self.value
@@ -475,9 +475,9 @@ CODES = {outcome: code for code, outcome in OUTCOMES.items()}
 
 
 class Settled(Sequence[Outcome]):
-    """One outcome a job, in the order in which the jobs were named.
+    """The outcome of each job, in the order in which the jobs were named.
 
-    True when every one of them is done.
+    It is true if every job is done.
 
     Attributes:
         replicas: how many replicas confirmed the call (of several chunks: the fewest); 0 when none

@@ -1,4 +1,4 @@
-"""What log records say: text that obeys no terminal, and fields for formatters that write JSON.
+"""Log records: printable text, and fields for formatters that write JSON.
 
 This is the one place where text of unknown origin is made printable, in log records and in the
 output of the command line, and where the fields of a job have their names; docs/observing.md lists
@@ -52,7 +52,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of this name; its records are printable, whatever their arguments hold.
+    """Return the logger of this name; its records are printable with any arguments.
 
     Each module of penstock that logs gets its logger here.
     """
@@ -77,7 +77,7 @@ def _make_printable(record: logging.LogRecord) -> bool:
 
 
 def indented(text: str) -> str:
-    """The lines of a traceback, printable, each behind two blanks.
+    """Indent the lines of a traceback by two blanks, and make them printable.
 
     No line of the message of an exception can look like a record of its own.
     """
@@ -85,7 +85,7 @@ def indented(text: str) -> str:
 
 
 def _is_plain(text: str, error: BaseException | None) -> bool:
-    """Whether a traceback is printable and the messages of its exceptions have one line each."""
+    """Return True if a traceback is printable and each message of it is one line."""
     if printable(text, keep="\n") != text:
         return False
     chain = traceback.TracebackException(type(error), error, None) if error else None
@@ -97,14 +97,14 @@ def _is_plain(text: str, error: BaseException | None) -> bool:
 
 
 def _safe(value: object) -> object:
-    """An argument of a record, so that what is shown of it is printable."""
+    """Wrap an argument of a record that may not be printable."""
     if isinstance(value, (int, float)) or (isinstance(value, str) and value.isprintable()):
         return value
     return _Shown(value)
 
 
 class _Shown:
-    """Something that is printable however it is shown."""
+    """A value whose str and repr are printable."""
 
     __slots__ = ("_value",)
 
@@ -121,7 +121,7 @@ class _Shown:
 class Fields(Mapping[str, object]):
     """The fields of a record about a job: `logger.warning("…", extra=Fields(job))`.
 
-    They are put together when logging looks at them, so a record that is not written costs nothing.
+    They are built on first use, so a record that is not written costs nothing.
 
     Args:
         job: the handler of one without a name is None.
@@ -157,7 +157,7 @@ def log_failure(job: Delivery, text: str, error: BaseException, *, ending: str =
 
     Args:
         job: the job.
-        text: what is said of the error in the line.
+        text: the description of the error in the line.
         error: for the traceback.
         ending: why it is not tried again; empty = it is, as far as is known.
     """

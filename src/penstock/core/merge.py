@@ -1,4 +1,4 @@
-"""The answers of several parts of a queue to one call, made into one; no I/O."""
+"""Merge the answers of several parts of a queue to one call; no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def told(
     error: Exception,
 ) -> tuple[Sequence[Any], AckNotReplicated | None, BaseException | None]:
-    """What an error of one part says: the answers for its first jobs, and what went wrong.
+    """Take an error of one part apart: the answers for its first jobs, and the failure.
 
     Returns:
         Those answers, what was not confirmed of them, and what ended the call before the others.
@@ -49,13 +49,13 @@ class Answers(Generic[T]):
         self.failure: BaseException | None = None
 
     def note(self, where: Sequence[int], found: Sequence[T]) -> None:
-        """A part has answered for the jobs at these places, or for the first ones of them."""
+        """Note the answers of a part for the jobs at these places, or for the first of them."""
         self._is_answered = self._is_answered or bool(found)
         for at, answer in zip(where, found, strict=False):
             self._found[at] = answer
 
     def checked(self, names: list[JobName]) -> list[T]:
-        """All of them, in order.
+        """Return all answers, in order.
 
         Raises:
             NodesMissed, IncompleteSettle, AckNotReplicated: some are not what was asked for.
@@ -74,5 +74,5 @@ class Answers(Generic[T]):
 
 
 def hinted(kept: Sequence[bool]) -> list[Outcome]:
-    """The outcomes of a call that was kept for some of its jobs."""
+    """Return the outcomes of a call that another node has kept for some of its jobs."""
     return [Outcome.HINTED if one else Outcome.UNKNOWN for one in kept]

@@ -16,11 +16,11 @@ __all__ = ["MOST", "PartitionRotation", "check_partitions", "mark", "partition_o
 MOST = 256
 """Partitions of a queue: each that is waited for costs a consumer a look every few seconds."""
 MARK = b"2/"
-"""What the version of a queue with partitions begins with, in the `meta` of its own name."""
+"""The beginning of the mark that a queue with partitions has in place of its version."""
 
 
 def check_partitions(value: object) -> int | None:
-    """How many partitions; None = an ordinary queue, or as many as it has.
+    """Return the number of partitions; None = an ordinary queue, or as many as it has.
 
     Raises:
         BadArgument: not a number from 1 to 256.
@@ -29,12 +29,12 @@ def check_partitions(value: object) -> int | None:
 
 
 def partition_of(key: str, count: int) -> int:
-    """The partition of a key, or of a dedup id: CRC-32 of its UTF-8 bytes, modulo their number."""
+    """Return the partition of a key or dedup id: CRC-32 of its UTF-8 bytes modulo their number."""
     return zlib.crc32(key.encode()) % count
 
 
 def mark(count: int) -> str:
-    """What stands for the version in the `meta` of the queue's own name.
+    """Return the mark that replaces the version in the `meta` of the queue's own name.
 
     Every script refuses a version that it does not know, so no client uses that name as a queue.
     """
@@ -42,14 +42,14 @@ def mark(count: int) -> str:
 
 
 def read_mark(version: object) -> int | None:
-    """How many partitions; None = it is no mark."""
+    """Return the number of partitions of a mark; None = it is not a mark."""
     text = bytes(version) if isinstance(version, (bytes, bytearray)) else b""
     number = text.removeprefix(MARK)
     return int(number) if text.startswith(MARK) and number.isdigit() else None
 
 
 class PartitionRotation:
-    """Which partition is next, for jobs that may go to any of them.
+    """A rotation over partitions, for jobs that may go to any of them.
 
     Args:
         count: how many there are.
@@ -60,7 +60,7 @@ class PartitionRotation:
         self._next = random.randrange(count)
 
     def order(self) -> Iterator[int]:
-        """All of them, beginning with the one whose turn it is."""
+        """Return all partitions, beginning with the next one."""
         first = self._next
         self._next = (first + 1) % self._count
         return ((first + i) % self._count for i in range(self._count))

@@ -1,4 +1,4 @@
-"""When a failed job is tried again or given up (protocol/core.md, Record, field `p`)."""
+"""Attempts of failed jobs, and the delays between them (protocol/core.md, Record, field `p`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RetryPolicy:
             it leaves open is the queue's. They are a worker's, and can't be stored with a job.
 
     Raises:
-        BadArgument: one of them can't be used.
+        BadArgument: an argument can't be used.
     """
 
     max_attempts: int | None = None
@@ -50,7 +50,7 @@ class RetryPolicy:
         object.__setattr__(self, "on", _rules(self.on))
 
     def delay(self, failures: int, draw: float) -> float:
-        """Seconds to wait after so many failures and crashes; finite, however many there were.
+        """Return the seconds to wait after so many failures and crashes; always finite.
 
         Args:
             failures: from 1.
@@ -61,7 +61,7 @@ class RetryPolicy:
         return max(1.0, draw * longest) / 1000
 
     def matching(self, error: BaseException) -> RetryPolicy:
-        """The rule for this error, or this policy where there is none."""
+        """Return the rule for this error, or this policy if there is none."""
         if self.on:
             for kind in type(error).__mro__:
                 if kind in self.on:
@@ -74,10 +74,10 @@ def _ms(value: Duration | None, default: int) -> int:
 
 
 def _rules(rules: object) -> dict[type[BaseException], RetryPolicy]:
-    """A copy of the rules, checked.
+    """Check the rules and return a copy.
 
     Raises:
-        BadArgument: no mapping of exception types to plain policies.
+        BadArgument: not a mapping of exception types to plain policies.
     """
     if not isinstance(rules, Mapping):
         raise BadArgument("on", rules, "must be a mapping of exception types to policies")

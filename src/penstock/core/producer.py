@@ -1,4 +1,4 @@
-"""Who numbers the calls of a client (protocol/core.md, Repeats)."""
+"""The producer id and the call numbers of a client (protocol/core.md, Repeats)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Producer:
     The counter is the nonce of every call and the call number of every enqueue.
 
     Args:
-        calls: where the counter begins.
+        calls: the first number.
     """
 
     __slots__ = ("calls", "keys", "producer")
@@ -29,7 +29,7 @@ class Producer:
         self.keys: dict[str, bytes] = {}
 
     def key(self, queue: QueueKeys) -> bytes:
-        """The key under which a queue keeps this producer's last call."""
+        """Return the key under which a queue keeps this producer's last call."""
         key = self.keys.get(queue.name)
         if key is None:
             if len(self.keys) > KEYS:

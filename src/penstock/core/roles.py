@@ -17,15 +17,15 @@ RENEWING = (Code.DONE, Code.FULL)
 
 @dataclass(eq=False, slots=True)
 class RoleLease:
-    """One taking of a role, as its holder sees it.
+    """A lease on a role, as its holder sees it.
 
     Attributes:
         role: producer or consumer.
         lease_ms: for how long it holds without a call that bears it.
-        token: says whose taking it is.
-        fence: its number.
-        until: until when it certainly holds, by the holder's own clock.
-        is_refused: whether the server has said that it has ended.
+        token: identifies the holder.
+        fence: the number of this lease.
+        until: the earliest end of the lease, by the holder's own clock.
+        is_refused: True = the server has reported its end.
     """
 
     role: RoleName
@@ -37,11 +37,11 @@ class RoleLease:
 
     @property
     def mark(self) -> str:
-        """What calls bear."""
+        """The text that calls bear."""
         return f"{self.fence}-{self.token}"
 
     def answered(self, code: int, sent: float, *, repeated: bool) -> None:
-        """A call that bears the role was answered: it is renewed, or has ended.
+        """Note the answer to a call that bears the role: the role is renewed, or has ended.
 
         Args:
             code: of the answer.
@@ -55,7 +55,7 @@ class RoleLease:
 
 
 def role_lease_ms(value: object) -> int:
-    """The lease of a role in ms.
+    """Return the lease of a role in ms.
 
     Raises:
         BadArgument: not a duration from a ms up to 24 days.

@@ -16,7 +16,7 @@ KEEP: Any = enum.Enum("Keep", ["KEEP"]).KEEP  # type: ignore[attr-defined]  # a 
 
 
 def setting_fields(**values: object) -> list[Argument]:
-    """name, value, name, value … of the settings that are to change; '' drops one.
+    """Return name, value, name, value … of the settings that change; '' drops one.
 
     Raises:
         BadArgument: a value can't be used.

@@ -1,4 +1,4 @@
-"""When a client that waits sweeps: its own queues, and a few of those that the registry lists."""
+"""The schedule of sweeps of a waiting client: its own queues, and a few of the registry's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST = 10_000
 
 
 class SweepSchedule:
-    """When a client sweeps which queue next.
+    """The schedule of a client's sweeps.
 
     Args:
         draw: gives the seconds until the next sweep of a queue.
@@ -36,7 +36,7 @@ class SweepSchedule:
         self._made = 0
 
     def is_due(self, name: str, now: float) -> bool:
-        """Whether to sweep a queue that the client waits for; if so its next turn is drawn."""
+        """Return True to sweep a queue that the client waits for; then its next turn is drawn."""
         at = self._at.get(name)
         if at is not None and now < at:
             return False
@@ -46,11 +46,11 @@ class SweepSchedule:
         return at is not None
 
     def again(self, name: str, now: float) -> None:
-        """A queue had more to remove than one turn may: the next one is soon."""
+        """Sweep a queue again soon: it had more to remove than one sweep may."""
         self._at[name] = now + SOON
 
     def listed(self, now: float) -> int:
-        """How many listed queues to sweep now; 0 = it is not time yet."""
+        """Return the number of listed queues to sweep now; 0 = not yet."""
         at, self._listed_at = self._listed_at, self._listed_at or now + self._draw()
         if at is None or now < at:
             return 0
@@ -58,12 +58,12 @@ class SweepSchedule:
         return self._count
 
     def found(self, removed: int, now: float) -> None:
-        """How many of the listed queues were removed: if any, more of them are swept soon."""
+        """Note the number of removed queues: if there are any, more are swept soon."""
         self._count = MANY if removed else FEW
         if removed:
             self._listed_at = now + SOON
 
     def made(self) -> int:
-        """A queue was made; how many listed queues to sweep for that."""
+        """Note that a queue was made; return the number of listed queues to sweep for that."""
         self._made = (self._made + 1) % MADE
         return 0 if self._made else 2 * MADE

@@ -1,4 +1,4 @@
-"""URLs of servers: which are refused before they are used, and what an error may show of them.
+"""URLs of servers: check them, and hide their passwords in errors.
 
 A password that is not percent-encoded moves the borders of a URL: a part of it is then taken for a
 port, a path or an option, and shown by whatever complains of that. So such a URL is refused first.
@@ -31,7 +31,7 @@ contain an @ or a blank, or if no host follows the password.
 
 
 def shown(source: object) -> str:
-    """What an error may show of a source: the place of a sound URL, never a name or a password."""
+    """Return a source as errors show it: the address of a sound URL, no user name or password."""
     if isinstance(source, (bytes, bytearray)):
         source = source.decode("utf-8", "replace")
     if isinstance(source, str):
@@ -46,16 +46,16 @@ def shown(source: object) -> str:
 
 
 def redacted(text: str) -> str:
-    """A text of any kind without the names and passwords of a URL in it."""
+    """Hide the user names and passwords of URLs in a text."""
     hidden = rf"\1{HIDDEN}"
     return re.sub(rf"({IN_OPTION}).*", hidden, IN_TEXT.sub(hidden, text), flags=re.DOTALL)
 
 
 def check_url(argument: str, url: object) -> str:
-    """A URL of a node, of a form in which no part of a password is taken for another part.
+    """Return the URL of a node; in its form no part of a password is taken for another part.
 
     Raises:
-        BadArgument: it is none; neither its text nor its attributes have more than its place.
+        BadArgument: it has another form; the error shows only its address.
     """
     fault = fault_of(url) if isinstance(url, str) else "must be the URL of a node, as a str"
     if fault:
@@ -64,7 +64,7 @@ def check_url(argument: str, url: object) -> str:
 
 
 def fault_of(url: str) -> str:
-    """What is wrong with the form of a URL; empty if nothing is."""
+    """Return the fault of a URL's form; empty = none."""
     found = PARTS.fullmatch(url)
     if found is None or found[1].lower() not in SCHEMES:
         return f"must be a URL that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
@@ -80,11 +80,11 @@ def fault_of(url: str) -> str:
 
 
 def unusable(url: str, complaint: str) -> str:
-    """Why redis-py can't use a URL whose form is sound, without any value of it.
+    """Return the reason why redis-py can't use a URL of sound form, without any value of it.
 
     Args:
         url: the URL.
-        complaint: what redis-py says, which may quote a value.
+        complaint: the message of redis-py, which may quote a value.
     """
     found = re.search(r"(?:keyword argument|Invalid value for) '(\w+)'", complaint)
     name = _named(url, found[1]) if found else ""
@@ -96,7 +96,7 @@ def unusable(url: str, complaint: str) -> str:
 
 
 def _named(url: str, option: str) -> str:
-    """The option as the URL names it; '' behind a password, of which it may be a part."""
+    """Return the option as the URL names it; '' after a password, of which it may be a part."""
     for pair in url.partition("?")[2].split("&"):
         name = pair.partition("=")[0]
         if name in (option, f"sentinel_{option}"):

@@ -48,16 +48,16 @@ MAX_NAME_BYTES = 1024
 SCORE_ORIGIN_MS = 1_735_689_600_000
 """2025-01-01: scores of `active` and `once` count from there, so they are exact until 2094."""
 SLOTS = 16384
-"""Of a Redis Cluster."""
+"""Number of slots of a Redis Cluster."""
 
 BETWEEN = "\0/"
-"""Between the name of a queue and the number of a partition: no name has a NUL."""
+"""Separator of the name of a queue and the number of a partition: no name has a NUL."""
 
 _UNSAFE = re.compile(r"[{}%\x00-\x1f\x7f]")
 
 
 def check_queue_name(name: object) -> str:
-    """The name, if it can be one: a str of 1 to 1024 bytes of UTF-8 without NUL.
+    """Return the name of a queue: a str of 1 to 1024 bytes of UTF-8 without NUL.
 
     Raises:
         BadArgument: otherwise.
@@ -78,7 +78,7 @@ def check_queue_name(name: object) -> str:
 
 
 def check_prefix(prefix: object) -> str:
-    """The key prefix, if it can be one: 1 to 100 printable characters without braces.
+    """Return the key prefix: 1 to 100 printable characters without braces.
 
     Raises:
         BadArgument: otherwise.
@@ -92,23 +92,23 @@ def check_prefix(prefix: object) -> str:
 
 
 def queue_crc(name: str) -> int:
-    """CRC-32 of the name's UTF-8 bytes, as a job id carries it."""
+    """Return the CRC-32 of the name's UTF-8 bytes, as a job id carries it."""
     return zlib.crc32(name.encode())
 
 
 def tag(name: str) -> str:
-    """The hash tag of a queue: its name, percent-encoded where braces or control bytes harm."""
+    """Return the hash tag of a queue: its name with braces and control bytes percent-encoded."""
     return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02X}", name)
 
 
 def partition_name(name: str, number: int) -> str:
-    """What a partition is called in keys, ids and the registry (protocol/partitions.md)."""
+    """Return the name of a partition in keys, ids and the registry (protocol/partitions.md)."""
     return name + _ending(number)
 
 
 @cache
 def _ending(number: int) -> str:
-    """The end of a partition's name: its number, and letters that spread partitions over slots.
+    """Return the end of a partition's name: its number, and letters that spread them over slots.
 
     CRC-16 is linear, so what the letters do to the slot is the same for every queue: the first 2,
     4, 8, … partitions have one in each half, quarter, eighth, … of the slots.
@@ -122,7 +122,7 @@ def _ending(number: int) -> str:
 
 
 def split_name(name: str) -> tuple[str, int | None]:
-    """The name of a queue and the number of a partition, out of a name of the registry."""
+    """Split a name of the registry into the name of a queue and the number of a partition."""
     whole, between, ending = name.partition(BETWEEN)
     number = ending[:3]
     return (whole, int(number)) if between and number.isdecimal() else (name, None)
@@ -134,7 +134,7 @@ class QueueKeys:
     Args:
         name: the queue's name.
         prefix: the prefix of every key.
-        partition: which of its partitions; None = it has none, or what is about all of them.
+        partition: the number of a partition; None = the queue as a whole.
 
     Attributes:
         whole: the queue's name.
@@ -157,28 +157,28 @@ class QueueKeys:
         return self.names[kind]
 
     def of(self, kinds: tuple[str, ...]) -> tuple[bytes, ...]:
-        """The names of these kinds, in this order."""
+        """Return the names of these kinds, in this order."""
         return tuple(self.names[kind] for kind in kinds)
 
     def producer(self, producer_id: str) -> bytes:
-        """The key of one producer: its last call number and the reply to it."""
+        """Return the key of one producer: its last call number and the reply to it."""
         return f"{self._base}producer:{producer_id}".encode()
 
     def stage(self, writer: str, batch: int) -> bytes:
-        """The key of what a writer has staged of a batch."""
+        """Return the key of the rows that a writer has staged for a batch."""
         return f"{self._base}stage:{writer}:{batch}".encode()
 
     def commit(self, writer: str) -> bytes:
-        """The key of what a writer has promised last."""
+        """Return the key of a writer's last promise."""
         return f"{self._base}commit:{writer}".encode()
 
     def checkpoint(self, consumer: str) -> bytes:
-        """The key of one checkpoint: the receipts of the batch that it has."""
+        """Return the key of one checkpoint: the receipts of its batch."""
         return f"{self._base}checkpoint:{consumer}".encode()
 
 
 def key_slot(key: bytes) -> int:
-    """The slot of a key in a Redis Cluster: of what stands in its first braces, if anything."""
+    """Return the slot of a key in a Redis Cluster; text in its first braces decides, if any."""
     start = key.find(b"{")
     if start >= 0:
         end = key.find(b"}", start + 1)
@@ -188,12 +188,12 @@ def key_slot(key: bytes) -> int:
 
 
 def registry_key(prefix: str) -> bytes:
-    """The hash that lists queues: crc32 and epoch -> name. A hint; a queue's meta is the truth."""
+    """Return the key of the hash that lists queues: crc32 and epoch -> name. Meta is the truth."""
     return f"{prefix}:queues".encode()
 
 
 def node_key(prefix: str) -> bytes:
-    """The hash that holds this node's id."""
+    """Return the key of the hash that holds this node's id."""
     return f"{prefix}:node".encode()
 
 
@@ -208,10 +208,10 @@ def end_of(score: int) -> int:
 
 
 def nodes_key(prefix: str) -> bytes:
-    """The hash that lists nodes: id -> when that was written, and address."""
+    """Return the key of the hash that lists nodes: id -> time of the entry, and address."""
     return f"{prefix}:nodes".encode()
 
 
 def hints_key(prefix: str) -> bytes:
-    """The hash of what is to be done on other nodes, which could not be reached."""
+    """Return the key of the hash of hints: calls for nodes that could not be reached."""
     return f"{prefix}:hints".encode()
