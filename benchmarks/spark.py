@@ -145,8 +145,10 @@ class Runs:
         self._bare()
         self._timed(DRAIN, self._drain)
         self.client.clear(["bare", "loop", "sink", "staged"])
-        for key in self.client.command("KEYS", f"{self.client.prefix}:{{staged}}:commit:*"):
-            self.client.command("UNLINK", key)
+        for key in self.client.backend.node.command(
+            "KEYS", f"{self.client.prefix}:{{staged}}:commit:*"
+        ):
+            self.client.backend.node.command("UNLINK", key)
 
     def _timed(self, name: str, work: Callable[[], None]) -> None:
         begin = time.perf_counter()

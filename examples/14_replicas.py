@@ -13,6 +13,7 @@ It prints:
     on disk: order 3
 """
 
+from redis import Redis
 from server import url
 
 from penstock import AckNotReplicated, Durable, NotReplicated, Penstock
@@ -34,8 +35,10 @@ with (
     Penstock(primary.url) as ps,
     Penstock(replica.url) as heir,
 ):
-    heir.command("REPLICAOF", "127.0.0.1", primary.port)
-    ps.command("WAIT", 1, 3000)  # until it is connected
+    with Redis(port=replica.port) as raw:
+        raw.replicaof("127.0.0.1", str(primary.port))
+    with Redis(port=primary.port) as raw:
+        raw.wait(1, 3000)  # until it is connected
     q = ps.queue("orders")
     first = q.enqueue("order 1", durable=Durable(1, timeout=30))
     q.configure(replicas=1)  # from now on for all its producers
@@ -47,7 +50,8 @@ with (
     shipped = q.ack(jobs[:1], durable=Durable(1, timeout=30))  # the setting is not for acks
     print(f"order 1 is shipped, and {shipped.replicas} replica knows it")
 
-    heir.command("REPLICAOF", "NO", "ONE")
+    with Redis(port=replica.port) as raw:
+        raw.replicaof("NO", "ONE")
     try:
         q.enqueue("order 3", durable=Durable(timeout=0.2))
     except NotReplicated as error:

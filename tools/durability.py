@@ -104,7 +104,7 @@ class Producer:
         """The answered jobs that the server does not have."""
         with Penstock(self.url) as client:
             queue = client.queue("q")
-            entries = client.command("XRANGE", queue.ops.keys["ready"], "-", "+")
+            entries = client.backend.node.command("XRANGE", queue.ops.keys["ready"], "-", "+")
             there = {int(fields[1].rpartition(b"\n")[2]) for _, fields in entries}
             if queue.stats().enqueued != len(there):
                 raise AssertionError("a call is there in part")

@@ -14,6 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from penstock import AsyncPenstock, AsyncQueue, BadArgument, Codec, UndecodableBody
+from penstock.client._async.client import twin_of
 from penstock.worker import AsyncWorker, Handlers
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw
@@ -75,7 +76,7 @@ async def test_partitions_have_the_codec_too(shop: AsyncPenstock) -> None:
     assert [job.body for job in await queue.reserve(5, block=0)] == [ORDER] * 5
     await queue.enqueue(ORDER)
     assert [view.body for view in await queue.peek()] == [ORDER]
-    async with shop.twin() as twin:
+    async with twin_of(shop) as twin:
         (job,) = await twin.queue("p", partitions=3).reserve(block=0)
         assert job.body == ORDER
 

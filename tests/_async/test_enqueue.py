@@ -251,7 +251,7 @@ async def test_replicas_that_can_not_be_waited_for(q: AsyncQueue, raw: Raw) -> N
 async def test_a_call_that_is_repeated_adds_nothing(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """The same producer and the same number: the first answer again, for one job and for many."""
     await q.enqueue("make the queue")
-    (caller,) = ps._node.link.callers
+    (caller,) = ps.backend.node.link.callers
     one = await q.enqueue("one")
     caller.calls -= 1
     assert await q.enqueue("one") == one
@@ -268,7 +268,7 @@ async def test_a_call_that_was_overtaken_does_nothing(
     """A lower number than the producer's last: it came late, and its job was given up."""
     for number in range(4):
         await q.enqueue(number)
-    (caller,) = ps._node.link.callers
+    (caller,) = ps.backend.node.link.callers
     before = dump(raw)
     caller.calls -= 3
     with pytest.raises(StaleCall, match=r"call \d+ of this producer ran first"):

@@ -29,6 +29,7 @@ from penstock import (
     WrongNode,
     parse_id,
 )
+from penstock.client._async.client import twin_of
 from penstock.client._async.sharded.multi_node_wait import AsyncMultiNodeWait  # async only
 from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue
 from penstock.client._async.sharded.single import AsyncSingleQueue
@@ -482,9 +483,9 @@ async def test_info_takes_the_nodes_together(three: Nodes, ps: AsyncPenstock) ->
     assert (info.registered_jobs, info.waiting_jobs) == (3, 3)
     assert [one[:8] for one in info.node.split()] == await prefixes(ps)
     with pytest.raises(ConfigurationError):
-        await ps.command("PING")
+        await ps.backend.node.command("PING")
     with pytest.raises(ConfigurationError):
-        await ps.server_facts()
+        await ps.backend.node.server_facts()
 
 
 async def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
@@ -623,7 +624,7 @@ async def test_a_list_of_one(three: Nodes) -> None:
 async def test_a_twin_is_a_federation_too(three: Nodes, ps: AsyncPenstock) -> None:
     """With connections of its own."""
     added = await ps.queue("q").enqueue("x")
-    async with ps.twin(owner="twin") as twin:
+    async with twin_of(ps, owner="twin") as twin:
         [job] = await twin.queue("q").reserve()
         assert (job.id, job.owner) == (added.id, "twin")
 

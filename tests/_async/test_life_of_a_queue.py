@@ -19,6 +19,7 @@ from penstock import (
     WrongQueue,
     parse_id,
 )
+from penstock.client._async.client import twin_of
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, check_invariant, dump
 
@@ -138,14 +139,14 @@ async def test_the_node_has_an_id_for_good(backend: Backend, raw: Raw) -> None:
 
 async def test_what_a_server_says_of_itself(backend: Backend, ps: AsyncPenstock) -> None:
     """Its version; fakeredis has no INFO and is taken as it is."""
-    facts = await ps.server_facts()
+    facts = await ps.backend.node.server_facts()
     if backend.is_fake:
         assert (facts.version, facts.name) == ((), "unknown server")
     else:
         assert facts.version[:2] >= (6, 2)
         assert backend.version in facts.name
     assert facts.warnings() == []
-    assert await ps.command("GET", "nothing") is None
+    assert await ps.backend.node.command("GET", "nothing") is None
 
 
 async def test_a_client_outlives_a_flushall(q: AsyncQueue, raw: Raw) -> None:
@@ -341,7 +342,7 @@ async def test_repair_takes_the_epoch_of_the_ids_that_are_out(
     for _ in range(2):
         raw.hset("penstock:queues", mapping=dict.fromkeys(leftovers, "q"))
         raw.delete(q.ops.keys["meta"])
-        async with ps.twin() as client:
+        async with twin_of(ps) as client:
             other = client.queue("q")
             with pytest.raises(MetaLost, match=r"'q' has jobs but no meta.* 00000001, .*job id"):
                 await other.reserve(block=0)
@@ -359,14 +360,14 @@ async def test_a_lost_race_to_create_a_queue_leaves_no_entry(
     q: AsyncQueue, ps: AsyncPenstock, raw: Raw, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Between the registration and the creation another client is quicker."""
-    register = ps._driver._register
+    register = ps.backend.driver._register
 
     async def slowly(effect: Any) -> None:
         await register(effect)
-        async with ps.twin() as quicker:
+        async with twin_of(ps) as quicker:
             await quicker.queue("q").enqueue("quicker")
 
-    monkeypatch.setattr(ps._driver, "_register", slowly)
+    monkeypatch.setattr(ps.backend.driver, "_register", slowly)
     if first == "enqueue":
         await q.enqueue("x")
     elif first == "configure":

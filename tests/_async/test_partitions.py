@@ -27,6 +27,7 @@ from penstock import (
     WrongQueue,
     parse_id,
 )
+from penstock.client._async.client import twin_of
 from penstock.core.partitions import partition_of
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot, partition_name, queue_crc, registry_key
 from tests.support.backends import Backend
@@ -328,7 +329,7 @@ async def test_another_client_settles_a_job(ps: AsyncPenstock, q: AsyncQueue) ->
     for number in range(COUNT):
         await q.enqueue(number)
     jobs = await q.reserve(COUNT)
-    async with ps.twin() as other:
+    async with twin_of(ps) as other:
         assert (await (await other.open("q")).ack(jobs)).all_done
 
 
@@ -388,7 +389,7 @@ async def test_another_number_is_refused(ps: AsyncPenstock, q: AsyncQueue, raw: 
     """The number is stored; who has another one, or none, can do nothing, and is told it."""
     await q.enqueue(1)
     before = sorted(raw.keys("*"))
-    async with ps.twin() as other:
+    async with twin_of(ps) as other:
         other._partitions = {}
         for opened, queue in ((None, other.queue("q")), (8, other.queue("q", partitions=8))):
             for call in (

@@ -24,7 +24,7 @@ async def test_a_client_shows_its_nodes_and_no_password() -> None:
 async def test_a_client_of_several_nodes_shows_which_are_down() -> None:
     """A node that did not answer is marked."""
     ps = AsyncPenstock([URL, "redis://localhost:6391"])
-    ps._home.homes[0].state.failed(0, OSError("refused"))  # type: ignore[union-attr]  # a federation
+    ps.backend.home.homes[0].state.failed(0, OSError("refused"))  # type: ignore[union-attr]  # a federation
     assert repr(ps) == "<AsyncPenstock at localhost:6390 (down), localhost:6391>"
 
 
@@ -110,3 +110,12 @@ def test_a_queue_has_few_methods() -> None:
 def test_options_that_belong_together_are_one(call: Callable[..., Any], wanted: str) -> None:
     """An enqueue has 11 options, two short forms and the body."""
     assert list(inspect.signature(call).parameters) == wanted.split()
+
+
+def test_a_client_has_few_members() -> None:
+    """What the worker, Spark and the command line use besides is in `backend`."""
+    names = {name for name in dir(AsyncPenstock("redis://localhost")) if not name.startswith("_")}
+    assert names == set(
+        "backend clear clear_all close connect hello info middleware nodes open owner prefix queue"  # noqa: SIM905
+        " queues reserve scan_iter scan_queues scan_queues_iter sweep".split()
+    )

@@ -18,7 +18,7 @@ MINUTE = 90
 
 def hurried(client: AsyncPenstock) -> None:
     """From its second wait on the client sweeps at each."""
-    client._driver._turns = SweepSchedule(lambda: 0.0)
+    client.backend.driver._turns = SweepSchedule(lambda: 0.0)
 
 
 async def used_up(client: AsyncPenstock, raw: Raw, name: str) -> None:
@@ -98,8 +98,8 @@ async def test_used_up_queues_of_others_are_removed(ps: AsyncPenstock, raw: Raw)
         if len(await ps.queues()) == 1:
             break
         assert await q.reserve(block=MOMENT) == []
-        if ps._driver._turns._listed_at is not None:  # the next turn is due
-            ps._driver._turns._listed_at = 0.0
+        if ps.backend.driver._turns._listed_at is not None:  # the next turn is due
+            ps.backend.driver._turns._listed_at = 0.0
     assert await ps.queues() == ["waited for"]
     assert raw.hlen("penstock:queues") == 1
     assert len(raw.keys("penstock:{used*")) == 40  # the producer's notes, which end by themselves
@@ -128,7 +128,7 @@ async def test_what_cannot_be_swept_stops_nothing(ps: AsyncPenstock, raw: Raw, w
             raw.hset("penstock:queues", f"{other.ops.crc:08x}00000001", "other")
         else:
             raw.hset(other.ops.keys["meta"], "v", "3")
-    removed = sum([await ps._driver.sweep_listed(1) for _ in range(6)])
+    removed = sum([await ps.backend.driver.sweep_listed(1) for _ in range(6)])
     assert removed == 1
     assert not raw.exists(ps.queue("used").ops.keys["meta"])
     raw.flushdb()  # what is damaged on purpose
@@ -139,7 +139,7 @@ async def test_an_entry_of_another_life_goes(ps: AsyncPenstock, q: AsyncQueue, r
     await q.enqueue("x")
     raw.hset("penstock:queues", f"{q.ops.crc:08x}00000001", q.name)
     for _ in range(4):
-        await ps._driver.sweep_listed(1)
+        await ps.backend.driver.sweep_listed(1)
     assert raw.hlen("penstock:queues") == 1
     assert await ps.queues() == [q.name]
 

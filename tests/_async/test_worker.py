@@ -32,6 +32,7 @@ from penstock import (
     Snooze,
 )
 from penstock.client._acompat import asleep
+from penstock.client._async.client import twin_of
 from tests.support.backends import Backend
 from tests.support.twins import await_for
 
@@ -387,7 +388,7 @@ async def test_hooks_around_a_run(ps: AsyncPenstock, q: AsyncQueue) -> None:
 
     await q.configure(backoff_base=3600)
     await q.enqueue_many(["good", "bad", "late", "forbidden"])
-    watched = ps.twin()
+    watched = twin_of(ps)
     watched.middleware = (Watch(),)
     await run(watched, handlers, concurrency=1)
     assert events == [
@@ -748,7 +749,7 @@ async def test_an_idle_worker_sweeps_its_queues(
     async with AsyncWorker(ps, "q", handler) as worker:
         await q.enqueue(1)
         await await_for(lambda: worker.status().stats.counts == {"rejected": 1})
-        raw = ps._node
+        raw = ps.backend.node
         end = time.monotonic() + 60
         while await raw.command("ZCARD", q.ops.keys["dead"]):
             assert time.monotonic() < end

@@ -15,6 +15,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from penstock import BadArgument, Codec, Penstock, Queue, UndecodableBody
+from penstock.client._sync.client import twin_of
 from penstock.worker import Handlers, Worker
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw
@@ -76,7 +77,7 @@ def test_partitions_have_the_codec_too(shop: Penstock) -> None:
     assert [job.body for job in queue.reserve(5, block=0)] == [ORDER] * 5
     queue.enqueue(ORDER)
     assert [view.body for view in queue.peek()] == [ORDER]
-    with shop.twin() as twin:
+    with twin_of(shop) as twin:
         (job,) = twin.queue("p", partitions=3).reserve(block=0)
         assert job.body == ORDER
 

@@ -248,7 +248,7 @@ def test_replicas_that_can_not_be_waited_for(q: Queue, raw: Raw) -> None:
 def test_a_call_that_is_repeated_adds_nothing(ps: Penstock, q: Queue) -> None:
     """The same producer and the same number: the first answer again, for one job and for many."""
     q.enqueue("make the queue")
-    (caller,) = ps._node.link.callers
+    (caller,) = ps.backend.node.link.callers
     one = q.enqueue("one")
     caller.calls -= 1
     assert q.enqueue("one") == one
@@ -263,7 +263,7 @@ def test_a_call_that_was_overtaken_does_nothing(ps: Penstock, q: Queue, raw: Raw
     """A lower number than the producer's last: it came late, and its job was given up."""
     for number in range(4):
         q.enqueue(number)
-    (caller,) = ps._node.link.callers
+    (caller,) = ps.backend.node.link.callers
     before = dump(raw)
     caller.calls -= 3
     with pytest.raises(StaleCall, match=r"call \d+ of this producer ran first"):

@@ -29,6 +29,7 @@ from penstock import (
     WrongNode,
     parse_id,
 )
+from penstock.client._sync.client import twin_of
 from penstock.client._sync.sharded.sharded_queue import ShardedQueue
 from penstock.client._sync.sharded.single import SingleQueue
 from penstock.core import hints
@@ -477,9 +478,9 @@ def test_info_takes_the_nodes_together(three: Nodes, ps: Penstock) -> None:
     assert (info.registered_jobs, info.waiting_jobs) == (3, 3)
     assert [one[:8] for one in info.node.split()] == prefixes(ps)
     with pytest.raises(ConfigurationError):
-        ps.command("PING")
+        ps.backend.node.command("PING")
     with pytest.raises(ConfigurationError):
-        ps.server_facts()
+        ps.backend.node.server_facts()
 
 
 def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
@@ -618,7 +619,7 @@ def test_a_list_of_one(three: Nodes) -> None:
 def test_a_twin_is_a_federation_too(three: Nodes, ps: Penstock) -> None:
     """With connections of its own."""
     added = ps.queue("q").enqueue("x")
-    with ps.twin(owner="twin") as twin:
+    with twin_of(ps, owner="twin") as twin:
         [job] = twin.queue("q").reserve()
         assert (job.id, job.owner) == (added.id, "twin")
 

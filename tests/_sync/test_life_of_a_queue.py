@@ -20,6 +20,7 @@ from penstock import (
     WrongQueue,
     parse_id,
 )
+from penstock.client._sync.client import twin_of
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, check_invariant, dump
 
@@ -139,14 +140,14 @@ def test_the_node_has_an_id_for_good(backend: Backend, raw: Raw) -> None:
 
 def test_what_a_server_says_of_itself(backend: Backend, ps: Penstock) -> None:
     """Its version; fakeredis has no INFO and is taken as it is."""
-    facts = ps.server_facts()
+    facts = ps.backend.node.server_facts()
     if backend.is_fake:
         assert (facts.version, facts.name) == ((), "unknown server")
     else:
         assert facts.version[:2] >= (6, 2)
         assert backend.version in facts.name
     assert facts.warnings() == []
-    assert ps.command("GET", "nothing") is None
+    assert ps.backend.node.command("GET", "nothing") is None
 
 
 def test_a_client_outlives_a_flushall(q: Queue, raw: Raw) -> None:
@@ -338,7 +339,7 @@ def test_repair_takes_the_epoch_of_the_ids_that_are_out(
     for _ in range(2):
         raw.hset("penstock:queues", mapping=dict.fromkeys(leftovers, "q"))
         raw.delete(q.ops.keys["meta"])
-        with ps.twin() as client:
+        with twin_of(ps) as client:
             other = client.queue("q")
             with pytest.raises(MetaLost, match=r"'q' has jobs but no meta.* 00000001, .*job id"):
                 other.reserve(block=0)
@@ -356,14 +357,14 @@ def test_a_lost_race_to_create_a_queue_leaves_no_entry(
     q: Queue, ps: Penstock, raw: Raw, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Between the registration and the creation another client is quicker."""
-    register = ps._driver._register
+    register = ps.backend.driver._register
 
     def slowly(effect: Any) -> None:
         register(effect)
-        with ps.twin() as quicker:
+        with twin_of(ps) as quicker:
             quicker.queue("q").enqueue("quicker")
 
-    monkeypatch.setattr(ps._driver, "_register", slowly)
+    monkeypatch.setattr(ps.backend.driver, "_register", slowly)
     if first == "enqueue":
         q.enqueue("x")
     elif first == "configure":

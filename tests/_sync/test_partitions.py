@@ -28,6 +28,7 @@ from penstock import (
     WrongQueue,
     parse_id,
 )
+from penstock.client._sync.client import twin_of
 from penstock.core.partitions import partition_of
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot, partition_name, queue_crc, registry_key
 from tests.support.backends import Backend
@@ -329,7 +330,7 @@ def test_another_client_settles_a_job(ps: Penstock, q: Queue) -> None:
     for number in range(COUNT):
         q.enqueue(number)
     jobs = q.reserve(COUNT)
-    with ps.twin() as other:
+    with twin_of(ps) as other:
         assert other.open("q").ack(jobs).all_done
 
 
@@ -389,7 +390,7 @@ def test_another_number_is_refused(ps: Penstock, q: Queue, raw: Raw) -> None:
     """The number is stored; who has another one, or none, can do nothing, and is told it."""
     q.enqueue(1)
     before = sorted(raw.keys("*"))
-    with ps.twin() as other:
+    with twin_of(ps) as other:
         other._partitions = {}
         for opened, queue in ((None, other.queue("q")), (8, other.queue("q", partitions=8))):
             for call in (

@@ -19,7 +19,7 @@ MINUTE = 90
 
 def hurried(client: Penstock) -> None:
     """From its second wait on the client sweeps at each."""
-    client._driver._turns = SweepSchedule(lambda: 0.0)
+    client.backend.driver._turns = SweepSchedule(lambda: 0.0)
 
 
 def used_up(client: Penstock, raw: Raw, name: str) -> None:
@@ -97,8 +97,8 @@ def test_used_up_queues_of_others_are_removed(ps: Penstock, raw: Raw) -> None:
         if len(ps.queues()) == 1:
             break
         assert q.reserve(block=MOMENT) == []
-        if ps._driver._turns._listed_at is not None:  # the next turn is due
-            ps._driver._turns._listed_at = 0.0
+        if ps.backend.driver._turns._listed_at is not None:  # the next turn is due
+            ps.backend.driver._turns._listed_at = 0.0
     assert ps.queues() == ["waited for"]
     assert raw.hlen("penstock:queues") == 1
     assert len(raw.keys("penstock:{used*")) == 40  # the producer's notes, which end by themselves
@@ -127,7 +127,7 @@ def test_what_cannot_be_swept_stops_nothing(ps: Penstock, raw: Raw, why: str) ->
             raw.hset("penstock:queues", f"{other.ops.crc:08x}00000001", "other")
         else:
             raw.hset(other.ops.keys["meta"], "v", "3")
-    removed = sum([ps._driver.sweep_listed(1) for _ in range(6)])
+    removed = sum([ps.backend.driver.sweep_listed(1) for _ in range(6)])
     assert removed == 1
     assert not raw.exists(ps.queue("used").ops.keys["meta"])
     raw.flushdb()  # what is damaged on purpose
@@ -138,7 +138,7 @@ def test_an_entry_of_another_life_goes(ps: Penstock, q: Queue, raw: Raw) -> None
     q.enqueue("x")
     raw.hset("penstock:queues", f"{q.ops.crc:08x}00000001", q.name)
     for _ in range(4):
-        ps._driver.sweep_listed(1)
+        ps.backend.driver.sweep_listed(1)
     assert raw.hlen("penstock:queues") == 1
     assert ps.queues() == [q.name]
 

@@ -31,6 +31,7 @@ from penstock import (
     Worker,
 )
 from penstock.client._acompat import sleep
+from penstock.client._sync.client import twin_of
 from tests.support.backends import Backend
 from tests.support.twins import coroutine_function, wait_for
 
@@ -382,7 +383,7 @@ def test_hooks_around_a_run(ps: Penstock, q: Queue) -> None:
 
     q.configure(backoff_base=3600)
     q.enqueue_many(["good", "bad", "late", "forbidden"])
-    watched = ps.twin()
+    watched = twin_of(ps)
     watched.middleware = (Watch(),)
     run(watched, handlers, concurrency=1)
     assert events == [
@@ -724,7 +725,7 @@ def test_an_idle_worker_sweeps_its_queues(
     with Worker(ps, "q", handler) as worker:
         q.enqueue(1)
         wait_for(lambda: worker.status().stats.counts == {"rejected": 1})
-        raw = ps._node
+        raw = ps.backend.node
         end = time.monotonic() + 60
         while raw.command("ZCARD", q.ops.keys["dead"]):
             assert time.monotonic() < end

@@ -70,7 +70,9 @@ def test_info_of_a_server_that_tells_nothing(
     server = make_server(tcp=True)
     with Penstock(server.url) as client:
         client.queue("q").enqueue("x")
-        client.command("ACL", "SETUSER", "shy", "on", ">pw", "~*", "&*", "+@all", "-info")
+        client.backend.node.command(
+            "ACL", "SETUSER", "shy", "on", ">pw", "~*", "&*", "+@all", "-info"
+        )
     url = f"redis://shy:pw@127.0.0.1:{server.port}/0"
     result = run_cli("info", url=url)
     facts = {row[0].strip(): row[1].strip() for row in result.rows}

@@ -249,7 +249,7 @@ def test_a_call_pauses_so(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatc
     with Penstock(server.url) as ps:
         q = ps.queue("q")
         q.enqueue(1)
-        link = ps._node.link
+        link = ps.backend.node.link
         link._retrying = link._retrying.copy(sleep=sleep)  # type: ignore[union-attr]  # one server
         monkeypatch.setattr("tenacity.time.monotonic", lambda: now[0])
         server.kill()

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from penstock import Dedup, Outcome, OutOfMemory, Penstock, Queue
+from penstock.client._sync.client import twin_of
 from penstock.core.calls import Call
 from penstock.embedded import EmbeddedServer, ServerBinary
 from penstock.spark.calls import (
@@ -509,7 +510,7 @@ def test_a_client_may_be_told_not_to(client: Penstock, raw: redis.Redis) -> None
         with pytest.raises(OutOfMemory):
             queue.enqueue_many([b"new"])
     assert dump(raw) == before
-    assert not client.twin().terms.evict
+    assert not twin_of(client).backend.terms.evict
 
 
 def test_an_evicted_job_is_gone_for_its_holder(evicting: Penstock, raw: redis.Redis) -> None:

@@ -73,7 +73,7 @@ class Consuming(Producing):
         """Take jobs as a worker does; whether the queue is drained."""
         self.client.connect()  # ids need the node's
         while True:
-            taken = self.client._node.run(self.ops.reserve(n, provisional=True))
+            taken = self.client.backend.node.run(self.ops.reserve(n, provisional=True))
             if taken.deliveries or taken.next_ms != 0:
                 return taken.deliveries, taken.is_over and not taken.deliveries
 

@@ -201,7 +201,7 @@ class QueueMachine(Consuming):
         """Make room."""
 
         def evict() -> int:  # the script alone: `Queue.sweep` sweeps before
-            reply = self.client._node.run(self.ops.evict(n, letters=dead))
+            reply = self.client.backend.node.run(self.ops.evict(n, letters=dead))
             return reply.once + reply.dead
 
         wanted, got, _ = self.both(lambda: self.model.evict(n, dead), evict)

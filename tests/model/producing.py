@@ -238,7 +238,7 @@ class Producing(Waiting):
         """
         bodies = [self.body() for _ in range(1 + many)]
         self.queue.status(IDS[0])  # so that it is connected; stats would remove what has expired
-        for connection in self.client._node.link.callers:
+        for connection in self.client.backend.node.link.callers:
             connection._followers = int(was_connected)
 
         def model() -> str:
@@ -278,7 +278,7 @@ class Producing(Waiting):
             call = self.ops.enqueue([b"1\n" + body], wait_ms=8_000)
             while True:
                 try:
-                    reply = self.client._node.run(call)
+                    reply = self.client.backend.node.run(call)
                     break
                 except QueueFull as full:
                     if not full.swept:

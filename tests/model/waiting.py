@@ -26,7 +26,7 @@ class Waiting(SideBySide):
     def wait(self, n: int, tag: int) -> None:
         """A consumer waits for a moment, and sweeps when there is nothing to take."""
         self.bench.dice.tag, self.fault = tag, ""
-        turns = self.client._driver._turns = SweepSchedule(lambda: 0.0)
+        turns = self.client.backend.driver._turns = SweepSchedule(lambda: 0.0)
         turns.is_due(self.queue.name, 0.0)  # the second time it is
 
         def taken() -> list[ModelJob]:
@@ -101,7 +101,7 @@ class Waiting(SideBySide):
         self.bench.dice.tag, self.fault = tag, ""
         (wanted, _), got, _ = self.both(
             lambda: self.model.reserve(n, tag),
-            lambda: self.client._node.run(self.ops.reserve(n, idle=idle)),
+            lambda: self.client.backend.node.run(self.ops.reserve(n, idle=idle)),
         )
         self.received(wanted, got.deliveries)
         waits = n > 0 and not wanted and got.next_ms != -2

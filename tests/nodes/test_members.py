@@ -32,7 +32,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
 
 def inside(ps: Penstock) -> Federation:
     """The nodes of a client."""
-    found = ps._home
+    found = ps.backend.home
     assert isinstance(found, Federation)
     return found
 

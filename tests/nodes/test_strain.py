@@ -408,7 +408,7 @@ def test_a_producer_without_a_connection_meets_a_node_that_hangs(three: Servers)
         q = ps.queue("q")
         home = home_of(q.enqueue("before").id)
         server = three.with_id(ps, home)
-        [mine] = [one for one in ps._home.homes if one.id == home]  # type: ignore[union-attr]  # a federation
+        [mine] = [one for one in ps.backend.home.homes if one.id == home]  # type: ignore[union-attr]  # a federation
         mine.node.close()
         time.sleep(LOOK)
         server.pause()
@@ -505,7 +505,7 @@ def test_threads_send_for_a_node_at_once(three: Servers) -> None:
     try:
         assert ps.queue("q").stats().unreachable
         gate, before = threading.Barrier(16), sys.getswitchinterval()
-        home = ps._home
+        home = ps.backend.home
         assert isinstance(home, Federation)
 
         def tend() -> None:

@@ -122,20 +122,20 @@ def test_every_column_is_what_the_library_shows(client: Penstock) -> None:
     assert queue.ack([]).done == 0
     for row in held:
         call = ack_receipts(queue.ops, "", row["receipt"], [queue.ops.number_of(row["id"])[0]])
-        assert client._node.run(call).acked == 1
+        assert client.backend.node.run(call).acked == 1
 
 
 def test_nothing_is_taken(client: Penstock) -> None:
     """Whoever reads changes nothing."""
     filled(client)
-    raw = client.command("DBSIZE")
+    raw = client.backend.node.command("DBSIZE")
     before = client.queue("q").stats()
     rows()
     after = client.queue("q").stats()
     assert (before.ready, before.active, before.deliveries) == (
         after.ready, after.active, after.deliveries,
     )  # fmt: skip
-    assert client.command("DBSIZE") == raw
+    assert client.backend.node.command("DBSIZE") == raw
 
 
 @pytest.mark.parametrize("states", ["ready", "scheduled", "active", "dead", "ready,dead"])

@@ -69,12 +69,14 @@ def consume_and_forget(ps: Penstock) -> None:
     """Do all jobs; the queue is then removed, as after an idle minute."""
     queue = ps.queue("mail")
     queue.ack(queue.reserve(1000, block=0))
-    ps.command("DEL", "penstock:{mail}:windows", "penstock:{mail}:dedup")  # their time is over
-    seconds, micros = ps.command("TIME")
+    ps.backend.node.command(
+        "DEL", "penstock:{mail}:windows", "penstock:{mail}:dedup"
+    )  # their time is over
+    seconds, micros = ps.backend.node.command("TIME")
     long_ago = int(seconds) * 1000 + int(micros) // 1000 - 120_000
-    ps.command("HSET", "penstock:{mail}:meta", "seen", long_ago)
-    for name in ps.command("KEYS", "penstock:{mail}:producer:*"):
-        ps.command("DEL", name)
+    ps.backend.node.command("HSET", "penstock:{mail}:meta", "seen", long_ago)
+    for name in ps.backend.node.command("KEYS", "penstock:{mail}:producer:*"):
+        ps.backend.node.command("DEL", name)
     queue.sweep()
     assert not queue.stats().exists
 
@@ -115,7 +117,7 @@ def test_a_queue_that_is_emptied_while_a_write_is_published(
         staged(given, ROWS)
     assert bodies(ps) == []
     assert "was cleared or purged during this write" in caplog.text
-    assert ps.command("KEYS", "penstock:{mail}:stage:*") == []
+    assert ps.backend.node.command("KEYS", "penstock:{mail}:stage:*") == []
     staged(given, ROWS)
     assert len(bodies(ps)) == 6
 
@@ -223,8 +225,8 @@ def test_a_staged_stream_goes_on_where_it_was_killed(ps: Penstock, options: Any)
     assert late.chunks == 0
     StreamWriter(given, schema(PLAIN), False).commit([late], 0)
     lost = staged(2, [b"e"])
-    keys = ps.command("KEYS", "penstock:{mail}:stage:*")
-    ps.command("DEL", *keys)
+    keys = ps.backend.node.command("KEYS", "penstock:{mail}:stage:*")
+    ps.backend.node.command("DEL", *keys)
     with pytest.raises(StagesLost, match="nothing of this write"):
         StreamWriter(given, schema(PLAIN), False).commit([lost], 2)
     assert len(bodies(ps)) == 4
@@ -301,7 +303,9 @@ class Load:
 
     def keys(self, kind: str) -> list[bytes]:
         """Keys of this kind."""
-        return list(self.ps.command("KEYS", f"penstock:{{{self.queue.name}}}:{kind}:*"))
+        return list(
+            self.ps.backend.node.command("KEYS", f"penstock:{{{self.queue.name}}}:{kind}:*")
+        )
 
     def writer(self) -> BatchWriter:
         """A driver's."""

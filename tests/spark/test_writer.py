@@ -295,7 +295,7 @@ def test_an_executor_that_reaches_another_server_says_so(options: Any) -> None:
 
 def flush_all(ps: Penstock) -> None:
     """Empty the server; the next client gives it another id."""
-    ps.command("FLUSHALL")
+    ps.backend.node.command("FLUSHALL")
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -355,12 +355,12 @@ def test_ids_of_a_stream_are_those_of_its_batch(ps: Penstock, options: Any) -> N
 
 def test_a_queue_of_a_newer_protocol_is_left_alone(ps: Penstock, options: Any) -> None:
     """Nothing is staged beside it, and nothing enqueued."""
-    ps.command("HSET", "penstock:{mail}:meta", "v", 3, "epoch", "0000000a")
+    ps.backend.node.command("HSET", "penstock:{mail}:meta", "v", 3, "epoch", "0000000a")
     for mode in ("staged", "direct"):
         writer = BatchWriter(options(commitMode=mode), schema(PLAIN), False)
         with running(), pytest.raises(UnsupportedVersion):
             writer.write(iter(arrow({"payload": [b"x"]})))
-    assert ps.command("KEYS", "penstock:{mail}:*") == [b"penstock:{mail}:meta"]
+    assert ps.backend.node.command("KEYS", "penstock:{mail}:*") == [b"penstock:{mail}:meta"]
 
 
 def test_rows_do_as_well_as_arrow(ps: Penstock, options: Any) -> None:

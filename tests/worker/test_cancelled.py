@@ -16,7 +16,7 @@ from tests.support.twins import await_for
 def queue(worker_server: EmbeddedServer) -> Iterator[Queue]:
     """The queue of which the worker takes jobs; it is empty."""
     with Penstock(worker_server.url) as client:
-        client.command("FLUSHALL")
+        client.backend.node.command("FLUSHALL")
         yield client.queue("work")
 
 

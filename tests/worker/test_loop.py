@@ -193,7 +193,7 @@ class Stage:
             self.has_failed = True
         if chance == 0:
             raise RedisConnectionError("before it was sent")
-        reply = self.client._node.run(effect.call)
+        reply = self.client.backend.node.run(effect.call)
         self.now += self.trip
         self.calls.append(effect.call.script.name)
         if chance == 1:
@@ -391,7 +391,7 @@ def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> Non
 
     def resend(effect: flows.Run) -> Any:
         stage.now += 5
-        reply = stage.client._node.run(effect.call)
+        reply = stage.client.backend.node.run(effect.call)
         effect.call.resent = stage.now
         return reply
 

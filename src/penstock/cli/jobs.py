@@ -311,7 +311,7 @@ def queue_of(client: Penstock, job_id: str) -> str:
         Failed: the registry does not list the queue.
     """
     parsed = parse_id(job_id)
-    name = client._listed(f"{parsed.crc:08x}{parsed.epoch}")
+    name = client.backend.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
     if name is None:
         raise Failed(f"no queue has {job_id}: the queue was deleted, or is on another server")
     return name

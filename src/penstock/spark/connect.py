@@ -103,7 +103,7 @@ def current(options: Connection) -> Penstock:
             for part in _parts(made.queue(options.queue)):
                 with suppress(RedisError):  # this node does not answer, others may
                     part.home.recognise()
-        elif made._node.whole_id()[:8] != made._node.id:
+        elif made.backend.node.whole_id()[:8] != made.backend.node.id:
             _clients.pop(_key(options), made).close()
             made = client(options).connect()
     return made

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.client._sync.client import twin_of
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
@@ -192,7 +193,7 @@ class Working:
         share = self.shares[number % len(self.shares)] if self.shares else None
         whole = client(self.connection)
         queue = whole.open(self.connection.queue)
-        with whole.twin() as twin, TaskHeartbeat(twin.queue(queue.name), self.hold) as beat:
+        with twin_of(whole) as twin, TaskHeartbeat(twin.queue(queue.name), self.hold) as beat:
             yield from DrainLoop(self, queue, beat, share).run()
 
 

@@ -57,10 +57,10 @@ class ShardReader:
 
     def __init__(self, made: Penstock, queue: str, site: ShardAddress = ShardAddress()) -> None:
         made.connect()
-        self._driver = made._driver
-        self.node = made._node.id
+        self._driver = made.backend.driver
+        self.node = made.backend.node.id
         self.site = replace(site, node=self.node)
-        self.ops: QueueOps = Queue(made._member, queue, site.number).ops
+        self.ops: QueueOps = Queue(made.backend.member, queue, site.number).ops
         self.ops.partitions = site.partitions
         self.queue = queue
 
@@ -165,7 +165,7 @@ def _reached(options: Connection) -> tuple[Penstock, int | None]:
     """
     made = current(options)
     with reaching(options):
-        return made, made._member.partitions(options.queue)
+        return made, made.backend.member.partitions(options.queue)
 
 
 def _spread(queue: str, reached: Sequence[tuple[str, Penstock, int | None]]) -> ShardReaders:

@@ -150,8 +150,8 @@ class DemoRun:
         return self._report(pickup, began, ended, before, full)
 
     def _memory(self) -> Memory:
-        server = int(self.client.server_facts().fields.get("used_memory", 0))
-        used = self.client.command
+        node = self.client.backend.node
+        server, used = int(node.server_facts().fields.get("used_memory", 0)), node.command
         return Memory(server, sum(used("MEMORY", "USAGE", key) or 0 for key in keys(self.client)))
 
     def _muster(self) -> None:
@@ -263,7 +263,7 @@ class DemoRun:
         if self.kill and gathered.redelivered:
             recovered = round(gathered.last_again - self.killed_at, 3)
         return DemoReport(
-            server=self.client.server_facts().name,
+            server=self.client.backend.node.server_facts().name,
             own_server=plan.own_server,
             path=str(plan.root),
             workers=plan.workers,
@@ -285,7 +285,9 @@ def keys(client: Penstock) -> Iterator[bytes]:
     """Yield every key under the client's prefix."""
     cursor = b"0"
     while True:
-        cursor, page = client.command("SCAN", cursor, "MATCH", f"{client.prefix}:*", "COUNT", 1000)
+        cursor, page = client.backend.node.command(
+            "SCAN", cursor, "MATCH", f"{client.prefix}:*", "COUNT", 1000
+        )
         yield from page
         if cursor == b"0":
             return

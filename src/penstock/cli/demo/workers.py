@@ -89,7 +89,7 @@ class DemoWorkers:
 
     def _held_by(self, name: str) -> int:
         # When the server has answered a PING, it has read all that the worker had sent before.
-        self._client.command("PING")
+        self._client.backend.node.command("PING")
         views = self._client.queue(FILES).peek(1000, state="active")
         return sum(view.owner == name for view in views)
 

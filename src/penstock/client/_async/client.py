@@ -6,24 +6,17 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
-from typing import Any
 
 from redis.asyncio import Redis
 
+from penstock.client._async.backend import AsyncBackend
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.sharded.federation import AsyncFederation
-from penstock.client._async.sharded.node_client import AsyncNodeClient
 from penstock.client._async.sharded.nodes import AsyncNodes
-from penstock.client._async.sharded.single import AsyncSingle
-from penstock.client._async.transport.connection import monotonic
-from penstock.client._async.transport.driver import AsyncDriver
-from penstock.client._async.transport.node import AsyncNode
 from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
     check_evict,
-    check_sources,
     queue_filter,
 )
 from penstock.core.middleware import Middleware, check_middleware
@@ -39,15 +32,12 @@ from penstock.core.options import (
     duration_ms,
 )
 from penstock.core.partitions import check_partitions
-from penstock.core.servers import ServerFacts
 from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
-from penstock.errors import BadArgument, ConfigurationError
+from penstock.errors import BadArgument
 from penstock.wire.keys import (
     DEFAULT_PREFIX,
     check_prefix,
     check_queue_name,
-    registry_key,
-    split_name,
 )
 
 Source = str | Redis
@@ -118,8 +108,7 @@ class AsyncPenstock:
         wait = duration_ms("retry_for", retry_for) / 1000
         if wait > 300:
             raise BadArgument("retry_for", retry_for, "must be at most 300 s")
-        self._source = source
-        self.terms = ClientConfig(
+        terms = ClientConfig(
             self.prefix,
             self.owner,
             wait,
@@ -129,76 +118,13 @@ class AsyncPenstock:
             check_evict(evict),
             check_codec(codec),
         )
-        self._federation = federation
-        self._root = self._rooted(source, check_sources(source))
+        self.backend = AsyncBackend(source, terms, federation=federation)
         self._queues: dict[str, AsyncQueue] = {}
         self._partitions: dict[str, int] = {}
 
     def __repr__(self) -> str:
         prefix = "" if self.prefix == DEFAULT_PREFIX else f" prefix {self.prefix!r}"
-        return f"<{type(self).__name__} at {self._home.address}{prefix}>"
-
-    def _rooted(
-        self, source: Any, sources: list[Any] | None
-    ) -> AsyncNodeClient | AsyncSingle | AsyncFederation:
-        """What answers the calls.
-
-        Raises:
-            BadArgument: `federation` does not fit to the source.
-        """
-        if self._federation not in (True, False):
-            raise BadArgument("federation", self._federation, "must be True or False")
-        if sources is None:
-            made = AsyncSingle if self._federation else AsyncNodeClient
-            return made(source, self.terms)
-        if not self._federation:
-            raise BadArgument(
-                "federation",
-                False,
-                "a list of nodes needs federation=True: pass one URL without it",
-            )
-        return AsyncFederation(sources, self.terms)
-
-    @property
-    def _home(self) -> AsyncNodeClient | AsyncFederation:
-        """The node, or all of them, as it is known now."""
-        return self._root.now if isinstance(self._root, AsyncSingle) else self._root
-
-    async def _current(self) -> AsyncNodeClient | AsyncFederation:
-        """The same, after a look at the node's list when the last one is a while ago."""
-        root = self._root
-        return await root.current() if isinstance(root, AsyncSingle) else root
-
-    # A worker looks beside its loop, and joins between two rounds of it.
-
-    @property
-    def _is_look_due(self) -> bool:
-        root = self._root
-        return isinstance(root, AsyncSingle) and not root.federation and monotonic() >= root.look_at
-
-    async def _has_others(self) -> bool:
-        root = self._root
-        return isinstance(root, AsyncSingle) and await root.has_others()
-
-    def _join(self) -> None:
-        if isinstance(self._root, AsyncSingle):
-            self._root.join()
-
-    @property
-    def _node(self) -> AsyncNode:
-        """The node, of a client that was given one."""
-        return self._member.node
-
-    @property
-    def _driver(self) -> AsyncDriver:
-        """The driver, of a client that was given one node."""
-        return self._member.driver
-
-    @property
-    def _member(self) -> AsyncNodeClient:
-        if isinstance(self._root, AsyncFederation):
-            raise ConfigurationError("this call needs a client of one node alone")
-        return self._root.member if isinstance(self._root, AsyncSingle) else self._root
+        return f"<{type(self).__name__} at {self.backend.home.address}{prefix}>"
 
     @property
     def nodes(self) -> AsyncNodes:
@@ -209,30 +135,7 @@ class AsyncPenstock:
         Raises:
             ConfigurationError: the client was made with `federation=False`.
         """
-        root = self._root
-        return AsyncNodes(root.join() if isinstance(root, AsyncSingle) else root)
-
-    def twin(self, *, owner: str | None = None, federation: bool | None = None) -> AsyncPenstock:
-        """A client like this one, with connections of its own.
-
-        Args:
-            owner: who reserves; None = the same as here.
-            federation: whether it joins other nodes; None = the same as here.
-        """
-        twin = AsyncPenstock(
-            self._source,
-            prefix=self.prefix,
-            owner=self.owner if owner is None else owner,
-            retry_for=self.terms.retry_for,
-            middleware=self.middleware,
-            on_unknown=self.terms.on_unknown,
-            federation=self._federation if federation is None else federation,
-            node_hosts=self.terms.node_hosts,
-            evict=self.terms.evict,
-            codec=self.terms.codec,
-        )
-        twin._partitions = self._partitions  # what one of them learns is true for both
-        return twin
+        return AsyncNodes(self.backend.join())
 
     async def connect(self) -> AsyncPenstock:
         """Reach the server, check it and learn its id; every call does so if need be.
@@ -244,12 +147,12 @@ class AsyncPenstock:
             ConfigurationError: two nodes have one id.
             redis.exceptions.ConnectionError: not reached within `retry_for`.
         """
-        await self._root.connect()
+        await self.backend.root.connect()
         return self
 
     async def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        await self._root.close()
+        await self.backend.root.close()
 
     async def __aenter__(self) -> AsyncPenstock:
         try:
@@ -285,7 +188,7 @@ class AsyncPenstock:
                 count = self._partitions.get(name)
             else:
                 self._partitions[name] = count
-            found = self._root.queue(name, count)
+            found = self.backend.root.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
@@ -297,7 +200,7 @@ class AsyncPenstock:
         Raises:
             BadArgument: not the name of a queue.
         """
-        found = await (await self._current()).partitions(check_queue_name(name))
+        found = await (await self.backend.current()).partitions(check_queue_name(name))
         if found == 0:
             self._forget(name)
         return self.queue(name, partitions=found or None)
@@ -330,7 +233,7 @@ class AsyncPenstock:
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
-        return await self._root.reserve(chosen, n, wait)
+        return await self.backend.root.reserve(chosen, n, wait)
 
     async def queues(self, pattern: str = "*") -> list[str]:
         """The names of the queues that exist, sorted.
@@ -340,7 +243,7 @@ class AsyncPenstock:
         """
         if not isinstance(pattern, str):
             raise BadArgument("pattern", pattern, "a str")
-        return await (await self._current()).queues(pattern)
+        return await (await self.backend.current()).queues(pattern)
 
     async def scan_queues(
         self,
@@ -363,7 +266,7 @@ class AsyncPenstock:
         """
         check_count("n", n, high=BATCH)
         is_wanted = queue_filter(min_length, max_length, max_idle)
-        return await (await self._current()).scan_queues(cursor, n, is_wanted)
+        return await (await self.backend.current()).scan_queues(cursor, n, is_wanted)
 
     async def scan_queues_iter(
         self,
@@ -409,14 +312,14 @@ class AsyncPenstock:
 
     async def hello(self) -> Hello:
         """Who answers: the version of the protocol, and the nodes with their ids."""
-        return await (await self._current()).hello()
+        return await (await self.backend.current()).hello()
 
     async def info(self) -> Info:
         """The state of the node and how many queues and jobs it has; several are taken together.
 
         Asks every queue for its figures.
         """
-        return await (await self._current()).info()
+        return await (await self.backend.current()).info()
 
     async def clear(self, queues: Iterable[AsyncQueue | str]) -> list[str]:
         """Remove queues with all that is in them.
@@ -436,17 +339,6 @@ class AsyncPenstock:
                 cleared.append(queue.name)
             self._forget(queue.name)
         return cleared
-
-    async def _listed(self, field: str) -> str | None:
-        """The name of the queue with this field in the registry of some node."""
-        key = registry_key(self.prefix)
-        home = await self._current()
-        if isinstance(home, AsyncFederation):
-            answers, _ = await home.each(lambda one: one.brief.node.command("HGET", key, field))
-            found = next((name for _, name in answers if name is not None), None)
-        else:
-            found = await home.node.command("HGET", key, field)
-        return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
     def _forget(self, name: str) -> None:
         """A queue is no more; who makes it again may give it another number of partitions."""
@@ -477,22 +369,6 @@ class AsyncPenstock:
         """Sweep every queue; see `AsyncQueue.sweep`. Returns how many jobs were removed."""
         return sum([await (await self.open(name)).sweep() for name in await self.queues()])
 
-    async def server_facts(self) -> ServerFacts:
-        """What the server says of itself now; the one that was given, where there are several.
-
-        Raises:
-            ConfigurationError: the client was made of a list of nodes.
-        """
-        return await self._member.node.server_facts()
-
-    async def command(self, *args: Any) -> Any:
-        """A plain Redis command on a connection of this client, its reply undecoded; for tools.
-
-        Raises:
-            ConfigurationError: the client was made of a list of nodes.
-        """
-        return await self._member.node.command(*args)
-
 
 def check_owner(owner: object) -> str:
     """Who reserves: the given text, or host and process.
@@ -506,3 +382,30 @@ def check_owner(owner: object) -> str:
     if not isinstance(owner, str) or not fits:
         raise BadArgument("owner", owner, "must be 1 to 200 bytes of printable text")
     return owner
+
+
+def twin_of(
+    client: AsyncPenstock, *, owner: str | None = None, federation: bool | None = None
+) -> AsyncPenstock:
+    """Return a client with the same settings and connections of its own.
+
+    Args:
+        client: the client.
+        owner: name of the consumer; None = as here.
+        federation: whether it joins other nodes; None = as here.
+    """
+    backend, terms = client.backend, client.backend.terms
+    twin = AsyncPenstock(
+        backend.source,
+        prefix=client.prefix,
+        owner=client.owner if owner is None else owner,
+        retry_for=terms.retry_for,
+        middleware=client.middleware,
+        on_unknown=terms.on_unknown,
+        federation=backend.joins if federation is None else federation,
+        node_hosts=terms.node_hosts,
+        evict=terms.evict,
+        codec=terms.codec,
+    )
+    twin._partitions = client._partitions  # both learn of the same queues
+    return twin

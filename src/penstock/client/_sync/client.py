@@ -7,24 +7,17 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
 
 from redis import Redis
 
+from penstock.client._sync.backend import Backend
 from penstock.client._sync.job import Job
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.sharded.federation import Federation
-from penstock.client._sync.sharded.node_client import NodeClient
 from penstock.client._sync.sharded.nodes import Nodes
-from penstock.client._sync.sharded.single import Single
-from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.driver import Driver
-from penstock.client._sync.transport.node import Node
 from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
     check_evict,
-    check_sources,
     queue_filter,
 )
 from penstock.core.middleware import Middleware, check_middleware
@@ -40,15 +33,12 @@ from penstock.core.options import (
     duration_ms,
 )
 from penstock.core.partitions import check_partitions
-from penstock.core.servers import ServerFacts
 from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
-from penstock.errors import BadArgument, ConfigurationError
+from penstock.errors import BadArgument
 from penstock.wire.keys import (
     DEFAULT_PREFIX,
     check_prefix,
     check_queue_name,
-    registry_key,
-    split_name,
 )
 
 Source = str | Redis
@@ -119,8 +109,7 @@ class Penstock:
         wait = duration_ms("retry_for", retry_for) / 1000
         if wait > 300:
             raise BadArgument("retry_for", retry_for, "must be at most 300 s")
-        self._source = source
-        self.terms = ClientConfig(
+        terms = ClientConfig(
             self.prefix,
             self.owner,
             wait,
@@ -130,74 +119,13 @@ class Penstock:
             check_evict(evict),
             check_codec(codec),
         )
-        self._federation = federation
-        self._root = self._rooted(source, check_sources(source))
+        self.backend = Backend(source, terms, federation=federation)
         self._queues: dict[str, Queue] = {}
         self._partitions: dict[str, int] = {}
 
     def __repr__(self) -> str:
         prefix = "" if self.prefix == DEFAULT_PREFIX else f" prefix {self.prefix!r}"
-        return f"<{type(self).__name__} at {self._home.address}{prefix}>"
-
-    def _rooted(self, source: Any, sources: list[Any] | None) -> NodeClient | Single | Federation:
-        """What answers the calls.
-
-        Raises:
-            BadArgument: `federation` does not fit to the source.
-        """
-        if self._federation not in (True, False):
-            raise BadArgument("federation", self._federation, "must be True or False")
-        if sources is None:
-            made = Single if self._federation else NodeClient
-            return made(source, self.terms)
-        if not self._federation:
-            raise BadArgument(
-                "federation",
-                False,
-                "a list of nodes needs federation=True: pass one URL without it",
-            )
-        return Federation(sources, self.terms)
-
-    @property
-    def _home(self) -> NodeClient | Federation:
-        """The node, or all of them, as it is known now."""
-        return self._root.now if isinstance(self._root, Single) else self._root
-
-    def _current(self) -> NodeClient | Federation:
-        """The same, after a look at the node's list when the last one is a while ago."""
-        root = self._root
-        return root.current() if isinstance(root, Single) else root
-
-    # A worker looks beside its loop, and joins between two rounds of it.
-
-    @property
-    def _is_look_due(self) -> bool:
-        root = self._root
-        return isinstance(root, Single) and not root.federation and monotonic() >= root.look_at
-
-    def _has_others(self) -> bool:
-        root = self._root
-        return isinstance(root, Single) and root.has_others()
-
-    def _join(self) -> None:
-        if isinstance(self._root, Single):
-            self._root.join()
-
-    @property
-    def _node(self) -> Node:
-        """The node, of a client that was given one."""
-        return self._member.node
-
-    @property
-    def _driver(self) -> Driver:
-        """The driver, of a client that was given one node."""
-        return self._member.driver
-
-    @property
-    def _member(self) -> NodeClient:
-        if isinstance(self._root, Federation):
-            raise ConfigurationError("this call needs a client of one node alone")
-        return self._root.member if isinstance(self._root, Single) else self._root
+        return f"<{type(self).__name__} at {self.backend.home.address}{prefix}>"
 
     @property
     def nodes(self) -> Nodes:
@@ -208,30 +136,7 @@ class Penstock:
         Raises:
             ConfigurationError: the client was made with `federation=False`.
         """
-        root = self._root
-        return Nodes(root.join() if isinstance(root, Single) else root)
-
-    def twin(self, *, owner: str | None = None, federation: bool | None = None) -> Penstock:
-        """A client like this one, with connections of its own.
-
-        Args:
-            owner: who reserves; None = the same as here.
-            federation: whether it joins other nodes; None = the same as here.
-        """
-        twin = Penstock(
-            self._source,
-            prefix=self.prefix,
-            owner=self.owner if owner is None else owner,
-            retry_for=self.terms.retry_for,
-            middleware=self.middleware,
-            on_unknown=self.terms.on_unknown,
-            federation=self._federation if federation is None else federation,
-            node_hosts=self.terms.node_hosts,
-            evict=self.terms.evict,
-            codec=self.terms.codec,
-        )
-        twin._partitions = self._partitions  # what one of them learns is true for both
-        return twin
+        return Nodes(self.backend.join())
 
     def connect(self) -> Penstock:
         """Reach the server, check it and learn its id; every call does so if need be.
@@ -243,12 +148,12 @@ class Penstock:
             ConfigurationError: two nodes have one id.
             redis.exceptions.ConnectionError: not reached within `retry_for`.
         """
-        self._root.connect()
+        self.backend.root.connect()
         return self
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        self._root.close()
+        self.backend.root.close()
 
     def __enter__(self) -> Penstock:
         try:
@@ -284,7 +189,7 @@ class Penstock:
                 count = self._partitions.get(name)
             else:
                 self._partitions[name] = count
-            found = self._root.queue(name, count)
+            found = self.backend.root.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
@@ -296,7 +201,7 @@ class Penstock:
         Raises:
             BadArgument: not the name of a queue.
         """
-        found = self._current().partitions(check_queue_name(name))
+        found = self.backend.current().partitions(check_queue_name(name))
         if found == 0:
             self._forget(name)
         return self.queue(name, partitions=found or None)
@@ -329,7 +234,7 @@ class Penstock:
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
-        return self._root.reserve(chosen, n, wait)
+        return self.backend.root.reserve(chosen, n, wait)
 
     def queues(self, pattern: str = "*") -> list[str]:
         """The names of the queues that exist, sorted.
@@ -339,7 +244,7 @@ class Penstock:
         """
         if not isinstance(pattern, str):
             raise BadArgument("pattern", pattern, "a str")
-        return self._current().queues(pattern)
+        return self.backend.current().queues(pattern)
 
     def scan_queues(
         self,
@@ -362,7 +267,7 @@ class Penstock:
         """
         check_count("n", n, high=BATCH)
         is_wanted = queue_filter(min_length, max_length, max_idle)
-        return self._current().scan_queues(cursor, n, is_wanted)
+        return self.backend.current().scan_queues(cursor, n, is_wanted)
 
     def scan_queues_iter(
         self,
@@ -408,14 +313,14 @@ class Penstock:
 
     def hello(self) -> Hello:
         """Who answers: the version of the protocol, and the nodes with their ids."""
-        return self._current().hello()
+        return self.backend.current().hello()
 
     def info(self) -> Info:
         """The state of the node and how many queues and jobs it has; several are taken together.
 
         Asks every queue for its figures.
         """
-        return self._current().info()
+        return self.backend.current().info()
 
     def clear(self, queues: Iterable[Queue | str]) -> list[str]:
         """Remove queues with all that is in them.
@@ -435,17 +340,6 @@ class Penstock:
                 cleared.append(queue.name)
             self._forget(queue.name)
         return cleared
-
-    def _listed(self, field: str) -> str | None:
-        """The name of the queue with this field in the registry of some node."""
-        key = registry_key(self.prefix)
-        home = self._current()
-        if isinstance(home, Federation):
-            answers, _ = home.each(lambda one: one.brief.node.command("HGET", key, field))
-            found = next((name for _, name in answers if name is not None), None)
-        else:
-            found = home.node.command("HGET", key, field)
-        return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
     def _forget(self, name: str) -> None:
         """A queue is no more; who makes it again may give it another number of partitions."""
@@ -476,22 +370,6 @@ class Penstock:
         """Sweep every queue; see `Queue.sweep`. Returns how many jobs were removed."""
         return sum([self.open(name).sweep() for name in self.queues()])
 
-    def server_facts(self) -> ServerFacts:
-        """What the server says of itself now; the one that was given, where there are several.
-
-        Raises:
-            ConfigurationError: the client was made of a list of nodes.
-        """
-        return self._member.node.server_facts()
-
-    def command(self, *args: Any) -> Any:
-        """A plain Redis command on a connection of this client, its reply undecoded; for tools.
-
-        Raises:
-            ConfigurationError: the client was made of a list of nodes.
-        """
-        return self._member.node.command(*args)
-
 
 def check_owner(owner: object) -> str:
     """Who reserves: the given text, or host and process.
@@ -505,3 +383,30 @@ def check_owner(owner: object) -> str:
     if not isinstance(owner, str) or not fits:
         raise BadArgument("owner", owner, "must be 1 to 200 bytes of printable text")
     return owner
+
+
+def twin_of(
+    client: Penstock, *, owner: str | None = None, federation: bool | None = None
+) -> Penstock:
+    """Return a client with the same settings and connections of its own.
+
+    Args:
+        client: the client.
+        owner: name of the consumer; None = as here.
+        federation: whether it joins other nodes; None = as here.
+    """
+    backend, terms = client.backend, client.backend.terms
+    twin = Penstock(
+        backend.source,
+        prefix=client.prefix,
+        owner=client.owner if owner is None else owner,
+        retry_for=terms.retry_for,
+        middleware=client.middleware,
+        on_unknown=terms.on_unknown,
+        federation=backend.joins if federation is None else federation,
+        node_hosts=terms.node_hosts,
+        evict=terms.evict,
+        codec=terms.codec,
+    )
+    twin._partitions = client._partitions  # both learn of the same queues
+    return twin

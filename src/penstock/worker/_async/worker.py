@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import Any, cast
 
 from penstock.client._acompat import AsyncSignal
-from penstock.client._async.client import AsyncPenstock
+from penstock.client._async.client import AsyncPenstock, twin_of
 from penstock.client._async.sharded.federated_node import AsyncBackgroundTasks
 from penstock.client._async.sharded.parts import operations_of
 from penstock.client._async.transport.connection import monotonic
@@ -135,8 +135,10 @@ class AsyncWorker:
 
     def _twinned(self, name: str | None) -> AsyncPenstock:
         """Return a separate client: of one node beside a helper process, which has only one."""
-        is_alone = self.options.heartbeat == "process" and isinstance(self._origin._source, str)
-        return self._origin.twin(owner=name, federation=False if is_alone else None)
+        is_alone = self.options.heartbeat == "process" and isinstance(
+            self._origin.backend.source, str
+        )
+        return twin_of(self._origin, owner=name, federation=False if is_alone else None)
 
     @property
     def name(self) -> str:
@@ -212,7 +214,7 @@ class AsyncWorker:
                 await self.join()
             self._stops.clear()
             self._state, self._statistics = None, Statistics()
-            self._client = self._origin.twin(owner=self.options.name)
+            self._client = twin_of(self._origin, owner=self.options.name)
         self.handlers.check()
         wake, options = AsyncSignal(), self.options
         handler_runner = AsyncHandlerRunner(self.handlers, self._client.middleware, wake.set)
@@ -227,7 +229,7 @@ class AsyncWorker:
             fields=self._fields,
         )
         if options.heartbeat == "process":
-            source, prefix = self._client._source, self._client.prefix
+            source, prefix = self._client.backend.source, self._client.prefix
             state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
         if options.isolate is not None:
             told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
@@ -410,27 +412,27 @@ class AsyncWorker:
     async def _work(self, state: WorkerState, wake: AsyncSignal) -> None:
         """Drive the loop to its end; go on with several nodes when the node lists others."""
         while True:
-            home = self._client._home
+            home = self._client.backend.home
             state.apart, state.moved = home.is_apart, False
             flow = work(state, self._looped)
             await home.drive(flow, wake)
             if not state.moved:
                 return
-            self._client._join()
+            self._client.backend.join()
             await self._connected(state, wake)
             logger.info("%s takes jobs of several nodes", self.name, extra=self._fields)
 
     async def _look(self) -> None:
         """Look for other nodes in the node list; the loop ends if there are some."""
         state = self._state
-        if state is not None and await self._client._has_others():
+        if state is not None and await self._client.backend.has_others():
             state.moved = True
             state.wake()
 
     def _twin(self, home: Any) -> AsyncNode:
         """Return a separate connection to a node for the heartbeat; None = the only node."""
         if home is None:
-            return self._client._node.twin(retry_for=1, socket_timeout=2)
+            return self._client.backend.node.twin(retry_for=1, socket_timeout=2)
         twin = home.node.twin(retry_for=0, socket_timeout=1)
         twin.link.send_once()
         return cast("AsyncNode", twin)
@@ -473,7 +475,7 @@ class AsyncWorker:
         state.idle_rounds = 0 if got else state.idle_rounds + 1
         if self._lap != state.lap:  # once a tick, and not in every round
             self._lap = state.lap
-            if self._client._is_look_due and not self._looking.under_way:
+            if self._client.backend.is_look_due and not self._looking.under_way:
                 self._looking.begin(self._look)
         learned, state.learned = state.learned, {}
         for name, partitions in learned.items():

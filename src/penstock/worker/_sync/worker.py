@@ -13,7 +13,7 @@ from types import FrameType, TracebackType
 from typing import Any, cast
 
 from penstock.client._acompat import Signal
-from penstock.client._sync.client import Penstock
+from penstock.client._sync.client import Penstock, twin_of
 from penstock.client._sync.sharded.federated_node import BackgroundTasks
 from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
@@ -134,8 +134,10 @@ class Worker:
 
     def _twinned(self, name: str | None) -> Penstock:
         """Return a separate client: of one node beside a helper process, which has only one."""
-        is_alone = self.options.heartbeat == "process" and isinstance(self._origin._source, str)
-        return self._origin.twin(owner=name, federation=False if is_alone else None)
+        is_alone = self.options.heartbeat == "process" and isinstance(
+            self._origin.backend.source, str
+        )
+        return twin_of(self._origin, owner=name, federation=False if is_alone else None)
 
     @property
     def name(self) -> str:
@@ -211,7 +213,7 @@ class Worker:
                 self.join()
             self._stops.clear()
             self._state, self._statistics = None, Statistics()
-            self._client = self._origin.twin(owner=self.options.name)
+            self._client = twin_of(self._origin, owner=self.options.name)
         self.handlers.check()
         wake, options = Signal(), self.options
         handler_runner = HandlerRunner(self.handlers, self._client.middleware, wake.set)
@@ -226,7 +228,7 @@ class Worker:
             fields=self._fields,
         )
         if options.heartbeat == "process":
-            source, prefix = self._client._source, self._client.prefix
+            source, prefix = self._client.backend.source, self._client.prefix
             state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
         if options.isolate is not None:
             told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
@@ -409,27 +411,27 @@ class Worker:
     def _work(self, state: WorkerState, wake: Signal) -> None:
         """Drive the loop to its end; go on with several nodes when the node lists others."""
         while True:
-            home = self._client._home
+            home = self._client.backend.home
             state.apart, state.moved = home.is_apart, False
             flow = work(state, self._looped)
             home.drive(flow, wake)
             if not state.moved:
                 return
-            self._client._join()
+            self._client.backend.join()
             self._connected(state, wake)
             logger.info("%s takes jobs of several nodes", self.name, extra=self._fields)
 
     def _look(self) -> None:
         """Look for other nodes in the node list; the loop ends if there are some."""
         state = self._state
-        if state is not None and self._client._has_others():
+        if state is not None and self._client.backend.has_others():
             state.moved = True
             state.wake()
 
     def _twin(self, home: Any) -> Node:
         """Return a separate connection to a node for the heartbeat; None = the only node."""
         if home is None:
-            return self._client._node.twin(retry_for=1, socket_timeout=2)
+            return self._client.backend.node.twin(retry_for=1, socket_timeout=2)
         twin = home.node.twin(retry_for=0, socket_timeout=1)
         twin.link.send_once()
         return cast("Node", twin)
@@ -472,7 +474,7 @@ class Worker:
         state.idle_rounds = 0 if got else state.idle_rounds + 1
         if self._lap != state.lap:  # once a tick, and not in every round
             self._lap = state.lap
-            if self._client._is_look_due and not self._looking.under_way:
+            if self._client.backend.is_look_due and not self._looking.under_way:
                 self._looking.begin(self._look)
         learned, state.learned = state.learned, {}
         for name, partitions in learned.items():

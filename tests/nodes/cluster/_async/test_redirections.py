@@ -254,7 +254,7 @@ async def test_a_map_that_is_wrong_in_every_place(
     names = names_apart(cluster, 6)
     for name in names:
         await ps.queue(name).enqueue("x")
-    link = ps._node.link
+    link = ps.backend.node.link
     link._owners = [link._owners[0]] * SLOTS
     link._read_at = -100.0
     before = cluster.errors("MOVED")
@@ -266,7 +266,7 @@ async def test_a_map_that_is_wrong_in_every_place(
 async def test_servers_that_have_gone_for_good(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """Where addresses come and go those of long ago are forgotten; who has slots is asked first."""
     await q.enqueue("x")
-    link = ps._node.link
+    link = ps.backend.node.link
     for number in range(100):
         link._server(Address("127.0.0.2", 10_000 + number))
     assert {address.host for address in list(link._askable(None))[:3]} == {"127.0.0.1"}

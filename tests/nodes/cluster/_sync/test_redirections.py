@@ -245,7 +245,7 @@ def test_a_map_that_is_wrong_in_every_place(ps: Penstock, q: Queue, cluster: Clu
     names = names_apart(cluster, 6)
     for name in names:
         ps.queue(name).enqueue("x")
-    link = ps._node.link
+    link = ps.backend.node.link
     link._owners = [link._owners[0]] * SLOTS
     link._read_at = -100.0
     before = cluster.errors("MOVED")
@@ -257,7 +257,7 @@ def test_a_map_that_is_wrong_in_every_place(ps: Penstock, q: Queue, cluster: Clu
 def test_servers_that_have_gone_for_good(ps: Penstock, q: Queue) -> None:
     """Where addresses come and go those of long ago are forgotten; who has slots is asked first."""
     q.enqueue("x")
-    link = ps._node.link
+    link = ps.backend.node.link
     for number in range(100):
         link._server(Address("127.0.0.2", 10_000 + number))
     assert {address.host for address in list(link._askable(None))[:3]} == {"127.0.0.1"}
