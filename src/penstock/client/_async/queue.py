@@ -1,4 +1,4 @@
-"""The queue: every public operation, each a line or two over `core`."""
+"""The queue: producing, consuming and settling."""
 
 from __future__ import annotations
 
@@ -186,11 +186,7 @@ class AsyncQueue(AsyncQueueAdmin):
         return ops.added(reply, record, options.ttl_code, replicas)
 
     async def _may_add(self) -> bool:
-        """Look whether the node takes jobs; False = the queue has become another, to be called.
-
-        Raises:
-            NodesUnavailable: it does not.
-        """
+        """Return True if the node takes jobs, False if the queue has moved to several nodes."""
         await self._client.check_taking()
         return True
 
@@ -360,11 +356,7 @@ class AsyncQueue(AsyncQueueAdmin):
             await self._client.check_taking()
 
     async def _replicated(self, reply: Added, got: Confirmed, options: Prepared) -> int:
-        """How many replicas have what was added.
-
-        Raises:
-            NotReplicated: too few, or it is not on disk; it was taken back.
-        """
+        """Return how many replicas confirmed; if too few did, take the jobs back and raise."""
         wait = options.wait
         if wait is None:
             return got.replicas

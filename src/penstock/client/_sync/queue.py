@@ -1,5 +1,5 @@
 # From src/penstock/client/_async/queue.py by tools/unasync.py; do not edit.
-"""The queue: every public operation, each a line or two over `core`."""
+"""The queue: producing, consuming and settling."""
 
 from __future__ import annotations
 
@@ -187,11 +187,7 @@ class Queue(QueueAdmin):
         return ops.added(reply, record, options.ttl_code, replicas)
 
     def _may_add(self) -> bool:
-        """Look whether the node takes jobs; False = the queue has become another, to be called.
-
-        Raises:
-            NodesUnavailable: it does not.
-        """
+        """Return True if the node takes jobs, False if the queue has moved to several nodes."""
         self._client.check_taking()
         return True
 
@@ -357,11 +353,7 @@ class Queue(QueueAdmin):
             self._client.check_taking()
 
     def _replicated(self, reply: Added, got: Confirmed, options: Prepared) -> int:
-        """How many replicas have what was added.
-
-        Raises:
-            NotReplicated: too few, or it is not on disk; it was taken back.
-        """
+        """Return how many replicas confirmed; if too few did, take the jobs back and raise."""
         wait = options.wait
         if wait is None:
             return got.replicas
