@@ -65,6 +65,7 @@ def test_an_example_prints_what_it_says(path: Path, real_backend: Backend) -> No
     assert not any(getattr(stats.settings, field) for field in stats.settings.__slots__)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_an_example_needs_no_server(path: Path, tmp_path: Path) -> None:
     """Without PENSTOCK_URL it starts one of its own, which ends with it."""

@@ -26,9 +26,9 @@ const isRefusal = (error) => error.name === 'ReplyError'
 
 /** A script answered with a code that is not 1. */
 export class Refused extends Error {
-  constructor(script, reply) {
-    super(`${script}: code ${reply[0]} ${reply.slice(2).map(String)}`)
-    this.code = reply[0]
+  constructor(script, code, details) {
+    super(`${script}: code ${code} ${details.map(String)}`)
+    this.code = code
   }
 }
 
@@ -88,24 +88,25 @@ class Connection {
     const nonce = String((this.#nonce += 1))
     const kinds = keys.map((kind) => key(this.prefix, queue, kind === 'producer' ? `producer:${this.#producer}` : kind))
     const words = [sha1, kinds.length, ...kinds, nonce, ...args.map((arg) => (Buffer.isBuffer(arg) ? arg : String(arg)))]
-    let reply
+    let code, values
     try {
-      reply = await this.serial(async (redis) => {
+      ;[code, , ...values] = await this.serial(async (redis) => {
         const send = () => redis.callBuffer('EVALSHA', ...words)
         const answer = await send().catch(async (error) => {
           if (!error.message.includes('NOSCRIPT')) throw error
           await redis.callBuffer('SCRIPT', 'LOAD', source)
           return send()
         })
-        if (String(answer[1]) !== nonce) throw new Error('replies are mixed up')
+        const [, echoed] = answer
+        if (String(echoed) !== nonce) throw new Error('replies are mixed up')
         return answer
       })
     } catch (error) { // the outcome may be unknown: a later call must not be taken for a repeat of this one
       this.#producer = randomBytes(8).toString('hex')
       throw error
     }
-    if (reply[0] !== 1) throw new Refused(name, reply)
-    return reply.slice(2)
+    if (code !== 1) throw new Refused(name, code, values)
+    return values
   }
 }
 
@@ -166,14 +167,16 @@ export class Penstock {
     const registry = `${this.prefix}:queues`
     const epoch = randomBytes(4).toString('hex').replace(/^0{8}$/, '00000001')
     await this.#calls.command('HSET', registry, crc32(queue) + epoch, queue)
-    let reply
+    let kept
     try {
-      reply = await add(epoch)
-      if (reply[3]) await this.#calls.command('HSET', registry, crc32(queue) + reply[2], queue)
+      const reply = await add(epoch)
+      const [, , found, created] = reply
+      kept = String(found)
+      if (created) await this.#calls.command('HSET', registry, crc32(queue) + kept, queue)
+      return reply
     } finally {
-      if (String(reply?.[2]) !== epoch) await this.#calls.command('HDEL', registry, crc32(queue) + epoch)
+      if (kept !== epoch) await this.#calls.command('HDEL', registry, crc32(queue) + epoch)
     }
-    return reply
   }
 
   /** Take up to n jobs under a lease; wait at most `block` ms for the first one. null: the queue is closed and drained. */
