@@ -261,9 +261,13 @@ class QueueMachine(Consuming):
         self.clock.set(self.clock.ms)
 
         quiet = self.meta("seen")[0]
+        self.set_model_clock()
+        windows = self.raw.zcount(self.ops.keys["windows"], "-inf", self.model.now)
 
         def step() -> tuple[int, bool]:
-            return self.model.sweep(self.model.now - quiet, compacts=compacts)
+            nonlocal windows
+            closed, windows = windows, 0
+            return self.model.sweep(self.model.now - quiet, compacts=compacts, closed=closed)
 
         def model() -> int:
             total, more = 0, True

@@ -255,32 +255,32 @@ class ModelState:
         self.totals["trimmed"] += len(gone)
         return len(gone)
 
-    def sweep(self, quiet: int, *, compacts: bool = False) -> tuple[int, bool]:
+    def sweep(self, quiet: int, *, compacts: bool = False, closed: int = 0) -> tuple[int, bool]:
         """One run of the script: how many were removed, and whether to call again.
 
         Args:
             quiet: ms since something was written last.
             compacts: whether the stream of ready jobs is a sparse one.
+            closed: how many ended windows it forgets. When one goes is up to the scripts.
         """
-        windows = self._shut()
+        self._shut()
         steps = (*self.expire(SWEPT), self._trim(SWEPT))
         removed = sum(steps)
         for job in self.at("ready") if compacts and not self.paused else ():
             job.place, job.at = "scheduled", min(self.now, job.number[0])
         kept = self.ids or self.jobs or self.settings or self.paused or self.closed
-        idle = not (removed or windows or kept)
+        idle = not (removed or closed or kept)
         if self.exists and idle and quiet >= IDLE_MS:
             self._forget()
         return removed, SWEPT in steps
 
-    def _shut(self) -> bool:
+    def _shut(self) -> None:
         """Windows that have ended are forgotten."""
         over = [name for name, one in self.ids.items() if one.end and one.end <= self.now]
         for name in over:
             self.ids[name].end = 0
             if self.ids[name].owner is None:
                 del self.ids[name]
-        return bool(over)
 
     # -- settings ------------------------------------------------------------------------
 
