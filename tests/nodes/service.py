@@ -53,7 +53,7 @@ class Sentinel(EmbeddedServer):
         super().__init__(binary, tcp=True)
 
     def _command(self) -> list[str]:
-        self._port = self._fixed
+        self.port = self._fixed
         path = self.directory / "sentinel.conf"
         if not path.exists():  # after a restart it goes on with what it has written
             path.write_text("\n".join([*self._lines, f"dir {self.directory}", ""]))
