@@ -209,11 +209,11 @@ _LATER = {
         "penstock.worker",
     ),
 }
-"""Where that lies which is imported when it is asked for: most programs need neither."""
+"""Name -> its module. These are imported on first use: most programs need none of them."""
 
 
 def __getattr__(name: str) -> Any:
-    """What belongs to workers and to asyncio, which has a client of its own."""
+    """Import a name of the worker or of the asyncio client on first use."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_LATER[name]), name)

@@ -1,7 +1,7 @@
-"""What Spark looks for: a top-level module `pyspark_…` with a `DefaultSource`.
+"""The module that Spark looks for: top-level, named `pyspark_…`, with a `DefaultSource`.
 
-One such module that fails on import hides all the others, so this one never does: without pyspark
-(or with one that has no Python data sources) it is empty.
+If such a module fails on import, Spark finds none of the others either. So this one never fails:
+without pyspark (or with one that has no Python data sources) it is empty.
 """
 
 from __future__ import annotations

@@ -33,25 +33,26 @@ __all__ = ["CHUNK_BYTES", "Prepared", "Window", "chunks", "prepared", "windows"]
 logger = get_logger("penstock")
 CHUNK_BYTES = 1 << 20
 TTL_BATCH = BATCH // 2
-"""Jobs with a ttl in a chunk. The end of a ttl doubles the server's work for a job, so these chunks
-hold the server as long as others, and consumers wait no longer behind them."""
+"""Most jobs with a ttl in a chunk. A ttl doubles the server's work for a job, so these chunks are
+half as long, and block the server no longer than others."""
 AT_MOST_ONCE_TTL_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What an enqueue puts on the wire besides its bodies.
+    """The checked options of an enqueue, as they go on the wire.
 
     Attributes:
-        head, coded_head: the fields of a record before its stable id, with a body of bytes, and
-            with one that JSON or `codec` makes; with a dedup id a mark stands for it.
+        head, coded_head: the fields of a record before its stable id, for a body of bytes, and for
+            a body encoded by JSON or `codec`. A placeholder stands for the dedup id.
         delay: ms, or `@` and an absolute time.
         bound: '' or the most jobs that may wait.
         block: seconds to wait for room, None = for ever.
         ttl_code: the last four digits of the ids.
-        wait: what to wait for, or None = for nothing, whatever the queue's setting says.
+        wait: the confirmations to wait for; None = none, even if the queue has a setting.
         dedup: the dedup id, or None.
-        key: what chooses the partition, or what computes that from a body; None = the dedup id.
+        key: the key of the partition, or a function that computes it; None = the dedup id.
+        codec: the codec of the client; None = JSON.
     """
 
     head: bytes
@@ -67,14 +68,14 @@ class Prepared:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether each job has a partition of its own, and can't go to another one."""
+        """Return True if a key or dedup id fixes the partition of each job."""
         return self.key is not None or self.dedup is not None
 
     def chooser(self, body: Any) -> str:
-        """What chooses the partition of a body, where something does.
+        """Return the key or dedup id that fixes the partition of a body; one of them is set.
 
         Raises:
-            BadArgument: it can't be used.
+            BadArgument: the key or id can't be used.
         """
         if isinstance(self.key, str):
             return self.key
@@ -88,10 +89,10 @@ class Prepared:
 
         Args:
             body: the body.
-            dedup_id: its dedup id, if that was computed before.
+            dedup_id: its dedup id, if already computed.
 
         Raises:
-            BadArgument: the body can't be used, or its dedup id.
+            BadArgument: the body or its dedup id can't be used.
         """
         raw, is_coded = encode_body(body, self.codec)
         head = self.coded_head if is_coded else self.head
@@ -128,16 +129,16 @@ def prepared(
     *,
     many: bool = False,
 ) -> Prepared:
-    """Check the options of an enqueue.
+    """Check the options of an enqueue and return them in the form of the wire.
 
     Args:
         delay, at, lease, ttl, headers, max_length, block, replicas, durable, dedup_id, dedup,
-            retry, key: as they were given.
-        codec: that of the client.
+            retry, key: the arguments of the enqueue.
+        codec: the codec of the client.
         many: whether the dedup id, and the key, may be computed from each body.
 
     Raises:
-        BadArgument: which one, and why.
+        BadArgument: an option can't be used; the error names it and the reason.
     """
     if (
         delay == 0
@@ -190,10 +191,10 @@ def prepared(
 
 
 def _storable(retry: Any) -> RetryPolicy | None:
-    """A policy as a job can carry it.
+    """Return the policy if it can be stored with a job.
 
     Raises:
-        BadArgument: no policy, or one with rules for exceptions, which no other language knows.
+        BadArgument: not a policy, or one with rules for exceptions, which exist only in Python.
     """
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise BadArgument("retry", retry, "must be a RetryPolicy")
@@ -210,7 +211,7 @@ def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:
     """Yield the records of the bodies in chunks of up to 1,000 (500 with a ttl) or 1 MiB.
 
     Raises:
-        BadArgument: bodies is no iterable of bodies, or one of them can't be used.
+        BadArgument: `bodies` is not an iterable of bodies, or a body can't be used.
     """
     _check_bodies(bodies)
     head, is_plain = options.head, options.dedup is None
@@ -246,14 +247,14 @@ def _check_bodies(bodies: Any) -> None:
 
 @dataclass(slots=True)
 class Window:
-    """Bodies in a row that go out together, those of each partition in one chunk.
+    """Consecutive bodies that are sent together, those of each partition in one chunk.
 
     Attributes:
         chunks: partition -> records, in the order of the bodies.
-        places: partition -> where each of them stands among the bodies.
+        places: partition -> index of the body of each record.
         sizes: partition -> bytes of its records.
-        count: how many bodies.
-        size: bytes of their records.
+        count: number of bodies.
+        size: bytes of all records.
     """
 
     chunks: dict[int, list[bytes]] = field(default_factory=dict)
@@ -263,7 +264,7 @@ class Window:
     size: int = 0
 
     def has_room(self, partition: int, length: int) -> bool:
-        """Whether one more record for a partition goes with these."""
+        """Return True if a record of this length for the partition still fits."""
         if self.count >= WINDOW or self.size + length > WINDOW_BYTES:
             return self.count == 0
         held = self.sizes.get(partition, 0)
@@ -271,7 +272,7 @@ class Window:
         return not is_full and len(self.chunks.get(partition, ())) < BATCH
 
     def add(self, partition: int, record: bytes) -> None:
-        """One more body."""
+        """Add the record of the next body."""
         self.chunks.setdefault(partition, []).append(record)
         self.places.setdefault(partition, []).append(self.count)
         self.sizes[partition] = self.sizes.get(partition, 0) + len(record)
@@ -280,14 +281,14 @@ class Window:
 
 
 WINDOW, WINDOW_BYTES = 4 * BATCH, 4 * CHUNK_BYTES
-"""Bodies that are read ahead, so that chunks for several partitions are not too small."""
+"""Most bodies, and bytes, in a window: enough that the chunk of each partition is not small."""
 
 
 def windows(bodies: Iterable[Any], options: Prepared, count: int) -> Iterator[Window]:
-    """The bodies of a bulk whose jobs have a partition each, in windows.
+    """Yield windows of the bodies, each body under the partition that its key or dedup id fixes.
 
     Raises:
-        BadArgument: bodies is no iterable of bodies; one of them, or its key, can't be used.
+        BadArgument: `bodies` is not an iterable of bodies; or a body or its key can't be used.
     """
     _check_bodies(bodies)
     window = Window()
@@ -306,7 +307,7 @@ def windows(bodies: Iterable[Any], options: Prepared, count: int) -> Iterator[Wi
 
 @cache
 def _warn_of_lease(lease: int, ttl: int) -> None:
-    """Log once for each pair that a job whose consumer dies is not delivered again."""
+    """Warn, once for each pair, that a job is not delivered again if its consumer dies."""
     logger.warning(
         "lease=%s s is not shorter than ttl=%s s: a job whose consumer dies expires and is not"
         " delivered again. Leave lease out (then it is a tenth of the ttl, at least 1 s),"

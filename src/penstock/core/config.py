@@ -59,7 +59,7 @@ def check_sources(source: object) -> list[Any] | None:
 
 
 def check_evict(value: object) -> bool:
-    """What an enqueue does that a full server refuses.
+    """Return the option `evict` of a client if it is a bool.
 
     Raises:
         BadArgument: neither True nor False.

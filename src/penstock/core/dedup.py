@@ -1,4 +1,4 @@
-"""Dedup ids: what an enqueue says of them, and how it lies in records (protocol/dedup.md)."""
+"""Dedup ids: the options of an enqueue, and their fields in records (protocol/dedup.md)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Dedup", "DedupUntil", "OnDuplicate", "dedup_of"]
 OnDuplicate: TypeAlias = Literal[
     "refuse", "update", "debounce", "requeue", "requeue+update", "requeue+debounce"
 ]
-"""What becomes of a duplicate."""
+"""Action for a duplicate."""
 DedupUntil: TypeAlias = Literal["finished", "started", "enqueued"]
-"""Until when a job has its dedup id."""
+"""Event that ends the hold of a job on its dedup id."""
 
 MODES: dict[OnDuplicate, str] = {
     "refuse": "",
@@ -27,35 +27,36 @@ MODES: dict[OnDuplicate, str] = {
     "requeue+update": "uq",
     "requeue+debounce": "udq",
 }
-"""What becomes of a duplicate -> the letters of `claim`."""
+"""Action for a duplicate -> the letters of `claim`."""
 UNTIL: dict[DedupUntil, str] = {"finished": "", "started": "s", "enqueued": "e"}
-"""Until when an id is taken -> the field `u` of a record."""
+"""Event that frees an id -> the field `u` of a record."""
 MARK = b"\x01"
-"""Stands for the id in the head of a record that many jobs share: no escaped text has it."""
+"""Placeholder of the id in a head that many records share. Escaped text never contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dedup:
-    """A dedup id: while a job with the same id is there, another one is a duplicate.
+    """A dedup id: while a job has it, another job with the same id is a duplicate.
 
     Args:
         id: 1 to 1024 bytes of text; for `enqueue_many` also a function that computes it from a
             body.
-        window: seconds for which the id stays taken when the job has been acknowledged.
+        window: seconds for which the id stays taken after the job was acknowledged.
         until: "finished" = the job has the id until it is acknowledged, dead, expired or removed;
             "started" = until its first delivery; "enqueued" = no job has it, it is taken for the
             window from now on (a throttle).
-        on_duplicate: what becomes of a duplicate. "refuse" = nothing changes. "update" = the job
-            that is there gets the content (and the lease, if one is given), and keeps its place,
-            attempts and ttl; an active one does not. "debounce" = as "update", and its delay begins
-            anew. "requeue" = while the other is active, or the window is open, this one is added,
-            and runs when that is over and its own delay has passed; one at most. "requeue+update" =
-            as "requeue", and the one that waits so is updated. "requeue+debounce" = as
-            "requeue+update", and the delay of that one begins anew: the last change is never lost.
-            Where both the other and such a one wait, an update is for the latter.
+        on_duplicate: the action for a duplicate. "refuse" = nothing changes. "update" = the
+            existing job, unless active, gets the new content (and the lease, if one is given); it
+            keeps its place, attempts and ttl. "debounce" = as "update", and its delay starts again.
+            "requeue" = while the existing job is active, or the window is open, the new job is
+            added as its successor: it runs when that is over and its own delay has passed. There is
+            at most one successor. "requeue+update" = as "requeue", and a waiting successor is
+            updated. "requeue+debounce" = as "requeue+update", and the successor's delay starts
+            again: the last change is never lost. If the existing job and a successor both wait, the
+            successor is updated.
 
     Raises:
-        BadArgument: one of them can't be used, or they do not go together.
+        BadArgument: an argument can't be used, or two of them do not go together.
     """
 
     id: str | Callable[[Any], str]
@@ -83,30 +84,30 @@ class Dedup:
 
     @property
     def mode(self) -> str:
-        """The letters of `claim`."""
+        """Return the letters of `claim`."""
         return MODES[self.on_duplicate] + UNTIL[self.until]
 
     def id_of(self, body: Any) -> str:
         """Return the dedup id of a body.
 
         Raises:
-            BadArgument: it can't be used.
+            BadArgument: the id can't be used.
         """
         return self.id if isinstance(self.id, str) else check_label("dedup_id", self.id(body))
 
     @property
     def fields(self) -> str:
-        """The fields of a record, with the mark instead of the id."""
+        """Return the fields of a record, with the placeholder instead of the id."""
         window = "" if self.window is None else f";w={duration_ms('window', self.window)}"
         until = UNTIL[self.until]
         return f";d={MARK.decode()}{window}{';u=' + until if until else ''}"
 
 
 def with_id(head: bytes, dedup_id: str) -> bytes:
-    """Return the head of a record with the id in the place of the mark.
+    """Return the head of a record with the id instead of the placeholder.
 
     Raises:
-        BadArgument: it is too long.
+        BadArgument: the head is too long.
     """
     found = head.replace(MARK, escaped(dedup_id).encode(), 1)
     check_head(len(found))

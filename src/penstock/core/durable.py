@@ -13,7 +13,7 @@ __all__ = ["Durable", "ack_wait", "enqueue_wait"]
 MAX_WAIT_MS = 3_600_000
 WAIT_MS = 1000
 SYNC_MS = 5000
-"""A file that is synced every second needs up to that, and the time of a sync."""
+"""Default timeout for disks: `appendfsync everysec` needs a second, and the time of a sync."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class Durable:
     """Confirmations that an enqueue or an ack waits for, in the same trip.
 
     Args:
-        replicas: how many replicas must confirm; None = in an enqueue as the queue's setting says
-            (0), in an ack none.
-        fsynced: whether it must be on the server's disk, and on those of the replicas that are to
-            confirm. Only where the server tells the truth of that: Redis 8.0 or newer; or, without
-            replicas, any that runs with `appendfsync always`.
+        replicas: number of replicas that must confirm; None = the queue's setting (0) in an
+            enqueue, none in an ack.
+        fsynced: whether the write must be on the server's disk, and on the disks of these replicas.
+            It needs a server that reports this: Redis 8.0 or newer; or, without replicas, any
+            server with `appendfsync always`.
         timeout: seconds to wait, up to an hour; None = 1, with `fsynced` 5.
 
     Raises:
-        BadArgument: one of them can't be used.
+        BadArgument: an argument can't be used.
     """
 
     replicas: int | None = None
@@ -48,22 +48,22 @@ class Durable:
 
     @property
     def timeout_ms(self) -> int:
-        """Milliseconds to wait."""
+        """Return the milliseconds to wait."""
         if self.timeout is not None:
             return duration_ms("timeout", self.timeout)
         return SYNC_MS if self.fsynced else WAIT_MS
 
 
 def enqueue_wait(replicas: int | None, durable: Durable | None, *, once: bool) -> Wait | None:
-    """Return the wait of an enqueue; None = it waits for nothing, whatever the queue's setting.
+    """Return the wait of an enqueue; None = no wait, even if the queue has a setting.
 
     Args:
         replicas: the short form.
         durable: the long form.
-        once: whether the jobs are delivered at most once: no replica, they must not be known twice.
+        once: whether the jobs are delivered at most once. Those are never replicated.
 
     Raises:
-        BadArgument: one can't be used, or both were given.
+        BadArgument: an argument can't be used, or both forms were given.
     """
     chosen = _chosen(replicas, durable, short=replicas is not None)
     if once and chosen.replicas:
@@ -76,7 +76,7 @@ def enqueue_wait(replicas: int | None, durable: Durable | None, *, once: bool) -
 
 
 def ack_wait(replicas: int, durable: Durable | None) -> Wait | None:
-    """Return the wait of an ack, which never depends on the queue's setting; None = for nothing.
+    """Return the wait of an ack, which ignores the queue's setting; None = no wait.
 
     Args, raises: as `enqueue_wait`.
     """

@@ -1,4 +1,4 @@
-"""Arguments of callers, checked and turned into what goes on the wire."""
+"""Checks of arguments, and their conversion to the values on the wire."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Moment: TypeAlias = int | float | datetime
 """Seconds since 1970 as a number, or an aware datetime."""
 
 StateName: TypeAlias = Literal["ready", "scheduled", "active", "dead"]
-"""State of a job, where a call chooses jobs by it."""
+"""State of a job, as calls name it to select jobs."""
 PauseSide: TypeAlias = Literal["in", "out", "all"]
 """Side of a queue that `pause` stops."""
 RoleName: TypeAlias = Literal["producer", "consumer"]
 """Exclusive role of a queue."""
 OnUnknown: TypeAlias = Literal["raise", "next"]
-"""What an enqueue does when it is not known whether a node has the job."""
+"""Action of an enqueue when a node may or may not have the job."""
 
 T = TypeVar("T")
 JOB_CURSOR = r"0|r[0-9]{1,16}-[0-9]{10}:(\+|[0-9]{1,16}-[0-9]{10})|h(0|[1-9][0-9]{0,18})"
@@ -66,7 +66,7 @@ def _seconds(argument: str, value: Any) -> float:
 
 
 def duration_ms(argument: str, value: Any, *, zero: bool = True) -> int:
-    """A duration in whole ms, rounded up.
+    """Return a duration in whole ms, rounded up.
 
     Raises:
         BadArgument: not a duration, negative, NaN, over 100 years, or 0 where `zero` is false.
@@ -83,7 +83,7 @@ def duration_ms(argument: str, value: Any, *, zero: bool = True) -> int:
 
 
 def lease_ms(argument: str, value: Any) -> int:
-    """A lease in ms; 0 = at most once.
+    """Return a lease in ms; 0 = at most once.
 
     Raises:
         BadArgument: as `duration_ms`, or above 24 days.
@@ -95,7 +95,7 @@ def lease_ms(argument: str, value: Any) -> int:
 
 
 def moment_ms(argument: str, value: Any) -> int:
-    """A point in time in ms since 1970.
+    """Return a point in time in ms since 1970.
 
     Raises:
         BadArgument: a naive datetime, or not a finite number of seconds since 1970.
@@ -113,7 +113,7 @@ def moment_ms(argument: str, value: Any) -> int:
 
 
 def check_count(argument: str, value: Any, *, low: int = 1, high: int = 1 << 53) -> int:
-    """An integer within bounds.
+    """Return the value if it is an integer from `low` to `high`.
 
     Raises:
         BadArgument: otherwise.
@@ -129,7 +129,7 @@ def check_choice(argument: str, value: T, choices: Any) -> T:
 
     Args:
         argument: the name of the argument.
-        value: as it was given.
+        value: the value of the argument.
         choices: a `Literal`.
 
     Raises:
@@ -142,10 +142,10 @@ def check_choice(argument: str, value: T, choices: Any) -> T:
 
 
 def check_cursor(argument: str, value: Any, form: str) -> str:
-    """Where a scan goes on; `form` says what its cursors look like.
+    """Return the cursor of a scan if it matches the regular expression `form`.
 
     Raises:
-        BadArgument: not "0", nor the cursor of a page.
+        BadArgument: neither "0" nor the cursor of a page.
     """
     fits = isinstance(value, str) and re.fullmatch(form, value)
     if not isinstance(value, str) or not fits or int(re.findall("[0-9]+", value)[0]) >= 1 << 63:
@@ -154,7 +154,7 @@ def check_cursor(argument: str, value: Any, form: str) -> str:
 
 
 def check_block(value: Any) -> float | None:
-    """How long a call may wait, in seconds; 0 = not at all, None = for ever.
+    """Return the longest wait of a call in seconds; 0 = no wait, None = for ever.
 
     Raises:
         BadArgument: not a duration, negative or NaN.
@@ -165,7 +165,7 @@ def check_block(value: Any) -> float | None:
 
 
 def check_label(argument: str, value: object) -> str:
-    """What tells jobs apart, or keeps them together: a str of 1 to 1024 bytes of UTF-8.
+    """Return a key or a dedup id if it is a str of 1 to 1024 bytes of UTF-8.
 
     Raises:
         BadArgument: otherwise.
@@ -182,7 +182,7 @@ def check_label(argument: str, value: object) -> str:
 
 
 def check_text(argument: str, value: Any, *, limit: int) -> str:
-    """A str, cut to `limit` bytes of UTF-8.
+    """Return a str, cut to `limit` bytes of UTF-8.
 
     Raises:
         BadArgument: not a str.

@@ -12,7 +12,7 @@ IDLE_MS = 60_000
 SHORTEST, LONGEST = 30.0, 90.0
 """Seconds between two sweeps of one queue, drawn anew each time: clients spread by themselves."""
 FEW, MANY = 2, 16
-"""How many listed queues are swept at a time; many after a time that removed one."""
+"""Number of listed queues swept at a time; MANY after a sweep that removed one."""
 SOON = 4.0
 """Seconds until the next time, after one that removed a queue."""
 MADE = 8

@@ -1,4 +1,4 @@
-"""Views of jobs, queues and nodes, and pages of them. Reading them changes nothing."""
+"""Read-only views of jobs, queues and nodes, and pages of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 NEVER = 9_007_199_254_740
-"""A due time, in seconds, of a job that waits for another one's end (protocol/dedup.md)."""
+"""Due time, in seconds, of a job that waits for another job to end (protocol/dedup.md)."""
 SETTING_KINDS: Mapping[str, str] = {
     "lease": "lease",
     "max_length": "count",
@@ -51,9 +51,9 @@ SETTING_KINDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JobView:
-    """A job as a reader sees it. Reading leases nothing and changes nothing.
+    """A job as a reader sees it. Reading it takes no lease and changes nothing.
 
-    Times are seconds since 1970 by the server's clock; None where there is none.
+    Times are seconds since 1970 by the server's clock; None = the time does not exist.
 
     Attributes:
         id: the job's id.
@@ -61,10 +61,10 @@ class JobView:
         state: ready, scheduled, active, dead or expired (ttl ended, not swept yet).
         raw: the body's bytes.
         codec: "json", the name of another codec, or "" for bytes.
-        headers: as the producer gave them.
+        headers: the headers that the producer set.
         dedup_id: its dedup id, or None.
-        retry: its own retry policy, or None: the queue's applies.
-        now: when it was looked at.
+        retry: its own retry policy; None = the queue's applies.
+        now: when it was read.
         created: when it was enqueued.
         due: when a scheduled job may start.
         lease: its lease in seconds; 0 = at most once.
@@ -73,12 +73,12 @@ class JobView:
         died: when a dead letter died.
         delivered: time of the last delivery.
         owner: the client that took the last delivery; "" = it was never delivered.
-        deliveries: how often it was delivered.
-        nacks: how often it was reported as failed.
-        crashes: how often a lease ended without a report.
-        releases: how often it was given back at once.
+        deliveries: number of deliveries.
+        nacks: number of reported failures.
+        crashes: number of leases that ended without a report.
+        releases: number of releases without delay.
         error: last error, or the reason why it is dead.
-        stable_id: names the enqueue, as `stable_id` of the delivered job does.
+        stable_id: id of the enqueue, equal to `stable_id` of the delivered job.
     """
 
     id: str
@@ -112,10 +112,10 @@ class JobView:
 
     @property
     def body(self) -> Any:
-        """The body: bytes, or the object decoded from JSON (or by the client's codec).
+        """Return the body: bytes, or the object decoded from JSON (or by the client's codec).
 
         Raises:
-            UndecodableBody: the bytes are not what the codec says, or it is unknown; see `raw`.
+            UndecodableBody: the codec can't decode the bytes, or is unknown; see `raw`.
         """
         record = Record(self.raw)
         record.codec = self.codec
@@ -123,41 +123,41 @@ class JobView:
 
     @property
     def attempt(self) -> int:
-        """Number of the current or next try."""
+        """Return the number of the current or next attempt."""
         return 1 + self.nacks + self.crashes
 
     @property
     def redeliveries(self) -> int:
-        """Deliveries that ended otherwise than by a nack: Disque's additional deliveries.
+        """Return the number of deliveries that ended without a nack (in Disque: additional ones).
 
-        Exact until a redrive, which begins the nacks anew and not the deliveries.
+        It is exact until a redrive, which resets the nacks but not the deliveries.
         """
         ended = self.deliveries - (self.state == "active")
         return max(0, ended - self.nacks)
 
     @property
     def age(self) -> float:
-        """Seconds since it was enqueued."""
+        """Return the seconds since it was enqueued."""
         return self.now - self.created
 
     @property
     def ttl(self) -> float | None:
-        """Seconds from its creation to the end of its ttl; None = no ttl."""
+        """Return the seconds from its creation to the end of its ttl; None = no ttl."""
         return None if self.expires is None else self.expires - self.created
 
     @property
     def ttl_left(self) -> float | None:
-        """Seconds until its ttl ends; None = no ttl."""
+        """Return the seconds until its ttl ends; None = no ttl."""
         return None if self.expires is None else self.expires - self.now
 
     @property
     def idle(self) -> float | None:
-        """Seconds since its last delivery; None = never delivered."""
+        """Return the seconds since its last delivery; None = never delivered."""
         return None if self.delivered is None else self.now - self.delivered
 
     @property
     def next_in(self) -> float | None:
-        """Seconds until it is due or its lease ends; None where nothing is to come."""
+        """Return the seconds until it is due or its lease ends; None = neither."""
         at = self.lease_until if self.due is None else self.due
         return None if at is None else at - self.now
 
@@ -172,7 +172,7 @@ class Settings:
         max_attempts: nacks and crashes after which a job is dead; default 20; 0 = never.
         max_crashes: leases ended without a report after which a job is dead; default 3; 0 = never.
         max_releases: releases without delay after which a job is dead; default 1000; 0 = never.
-        replicas: replicas that must confirm an enqueue which names no number; default 0.
+        replicas: replicas that must confirm an enqueue that sets no number; default 0.
         backoff_base: seconds; default 5.
         backoff_cap: seconds; default 6 hours.
         dead_max: most dead letters kept; default 100000.
@@ -201,7 +201,7 @@ class Holder:
         owner: the name of its client.
         fence: the number of this holding of the role.
         age: seconds since it took the role.
-        left: seconds until it ends, unless a call that bears it comes before.
+        left: seconds until the lease of the role ends; each call that uses the role renews it.
     """
 
     owner: str
@@ -215,24 +215,25 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Exact counts of one moment.
+    """Figures of a queue, exact at one moment.
 
     Attributes:
-        name: the queue.
-        exists: whether it has ever been used and not been removed since.
+        name: name of the queue.
+        exists: whether it was used, and not removed since.
         epoch: the queue's epoch, 8 hex digits; None = it does not exist, or has parts
             on several nodes, each with its own.
-        ready: could be reserved now, but for a pause: waiting, due, or with an ended lease.
-        scheduled: due later.
-        active: leased, and at-most-once jobs that were delivered and not acknowledged.
+        ready: jobs that could be reserved now (ignoring a pause): waiting, due, or with an ended
+            lease.
+        scheduled: jobs due later.
+        active: leased jobs, and at-most-once jobs that were delivered and not acknowledged.
         dead: dead letters.
-        expired: ttl ended, not swept yet; in no other figure.
-        oldest: seconds for which the longest waiting job could have been reserved; None = none.
+        expired: jobs whose ttl ended, not swept yet; in no other figure.
+        oldest: seconds for which the longest waiting job could have been reserved; None = no job.
         age: seconds since the queue was made; None = it does not exist.
-        idle: seconds since it was last written to, to a second; None = it does not exist.
+        idle: seconds since the last write, to a second; None = it does not exist.
         closed: whether producers are refused for good, and consumers end when it is drained.
-        producer, consumer: holder of this exclusive role, since and until when; None = free.
-        enqueued: total of jobs added, like the following since the queue was made.
+        producer, consumer: holder of this exclusive role; None = the role is free.
+        enqueued: total of jobs added. All totals count from the creation of the queue.
         deliveries: total of deliveries.
         acked: total of jobs finished.
         nacked: total of reported failures.
@@ -242,23 +243,24 @@ class QueueStats:
         redriven: total of dead letters brought back.
         trimmed: total of dead letters dropped by age or number.
         swept: total of jobs whose ttl ended.
-        expired_active: of those, jobs that were delivered and not finished when their ttl ended:
-            it is too short for the work, or their consumers died.
+        expired_active: those of `swept` that were delivered and not finished when their ttl ended:
+            the ttl is too short for the work, or their consumers died.
         deleted: total of jobs deleted one by one.
         purged: total of jobs purged.
         promoted: total of jobs brought forward by `promote`.
         dequeued: total of jobs taken out for a lease by `dequeue`.
         withdrawn: total of jobs taken back before their delivery.
         evicted: total of jobs removed to make room.
-        dangling: total of index entries found without a job: evicted, or a damaged restore.
+        dangling: total of index entries without a job: the server evicted its key, or a restore was
+            damaged.
         settings: the settings stored on the queue.
         configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
             server's clock; None = never.
         unreachable: addresses of nodes that did not answer: their jobs are in no figure.
-        partitions: number of its partitions; None = it is an ordinary queue.
-        nodes: of a queue on several nodes, address -> its figures there.
-        differing: addresses of those nodes whose settings, pause or `closed` are not those shown
-            here, which were set last; clients that use the queue correct that within 30 s.
+        partitions: number of its partitions; None = the queue has none.
+        nodes: for a queue on several nodes, address -> its figures there.
+        differing: addresses of nodes with another settings, pause or `closed` than those shown
+            here, which were set last. Clients that use the queue correct that within 30 s.
     """
 
     name: str
@@ -307,9 +309,9 @@ class DedupStatus:
 
     Attributes:
         dedup_id: the id.
-        state: of the job that has it: ready, scheduled, active; or "window": a job with it is
-            done, and it stays taken for a time.
-        job: that job; in a window the one that runs when it ends, or None.
+        state: state of the job that has the id: ready, scheduled, active; or "window": that job
+            is done, and the id stays taken for a time.
+        job: the job that has the id; in a window the job that runs when it ends, or None.
         successor: the job that runs when `job` has ended, or None.
         window_ends: seconds since 1970 by the server's clock, None = no window is open.
     """
@@ -323,12 +325,12 @@ class DedupStatus:
 
 @dataclass(frozen=True, slots=True)
 class ScanPage:
-    """One step of a scan.
+    """The result of one step of a scan.
 
     Attributes:
-        cursor: where the next step begins; "0" = this was the last one.
-        ids: of the jobs found.
-        jobs: the same in full, or empty if only ids were asked for.
+        cursor: argument for the next step; "0" = this was the last step.
+        ids: ids of the jobs found.
+        jobs: views of the jobs found; empty if only ids were requested.
         unreachable: addresses of nodes that did not answer; this step skipped them.
     """
 
@@ -340,10 +342,10 @@ class ScanPage:
 
 @dataclass(frozen=True, slots=True)
 class QueuePage:
-    """One step of a scan over queues.
+    """The result of one step of a scan over queues.
 
     Attributes:
-        cursor: where the next step begins; "0" = this was the last one.
+        cursor: argument for the next step; "0" = this was the last step.
         queues: the queues found, with their figures.
         unreachable: addresses of nodes that did not answer; this step skipped them.
     """
@@ -358,14 +360,14 @@ class NodeView:
     """A node as this client sees it.
 
     Attributes:
-        id: 40 hex digits; the first 8 stand in the ids of its jobs.
+        id: 40 hex digits; the ids of its jobs contain the first 8.
         address: host and port, or the path of its socket.
-        priority: 1 = healthy, 10 = above three quarters of its `maxmemory`, 100 = leaving, or
-            not to be reached: no jobs are added there.
-        used_memory: bytes; None where the server does not tell.
-        max_memory: bytes; 0 = no limit; None where the server does not tell.
+        priority: 1 = healthy, 10 = above three quarters of its `maxmemory`, 100 = leaving or
+            unreachable: no jobs are added there.
+        used_memory: bytes; None = the server does not report it.
+        max_memory: bytes; 0 = no limit; None = the server does not report it.
         leaving: whether it takes no new jobs.
-        error: why it can't be reached, empty if it was.
+        error: reason why it can't be reached; empty if it was reached.
     """
 
     id: str
@@ -379,12 +381,12 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The jobs left on a node that is being drained; true when there are none.
+    """The jobs left on a node that is being drained. It is true when the node is drained.
 
     Attributes:
         waiting: jobs that are ready or scheduled.
         active: leased jobs.
-        hints: calls that it keeps for other nodes.
+        hints: calls that it stores for other nodes.
         dead: dead letters; they are never delivered.
     """
 
@@ -402,9 +404,9 @@ class Hello:
     """The client's node and the nodes that it knows.
 
     Attributes:
-        version: of the protocol.
+        version: version of the protocol.
         node: id of the node that answered, 40 hex digits.
-        nodes: every node this client knows, that one first.
+        nodes: every node this client knows, the one that answered first.
     """
 
     version: int
@@ -414,22 +416,22 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """The state of a node; figures of the server are None where it does not tell.
+    """The state of a node. Figures that the server does not report are None.
 
     Attributes:
         node: its id, 40 hex digits.
         server: product and version.
         uptime: seconds since the server was started.
-        connected_clients: of the whole server.
-        blocked_clients: clients in a blocking call, of the whole server: Redis does not tell which
-            client waits for which queue.
+        connected_clients: clients of the whole server.
+        blocked_clients: clients of the whole server in a blocking call. Redis does not report
+            which client waits for which queue.
         used_memory, max_memory: bytes.
-        maxmemory_policy: what the server does at `max_memory`; "noeviction" is the right one.
+        maxmemory_policy: the server's policy at `max_memory`; it should be "noeviction".
         aof_enabled: whether it writes an append-only file.
-        connected_replicas: how many replicas follow it.
+        connected_replicas: number of its replicas.
         registered_queues: queues that exist.
         registered_jobs: jobs in all of them, in every state.
-        waiting_jobs: of those, ready or scheduled.
+        waiting_jobs: registered jobs that are ready or scheduled.
     """
 
     node: str
@@ -450,7 +452,7 @@ class Info:
 def read_view(
     place: QueueIdentity, entry: list[Any], lease_ms: int, now: int, codec: Codec | None = None
 ) -> JobView:
-    """Parse a job as scripts describe it: number, state, score, delivered, owner, counters …"""
+    """Parse a job in a script's reply: number, state, score, delivered, owner, counters, record."""
     number, state, score, delivered, owner, counts, data = entry[:7]
     record = parse_record(data)
     once = record.lease_ms == 0
@@ -531,9 +533,9 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
 
 
 def _holder(text: str, now: int) -> Holder | None:
-    """Parse the holder of a role, as meta has it: taking, end of the lease, lease, owner.
+    """Parse the holder of a role from its field of meta: fence, end of the lease, lease, owner.
 
-    The number of a taking is its time in microseconds, or a little above the one before.
+    A fence is the time at which the role was taken, in microseconds, or just above the last one.
     """
     parts = text.split(" ", 3)
     if len(parts) < 4:
@@ -545,7 +547,7 @@ def _holder(text: str, now: int) -> Holder | None:
 
 
 def number_in(text: str) -> int | None:
-    """Parse a number of meta; anything else counts as absent, as it does for the scripts."""
+    """Parse a number of meta as the scripts do. Anything else counts as absent."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 17 else None
 
 

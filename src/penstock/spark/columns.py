@@ -257,12 +257,12 @@ class Page:
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the jobs are held by consumers."""
+        """Return True if consumers hold the jobs."""
         return self.origin.place in ("active", "once")
 
     @property
     def is_first(self) -> bool:
-        """Whether none of the jobs was delivered before, or given back."""
+        """Return True if none of the jobs was delivered before, or given back."""
         return not any(self.counters)
 
 

@@ -177,7 +177,7 @@ class SnapshotPlan:
 
     @property
     def exists(self) -> bool:
-        """Whether the queue exists."""
+        """Return True if the queue exists."""
         return bool(self._epoch) or self._shard.site.partitions is not None
 
     def parts(self) -> list[SnapshotRange]:

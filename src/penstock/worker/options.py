@@ -18,7 +18,7 @@ __all__ = ["HeartbeatKind", "WorkerOptions", "check_handlers", "refuse_coroutine
 
 
 HeartbeatKind: TypeAlias = Literal["thread", "process"]
-"""Whether a thread of the worker renews leases, or a process beside it."""
+"""Kind of the heartbeat that renews leases: a thread of the worker, or a process of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""What a worker has done, in figures: kept in memory, bounded, cheap to add to.
+"""Statistics of a worker: kept in memory, bounded, cheap to record.
 
-To record is to append a number; everything else is computed when it is read.
+Recording appends a number. Everything else is computed when it is read.
 """
 
 from __future__ import annotations

@@ -26,12 +26,12 @@ class AsyncBackend:
         federation: whether a client of one source joins the nodes that this one lists.
 
     Attributes:
-        source, terms: the same.
-        joins: `federation`.
-        root: answers the calls of the client.
+        source, terms: the arguments.
+        joins: the argument `federation`.
+        root: runs the calls of the client.
 
     Raises:
-        BadArgument: the source can't be used, or `federation` does not fit it.
+        BadArgument: the source can't be used, or needs another value of `federation`.
     """
 
     def __init__(self, source: Any, terms: ClientConfig, *, federation: bool) -> None:
@@ -52,17 +52,17 @@ class AsyncBackend:
 
     @property
     def home(self) -> AsyncNodeClient | AsyncFederation:
-        """The node, or all of them, as known now."""
+        """Return the node, or all nodes, as known now."""
         return self.root.now if isinstance(self.root, AsyncSingle) else self.root
 
     async def current(self) -> AsyncNodeClient | AsyncFederation:
-        """Return the node or all of them; read the node's list before, if the last read is old."""
+        """Return the node, or all nodes. Read the node's list first if the last read is old."""
         root = self.root
         return await root.current() if isinstance(root, AsyncSingle) else root
 
     @property
     def is_look_due(self) -> bool:
-        """Whether the node's list is to be read again."""
+        """Return True if the node's list must be read again."""
         root = self.root
         return isinstance(root, AsyncSingle) and not root.federation and monotonic() >= root.look_at
 
@@ -71,15 +71,15 @@ class AsyncBackend:
         return isinstance(self.root, AsyncSingle) and await self.root.has_others()
 
     def join(self) -> AsyncNodeClient | AsyncFederation:
-        """Become a client of several nodes, unless that is excluded; nothing is sent."""
+        """Become a client of several nodes, unless `federation` is False. Nothing is sent."""
         return self.root.join() if isinstance(self.root, AsyncSingle) else self.root
 
     @property
     def member(self) -> AsyncNodeClient:
-        """The node, of a client of one source.
+        """Return the node of a client of one source.
 
         Raises:
-            ConfigurationError: the client was made of a list of nodes.
+            ConfigurationError: the client was made from a list of nodes.
         """
         if isinstance(self.root, AsyncFederation):
             raise ConfigurationError("this call needs a client of one node alone")
@@ -87,16 +87,16 @@ class AsyncBackend:
 
     @property
     def node(self) -> AsyncNode:
-        """The connections to the node, of a client of one source."""
+        """Return the connections to the node of a client of one source."""
         return self.member.node
 
     @property
     def driver(self) -> AsyncDriver:
-        """The driver of the node, of a client of one source."""
+        """Return the driver of the node of a client of one source."""
         return self.member.driver
 
     async def queue_at(self, field: str) -> str | None:
-        """The name of the queue with this field in the registry of some node."""
+        """Return the name of the queue with this field in the registry of any node."""
         key = registry_key(self.terms.prefix)
         home = await self.current()
         if isinstance(home, AsyncFederation):

@@ -46,43 +46,43 @@ Source = str | Redis
 class AsyncPenstock:
     """Queues on one Redis, or on several.
 
-    Several nodes are a federation: each job lives on one of them, which its id names. Jobs are
-    added where it is possible, taken from everywhere, and every other call goes where its job is
+    Several nodes are a federation: each job is on one of them, and its id names the node. Jobs are
+    added to an available node and reserved from all. Every other call goes to the node of its job
     (protocol/nodes.md, Several nodes).
 
-    Opens connections of its own when they are needed: a client that is passed in only lends its
-    settings. Safe to share between tasks; a forked child opens connections anew.
+    The client opens its own connections when it needs them. From a redis-py client that is passed
+    in it takes only the settings. It may be shared between tasks. A forked child opens new
+    connections.
 
     Args:
         source: a URL (`redis://`, `rediss://`, `unix://`; `redis+sentinel://`, `rediss+sentinel://`,
             see docs/nodes.md; names and passwords percent-encoded) or a redis-py client, also one
-            made by `Sentinel.master_for`; or a list of these, one a node. The others are learned
-            from those that answer.
+            made by `Sentinel.master_for`; or a list of these, one for each node. These nodes list
+            the others.
         prefix: prefix of all keys.
-        owner: who reserves, kept with each delivery; default host and process.
+        owner: name of this consumer, stored with each delivery; default: host and process id.
         retry_for: seconds for which a call is tried again when the connection fails or the server
             is not ready (LOADING, BUSY, MISCONF), before redis-py's exception is raised; at most
             300.
-        middleware: does something around each enqueue, and around each run of a handler by a worker
-            on this client; the first is the outermost.
-        on_unknown: of a federation: what an enqueue does when a reply is lost and it is not known
-            whether the node has the job. "raise" = it raises; "next" = it goes on to the next node,
-            so the job may be there twice.
+        middleware: hooks around each enqueue, and around each run of a handler by a worker on this
+            client; the first is the outermost.
+        on_unknown: for a federation: the action of an enqueue when a reply is lost and the node may
+            or may not have the job. "raise" = it raises; "next" = it tries the next node, so the
+            job may exist twice.
         federation: whether a client of one source joins the nodes that this one lists, at its first
             call or within 30 s. False = it uses this node alone, and refuses to add jobs when the
             node is leaving.
         node_hosts: hosts of listed nodes to which this client may send its user name and
-            password: exact names, or patterns such as `*.redis.internal`. A node that was learned
-            and lies elsewhere is not used by a client that has a password or a certificate.
-        evict: what an enqueue does that a server at maxmemory refuses. True = it evicts delivered
-            lease-0 jobs of its queue, at most 3,500, and tries again; they are not delivered
-            any more, and an ack of one answers "gone". False = it raises `OutOfMemory` at once.
-
-        codec: makes bytes of bodies that are not bytes, and bodies of bytes again; None = plain
-            JSON (docs/bodies.md).
+            password: exact names, or patterns such as `*.redis.internal`. A client that has a
+            password or a certificate does not use listed nodes on other hosts.
+        evict: True = if a server at maxmemory refuses an enqueue, evict delivered lease-0 jobs of
+            the queue, at most 3,500, and try again. Evicted jobs are not delivered again, and an
+            ack of one returns "gone". False = raise `OutOfMemory` at once.
+        codec: encodes bodies that are not bytes, and decodes them; None = plain JSON
+            (docs/bodies.md).
 
     Attributes:
-        middleware: the same, as a tuple.
+        middleware: the middleware, as a tuple.
 
     Raises:
         BadArgument, ConfigurationError: the source can't be used.
@@ -128,9 +128,9 @@ class AsyncPenstock:
 
     @property
     def nodes(self) -> AsyncNodes:
-        """What is done about whole nodes: which there are, which leave.
+        """Return the calls that manage whole nodes: list them, make one leave.
 
-        A client of one source is one of several nodes from now on.
+        From now on a client of one source is a client of several nodes.
 
         Raises:
             ConfigurationError: the client was made with `federation=False`.
@@ -138,14 +138,14 @@ class AsyncPenstock:
         return AsyncNodes(self.backend.join())
 
     async def connect(self) -> AsyncPenstock:
-        """Reach the server, check it and learn its id; every call does so if need be.
+        """Connect to the server, check it and read its id. Every call does so if needed.
 
-        Of several nodes one is enough.
+        With several nodes, one that answers is enough.
 
         Raises:
-            UnsupportedServer: older than Redis 6.2.
-            ConfigurationError: two nodes have one id.
-            redis.exceptions.ConnectionError: not reached within `retry_for`.
+            UnsupportedServer: the server is older than Redis 6.2.
+            ConfigurationError: two nodes have the same id.
+            redis.exceptions.ConnectionError: the server was not reached within `retry_for`.
         """
         await self.backend.root.connect()
         return self
@@ -170,13 +170,13 @@ class AsyncPenstock:
         await self.close()
 
     def queue(self, name: str, *, partitions: int | None = None) -> AsyncQueue:
-        """The queue of this name; nothing is sent.
+        """Return the queue of this name. Nothing is sent.
 
         Args:
             name: 1 to 1024 bytes of UTF-8, without NUL.
-            partitions: of how many partitions it is made, 1 to 256; None = as this client knows of
-                it, or none (docs/nodes.md, Partitions). The number is stored with the first call,
-                and cannot be changed; calls with another one raise `QueuePartitioned`.
+            partitions: number of partitions, 1 to 256; None = the number that this client knows, or
+                none (docs/nodes.md, Partitions). The first call stores the number, and it cannot be
+                changed: calls with another number raise `QueuePartitioned`.
 
         Raises:
             BadArgument: an argument can't be used.
@@ -195,7 +195,7 @@ class AsyncPenstock:
         return found
 
     async def open(self, name: str) -> AsyncQueue:
-        """The queue of this name, with the partitions that it has on the server.
+        """Return the queue of this name, with the partitions that it has on the server.
 
         Raises:
             BadArgument: not the name of a queue.
@@ -210,11 +210,11 @@ class AsyncPenstock:
     ) -> list[AsyncJob]:
         """Take up to n jobs from several queues, the first queue first.
 
-        When a queue's key turns out to be of another type, jobs that were taken from others in this
-        call are given back.
+        If a key of one queue has another type, jobs that this call took from other queues are given
+        back.
 
         Args:
-            queues: queues or names, in order of preference; each named once.
+            queues: queues or names, in order of preference, each once.
             n, block: as in `AsyncQueue.reserve`.
 
         Returns:
@@ -222,7 +222,7 @@ class AsyncPenstock:
 
         Raises:
             QueueClosed: all of them are closed and drained.
-            QueueDamaged: a key of one of the queues is of another type.
+            QueueDamaged: a key of one of the queues has another type.
         """
         check_count("n", n)
         wait = check_block(block)
@@ -236,10 +236,10 @@ class AsyncPenstock:
         return await self.backend.root.reserve(chosen, n, wait)
 
     async def queues(self, pattern: str = "*") -> list[str]:
-        """The names of the queues that exist, sorted.
+        """Return the names of the queues that exist, sorted.
 
         Args:
-            pattern: only names like this: `*` any text, `?` any character, `[abc]` one of these.
+            pattern: only names that match: `*` any text, `?` any character, `[abc]` one of these.
         """
         if not isinstance(pattern, str):
             raise BadArgument("pattern", pattern, "a str")
@@ -254,15 +254,16 @@ class AsyncPenstock:
         max_length: int | None = None,
         max_idle: Duration | None = None,
     ) -> QueuePage:
-        """One bounded step through all queues, in no order, with their figures.
+        """Return the next page of queues with their figures, in no order, in bounded time.
 
         A queue that exists from the first step to the last is found at least once, perhaps twice.
 
         Args:
-            cursor: "0" to begin, then that of the page before, until it is "0" again.
-            n: about so many queues a step, up to 1000.
-            min_length, max_length: only queues with so many jobs that could be reserved now.
-            max_idle: only queues that were written to in the last so many seconds.
+            cursor: "0" to begin, then the cursor of the last page, until it is "0" again.
+            n: about this many queues a step, up to 1000.
+            min_length, max_length: bounds of the number of jobs that could be reserved now; only
+                queues within them.
+            max_idle: only queues that were written to in the last `max_idle` seconds.
         """
         check_count("n", n, high=BATCH)
         is_wanted = queue_filter(min_length, max_length, max_idle)
@@ -276,7 +277,7 @@ class AsyncPenstock:
         max_idle: Duration | None = None,
         n: int = 100,
     ) -> AsyncIterator[QueueStats]:
-        """Every queue with its figures, step by step; arguments as in `scan_queues`."""
+        """Yield every queue with its figures, step by step. Arguments as in `scan_queues`."""
         cursor = "0"
         while True:
             page = await self.scan_queues(
@@ -295,12 +296,12 @@ class AsyncPenstock:
         states: Iterable[StateName] | None = None,
         n: int = 100,
     ) -> AsyncIterator[JobView]:
-        """Every job of several queues, step by step; see `AsyncQueue.scan`.
+        """Yield every job of several queues, step by step; see `AsyncQueue.scan`.
 
         Args:
             queues: queues or names; None = all that exist.
-            states: only jobs in one of these: ready, scheduled, active, dead; None = all.
-            n: about so many jobs a step.
+            states: only jobs in these states: ready, scheduled, active, dead; None = all.
+            n: about this many jobs a step.
         """
         if isinstance(queues, (str, bytes)):
             raise BadArgument("queues", queues, "must be an iterable of queues or names")
@@ -311,24 +312,24 @@ class AsyncPenstock:
                 yield view
 
     async def hello(self) -> Hello:
-        """Who answers: the version of the protocol, and the nodes with their ids."""
+        """Return the version of the protocol, and the nodes with their ids."""
         return await (await self.backend.current()).hello()
 
     async def info(self) -> Info:
-        """The state of the node and how many queues and jobs it has; several are taken together.
+        """Return the state of the node and its number of queues and jobs; add up several nodes.
 
-        Asks every queue for its figures.
+        It reads the figures of every queue.
         """
         return await (await self.backend.current()).info()
 
     async def clear(self, queues: Iterable[AsyncQueue | str]) -> list[str]:
-        """Remove queues with all that is in them.
+        """Remove queues and all their contents.
 
         Args:
             queues: queues or names.
 
         Returns:
-            The names of those that were there.
+            The names of the queues that existed.
         """
         if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
             raise BadArgument("queues", queues, "must be an iterable of queues or names")
@@ -341,7 +342,7 @@ class AsyncPenstock:
         return cleared
 
     def _forget(self, name: str) -> None:
-        """A queue is no more; who makes it again may give it another number of partitions."""
+        """Forget cached state: a re-created queue may have another number of partitions."""
         self._partitions.pop(name, None)
         self._queues.pop(name, None)
 
@@ -349,13 +350,13 @@ class AsyncPenstock:
         """Remove every queue of this prefix, and nothing else.
 
         Args:
-            confirm: the prefix, as a sign that it is meant.
+            confirm: the prefix, as a confirmation.
 
         Returns:
-            The names of the queues that were there.
+            The names of the queues that existed.
 
         Raises:
-            BadArgument: it is not the prefix; nothing was removed.
+            BadArgument: `confirm` is not the prefix; nothing was removed.
         """
         if confirm != self.prefix:
             raise BadArgument(
@@ -366,12 +367,12 @@ class AsyncPenstock:
         return await self.clear(await self.queues())
 
     async def sweep(self) -> int:
-        """Sweep every queue; see `AsyncQueue.sweep`. Returns how many jobs were removed."""
+        """Sweep every queue and return the number of jobs removed; see `AsyncQueue.sweep`."""
         return sum([await (await self.open(name)).sweep() for name in await self.queues()])
 
 
 def check_owner(owner: object) -> str:
-    """Who reserves: the given text, or host and process.
+    """Return the name of a consumer: the given text, or host and process id.
 
     Raises:
         BadArgument: empty, over 200 bytes, or with control characters.
@@ -391,8 +392,8 @@ def twin_of(
 
     Args:
         client: the client.
-        owner: name of the consumer; None = as here.
-        federation: whether it joins other nodes; None = as here.
+        owner: name of the consumer; None = that of `client`.
+        federation: whether it joins other nodes; None = as `client`.
     """
     backend, terms = client.backend, client.backend.terms
     twin = AsyncPenstock(

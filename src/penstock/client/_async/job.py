@@ -1,4 +1,4 @@
-"""A delivered job and what its holder can do with it."""
+"""A delivered job, and the calls of its holder."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 class AsyncJob(Delivery):
     """A job that this consumer holds until its lease ends.
 
-    As a context manager it settles itself: leaving the block acknowledges the job (one that came
-    from `consume`: together with its next reserve); an `Exception` reports a failed attempt with
-    its text, is logged, and does not travel further; anything else (`KeyboardInterrupt`,
-    cancellation) gives the job back without a failure and travels on. A job that was settled inside
-    the block is left alone.
+    As a context manager it settles itself. The end of the block acknowledges the job (one from
+    `consume`: together with the next reserve). An `Exception` reports a failed attempt with its
+    text; it is logged and not raised further. Any other exception (`KeyboardInterrupt`,
+    cancellation) gives the job back without a failure, and is raised further. If the job was
+    settled inside the block, nothing is sent.
     """
 
     __slots__ = ()
 
     @property
     def queue(self) -> AsyncQueue:
-        """The queue it came from."""
+        """Return the queue of the job."""
         queue: AsyncQueue = self.batch.queue
         return queue
 
@@ -47,23 +47,23 @@ class AsyncJob(Delivery):
         replicas: int = 0,
         durable: Durable | None = None,
     ) -> bool:
-        """Finish the job: it is done and forgotten.
+        """Finish the job: it is done and removed.
 
         Args:
-            dedup_window: seconds for which its dedup id stays taken from now on, instead of what
-                its producer said; 0 = it is free.
+            dedup_window: seconds for which its dedup id stays taken from now on, instead of the
+                window that the producer chose; 0 = it is free.
             replicas: the short form of `durable=Durable(replicas=...)`.
-            durable: replicas and disks that must confirm it.
+            durable: replicas and disks that must confirm the ack.
 
         Returns:
             True; False if it is gone already: expired, deleted, or finished by id.
 
         Raises:
-            StaleReceipt: the lease ended and a later delivery holds the job (its receipt is looked
-                up, if it can be), or this delivery was settled before.
-            AckNotReplicated: too few replicas confirmed in time, or the disk did not; the job is
-                acknowledged all the same, if its one outcome says so.
-            CannotSync: the server can't tell what is on disk; nothing was done.
+            StaleReceipt: the lease ended and a later delivery holds the job (the error has its
+                receipt, if it could be read), or this delivery was settled before.
+            AckNotReplicated: too few replicas confirmed in time, or the disk did not. The job is
+                acknowledged all the same if the outcome in the error is done.
+            CannotSync: the server can't report which writes are on disk; nothing was done.
         """
         if dedup_window is None and durable is None and type(replicas) is int and replicas == 0:
             outcome = await self.batch.queue._ack_one(self)
@@ -81,12 +81,12 @@ class AsyncJob(Delivery):
         return await self._settle("ack", outcomes[0])
 
     async def nack(self, *, delay: Duration | None = None, error: str = "") -> bool:
-        """Report a failed attempt: it is tried again later, or dead when its attempts are used up.
+        """Report a failed attempt. The job is tried again later, or is dead after the last attempt.
 
         Args:
-            delay: seconds until the next try; None = by the job's policy, or the queue's
-                (exponential backoff with full jitter); 0 = at once, before younger jobs.
-            error: what went wrong; kept with the job, at most 1024 bytes.
+            delay: seconds until the next attempt; None = the backoff of the job's policy, or the
+                queue's (exponential, with full jitter); 0 = at once, before younger jobs.
+            error: text of the failure; stored with the job, cut to 1024 bytes.
 
         Returns, raises: as `ack`.
         """
@@ -95,7 +95,7 @@ class AsyncJob(Delivery):
         )
 
     async def release(self, *, delay: Duration = 0) -> bool:
-        """Give the job back without a failure; no attempt is charged.
+        """Give the job back without counting a failure.
 
         Args:
             delay: seconds until it may be delivered again; 0 = at once, before younger jobs.
@@ -105,24 +105,24 @@ class AsyncJob(Delivery):
         return await self._settle("release", (await self.queue.release([self], delay=delay))[0])
 
     async def bury(self, reason: str = "") -> bool:
-        """Give the job up: it becomes a dead letter.
+        """Turn the job into a dead letter.
 
         Args:
-            reason: kept with the job, at most 1024 bytes.
+            reason: stored with the job, cut to 1024 bytes.
 
         Returns, raises: as `ack`.
         """
         return await self._settle("bury", (await self.queue.bury([self], reason))[0])
 
     async def extend(self, lease: Duration | None = None, *, late: bool = False) -> float:
-        """Renew the lease, from now.
+        """Renew the lease from now on.
 
         Args:
-            lease: seconds; None = the job's own lease. The end of the job's ttl bounds it.
-            late: also when more than half of the job's ttl has passed.
+            lease: seconds; None = the job's own lease. It ends at the latest with the job's ttl.
+            late: also extend when more than half of the job's ttl has passed.
 
         Returns:
-            Seconds gained: from now on, for which the lease holds.
+            Seconds from now until the lease ends.
 
         Raises:
             StaleReceipt: a later delivery holds the job.
@@ -136,7 +136,7 @@ class AsyncJob(Delivery):
         return result
 
     async def _fail(self, error: Exception) -> None:
-        """Report what ended the block of this job, and log it."""
+        """Report the exception that ended the `with` block, and log it."""
         text = f"{type(error).__name__}: {error}"
         if self.at_most_once:
             log_failure(self, text, error, ending=ONCE)
@@ -152,7 +152,7 @@ class AsyncJob(Delivery):
         return outcome is not Outcome.GONE
 
     async def _refused(self, operation: str, outcome: Outcome) -> PenstockError:
-        """The error for a call that changed nothing; who holds the job now is looked up for it."""
+        """Return the error of a call that changed nothing; read the current receipt for it."""
         if outcome is Outcome.STALE:
             current = await self.queue._receipt_of(self)
             return StaleReceipt(self.id, operation, self.receipt, current)
@@ -187,7 +187,7 @@ class AsyncJob(Delivery):
 
 
 def lost(operation: str, job_id: str, outcome: Outcome) -> PenstockError:
-    """The error for a delivery that could not be settled or extended, and is not stale."""
+    """Return the error for a delivery that could not be settled or extended, and is not stale."""
     if outcome is Outcome.GONE:
         return JobGone(f"{operation} of {job_id}: the job finished, expired or was deleted")
     if outcome is Outcome.TOO_LATE:

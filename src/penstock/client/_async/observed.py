@@ -21,7 +21,7 @@ class AsyncObservedQueue(AsyncQueue):
     async def enqueue(
         self, body: Any, *, headers: Mapping[str, str] | None = None, **options: Any
     ) -> Enqueued:
-        """As `AsyncQueue.enqueue`, inside the hooks."""
+        """Run `AsyncQueue.enqueue` inside the hooks."""
         event = enqueue_event(self.name, 1, headers)
         with enqueuing(self._client.terms.middleware, event):
             result = await super().enqueue(body, headers=event.headers or None, **options)
@@ -35,7 +35,7 @@ class AsyncObservedQueue(AsyncQueue):
         headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> BulkEnqueued:
-        """As `AsyncQueue.enqueue_many`, inside the hooks: once, however many chunks are sent."""
+        """Run `AsyncQueue.enqueue_many` inside the hooks: they run once, not once a chunk."""
         event = enqueue_event(self.name, None, headers)
         with enqueuing(self._client.terms.middleware, event):
             results = await super().enqueue_many(bodies, headers=event.headers or None, **options)

@@ -1,5 +1,5 @@
 # From src/penstock/client/_async/admin.py by tools/unasync.py; do not edit.
-"""What people and tools do with a queue: look at jobs, move and remove them, change settings."""
+"""Administration of a queue: look at jobs, move and remove them, change settings."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from penstock.client._sync.sharded.node_client import NodeClient
 
 Named = Delivery | str
-"""A job is named by its delivery, which proves who holds it, or by its id alone."""
+"""A job, named by its delivery, which holds the receipt, or by its id alone."""
 logger = get_logger("penstock")
 
 
 class QueueAdmin:
-    """The half of a queue that neither produces nor consumes.
+    """The methods of a queue that neither produce nor consume.
 
     Args:
-        client: whose connections it uses.
+        client: provides the connections.
         name: any non-empty text.
-        number: which of its partitions; None = it has none.
+        number: number of the partition; None = the queue has no partitions.
     """
 
     partitions: int | None = None
-    """How many partitions it has; None = it is an ordinary queue."""
+    """Number of partitions; None = the queue has none."""
 
     def __init__(self, client: NodeClient, name: str, number: int | None = None) -> None:
         self._client = client
@@ -67,14 +67,14 @@ class QueueAdmin:
     # -- moving ----------------------------------------------------------------------------
 
     def redrive(self, jobs: Iterable[Named] | None = None, *, limit: int | None = None) -> int:
-        """Bring dead letters back to where their age puts them; their attempts start anew.
+        """Bring dead letters back, to the place of their creation time. Attempts start at 0 again.
 
         Args:
-            jobs: these dead letters; None = the oldest.
-            limit: at most so many of the oldest; None = all there are.
+            jobs: the dead letters; None = the oldest ones.
+            limit: most dead letters to bring back if `jobs` is None; None = all.
 
         Returns:
-            How many were brought back. A job whose ttl has ended stays dead.
+            Number of jobs brought back. A job whose ttl has ended stays dead.
         """
         left = check_count("limit", limit) if limit is not None else 1 << 53
         self._client.connect()
@@ -90,59 +90,59 @@ class QueueAdmin:
         return total
 
     def promote(self, jobs: Iterable[Named]) -> Settled:
-        """Bring jobs forward: they may be delivered at once, at the place of their creation.
+        """Make jobs ready at once, at the place of their creation time.
 
-        A delayed job or one that backs off waits no longer; the delivery of an active one ends, and
-        its holder's receipt is void. While the queue is paused it waits for the end of the pause.
+        A delayed job, or one in backoff, no longer waits. The delivery of an active job ends, and
+        its holder's receipt is void. While the queue is paused, jobs wait for the end of the pause.
 
         Args:
             jobs: deliveries, or ids.
 
         Returns:
-            An outcome for each, in order: done, gone, expired, or refused (ready: it stands at that
-            place; dead: see `redrive`; delivered at most once).
+            An outcome for each, in order: done, gone, expired, or refused (already ready; dead, see
+            `redrive`; or delivered at most once).
         """
         return self._each(jobs, self.ops.promote, resent_code=Code.REFUSED)
 
     def dequeue(self, jobs: Iterable[Named]) -> Settled:
-        """Take jobs out of the queue: they come back after their lease.
+        """Take jobs out of the queue for the length of their lease; then they come back.
 
         Args:
             jobs: deliveries, or ids, of jobs that could be reserved now.
 
         Returns:
             An outcome for each, in order: done, gone, expired, or refused (not due,
-            leased, dead, or at most once: it has no lease to come back after).
+            leased, dead, or delivered at most once, which has no lease).
         """
         return self._each(jobs, self.ops.dequeue, resent_code=Code.REFUSED)
 
     # -- removing --------------------------------------------------------------------------
 
     def delete(self, jobs: Iterable[Named], *, if_undelivered: bool = False) -> Settled:
-        """Remove jobs in any state; a delivery of theirs ends.
+        """Remove jobs in any state. Deliveries of these jobs end.
 
         Args:
             jobs: deliveries, or ids.
             if_undelivered: remove only jobs that were never delivered.
 
         Returns:
-            An outcome for each, in order: done, gone, or with `if_undelivered` refused (it was
-            delivered, or is dead).
+            An outcome for each, in order: done, gone, or with `if_undelivered` refused (delivered
+            before, or dead).
         """
         build = self.ops.withdraw if if_undelivered else self.ops.delete
         return self._each(jobs, build, resent_code=Code.GONE)
 
     def purge(self, *states: StateName) -> int:
-        """Remove the jobs that exist now, in bounded steps; jobs that are added meanwhile stay.
+        """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.
 
-        Where ready ones are among them, Spark's staged writes of before are forgotten: a repeat of
-        one adds its jobs again. `clear` does the same.
+        A purge of ready jobs also forgets earlier staged writes of Spark: if one is repeated, its
+        jobs are added again. So does `clear`.
 
         Args:
-            states: of ready, scheduled, active, dead; none given = ready and scheduled.
+            states: ready, scheduled, active or dead; none given = ready and scheduled.
 
         Returns:
-            How many were removed. A crash midway leaves the rest as it was.
+            Number of jobs removed. A crash midway leaves the rest as it was.
         """
         chosen = {check_choice("states", state, StateName) for state in states}
         self._client.connect()
@@ -158,7 +158,7 @@ class QueueAdmin:
         return total
 
     def _purge_pass(self, part: str, fence: bytes | str) -> tuple[bytes | str, int, int]:
-        """Go over a part once; the fence, how many were removed, and in how many steps."""
+        """Go over a part once; return the fence, the jobs removed, and the number of steps."""
         skip, removed, steps, more = 0, 0, 0, 1
         while more:
             reply = self._node.run(self.ops.purge(part, fence, skip))
@@ -174,14 +174,14 @@ class QueueAdmin:
         once a minute.
 
         Args:
-            evict: make room on a full server: remove also up to so many jobs, at most 1000, that
+            evict: make room on a full server: also remove up to this many jobs, at most 1000, that
                 are never delivered again. Delivered jobs with lease 0 are removed first, nearest
                 end of ttl first; then dead letters, the oldest first. `stats().evicted` counts
                 them.
             dead: whether dead letters may be evicted, too.
 
         Returns:
-            How many jobs were removed.
+            Number of jobs removed.
         """
         check_count("evict", evict, low=0, high=BATCH)
         self._client.connect()
@@ -192,15 +192,15 @@ class QueueAdmin:
         return removed + evicted.once + evicted.dead
 
     def clear(self) -> int:
-        """Remove the queue with all that is in it: jobs in every state, settings, a pause.
+        """Remove the queue and all its contents: jobs in every state, settings, a pause.
 
         Returns:
-            How many jobs went with it.
+            Number of jobs removed.
         """
         return self._clear()[1]
 
     def _clear(self) -> tuple[bool, int]:
-        """Remove the queue; whether it was there, and how many jobs went with it."""
+        """Remove the queue; return whether it existed, and the number of jobs removed."""
         self._client.connect()
         reply = self._node.run(self.ops.clear())
         if reply.epoch:
@@ -210,9 +210,9 @@ class QueueAdmin:
     # -- looking ---------------------------------------------------------------------------
 
     def stats(self) -> QueueStats:
-        """Count the jobs, exactly, in time that does not grow with their number.
+        """Return exact counts, in time that does not grow with the number of jobs.
 
-        Like `peek` it gives back the memory of up to 100 jobs whose ttl has ended.
+        Like `peek`, it removes up to 100 jobs whose ttl has ended.
         """
         self._client.connect()
         return self._node.run(self.ops.stats())
@@ -220,17 +220,17 @@ class QueueAdmin:
     def peek(
         self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
     ) -> list[JobView]:
-        """Look at jobs without taking them: of ready in the order in which `reserve` would.
+        """Return jobs without taking them. Ready jobs come in the order of `reserve`.
 
-        Expired jobs that are in the way are removed, about a thousand a call; the call is repeated
-        until none is.
+        Expired jobs in the way are removed, about a thousand a call. The call is repeated until
+        there are none.
 
         Args:
-            n: at most so many, up to 1000; about 1 MiB of bodies is answered.
+            n: most jobs to return, up to 1000; about 1 MiB of bodies is returned.
             state: ready, scheduled (by due time), active (by end of lease) or dead (by death).
-            start: how many to pass over, up to 1000; negative = where to begin, counted from the
-                end: -3 is the last but two. Beyond either end there is nothing.
-            newest: from the end backwards.
+            start: number of jobs to skip, up to 1000; negative = the first job, counted from the
+                end: -3 is the last but two. Beyond either end there are no jobs.
+            newest: go backwards from the end.
         """
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
@@ -242,10 +242,10 @@ class QueueAdmin:
         return [view for view in views if view]
 
     def show(self, job: Named) -> JobView | None:
-        """Everything about one job, or None if it is gone.
+        """Return all data of one job, or None if it is gone.
 
         Raises:
-            BadJobId: malformed, or of another queue, node or epoch.
+            BadJobId: the id is malformed, or of another queue, node or epoch.
         """
         self._client.connect()
         names = self._listed("job", [job])
@@ -253,7 +253,7 @@ class QueueAdmin:
         return view
 
     def status(self, dedup_id: str) -> DedupStatus | None:
-        """Who has a dedup id: the job and its state, the one that waits for its end, the window.
+        """Return the job that has a dedup id, its successor if one waits, and the open window.
 
         Returns:
             None if the id is free: the next enqueue with it adds a job.
@@ -270,19 +270,19 @@ class QueueAdmin:
         states: Iterable[StateName] | None = None,
         full: bool = True,
     ) -> ScanPage:
-        """One bounded step through all jobs, in no order.
+        """Return the next page of jobs, in no order. The work of a step is bounded.
 
-        A job that is there from the first step to the last is found at least once, perhaps twice;
-        one that comes or goes meanwhile may be missed (protocol/maintenance.md, Scanning).
+        A job that exists from the first step to the last is found at least once, perhaps twice. One
+        that is added or removed meanwhile may be missed (protocol/maintenance.md, Scanning).
 
         Args:
-            cursor: "0" to begin, then that of the page before, until it is "0" again.
-            n: about so many jobs a step, up to 1000; a step may find none and not be the last.
-            states: only jobs in one of these: ready, scheduled, active, dead; None = all.
-            full: False = ids alone, no bodies are sent.
+            cursor: "0" to begin, then the cursor of the last page, until it is "0" again.
+            n: about this many jobs a step, up to 1000. A step without jobs may not be the last.
+            states: only jobs in these states: ready, scheduled, active, dead; None = all.
+            full: False = return only ids; no bodies are sent.
 
         Raises:
-            BadArgument: not a cursor, count or state; nothing was asked.
+            BadArgument: not a cursor, count or state; nothing was sent.
         """
         check_count("n", n, high=BATCH)
         call = self.ops.scan(
@@ -294,11 +294,11 @@ class QueueAdmin:
     def scan_iter(
         self, *, states: Iterable[StateName] | None = None, n: int = 100
     ) -> Iterator[JobView]:
-        """Every job, step by step; what `scan` says of changes meanwhile holds.
+        """Yield every job, step by step. Changes meanwhile have the same effect as in `scan`.
 
         Args:
             states: as in `scan`.
-            n: about so many jobs a step.
+            n: about this many jobs a step.
         """
         if states is not None:
             states = check_states("states", states)
@@ -326,11 +326,11 @@ class QueueAdmin:
         dead_max: int | None = KEEP,
         dead_age: Duration | None = KEEP,
     ) -> Settings:
-        """Store settings on the queue, for all its clients; what is not named stays as it is.
+        """Store settings on the queue, for all its clients. Settings not given stay as they are.
 
         Args:
             lease, max_length, max_attempts, max_crashes, max_releases, replicas, backoff_base,
-                backoff_cap, dead_max, dead_age: as in `Settings`; None = the default again.
+                backoff_cap, dead_max, dead_age: as in `Settings`; None = back to the default.
 
         Returns:
             All settings as they are now.
@@ -355,16 +355,16 @@ class QueueAdmin:
         return self.ops.settings(reply)
 
     def _stored(self) -> list[bytes | None]:
-        """The settings as they are stored, with the time at which they were."""
+        """Return the settings as stored, with the time of their last change."""
         found: list[bytes | None] = self._node.command("HMGET", self.ops.keys["meta"], *STORED)
         return found
 
     def pause(self, side: PauseSide = "all") -> None:
-        """Stop a side of the queue; it survives a restart, and a paused empty queue stays.
+        """Stop a side of the queue. The pause survives a restart; a paused empty queue is kept.
 
         Args:
             side: "in" = producers are refused, and retries, due jobs and ended leases wait; "out" =
-                nothing is delivered; "all" = both. It replaces what was paused before.
+                nothing is delivered; "all" = both. It replaces an earlier pause.
         """
         self._configured(["paused", check_choice("side", side, PauseSide)])
 
@@ -373,12 +373,12 @@ class QueueAdmin:
         self._configured(["paused", ""])
 
     def close(self) -> None:
-        """Take no more jobs: producers are refused from now on, consumers finish what is there.
+        """Refuse producers from now on. Consumers finish the jobs that the queue has.
 
-        Calls that wait for room end at once. When no job is left to deliver, every consumer
-        ends: `reserve` raises `QueueClosed`, `consume` ends. What was accepted goes
-        its way: delays, retries, leases, dead letters brought back. It survives a restart, and a
-        closed empty queue stays, until `reopen` or `clear`.
+        Calls that wait for room end at once. When no job is left to deliver, `reserve` raises
+        `QueueClosed` and `consume` ends. Accepted jobs are processed as before, with delays,
+        retries, leases and redrives. The closure survives a restart, and a closed empty queue is
+        kept, until `reopen` or `clear`.
         """
         self._configured(["closed", "1"])
 
@@ -397,7 +397,7 @@ class QueueAdmin:
         return names
 
     def _checked(self, argument: str, jobs: Any) -> list[Any]:
-        """The jobs as a list; every id is looked at before the first of several calls is sent."""
+        """Return the jobs as a list. For several calls, check every id before the first one."""
         names = self._listed(argument, jobs)
         if len(names) > BATCH:
             for name in names:
@@ -412,7 +412,7 @@ class QueueAdmin:
         resent_code: int = Code.ENDED,
         wait: Wait | None = None,
     ) -> Settled:
-        """Run a script about jobs, in chunks, and wait for confirmations until a chunk has none.
+        """Run a script on jobs, in chunks; wait for confirmations until a chunk lacks them.
 
         Raises:
             AckNotReplicated: a chunk was not confirmed; all chunks have run.
@@ -449,7 +449,7 @@ class QueueAdmin:
         return whole
 
     def _receipt_of(self, job: Delivery) -> str | None:
-        """The receipt that holds a job now; None = none, or not known."""
+        """Return the receipt that holds a job now; None = none, or unknown."""
         try:
             [found] = self._node.run(self.ops.showing([job])).jobs
             return (found[-1].decode() or None) if found else None

@@ -27,12 +27,12 @@ class Backend:
         federation: whether a client of one source joins the nodes that this one lists.
 
     Attributes:
-        source, terms: the same.
-        joins: `federation`.
-        root: answers the calls of the client.
+        source, terms: the arguments.
+        joins: the argument `federation`.
+        root: runs the calls of the client.
 
     Raises:
-        BadArgument: the source can't be used, or `federation` does not fit it.
+        BadArgument: the source can't be used, or needs another value of `federation`.
     """
 
     def __init__(self, source: Any, terms: ClientConfig, *, federation: bool) -> None:
@@ -53,17 +53,17 @@ class Backend:
 
     @property
     def home(self) -> NodeClient | Federation:
-        """The node, or all of them, as known now."""
+        """Return the node, or all nodes, as known now."""
         return self.root.now if isinstance(self.root, Single) else self.root
 
     def current(self) -> NodeClient | Federation:
-        """Return the node or all of them; read the node's list before, if the last read is old."""
+        """Return the node, or all nodes. Read the node's list first if the last read is old."""
         root = self.root
         return root.current() if isinstance(root, Single) else root
 
     @property
     def is_look_due(self) -> bool:
-        """Whether the node's list is to be read again."""
+        """Return True if the node's list must be read again."""
         root = self.root
         return isinstance(root, Single) and not root.federation and monotonic() >= root.look_at
 
@@ -72,15 +72,15 @@ class Backend:
         return isinstance(self.root, Single) and self.root.has_others()
 
     def join(self) -> NodeClient | Federation:
-        """Become a client of several nodes, unless that is excluded; nothing is sent."""
+        """Become a client of several nodes, unless `federation` is False. Nothing is sent."""
         return self.root.join() if isinstance(self.root, Single) else self.root
 
     @property
     def member(self) -> NodeClient:
-        """The node, of a client of one source.
+        """Return the node of a client of one source.
 
         Raises:
-            ConfigurationError: the client was made of a list of nodes.
+            ConfigurationError: the client was made from a list of nodes.
         """
         if isinstance(self.root, Federation):
             raise ConfigurationError("this call needs a client of one node alone")
@@ -88,16 +88,16 @@ class Backend:
 
     @property
     def node(self) -> Node:
-        """The connections to the node, of a client of one source."""
+        """Return the connections to the node of a client of one source."""
         return self.member.node
 
     @property
     def driver(self) -> Driver:
-        """The driver of the node, of a client of one source."""
+        """Return the driver of the node of a client of one source."""
         return self.member.driver
 
     def queue_at(self, field: str) -> str | None:
-        """The name of the queue with this field in the registry of some node."""
+        """Return the name of the queue with this field in the registry of any node."""
         key = registry_key(self.terms.prefix)
         home = self.current()
         if isinstance(home, Federation):

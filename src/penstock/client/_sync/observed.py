@@ -22,7 +22,7 @@ class ObservedQueue(Queue):
     def enqueue(
         self, body: Any, *, headers: Mapping[str, str] | None = None, **options: Any
     ) -> Enqueued:
-        """As `Queue.enqueue`, inside the hooks."""
+        """Run `Queue.enqueue` inside the hooks."""
         event = enqueue_event(self.name, 1, headers)
         with enqueuing(self._client.terms.middleware, event):
             result = super().enqueue(body, headers=event.headers or None, **options)
@@ -36,7 +36,7 @@ class ObservedQueue(Queue):
         headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> BulkEnqueued:
-        """As `Queue.enqueue_many`, inside the hooks: once, however many chunks are sent."""
+        """Run `Queue.enqueue_many` inside the hooks: they run once, not once a chunk."""
         event = enqueue_event(self.name, None, headers)
         with enqueuing(self._client.terms.middleware, event):
             results = super().enqueue_many(bodies, headers=event.headers or None, **options)

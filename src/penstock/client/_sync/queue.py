@@ -55,18 +55,18 @@ from penstock.wire.replies import Claim
 logger = get_logger("penstock")
 
 EVICTED = (100, 200, 400, 800, 1000, 1000)
-"""Most lease-0 jobs that an enqueue evicts from a full server, each time that it is refused."""
+"""Limits of lease-0 jobs to evict from a full server, one for each refusal of an enqueue."""
 LISTED = 16
-"""How many listed queues it sweeps where none is left."""
+"""Number of listed queues to sweep when there is no job left to evict."""
 
 
 class Queue(QueueAdmin):
-    """One queue. Made by `Penstock.queue`; it exists on the server from its first use.
+    """A queue, made by `Penstock.queue`. It exists on the server from its first use.
 
     Args:
-        client: whose connections it uses.
+        client: provides the connections.
         name: any non-empty text.
-        number: which of its partitions; None = it has none.
+        number: number of the partition; None = the queue has no partitions.
     """
 
     def __repr__(self) -> str:
@@ -101,41 +101,41 @@ class Queue(QueueAdmin):
         Args:
             body: bytes pass untouched; anything else must be expressible in JSON, or by the
                 client's codec (docs/bodies.md). Keys are str; tuples come back as lists.
-            delay: seconds from now before which it is not delivered.
+            delay: seconds until the job may be delivered.
             at: seconds since 1970 or an aware datetime, instead of a delay; the past = now.
-            lease: seconds, up to 24 days; None = the queue's (30), with a ttl at most a tenth of
-                that, but 1 s; 0 = deliver at most once. One that is not shorter than the ttl is
-                logged as a warning: if its consumer dies, such a job is not delivered again.
-            ttl: seconds after which it is not delivered any more; None = never (lease 0: a day).
+            lease: seconds, up to 24 days; None = the queue's (30), but with a ttl at most a tenth
+                of the ttl, and at least 1 s; 0 = deliver at most once. A lease as long as the ttl
+                is logged as a warning: if its consumer dies, the job is not delivered again.
+            ttl: seconds after which it is no longer delivered; None = no limit (lease 0: a day).
             headers: names and values carried with the job.
-            max_length: refuse if more jobs than this would wait; beside the queue's own bound.
+            max_length: refuse if more jobs than this would wait. The queue's own bound also holds.
             block: seconds to wait for room in a full queue; 0 = refuse at once, None = for ever.
             replicas: the short form of `durable=Durable(replicas=...)`.
             durable: replicas and disks that must confirm the job before the call returns; None =
-                as many replicas as the queue's setting says (0), for at most a second, and none for
-                a job delivered at most once.
+                the number of replicas in the queue's settings (0), with a timeout of a second; no
+                replicas for a job delivered at most once.
             dedup_id: the short form of `dedup=Dedup(id)`.
-            dedup: while a job with the same id is there, this one is a duplicate; `Dedup` says for
-                how long, and what becomes of it.
-            retry: the job's own policy, kept with it and applied by every client; what it leaves
-                open is the queue's. An update keeps the one that is there if this is None.
-            key: jobs of one key lie in one partition, which keeps their order (docs/nodes.md,
-                Partitions); None = in that of the dedup id, or in any. Of no use, and no harm,
-                where there are no partitions.
+            dedup: while a job with the same id exists, this one is a duplicate. `Dedup` sets for
+                how long, and how a duplicate is handled.
+            retry: the job's own policy, stored with it and applied by every client. The queue's
+                settings fill in the fields left out. None = an update keeps the stored policy.
+            key: jobs with one key go to one partition, which keeps their order (docs/nodes.md,
+                Partitions); None = the partition of the dedup id, or any. Ignored by a queue
+                without partitions.
 
         Returns:
-            The job's id and state, how many replicas confirmed; for a duplicate those of the job
-            that is there, and what was done (`action`).
+            The job's id and state, and how many replicas confirmed. For a duplicate: those of the
+            existing job, and how the duplicate was handled (`action`).
 
         Raises:
             BadArgument: an argument can't be used.
             QueueFull, QueueClosed, QueuePaused, QueueInUse, RoleLost: the job was not added.
             OutOfMemory: the server is at maxmemory; the job was not added. Unless the client has
                 `evict=False`, delivered lease-0 jobs of this queue were evicted before.
-            NotReplicated: too few replicas confirmed in time, or the disk did not; the job was
-                taken back, unless a consumer had got it already. Too few replicas are connected:
-                refused at once, and nothing was added.
-            CannotSync: the server can't tell what is on disk; the job was not added.
+            NotReplicated: too few replicas confirmed in time, or the disk did not. The job was
+                taken back, unless a consumer already had it. If too few replicas are connected,
+                the call is refused at once and nothing is added.
+            CannotSync: the server can't report which writes are on disk; the job was not added.
         """
         options = prepared(
             delay,
@@ -215,24 +215,24 @@ class Queue(QueueAdmin):
     ) -> BulkEnqueued:
         """Add many jobs in chunks of up to 1,000 (500 with a ttl) or 1 MiB.
 
-        A chunk is one trip, and all or nothing.
+        A chunk is one round trip. Either all of its jobs are added, or none.
 
         Args:
             bodies: any iterable, also a generator; read as the chunks go out.
             delay, at, lease, ttl, headers, max_length, block, replicas, durable, retry: as in
-                `enqueue`, for every job. With `block`, jobs go in as room appears. Replicas and
-                disks confirm a chunk.
-            dedup_id, dedup: as in `enqueue`; the id may be a function that computes it from a body,
-                a str is the id of them all. With dedup ids a chunk goes in as a whole, and there is
-                an answer for each job, in order.
-            key: computes the key of each body; a str is the key of them all.
+                `enqueue`, for every job. With `block`, jobs are added as room appears. Replicas and
+                disks confirm whole chunks.
+            dedup_id, dedup: as in `enqueue`. The id may be a function that computes it from a body;
+                a str is the id of all jobs. With dedup ids a chunk is added as a whole, and there
+                is an answer for each job, in order.
+            key: a function that computes the key of a body, or a str: the key of all jobs.
 
         Returns:
-            The results in the order of the bodies; ids are built when looked at.
+            The results in the order of the bodies. Ids are built when they are read.
 
         Raises:
-            IncompleteEnqueue: a chunk failed after others were accepted; `results` holds those, the
-                cause is the error.
+            IncompleteEnqueue: a chunk failed after others were accepted. `results` holds the
+                accepted jobs; `__cause__` is the error of the chunk.
             As `enqueue`: nothing was accepted.
         """
         options = prepared(
@@ -291,10 +291,10 @@ class Queue(QueueAdmin):
     def _added(
         self, records: Sequence[bytes], options: Prepared, *, partial: bool
     ) -> tuple[Added, Confirmed]:
-        """Add in one trip if possible; while the server is full, evict and try again.
+        """Add in one round trip if possible; while the server is full, evict and try again.
 
         Raises:
-            OutOfMemory: nothing is left to evict, or the client may not.
+            OutOfMemory: nothing is left to evict, or the client has `evict=False`.
         """
         rounds = iter(EVICTED if self._client.terms.evict else ())
         is_tried = options.block != 0
@@ -320,14 +320,14 @@ class Queue(QueueAdmin):
                     raise
 
     def _made_room(self, n: int) -> bool:
-        """Remove delivered lease-0 jobs of this queue, or unused queues."""
+        """Remove delivered lease-0 jobs of this queue, else unused queues; True if any."""
         evicted = self._node.run(self.ops.evict(n, letters=False))
         return evicted.once > 0 or self._driver.sweep_listed(LISTED) > 0
 
     def _enqueue_flow(
         self, records: Sequence[bytes], options: Prepared, *, partial: bool
     ) -> tuple[Added, Confirmed]:
-        """Add, and wait for room; look meanwhile whether the node still takes jobs."""
+        """Add, and wait for room; check meanwhile that the node still takes jobs."""
         until = math.inf if options.block is None else monotonic() + options.block
         while True:
             began = monotonic()
@@ -347,7 +347,7 @@ class Queue(QueueAdmin):
                 done: tuple[Added, Confirmed] = self._driver.drive(flow)
             except QueueFull:
                 if not began + span <= monotonic() < until:
-                    raise  # it was not waited for, as they will never fit; or the time is over
+                    raise  # the jobs can never fit, or the time is over
             else:
                 return done
             self._client.check_taking()
@@ -374,28 +374,29 @@ class Queue(QueueAdmin):
     def exclusive(
         self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
     ) -> Role:
-        """Be the queue's only producer, or its only consumer, for as long as a `with` block runs.
+        """Return an exclusive role: a `with` block on it makes this the only producer or consumer.
 
-        Nothing is sent before it is entered. What bears the role is `queue` of the result.
+        Nothing is sent before the block is entered. Make calls through `queue` of the result: only
+        those use the role.
 
         Args:
             role: "producer" or "consumer".
-            lease: seconds for which the role holds after the last call that bears it; when its
-                holder dies it is free again then.
-            block: seconds to wait until it is free, 0 = not at all, None = for ever.
+            lease: seconds for which the role is held after the last call that uses it. If its
+                holder dies, the role is free after this time.
+            block: seconds to wait until the role is free; 0 = not at all, None = for ever.
 
         Raises:
-            BadArgument: an argument can't be used, or this queue bears the role already.
+            BadArgument: an argument can't be used, or this queue object has the role already.
         """
         return Role(self, role, lease, block)
 
     # -- consuming -------------------------------------------------------------------------
 
     def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[Job]:
-        """Take up to n jobs under a lease; nothing leaves the server before it is acknowledged.
+        """Take up to n jobs under a lease. They stay on the server until they are acknowledged.
 
-        Ended leases come first, then what has been due or waiting longest. About 1 MiB of bodies is
-        taken a call, at least one job.
+        Jobs whose lease has ended come first, then those that have been due or waiting longest. A
+        call takes about 1 MiB of bodies, at least one job.
 
         Args:
             n: at least 1.
@@ -405,23 +406,23 @@ class Queue(QueueAdmin):
             The jobs in order; empty if there was none in time.
 
         Raises:
-            QueueClosed: the queue is closed, and no job is left that could be delivered; told at
-                once to everybody who waits.
+            QueueClosed: the queue is closed, and no job is left that could be delivered. Every
+                waiting consumer gets this error at once.
         """
         check_count("n", n)
         return self._client.reserve([self], n, check_block(block))
 
     def consume(self, *, batch: int = 1, block: Duration | None = None) -> Iterator[Job]:
-        """Reserve jobs and hand them out, one after the other, until the queue is over.
+        """Reserve jobs and yield them one by one, until the queue is closed and drained.
 
-        That is when it is closed (`close`) and no job is left that could be delivered.
+        It is drained when no job is left that could be delivered (see `close`).
 
-        A job that its `with` block has finished is acknowledged as soon as the loop comes back or
-        is left: the last of a batch together with the next reserve, in one trip. Calls on the job
-        itself (`job.ack()` and its like) are sent as they are made.
+        A job that its `with` block has finished is acknowledged when the loop asks for the next job
+        or ends. The last job of a batch is acknowledged together with the next reserve, in one
+        round trip. Calls on the job itself, such as `job.ack()`, are sent at once.
 
         Args:
-            batch: how many are reserved at once; their leases run while they wait for their turn.
+            batch: number of jobs to reserve at once. Their leases run while they wait here.
             block: seconds without a job after which the loop ends; None = never.
         """
         check_count("batch", batch, high=BATCH)
@@ -446,7 +447,7 @@ class Queue(QueueAdmin):
                 self._report(done, self.ack(done))
 
     def _report(self, done: list[Job], outcomes: Settled) -> None:
-        """Forget what was acknowledged, and log what was not: its lease had ended."""
+        """Clear the list, and log jobs that were not acknowledged because their lease had ended."""
         if not outcomes:
             for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
                 logger.warning(
@@ -470,18 +471,18 @@ class Queue(QueueAdmin):
         replicas: int = 0,
         durable: Durable | None = None,
     ) -> Settled:
-        """Finish jobs: they are done and forgotten. By id alone a waiting job is finished too.
+        """Finish jobs: they are done and removed. An id alone finishes a waiting job too.
 
-        An acknowledged job comes back when the server falls and what takes its place has not heard
-        of the ack. `replicas` and `durable` wait until that can't be, once for each 1000 jobs.
+        An acknowledged job comes back if the server fails and its replacement did not get the ack.
+        `replicas` and `durable` wait for confirmations against that, once for each 1000 jobs.
 
         Args:
             jobs: deliveries, or ids.
-            dedup_window: seconds for which their dedup ids stay taken from now on, instead of what
-                each job's producer said; 0 = they are free. Nothing to a job without one.
+            dedup_window: seconds for which the jobs' dedup ids stay taken from now on, instead of
+                the window that the producer chose; 0 = they are free. Ignored without a dedup id.
             replicas: the short form of `durable=Durable(replicas=...)`.
-            durable: replicas and disks that must confirm it. The queue's setting `replicas` is for
-                producers: an ack waits only for what is given here.
+            durable: replicas and disks that must confirm the ack. The queue's setting `replicas` is
+                for producers only.
 
         Returns:
             An outcome for each, in order: done, gone, stale, ended or refused (a dead letter); and
@@ -492,8 +493,8 @@ class Queue(QueueAdmin):
             BadJobId: an id is malformed, of another queue, node or epoch; nothing was done.
             AckNotReplicated: too few replicas confirmed in time, or the disk did not; the jobs are
                 acknowledged all the same, and the error has their outcomes.
-            CannotSync: the server can't tell what is on disk; nothing was done.
-            IncompleteSettle: of more than 1000 jobs some were dealt with, and then a call failed.
+            CannotSync: the server can't report which writes are on disk; nothing was done.
+            IncompleteSettle: of more than 1000 jobs some were settled, and then a call failed.
         """
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         build = self.ops.ack if window is None else lambda names: self.ops.ack(names, window)
@@ -501,7 +502,7 @@ class Queue(QueueAdmin):
         return self._each(jobs, build, resent_code=Code.GONE, wait=wait)
 
     def _ack_one(self, job: Delivery) -> Outcome:
-        """Finish one delivery, whatever its replicas say."""
+        """Finish one delivery without waiting for replicas."""
         call = self.ops.ack_one(job)
         codes = self._node.run(call).codes
         if not codes or (call.resent and codes[0] == Code.GONE):
@@ -509,15 +510,15 @@ class Queue(QueueAdmin):
         return OUTCOMES[codes[0]]
 
     def recover(self, n: int = 1, *, idle: Duration) -> list[Job]:
-        """Take over deliveries of consumers that have fallen silent, before their leases end.
+        """Take over jobs of consumers that no longer respond, before their leases end.
 
-        Each is a new delivery under a lease of its own, and counts as a crash of the old one: a job
-        that has crashed too often becomes a dead letter instead. The old holder's receipt is void.
-        Nothing is taken while the queue is paused, and nothing that is delivered at most once.
+        Each is a new delivery with its own lease, and the old delivery counts as a crash. A job
+        that has crashed too often becomes a dead letter instead. The old receipt is void. Nothing
+        is taken while the queue is paused. Jobs delivered at most once are never taken.
 
         Args:
-            n: at most so many, up to 1000.
-            idle: seconds; only deliveries made at least so long ago, extended or not.
+            n: most jobs to take, up to 1000.
+            idle: seconds; take only jobs delivered at least this long ago, extended or not.
 
         Returns:
             The jobs, oldest delivery first.
@@ -537,11 +538,11 @@ class Queue(QueueAdmin):
         Args:
             done: deliveries or ids, at most 1000.
             n: up to 1000.
-            block: seconds to wait for a job if none is there; the finished are finished before.
+            block: seconds to wait for a job if there is none. Jobs are finished before the wait.
 
         Returns:
-            An outcome for each of `done` as in `ack`, and the jobs taken; none as well when the
-            queue is closed and drained: the next `reserve` says so.
+            An outcome for each of `done` as in `ack`, and the jobs taken. If the queue is closed
+            and drained there are none, and the next `reserve` raises `QueueClosed`.
         """
         names = self._listed("done", done, most=BATCH)
         check_count("n", n, high=BATCH)
@@ -554,7 +555,7 @@ class Queue(QueueAdmin):
             outcomes = outcomes.after_resend(Code.GONE)
         jobs = taken.deliveries
         if not jobs and (wait is None or wait > 0 or taken.next_ms == 0):
-            # The finished are finished: a connection that fails now is the next call's news.
+            # The jobs are finished: the next call raises if the connection fails now.
             refusals = (QueueClosed, QueueInUse, RoleLost)
             with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
                 jobs = self.ops.queue.reserve(n, block=block)
@@ -563,13 +564,13 @@ class Queue(QueueAdmin):
     def nack(
         self, jobs: Iterable[Named], *, delay: Duration | None = None, error: str = ""
     ) -> Settled:
-        """Report failed attempts: tried again later, or dead when the attempts are used up.
+        """Report failed attempts. Jobs are tried again later, or are dead after the last attempt.
 
         Args:
-            jobs: deliveries, or ids of delivered jobs, whose holders' receipts are void then.
-            delay: seconds until the next try; None = by the job's policy, or the queue's; 0 = at
-                once, before younger jobs.
-            error: kept with the job, at most 1024 bytes.
+            jobs: deliveries, or ids of delivered jobs. The receipts of their holders become void.
+            delay: seconds until the next attempt; None = the backoff of the job's policy, or the
+                queue's; 0 = at once, before younger jobs.
+            error: stored with the job, cut to 1024 bytes.
 
         Returns:
             An outcome for each, in order: done, dead, gone, stale, ended or refused.
@@ -582,7 +583,7 @@ class Queue(QueueAdmin):
         return self._each(jobs, lambda names: self.ops.nack(names, wait, text))
 
     def release(self, jobs: Iterable[Named], *, delay: Duration = 0) -> Settled:
-        """Give jobs back without a failure; no attempt is charged.
+        """Give jobs back without counting a failure.
 
         Args:
             jobs: deliveries, or ids of delivered jobs.
@@ -594,11 +595,11 @@ class Queue(QueueAdmin):
         return self._each(jobs, lambda names: self.ops.release(names, wait))
 
     def bury(self, jobs: Iterable[Named], reason: str = "") -> Settled:
-        """Give jobs up: they become dead letters. By id alone also jobs that wait.
+        """Turn jobs into dead letters. An id alone buries a waiting job too.
 
         Args:
             jobs: deliveries, or ids.
-            reason: kept with the job, at most 1024 bytes.
+            reason: stored with the job, cut to 1024 bytes.
 
         Returns, raises: as `nack`.
         """
@@ -608,18 +609,18 @@ class Queue(QueueAdmin):
     def extend(
         self, jobs: Iterable[Named], lease: Duration | None = None, *, late: bool = False
     ) -> list[float | Outcome]:
-        """Renew leases, from now, never beyond the end of a job's ttl.
+        """Renew leases from now on, at most until the end of a job's ttl.
 
         Args:
             jobs: deliveries, or ids of delivered jobs.
             lease: seconds; None = each job's own lease.
-            late: extend also when more than half of a job's ttl has passed. By default such a job
-                goes to another consumer when its lease ends, while there is time left.
+            late: also extend jobs when more than half of their ttl has passed. By default such a
+                job goes to another consumer when its lease ends, while there is time left.
 
         Returns:
-            For each, in order: seconds from now for which its lease holds, or the outcome that says
-            why it does not: gone, stale, ended, too late (see `late`) or refused (not active, or at
-            most once).
+            For each, in order: seconds from now until its lease ends, or the outcome if it was not
+            extended: gone, stale, ended, too late (see `late`) or refused (not active, or delivered
+            at most once).
 
         Raises:
             BadArgument, BadJobId: nothing was done.

@@ -21,23 +21,23 @@ logger = get_logger("penstock")
 
 
 class Role:
-    """One party's hold on a role of a queue. Made by `Queue.exclusive`; taken by `with`.
+    """An exclusive role of a queue, made by `Queue.exclusive` and taken by `with`.
 
-    While it lasts, calls of its kind that do not bear it are refused with `QueueInUse`: for a
-    producer `enqueue`, for a consumer `reserve` and what is built on it, and `recover`. Settling
-    jobs needs no role. Calls through `queue` bear it; each of them begins its lease anew, those of
-    one who waits for a job or for room too. A call that bears a role which has ended is refused
-    with `RoleLost`, even if the role is free.
+    Calls through `queue` of this object use the role. While it is held, other calls of its kind are
+    refused with `QueueInUse`: for a producer `enqueue`; for a consumer `recover`, `reserve` and all
+    calls that reserve. Settling jobs needs no role. Each call that uses the role renews its lease,
+    also while it waits for a job or for room. When the role has ended, calls that use it are
+    refused with `RoleLost`, even if the role is free.
 
     Args:
-        queue: whose role.
+        queue: the queue.
         role: "producer" or "consumer".
-        lease: seconds for which it holds after the last call that bears it.
-        block: seconds to wait for it, 0 = not at all, None = for ever.
-        locate: returns the queue on the one node that it is on, or raises; None = this queue.
+        lease: seconds for which the role is held after the last call that uses it.
+        block: seconds to wait for the role; 0 = not at all, None = for ever.
+        locate: returns the queue on its one node, or raises; None = use `queue`.
 
     Raises:
-        BadArgument: an argument can't be used, or the queue bears this role already.
+        BadArgument: an argument can't be used, or the queue object has this role already.
     """
 
     def __init__(
@@ -65,20 +65,20 @@ class Role:
 
     @property
     def role(self) -> RoleName:
-        """Which: producer or consumer."""
+        """Return "producer" or "consumer"."""
         return self._role
 
     @property
     def fence(self) -> int:
-        """The number of this taking: higher than that of every taking of the role before.
+        """Return the fencing number: higher than that of every earlier holder of the role.
 
-        Another system (a file, a table) can refuse a lower number than it has seen.
+        Another system (a file, a table) can refuse a number lower than one it has seen.
         """
         return self._held.fence
 
     @property
     def queue(self) -> Queue:
-        """The same queue, whose calls bear the role."""
+        """Return the queue whose calls use the role."""
         queue = self._queue
         if queue is None:
             raise self._untaken()
@@ -86,7 +86,7 @@ class Role:
 
     @property
     def lost(self) -> bool:
-        """Whether it has ended, or may have: so the server said, or so long nothing renewed it."""
+        """Return True if the server said that the role has ended, or its lease has run out."""
         tenure = self._held
         return tenure.is_refused or monotonic() >= tenure.until
 
@@ -103,14 +103,14 @@ class Role:
         return BadArgument("role", self._role, "the role is not held: enter it first (with)")
 
     def take(self) -> Role:
-        """Take the role, which `with` does; wait until it is free if asked to.
+        """Take the role, as `with` does; wait up to `block` seconds until it is free.
 
-        A call whose reply is lost is repeated, and finds that it has the role. When that fails for
-        too long, whether it was taken is not known: the next `take` of this very object finds that
-        it was, or takes it, and `release` gives it back. A taking that is cancelled is given back.
+        A call whose reply is lost is repeated, and finds that it has the role. If the repeats fail
+        for too long, the role may or may not be taken: call `take` of this object again to hold it,
+        or `release` to give it back. A cancelled call gives the role back.
 
         Raises:
-            BadArgument: this very object holds it; it would wait for itself.
+            BadArgument: this object holds the role; it would wait for itself.
             QueueInUse: another client held the role for the whole wait.
             ConfigurationError: the queue lies on several nodes.
         """
@@ -120,7 +120,7 @@ class Role:
         if self._locate is not None:
             parent = self._parent = self._locate()
         parent._client.connect()
-        # Popped, so that two callers at once are two parties.
+        # Popped, so that two callers at once use two leases.
         tenure = self._unanswered.pop() if self._unanswered else self._new()
         flow = flows.acquire(parent.ops, tenure, block=self._block, clock=monotonic)
         try:
@@ -137,23 +137,23 @@ class Role:
         return self
 
     def extend(self) -> float:
-        """Begin its lease anew, where no other call does: within a long job, between two.
+        """Renew the lease of the role, when no other call does so: during a long job, for example.
 
         Returns:
-            Seconds from now for which it holds.
+            Seconds from now until the lease ends.
 
         Raises:
-            RoleLost: it has ended.
+            RoleLost: the role has ended.
         """
         ops, tenure = self._parent.ops, self._held
         self._parent._node.run(ops.acquire(tenure, fence=tenure.fence))
         return tenure.until - monotonic()
 
     def release(self) -> bool:
-        """Give it back; calls that still bear it are refused from now on.
+        """Give the role back. Calls that still use it are refused from now on.
 
         Returns:
-            True; False if it had ended before.
+            True; False if the role had ended before.
         """
         owed, given = [*self._unanswered], False
         for tenure in owed:

@@ -28,7 +28,7 @@ from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
 SLICE = 0.5
 """Seconds of one blocking command; between two of them a waiting call reads the queue's state."""
 HOPS = 9
-"""How often a call follows MOVED from node to node, for 2 s at most."""
+"""Most MOVED redirections that a call follows, within 2 s at most."""
 AT_ONCE = 1024
 """Most bytes of a packet that every network and server takes in one part."""
 FRESH = 0.25

@@ -1,5 +1,5 @@
 # From src/penstock/pressure/_async/turn.py by tools/unasync.py; do not edit.
-"""A call that waits: first for its role, which it then holds, then for room or for a message."""
+"""A waiting call: it waits for its role and takes it, then waits for room or for a message."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from penstock.pressure.keys import Role
 from penstock.wire.codes import PressureCode
 
 HELD, POPPED = 1, 2
-"""Values of `held`: the keys name us as the holder; we have popped the token of the role."""
+"""Values of `held`: the keys name this client as the holder; it popped the role's token."""
 DEFEATS = 1
-"""How often another client may be faster, before we pop the token of the role."""
+"""Number of times that another client may be faster, before the role's token is popped."""
 LACK = 1.0
 """Seconds after which room without a token counts as lost by a dead client."""
 

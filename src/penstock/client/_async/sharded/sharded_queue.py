@@ -1,7 +1,7 @@
 """A queue that is made of parts, each an ordinary queue: on several nodes, in partitions, or both.
 
-Every method of a queue is here, by what becomes of it: it adds to one part, takes from all, goes to
-the part that a job is in, or asks every part and makes one answer of theirs.
+A method adds to one part, reserves from all, calls the part that has a job, or calls every part and
+merges the answers.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ __all__ = ["AsyncObservedShardedQueue", "AsyncShardedQueue"]
 
 T = TypeVar("T")
 MISSING = Enqueued("", "missing", action="refused")
-"""The answer to a body of a bulk that was not added, or not for certain, while others were."""
+"""The result of a body of a bulk that was not added, or perhaps not, while others were."""
 
 
 class AsyncShardedQueue(AsyncShardedParts):
     """A queue on several nodes, or in several partitions, or both: each partition on each node.
 
-    Bounds, settings and a pause are those of each part: `max_length` is the most that wait in it. A
-    dedup id is kept apart from its like on the node that the producer uses. What changes the whole
-    queue (`configure`, `pause`, `resume`, `purge`, `sweep`, `clear`) is done on every node that can
-    be reached; if there are others it raises `NodesMissed`, which names them. What looks at the
-    whole queue names them as `unreachable` in its answer.
+    Bounds, settings and a pause apply to each part: `max_length` is the most jobs that wait in one
+    part. Duplicates are found only among the jobs of one node. Calls that change the whole queue
+    (`configure`, `pause`, `resume`, `purge`, `sweep`, `clear`) run on every node that can be
+    reached; if a node can't, they raise `NodesMissed`, which names it. Calls that read the whole
+    queue name such nodes as `unreachable` in the result.
 
     Args:
-        federation: the nodes, or the only one.
+        federation: the nodes, or the only node.
         name: any non-empty text.
-        partitions: how many; None = none.
+        partitions: number of partitions; None = none.
 
     Attributes:
-        partitions: the same.
+        partitions: number of partitions; None = none.
     """
 
     # -- producing -------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class AsyncShardedQueue(AsyncShardedParts):
     async def _placed(
         self, options: Prepared, attempt: Callable[[AsyncShard, Prepared], Awaitable[T]]
     ) -> T:
-        """Add to the partition that is meant, or to the next one that has room."""
+        """Add to the partition of the key or dedup id; without these, to the next one with room."""
         if self.partitions is None:
             return await self._offered(None, options, attempt)
         if options.is_keyed:
@@ -144,7 +144,7 @@ class AsyncShardedQueue(AsyncShardedParts):
             await self._add_window(window, options, results)
 
     async def _add_window(self, window: Window, options: Prepared, results: BulkEnqueued) -> None:
-        """Add the bodies of a window, each to its partition; the answers stand in their order."""
+        """Add the bodies of a window, each to its partition; append the results in body order."""
         answers: list[Enqueued] = [MISSING] * window.count
         try:
             for number, chunk in window.chunks.items():
@@ -175,7 +175,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         lease: Duration = 30,  # noqa: ARG002  # same
         block: Duration | None = None,  # noqa: ARG002  # same
     ) -> AsyncRole:
-        """Not over several nodes or partitions: there a role would be several roles.
+        """Refuse the call: an exclusive role needs a queue on one node, without partitions.
 
         Raises:
             ConfigurationError: always.
@@ -187,7 +187,7 @@ class AsyncShardedQueue(AsyncShardedParts):
     # -- consuming -------------------------------------------------------------------------
 
     async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
-        """Take up to n jobs under a lease, from any node; wait on all of them.
+        """Take up to n jobs under a lease, from any node; wait on all nodes.
 
         Args, returns: as `AsyncQueue.reserve`.
 
@@ -214,11 +214,11 @@ class AsyncShardedQueue(AsyncShardedParts):
         except (
             NodesUnavailable,
             QueueClosed,
-        ):  # the finished are finished: this is the next call's news
+        ):  # the jobs are finished: the next call raises
             return outcomes, []
 
     async def recover(self, n: int = 1, *, idle: Duration) -> list[AsyncJob]:
-        """Take over deliveries of consumers that have fallen silent, on any node.
+        """Take over jobs of consumers that no longer respond, on any node.
 
         Args, returns: as `AsyncQueue.recover`.
         """
@@ -244,8 +244,9 @@ class AsyncShardedQueue(AsyncShardedParts):
     ) -> Settled:
         """Finish jobs, each on its node. Args, returns, raises: as `AsyncQueue.ack`.
 
-        While a node can't be reached the call is kept on another one (`Outcome.HINTED`) and made up
-        for when it is back; so it is with `delete` and `bury`. Not of jobs delivered at most once.
+        If a node can't be reached, the call is stored on another node (`Outcome.HINTED`) and runs
+        when the node is back. The same holds for `delete` and `bury`, but not for jobs delivered at
+        most once.
         """
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         return await self._settled(
@@ -272,7 +273,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         return await self._settled(jobs, lambda part, names: part.release(names, delay=delay))
 
     async def bury(self, jobs: Iterable[Named], reason: str = "") -> Settled:
-        """Give jobs up. Args, returns, raises: as `AsyncQueue.bury`."""
+        """Turn jobs into dead letters. Args, returns, raises: as `AsyncQueue.bury`."""
         text = check_text("reason", reason, limit=1024)
         intent = Intent("bury", reason=text)
         return await self._settled(jobs, lambda part, names: part.bury(names, text), intent)
@@ -291,7 +292,7 @@ class AsyncShardedQueue(AsyncShardedParts):
     async def redrive(
         self, jobs: Iterable[Named] | None = None, *, limit: int | None = None
     ) -> int:
-        """Bring dead letters back: these, or the oldest of each node in turn.
+        """Bring dead letters back: those given, or the oldest of each node in turn.
 
         Args, returns: as `AsyncQueue.redrive`.
         """
@@ -316,11 +317,11 @@ class AsyncShardedQueue(AsyncShardedParts):
         return total
 
     async def promote(self, jobs: Iterable[Named]) -> Settled:
-        """Bring jobs forward. Args, returns: as `AsyncQueue.promote`."""
+        """Make jobs ready at once. Args, returns: as `AsyncQueue.promote`."""
         return await self._settled(jobs, lambda part, names: part.promote(names))
 
     async def dequeue(self, jobs: Iterable[Named]) -> Settled:
-        """Take jobs out for their lease. Args, returns: as `AsyncQueue.dequeue`."""
+        """Take jobs out for the length of their lease. Args, returns: as `AsyncQueue.dequeue`."""
         return await self._settled(jobs, lambda part, names: part.dequeue(names))
 
     # -- removing --------------------------------------------------------------------------
@@ -337,7 +338,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         return sum(await self._everywhere(lambda part: part.purge(*states)))
 
     async def sweep(self, *, evict: int = 0, dead: bool = True) -> int:
-        """Sweep every node; `evict` is of each part. Args, returns: as `AsyncQueue.sweep`."""
+        """Sweep every node; `evict` applies to each part. Args, returns: as `AsyncQueue.sweep`."""
         check_count("evict", evict, low=0, high=BATCH)
         return sum(await self._everywhere(lambda part: part.sweep(evict=evict, dead=dead)))
 
@@ -359,10 +360,10 @@ class AsyncShardedQueue(AsyncShardedParts):
     # -- looking ---------------------------------------------------------------------------
 
     async def stats(self) -> QueueStats:
-        """Count the jobs on all nodes that answer; `unreachable` names the others.
+        """Return the counts of all nodes that answer; `unreachable` names the others.
 
-        Settings are those that were stored last; `differing` names nodes that have others, and
-        `nodes` has the figures of each.
+        Settings are those that were stored last. `differing` names nodes with other settings, and
+        `nodes` has the figures of each node.
         """
 
         async def counted(home: AnyNode) -> list[QueueStats]:
@@ -380,13 +381,13 @@ class AsyncShardedQueue(AsyncShardedParts):
     async def peek(
         self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
     ) -> list[JobView]:
-        """Look at jobs of all nodes that answer, merged by time.
+        """Return jobs of all nodes that answer, merged by time.
 
-        Between nodes there is no order: consumers take from each as they come.
+        Consumers do not reserve in this order: it holds only within a node.
 
         Args:
             n, state, newest: as in `AsyncQueue.peek`.
-            start: the same; n and start together at most 1000.
+            start: as in `AsyncQueue.peek`; n and start together at most 1000.
 
         Returns:
             The jobs; `unreachable` of the list names the nodes that did not answer.
@@ -403,7 +404,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         return Partial(nodes.merged_peek(found, state, start, n, newest=newest), missed)
 
     async def show(self, job: Named) -> JobView | None:
-        """Everything about one job. Returns, raises: as `AsyncQueue.show`."""
+        """Return all data of one job. Returns, raises: as `AsyncQueue.show`."""
 
         async def shown(part: AsyncShard, names: list[Any]) -> list[JobView | None]:
             return [await part.show(names[0])]
@@ -412,7 +413,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         return view
 
     async def status(self, dedup_id: str) -> DedupStatus | None:
-        """Who has a dedup id, on the first node that knows of it.
+        """Return the job that has a dedup id, on the first node that knows the id.
 
         Returns: as `AsyncQueue.status`.
 
@@ -433,9 +434,9 @@ class AsyncShardedQueue(AsyncShardedParts):
         states: Iterable[StateName] | None = None,
         full: bool = True,
     ) -> ScanPage:
-        """One bounded step through all jobs, node after node.
+        """Return the next page of jobs, node after node.
 
-        Args, returns: as `AsyncQueue.scan`; `unreachable` names the nodes that were passed over.
+        Args, returns: as `AsyncQueue.scan`; `unreachable` names the nodes that were skipped.
         """
         check_count("n", n, high=BATCH)
         chosen = check_states("states", states) or None
@@ -470,7 +471,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         return await self._brief(part.home, part.number).scan(at, n, states=states, full=full)
 
     def _key(self, part: AsyncShard) -> str:
-        """What the cursors of a scan call a part: node, and checksum of its name."""
+        """Return the name of a part in the cursors of a scan: its node, and a checksum."""
         return f"{part.home.id}-{part.ops.crc:08x}"
 
     # -- settings --------------------------------------------------------------------------

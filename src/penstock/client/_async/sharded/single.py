@@ -224,7 +224,7 @@ class AsyncSingleQueue(AsyncLooking):
         return await self._single.look()
 
     async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
-        """As `AsyncQueue.reserve`."""
+        """Take up to n jobs under a lease. Args, returns, raises: as `AsyncQueue.reserve`."""
         if type(n) is not int or not 0 < n <= BATCH or monotonic() >= self._single.look_at:
             check_count("n", n)
             return await self._single.reserve([self], n, check_block(block))
@@ -241,7 +241,7 @@ class AsyncSingleQueue(AsyncLooking):
     def exclusive(
         self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
     ) -> AsyncRole:
-        """As `AsyncQueue.exclusive`."""
+        """Return an exclusive role. Args, raises: as `AsyncQueue.exclusive`."""
         return AsyncRole(self, role, lease, block, self._lone)
 
     async def _lone(self) -> AsyncQueue:
@@ -269,7 +269,7 @@ class AsyncSinglePartitions(AsyncLooking, AsyncShardedQueue):
         self._single = single
 
     async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
-        """As `AsyncQueue.reserve`."""
+        """Take up to n jobs under a lease. Args, returns, raises: as `AsyncQueue.reserve`."""
         check_count("n", n)
         return await self._single.reserve([self], n, check_block(block))
 

@@ -225,7 +225,7 @@ class SingleQueue(Looking):
         return self._single.look()
 
     def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[Job]:
-        """As `Queue.reserve`."""
+        """Take up to n jobs under a lease. Args, returns, raises: as `Queue.reserve`."""
         if type(n) is not int or not 0 < n <= BATCH or monotonic() >= self._single.look_at:
             check_count("n", n)
             return self._single.reserve([self], n, check_block(block))
@@ -242,7 +242,7 @@ class SingleQueue(Looking):
     def exclusive(
         self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
     ) -> Role:
-        """As `Queue.exclusive`."""
+        """Return an exclusive role. Args, raises: as `Queue.exclusive`."""
         return Role(self, role, lease, block, self._lone)
 
     def _lone(self) -> Queue:
@@ -270,7 +270,7 @@ class SinglePartitions(Looking, ShardedQueue):
         self._single = single
 
     def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[Job]:
-        """As `Queue.reserve`."""
+        """Take up to n jobs under a lease. Args, returns, raises: as `Queue.reserve`."""
         check_count("n", n)
         return self._single.reserve([self], n, check_block(block))
 
