@@ -179,7 +179,11 @@ class Service:
         """
         running = [self.raw(one) for one in self.sentinels if one.is_running]
         wait_for(lambda: len({_told(one) for one in running}) == 1)
-        wait_for(lambda: self._is_followed(_told(running[0])), 40)
+        try:
+            wait_for(lambda: self._is_followed(_told(running[0])), 40)
+        except TimeoutError as error:
+            logs = "\n".join(one.log[-2_000:] for one in self.sentinels)
+            raise TimeoutError(f"{error}; the Sentinels say:\n{logs}") from error
         replicas = len(self.replicas())
         others = len(running) - 1
         wait_for(lambda: all(_is_content(one, replicas, others) for one in running))
