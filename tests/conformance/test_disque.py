@@ -67,7 +67,7 @@ DIFFERENT: Rows = {
     "`MAXLEN`": ("ADDJOB … MAXLEN",),
     "`ACKJOB` and other calls with ids": ("ACKJOB", "a.7 3"),
     "an id": ("ACKJOB",),
-    "who finishes a job": ("a.2 retry clock", "ACKJOB"),
+    "a job is finished by": ("a.2 retry clock", "ACKJOB"),
     "an ack of an unknown id": ("ACKJOB … unknown id",),
     "`TOOLATE`": ("WORKING … TOOLATE",),
     "`RETRY 0`": ("ADDJOB … RETRY 0", "a.7 4"),

@@ -155,6 +155,7 @@ def test_chunks_with_a_ttl_are_half_as_long() -> None:
     assert [len(chunk) for chunk in chunks(range(1001), prepared(ttl=60))] == [500, 500, 1]
 
 
+@pytest.mark.usefixtures("fixed_ids")
 def test_chunks_of_a_mebibyte() -> None:
     """Heads included; a body above the bound is a chunk of its own."""
     half, head = CHUNK_BYTES // 2, len(b"1;i=0123456789ab\n")

@@ -99,14 +99,15 @@ def test_r3_an_orphan_starts_again(kind: str, crew: Crew, queue: Queue) -> None:
 def test_r4_handlers_that_let_nobody_work(crew: Crew, queue: Queue) -> None:
     """R4: a handler is started once that blocks the event loop, or keeps the interpreter in slices.
 
-    For five leases, while others have nothing to do. Slices of 0.2 s under a lease of 3 s are to a
-    renewer what slices of 2 s are under the usual 30 s: it needs about six of them.
+    For five leases, while others have nothing to do. Slices of 0.1 s under a lease of 3 s are to a
+    heartbeat what slices of 1 s are under the usual 30 s. It needs about six of them, and begins at
+    half of the lease.
     """
     names = [f"{kind} {do}" for kind, do in BLOCKERS]
     for name, (kind, do) in zip(names, BLOCKERS, strict=True):
         busy = crew.start(kind, queues=[name], concurrency=1)
         with Penstock(crew.url) as client:
-            job = {"n": name, "do": do, "s": 15.0, "slice": 0.2}
+            job = {"n": name, "do": do, "s": 15.0, "slice": 0.1}
             client.queue(name).enqueue(job, lease=3.0)
         crew.diary.wait("start", pid=busy.pid)
     idle = crew.start("thread", queues=names)
