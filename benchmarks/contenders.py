@@ -197,7 +197,7 @@ class NamedJobs(Jobs):
 
 
 class Ids:
-    """What who keeps ids by hand keeps: a hash, the id of each job and the job's number."""
+    """Ids kept by hand: a hash with the id of each job and the job's number."""
 
     def __init__(self, redis: Redis, key: str) -> None:
         self.redis: Any = redis

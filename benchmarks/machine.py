@@ -90,7 +90,7 @@ def pinned(server_pid: int | None) -> Iterator[str]:
         server_pid: the server, if it is ours to move.
 
     Yields:
-        Who is where, in words.
+        Cores of the driver and the server, in words.
     """
     mine = cores()
     if len(mine) < 2:

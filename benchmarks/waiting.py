@@ -1,4 +1,4 @@
-"""Consumers that wait: hand-over of a fresh job, delayed jobs, idle traffic, who wakes."""
+"""Consumers that wait: hand-over of a fresh job, delayed jobs, idle traffic, wake-ups."""
 
 from __future__ import annotations
 

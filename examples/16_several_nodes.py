@@ -21,7 +21,7 @@ from server import url
 from penstock import Penstock, parse_id
 from penstock.embedded import EmbeddedServer
 
-logging.getLogger("penstock").setLevel(logging.ERROR)  # who is down, and back, is a warning
+logging.getLogger("penstock").setLevel(logging.ERROR)  # a node that is down, or back, is a warning
 
 with ExitStack() as stack:
     others = [stack.enter_context(EmbeddedServer(appendonly=True)) for _ in range(2)]

@@ -11,7 +11,7 @@ most is given by the server that is busiest first: so many jobs for each second 
 The servers share few cores here with the client and with whatever else runs, so jobs a second would
 say how fast this machine is, and nothing about partitions; CPU time does not depend on that.
 
-With --idle one consumer waits for so many seconds while nobody adds a job: commands that clients
+With --idle one consumer waits for so many seconds without a new job: commands that clients
 sent, and CPU time, without what the servers need by themselves.
 
 What it is not. Several clients, a network, replicas: they cost the same with partitions or without.

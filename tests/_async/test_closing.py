@@ -25,7 +25,7 @@ from .conftest import AsyncWaits
 
 
 async def ended(consumers: list[AsyncBeside[Any]]) -> None:
-    """Everybody has been told that the queue is over, and nobody had to look by itself."""
+    """Check that each consumer has been told of the end, without a look of its own."""
     for consumer in consumers:
         with pytest.raises(QueueClosed, match="'q' is closed, and no job is left"):
             await consumer.result()
@@ -93,7 +93,7 @@ async def test_reopening_lets_producers_in_again(q: AsyncQueue) -> None:
 async def test_a_queue_may_be_closed_before_its_first_job(
     ps: AsyncPenstock, q: AsyncQueue, raw: Raw
 ) -> None:
-    """It exists then, and idle as it is it stays: who comes later must find it closed."""
+    """The queue exists then, and stays although idle: later clients must find it closed."""
     await q.close()
     with pytest.raises(QueueClosed):
         await q.enqueue(1)
@@ -122,7 +122,7 @@ async def test_consumers_drain_a_closed_queue_and_end(q: AsyncQueue) -> None:
 
 @pytest.mark.usefixtures("no_ticks")
 async def test_everybody_who_waits_is_told_of_the_end(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Five wait for the one job that somebody holds; when it is done all of them end, at once."""
+    """Five consumers wait for the one job, which is held; when it is done all end at once."""
     await q.enqueue(1)
     (job,) = await q.reserve(block=0)
     consumers = [aspawn(q.reserve, 1, block=block) for block in (30, 30, 30, None, None)]
@@ -182,7 +182,7 @@ ENDINGS = [
 async def test_whatever_empties_the_queue_ends_the_consumers(
     q: AsyncQueue, raw: Raw, waits: AsyncWaits, how: str
 ) -> None:
-    """The last job ends in any way: two who wait are told, the other one by the first."""
+    """The last job ends in any way: of two waiting consumers one is told, and tells the other."""
     await q.configure(max_attempts=1, max_crashes=1, max_releases=1)
     is_waiting = how in ("withdraw", "ack by id")
     ttl = 600 if how.startswith("expire") else None
@@ -201,7 +201,7 @@ async def test_whatever_empties_the_queue_ends_the_consumers(
 
 @pytest.mark.usefixtures("no_ticks")
 async def test_jobs_at_most_once_are_not_waited_for(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Nobody gets such a job again, so the delivery of the last one is the end for all others."""
+    """Such a job is not delivered again, so the last delivery ends all other consumers."""
     await q.enqueue(1, lease=0, delay=0.5)
     await q.close()
     consumers = [aspawn(consumed, q) for _ in range(3)]
@@ -292,7 +292,7 @@ async def test_a_settle_tells_what_became_of_the_finished(q: AsyncQueue) -> None
 async def test_several_queues_end_together(
     ps: AsyncPenstock, q: AsyncQueue, waits: AsyncWaits
 ) -> None:
-    """Who listens to two queues goes on while one of them is open, and ends with the last one."""
+    """A consumer of two queues goes on while one of them is open, and ends with the last one."""
     other = ps.queue("other")
     for queue in (q, other):
         await queue.enqueue(queue.name)
@@ -333,7 +333,7 @@ async def test_a_queue_that_is_reopened_meanwhile_is_not_left(
 async def test_a_drained_queue_is_not_asked_in_a_circle(
     real_ps: AsyncPenstock, real_q: AsyncQueue, real_raw: Raw, waits: AsyncWaits
 ) -> None:
-    """Its token lies there for whoever comes; who waits for another queue as well leaves it."""
+    """Its token stays for the next consumer; one that waits for another queue too leaves it."""
     load_scripts(real_raw)
     other = real_ps.queue("other")
     await other.enqueue(1)

@@ -130,7 +130,7 @@ async def test_an_error_that_leaves_the_loop(q: AsyncQueue, raw: Raw) -> None:
 async def test_done_after_the_lease_has_ended(
     q: AsyncQueue, raw: Raw, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody else holds the job by then: logged, and the loop goes on."""
+    """Another consumer holds the job by then: that is logged, and the loop goes on."""
     await q.enqueue_many(["late", "next"], lease=10)
     others = []
     with caplog.at_level(logging.WARNING, "penstock"):

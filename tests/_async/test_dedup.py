@@ -375,7 +375,7 @@ async def test_an_update_and_until_when(q: AsyncQueue) -> None:
 
 
 async def test_an_active_job_is_not_updated(q: AsyncQueue, raw: Raw) -> None:
-    """Somebody is at it: refused."""
+    """An update of a job that a consumer holds is refused."""
     first = await q.enqueue("old", dedup_id="x")
     job = await take(q)
     before = content(raw, q)
@@ -740,7 +740,7 @@ async def test_a_queue_with_an_open_window_stays(q: AsyncQueue, raw: Raw) -> Non
 
 
 async def test_a_successor_is_a_job_of_its_own(q: AsyncQueue) -> None:
-    """Counted as scheduled, seen by all who look, with its own id, and due at no known time."""
+    """A successor counts as scheduled, has its own id, and is due at no known time."""
     job, answer = await with_successor(q)
     assert answer.id != job.id
     (view,) = await q.peek(state="scheduled")
@@ -799,7 +799,7 @@ async def test_a_successor_has_a_ttl_of_its_own(q: AsyncQueue, raw: Raw) -> None
 
 
 async def test_a_ttl_that_ends_lets_the_successor_go(q: AsyncQueue, raw: Raw) -> None:
-    """Whoever holds the first one is too late then."""
+    """The holder of the first job is too late then."""
     job, _ = await with_successor(q, ttl=60, lease=3600)
     advance(raw, q.ops, 61)
     await q.sweep()
@@ -1012,7 +1012,7 @@ async def test_a_redrive_of_ids_that_had_started(q: AsyncQueue) -> None:
 
 
 async def test_a_job_at_most_once_keeps_its_id(q: AsyncQueue, raw: Raw) -> None:
-    """Until it is acknowledged or its ttl ends; nobody gets it again in between."""
+    """It keeps the id until its ack or the end of its ttl, and is not delivered again."""
     for end in ("ack", "ttl"):
         await q.enqueue("old", dedup_id="x", lease=0, ttl=3600)
         job = await take(q)
@@ -1471,7 +1471,7 @@ async def test_nothing_is_sent_for_a_bad_id(ps: AsyncPenstock, raw: Raw) -> None
 async def test_the_status_of_an_id_in_a_queue_that_is_not_there(
     ps: AsyncPenstock, raw: Raw
 ) -> None:
-    """Nobody has it, and the question makes no queue."""
+    """No job has the id, and the question makes no queue."""
     before = raw.keys("*{*")
     assert await ps.queue("new").status("x") is None
     assert raw.keys("*{*") == before

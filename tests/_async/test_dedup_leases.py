@@ -61,7 +61,7 @@ async def test_an_extended_lease_is_a_running_one(q: AsyncQueue, raw: Raw) -> No
 
 
 async def test_by_id_an_ended_delivery_is_not_extended(q: AsyncQueue, raw: Raw) -> None:
-    """Nobody has it; by id the job can still be put back, buried or finished."""
+    """The job has no holder; by id it can still be put back, buried or finished."""
     answers = [await q.enqueue(name, dedup_id=name, lease=1) for name in ("a", "b", "c")]
     assert len(await q.reserve(3, block=0)) == 3
     advance(raw, q.ops, 1.1)
@@ -78,7 +78,7 @@ async def test_by_id_an_ended_delivery_is_not_extended(q: AsyncQueue, raw: Raw) 
 
 
 async def test_a_job_that_always_crashes_dies_beside_duplicates(q: AsyncQueue, raw: Raw) -> None:
-    """Each ended lease counts as a crash, whoever finds it first."""
+    """Each ended lease counts as one crash, whichever call finds it first."""
     await q.configure(max_crashes=3)
     await q.enqueue("poison", dedup_id="x", lease=1)
     for serial in range(3):

@@ -65,7 +65,7 @@ async def test_the_result_names_the_job(ps: AsyncPenstock, q: AsyncQueue, raw: R
 
 
 async def test_the_result_is_frozen(q: AsyncQueue) -> None:
-    """Nobody can change what an enqueue answered."""
+    """The result of an enqueue cannot be changed."""
     done = await q.enqueue(1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         done.id = "another"  # type: ignore[misc]  # that is the point
@@ -168,7 +168,7 @@ async def test_at_in_the_past_is_now(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_ttl_is_counted_from_the_enqueue(q: AsyncQueue, raw: Raw) -> None:
-    """Beyond it the job is never delivered; whoever looks gives its memory back, and counts it."""
+    """After its ttl a job is never delivered; the next call frees its memory and counts it."""
     done = await q.enqueue("milk", ttl=60)
     kept = await q.enqueue("rice")
     assert parse_id(done.id).ttl_minutes == 1

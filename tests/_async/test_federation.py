@@ -1,4 +1,4 @@
-"""A queue on several nodes: where jobs go, and who is asked for what. Faults are in tests/nodes."""
+"""A queue on several nodes: where jobs and calls go. Faults are in tests/nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.keyspace import check_invariant
 from tests.support.twins import aspawn
 
 NOWHERE = "redis://127.0.0.1:1/0"
-"""An address at which nobody listens."""
+"""An address without a server."""
 
 
 class Nodes:
@@ -164,7 +164,7 @@ async def test_a_blocked_consumer_hears_every_node(
 
 
 async def test_nothing_is_left_behind_by_a_wait(three: Nodes, q: AsyncQueue) -> None:
-    """Whoever has waited on all nodes and got a job from one leaves no token unheeded elsewhere."""
+    """A consumer that waited on all nodes and got a job from one leaves no token unheeded."""
     waiting = aspawn(q.reserve, 1, block=20)
     await one_on_each(three)
     [first] = await waiting.result()
@@ -339,7 +339,7 @@ async def stored(three: Nodes, number: int) -> tuple[Any, ...]:
 
 
 async def test_the_settings_stored_last_are_those_of_all(three: Nodes) -> None:
-    """Whichever node has them: who uses the queue gives them to the others, a pause included."""
+    """The client that uses the queue copies the newest settings to all nodes, with a pause."""
     await one_on_each(three)
     for number, lease in ((2, 5), (0, 6), (1, 7)):
         async with three.of(number) as single:
@@ -434,7 +434,7 @@ async def test_recover_looks_everywhere(three: Nodes, q: AsyncQueue) -> None:
 
 
 async def test_a_dedup_id_is_kept_on_one_node(three: Nodes, q: AsyncQueue) -> None:
-    """It is found there by those who ask everywhere, and free on the others."""
+    """A client of all nodes finds it there; on the other nodes the id is free."""
     first = await q.enqueue("x", dedup_id="one")
     again = await q.enqueue("x", dedup_id="one")
     assert again.duplicate
@@ -489,7 +489,7 @@ async def test_info_takes_the_nodes_together(three: Nodes, ps: AsyncPenstock) ->
 
 
 async def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
-    """What can be answered is, and says who is missing; what was to be done everywhere raises."""
+    """Reads answer and name the missing node; calls that must reach every node raise."""
     async with three.client(NOWHERE) as ps:
         q = ps.queue("q")
         await one_on_each(three)

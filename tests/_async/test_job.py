@@ -66,7 +66,7 @@ async def test_each_delivery_has_a_receipt_of_its_own(q: AsyncQueue) -> None:
 
 
 async def test_the_owner_is_kept_with_the_delivery(backend: Backend, raw: Raw) -> None:
-    """By default host and process; anybody can see who holds a job."""
+    """The owner is host and process by default; every client can see it."""
     async with backend.async_client() as lent:
         mine = AsyncPenstock(lent)
         named = AsyncPenstock(lent, owner="Köln, worker 3")
@@ -260,7 +260,7 @@ async def test_a_stale_receipt_when_nobody_holds_the_job(q: AsyncQueue, raw: Raw
 
 
 async def test_a_receipt_that_was_used(q: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This delivery ended by this very receipt: nobody has to be asked."""
+    """This delivery ended by this very receipt: the server need not be asked."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     await job.release(delay=60)
@@ -312,7 +312,7 @@ async def test_failing_in_the_block_too_late(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_lease_that_ended_unnoticed_still_counts(q: AsyncQueue, raw: Raw) -> None:
-    """As long as nobody else was given the job, its holder may settle it."""
+    """The holder may settle its job until that is delivered again."""
     await q.enqueue("x", lease=10)
     (job,) = await q.reserve(block=0)
     advance(raw, q.ops, 60)

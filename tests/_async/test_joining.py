@@ -267,7 +267,7 @@ async def test_a_list_that_may_not_be_read(listed: Urls) -> None:
 
 
 class Thief(Stub):
-    """A stranger who listens, and keeps what he is told."""
+    """A foreign server that accepts connections and records what it is sent."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: b"-ERR no\r\n")

@@ -381,7 +381,7 @@ async def test_a_lost_race_to_create_a_queue_leaves_no_entry(
 
 @pytest.mark.parametrize("call", ["enqueue", "reserve", "configure"])
 async def test_meta_and_registry_lost(q: AsyncQueue, raw: Raw, damage: None, call: str) -> None:
-    """Nobody can tell the epoch any more: refused, and nothing is written."""
+    """The epoch cannot be known any more: the call is refused and writes nothing."""
     await q.enqueue_many(range(3))
     await q.reserve(block=0)
     raw.delete(q.ops.keys["meta"], "penstock:queues")
@@ -397,7 +397,7 @@ async def test_meta_and_registry_lost(q: AsyncQueue, raw: Raw, damage: None, cal
 
 
 async def test_a_record_that_is_lost_is_counted(q: AsyncQueue, raw: Raw, damage: None) -> None:
-    """An index entry without a job (evicted, or a damaged restore) hinders nobody."""
+    """An index entry without a job (evicted, or a damaged restore) is skipped and counted."""
     await q.enqueue_many(["a", "b", "c"], lease=5)
     jobs = await q.reserve(3, block=0)
     raw.hdel(q.ops.keys["held"], jobs[1].number)

@@ -202,7 +202,7 @@ async def test_peek_reads_about_a_mebibyte(q: AsyncQueue) -> None:
 
 
 async def test_show_of_a_waiting_job(q: AsyncQueue) -> None:
-    """What its producer gave, and that nobody has had it."""
+    """`show` returns what the producer gave, and no delivery."""
     done = await q.enqueue({"a": [1]}, headers={"h": "v"}, lease=7, ttl=70, delay=3)
     view = await q.show(done.id)
     assert view is not None

@@ -137,7 +137,7 @@ async def test_promoting_ends_with_the_ttl(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_dequeued_jobs_come_back_after_their_lease(q: AsyncQueue, raw: Raw) -> None:
-    """Their own, or the queue's; nothing is charged, and nobody was given them."""
+    """After their own lease, or the queue's; nothing is charged, and no job was delivered."""
     await q.configure(lease=50)
     own = (await q.enqueue("own", lease=20)).id
     plain = (await q.enqueue("plain")).id
@@ -176,7 +176,7 @@ async def test_a_lease_that_has_ended_is_dequeued_without_a_crash(q: AsyncQueue,
 
 
 async def test_what_can_not_be_dequeued(q: AsyncQueue, raw: Raw) -> None:
-    """What somebody holds, what is not due, what is dead, what is delivered at most once."""
+    """Jobs that are held, not due, dead or delivered at most once are refused."""
     dead, once = await q.enqueue("dead"), await q.enqueue("once", lease=0)
     held = await q.enqueue("held", lease=600)
     jobs = await q.reserve(3, block=0)
@@ -239,7 +239,7 @@ def left(raw: Raw, q: AsyncQueue, kind: str) -> bool:
 
 
 async def test_what_somebody_got_is_not_withdrawn(q: AsyncQueue, raw: Raw) -> None:
-    """Held, given back, backing off, dead: whoever had it may have done its work."""
+    """Held, released, backing off, dead: the consumer that had it may have done its work."""
     await q.enqueue_many(["held", "released", "failed", "dead"], lease=600)
     held, released, failed, dead = await q.reserve(4, block=0)
     await released.release()

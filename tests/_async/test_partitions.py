@@ -238,7 +238,7 @@ async def test_what_is_counted_adds_up(ps: AsyncPenstock, q: AsyncQueue) -> None
 
 
 async def test_settings_are_those_of_each(q: AsyncQueue) -> None:
-    """`max_length` is the most that wait in a partition; who may go anywhere goes where room is."""
+    """`max_length` bounds each partition; a job without a key goes to a partition with room."""
     await q.configure(max_length=2)
     for number in range(8):
         await q.enqueue(number)
@@ -265,7 +265,7 @@ async def test_who_waits_for_room_gets_it(q: AsyncQueue) -> None:
 
 
 async def test_a_pause_is_everywhere(q: AsyncQueue) -> None:
-    """Nothing is delivered while it lasts; whoever waits is woken by its end."""
+    """While a pause lasts no job is delivered; its end wakes the consumer that waits."""
     for number in range(COUNT):
         await q.enqueue(number)
     await q.pause("out")
@@ -386,7 +386,7 @@ async def test_what_is_no_number_of_partitions(ps: AsyncPenstock, count: Any) ->
 
 
 async def test_another_number_is_refused(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """The number is stored; who has another one, or none, can do nothing, and is told it."""
+    """The number is stored; a client with another number, or none, is refused and told it."""
     await q.enqueue(1)
     before = sorted(raw.keys("*"))
     async with twin_of(ps) as other:
@@ -410,7 +410,7 @@ async def test_another_number_is_refused(ps: AsyncPenstock, q: AsyncQueue, raw: 
 
 
 async def test_opened_by_several_at_once(ps: AsyncPenstock) -> None:
-    """Whoever comes first stores the number, and it is the same for the others."""
+    """The first client stores the number, and the others use the same one."""
     for name in ("one", "two", "three"):
         queue = ps.queue(name, partitions=COUNT)
         beside = [aspawn(queue.enqueue, number) for number in range(8)]
@@ -432,7 +432,7 @@ async def test_an_ordinary_queue_has_no_partitions(ps: AsyncPenstock, raw: Raw) 
 
 
 async def test_a_cleared_queue_may_have_another_number(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """`clear` removes the number as well; who adds by the old one is refused from then on."""
+    """`clear` removes the number too; a producer with the old number is refused afterwards."""
     await q.enqueue_many(range(10))
     assert await q.clear() == 10
     other = ps.queue("q", partitions=2)
@@ -532,7 +532,7 @@ async def worked(ps: AsyncPenstock, queues: Any, **options: Any) -> list[Any]:
 
 
 async def test_a_worker_takes_from_all(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Whether its client was told of the partitions, or they were made by somebody else."""
+    """A worker takes from all partitions, also if another client has made them."""
     await q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))
     assert len(await worked(ps, "q")) == 40
     await q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))

@@ -58,7 +58,7 @@ def backend(brief_backend: Backend) -> Backend:
 
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of the variables that whoever runs the tests may have, and looks more often."""
+    """Clear the environment variables that the client reads, and shorten its waits."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(link, "SLICE", 0.1)
@@ -131,7 +131,7 @@ def turning(monkeypatch: pytest.MonkeyPatch) -> AsyncTurning:
     return found
 
 
-# -- where, who, what ----------------------------------------------------------------------
+# -- server address, names, client id -----------------------------------------------------
 
 
 def test_by_default_it_is_the_server_that_the_protocol_names() -> None:
@@ -475,7 +475,7 @@ async def test_a_token_of_room_that_lies_is_removed(q: AsyncPressureQueue, raw: 
 
 
 async def test_a_token_of_room_that_is_missing(q: AsyncPressureQueue, raw: Raw) -> None:
-    """Both roles are free, so a dead party has lost it: whoever puts makes a new one."""
+    """Both roles are free, so a dead party has lost it: the next put makes a new one."""
     await q.create(2)
     raw.delete(key("not_full"))
     await q.put_nowait("a")
@@ -636,7 +636,7 @@ async def test_closing_waits_behind_a_producer(make: Make, turning: AsyncTurning
 async def test_a_producer_in_line_learns_that_the_queue_is_closed(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:
-    """Although the role stays taken: whoever closed it is another party that does not give back."""
+    """The put ends although the role stays taken: the party that closed does not give it back."""
     q = make()
     await q.create()
     raw.rpop(key("producer_free"))
@@ -651,7 +651,7 @@ async def test_a_producer_in_line_learns_that_the_queue_is_closed(
 async def test_a_queue_made_anew_is_not_written_to(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:
-    """Deleted and made again in one moment: those who hold a role and those in line are told."""
+    """Deleted and made again in one moment: holders of a role and parties in line are told."""
     q = make()
     await q.create(1)
     await q.put("a")
@@ -887,7 +887,7 @@ async def test_nobody_comes_between_a_script_and_the_next_watch(
 async def test_a_deletion_waits_for_those_who_have_a_role(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:
-    """It tells them; who does not hear keeps it waiting, and a later call goes on with it."""
+    """It tells them; a deaf party keeps it waiting, and a later call goes on with it."""
     q = make()
     await q.create(1)
     await q.put("a")
@@ -915,7 +915,7 @@ async def test_a_deletion_waits_for_those_who_have_a_role(
 
 
 async def test_a_deletion_that_was_broken_off(make: Make, raw: Raw) -> None:
-    """Its party died after the first step; whoever deletes ends it, and the name can be used."""
+    """Its party died after the first step; the next delete ends it, and the name is free."""
     q = make()
     await q.create()
     raw.delete(key("bound"))
@@ -987,7 +987,7 @@ async def test_a_deletion_that_another_party_has_ended(
 async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time anew: who had a role meanwhile may be the one who deletes, and alive."""
+    """The quiet time starts again when a role was held: its holder may be the one deleting."""
     q, times, codes, once = make(), list[float](), list[int](), link.AsyncLink.once
     await q.create()
     raw.delete(key("bound"))  # by another party, which then stopped
@@ -1116,7 +1116,7 @@ async def test_a_connection_that_was_closed_meanwhile(
 async def test_a_wait_whose_connection_fails_gives_its_role_back(
     proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning, kind: str
 ) -> None:
-    """The failure is told; nothing was put or taken, and nobody is kept out."""
+    """The failure is raised; no message was put or taken, and the role is free."""
     q, proxy = proxied
     if kind == "put":
         await q.put("a")
@@ -1292,7 +1292,7 @@ async def test_the_last_request_of_a_wait_that_is_lost(
 def rival(plain: Raw, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A connection that pops the token of the role, as other clients wait for it.
 
-    Who is blocked before it stays before it: a new slice would begin behind it.
+    A client that is blocked earlier stays ahead of it: a new slice would begin behind it.
     """
     monkeypatch.setattr(link, "SLICE", 30.0)
     pool = redis.ConnectionPool(**plain.connection_pool.connection_kwargs)
@@ -1360,7 +1360,7 @@ async def test_who_is_cancelled_in_line_gives_back_what_it_got(
 async def test_who_is_cancelled_in_line_again_and_again(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
 ) -> None:
-    """The role comes between two of them, to one who still looks."""
+    """The role comes between two cancellations, to a call that still looks; it goes back."""
     async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         plain.rpop(key("producer_free"))
@@ -1383,7 +1383,7 @@ async def test_who_is_cancelled_in_line_again_and_again(
 async def test_a_queue_made_anew_gets_its_token_back(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
 ) -> None:
-    """Who stood in line for the old one was given the token of the new one."""
+    """A producer in line for the old queue got the token of the new one, and gives it back."""
     async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         plain.rpop(key("producer_free"))

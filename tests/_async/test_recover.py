@@ -97,14 +97,14 @@ async def test_what_the_old_holder_says_is_void(q: AsyncQueue, raw: Raw) -> None
 
 
 async def test_at_most_once_is_left_alone(q: AsyncQueue, raw: Raw) -> None:
-    """Nobody gets such a job again, however long its holder is silent."""
+    """Such a job is not delivered again, however long its holder is silent."""
     await taken(q, raw, 0, 0)
     assert await q.recover(9, idle=0) == []
     assert (await q.stats()).active == 2
 
 
 async def test_what_waits_is_left_alone(q: AsyncQueue) -> None:
-    """Nor are jobs recovered that nobody has taken, or that were given back or given up."""
+    """Jobs that were never taken, were released or were buried are not recovered."""
     await q.enqueue_many(range(3))
     await q.enqueue("later", delay=60)
     one, two, _ = await q.reserve(3, block=0)
@@ -280,7 +280,7 @@ def recoverer(client: Penstock, start: threading.Barrier, found: list[str]) -> N
 async def test_two_at_once_take_nothing_twice(
     real_backend: Backend, real_q: AsyncQueue, real_raw: Raw
 ) -> None:
-    """Each delivery goes to one of those who recover at the same time."""
+    """Of two clients that recover at the same time each gets different deliveries."""
     ids = (await real_q.enqueue_many(range(400), lease=900)).ids
     await real_q.reserve(400, block=0)
     advance(real_raw, real_q.ops, 100)
@@ -312,7 +312,7 @@ def proxy(server: EmbeddedServer) -> Iterator[Proxy]:
 
 
 async def silent(server: EmbeddedServer) -> list[str]:
-    """Three jobs that somebody holds; the server knows all scripts."""
+    """Three jobs that a silent consumer holds; the server knows all scripts."""
     async with AsyncPenstock(server.url) as client:
         load_scripts(client_of(server))
         ids = (await client.queue("q").enqueue_many(range(3), lease=600)).ids

@@ -99,7 +99,7 @@ async def test_the_setting_of_the_queue(trio: Replicated, tq: AsyncQueue) -> Non
 
 
 async def test_at_most_once_is_not_waited_for(trio: Replicated, tq: AsyncQueue) -> None:
-    """Asked for it is refused; with the setting of the queue nobody waits."""
+    """Given with the call it is refused; the setting of the queue causes no wait."""
     with pytest.raises(BadArgument, match="replicas"):
         await tq.enqueue("x", lease=0, durable=Durable(1, timeout=10))
     with pytest.raises(BadArgument, match="replicas"):
@@ -312,7 +312,7 @@ async def eager(beside: Penstock) -> list[Any]:
 
 
 async def test_some_of_them_were_delivered(trio: Replicated, tq: AsyncQueue) -> None:
-    """Of several jobs only those that nobody has are taken back."""
+    """Of several jobs only those without a delivery are taken back."""
     await tq.configure(lease=600)
     with Penstock(trio.url) as beside:
         trio.replicas[0].pause()
@@ -404,7 +404,7 @@ async def test_next_to_no_time(trio: Replicated, tq: AsyncQueue) -> None:
 
 
 async def test_a_server_without_replicas(real_q: AsyncQueue) -> None:
-    """Nobody confirms, and nothing is left."""
+    """No replica confirms, so the job is withdrawn."""
     with pytest.raises(NotReplicated) as caught:
         await real_q.enqueue("x", durable=Durable(1, timeout=0.01))
     assert (caught.value.wanted, caught.value.got, caught.value.withdrawn) == (1, 0, True)
@@ -615,7 +615,7 @@ async def test_an_ack_and_a_replica_that_dies(trio: Replicated, tq: AsyncQueue) 
 
 
 async def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: AsyncQueue) -> None:
-    """Whoever waits on it is told at once: it can't confirm anything."""
+    """A caller that waits on a demoted server fails at once: it can't confirm anything."""
     (job,) = await held(tq)
     for replica in trio.replicas:
         replica.pause()
@@ -630,7 +630,7 @@ async def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: As
 
 
 async def test_a_server_without_replicas_and_an_ack(real_q: AsyncQueue) -> None:
-    """Nobody confirms; the job is done."""
+    """No replica confirms; the job is done."""
     (job,) = await held(real_q)
     with pytest.raises(AckNotReplicated) as caught:
         await job.ack(durable=Durable(1, timeout=0.01))

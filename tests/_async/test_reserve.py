@@ -56,7 +56,7 @@ async def test_put_backs_of_one_ms_keep_their_order(q: AsyncQueue) -> None:
 
 
 async def test_due_jobs_are_merged_with_ready_ones(q: AsyncQueue, raw: Raw) -> None:
-    """By the time from which each could have been delivered, so nobody starves."""
+    """Jobs come in the order in which they became deliverable, so none starves."""
     await q.enqueue("0 s, due at 10", delay=10)
     await q.enqueue("0 s, due at 2", delay=2)
     advance(raw, q.ops, 1)
@@ -85,7 +85,7 @@ async def test_ended_leases_come_before_all_others(q: AsyncQueue, raw: Raw) -> N
 
 
 async def test_a_job_is_held_by_one_consumer(q: AsyncQueue) -> None:
-    """While its lease holds nobody else gets it."""
+    """While its lease holds no other consumer gets it."""
     await q.enqueue(1)
     assert await bodies(q) == [1]
     assert await bodies(q) == []

@@ -69,7 +69,7 @@ async def test_one_producer_at_a_time(q: AsyncQueue) -> None:
 
 
 async def test_one_consumer_at_a_time(q: AsyncQueue) -> None:
-    """Only calls through the role take jobs; who holds jobs needs it not to settle them."""
+    """Only calls through the role take jobs; settling jobs that are held does not need it."""
     await q.enqueue_many(range(8))
     held = await q.reserve(4, block=0)
     async with q.exclusive("consumer") as role:
@@ -111,7 +111,7 @@ async def test_a_refused_settle_finishes_nothing(q: AsyncQueue, raw: Raw) -> Non
 
 
 async def test_a_loop_that_is_refused_acknowledges_what_it_has_done(q: AsyncQueue) -> None:
-    """Somebody takes the role while it works on a job: that job is done, and then it ends."""
+    """Another client takes the role while the loop has a job: the job is done, the loop ends."""
     await q.enqueue_many(range(3))
     role = q.exclusive("consumer")
     with pytest.raises(QueueInUse):
@@ -180,7 +180,7 @@ async def test_numbers_rise(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_role_ends_with_its_lease(q: AsyncQueue, raw: Raw) -> None:
-    """Nobody has taken it since, and its calls are refused all the same: others may by now."""
+    """After its lease the role's calls are refused, even if no other client has taken it."""
     role = await q.exclusive("consumer", lease=5).take()
     await q.enqueue(1)
     advance(raw, q.ops, 5)
@@ -282,7 +282,7 @@ async def test_its_holder_knows_without_asking(q: AsyncQueue) -> None:
 
 
 async def test_taking_what_is_taken(q: AsyncQueue) -> None:
-    """Refused at once, or after having waited; the one who has it is named."""
+    """A taken role is refused at once, or after the wait; the error names its holder."""
     async with q.exclusive("producer"):
         with pytest.raises(QueueInUse, match="tester"):
             await q.exclusive("producer", block=0).take()
@@ -369,7 +369,7 @@ async def test_a_role_and_a_close(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_roles_of_a_queue_that_is_gone(q: AsyncQueue, raw: Raw) -> None:
-    """Cleared or made anew meanwhile: the role is lost, and nothing is made by who bore it."""
+    """Cleared or made anew meanwhile: the role is lost, and its former holder adds nothing."""
     role = await q.exclusive("producer").take()
     await q.clear()
     with pytest.raises(RoleLost):
@@ -542,7 +542,7 @@ async def test_an_error_in_the_block_travels_on(q: AsyncQueue) -> None:
 
 # [async only
 async def test_a_wait_for_a_role_may_be_cancelled(q: AsyncQueue) -> None:
-    """Nothing is taken by who is not there any more."""
+    """A cancelled wait takes no role."""
     # redis-py may swallow a cancellation while it connects: connections for both are made before
     await asyncio.gather(*(q.stats() for _ in range(3)))
     async with q.exclusive("producer"):

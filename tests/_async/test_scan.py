@@ -281,7 +281,7 @@ def churn(client: Penstock, keep: set[str], stop: threading.Event, rounds: list[
 async def test_what_stays_is_found_beside_a_busy_client(
     real_backend: Backend, real_q: AsyncQueue
 ) -> None:
-    """The same while somebody never stops."""
+    """A full scan finds every job that stays while another client works on the queue."""
     await real_q.configure(max_attempts=0, max_releases=0, max_crashes=0)
     keep = await mixed(real_q)
     stop, rounds, scans = threading.Event(), list[int](), 0

@@ -240,7 +240,7 @@ async def test_a_receipt_that_was_guessed(q: AsyncQueue, raw: Raw, how: str, cou
 @pytest.mark.parametrize("how", ["nack", "release", "bury"])
 @pytest.mark.parametrize("then", WAYS)
 async def test_a_call_by_id_ends_the_delivery(q: AsyncQueue, raw: Raw, how: str, then: str) -> None:
-    """Its holder's receipt is void from then on, though nobody else holds the job."""
+    """Its holder's receipt is void from then on, though the job has no new holder."""
     await q.enqueue("x")
     (holder,) = await q.reserve(block=0)
     assert await settle_many(q, how, [holder.id]) == [DONE]
@@ -306,7 +306,7 @@ async def test_by_id_in_every_state(
 
 
 async def test_a_dead_letter_is_not_finished_by_its_last_holder(q: AsyncQueue) -> None:
-    """Once buried by id, the ack of the one who held it comes too late."""
+    """Once the job is buried by id, its holder's ack comes too late."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     await q.bury([job.id], "an operator's decision")

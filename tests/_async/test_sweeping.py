@@ -78,7 +78,7 @@ async def test_a_short_wait_costs_nothing(real_q: AsyncQueue, real_raw: Raw) -> 
 
 
 async def test_a_queue_with_a_consumer_stays(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """Whoever waits needs it; its counters are kept."""
+    """A waiting consumer needs its queue; the counters are kept."""
     hurried(ps)
     await used_up(ps, raw, q.name)
     await q.reserve(block=0)
@@ -88,7 +88,7 @@ async def test_a_queue_with_a_consumer_stays(ps: AsyncPenstock, q: AsyncQueue, r
 
 
 async def test_used_up_queues_of_others_are_removed(ps: AsyncPenstock, raw: Raw) -> None:
-    """Forty queues that nobody uses go while a consumer waits for another one."""
+    """Forty unused queues are removed while a consumer waits for another one."""
     for number in range(40):
         await used_up(ps, raw, f"used {number}")
     hurried(ps)

@@ -435,7 +435,7 @@ async def test_a_job_that_is_removed_while_its_handler_runs(
 
 
 async def test_a_job_of_several_leases(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Its lease is renewed for as long as the handler runs, so that nobody else gets it."""
+    """Its lease is renewed while the handler runs, so it is not delivered again."""
     await q.enqueue("x", lease=1)
     runs: list[AsyncJob] = []
 

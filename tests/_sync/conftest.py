@@ -117,7 +117,7 @@ def _counted(kind: Any, pending: list[object]) -> Any:
 
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody who waits looks by himself while a test is patient: whoever comes was woken."""
+    """Turn off the periodic look of waiting calls: a call that goes on was woken."""
     for module in (flows, nodes, state, loop):
         monkeypatch.setattr(module, "TICK", 3 * PATIENCE)
 

@@ -26,7 +26,7 @@ from .conftest import Waits
 
 
 def ended(consumers: list[Beside[Any]]) -> None:
-    """Everybody has been told that the queue is over, and nobody had to look by itself."""
+    """Check that each consumer has been told of the end, without a look of its own."""
     for consumer in consumers:
         with pytest.raises(QueueClosed, match="'q' is closed, and no job is left"):
             consumer.result()
@@ -92,7 +92,7 @@ def test_reopening_lets_producers_in_again(q: Queue) -> None:
 
 
 def test_a_queue_may_be_closed_before_its_first_job(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """It exists then, and idle as it is it stays: who comes later must find it closed."""
+    """The queue exists then, and stays although idle: later clients must find it closed."""
     q.close()
     with pytest.raises(QueueClosed):
         q.enqueue(1)
@@ -121,7 +121,7 @@ def test_consumers_drain_a_closed_queue_and_end(q: Queue) -> None:
 
 @pytest.mark.usefixtures("no_ticks")
 def test_everybody_who_waits_is_told_of_the_end(q: Queue, waits: Waits) -> None:
-    """Five wait for the one job that somebody holds; when it is done all of them end, at once."""
+    """Five consumers wait for the one job, which is held; when it is done all end at once."""
     q.enqueue(1)
     (job,) = q.reserve(block=0)
     consumers = [spawn(q.reserve, 1, block=block) for block in (30, 30, 30, None, None)]
@@ -181,7 +181,7 @@ ENDINGS = [
 def test_whatever_empties_the_queue_ends_the_consumers(
     q: Queue, raw: Raw, waits: Waits, how: str
 ) -> None:
-    """The last job ends in any way: two who wait are told, the other one by the first."""
+    """The last job ends in any way: of two waiting consumers one is told, and tells the other."""
     q.configure(max_attempts=1, max_crashes=1, max_releases=1)
     is_waiting = how in ("withdraw", "ack by id")
     ttl = 600 if how.startswith("expire") else None
@@ -200,7 +200,7 @@ def test_whatever_empties_the_queue_ends_the_consumers(
 
 @pytest.mark.usefixtures("no_ticks")
 def test_jobs_at_most_once_are_not_waited_for(q: Queue, waits: Waits) -> None:
-    """Nobody gets such a job again, so the delivery of the last one is the end for all others."""
+    """Such a job is not delivered again, so the last delivery ends all other consumers."""
     q.enqueue(1, lease=0, delay=0.5)
     q.close()
     consumers = [spawn(consumed, q) for _ in range(3)]
@@ -289,7 +289,7 @@ def test_a_settle_tells_what_became_of_the_finished(q: Queue) -> None:
 
 @pytest.mark.usefixtures("no_ticks")
 def test_several_queues_end_together(ps: Penstock, q: Queue, waits: Waits) -> None:
-    """Who listens to two queues goes on while one of them is open, and ends with the last one."""
+    """A consumer of two queues goes on while one of them is open, and ends with the last one."""
     other = ps.queue("other")
     for queue in (q, other):
         queue.enqueue(queue.name)
@@ -330,7 +330,7 @@ def test_a_queue_that_is_reopened_meanwhile_is_not_left(
 def test_a_drained_queue_is_not_asked_in_a_circle(
     real_ps: Penstock, real_q: Queue, real_raw: Raw, waits: Waits
 ) -> None:
-    """Its token lies there for whoever comes; who waits for another queue as well leaves it."""
+    """Its token stays for the next consumer; one that waits for another queue too leaves it."""
     load_scripts(real_raw)
     other = real_ps.queue("other")
     other.enqueue(1)

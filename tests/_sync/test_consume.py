@@ -131,7 +131,7 @@ def test_an_error_that_leaves_the_loop(q: Queue, raw: Raw) -> None:
 def test_done_after_the_lease_has_ended(
     q: Queue, raw: Raw, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody else holds the job by then: logged, and the loop goes on."""
+    """Another consumer holds the job by then: that is logged, and the loop goes on."""
     q.enqueue_many(["late", "next"], lease=10)
     others = []
     with caplog.at_level(logging.WARNING, "penstock"):

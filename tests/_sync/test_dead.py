@@ -16,7 +16,7 @@ def letters(q: Queue) -> list[JobView]:
 
 
 def last_held(text: str, letter: JobView) -> str:
-    """Why a job died of a crash: the text goes on with who had it, and since which ms."""
+    """Return the error of a job that died of a crash, with its last owner and time in ms."""
     return f"{text}, last held by {letter.owner} since {(letter.delivered or 0) * 1000:.0f}"
 
 
@@ -135,7 +135,7 @@ def test_crashes_are_attempts_too(q: Queue, raw: Raw) -> None:
 
 
 def test_a_lease_that_is_settled_late_is_no_crash(q: Queue, raw: Raw) -> None:
-    """Nobody else had taken the job: its holder's nack counts, and counts once."""
+    """The job was not taken again: its holder's nack counts, and counts once."""
     q.enqueue("x", lease=10)
     (job,) = q.reserve(block=0)
     advance(raw, q.ops, 11)

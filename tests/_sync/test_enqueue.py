@@ -66,7 +66,7 @@ def test_the_result_names_the_job(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 
 def test_the_result_is_frozen(q: Queue) -> None:
-    """Nobody can change what an enqueue answered."""
+    """The result of an enqueue cannot be changed."""
     done = q.enqueue(1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         done.id = "another"  # type: ignore[misc]  # that is the point
@@ -167,7 +167,7 @@ def test_at_in_the_past_is_now(q: Queue, raw: Raw) -> None:
 
 
 def test_a_ttl_is_counted_from_the_enqueue(q: Queue, raw: Raw) -> None:
-    """Beyond it the job is never delivered; whoever looks gives its memory back, and counts it."""
+    """After its ttl a job is never delivered; the next call frees its memory and counts it."""
     done = q.enqueue("milk", ttl=60)
     kept = q.enqueue("rice")
     assert parse_id(done.id).ttl_minutes == 1

@@ -66,7 +66,7 @@ def test_each_delivery_has_a_receipt_of_its_own(q: Queue) -> None:
 
 
 def test_the_owner_is_kept_with_the_delivery(backend: Backend, raw: Raw) -> None:
-    """By default host and process; anybody can see who holds a job."""
+    """The owner is host and process by default; every client can see it."""
     with backend.sync_client() as lent:
         mine = Penstock(lent)
         named = Penstock(lent, owner="Köln, worker 3")
@@ -234,7 +234,7 @@ def test_a_stale_receipt_when_nobody_holds_the_job(q: Queue, raw: Raw, now: str)
 
 
 def test_a_receipt_that_was_used(q: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This delivery ended by this very receipt: nobody has to be asked."""
+    """This delivery ended by this very receipt: the server need not be asked."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     job.release(delay=60)
@@ -284,7 +284,7 @@ def test_failing_in_the_block_too_late(q: Queue, raw: Raw) -> None:
 
 
 def test_a_lease_that_ended_unnoticed_still_counts(q: Queue, raw: Raw) -> None:
-    """As long as nobody else was given the job, its holder may settle it."""
+    """The holder may settle its job until that is delivered again."""
     q.enqueue("x", lease=10)
     (job,) = q.reserve(block=0)
     advance(raw, q.ops, 60)

@@ -378,7 +378,7 @@ def test_a_lost_race_to_create_a_queue_leaves_no_entry(
 
 @pytest.mark.parametrize("call", ["enqueue", "reserve", "configure"])
 def test_meta_and_registry_lost(q: Queue, raw: Raw, damage: None, call: str) -> None:
-    """Nobody can tell the epoch any more: refused, and nothing is written."""
+    """The epoch cannot be known any more: the call is refused and writes nothing."""
     q.enqueue_many(range(3))
     q.reserve(block=0)
     raw.delete(q.ops.keys["meta"], "penstock:queues")
@@ -394,7 +394,7 @@ def test_meta_and_registry_lost(q: Queue, raw: Raw, damage: None, call: str) -> 
 
 
 def test_a_record_that_is_lost_is_counted(q: Queue, raw: Raw, damage: None) -> None:
-    """An index entry without a job (evicted, or a damaged restore) hinders nobody."""
+    """An index entry without a job (evicted, or a damaged restore) is skipped and counted."""
     q.enqueue_many(["a", "b", "c"], lease=5)
     jobs = q.reserve(3, block=0)
     raw.hdel(q.ops.keys["held"], jobs[1].number)

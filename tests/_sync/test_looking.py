@@ -203,7 +203,7 @@ def test_peek_reads_about_a_mebibyte(q: Queue) -> None:
 
 
 def test_show_of_a_waiting_job(q: Queue) -> None:
-    """What its producer gave, and that nobody has had it."""
+    """`show` returns what the producer gave, and no delivery."""
     done = q.enqueue({"a": [1]}, headers={"h": "v"}, lease=7, ttl=70, delay=3)
     view = q.show(done.id)
     assert view is not None

@@ -138,7 +138,7 @@ def test_promoting_ends_with_the_ttl(q: Queue, raw: Raw) -> None:
 
 
 def test_dequeued_jobs_come_back_after_their_lease(q: Queue, raw: Raw) -> None:
-    """Their own, or the queue's; nothing is charged, and nobody was given them."""
+    """After their own lease, or the queue's; nothing is charged, and no job was delivered."""
     q.configure(lease=50)
     own = q.enqueue("own", lease=20).id
     plain = q.enqueue("plain").id
@@ -177,7 +177,7 @@ def test_a_lease_that_has_ended_is_dequeued_without_a_crash(q: Queue, raw: Raw) 
 
 
 def test_what_can_not_be_dequeued(q: Queue, raw: Raw) -> None:
-    """What somebody holds, what is not due, what is dead, what is delivered at most once."""
+    """Jobs that are held, not due, dead or delivered at most once are refused."""
     dead, once = q.enqueue("dead"), q.enqueue("once", lease=0)
     held = q.enqueue("held", lease=600)
     jobs = q.reserve(3, block=0)
@@ -240,7 +240,7 @@ def left(raw: Raw, q: Queue, kind: str) -> bool:
 
 
 def test_what_somebody_got_is_not_withdrawn(q: Queue, raw: Raw) -> None:
-    """Held, given back, backing off, dead: whoever had it may have done its work."""
+    """Held, released, backing off, dead: the consumer that had it may have done its work."""
     q.enqueue_many(["held", "released", "failed", "dead"], lease=600)
     held, released, failed, dead = q.reserve(4, block=0)
     released.release()

@@ -239,7 +239,7 @@ def test_what_is_counted_adds_up(ps: Penstock, q: Queue) -> None:
 
 
 def test_settings_are_those_of_each(q: Queue) -> None:
-    """`max_length` is the most that wait in a partition; who may go anywhere goes where room is."""
+    """`max_length` bounds each partition; a job without a key goes to a partition with room."""
     q.configure(max_length=2)
     for number in range(8):
         q.enqueue(number)
@@ -266,7 +266,7 @@ def test_who_waits_for_room_gets_it(q: Queue) -> None:
 
 
 def test_a_pause_is_everywhere(q: Queue) -> None:
-    """Nothing is delivered while it lasts; whoever waits is woken by its end."""
+    """While a pause lasts no job is delivered; its end wakes the consumer that waits."""
     for number in range(COUNT):
         q.enqueue(number)
     q.pause("out")
@@ -387,7 +387,7 @@ def test_what_is_no_number_of_partitions(ps: Penstock, count: Any) -> None:
 
 
 def test_another_number_is_refused(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """The number is stored; who has another one, or none, can do nothing, and is told it."""
+    """The number is stored; a client with another number, or none, is refused and told it."""
     q.enqueue(1)
     before = sorted(raw.keys("*"))
     with twin_of(ps) as other:
@@ -411,7 +411,7 @@ def test_another_number_is_refused(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 
 def test_opened_by_several_at_once(ps: Penstock) -> None:
-    """Whoever comes first stores the number, and it is the same for the others."""
+    """The first client stores the number, and the others use the same one."""
     for name in ("one", "two", "three"):
         queue = ps.queue(name, partitions=COUNT)
         beside = [spawn(queue.enqueue, number) for number in range(8)]
@@ -433,7 +433,7 @@ def test_an_ordinary_queue_has_no_partitions(ps: Penstock, raw: Raw) -> None:
 
 
 def test_a_cleared_queue_may_have_another_number(ps: Penstock, q: Queue) -> None:
-    """`clear` removes the number as well; who adds by the old one is refused from then on."""
+    """`clear` removes the number too; a producer with the old number is refused afterwards."""
     q.enqueue_many(range(10))
     assert q.clear() == 10
     other = ps.queue("q", partitions=2)
@@ -533,7 +533,7 @@ def worked(ps: Penstock, queues: Any, **options: Any) -> list[Any]:
 
 
 def test_a_worker_takes_from_all(ps: Penstock, q: Queue) -> None:
-    """Whether its client was told of the partitions, or they were made by somebody else."""
+    """A worker takes from all partitions, also if another client has made them."""
     q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))
     assert len(worked(ps, "q")) == 40
     q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))

@@ -99,7 +99,7 @@ def test_the_setting_of_the_queue(trio: Replicated, tq: Queue) -> None:
 
 
 def test_at_most_once_is_not_waited_for(trio: Replicated, tq: Queue) -> None:
-    """Asked for it is refused; with the setting of the queue nobody waits."""
+    """Given with the call it is refused; the setting of the queue causes no wait."""
     with pytest.raises(BadArgument, match="replicas"):
         tq.enqueue("x", lease=0, durable=Durable(1, timeout=10))
     with pytest.raises(BadArgument, match="replicas"):
@@ -306,7 +306,7 @@ def eager(beside: Penstock) -> list[Any]:
 
 
 def test_some_of_them_were_delivered(trio: Replicated, tq: Queue) -> None:
-    """Of several jobs only those that nobody has are taken back."""
+    """Of several jobs only those without a delivery are taken back."""
     tq.configure(lease=600)
     with Penstock(trio.url) as beside:
         trio.replicas[0].pause()
@@ -398,7 +398,7 @@ def test_next_to_no_time(trio: Replicated, tq: Queue) -> None:
 
 
 def test_a_server_without_replicas(real_q: Queue) -> None:
-    """Nobody confirms, and nothing is left."""
+    """No replica confirms, so the job is withdrawn."""
     with pytest.raises(NotReplicated) as caught:
         real_q.enqueue("x", durable=Durable(1, timeout=0.01))
     assert (caught.value.wanted, caught.value.got, caught.value.withdrawn) == (1, 0, True)
@@ -609,7 +609,7 @@ def test_an_ack_and_a_replica_that_dies(trio: Replicated, tq: Queue) -> None:
 
 
 def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: Queue) -> None:
-    """Whoever waits on it is told at once: it can't confirm anything."""
+    """A caller that waits on a demoted server fails at once: it can't confirm anything."""
     (job,) = held(tq)
     for replica in trio.replicas:
         replica.pause()
@@ -624,7 +624,7 @@ def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: Queue) -
 
 
 def test_a_server_without_replicas_and_an_ack(real_q: Queue) -> None:
-    """Nobody confirms; the job is done."""
+    """No replica confirms; the job is done."""
     (job,) = held(real_q)
     with pytest.raises(AckNotReplicated) as caught:
         job.ack(durable=Durable(1, timeout=0.01))

@@ -57,7 +57,7 @@ def test_put_backs_of_one_ms_keep_their_order(q: Queue) -> None:
 
 
 def test_due_jobs_are_merged_with_ready_ones(q: Queue, raw: Raw) -> None:
-    """By the time from which each could have been delivered, so nobody starves."""
+    """Jobs come in the order in which they became deliverable, so none starves."""
     q.enqueue("0 s, due at 10", delay=10)
     q.enqueue("0 s, due at 2", delay=2)
     advance(raw, q.ops, 1)
@@ -86,7 +86,7 @@ def test_ended_leases_come_before_all_others(q: Queue, raw: Raw) -> None:
 
 
 def test_a_job_is_held_by_one_consumer(q: Queue) -> None:
-    """While its lease holds nobody else gets it."""
+    """While its lease holds no other consumer gets it."""
     q.enqueue(1)
     assert bodies(q) == [1]
     assert bodies(q) == []

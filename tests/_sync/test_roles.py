@@ -69,7 +69,7 @@ def test_one_producer_at_a_time(q: Queue) -> None:
 
 
 def test_one_consumer_at_a_time(q: Queue) -> None:
-    """Only calls through the role take jobs; who holds jobs needs it not to settle them."""
+    """Only calls through the role take jobs; settling jobs that are held does not need it."""
     q.enqueue_many(range(8))
     held = q.reserve(4, block=0)
     with q.exclusive("consumer") as role:
@@ -111,7 +111,7 @@ def test_a_refused_settle_finishes_nothing(q: Queue, raw: Raw) -> None:
 
 
 def test_a_loop_that_is_refused_acknowledges_what_it_has_done(q: Queue) -> None:
-    """Somebody takes the role while it works on a job: that job is done, and then it ends."""
+    """Another client takes the role while the loop has a job: the job is done, the loop ends."""
     q.enqueue_many(range(3))
     role = q.exclusive("consumer")
     with pytest.raises(QueueInUse):
@@ -180,7 +180,7 @@ def test_numbers_rise(q: Queue, raw: Raw) -> None:
 
 
 def test_a_role_ends_with_its_lease(q: Queue, raw: Raw) -> None:
-    """Nobody has taken it since, and its calls are refused all the same: others may by now."""
+    """After its lease the role's calls are refused, even if no other client has taken it."""
     role = q.exclusive("consumer", lease=5).take()
     q.enqueue(1)
     advance(raw, q.ops, 5)
@@ -282,7 +282,7 @@ def test_its_holder_knows_without_asking(q: Queue) -> None:
 
 
 def test_taking_what_is_taken(q: Queue) -> None:
-    """Refused at once, or after having waited; the one who has it is named."""
+    """A taken role is refused at once, or after the wait; the error names its holder."""
     with q.exclusive("producer"):
         with pytest.raises(QueueInUse, match="tester"):
             q.exclusive("producer", block=0).take()
@@ -367,7 +367,7 @@ def test_a_role_and_a_close(q: Queue, raw: Raw) -> None:
 
 
 def test_roles_of_a_queue_that_is_gone(q: Queue, raw: Raw) -> None:
-    """Cleared or made anew meanwhile: the role is lost, and nothing is made by who bore it."""
+    """Cleared or made anew meanwhile: the role is lost, and its former holder adds nothing."""
     role = q.exclusive("producer").take()
     q.clear()
     with pytest.raises(RoleLost):

@@ -239,7 +239,7 @@ def test_a_receipt_that_was_guessed(q: Queue, raw: Raw, how: str, count: int) ->
 @pytest.mark.parametrize("how", ["nack", "release", "bury"])
 @pytest.mark.parametrize("then", WAYS)
 def test_a_call_by_id_ends_the_delivery(q: Queue, raw: Raw, how: str, then: str) -> None:
-    """Its holder's receipt is void from then on, though nobody else holds the job."""
+    """Its holder's receipt is void from then on, though the job has no new holder."""
     q.enqueue("x")
     (holder,) = q.reserve(block=0)
     assert settle_many(q, how, [holder.id]) == [DONE]
@@ -303,7 +303,7 @@ def test_by_id_in_every_state(q: Queue, raw: Raw, how: str, expected: dict[str, 
 
 
 def test_a_dead_letter_is_not_finished_by_its_last_holder(q: Queue) -> None:
-    """Once buried by id, the ack of the one who held it comes too late."""
+    """Once the job is buried by id, its holder's ack comes too late."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     q.bury([job.id], "an operator's decision")

@@ -77,7 +77,7 @@ def test_a_short_wait_costs_nothing(real_q: Queue, real_raw: Raw) -> None:
 
 
 def test_a_queue_with_a_consumer_stays(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """Whoever waits needs it; its counters are kept."""
+    """A waiting consumer needs its queue; the counters are kept."""
     hurried(ps)
     used_up(ps, raw, q.name)
     q.reserve(block=0)
@@ -87,7 +87,7 @@ def test_a_queue_with_a_consumer_stays(ps: Penstock, q: Queue, raw: Raw) -> None
 
 
 def test_used_up_queues_of_others_are_removed(ps: Penstock, raw: Raw) -> None:
-    """Forty queues that nobody uses go while a consumer waits for another one."""
+    """Forty unused queues are removed while a consumer waits for another one."""
     for number in range(40):
         used_up(ps, raw, f"used {number}")
     hurried(ps)

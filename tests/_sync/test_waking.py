@@ -44,7 +44,7 @@ def test_a_consumer_that_waited_before_recovers_it_too(q: Queue, waits: Waits) -
 
 
 def test_two_idle_consumers_recover_one_job_after_the_other(q: Queue, waits: Waits) -> None:
-    """Two leases end at different times; whoever is woken for the first, the second is not lost."""
+    """Two leases end at different times; the wake-up for the first does not lose the second."""
     q.enqueue("a", lease=0.4)
     q.enqueue("b", lease=0.9)
     held = q.reserve(2, block=0)
@@ -192,7 +192,7 @@ def test_a_consumer_that_goes_to_work_swallows_no_token(q: Queue, waits: Waits) 
 
 
 def test_a_token_of_another_queue_is_not_swallowed(ps: Penstock, waits: Waits) -> None:
-    """A consumer of two queues goes to work on one; a job on the other wakes who waits there."""
+    """A consumer of two queues takes a job of one; a job of the other wakes its own consumer."""
     for _ in range(3):
         both = spawn(ps.reserve, ["a", "b"], 1, block=30)
         waits.reach(1)
@@ -236,7 +236,7 @@ def test_a_pause_with_jobs_waiting_costs_no_busy_loop(
 def test_a_pause_of_the_way_in_costs_no_busy_loop(
     real_q: Queue, real_raw: Raw, waits: Waits
 ) -> None:
-    """Retries, due jobs and ended leases are held back, and nobody spins meanwhile."""
+    """Retries, due jobs and ended leases are held back, and consumers do not spin meanwhile."""
     load_scripts(real_raw)
     real_q.enqueue("orphan", lease=0.01)
     real_q.reserve(block=0)

@@ -422,7 +422,7 @@ def test_a_job_that_is_removed_while_its_handler_runs(ps: Penstock, q: Queue) ->
 
 
 def test_a_job_of_several_leases(ps: Penstock, q: Queue) -> None:
-    """Its lease is renewed for as long as the handler runs, so that nobody else gets it."""
+    """Its lease is renewed while the handler runs, so it is not delivered again."""
     q.enqueue("x", lease=1)
     runs: list[Job] = []
 

@@ -164,7 +164,7 @@ def test_a_terminal_sees_a_bar(folder: Path) -> None:
 
 
 def read_all(terminal: int) -> Iterator[bytes]:
-    """What is written to a terminal until nobody has it open any more."""
+    """Yield what is written to a terminal until its other end is closed."""
     while True:
         try:
             block = os.read(terminal, 65536)
@@ -306,7 +306,7 @@ def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> 
         assert ready.body == {"kind": "ready", "worker": "w"}
         parent.kill()
         parent.wait()
-        assert os.read(read, 1) == b""  # end of file: nobody has the other end any more
+        assert os.read(read, 1) == b""  # end of file: the other end is closed everywhere
     os.close(read)
 
 

@@ -145,7 +145,7 @@ def test_evicted_keys_break_a_promise(
 def test_a_replica_breaks_a_promise_and_its_primary_names_it(
     run_cli: Cli, make_server: Callable[..., EmbeddedServer]
 ) -> None:
-    """Whoever connects to a replica by mistake is told; the primary says how it is."""
+    """A client that connects to a replica by mistake is told; the primary reports its state."""
     primary = make_server(tcp=True, args=("--repl-diskless-sync-delay", "0"))
     replica = make_server(tcp=True)
     with redis.Redis.from_url(replica.url) as raw:
@@ -207,7 +207,7 @@ def test_persistence(
     level: str,
     words: str,
 ) -> None:
-    """What a restart or a crash loses is said, and is nobody's broken promise."""
+    """The report says what a restart or a crash loses; that is no broken promise."""
     server = make_server(tcp=True)
     with redis.Redis.from_url(server.url) as raw:
         for name, value in settings.items():

@@ -429,7 +429,7 @@ def test_peek_shows_bodies_as_documented(cli: Cli, client: Penstock) -> None:
 def test_a_body_that_is_not_what_its_codec_says_is_shown_as_bytes(
     cli: Cli, client: Penstock, real_backend: Backend
 ) -> None:
-    """Another client's NaN, broken JSON, or a codec nobody knows do not stop a peek."""
+    """Another client's NaN, broken JSON, or an unknown codec does not stop a peek."""
     number = parse_id(client.queue("q").enqueue("x").id).number
     raw: Any = real_backend.sync_client()
     raw.delete("penstock:{q}:ready")
@@ -617,7 +617,7 @@ def test_scan_takes_many_steps(cli: Cli, client: Penstock) -> None:
 def test_scan_lists_a_job_once_though_it_is_found_twice(
     cli: Cli, client: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step may find again what an earlier one found; who reads the list need not know."""
+    """A step may find a job again that an earlier one found; the list has it once."""
     ids = client.queue("q").enqueue_many(range(3)).ids
     scan = Queue.scan
 

@@ -146,7 +146,7 @@ def test_stats_shows_what_was_moved(cli: Cli, client: Penstock) -> None:
 
 
 def test_stats_shows_who_has_a_role(cli: Cli, client: Penstock) -> None:
-    """A column of its own while somebody has one: who, since when, and for how long."""
+    """A role in use has a column of its own: its holder, since when, and for how long."""
     client.queue("free").enqueue("x")
     queue = client.queue("q")
     queue.enqueue("x")
@@ -385,7 +385,7 @@ def delivered_once(client: Penstock, count: int) -> list[str]:
 
 
 def test_evict_makes_room(cli: Cli, client: Penstock) -> None:
-    """Jobs that nobody will be given again go, nearest end of ttl first, then dead letters."""
+    """Jobs that are not delivered again go, nearest end of ttl first, then dead letters."""
     dead = buried(client, 2)
     ids = delivered_once(client, 3)
     queue = client.queue("q")

@@ -49,7 +49,7 @@ def test_info_for_people(cli: Cli, client: Penstock) -> None:
 
 
 def test_info_of_an_empty_server_leaves_nothing(cli: Cli, real_backend: Backend) -> None:
-    """Whoever looks makes no queue; only the node's id is kept."""
+    """A look makes no queue; only the node's id is kept."""
     assert cli("info", "--json").document["info"]["registered_jobs"] == 0
     assert real_backend.sync_client().keys() == [b"penstock:node"]
 

@@ -46,8 +46,8 @@ class Status(NamedTuple):
 
     Attributes:
         state: of the id.
-        job: who has it, None = nobody.
-        successor: who has it next.
+        job: its holder, None = none.
+        successor: its next holder.
         window: whether a window is open.
     """
 
@@ -98,13 +98,13 @@ def delay(raw: Raw, q: Queue) -> None:
 
 
 def hold(raw: Raw, q: Queue) -> None:
-    """Somebody is at it."""
+    """Add a job and take it."""
     add(raw, q)
     take(q)
 
 
 def hold_again(raw: Raw, q: Queue) -> None:
-    """Somebody is at it after a delay and a failure."""
+    """Take a job again after a delay and a failure."""
     fail(raw, q)
     advance(raw, q.ops, 601)
     assert take(q).attempt == 2
@@ -184,7 +184,7 @@ def start(raw: Raw, q: Queue) -> None:
 
 
 def hold_once(raw: Raw, q: Queue) -> None:
-    """It is delivered at most once, and somebody has got it."""
+    """Add a job that is delivered at most once, and take it."""
     q.enqueue("old", dedup_id=ID, lease=0)
     take(q)
 
@@ -426,7 +426,7 @@ NOTE = re.compile(rb"@[^\n]*\n")
 
 
 def check_claims(raw: Raw, ops: QueueOps) -> None:
-    """Who has an id is there and carries it; who waits for an end will see it; windows are listed.
+    """Check that owners carry their ids, successors have an owner, and windows are listed.
 
     Args:
         raw: a client that does not decode.
@@ -443,7 +443,7 @@ def check_claims(raw: Raw, ops: QueueOps) -> None:
     for name, value in claims.items():
         found = VALUE.fullmatch(value)
         assert found, f"{name!r}: {value!r}"
-        assert found[1] or found[3], f"{name!r}: nobody has it: {value!r}"
+        assert found[1] or found[3], f"{name!r}: no holder: {value!r}"
         for number in filter(None, found.groups()[:2]):
             assert name in names.get(number, b""), f"{name!r} is {number!r}'s, which has it not"
         if found[2]:
@@ -452,7 +452,7 @@ def check_claims(raw: Raw, ops: QueueOps) -> None:
         if found[3]:
             assert windows.get(name) == int(found[3]), f"{name!r}: its window will not be closed"
     waits = {number for number, due in scheduled.items() if due == NEVER}
-    assert waits <= heirs, f"nobody's end will free {waits - heirs}"
+    assert waits <= heirs, f"no end will free {waits - heirs}"
     for number, header in names.items():
         carried = re.search(rb";d=([^;]+)", header)
         if carried and b";u=" not in header:

@@ -59,7 +59,7 @@ class Door(Proxy):
     """Where clients come in, whichever server is behind it."""
 
     def lead_to(self, address: Address) -> None:
-        """Connect those who come from now on to another server."""
+        """Connect clients that come from now on to another server."""
         self._upstream = address
 
 
@@ -372,7 +372,7 @@ def _dead(queue: Queue) -> None:
 
 
 def _held(queue: Queue) -> dict[str, Job]:
-    """Jobs that somebody holds, in every way."""
+    """Make and return jobs that are held, in every way."""
     take(queue, "recovered", headers={"k": "v"})
     (recovered,) = queue.recover(1, idle=0)
     crashed = again(queue, take(queue, "crashed", lease=0.02))

@@ -98,7 +98,7 @@ class Keys:
 
 
 class Party(Protocol):
-    """Who takes part in a queue, whatever it is made of. Errors are `Refused`."""
+    """A client of a queue, whatever it is made of. Errors are `Refused`."""
 
     who: str
 
@@ -312,7 +312,7 @@ class Foreign:
         yield "LPUSH", self.keys("closed"), TOKEN, TOKEN
 
     def delete_steps(self) -> Steps[None]:
-        """What says that the queue exists goes first; then all who wait are woken."""
+        """The key that says that the queue exists goes first; then all waits are woken."""
         keys = self.keys
         yield from self._existing()
         if not (yield "DEL", keys("bound")):

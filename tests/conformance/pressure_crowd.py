@@ -105,7 +105,7 @@ class Crowd:
         return event["answer"]
 
     def empty(self) -> None:
-        """Kill all who still run."""
+        """Kill all members that still run."""
         while self._members:
             self._members.pop().kill()
 

@@ -7,8 +7,8 @@ queue is compared with what the members wrote down.
 What "exact" can mean: each operation of ours is one script, so wherever its client dies the
 counters are what was moved: messages in less messages out are those that wait, and their bytes too.
 A foreign client that dies between its steps may have put or taken a message and not counted it:
-each such death explains a difference of one. Who dies between the reply and the log has taken a
-message of which nobody knows: one for each dead consumer.
+each such death explains a difference of one. A client that dies between the reply and the log
+has taken a message that is not logged: one for each dead consumer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PUTS = ("put", "put_nowait", "put")
 GETS = ("get", "get_nowait", "get")
 ENDS = ("close", "delete", "create", "delete", "create")
 FOREIGN_ENDS = ("close", "delete")
-"""Not create: in the middle of somebody's delete it makes half a queue, and says that it failed."""
+"""Not create: in the middle of a delete it makes half a queue, and says that it failed."""
 STUCK = 20.0
 """Seconds after which a member is stuck that was told to end: its calls take a part of one."""
 
@@ -72,7 +72,7 @@ class Told:
         return self
 
     def all_got(self) -> list[str]:
-        """Every message that somebody got."""
+        """Every message that a member got."""
         return [message for messages in self.got.values() for message in messages]
 
 
@@ -115,7 +115,7 @@ class Crew:
             assert member.ended(STUCK) == 0, f"{member.task} did not end as told"
 
     def deaths(self, deeds: Sequence[str], kinds: Sequence[str] = ALL) -> list[str]:
-        """Those who died and did one of these deeds."""
+        """Names of the dead members that did one of these deeds."""
         return [
             one.task["who"]
             for one in self.dead
@@ -132,7 +132,7 @@ class Storm:
     """Bouts on one server.
 
     Args:
-        server: empty, and used by nobody else.
+        server: empty, and used by nothing else.
         crowd: where the members come from.
         logs: a directory for what they write.
         seed: of all that is left to chance here.
@@ -291,7 +291,7 @@ class Bout:
             assert length <= 1, f"the role of the {role} was given back twice"
             deeds = (*PUTS, "close") if role == "producer" else GETS
             if not length:
-                assert self.crew.deaths(deeds), f"the role of the {role} is lost, and nobody died"
+                assert self.crew.deaths(deeds), f"the role of the {role} is lost, and no party died"
                 if "foreign" not in self.kinds:
                     self.check_held(role, told)
             assert mine.free_role(role) is (not length)
@@ -359,7 +359,7 @@ class Bout:
         self.check_use(mine)
 
     def free_roles(self, mine: Any) -> None:
-        """Free what the dead hold; nobody else is there any more who could hold it."""
+        """Free what the dead hold; no other party is left that could hold it."""
         for role in ROLES:
             with suppress(Refused):  # there is no queue
                 self.storm.sums[f"freed {role}"] += mine.free_role(role)

@@ -204,7 +204,7 @@ def test_each_job_runs_once_and_in_turn(raw: Raw, q: Queue, name: str) -> None:
                 due += drained(q)
             expected = [row.after.job, row.after.successor]
             if name == "once":
-                expected[0] = None  # nobody gets it again; the next one waits for its ttl
+                expected[0] = None  # it is not delivered again; the next one waits for its ttl
                 advance(raw, q.ops, 86_400)
                 q.sweep()
                 due += drained(q)
@@ -558,7 +558,7 @@ def sizes_of(raw: Raw) -> dict[bytes, int]:
     return {key: readers.get(raw.type(key), raw.exists)(key) for key in keys}
 
 
-# -- C-15, C-16: nobody starves, nobody spins --------------------------------------------------
+# -- C-15, C-16: no consumer starves or spins --------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["retry", "delayed", "lapsed", "requeued"])
@@ -652,7 +652,7 @@ def test_counts_are_exact(raw: Raw, q: Queue) -> None:
     assert counts(q) == (4, 5, 0)  # three leases have ended, and a ttl
     advance(raw, q.ops, 600)
     assert counts(q) == (8, 1, 0)  # what waits for another one's end does not wait for a time
-    assert q.ack(jobs[:1])  # nobody else has got it meanwhile
+    assert q.ack(jobs[:1])  # it has no other holder meanwhile
     assert counts(q) == (8, 0, 0)
 
 
@@ -863,7 +863,7 @@ KILLED: dict[str, tuple[str, Status | None, Status | None]] = {
 def test_a_client_is_killed(
     crash_server: EmbeddedServer, nursery: Nursery, call: str, step: str
 ) -> None:
-    """C-2, C-12: wherever kill -9 strikes, the id is free or a living job's, and nobody is lost."""
+    """C-2, C-12: wherever kill -9 strikes, the id is free or a living job's, and no job is lost."""
     name, without, with_it = KILLED[call]
     operation = {"requeue": "claim", "update": "claim"}.get(call, call.partition(",")[0])
     options = {"on_duplicate": call} if call in ("requeue", "update") else {}

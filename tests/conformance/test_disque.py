@@ -505,7 +505,7 @@ def test_up_to_so_many(q: Queue) -> None:
 
 
 def test_a_blocked_reader_gets_several(real_ps: Penstock, real_raw: Raw) -> None:
-    """GETJOB … COUNT; a.2 blocked GETJOB; a.7 2: who waited gets as many as have come by then, up
+    """GETJOB … COUNT; a.2 blocked GETJOB; a.7 2: a blocked reader gets as many as have come, up
     to the count.
     """
     queue = real_ps.queue("q")

@@ -163,7 +163,7 @@ def test_every_field_of_a_queue(q: Queue) -> None:
 
 
 def test_a_queue_that_is_not_there(q: Queue, raw: Raw) -> None:
-    """QSTAT: a queue that nobody used does not exist, and looking does not make it."""
+    """QSTAT: a queue that was not used does not exist, and looking does not make it."""
     before = dump(raw)
     stats = q.stats()
     assert (stats.exists, stats.ready, stats.age, stats.idle) == (False, 0, None, None)

@@ -136,7 +136,7 @@ def test_paused_out_nothing_is_delivered(q: Queue, side: str) -> None:
 
 
 def test_a_reader_wakes_at_the_resume(real_ps: Penstock, real_raw: Raw) -> None:
-    """PAUSE … out: who waits on a paused queue goes on waiting, and gets a job at its end, sooner
+    """PAUSE … out: a consumer of a paused queue goes on waiting, and gets a job at its end, sooner
     than it would have looked by itself.
     """
     queue = real_ps.queue("q")
@@ -157,7 +157,7 @@ def test_a_reader_wakes_at_the_resume(real_ps: Penstock, real_raw: Raw) -> None:
 def test_a_reader_gets_what_fell_due_under_a_pause(
     real_ps: Penstock, real_raw: Raw, what: str
 ) -> None:
-    """PAUSE … in: who waits meanwhile gets it at the end of the pause."""
+    """PAUSE … in: a consumer that waits meanwhile gets it at the end of the pause."""
     queue = real_ps.queue("q")
     queue.enqueue(b"x", lease=20, delay=20 if what == "delay" else 0)
     queue.reserve(block=0)
@@ -171,7 +171,7 @@ def test_a_reader_gets_what_fell_due_under_a_pause(
 
 
 def test_a_paused_empty_queue_stays(q: Queue, raw: Raw) -> None:
-    """PAUSE … an empty queue: however long nobody uses it, it is not removed; unpaused it is."""
+    """PAUSE … an empty queue: however long it is unused, it is not removed; unpaused it is."""
     q.pause("in")
     advance(raw, q.ops, 100_000)
     q.sweep()

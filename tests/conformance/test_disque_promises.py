@@ -394,7 +394,7 @@ def test_no_delivery_from_the_end_of_the_ttl(
     clock: TestClock, q: Queue, prepare: Callable[[Queue, TestClock], None]
 ) -> None:
     """a.2 TTL end; a.7 7: one ms before it the job is delivered, from that ms on never, whatever
-    its state; nobody is told, and it is counted.
+    its state; no client is told, and it is counted.
     """
     prepare(q, clock)
     clock.set(START + 9_999)
@@ -415,7 +415,7 @@ def prepare_again(q: Queue) -> None:
 
 
 def test_the_end_of_a_ttl_takes_a_held_job(clock: TestClock, q: Queue) -> None:
-    """a.2 TTL end; a.7 7: a lease ends with it; nobody is told, and its holder finds it gone."""
+    """a.2 TTL end; a.7 7: a lease ends with it; no client is told; its holder finds it gone."""
     q.enqueue_many([b"x"] * 3, ttl=10, lease=100)
     late, swept, by_id = q.reserve(3, block=0)
     clock.set(START + 10_000)

@@ -346,7 +346,7 @@ def test_what_can_not_be_dequeued(q: Queue, raw: Raw) -> None:
 
 
 def test_a_reader_hears_of_a_promoted_job(real_ps: Penstock, real_raw: Raw) -> None:
-    """ENQUEUE: who waits gets it, sooner than it would have looked by itself."""
+    """ENQUEUE: a waiting consumer gets it, sooner than it would have looked by itself."""
     queue = real_ps.queue("q")
     later = queue.enqueue(b"later", delay=3600)
     reader = spawn(lambda: queue.reserve(block=None))
@@ -359,7 +359,7 @@ def test_a_reader_hears_of_a_promoted_job(real_ps: Penstock, real_raw: Raw) -> N
 
 
 def test_a_reader_hears_of_a_dequeued_job(real_ps: Penstock, real_raw: Raw) -> None:
-    """DEQUEUE: who waits gets it when it comes back."""
+    """DEQUEUE: a waiting consumer gets it when it comes back."""
     queue = real_ps.queue("q")
     done = queue.enqueue(b"x", lease=0.5)
     dequeued = raw_time(real_raw)

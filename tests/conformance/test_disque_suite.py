@@ -462,7 +462,7 @@ def test_a_thousand_jobs_expire(q: Queue, raw: Raw, call: str) -> None:
 
 
 def test_empty_queues_go(ps: Penstock, raw: Raw) -> None:
-    """04 idle queues expire: an emptied queue is removed by a sweep when nobody used it for a
+    """04 idle queues expire: an emptied queue is removed by a sweep when it was not used for a
     while; no key is left but those of the node and of producers.
     """
     for number in range(30):
@@ -654,7 +654,7 @@ def test_many_jobs_are_scanned(ps: Penstock) -> None:
 
 def test_working_postpones(q: Queue, raw: Raw) -> None:
     """11 WORKING returns the retry time; 11 WORKING prevents a requeue: for as long as the holder
-    calls, nobody else gets the job.
+    calls, no other consumer gets the job.
     """
     q.enqueue(b"x", lease=3)
     (job,) = q.reserve(block=0)

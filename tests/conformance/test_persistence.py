@@ -377,7 +377,7 @@ def test_a_ttl_ends_at_its_time(keeper: Keeper, q: Queue) -> None:
     assert q.stats().swept == 2
 
 
-# -- pauses, bounds, those who wait ----------------------------------------------------------------
+# -- pauses, bounds, waits -------------------------------------------------------------------------
 
 
 @each_way
@@ -421,7 +421,7 @@ def test_settings_hold(keeper: Keeper, q: Queue) -> None:
 
 @each_way
 def test_consumers_that_wait_heal(keeper: Keeper, ps: Penstock, q: Queue) -> None:
-    """Whoever waited when the server fell gets what is added afterwards; each job once."""
+    """Consumers that waited when the server fell get what is added afterwards; each job once."""
     q.enqueue("make the queue")
     q.purge()
     consumers = [spawn(q.reserve, 1, block=PATIENCE) for _ in range(3)]
@@ -437,7 +437,7 @@ def test_consumers_that_wait_heal(keeper: Keeper, ps: Penstock, q: Queue) -> Non
 
 @each_way
 def test_a_producer_that_waits_for_room_heals(keeper: Keeper, ps: Penstock, q: Queue) -> None:
-    """Whoever waited for room when the server fell adds the job, once, when there is room."""
+    """A producer that waited for room when the server fell adds the job once there is room."""
     q.configure(max_length=1)
     q.enqueue("a")
     producer = spawn(q.enqueue, "b", block=PATIENCE)

@@ -96,7 +96,7 @@ class Table:
         self._numbers = itertools.count(1)
 
     def party(self, kind: str, name: str = "q", **options: Any) -> Any:
-        """Somebody more at the table."""
+        """Add a party to the table."""
         options = {"who": f"{kind}_pid{next(self._numbers)}", **options}
         made: Party
         if kind == "foreign":
@@ -133,7 +133,7 @@ class Table:
         return list(reversed(self.raw.lrange(self.keys(), 0, -1)))
 
     def whole(self) -> dict[bytes, Any]:
-        """All keys with their values, but for who held a role last."""
+        """All keys with their values, except the names of the last holders of roles."""
         last = {self.keys(role).encode() for role in ROLES}
         return {key: value for key, value in dump(self.raw).items() if key not in last}
 
@@ -148,7 +148,7 @@ class Table:
         wait_for(lambda: self.holder(role) == party.who)
 
     def holder(self, role: str) -> str | None:
-        """Who holds the role; None = it is free."""
+        """Return the holder of the role; None = it is free."""
         if self.raw.exists(self.keys(f"{role}_free")):
             return None
         return str((self.raw.get(self.keys(role)) or b"").decode())
@@ -156,7 +156,7 @@ class Table:
     def spawn(self, function: Callable[..., Any], *args: Any, **options: Any) -> Beside[Any]:
         """Run a call that will wait, and return when it does.
 
-        On a server the count of blocked clients tells; on fakeredis nobody can, so there a moment
+        On a server the count of blocked clients tells; fakeredis has none, so there a moment
         has to do, and no test may rely on it.
         """
         before = self.blocked()
@@ -378,7 +378,7 @@ def test_bytes_come_through_to_one_who_waits(pair: tuple[str, str], brief_table:
 
 
 def test_order_across_parties(pair: tuple[str, str], table: Table) -> None:
-    """P-6: first in, first out, whoever puts and gets; in on the left side, out on the right."""
+    """P-6: first in, first out, for all parties; in on the left side, out on the right."""
     parties = itertools.cycle(table.pair())
     sent = [b"%d" % n for n in range(20)]
     next(parties).create()
@@ -394,7 +394,7 @@ def test_order_across_parties(pair: tuple[str, str], table: Table) -> None:
 
 
 def test_order_of_what_arrives_at_once(kind: tuple[str], brief_table: Table) -> None:
-    """P-6: who is woken by several messages gets the first, and leaves the others in order."""
+    """P-6: a consumer woken by several messages gets the first; the others stay in order."""
     table = brief_table
     (party,) = table.pair()
     party.create()
@@ -446,7 +446,7 @@ def test_tokens_after_each_operation(pair: tuple[str, str], bound: int, table: T
 
 
 def test_who_acted_last(pair: tuple[str, str], table: Table) -> None:
-    """P-8: each operation that takes a role writes down by whom, also when it need not wait."""
+    """P-8: each operation that takes a role writes down its party, also when it need not wait."""
     parties = table.pair()
     parties[0].create(1)
     deeds = (("put_nowait", b"x"), ("get_nowait",), ("put", b"x"), ("get",))
@@ -632,7 +632,7 @@ def test_who_waits_holds_its_role(pair: tuple[str, str], brief_table: Table) -> 
 
 
 def test_waiting_for_a_role(pair: tuple[str, str], brief_table: Table) -> None:
-    """P-12: who finds a role taken waits, and has its turn when the holder is done."""
+    """P-12: a party that finds a role taken waits, and has its turn when the holder is done."""
     table = brief_table
     first, second = table.pair()
     first.create(1)
@@ -828,7 +828,7 @@ def test_no_bound(pair: tuple[str, str], table: Table) -> None:
 
 @pytest.mark.parametrize("way", ["put", "put_nowait"])
 def test_over_filling(pair: tuple[str, str], way: str, table: Table) -> None:
-    """P-19: over-filled, nobody can put until it has drained below the bound."""
+    """P-19: over-filled, no party can put until it has drained below the bound."""
     first, second = table.pair()
     first.create(2)
     for message in (b"1", b"2"):
@@ -984,7 +984,7 @@ def test_delete_while_others_wait(pair: tuple[str, str], brief_table: Table) -> 
 
 
 def test_time_limits(few: tuple[str, str], brief_table: Table) -> None:
-    """P-22: who waited for a message or for room gives up in time and leaves all as it was."""
+    """P-22: a wait for a message or for room gives up in time and leaves all as it was."""
     table = brief_table
     first, second = table.pair()
     second.create(1)
@@ -1005,7 +1005,7 @@ def test_time_limits(few: tuple[str, str], brief_table: Table) -> None:
 
 
 def test_time_limits_of_waits_for_a_role(few: tuple[str, str], brief_table: Table) -> None:
-    """P-22: who only waited for a role gives up in time, is told who has it, and leaves no trace.
+    """P-22: a wait for a role alone gives up in time, names the holder, and leaves no trace.
 
     The holder goes on undisturbed.
     """
@@ -1091,7 +1091,7 @@ def replace(table: Table, bound: int, *messages: bytes) -> None:
 
 
 def delete_and_create(table: Table, bound: int, *messages: bytes) -> None:
-    """The same by foreign clients; one of them holds what `nobody` has, and gives it back."""
+    """Delete and create by foreign clients; one gives back the role that `nobody` holds."""
     other = table.party("foreign")
     deleting = spawn(other.delete)
     wait_for(lambda: not table.raw.exists(table.keys("bound")))
@@ -1181,7 +1181,7 @@ def test_create_between_the_steps_of_a_delete(own: tuple[str, str], brief_table:
 
 
 def test_create_while_our_delete_waits(own: tuple[str, str], brief_table: Table) -> None:
-    """P-25: our delete waits for one who is in the middle of a get; nobody can create meanwhile."""
+    """P-25: our delete waits for a party in the middle of a get; create is refused meanwhile."""
     table = brief_table
     mine, other = table.pair()
     mine.create(2)
@@ -1272,7 +1272,7 @@ def test_a_create_that_was_broken_off(own: tuple[str, str], table: Table) -> Non
 def test_a_freed_role_wakes_who_waits_for_it(
     own: tuple[str, str], waits: str, brief_table: Table
 ) -> None:
-    """P-26: a call without a limit waits for the role of one who died, until that is freed."""
+    """P-26: a call without a limit waits for the role of a dead party, until that is freed."""
     table = brief_table
     mine, other = table.pair()
     mine.create(0)

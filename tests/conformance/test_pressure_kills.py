@@ -63,7 +63,7 @@ def test_killed_inside_a_wait(
 ) -> None:
     """P-26: its role stays taken in its name; timed calls fail in time; freed, all goes on.
 
-    No message is lost: who waits takes nothing.
+    No message is lost: a wait takes nothing.
     """
     role = "consumer" if verb == "get" else "producer"
     if verb == "put":

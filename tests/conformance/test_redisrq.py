@@ -265,7 +265,7 @@ def test_waiters_are_served_in_arrival_order(real_q: Queue, real_raw: Raw) -> No
 
 
 def test_a_push_is_shared_among_waiters(real_q: Queue, real_raw: Raw) -> None:
-    """R-5: five messages for one who takes three and one who takes one: one is left."""
+    """R-5: five messages for a consumer of three and a consumer of one: one is left."""
     three = spawn(real_q.reserve, 3, block=30)
     reach_blocked(real_raw, 1)
     one = spawn(real_q.reserve, 1, block=30)
@@ -653,7 +653,7 @@ def test_a_recovery_counts_as_a_crash(q: Queue) -> None:
 
 
 def test_either_consumer_may_ack_by_id(q: Queue) -> None:
-    """R-14: the one who lost the message or the one who recovered it; the second reports none."""
+    """R-14: the consumer that lost the message or its new holder; the second reports none."""
     q.enqueue_many(["a", "b"], lease=3600)
     first = q.reserve(2, block=0)
     second = q.recover(2, idle=0)
@@ -666,7 +666,7 @@ def test_either_consumer_may_ack_by_id(q: Queue) -> None:
 
 
 def test_who_lost_a_message_is_told(q: Queue) -> None:
-    """R-14: an ack by delivery proves who holds it, so the earlier holder's changes nothing."""
+    """R-14: an ack by delivery proves the holder, so the earlier holder's changes nothing."""
     q.enqueue("a", lease=3600)
     (first,) = q.reserve(block=0)
     (second,) = q.recover(idle=0)
@@ -819,7 +819,7 @@ def test_a_missing_queue_answers_empty(ps: Penstock, raw: Raw) -> None:
 
 
 def test_messages_of_a_server_that_was_emptied_are_gone(ps: Penstock, raw: Raw) -> None:
-    """R-16: whoever still holds one is told so; it is no error."""
+    """R-16: a consumer that still holds one is told so; it is no error."""
     q = ps.queue("q")
     q.enqueue_many(["a", "b"])
     job, other = q.reserve(2, block=0)
@@ -1064,7 +1064,7 @@ def memory(raw: Raw) -> int:
 
 
 def test_a_pipeline_is_no_client(backend: Backend, raw: Raw) -> None:
-    """R-22: refused, so nobody waits inside of a transaction, or believes to push in one."""
+    """R-22: refused, so no call waits inside of a transaction, or believes to push in one."""
     before = dump(raw)
     for transaction in (True, False):
         with backend.sync_client().pipeline(transaction=transaction) as pipeline:

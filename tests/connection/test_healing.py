@@ -34,7 +34,7 @@ def has_more_than(connections: int, proxy: Proxy) -> bool:
 
 
 def test_a_restart_between_two_calls(server: EmbeddedServer) -> None:
-    """The connection is gone and so are the scripts: nobody notices."""
+    """The connection and the scripts are gone: the next call works all the same."""
     with Penstock(server.url) as ps:
         q = ps.queue("q")
         for turn in range(3):
@@ -222,7 +222,7 @@ def eager(url: str) -> redis.Redis:
 
 
 def test_a_lost_reply_adds_no_job(server: EmbeddedServer) -> None:
-    """The call is sent once more, by us and by nobody else, and the server knows it again."""
+    """The call is sent once more, by this client alone, and the server knows it again."""
     with Proxy(server.address) as proxy, eager(proxy.url) as lent, Penstock(lent) as ps:
         q = ps.queue("q")
         ids = [q.enqueue(0).id]

@@ -65,7 +65,7 @@ def test_an_interrupted_wait_gives_its_role_back(
 def test_who_is_interrupted_in_line_gives_back_what_it_got(
     server: EmbeddedServer, plain: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server hands the role over after the interrupt, to one who is about to leave."""
+    """The server hands the role over after the interrupt, to a call that is about to end."""
     monkeypatch.setattr(turn, "DEFEATS", 0)
     with PressureQueue("q", server.url) as q:
         q.create()

@@ -129,7 +129,7 @@ async def test_the_job_of_a_killed_consumer_of_asyncio(url: str) -> None:
 
 
 def test_sixteen_threads_share_a_client(url: str) -> None:
-    """Every job is done once, whoever adds it and whoever takes it."""
+    """Every job is done once, whichever thread adds it and whichever takes it."""
     with Penstock(url) as ps:
         q = ps.queue("q")
         start = threading.Barrier(16)
@@ -199,7 +199,7 @@ def test_one_client_in_two_event_loops(url: str) -> None:
 
     asyncio.run(first())
     assert asyncio.run(second()) == 2
-    gc.collect()  # the sockets of the first loop say here that nobody closed them
+    gc.collect()  # the sockets of the first loop say here that they were not closed
 
 
 async def test_a_cancelled_task_leaves_the_client_usable(url: str) -> None:

@@ -1,4 +1,4 @@
-"""Exclusive roles whose taking nobody was told of: the reply is lost, or the taker is cancelled."""
+"""Exclusive roles with a taking that is not confirmed: a lost reply, or a cancelled call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Server = Callable[..., EmbeddedServer]
 
 
 def test_a_taking_that_was_not_answered(make_server: Server) -> None:
-    """The same object takes it again, and finds that it has it; nobody else does."""
+    """The same object takes it again, and finds that it has it; no other object does."""
     server = make_server(tcp=True)
     with (
         Penstock(server.url) as other,
@@ -54,7 +54,7 @@ def test_a_taking_that_was_not_answered(make_server: Server) -> None:
 
 
 def test_a_taking_that_was_not_answered_may_be_given_back(make_server: Server) -> None:
-    """By whoever does not want it any more."""
+    """The object that took the role can give it back."""
     server = make_server(tcp=True)
     with Proxy(server.address) as door, Penstock(door.url, retry_for=0) as ps:
         q = ps.queue("q")
@@ -73,7 +73,7 @@ def test_a_taking_that_was_not_answered_may_be_given_back(make_server: Server) -
 
 
 def is_refused(taking: Beside[Any]) -> bool:
-    """Whether somebody else had the role."""
+    """Whether another client had the role."""
     try:
         taking.result()
     except (QueueInUse, BadArgument):
@@ -121,7 +121,7 @@ def test_what_is_held_is_given_back_beside_what_was_not_answered(make_server: Se
 
 @pytest.mark.parametrize("exists", [True, False], ids=["a queue", "none yet"])
 async def test_a_taking_that_is_cancelled(make_server: Server, exists: bool) -> None:
-    """At whatever point, once or twice: nobody has the role, and the next one takes it at once."""
+    """At any point, once or twice: the role is free, and the next client takes it at once."""
     server = make_server()
     async with AsyncPenstock(server.url) as ps:
         for steps in range(200):

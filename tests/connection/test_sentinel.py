@@ -179,7 +179,7 @@ def test_clients_that_are_of_no_use(sentinel: FakeSentinel) -> None:
 
 
 def test_the_next_sentinel_is_asked(server: EmbeddedServer) -> None:
-    """Nobody there, another service, too few peers, refused: each is passed over."""
+    """No server, another service, too few peers, refused: each such Sentinel is passed over."""
     with (
         FakeSentinel(server.port) as gone,
         FakeSentinel(None) as ignorant,
@@ -462,7 +462,7 @@ async def test_a_primary_that_works_on_is_left_by_tasks(
 def test_a_sentinel_with_old_news_is_not_believed(
     server: EmbeddedServer, make_server: Server
 ) -> None:
-    """It was cut off too, as its epoch tells; whoever knows better stays where it is."""
+    """It was cut off too, as its epoch tells; a client that knows a newer epoch stays."""
     old = make_server(tcp=True)
     with FakeSentinel(old.port, epoch=1) as late, FakeSentinel(server.port, epoch=2) as good:
         with Penstock(sentinel_url(good, late)) as ps:
@@ -481,7 +481,7 @@ def test_a_sentinel_with_old_news_is_not_believed(
 def test_sentinels_may_be_gone_while_the_primary_works(
     server: EmbeddedServer, sentinel: FakeSentinel
 ) -> None:
-    """They are asked in vain, which costs nobody anything."""
+    """The client asks the Sentinels in vain, and its calls do not fail."""
     with Penstock(sentinel_url(sentinel), retry_for=0) as ps:
         ps.queue("q").enqueue(1)
         sentinel._listener.close()

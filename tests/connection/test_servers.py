@@ -67,7 +67,7 @@ def test_an_evicting_server_is_warned_of(make_server: Server, policy: str) -> No
 
 
 def test_the_warning_is_in_the_log(make_server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    """For those who do not see warnings."""
+    """The log has the warning too, for programs that hide warnings."""
     server = make_server(args=("--maxmemory-policy", "allkeys-lfu"))
     with pytest.warns(EvictionWarning), Penstock(server.url):
         pass

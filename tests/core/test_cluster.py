@@ -43,7 +43,7 @@ def test_the_map() -> None:
     ],
 )
 def test_the_preferred_end_point(entry: list[object], host: str) -> None:
-    """A name, an address, or that of whoever was asked where it does not know its own."""
+    """A name, an address, or that of the queried server where it does not know its own."""
     assert read_slots([[0, 1, entry]], "asked") == [SlotRange(0, 1, Address(host, 7000))]
 
 

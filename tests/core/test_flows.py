@@ -446,7 +446,7 @@ def test_whoever_makes_a_queue_sweeps_others() -> None:
 
 
 def test_waiting_for_a_token() -> None:
-    """Whoever gets one reserves on that queue before anything else."""
+    """A consumer that gets a token reserves on that queue before anything else."""
     clock = Clock()
     flow, (a, b) = reserve(clock, "a", "b")
     flow.answer(NOTHING)
@@ -538,7 +538,7 @@ def test_a_wait_ends_in_time() -> None:
 
 
 def test_the_end_of_a_queue() -> None:
-    """Told when it is asked, or to one who waits, who leaves in order and so tells the next."""
+    """A call that asks is told; one that waits is told, leaves in order and tells the next."""
     flow, _ = reserve(Clock())
     with pytest.raises(QueueClosed, match="'q' is closed, and no job is left"):
         flow.answer(OVER)
@@ -588,7 +588,7 @@ def test_several_queues_are_over_in_one_look() -> None:
 
 
 def test_a_consumer_that_is_refused_leaves_in_order() -> None:
-    """What it was told of, a token or an event, is for who has the role."""
+    """A token or an event that it was told of is left to the holder of the role."""
     clock = Clock()
     flow, (source,) = reserve(clock)
     flow.answer(Taken(1500, []))
@@ -732,7 +732,7 @@ def withdrawal(answer: Any, resent: bool) -> NotReplicated:
     [
         ([1, b"1", 1], False, True),
         ([1, b"1", 1], True, True),
-        ([1, b"1", 0, 0], False, False),  # somebody has got it and was quick
+        ([1, b"1", 0, 0], False, False),  # a consumer has got it and was quick
         ([1, b"1", 0, 0], True, None),  # or the first sending has done it
         ([1, b"1", 0, -2], False, False),
         ([1, b"1", 0, -2], True, False),
@@ -743,7 +743,7 @@ def withdrawal(answer: Any, resent: bool) -> NotReplicated:
 def test_what_too_few_replicas_have_is_withdrawn(
     answer: Any, resent: bool, withdrawn: bool | None
 ) -> None:
-    """And the error says whether nobody can get it any more."""
+    """The error says whether the job is withdrawn, or that this is unknown."""
     assert withdrawal(answer, resent).withdrawn is withdrawn
 
 

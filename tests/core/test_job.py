@@ -53,7 +53,7 @@ def test_the_lease_of_the_queue() -> None:
 
 
 def test_counters_that_are_no_text() -> None:
-    """Bytes of an error that are not UTF-8 hinder nobody."""
+    """Bytes of an error that are not UTF-8 are replaced."""
     assert parse_counters(b"2 1 0 0 \xff").error == "\ufffd"
     assert parse_counters(b"2 1 0 0").error == ""
 

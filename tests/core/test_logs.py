@@ -49,7 +49,7 @@ def test_a_record_has_them(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_is_not_written_is_not_put_together() -> None:
-    """At a level that nobody reads the job is not even looked at."""
+    """At a level that is not logged the job is not even looked at."""
     quiet = logging.getLogger("penstock.tests.quiet")
     quiet.setLevel(logging.ERROR)
     job: Any = object()

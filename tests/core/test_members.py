@@ -32,7 +32,7 @@ from penstock.errors import BadArgument, ConfigurationError
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )  # fmt: skip
 def test_an_address_tells_nothing_of_who_may(source: object, address: str) -> None:
-    """Only where it is; and nothing where nobody else could get to."""
+    """An address has no password; one that is of no use to other clients is empty."""
     assert members.address_of(source) == address
     if address.startswith("redis://"):
         assert members.address_of(address) == address
@@ -115,7 +115,7 @@ def test_a_password_stays_as_it_is_in_its_url() -> None:
 @pytest.mark.parametrize("address", [HERE, "unix:///tmp/s?db=0", "redis+sentinel://new/service/0"])
 @pytest.mark.parametrize("source", [TLS, redis.Redis(ssl=True)], ids=["URL", "client"])
 def test_tls_is_not_given_up(source: object, address: str) -> None:
-    """Whatever the list says, and whoever is trusted; also if only one URL given has TLS."""
+    """An address without TLS is refused if any source has TLS, even for trusted hosts."""
     for given in ([source], [PLAIN, source]):
         with pytest.raises(ConfigurationError, match="has no TLS"):
             members.learned(address, given, ["*"])
@@ -145,7 +145,7 @@ def test_what_is_no_list_of_hosts(value: Any) -> None:
 
 
 def test_the_youngest_entry_counts() -> None:
-    """Of each node, whichever list it is in; what nobody understands is left out."""
+    """The newest entry of each node counts; entries that cannot be parsed are left out."""
     a, b, c, d = (letter * 40 for letter in "abcd")
     lists = [
         {a: "5 redis://a/0", b: "7 ", c: "nonsense", "e\x1b": "9 redis://e/0"},

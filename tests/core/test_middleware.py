@@ -160,7 +160,7 @@ def test_a_hook_that_raises_before_it_yields() -> None:
 
 
 def test_the_outcome_is_known_after_the_run() -> None:
-    """Done, or what whoever runs the handler says of the value or of the error."""
+    """Done, or the runner's word for the value or for the error."""
     watching = Watching()
     error = LookupError("no")
     with running((watching,), a_run()):

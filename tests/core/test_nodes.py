@@ -85,7 +85,7 @@ class Stage:
         return self
 
     def fail(self, error: BaseException) -> Stage:
-        """Let the last effect fail; who carries it out notes that, as a client does."""
+        """Let the last effect fail, and note that as a client does."""
         if isinstance(self.effect, At) and is_transient(error):
             self.effect.home.state.failed(self.clock(), error)
             self.borne.append(self.effect.home)
@@ -222,7 +222,7 @@ def test_everyone_is_asked_after_a_tick() -> None:
 
 
 def test_when_nobody_answers() -> None:
-    """At the end of the time given it is told; somebody who had nothing is an answer."""
+    """The error comes at the end of the time given; a node without jobs is an answer."""
     stage = Stage("a", "b", block=0)
     with pytest.raises(NodesUnavailable):
         stage.fail(ConnectionError("gone")).fail(ConnectionError("gone"))
@@ -261,7 +261,7 @@ def test_a_queue_that_is_closed_and_drained_everywhere() -> None:
 
 
 def test_a_cancelled_wait_is_left_in_order() -> None:
-    """What it was told of goes to somebody else."""
+    """The token that it got goes to another consumer."""
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
     assert isinstance(stage.fail(Cancelled()).effect, Quit)
@@ -281,7 +281,7 @@ def test_a_sticky_producer() -> None:
 
 
 def test_hunger() -> None:
-    """Who gave something is asked again, in turn; who had nothing only after a pause."""
+    """Nodes that gave jobs are asked again, in turn; nodes without jobs only after a pause."""
     poll_order = PollOrder()
     assert poll_order.order("abc", 0) == ["a", "b", "c"]
     for name, count in (("a", 1), ("b", 0), ("c", 1)):

@@ -182,9 +182,9 @@ def test_nothing_is_lost(restarts: bool, durable: EmbeddedServer, queue: Queue, 
         assert not raw.exists(*queue.ops.keys.of(("held", "active", "scheduled", "tally")))
     attempted, accepted = set(story.told["attempted"]), set(story.told["accepted"])
     acking, got = set(story.told["acking"]), set(story.told["got"])
-    assert accepted - acking <= set(drained), "lost: accepted, and nobody acknowledged it"
+    assert accepted - acking <= set(drained), "lost: accepted, and not acknowledged"
     assert accepted <= got, "lost: accepted and never delivered"
-    assert got <= attempted, "delivered, and nobody added it"
+    assert got <= attempted, "delivered, and never added"
     assert max(drained.values(), default=1) == 1
     assert {body for body, ids in story.ids.items() if len(ids) > 1} == set(), "added twice"
     assert not set(story.acked) & set(drained), "acknowledged, and still there"

@@ -27,7 +27,7 @@ class Account:
         self.nursery = nursery
         self.queue = queue
         self.living: list[str] = []  # those that have to be in the queue
-        self.taken = 0  # deliveries whose client died, or that nobody learned of
+        self.taken = 0  # deliveries with a dead client or a lost reply
         self.serial = 0
 
     def names(self, count: int) -> list[str]:

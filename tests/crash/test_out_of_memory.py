@@ -525,7 +525,7 @@ def test_an_evicted_job_is_gone_for_its_holder(evicting: Penstock, raw: redis.Re
 
 
 def test_used_up_queues_make_room(evicting: Penstock, raw: redis.Redis) -> None:
-    """Where no job can be evicted, queues go that nobody has used for a minute."""
+    """If no job can be evicted, queues that were unused for a minute are removed."""
     for number in range(10):
         used = evicting.queue(f"used {number}")
         used.enqueue(b"only")

@@ -77,7 +77,7 @@ def test_numbers_of_a_thawed_server(call: Callable[..., list[Any]], queue: Queue
 
 
 def test_client_reports_a_stale_call(queue: Queue, raw: redis.Redis) -> None:
-    """Whoever's call came too late is told so by an error."""
+    """A client with a call that came too late gets an error, and nothing is written."""
     queue.enqueue(b"1")
     (lane,) = queue._node.link.callers
     lane.calls -= 5
@@ -92,7 +92,7 @@ def test_frozen_server(
 ) -> None:
     """A producer that times out, repeats and gives up on a frozen server has added one job at most.
 
-    The requests lie in the server's sockets and are run when it goes on, whoever came first.
+    The requests lie in the server's sockets and are run when it goes on, in any order.
     """
     enqueued = queue.stats().enqueued
     source = redis.Redis.from_url(crash_server.url, socket_timeout=0.1)

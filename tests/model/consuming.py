@@ -52,7 +52,7 @@ class Consuming(Producing):
                     return taken
 
         def unseen() -> list[ModelJob]:
-            # leased, and nobody knows
+            # leased, but the reply is lost
             return self.model.reserve(n, tag, provisional=provisional)[0]
 
         def queue() -> tuple[Sequence[Job], bool]:
@@ -128,7 +128,7 @@ class Consuming(Producing):
 
         def model() -> Any:
             outcomes, taken, more = self.model.settle(names, n, tag)
-            while more and not taken:  # whoever waited for the end of what is finished here
+            while more and not taken:  # successors of the jobs that are finished here
                 taken, more = self.model.reserve(n, tag)
             return outcomes, taken
 

@@ -68,7 +68,7 @@ class CoursesMachine(QueueMachine):
         window=st.sampled_from([None, None, 3_000, 90_000]),
     )
     def leave_unused(self, span: int, window: int | None) -> None:
-        """A queue that nobody uses is removed, but not while a window of it is open."""
+        """An unused queue is removed, but not while a window of it is open."""
         self.configure(fault="", values=dict.fromkeys(self.model.settings))
         self.begin_empty()
         if window:

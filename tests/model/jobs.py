@@ -22,7 +22,7 @@ MONTH = 30 * 86_400_000  # a number further ahead of the time was made at a wron
 STEP = 100  # expired jobs, and dead letters, that a script of no job removes
 SWEPT = 1000  # that one sweep removes
 IDLE_MS = 60_000
-OWNER = "tester"  # who takes all jobs
+OWNER = "tester"  # takes all jobs
 NEVER = (1 << 53) - 1  # due time of a job that waits for the end of another one
 DEFAULTS = {
     "lease": 30_000,
@@ -95,9 +95,9 @@ class ModelJob:
 
 @dataclass
 class DedupId:
-    """Who has a dedup id: a job, and one that waits for its end; or a window that ends at `end`.
+    """The holder of a dedup id: a job, and a successor; or a window that ends at `end`.
 
-    The one that waits is not due before `due`, its own delay.
+    The successor is not due before `due`, its own delay.
     """
 
     owner: Number | None = None

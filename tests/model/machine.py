@@ -187,7 +187,7 @@ class QueueMachine(Consuming):
 
     @call(picks=PICKS)
     def withdraw(self, picks: list[tuple[int, str]]) -> None:
-        """Take back what nobody has been given."""
+        """Take back jobs that were never delivered."""
         self.move_with(
             picks,
             self.model.withdraw,

@@ -29,7 +29,7 @@ class Model(ModelDelivering):
     # -- settling ------------------------------------------------------------------------
 
     def _held(self, name: Name) -> tuple[Outcome, ModelJob]:
-        """Whether a delivery may be ended by whoever names the job so."""
+        """Whether a call with this id or receipt may end the delivery."""
         number, receipt = name
         job = self.jobs.get(number)
         if job is None:
@@ -56,7 +56,7 @@ class Model(ModelDelivering):
         Args:
             names: of the jobs.
             change: what is done to each.
-            may_wait: by id alone also to jobs that nobody holds.
+            may_wait: by id alone also to jobs that have no holder.
         """
         outcomes = []
         died = self.totals["died"]
@@ -234,7 +234,7 @@ class Model(ModelDelivering):
             job.others += 1
 
     def withdraw(self, numbers: Iterable[Number]) -> list[Outcome]:
-        """Remove what nobody was ever given."""
+        """Remove jobs that were never delivered."""
 
         def take_back(job: ModelJob) -> Outcome:
             if job.place not in ("ready", "scheduled") or job.delivered is not None:
@@ -246,7 +246,7 @@ class Model(ModelDelivering):
         return self._move(numbers, take_back)
 
     def evict(self, n: int, dead: bool) -> int:
-        """Remove what nobody will be given again: delivered at most once, then dead letters."""
+        """Remove jobs that are not delivered again: delivered at most once, then dead letters."""
         gone = (self.at("once") + (self.at("dead") if dead else []))[:n]
         for job in gone:
             self._drop(job)
@@ -273,7 +273,7 @@ class Model(ModelDelivering):
         return done
 
     def redrive_these(self, numbers: Iterable[Number]) -> list[Outcome]:
-        """The same for dead letters by name; whoever is named again is not dead any more."""
+        """Bring dead letters back by number; a number that comes twice is refused."""
         outcomes = []
         seen: set[Number] = set()
         for number in numbers:
@@ -299,7 +299,7 @@ class Model(ModelDelivering):
         return ends is not None and ends <= self.now
 
     def _is_taken(self, job: ModelJob) -> bool:
-        """Whether somebody else has its dedup id by now."""
+        """Whether another job or a window has its dedup id by now."""
         if job.dedup_id is None or job.until:
             return False
         one = self.ids.get(job.dedup_id, DedupId())

@@ -394,12 +394,12 @@ class SideBySide(RuleBasedStateMachine):
         )
         assert view == wanted, (view, wanted)
         if state != "expired":
-            unsaid = job.place == "active" and state == "ready"  # a crash that nobody has seen yet
+            unsaid = job.place == "active" and state == "ready"  # a crash that no call has seen yet
             assert view.redeliveries == job.others + unsaid
 
     @invariant()
     def ids_agree(self) -> None:
-        """Who has each dedup id, as status says it and as the keys have it."""
+        """The holder of each dedup id is the one of the model, in `status` and in the keys."""
         self.set_model_clock()
         for name in IDS:
             owner, heir, end = self.model.holders(name)
@@ -490,7 +490,7 @@ class SideBySide(RuleBasedStateMachine):
 
     @invariant()
     def tokens_are_there(self) -> None:
-        """Whoever must be woken has a token; a clock once seen is not forgotten."""
+        """There is a token for each client to wake; a clock once seen is not forgotten."""
         why, self.must_wake = self.must_wake, ""
         assert not why or self.raw.llen(self.ops.keys["wake"]), why
         waited, until = self.had

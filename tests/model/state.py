@@ -124,14 +124,14 @@ class ModelState:
         return None if job is None or self.has_expired(job) else job
 
     def holders(self, name: str) -> tuple[ModelJob | None, ModelJob | None, int]:
-        """Who has an id, who waits for its end, and the end of the window, 0 = none is open."""
+        """Return an id's owner, its successor, and the end of its window, 0 = none is open."""
         one = self.ids.get(name, DedupId())
         owner, heir = self.living(one.owner), self.living(one.heir)
         end = one.end if one.end > self.now else 0
         return (owner, heir, end) if owner else (heir, None, end)
 
     def _pass_on(self, name: str) -> None:
-        """An owner whose ttl has ended, and which nobody has removed yet, leaves the id."""
+        """Free the id of an owner whose ttl has ended but that is not removed yet."""
         one = self.ids.get(name)
         if one and one.heir and not self.living(one.owner) and self.living(one.heir):
             self._turn(one.heir, one.due)
@@ -171,7 +171,7 @@ class ModelState:
             self.freed.append(number)
 
     def _turns(self) -> None:
-        """What a call has kept back: whoever waited is not delivered by the call that frees it."""
+        """Free the successors that a call kept back: it does not deliver what it frees."""
         kept, self._heirs = self._heirs or [], None
         for number, at in kept:
             self._turn(number, at)

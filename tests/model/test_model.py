@@ -59,7 +59,7 @@ def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.Monke
 def test_dedup_ids_agree_with_their_model(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has an id, and what becomes of a duplicate: as the rules say, whatever ends the jobs."""
+    """Holders of dedup ids and outcomes of duplicates follow the rules, however jobs end."""
     use_test_clock(monkeypatch)
     dice = Dice()
     monkeypatch.setattr("penstock.core.operations.consuming.random", dice)

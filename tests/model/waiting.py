@@ -97,7 +97,7 @@ class Waiting(SideBySide):
                 self.must_wake = "whoever was told of an event leaves the wait"
 
     def look_for_jobs(self, n: int, tag: int, *, idle: bool) -> tuple[list[ModelJob], Taken]:
-        """Reserve; whoever is given nothing keeps a timer until the next event, or a tick."""
+        """Reserve; a consumer that gets no job keeps a timer until the next event, or a tick."""
         self.bench.dice.tag, self.fault = tag, ""
         (wanted, _), got, _ = self.both(
             lambda: self.model.reserve(n, tag),

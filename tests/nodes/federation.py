@@ -221,7 +221,7 @@ class Ledger:
         assert not lost, f"{len(lost)} of {len(self.added)} jobs were not delivered"
         foreign = set(self.delivered) - set(self.added)
         bodies = Counter(str(body) for body in self.unknown)
-        assert len(foreign) <= len(bodies), "jobs that nobody has added"
+        assert len(foreign) <= len(bodies), "jobs that were never added"
 
     def came_back(self) -> list[str]:
         """The jobs that were acknowledged at home, and delivered again all the same."""

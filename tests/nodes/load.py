@@ -161,7 +161,7 @@ class Load:
             while self._consuming:
                 for job in self._queue(ps, "called").reserve(10, block=0.5):
                     self._seen(job)
-                    # A delivery that was forgotten, or took its lease, is somebody else's by now.
+                    # A delivery that was forgotten, or took its lease, has another holder by now.
                     with suppress(StaleReceipt):
                         if job.ack():
                             self._done(job)

@@ -9,7 +9,7 @@ on there, asking for one replica less. With `--cut` the link of the one that is 
 many seconds (at most) before. In half of the runs the consumers stand still just then, so that jobs
 wait. At the end the queue is drained, and counted: a job is
 
-- *lost* when its enqueue was answered as asked for, and nobody ever got it;
+- *lost* when its enqueue was answered as asked for, and it was never delivered;
 - *back* when its ack was answered as asked for, and it was delivered after that.
 """
 
@@ -105,7 +105,7 @@ class Account:
         killed: when the primary was killed.
         attempted: jobs whose enqueue was begun.
         confirmed: jobs whose enqueue was answered as asked for.
-        delivered: jobs that somebody got, the last time of each.
+        delivered: jobs that a consumer got, the last time of each.
         acked: jobs whose ack was answered as asked for.
         refused: how many calls were not confirmed.
         broken: what should not have happened.
@@ -305,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ]
         broken = [error for account in accounts for error in account.broken]
         if broken or any(account.unexpected for account in accounts):
-            raise AssertionError(broken or "jobs that nobody has added")
+            raise AssertionError(broken or "jobs that were never added")
         lost = [len(account.lost) for account in accounts]
         print(
             f"replicas={replicas}  {sum(map(bool, lost)):15} of {args.runs:2}"

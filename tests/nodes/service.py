@@ -31,7 +31,7 @@ __all__ = ["LOOPBACK", "NAME", "Sentinel", "Service"]
 LOOPBACK = "127.0.0.1"
 NAME = "jobs"
 DOWN_AFTER_MS = 1000
-"""Less, and a machine with other work to do sees failovers that nobody asked for."""
+"""With a lower value a busy machine sees failovers without a cause."""
 QUICK = ("--repl-diskless-sync", "no", "--repl-ping-replica-period", "1")
 """Options of the servers: a replica is there at once."""
 
@@ -154,7 +154,7 @@ class Service:
         made: redis.Redis = redis.Redis.from_url(server.url, retry=Retry(NoBackoff(), 0))
         return self._stack.enter_context(made)
 
-    # -- who is what -----------------------------------------------------------------------
+    # -- roles -----------------------------------------------------------------------------
 
     def told(self, sentinel: Sentinel) -> Address:
         """Where a Sentinel says that the primary is."""
@@ -206,13 +206,13 @@ class Service:
     # -- what happens ----------------------------------------------------------------------
 
     def kill_primary(self) -> EmbeddedServer:
-        """End it at once; who it was."""
+        """Kill the primary at once, and return it."""
         old = self.primary()
         old.kill()
         return old
 
     def fail_over(self) -> EmbeddedServer:
-        """Tell a Sentinel to make another one the primary, and wait for it; who it was."""
+        """Tell a Sentinel to promote another server, wait for it, and return the old primary."""
         old = self.primary()
         self.raw(self.sentinels[0]).execute_command("SENTINEL FAILOVER", NAME)
         self.wait_for_another_than(old)

@@ -88,7 +88,7 @@ def test_two_nodes_that_are_killed(five: Servers) -> None:
 
 
 def test_two_nodes_that_come_back(five: Servers) -> None:
-    """01 restart two nodes, flag cleared: they are used again, by those who have known them as
+    """01 restart two nodes, flag cleared: they are used again, by clients that have known them as
     down.
     """
     with five.client() as ps:
@@ -299,7 +299,7 @@ def test_a_leaving_node_is_drained(three: Servers) -> None:
 
 def test_every_call_goes_home(three: Servers) -> None:
     """a.5 wrong node: all that names a job by its id alone reaches the node that has it; a node
-    that nobody knows is named.
+    that the client does not know is named.
     """
     ids = one_on_each(three)
     with three.client() as ps:

@@ -1,4 +1,4 @@
-"""Several nodes under faults: killed, frozen, cut off, full; nothing is lost, nobody is held up."""
+"""Several nodes under faults: killed, frozen, cut off, full; no job is lost, no call hangs."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ def test_a_call_that_no_node_keeps_is_tried_for_longer(three: Servers) -> None:
 
 
 def test_a_hint_is_made_up_for_by_others(three: Servers) -> None:
-    """Whoever reaches both does it before taking jobs of the home, though nobody has told him."""
+    """A client that reaches both applies the hint before it takes jobs of the home."""
     with three.client(retry_for=0.3) as ps, three.client() as other, three.client() as third:
         for one in (other, third):
             one.queue("q").reserve(1, block=0)

@@ -53,7 +53,7 @@ def listed(servers: Servers) -> None:
 
 
 def test_a_node_that_comes_back_empty(three: Servers) -> None:
-    """It has another id; what was there is gone, and says so; nothing grows in who knew it."""
+    """It has a new id; its former jobs are gone, and a client that knew it grows no state."""
     listed(three)
     with three.client(retry_for=0.3) as ps:
         q = ps.queue("q")
@@ -100,7 +100,7 @@ def test_a_node_that_was_restarted_is_steered(three: Servers) -> None:
 
 
 def test_a_hint_for_a_node_that_stays_away(three: Servers) -> None:
-    """Whoever keeps it is not taken for down because of it, and the home is left alone."""
+    """The node that keeps the hint is not taken for down, and the home is left alone."""
     with three.client(retry_for=0.3) as ps:
         q = ps.queue("q")
         one_on(three.all[0], lease=9)
@@ -263,7 +263,7 @@ def _in_child(ps: Penstock) -> None:
     try:
         wait_for(lambda: not ps.queue("q").stats().unreachable, 8)
         ps.close()
-    except BaseException:  # noqa: BLE001  # nobody else sees it
+    except BaseException:  # noqa: BLE001  # the parent does not see it
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
@@ -272,7 +272,7 @@ def _in_child(ps: Penstock) -> None:
 def test_one_event_loop_after_another(three: Servers) -> None:
     """A look that was under way when a loop was stopped is not waited for in the next one."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # the first one's, which nobody can close
+        warnings.simplefilter("ignore", ResourceWarning)  # the first one's cannot be closed
         _in_two_loops(three)
         gc.collect()
 

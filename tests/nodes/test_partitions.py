@@ -24,7 +24,7 @@ def service() -> Iterator[Partitioned]:
 
 
 def test_the_primary_is_alone_with_the_clients(service: Partitioned) -> None:
-    """It works on, and nobody tells it: clients leave it all the same, with all that is confirmed.
+    """It works on and is not told: clients leave it all the same, with all that is confirmed.
 
     What it confirms by itself is lost when it follows the others again.
     """
@@ -48,7 +48,7 @@ def test_the_primary_is_alone_with_the_clients(service: Partitioned) -> None:
 def test_how_long_a_primary_that_is_alone_is_believed(service: Partitioned) -> None:
     """Without WAIT what it takes meanwhile is lost: until a second after the others have chosen.
 
-    The ids of what is lost name no job, and nobody else has them.
+    The ids of what is lost name no job, and no other job has them.
     """
     with Penstock(service.url, retry_for=30) as ps:
         q = ps.queue("q")
@@ -94,7 +94,7 @@ def _is_silent(load: Load) -> bool:
 
 
 def test_clients_and_primary_are_cut_off_together(service: Partitioned) -> None:
-    """Nobody can tell the clients; what two replicas have confirmed outlives it."""
+    """The clients cannot be told; what two replicas have confirmed outlives the cut."""
     with Load(service.url, replicas=2) as load:
         load.wait_more()
         old = service.primary()
@@ -116,7 +116,7 @@ def test_replies_are_lost_on_the_way_to_the_next_primary(service: Partitioned) -
         q.enqueue("first")
         old = service.primary()
         door = service.outer[old]
-        door.hole("down")  # it does what it is told, and nobody hears of it
+        door.hole("down")  # it does what it is told, and its replies are lost
         call = spawn(q.enqueue, "second")
         raw = service.raw(old)
         wait_for(lambda: raw.xlen("penstock:{q}:ready") == 2)

@@ -15,7 +15,7 @@ SECONDS = 60.0
 def test_a_minute_of_kills(make_server: Callable[..., EmbeddedServer], tmp_path: Path) -> None:
     """Ours and foreign ones put, get, close, delete and create, and die where they stand.
 
-    Nobody is ever stuck beyond `free_role()`, each producer's order is kept, no message is doubled,
+    No party is stuck beyond `free_role()`, each producer's order is kept, no message is doubled,
     and none is lost but the one that a dead consumer had just taken. Counters are exact, as far as
     foreign deaths allow it. Roles had to be freed, so clients did die inside of waits.
     """

@@ -51,7 +51,7 @@ def sound(cluster: Cluster) -> None:
 
 
 def test_a_queue_lies_on_all_servers(cluster: Cluster) -> None:
-    """Its partitions do, and it is one queue; whoever waits hears of a job on any of them."""
+    """Its partitions lie on all servers; a waiting consumer hears of a job on any of them."""
     owners = {cluster.owner(slot_of("q", number)) for number in range(4)}
     assert owners == set(cluster.primaries)
     with Penstock(cluster.url) as ps, Penstock(cluster.url) as other:
@@ -152,7 +152,7 @@ def load(frail_cluster: Cluster) -> Iterator[Load]:
 
 
 def owners(cluster: Cluster) -> list[Member]:
-    """Who has the partitions, each once."""
+    """Return the owners of the partitions, each once."""
     slots = [slot_of(name, number) for name in QUEUES for number in range(6)]
     return list(dict.fromkeys(cluster.owner(slot) for slot in slots))
 
@@ -240,7 +240,7 @@ def test_an_ack_of_a_partition_is_kept_as_a_hint(three: Servers) -> None:
 
 
 def test_a_worker_on_several_nodes_takes_from_all_partitions(three: Servers) -> None:
-    """Nobody has told it that there are some."""
+    """The worker finds the partitions itself."""
     with three.client() as ps:
         for url in three.urls:
             with Penstock(url) as single:

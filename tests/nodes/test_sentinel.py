@@ -48,7 +48,7 @@ def test_the_fixture(service: Service) -> None:
 
 @pytest.mark.parametrize("turns", [3])
 def test_the_primary_is_killed_under_load(service: Service, turns: int) -> None:
-    """Again and again: what two replicas have confirmed is delivered, by whoever is the primary."""
+    """Again and again: what two replicas have confirmed is delivered by the new primary."""
     with Load(service.url, replicas=2) as load:
         load.wait_more()
         for _ in range(turns):
@@ -76,7 +76,7 @@ def test_another_primary_is_chosen_under_load(service: Service) -> None:
     check_invariant(service.raw(service.primary()))
 
 
-# -- who waits ---------------------------------------------------------------------------------
+# -- waits -------------------------------------------------------------------------------------
 
 
 class Waiting:
@@ -184,7 +184,7 @@ def test_nobody_stays_with_a_demoted_primary(service: Service) -> None:
 
 
 def _is_left(raw: redis.Redis) -> bool:
-    """Whether a server has been demoted, and nobody else asks it anything, or waits there."""
+    """Whether a server has been demoted, and no other client asks it anything, or waits there."""
     try:
         is_demoted = raw.info("replication")["role"] == "slave"
         nobody_waits = raw.info("clients")["blocked_clients"] == 0

@@ -230,7 +230,7 @@ def _is_empty(q: Any) -> bool:
 
 
 def test_a_client_is_closed_while_others_wait(three: Servers) -> None:
-    """Their waits go on to their end, and nobody hears of a closed connection."""
+    """Their waits go on to their end, and no call fails with a closed connection."""
     ps = three.client()
     waiting = [spawn(ps.queue("q").reserve, 1, block=6) for _ in range(3)]
     wait_for(lambda: all(_blocked(three, number) == 3 for number in range(3)))
@@ -270,7 +270,7 @@ def _blocked(servers: Servers, number: int) -> int:
 def test_who_knew_of_no_outage_hears_of_hints(
     three: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the one who has done the job is cut off from its home: others do its ack in time."""
+    """Only the client that did the job is cut off from its home: others do its ack in time."""
     monkeypatch.setattr(federation, "REFRESH", 0.3)
     with Proxy(three.all[0].address) as proxy, three.client() as other:
         other.queue("q").reserve(1, block=0)
@@ -369,7 +369,7 @@ def test_taking_back_fails(three: Servers, on_unknown: str) -> None:
 
 
 def test_pauses_and_their_like_name_who_was_missed(three: Servers) -> None:
-    """They are done on the others; whoever looks hears who is missing."""
+    """The other nodes carry the calls out; errors and reads name the missing node."""
     for server in three.all:
         one_on(server)
     with three.client(retry_for=0.2) as ps:
@@ -458,7 +458,7 @@ class Hole:
 
 
 def test_a_node_that_lets_nobody_in(three: Servers) -> None:
-    """Its host is there no more, and nobody says so: calls wait for it two seconds, once."""
+    """Its host is gone without an error: calls wait for it two seconds, once."""
     with three.client() as ps:
         q = ps.queue("q")
         q.reserve(1, block=0)

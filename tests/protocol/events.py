@@ -13,7 +13,7 @@ __all__ = ["EVENTS", "happen"]
 
 NEW = "1\nanother"
 ENDED = "1800000000000789-0123456789abcdef"
-"""A role that nobody has."""
+"""A role without a holder."""
 Code = int | None
 Happening = Callable[[Job, StateCase], Code]
 
@@ -98,7 +98,7 @@ def _closed(then: Happening) -> Happening:
 
 
 def _taken(kind: str, then: Happening) -> Happening:
-    """Somebody else has an exclusive role."""
+    """Let another client hold an exclusive role."""
 
     def run(job: Job, place: StateCase) -> Code:
         assert job.run("acquire", 7, EPOCH, kind, "0123456789abcdef", "", 60_000, "eve")[0] == 1

@@ -27,7 +27,7 @@ class Job:
 
     Attributes:
         number: its job number.
-        last: receipt of its last delivery; of nobody if there was none.
+        last: receipt of its last delivery; a made-up one if there was none.
         older: receipt of an earlier delivery, or of one that this server never made (a failover
             lost it): another tag, or another number where the tag is not kept any more.
     """

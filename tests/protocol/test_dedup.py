@@ -33,7 +33,7 @@ class Job:
         until: `u` of its record.
         ends: end of its ttl, 0 = none.
         due: not before this: it was a successor with a delay of its own.
-        lease: end of its lease, 0 = nobody has it.
+        lease: end of its lease, 0 = it has no holder.
         once: it is delivered at most once.
     """
 
@@ -51,7 +51,7 @@ class Job:
 
 @dataclass
 class Id:
-    """Who has an id: an owner, a successor that is due at `due`, or a window until `end`."""
+    """The holder of an id: an owner, a successor due at `due`, or a window until `end`."""
 
     owner: Job | None = None
     heir: Job | None = None

@@ -285,7 +285,7 @@ def test_restore_disarms(proxy: Proxy, client: redis.Redis) -> None:
 def test_a_server_that_is_down_is_a_closed_connection(
     upstream: EmbeddedServer, proxy: Proxy, client: redis.Redis
 ) -> None:
-    """With nobody behind it the proxy closes what it accepts, and goes on when the server does."""
+    """Without a server the proxy closes what it accepts, and goes on when the server does."""
     upstream.kill()
     with pytest.raises(redis.ConnectionError):
         client.ping()

@@ -53,11 +53,11 @@ class Gate:
 
 
 def move(cluster: Cluster, gate: Gate, *slots: int) -> None:
-    """Beside two tasks, which stop: slots are half moved when they go on, and arrive when somebody
-    has been sent away from each.
+    """Beside two tasks, which stop: slots are half moved when they go on, and arrive when a call
+    has been redirected from each.
 
     Raises:
-        TimeoutError: nobody has met one on its way.
+        TimeoutError: no task has met one on its way.
     """
     gate.wait_for(2)
     try:
@@ -82,5 +82,5 @@ def _halved(cluster: Cluster, slot: int) -> tuple[Member, Member]:
 
 
 def _met(member: Member) -> int:
-    """How often one has sent somebody away from a slot that is on its way."""
+    """How often one has redirected a task from a slot that is on its way."""
     return member.errors("TRYAGAIN") + member.errors("ASK")

@@ -108,7 +108,7 @@ class Engine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 40))
     def produce(self, count: int) -> None:
-        """Somebody enqueues."""
+        """A producer enqueues jobs."""
         self.ground.add(count)
 
     @rule(limit=st.sampled_from([1, 7, 30, None]), dies=st.integers(0, 5))
@@ -132,7 +132,7 @@ class Engine(RuleBasedStateMachine):
         rows = self.ground.read(life.parts(start, end))
         if dies == 2:
             return self.die()
-        self.sink[number] = rows  # the sink keeps a batch once, whoever writes it
+        self.sink[number] = rows  # the sink keeps a batch once, whichever run writes it
         if dies == 3:
             return self.die()
         self.committed += 1
@@ -160,7 +160,7 @@ class Engine(RuleBasedStateMachine):
 
     @rule(n=st.integers(1, 10))
     def steal(self, n: int) -> None:
-        """Leases end while nobody renews them, and another worker takes some jobs."""
+        """Leases end without renewal, and another worker takes some jobs."""
         if self.alive is None and self.use_lapse:
             self.lapsed = True
             self.ground.clock.set(self.ground.clock.ms + LEASE + 1)
@@ -275,7 +275,7 @@ def test_commit_is_the_second_chance(ground: Ground) -> None:
 
 
 def test_a_copied_checkpoint_stops_the_older_query(ground: Ground) -> None:
-    """Who takes the checkpoint over has it; the other one is told, and has done nothing."""
+    """The query that takes the checkpoint over has it; the older one fails and did nothing."""
     ground.add(20)
     older = ground.life()
     start = older.initial()

@@ -102,7 +102,7 @@ def test_a_policy_decides_when_they_die(spark: Any, ps: Penstock, redis_url: str
 
 
 def test_named_handlers_get_their_arguments(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """The same set that a worker runs; a job that nobody knows is buried."""
+    """Handlers run as in a worker; a job with an unknown handler is buried."""
     handlers = Handlers()
 
     @handlers.handler("mark")

@@ -306,7 +306,7 @@ class Query:
 
     Attributes:
         is_calm: whether nothing goes wrong.
-        sink: each batch once, whoever writes it.
+        sink: each batch once, whichever run writes it.
     """
 
     def __init__(self, ground: Ground, draw: random.Random) -> None:

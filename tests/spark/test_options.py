@@ -70,7 +70,7 @@ def test_a_lease_that_nobody_could_keep_is_refused(text: str) -> None:
 
 
 def test_where_a_part_lies_is_shown_without_its_url() -> None:
-    """A part may be named in a log of somebody's; the URL of its node may have a password."""
+    """Logs may name a part; the URL of its node may have a password."""
     part = Part(
         ShardAddress(f"redis://:{SECRET}@h", "1f2e3d4c", 0, 2), "ff66554433221100", 1, 0, 10
     )

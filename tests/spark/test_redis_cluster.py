@@ -23,7 +23,7 @@ from tests.support.twins import spawn
 
 @pytest.fixture(scope="module")
 def shards() -> Iterator[Cluster]:
-    """Three primaries for all tests of this file; nobody takes over by mistake when it is busy."""
+    """Three primaries for all tests of this file; a busy machine causes no failover."""
     with Cluster(3, node_timeout=15_000) as cluster:
         yield cluster
         close_all()

@@ -126,7 +126,7 @@ def test_every_column_is_what_the_library_shows(client: Penstock) -> None:
 
 
 def test_nothing_is_taken(client: Penstock) -> None:
-    """Whoever reads changes nothing."""
+    """Reading changes nothing."""
     filled(client)
     raw = client.backend.node.command("DBSIZE")
     before = client.queue("q").stats()
@@ -172,7 +172,7 @@ def test_times_and_prefixes(client: Penstock) -> None:
 
 @pytest.mark.parametrize("year", [2099, 2290, 2500, 9999])
 def test_a_time_that_is_far_away(year: int, client: Penstock) -> None:
-    """What stands for "never" in somebody's tables is later than every job, in every state."""
+    """A date that stands for "never" is later than every job, in every state."""
     queue = client.queue("q")
     queue.enqueue_many([b"x"] * 3)
     queue.enqueue(b"later", delay=60)
@@ -182,7 +182,7 @@ def test_a_time_that_is_far_away(year: int, client: Penstock) -> None:
 
 
 def test_filters_make_an_option_narrower_never_wider(client: Penstock) -> None:
-    """Spark looks at its own filters again, but nobody else looks at `idPrefix`."""
+    """Spark checks its own filters again, but `idPrefix` is checked only here."""
     one, other = client.queue("q").enqueue_many([b"a", b"b"])
 
     def found(prefix: str, *filters: Any) -> list[str]:
@@ -239,7 +239,7 @@ def test_the_stream_is_cut_where_jobs_are(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_jobs_that_stay_are_seen_once_while_others_move(client: Penstock) -> None:
     """Between any two pages jobs are enqueued, delivered, acknowledged, failed, given back,
-    extended, buried, redriven: those that nobody touches come once, and no id comes twice.
+    extended, buried, redriven: those that stay untouched come once, and no id comes twice.
     """
     draw, queue = random.Random(7), client.queue("q")
     stay = {"ready": 30, "scheduled": 30, "dead": 20, "active": 20}

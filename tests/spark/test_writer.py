@@ -576,7 +576,7 @@ def test_what_cannot_be_repeated_safely_is_refused(ps: Penstock, options: Any) -
 @pytest.mark.parametrize("text", [PLAIN, "payload binary, id string"])
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_jobs_have_stable_ids(mode: str, text: str, ps: Penstock, options: Any) -> None:
-    """One for each row, the same in each attempt: after a failover it shows who came before."""
+    """The id of a row is the same in each attempt, so a job is known again after a failover."""
     writer = BatchWriter(options(commitMode=mode), schema(text), False)
     found = []
     rows = [[b"a", b"b"], [b"c"]] if writer.has_ids else ROWS

@@ -84,7 +84,7 @@ class Backend:
         return client
 
     def async_client(self, **options: Any) -> Any:
-        """The same for asyncio; whoever asks for it closes it."""
+        """Return a new asyncio client; the caller closes it."""
         if self.cluster is not None:
             return AsyncRawCluster(self.cluster, **options)
         options = {**_plain(redis.asyncio.retry.Retry), **options}

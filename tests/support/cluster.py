@@ -282,7 +282,7 @@ class Cluster:
 
     @contextmanager
     def without(self, slot: int) -> Iterator[None]:
-        """Nobody serves a slot for a while, which brings all of them down."""
+        """Leave a slot without an owner for a while, which brings all servers down."""
         owner = self.owner(slot)
         for member in self.members:
             member.cluster("DELSLOTS", slot)
@@ -294,7 +294,7 @@ class Cluster:
             self.settle()
 
     def fail_over(self, primary: Member) -> Member:
-        """Let a replica take over in agreement with its primary; who it is.
+        """Let a replica take over in agreement with its primary, and return it.
 
         Not within two time-outs of the last one: votes of that are still about, with which a
         replica takes over for a moment, is made a replica again, and loses what it took.
@@ -314,7 +314,7 @@ class Cluster:
         wait_for(lambda: all(one.info()["cluster_state"] == "ok" for one in others), STARTUP)
 
     def bring_back(self, member: Member) -> None:
-        """Start one again that was killed, and wait until it copies whoever has taken over."""
+        """Start a killed server again, and wait until it copies the new primary."""
         member.server.restart()
         wait_for(lambda: not member.is_primary, STARTUP)
         wait_for(lambda: _is_ready(member), STARTUP)

@@ -72,7 +72,7 @@ def check_invariant(raw: Raw, prefix: str = DEFAULT_PREFIX) -> None:
         AssertionError: what is wrong, and in which queue.
     """
     parts = [key.rpartition(b"}:") for key in raw.scan_iter(f"{prefix}:{{*", count=1000)]
-    # what somebody keeps beside the queue says whose it is, behind one more colon
+    # keys that other programs keep beside the queue have one more colon and a name
     bases = {tagged + end for tagged, end, kind in parts if b":" not in kind}
     for base in bases:
         _check_queue(raw, base, raw.hvals(registry_key(prefix)))
@@ -161,7 +161,7 @@ def _check_dedup(
     mortal = indexes["once"] | indexes["dead"] | set(raw.zrange(base + b"expiry", 0, -1))
     for number, head in heads.items():
         if b"d" in head and b"u" not in head and number not in mortal:
-            assert number in has, f"{base!r}: nobody knows the id of {number!r}"
+            assert number in has, f"{base!r}: no dedup entry for the id of {number!r}"
     return {*found, *windows}, starting
 
 

@@ -158,7 +158,7 @@ class Link:
         self._tail = (self._tail + data)[-LONGEST_MATCH:]
 
     def cut(self) -> None:
-        """Shut both ends; whoever reads or writes there stops."""
+        """Shut both ends; threads that read or write there stop."""
         self.is_open = False
         for end in self.ends["up"]:
             with contextlib.suppress(OSError):
@@ -433,7 +433,7 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; connections that nobody accepted are refused."""
+        """Stop; connections that are not accepted yet are refused."""
         self._waker.close()
         self._thread.join()
         self._woken.close()

@@ -38,7 +38,7 @@ class Replicated:
         self.copies[replica].replicaof(*map(str, self.primary.address))
 
     def cut(self, replica: int) -> None:
-        """A replica follows nobody any more; the primary knows it when this returns."""
+        """Make a replica follow no server; the primary knows it when this returns."""
         count = self.online
         self.copies[replica].replicaof("NO", "ONE")
         wait_for(lambda: self.online < count)

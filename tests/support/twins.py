@@ -111,7 +111,7 @@ def spawn(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Beside
 
 
 async def await_for(reached: Callable[[], bool], timeout: float = PATIENCE) -> None:
-    """Look again and again until something is so that nobody can tell us of.
+    """Poll until a condition holds that no event reports.
 
     Raises:
         TimeoutError: it was not in that time.

@@ -149,7 +149,7 @@ class Nursery:
         return json.loads(line)
 
     def write(self, line: str) -> None:
-        """Send a line to whoever reads now: the nursery, or its child."""
+        """Send a line to the process that reads now: the nursery, or its child."""
         assert self._process.stdin is not None
         self._process.stdin.write(line.encode() + b"\n")
 
@@ -195,7 +195,7 @@ def until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
 def whole_lines(written: bytes) -> list[str]:
     """The lines of a `Log` that are whole.
 
-    Who is killed in the middle of a write leaves a piece of a line (the kernel stops between two
+    A child killed in the middle of a write leaves a piece of a line (the kernel stops between two
     pages). That counts as not written.
     """
     lines = written.decode(errors="replace").split("\n")

@@ -205,7 +205,7 @@ class Told:
 
 
 def ended(process: psutil.Process) -> bool:
-    """Whether a process is there no more, or only waits for being noticed by somebody else's."""
+    """Whether a process is gone, or is a zombie that its parent has not reaped."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -131,7 +131,7 @@ class Crew:
         return {one.pid: one.died for one in self.workers if one.died is not None}
 
     def close(self) -> None:
-        """Kill whoever is left."""
+        """Kill the workers that are left."""
         for worker in self.workers:
             if worker.died is None and worker.child.status is None:
                 worker.signal(signal.SIGCONT)

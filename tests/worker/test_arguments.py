@@ -189,7 +189,7 @@ def test_what_does_not_fit(function: Callable[..., Any], body: Any, reason: str)
     ],
 )
 def test_bodies_that_say_nothing(data: bytes, reason: str) -> None:
-    """Not JSON, or in a codec that nobody knows: unfit, with a reason."""
+    """A body that is not JSON, or in an unknown codec, is unfit, with a reason."""
     with pytest.raises(Unfit, match=r"^body can't be decoded: ") as caught:
         handler(plain).arguments(stored(data))
     assert reason in caught.value.reason

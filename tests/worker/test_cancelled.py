@@ -24,7 +24,7 @@ def queue(worker_server: EmbeddedServer) -> Iterator[Queue]:
 def test_a_loop_that_ends_under_its_worker(
     worker_server: EmbeddedServer, queue: Queue, busy: bool
 ) -> None:
-    """Nobody has stopped it: it ends all the same and gives its jobs back, no attempt charged."""
+    """A worker ends with its event loop and gives its jobs back, no attempt charged."""
     began: list[AsyncJob] = []
     if busy:
         queue.enqueue_many([1, 2])

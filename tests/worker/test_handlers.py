@@ -468,7 +468,7 @@ def test_batches() -> None:
 
 
 async def test_tasks_that_were_not_awaited() -> None:
-    """The same for what runs by itself: nobody would see how it ends."""
+    """A handler that returns a Task fails: its end would not be seen."""
     task = asyncio.ensure_future(anothing(1))
     verdict = alone().returned(made(1), task)
     await task

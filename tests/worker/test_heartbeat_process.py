@@ -135,7 +135,7 @@ def test_a_handler_that_never_lets_the_interpreter_go(
 
 
 def test_the_helper_ends_with_its_worker(crew: Crew, queue: Queue, other: Queue) -> None:
-    """Killed in the middle of a job, the worker loses it after the lease: nobody keeps it alive."""
+    """Killed in a job, the worker loses it after the lease: the helper has ended too."""
     queue.configure(lease=LEASE)
     worker, helper = start(crew, "thread")
     queue.enqueue({"n": 1, "do": "nap", "s": 60})

@@ -49,7 +49,7 @@ CALLS = {
 def test_r2_killed_at_each_step_of_a_call(
     call: str, crew: Crew, raw: redis.Redis, worker_url: str
 ) -> None:
-    """R2: killed before, in and after a call, also when it ran and nobody read the reply.
+    """R2: killed before, in and after a call, also when it ran and its reply was not read.
 
     Each job is completed by another worker, and nothing is left behind; R15: its dedup id is free.
     """

@@ -26,7 +26,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture
 def server(make_server: MakeServer) -> EmbeddedServer:
-    """A server of the test's own, whose figures nobody else changes."""
+    """A server of the test's own, whose figures no other client changes."""
     return make_server(tcp=True)
 
 

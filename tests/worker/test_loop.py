@@ -62,7 +62,7 @@ class Runners:
 
 
 class Stage:
-    """A crew on fakeredis, a clock that moves when the loop rests, and someone who decides.
+    """A crew on fakeredis, a clock that moves when the loop rests, and a source of decisions.
 
     Args:
         draw: decides: a whole number from 0 up to what is given, exclusive.
@@ -264,7 +264,7 @@ def figures(queues: Sequence[Queue]) -> Counter[str]:
 
 
 def staged(data: st.DataObject, **options: Any) -> Stage:
-    """One queue or two, few runners, and Hypothesis as the one who decides."""
+    """One queue or two, few runners; Hypothesis decides."""
     return Stage(
         lambda n: data.draw(st.integers(0, n - 1)) if n > 1 else 0,
         ["a", "b"][: data.draw(st.integers(1, 2), label="queues")],
@@ -365,7 +365,7 @@ def test_a_waiting_worker_that_fills_up_hands_its_token_on(many: Callable[..., S
 
 
 def test_a_kept_job_is_not_reported(many: Callable[..., Stage]) -> None:
-    """What a handler settled itself, or somebody else has, is let go of without a call."""
+    """A job that its handler has settled, or that another worker has, is dropped without a call."""
     stage = many(_first, ["a"], concurrency=1, burst=True)
     stage.queues[0].enqueue(1)
     hand = stage.state.dispatcher.hand
@@ -529,7 +529,7 @@ def test_a_report_is_not_held_back(many: Callable[..., Stage]) -> None:
 
 
 def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None:
-    """While somebody else is the only consumer: nothing is taken, and what is done goes out."""
+    """Another client is the only consumer: no job is taken, and finished ones are reported."""
     stage = many(_first, ["a"], concurrency=2)
     queue = stage.queues[0]
     queue.enqueue(1)

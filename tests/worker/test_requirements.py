@@ -39,7 +39,7 @@ def active(queue: Queue) -> int:
 
 
 def test_r1_a_delay_longer_than_the_lease(queue: Queue, raw: redis.Redis, worker_url: str) -> None:
-    """R1: delayed 24 h with a lease of 5 s, beside 20 idle workers: held by nobody before, started
+    """R1: delayed 24 h with a lease of 5 s, beside 20 idle workers: not held before, started
     once, and not early. The queue's clock is set forward, hour by hour.
     """
     starts: list[Any] = []
@@ -120,7 +120,7 @@ def test_r4_handlers_that_let_nobody_work(crew: Crew, queue: Queue) -> None:
 
 @pytest.mark.slow
 async def test_r4_a_finished_job_behind_a_blocked_loop(crew: Crew, queue: Queue) -> None:
-    """R4: a job is not taken by others when its handler has returned, and nobody could report it.
+    """R4: a job is not taken by others when its handler has returned but is not reported yet.
 
     Another handler blocks the event loop from that moment on, for five leases.
     """

@@ -43,7 +43,7 @@ class Situation:
         jobs: bodies.
         options: of the worker.
         starts: how many handlers are running then.
-        left: how many jobs nobody has taken; None = some.
+        left: how many jobs are not taken; None = some.
         lease: of the jobs.
         finish: how many jobs are done at the end, if it was told once; None = some.
         at_least: seconds for which it goes on, if it was told once.
@@ -129,7 +129,7 @@ def test_the_end_of_a_worker(kind: str, name: str, crew: Crew, client: Penstock)
             crew.diary.wait("start", at.starts, queue=queue.name)
         until(lambda queue=queue: at.left in (None, queue.stats().ready))
     told = {way: tell(worker, way) for way, worker in workers.items()}
-    time.sleep(0.1)  # as who presses a key twice
+    time.sleep(0.1)  # like a key that is pressed twice
     workers["twice"].signal(signal.SIGTERM)
     for way, worker in workers.items():
         code = worker.ended()
@@ -145,7 +145,7 @@ def test_the_end_of_a_worker(kind: str, name: str, crew: Crew, client: Penstock)
         assert took >= at.at_least or way == "twice", way
         late = told[way] + LATE
         assert at.lease == 0 or not [one for one in starts(crew, worker) if one > late], way
-        if (name, way) != ("at most once", "twice"):  # nobody can give those back
+        if (name, way) != ("at most once", "twice"):  # those cannot be given back
             check_jobs(crew, client.queue(f"{name} {way}"), at, way)
 
 

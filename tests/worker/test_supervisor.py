@@ -102,7 +102,7 @@ def test_who_does_not_stop_is_killed(worker: Worker, told: Told) -> None:
 
 
 def test_burst_ends_when_all_have(worker: Worker, told: Told) -> None:
-    """Nobody is replaced who ends with 0; who dies is."""
+    """A process that ends with 0 is not replaced; a process that dies is."""
     told.do("long", *(["short"] * 20))
     program = worker("--processes", "2", "--burst")
     number, pid, _ = told.until("long")
@@ -118,7 +118,7 @@ def test_burst_ends_when_all_have(worker: Worker, told: Told) -> None:
 def test_processes_end_with_their_queues(
     worker: Worker, told: Told, server: EmbeddedServer
 ) -> None:
-    """Nobody is replaced whose queues are closed and drained; that is a good end."""
+    """A process ends well when its queues are closed and drained, and is not replaced."""
     program = worker("--processes", "2")
     told.until("up"), told.until("up")
     told.do(*(["short"] * 5))
@@ -166,7 +166,7 @@ def test_sighup_replaces_one_after_the_other(worker: Worker, told: Told, app: Pa
     order = []
     for _ in range(4):
         order.append(told.next()[3::-3])
-        assert ask(health)[0] == 200  # who is replaced on purpose is not ill
+        assert ask(health)[0] == 200  # a process that is replaced on purpose is not ill
     assert sorted(order) == [("down", "1"), ("down", "2"), ("new", "1"), ("new", "2")]
     assert order.index(("down", "1")) < order.index(("down", "2"))
     program.line("process 2 has started")
@@ -209,7 +209,7 @@ def test_reload(worker: Worker, told: Told, app: Path) -> None:
     program = worker("--reload")
 
     def change(text: str, awaited: str) -> None:
-        # Nobody tells when the watch begins, so the first change may have to be made twice.
+        # No output tells when the watch begins, so the first change may have to be made twice.
         app.write_text(text)
         while not program.has_more(3):
             app.write_text(text)

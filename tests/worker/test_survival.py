@@ -304,7 +304,7 @@ def test_one_of_several_suspects_runs_alone() -> None:
 
 
 def test_a_suspect_that_is_lost_before_it_begins_does_not_run() -> None:
-    """Somebody else has it by now."""
+    """Another worker has the job by now."""
     handler_runner, jobs = HandlerRunner(), suspects(1)
     handler_runner.take(*jobs)
     handler_runner.state.begin(None)

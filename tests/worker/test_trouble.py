@@ -150,7 +150,7 @@ def test_r6_the_server_refuses_at_the_start(
 
 
 def test_r6_the_server_stands_still(server: EmbeddedServer, ps: Penstock, raw: redis.Redis) -> None:
-    """R6: a stopped process that goes on later; what it does for those who gave up comes back."""
+    """R6: a server is stopped and goes on later; jobs reserved for clients that gave up return."""
     with both(server.url, client={"socket_timeout": 1}) as workers:
         ask(ps, workers, *range(500))
         server.pause()

@@ -12,7 +12,7 @@ from tests.support.cluster import Cluster
 
 @pytest.fixture(scope="session")
 def lasting_cluster() -> Iterator[Cluster]:
-    """Three primaries that outlive the tests; nobody takes over by mistake when it is busy here."""
+    """Three primaries that outlive the tests; a busy machine causes no failover here."""
     began = time.monotonic()
     with Cluster(3, node_timeout=15_000) as cluster:
         assert time.monotonic() - began < 10

@@ -32,7 +32,7 @@ def load(frail_cluster: Cluster) -> Iterator[Load]:
 
 
 def owners(cluster: Cluster) -> list[Member]:
-    """Who has the queues of the load, each once."""
+    """Return the owners of the load's queues, each once."""
     return list(dict.fromkeys(cluster.owner(slot_of_queue(name)) for name in QUEUES))
 
 
@@ -68,7 +68,7 @@ def test_replicas_take_over_on_command_under_load(frail_cluster: Cluster, load: 
 
 
 def test_a_primary_that_stands_still_under_load(frail_cluster: Cluster, load: Load) -> None:
-    """Its connections stay open and say nothing: clients find whoever has taken over."""
+    """Its connections stay open and say nothing: clients find the new primary."""
     primary = owners(frail_cluster)[0]
     load.strike(primary.server.pause)
     try:
@@ -123,7 +123,7 @@ def test_a_slot_that_moves_slowly_under_load(frail_cluster: Cluster, load: Load)
 
 
 def test_who_waits_hears_of_jobs_after_a_failover(frail_cluster: Cluster) -> None:
-    """The primary dies under consumers that wait: they go on at whoever takes over."""
+    """The primary dies under consumers that wait: they go on at the new primary."""
     url = frail_cluster.replica_of(frail_cluster.primaries[0]).url
     with Penstock(url, retry_for=30) as ps:
         names = list(QUEUES)

@@ -90,7 +90,7 @@ def _commands(cluster: Cluster) -> int:
 def test_a_full_worker_swallows_no_token(
     cluster: Cluster, ps: Penstock, names: list[str], kind: str
 ) -> None:
-    """While it is at a job of one queue, those of the others are for who waits for them."""
+    """While it works on a job of one queue, jobs of the others go to consumers that wait."""
     gate, begun = threading.Event(), threading.Event()
 
     def handle(job: Any) -> None:
@@ -192,7 +192,7 @@ def test_a_primary_that_is_gone_holds_up_no_other(kind: str) -> None:
 def test_a_job_that_takes_several_leases_outlives_a_failover(
     frail_cluster: Cluster, kind: str, heartbeat: str
 ) -> None:
-    """Its lease is renewed at whoever takes over: it is run once."""
+    """Its lease is renewed at the new primary: it is run once."""
     (name, *_) = names_apart(frail_cluster, 3)
     primary = frail_cluster.owner(slot_of_queue(name))
     begun, runs = threading.Event(), []

@@ -264,7 +264,7 @@ async def test_a_map_that_is_wrong_in_every_place(
 
 
 async def test_servers_that_have_gone_for_good(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Where addresses come and go those of long ago are forgotten; who has slots is asked first."""
+    """Old addresses are forgotten; servers that have slots are asked first."""
     await q.enqueue("x")
     link = ps.backend.node.link
     for number in range(100):

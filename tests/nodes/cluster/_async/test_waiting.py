@@ -49,7 +49,7 @@ async def test_a_job_in_any_slot_ends_a_wait(
 async def test_tokens_of_several_slots_at_once(
     ps: AsyncPenstock, raw: RawCluster, names: list[str]
 ) -> None:
-    """Each wait takes its token; whoever leaves with one job hands on the others'."""
+    """Each wait takes its token; a consumer that leaves with one job hands on the other tokens."""
     for _ in range(5):
         consumers = [aspawn(ps.reserve, names, 1, block=30) for _ in names]
         await await_for(lambda: blocked(raw) == 9)
@@ -81,7 +81,7 @@ async def test_a_consumer_that_has_left_swallows_no_token(
 async def test_an_idle_wait_costs_a_tick(
     ps: AsyncPenstock, raw: RawCluster, cluster: Cluster, names: list[str]
 ) -> None:
-    """One reserve for each queue every 4 s, and nothing else: nobody looks again and again."""
+    """One reserve for each queue every 4 s, and nothing else: the client does not poll."""
     consumer = aspawn(ps.reserve, names, 1, block=9)
     await await_for(lambda: blocked(raw) == 3)
     counted = ("evalsha", "blpop", "hget", "client|unblock", "cluster|slots")

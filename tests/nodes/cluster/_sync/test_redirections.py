@@ -255,7 +255,7 @@ def test_a_map_that_is_wrong_in_every_place(ps: Penstock, q: Queue, cluster: Clu
 
 
 def test_servers_that_have_gone_for_good(ps: Penstock, q: Queue) -> None:
-    """Where addresses come and go those of long ago are forgotten; who has slots is asked first."""
+    """Old addresses are forgotten; servers that have slots are asked first."""
     q.enqueue("x")
     link = ps.backend.node.link
     for number in range(100):

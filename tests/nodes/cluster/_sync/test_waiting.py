@@ -46,7 +46,7 @@ def test_a_job_in_any_slot_ends_a_wait(ps: Penstock, raw: RawCluster, names: lis
 
 
 def test_tokens_of_several_slots_at_once(ps: Penstock, raw: RawCluster, names: list[str]) -> None:
-    """Each wait takes its token; whoever leaves with one job hands on the others'."""
+    """Each wait takes its token; a consumer that leaves with one job hands on the other tokens."""
     for _ in range(5):
         consumers = [spawn(ps.reserve, names, 1, block=30) for _ in names]
         wait_for(lambda: blocked(raw) == 9)
@@ -78,7 +78,7 @@ def test_a_consumer_that_has_left_swallows_no_token(
 def test_an_idle_wait_costs_a_tick(
     ps: Penstock, raw: RawCluster, cluster: Cluster, names: list[str]
 ) -> None:
-    """One reserve for each queue every 4 s, and nothing else: nobody looks again and again."""
+    """One reserve for each queue every 4 s, and nothing else: the client does not poll."""
     consumer = spawn(ps.reserve, names, 1, block=9)
     wait_for(lambda: blocked(raw) == 3)
     counted = ("evalsha", "blpop", "hget", "client|unblock", "cluster|slots")
