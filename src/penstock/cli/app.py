@@ -104,7 +104,7 @@ class Session:
 
     @property
     def url(self) -> str:
-        """The URLs of the servers."""
+        """URLs of the servers."""
         return self.given_url or DEFAULT_URL
 
     def changed(self, **options: str | bool | None) -> Session:

@@ -157,7 +157,6 @@ def _dedup(
 
 
 def _outcome(job: Enqueued) -> str:
-    """Describe one job, id and state first; `-` if no job has the dedup id."""
     told = f"{job.id or '-'} {job.state}"
     if job.duplicate:
         return f"{told} (duplicate: {job.action})"
@@ -341,7 +340,6 @@ COUNTERS = ("deliveries", "redeliveries", "nacks", "crashes", "releases")
 
 
 def _policy_text(policy: RetryPolicy | None) -> str:
-    """Describe a job's own retry policy, without what it leaves to the queue."""
     if policy is None:
         return ""
     told = []

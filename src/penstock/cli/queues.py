@@ -71,7 +71,6 @@ def stats(session: Session, queues: QueuesArgument = None) -> None:
 
 
 def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
-    """Count each queue. Of several, a damaged one is reported and the others are counted."""
     for name in names:
         try:
             yield client.open(name).stats()
@@ -112,7 +111,6 @@ def _cell(one: QueueStats, column: str) -> object:
 
 
 def _roles(one: QueueStats) -> str:
-    """Describe the holders of the exclusive roles."""
     holders = (("producer", one.producer), ("consumer", one.consumer))
     return ", ".join(
         f"{role}={holder} (for {output.span(holder.age)}, {output.span(holder.left)} left)"

@@ -219,7 +219,6 @@ def worker(
 
 
 def _work(target: str, changes: Changes, health: Health, level: str | None, *, trial: bool) -> None:
-    """Run the worker in this process."""
     line = SupervisorSocket.of_this_process()
     try:
         made = load(target)

@@ -66,12 +66,12 @@ PENDING = object()
 
 
 def alock() -> asyncio.Lock:
-    """A lock for one event loop."""
+    """Return a lock for one event loop."""
     return asyncio.Lock()
 
 
 def lock() -> Any:
-    """A lock for threads."""
+    """Return a lock for threads."""
     return threading.Lock()
 
 
@@ -428,7 +428,6 @@ def first_ready(
 
 
 def _readable(readers: Sequence[Reader], timeout: float) -> list[Reader]:
-    """Return the readers with something to read, within `timeout` seconds."""
     socks = [reader._conn._sock for reader in readers]
     for reader, sock in zip(readers, socks, strict=True):
         if sock is None or (hasattr(sock, "pending") and sock.pending()):
@@ -470,7 +469,6 @@ def cluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] 
 
 
 def _poll(socks: Sequence[socket.socket], timeout: float) -> list[Any]:
-    """Return the sockets that can be read, or were closed, within so many seconds."""
     if not hasattr(select, "poll"):  # Windows
         return list(select.select(socks, [], [], timeout)[0])
     poller = select.poll()

@@ -191,11 +191,6 @@ def prepared(
 
 
 def _storable(retry: Any) -> RetryPolicy | None:
-    """Return the policy if it can be stored with a job.
-
-    Raises:
-        BadArgument: not a policy, or one with rules for exceptions, which exist only in Python.
-    """
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise BadArgument("retry", retry, "must be a RetryPolicy")
     if retry is not None and retry.on:
@@ -307,7 +302,7 @@ def windows(bodies: Iterable[Any], options: Prepared, count: int) -> Iterator[Wi
 
 @cache
 def _warn_of_lease(lease: int, ttl: int) -> None:
-    """Warn, once for each pair, that a job is not delivered again if its consumer dies."""
+    """Warn, once per lease and ttl, that a job is not delivered again if its consumer dies."""
     logger.warning(
         "lease=%s s is not shorter than ttl=%s s: a job whose consumer dies expires and is not"
         " delivered again. Leave lease out (then it is a tenth of the ttl, at least 1 s),"

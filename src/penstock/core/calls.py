@@ -100,7 +100,7 @@ class Call(Generic[R]):
 
     @property
     def epoch(self) -> str:
-        """The epoch of the job ids in the arguments, or ''."""
+        """Epoch of the job ids in the arguments, or ''."""
         return str(self.args[0]) if self.script.args[1:2] == ("wanted",) else ""
 
 

@@ -59,7 +59,7 @@ def read_slots(reply: Iterable[Sequence[Any]], asked: str) -> list[SlotRange]:
 
 
 def _address(entry: Sequence[Any], asked: str) -> Address:
-    """Parse the preferred end point; `?` = the host name is not set, so the IP is used."""
+    """Parse the preferred end point. `?` means that the host name is not set: use the IP."""
     host = (entry[0] or b"").decode()
     if host == "?":
         told = [one.decode() for one in (entry[3] if len(entry) > 3 else ())]

@@ -168,7 +168,6 @@ def enqueue(
 
 
 def _tried(call: Call[R]) -> Generator[Effect, Any, tuple[PenstockError | None, R | None]]:
-    """Run a script; return its refusal, or its result."""
     try:
         return None, (yield Run(call))
     except REFUSALS as error:
@@ -219,7 +218,7 @@ def _unlist_unused(ops: QueueOps, create: str, epoch: str) -> Generator[Effect, 
 
 
 def _leave_producer(ops: QueueOps, waited: bool) -> Generator[Effect, Any, None]:
-    """End the wait; if it took a token and there is room, wake the next producer."""
+    """End the wait. If it took a token and there is room, wake the next producer."""
     if waited and (yield Quit()):
         yield Run(ops.enqueue(()))
 
@@ -379,7 +378,6 @@ class _Watch:
             self._took(asked[0], taken)
 
     def _usable(self, asked: Sequence[int]) -> Sequence[int]:
-        """Return the queues that are not barred; if there are none, all of them."""
         if not self.barred:
             return asked
         now = self.clock()
@@ -387,7 +385,7 @@ class _Watch:
         return [i for i in asked if i not in self.barred] or asked
 
     def _asked(self, i: int, *, brief: bool) -> Generator[Effect, Any, Taken | None]:
-        """Reserve on a queue; None = it does not answer, and others may."""
+        """Reserve on a queue; None = it does not answer, and others may have jobs."""
         clock, until = self.clock, self.until
         arguments = (self.sources, i, self.n, self.idle, self.got, self.transient)
         try:
@@ -443,7 +441,7 @@ class _Watch:
 
 
 def _tick(sources: Sequence[QueueOps], role: str) -> float:
-    """Return the seconds until a waiting client calls again; short enough to keep its roles."""
+    """Return the seconds until a waiting client calls again, few enough to keep its roles."""
     borne = [ops.tenures[role].lease_ms / 3000 for ops in sources if role in ops.tenures]
     return min([TICK, *borne])
 
@@ -498,7 +496,7 @@ def take(
 
 
 def _give_back(sources: Sequence[QueueOps], jobs: Sequence[Any]) -> Generator[Effect, Any, None]:
-    """Release jobs that no caller has seen; if that fails they come back after their lease."""
+    """Release jobs that no caller has seen. If that fails, they return after their lease."""
     for ops in sources:
         own = [job for job in jobs if job.batch.ops is ops]
         for at in range(0, len(own), BATCH):
@@ -580,7 +578,6 @@ def recover(ops: QueueOps, n: int, idle_ms: int) -> Generator[Effect, Any, list[
 def _pending(
     ops: QueueOps, idle_ms: int
 ) -> Generator[Effect, Any, tuple[list[tuple[int, bytes, bytes]], str]]:
-    """Return time, number and receipt of the older deliveries, and the queue's epoch."""
     found: dict[bytes, tuple[int, bytes, bytes]] = {}
     score: bytes | str = "-inf"
     skip, epoch = 0, ""

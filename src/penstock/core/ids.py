@@ -89,7 +89,7 @@ class JobId:
 
     @property
     def number(self) -> bytes:
-        """The job number, as scripts take it."""
+        """Job number, as scripts take it."""
         return b"%d-%010d" % (self.ms, self.seq)
 
 

@@ -37,9 +37,9 @@ FIRST = Counters(1, 0, 0, 0, "")
 
 
 def parse_counters(text: bytes) -> Counters:
-    """`deliveries nacks crashes releases[ last error or reason]`; empty = a first delivery.
+    """Parse `deliveries nacks crashes releases[ last error or reason]`; empty = a first delivery.
 
-    A plus behind the first says that this number is set aside for the next delivery.
+    A plus after the first number says that this number is set aside for the next delivery.
     """
     if not text:
         return FIRST
@@ -140,21 +140,21 @@ class Delivery:
 
     @property
     def record(self) -> Record:
-        """The parsed record."""
+        """Parsed record."""
         if self._record is None:
             self._record = parse_record(self.data)
         return self._record
 
     @property
     def counters(self) -> Counters:
-        """The counters at this delivery."""
+        """Counters at this delivery."""
         if self._counters is None:
             self._counters = parse_counters(self.counts)
         return self._counters
 
     @property
     def id(self) -> str:
-        """The job's id, 40 characters."""
+        """Job id, 40 characters."""
         record = self.record
         once = record.lease_ms == 0
         ttl = ttl_code(record.ttl_ms, at_most_once=once)
@@ -162,12 +162,12 @@ class Delivery:
 
     @property
     def stable_id(self) -> str:
-        """A key for idempotent handlers: it identifies the enqueue, not the stored job.
+        """Key for idempotent handlers: it identifies the enqueue, not the stored job.
 
         When a failover loses an enqueue and its producer repeats it, the job is there a second time
         under another `id`, and may have been delivered under the first one. Both have the same
-        stable id. So have the deliveries of one job. 12 to 20 characters of `A-Z a-z 0-9 - _`; the
-        `id` where the producer gave none: a client of another kind.
+        stable id. All deliveries of one job have it too. It has 12 to 20 characters: letters,
+        digits, `-` and `_`. If the producer (a client of another kind) gave none, it is the `id`.
         """
         return self.record.stable_id or self.id
 
@@ -183,17 +183,17 @@ class Delivery:
 
     @property
     def queue_name(self) -> str:
-        """The name of the job's queue."""
+        """Name of the job's queue."""
         return self.batch.place.queue
 
     @property
     def epoch(self) -> str:
-        """The queue's epoch, 8 hex digits."""
+        """Epoch of the queue, 8 hex digits."""
         return self.batch.place.epoch
 
     @property
     def body(self) -> Any:
-        """The body: bytes, or the object decoded from JSON (or by the client's codec).
+        """Body of the job: bytes, or the object decoded from JSON (or by the client's codec).
 
         JSON has lists and no tuples: a tuple comes back as a list.
 
@@ -205,12 +205,12 @@ class Delivery:
 
     @property
     def raw(self) -> bytes:
-        """The body's bytes as they are stored."""
+        """Bytes of the body as they are stored."""
         return self.record.raw
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers the producer gave."""
+        """Headers that the producer gave."""
         return self.record.headers
 
     @property
@@ -249,12 +249,12 @@ class Delivery:
 
     @property
     def dedup_id(self) -> str | None:
-        """The dedup id that the producer gave, or None."""
+        """Dedup id that the producer gave, or None."""
         return self.record.dedup_id or None
 
     @property
     def retry(self) -> RetryPolicy | None:
-        """The job's own policy, or None: the queue's applies."""
+        """Retry policy of the job, or None: the queue's applies."""
         return self.record.retry
 
     @property
@@ -274,12 +274,12 @@ class Delivery:
 
     @property
     def lease(self) -> float:
-        """The lease in seconds, from delivery; 0 = at most once."""
+        """Lease in seconds, from delivery; 0 = at most once."""
         return self.record.span_ms(self.batch.lease_ms) / 1000
 
     @property
     def ttl(self) -> float | None:
-        """The ttl in seconds from creation, None = none."""
+        """Seconds from creation until the job expires (ttl); None = never."""
         ttl = self.record.ttl_ms
         return None if ttl is None else ttl / 1000
 
@@ -292,7 +292,7 @@ class Delivery:
 
     @property
     def hinted(self) -> str:
-        """The receipt; of a first delivery with the end of its lease as this client knows it."""
+        """Receipt; at a first delivery with the end of its lease as this client knows it."""
         if self.counts:
             return self.receipt
         if self.data[2:3] not in b"lt":
@@ -407,7 +407,7 @@ class BulkEnqueued(Sequence[Enqueued]):
 
     @property
     def ids(self) -> list[str]:
-        """The ids, in order."""
+        """Job ids, in order."""
         return [result.id for result in self]
 
     @property

@@ -62,7 +62,6 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
-    """Escape the arguments, the extra fields and the traceback of a record, if they need it."""
     record.msg = printable(str(record.msg))
     if isinstance(record.args, tuple):
         record.args = tuple(map(_safe, record.args))
@@ -85,7 +84,6 @@ def indented(text: str) -> str:
 
 
 def _is_plain(text: str, error: BaseException | None) -> bool:
-    """Return True if a traceback is printable and each message of it is one line."""
     if printable(text, keep="\n") != text:
         return False
     chain = traceback.TracebackException(type(error), error, None) if error else None
@@ -97,7 +95,6 @@ def _is_plain(text: str, error: BaseException | None) -> bool:
 
 
 def _safe(value: object) -> object:
-    """Wrap an argument of a record that may not be printable."""
     if isinstance(value, (int, float)) or (isinstance(value, str) and value.isprintable()):
         return value
     return _Shown(value)

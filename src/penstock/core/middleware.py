@@ -58,7 +58,7 @@ class EnqueueEvent:
 
     @property
     def handler(self) -> str | None:
-        """The name of the handler the jobs are for; None = the default one."""
+        """Name of the handler that the jobs are for; None = the default one."""
         return self.headers.get(HANDLER)
 
 
@@ -200,7 +200,7 @@ def _around(
     event: EnqueueEvent | RunEvent,
     failed: Callable[[BaseException], None],
 ) -> Iterator[None]:
-    """Nest the contexts; between any two of them the event is brought up to date."""
+    """Nest the contexts. Update the event between any two of them."""
 
     def note(_kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:

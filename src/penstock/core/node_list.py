@@ -159,7 +159,6 @@ def learned(address: str, given: Sequence[object], hosts: Sequence[str]) -> obje
 
 
 def _hosts(found: re.Match[str]) -> list[str]:
-    """Return the hosts of an address; of a Unix socket `localhost`."""
     if found["path"]:
         return ["localhost"]
     many = (found["host"] or found["hosts"]).lower().split(",")
@@ -174,7 +173,6 @@ def _is_tls(source: object) -> bool:
 
 
 def _has_secret(source: object) -> bool:
-    """Return True if a source has a user name, a password or a certificate."""
     if isinstance(source, str):
         found = URL.fullmatch(source)
         if found is None:
@@ -194,7 +192,7 @@ def _settings(source: object) -> Mapping[str, Any]:
 
 
 def _joined(address: str, source: str) -> str:
-    """Return the URL of an address, with user and options of another URL."""
+    """Return the URL of `address`, with the user and the options of `source`."""
     found = URL.fullmatch(source)
     user, query = (found[2] or "", found[4] or "") if found else ("", "")
     options = [text for text in query.split("&") if text and not text.startswith("db=")]
@@ -205,11 +203,6 @@ def _joined(address: str, source: str) -> str:
 
 
 def _relocated(source: Any, address: str) -> object:
-    """Return a redis-py client of an address, with the settings of another client.
-
-    Raises:
-        ConfigurationError: its settings are not for other servers.
-    """
     kinds = {kind.__name__: kind for kind in type(source).__mro__ if _is_redis(kind)}
     pool = getattr(source, "connection_pool", None)
     pools = [k for k in type(pool).__mro__ if k.__name__ == "ConnectionPool" and _is_redis(k)]

@@ -403,7 +403,6 @@ def _ask(
     progress: _ReserveState,
     transient: Callable[[BaseException], bool],
 ) -> Generator[Effects, Any, None]:
-    """Ask parts for the missing jobs; leave out a part whose node fails. `until` as in `take`."""
     for part in asked:
         if len(progress.jobs) >= n:
             return
@@ -434,7 +433,6 @@ def _ask(
 
 
 def _tidy(table: Table) -> Generator[Effects, Any, None]:
-    """Sweep what is due on each node that is up."""
     parts: dict[Any, list[QueueOps]] = {}
     for part in table.parts:
         if part.home.state.is_up:
@@ -445,7 +443,7 @@ def _tidy(table: Table) -> Generator[Effects, Any, None]:
 
 
 def _leave(table: Table, progress: _ReserveState, tick: float) -> Generator[Effects, Any, None]:
-    """End the waits; hand on their tokens, and near events that only this consumer knows of."""
+    """End the waits. Hand on their tokens, and events due soon that only this consumer knows of."""
     progress.told.update(table.told((yield Quit())))
     for part in table.parts:
         is_near = part in progress.told or progress.due.get(part, math.inf) <= tick
@@ -455,7 +453,7 @@ def _leave(table: Table, progress: _ReserveState, tick: float) -> Generator[Effe
 
 
 def _give_back(jobs: Sequence[Any]) -> Generator[Effects, Any, None]:
-    """Release jobs that no caller has seen; those delivered at most once can't be."""
+    """Release jobs that no caller has seen, except those delivered at most once."""
     by_part: dict[QueueOps, list[Any]] = {}
     for job in jobs:
         if not job.at_most_once:

@@ -74,11 +74,6 @@ def _ms(value: Duration | None, default: int) -> int:
 
 
 def _rules(rules: object) -> dict[type[BaseException], RetryPolicy]:
-    """Check the rules and return a copy.
-
-    Raises:
-        BadArgument: not a mapping of exception types to plain policies.
-    """
     if not isinstance(rules, Mapping):
         raise BadArgument("on", rules, "must be a mapping of exception types to policies")
     for kind, rule in rules.items():

@@ -37,7 +37,7 @@ class RoleLease:
 
     @property
     def mark(self) -> str:
-        """The text that calls bear."""
+        """Text that calls carry."""
         return f"{self.fence}-{self.token}"
 
     def answered(self, code: int, sent: float, *, repeated: bool) -> None:

@@ -89,7 +89,7 @@ class ServerFacts:
 
     @property
     def evicts(self) -> str:
-        """The maxmemory policy if it may evict a queue's keys, else ''."""
+        """Name of the maxmemory policy if it may evict a queue's keys, else ''."""
         policy = self.fields.get("maxmemory_policy", "")
         return policy if policy.startswith("allkeys-") else ""
 

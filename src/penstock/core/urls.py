@@ -96,7 +96,7 @@ def unusable(url: str, complaint: str) -> str:
 
 
 def _named(url: str, option: str) -> str:
-    """Return the option as the URL names it; '' after a password, of which it may be a part."""
+    """Return the option as the URL names it; '' after a password, which may contain it."""
     for pair in url.partition("?")[2].split("&"):
         name = pair.partition("=")[0]
         if name in (option, f"sentinel_{option}"):

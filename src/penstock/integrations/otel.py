@@ -108,7 +108,7 @@ class OpenTelemetry(Middleware):
         )
 
     def _links(self, jobs: Sequence[Delivery]) -> list[Link]:
-        """Return a link to each span in which jobs were enqueued; a bulk call has one span."""
+        """Return a link to each span in which jobs were enqueued. A bulk call has one span."""
         propagator = self.propagator
         fields = propagator.fields
         links: dict[tuple[str | None, ...], Link] = {}

@@ -103,7 +103,7 @@ class Batches:
 
     @property
     def jobs(self) -> int:
-        """The number of jobs in the current batch."""
+        """Number of jobs in the current batch."""
         return sum(len(group.numbers) for group in self.held[1])
 
     def _assign(self, batch: int, most: int, n: int) -> Assign:
@@ -157,7 +157,7 @@ class Batches:
         return self.jobs
 
     def _load(self, batch: int, fence: str | None = None) -> int | None:
-        """Read the receipts of a batch; return the number of jobs, None = it does not exist."""
+        """Read the receipts of a batch; return its number of jobs, or None if it does not exist."""
         groups: list[Receipts] = []
         latest: dict[bytes, Receipts] = {}
         ops, start = self.shard.ops, 0
@@ -208,7 +208,7 @@ class Batches:
         return acked
 
     def _known(self, batch: int) -> int | None:
-        """Return the number of jobs of a batch; a batch that is loaded is not read again.
+        """Return the number of jobs of a batch. If the batch is loaded, don't load it again.
 
         Raises:
             CheckpointTaken: another query uses the checkpoint.
@@ -294,7 +294,6 @@ class Consumer:
         return {**offset, "nodes": {key: n for key, n in nodes.items() if key[:8] in named}}
 
     def _batches(self, consumer: str) -> dict[str, Batches]:
-        """Return the batches of each shard that can be reached now."""
         if consumer != self._consumer:
             self._consumer = consumer
             self._made = {}
@@ -336,10 +335,10 @@ class Consumer:
         return self._moved(kept, counts) if counts else kept
 
     def _taken(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
-        """Reserve the next batch of these shards; return its number for shards that have jobs.
+        """Reserve the next batch of these shards; return its number for each shard that has jobs.
 
-        Shards with few jobs come first: what they leave of their equal share is for the others.
-        Without a limit, batches that an earlier run has reserved are loaded too.
+        Shards with few jobs come first: the others get the rest of their equal share. Without a
+        limit, batches that an earlier run has reserved are loaded too.
         """
         is_counted = limit is None or self._left is not None
         ready = self._waiting(found) if len(found) > 1 or limit is None else {}
@@ -370,12 +369,11 @@ class Consumer:
         return most
 
     def _waiting(self, found: Mapping[str, Batches]) -> Counts:
-        """Return the number of ready jobs of each shard."""
         known = {key: self._tried(one.shard, one.shard.stats) for key, one in found.items()}
         return {key: stats.ready for key, stats in known.items() if stats is not None}
 
     def available_now(self) -> None:
-        """From now on, take no more jobs than are ready at this moment."""
+        """Limit the jobs to take from now on to those that are ready at this moment."""
         self._left = self.figures()["ready"]
 
     def parts(self, start: Offset, end: Offset) -> list[Part]:
@@ -415,7 +413,6 @@ class Consumer:
         return found
 
     def _absent(self, key: str, batch: int) -> None:
-        """Raise the error for a shard that has jobs of the batch and is not reached."""
         if self._unreached:
             raise NodesUnavailable(
                 f"queue {self._options.queue!r}: node {key[:8]} has jobs of batch {batch} of this "
@@ -480,7 +477,6 @@ class Consumer:
             return None
 
     def _watch(self) -> None:
-        """Start the heartbeat, unless it runs."""
         if self._heartbeat is None and not self._stopped.is_set():
             name = f"penstock-{self._consumer}"
             self._heartbeat = threading.Thread(target=self._renewals, name=name, daemon=True)
@@ -516,11 +512,6 @@ def lost(queue: str, batch: int) -> BatchLost:
 
 
 def _consumer(offset: object) -> str:
-    """Return the id of a checkpoint in an offset.
-
-    Raises:
-        BadArgument: the checkpoint belongs to another source.
-    """
     consumer = offset.get("consumer") if isinstance(offset, dict) else None
     if isinstance(consumer, str) and re.fullmatch("[0-9a-f]{16}", consumer):
         return consumer

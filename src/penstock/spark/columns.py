@@ -66,7 +66,7 @@ class Origin:
 
     @property
     def width(self) -> int:
-        """The number of reply elements of a job; in ready a job has neither score nor counters."""
+        """Number of reply elements of a job. In ready, a job has neither score nor counters."""
         return 2 if self.place == "ready" else 4
 
 
@@ -103,7 +103,7 @@ class Shape:
 
     @cached_property
     def target(self) -> pa.Schema:
-        """The columns as an Arrow schema."""
+        """Columns as an Arrow schema."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         try:
@@ -215,7 +215,7 @@ class Page:
 
     @cached_property
     def times(self) -> Ints:
-        """The time in each score: due, end of the lease, death; in ready, the creation."""
+        """Time in each score: due, end of the lease, or death; in ready, the creation."""
         if self.origin.place == "ready":
             return self.made[0]
         scores: Any = np.fromiter(map(int, self.scores), np.int64, self.count)
@@ -223,7 +223,7 @@ class Page:
 
     @cached_property
     def split(self) -> Parts:
-        """The values, split into note, header and body."""
+        """Values, split into note, header and body."""
         notes, values = None, pa.array(self.values, pa.binary())
         noted = pc.starts_with(values, b"@")
         if pc.any(noted).as_py():
@@ -235,7 +235,7 @@ class Page:
 
     @cached_property
     def kinds(self) -> Kinds:
-        """The different headers, parsed."""
+        """Distinct headers, parsed."""
         heads, names = self.split.heads, None
         if pc.any(pc.match_substring(heads, b";i=")).as_py():  # stable ids differ in each header
             heads = pc.replace_substring_regex(heads, rb";i=[-0-9A-Z_a-z]*", b"")
@@ -251,7 +251,7 @@ class Page:
 
     @cached_property
     def counts(self) -> list[Counters]:
-        """The counters, parsed."""
+        """Counters, parsed."""
         known = {text: parse_counters(text) for text in set(self.counters)}
         return [known[text] for text in self.counters]
 
@@ -275,7 +275,6 @@ def _is_text(body: bytes) -> bool:
 
 
 def _no_text(page: Page) -> UndecodableBody:
-    """Return the error that names the first job whose body is not UTF-8."""
     bodies = page.split.bodies.to_pylist()
     at = next(i for i, body in enumerate(bodies) if not _is_text(body))
     return UndecodableBody(
@@ -284,7 +283,7 @@ def _no_text(page: Page) -> UndecodableBody:
 
 
 def _cut(texts: pa.Array, mark: bytes) -> tuple[pa.Array, pa.Array]:
-    """Split each text at the first mark; without a mark, the second part is empty."""
+    """Split each text at the first mark. Without a mark, the second part is empty."""
     found = pc.split_pattern(texts, mark, max_splits=1).values
     if len(found) != 2 * len(texts):  # some have none
         pairs = [text.partition(mark) for text in texts.to_pylist()]
@@ -390,7 +389,7 @@ def _dedup_ids(page: Page) -> pa.Array:
 
 
 def _ready(page: Page) -> pa.Array:
-    """Return when waiting jobs are due; null if held, dead, or waiting for another job."""
+    """Return when waiting jobs are due; null if a job is held, dead, or waits for another job."""
     if page.origin.place not in ("ready", "scheduled"):
         return pa.nulls(page.count, _TIME)
     return _instants(page.times, page.times < NEVER)

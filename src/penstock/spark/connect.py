@@ -246,7 +246,6 @@ def _made(options: Connection) -> Penstock:
 
 
 def _completed(name: str, url: str, options: Connection) -> str:
-    """Return a URL with the user and the settings that other options give."""
     try:
         found = URL.fullmatch(check_url(name, url))
     except BadArgument as error:
@@ -274,11 +273,6 @@ def _completed(name: str, url: str, options: Connection) -> str:
 
 
 def _check_tls(scheme: str, options: Connection, password: str) -> None:
-    """Check the files for TLS.
-
-    Raises:
-        OptionError: a file can't be read or used, or the URL is not one of TLS.
-    """
     ca, cert, key = options.ssl_ca_file, options.ssl_cert_file, options.ssl_key_file
     given = {"sslCaFile": ca, "sslCertFile": cert, "sslKeyFile": key}
     for name, file in given.items():
@@ -306,7 +300,6 @@ def _check_tls(scheme: str, options: Connection, password: str) -> None:
 
 
 def _user(given: str, options: Connection) -> str:
-    """Return name and password as they stand in a URL."""
     name, colon, password = given.partition(":")
     secret = _password(options)
     if options.username:

@@ -181,13 +181,12 @@ class _DrainJob:
         return found
 
     def _input(self) -> Any:
-        """Return a DataFrame with a partition for each task, whose rows have its number."""
+        """Return a DataFrame with one partition for each task."""
         if self.tasks is None:
             return self.spark.range(1 << 16)  # in Spark's default number of partitions
         return self.spark.range(0, self.tasks, 1, self.tasks)
 
     def _task(self, limit: int | None) -> Callable[[Any], Any]:
-        """Return the function of each task, with its share of the limit."""
         shares: tuple[int, ...] = ()
         if limit is not None and self.tasks is not None:
             shares = tuple((limit + at) // self.tasks for at in range(self.tasks))
@@ -195,7 +194,7 @@ class _DrainJob:
 
 
 def _function(work: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a plain function: Spark inspects it."""
+    """Wrap a callable in a plain function, because Spark inspects it."""
 
     def task(batches: Any) -> Any:
         return work(batches)
@@ -214,18 +213,13 @@ def _connection(queue: Any, options: dict[str, Any]) -> Connection:
 
 
 def _expected(spark: Any, connection: Connection) -> tuple[str, ...]:
-    """Return the nodes that the driver reaches; through Connect, this process is not the driver."""
+    """Return the nodes that the driver reaches. With Connect, this process is not the driver."""
     if "connect" in type(spark).__module__:
         return ()
     return connect.identity(connection)
 
 
 def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Handlers:
-    """Return the handlers of the tasks.
-
-    Raises:
-        BadArgument: no handler, or a coroutine function.
-    """
     if isinstance(handler, Handlers):
         if size is not None or retry is not None:
             name = "retry" if size is None else "size"
@@ -251,11 +245,6 @@ def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Hand
 
 
 def _fields(schema: str | None) -> list[Field]:
-    """Return the Arrow fields of a schema.
-
-    Raises:
-        BadArgument: not DDL, or a column has the name of another one.
-    """
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
@@ -273,7 +262,6 @@ def _fields(schema: str | None) -> list[Field]:
 
 
 def _sum(rows: Iterable[Sequence[int]]) -> Counter[str]:
-    """Return the sums of the rows of figures."""
     total = Counter[str]()
     for row in rows:
         total.update(dict(zip(COUNTS, row, strict=True)))

@@ -142,7 +142,7 @@ class TaskHeartbeat:
         self._retry_at = monotonic() + min(lease / 10, 1.0)
 
     def _extend(self, lease: float, jobs: Sequence[Delivery]) -> bool:
-        """Extend leases; return whether the server has answered for each job."""
+        """Extend leases; return True if the server has answered for each job."""
         if not jobs:
             return True
         sent, is_known = monotonic(), True
@@ -241,7 +241,6 @@ class DrainLoop:
     # -- taking and settling -----------------------------------------------------------------
 
     def _next(self) -> Sequence[Delivery]:
-        """Acknowledge finished jobs, and take the next block."""
         size = self._size if self._left is None else min(self._size, self._left)
         if size == 0 or (self._ends is not None and monotonic() > self._ends):
             self.tally["cut"] = 1
@@ -261,7 +260,7 @@ class DrainLoop:
         return jobs
 
     def _flush(self, *, acks: bool) -> None:
-        """Settle jobs that are not just acknowledged, and with `acks` the finished ones too."""
+        """Settle jobs that are not just acknowledged; with `acks`, settle finished ones too."""
         rest, self._rest = self._rest, {}
         for verdict, jobs in rest.items():
             self._settled(verdict.kind, jobs, self._told(verdict, jobs))
@@ -288,7 +287,6 @@ class DrainLoop:
                 logger.warning(text, job.id, kind, extra=Fields(job))
 
     def _pace(self, seconds: float, count: int) -> None:
-        """Make blocks larger while they are quick, and smaller when they are slow."""
         if seconds > SLOW:
             self._size = max(1, min(self._size, count) // 2)
         elif seconds < QUICK and count == self._size:
@@ -357,7 +355,6 @@ class DrainLoop:
             self._finished(job, verdict, one)
 
     def _finished(self, job: Delivery, verdict: Verdict, value: Any) -> None:
-        """Note the verdict on a job, unless its handler has settled it."""
         if job.settled:
             self.tally["done"] += 1
         elif verdict is not ACK and verdict.kind != "ack":
@@ -378,7 +375,6 @@ class DrainLoop:
     # -- results -----------------------------------------------------------------------------
 
     def _written(self) -> Iterator[pa.RecordBatch]:
-        """Yield the results of a block; a job whose result does not fit its column has failed."""
         rows, self._values = self._values, []
         if not rows:
             return
@@ -414,7 +410,6 @@ class DrainLoop:
         ]
 
     def _batch(self, rows: Sequence[Row]) -> pa.RecordBatch:
-        """Return rows of keys and results, with figures of 0."""
         jobs = [job for job, _, _ in rows]
         keys = (
             [job.id for job in jobs],
@@ -428,7 +423,6 @@ class DrainLoop:
         return pa.RecordBatch.from_arrays(arrays, self._names)
 
     def _last(self) -> pa.RecordBatch:
-        """Return the last row, which has the figures."""
         arrays = [pa.nulls(1, one.type) for one in self._kept]
         return pa.RecordBatch.from_arrays([*arrays, *figures(self.tally)], self._names)
 
@@ -456,11 +450,6 @@ def add_outcomes(tally: Counter[str], kind: str, outcomes: Sequence[Outcome]) ->
 
 
 def _each(value: Any, count: int) -> Sequence[Any]:
-    """Return the results of a batch, one for each job.
-
-    Raises:
-        ValueError: their number differs from the number of jobs.
-    """
     values = value if isinstance(value, (list, tuple)) else [value] * count
     if len(values) != count:
         raise ValueError(f"{len(values)} results for {count} jobs")
@@ -468,18 +457,13 @@ def _each(value: Any, count: int) -> Sequence[Any]:
 
 
 def _is_said(value: Any) -> bool:
-    """Return whether a returned value is a verdict on the job, not its result."""
+    """Return True if a returned value is a verdict on the job, not its result."""
     return isinstance(value, BaseException) or (
         isinstance(value, type) and issubclass(value, Result)
     )
 
 
 def _parts(value: Any, fields: Sequence[pa.Field], usual: bool) -> Sequence[Any]:
-    """Return the values of one result, one for each column.
-
-    Raises:
-        ValueError: the result has other columns.
-    """
     if value is None:
         return (None,) * len(fields)
     if usual and not isinstance(value, str):

@@ -47,7 +47,7 @@ class RowError(BadArgument):
 
 
 def _kind(value: object) -> str:
-    """Describe a value without its content: a payload does not belong in a log."""
+    """Describe a value without its content, because a payload does not belong in a log."""
     if isinstance(value, (str, bytes, bytearray)):
         return f"a {type(value).__name__} of {len(value)}"
     if value is None or isinstance(value, (bool, int, float)):

@@ -41,12 +41,12 @@ class JobRef(Delivery):
 
     @property
     def id(self) -> str:
-        """The id that was given."""
+        """Job id that was given."""
         return self._id
 
     @property
     def receipt(self) -> str:
-        """The receipt that was given."""
+        """Receipt that was given."""
         return self._receipt
 
 
@@ -54,7 +54,7 @@ class JobRef(Delivery):
 def _batch(queue: str, node: str, crc: int, epoch: str) -> Batch:
     """Return the values that jobs of one epoch of a queue share.
 
-    For jobs of another queue, the name is one that calls refuse.
+    Jobs of another queue get a queue name that calls refuse.
     """
     name = queue or f"<the queue of crc {crc:08x}>"
     return Batch(None, QueueIdentity(name, node, crc, epoch), "", tag=0, now=0, lease_ms=0)

@@ -80,11 +80,6 @@ def _names(row: Any) -> tuple[str, ...]:
 
 
 def _valued(rows: Iterable[Any], names: tuple[str, ...]) -> Iterator[list[Any]]:
-    """Yield the values of each row, in the order of the first row's names.
-
-    Raises:
-        BadArgument: a row has other names.
-    """
     for at, row in enumerate(rows):
         found = _names(row)
         if found != names and set(found) != set(names):

@@ -308,7 +308,7 @@ class Encoder:
 
     @lru_cache(maxsize=1024)  # noqa: B019  # it lives as long as its task
     def _head(self, values: tuple[Any, ...]) -> tuple[bytes, bytes, int | str]:
-        """Return the texts before and behind the id, and the delay, of rows with these values."""
+        """Return the texts before and after the id, and the delay, for rows with these values."""
         said = {
             name: value
             for name, value in zip(self._ruled, values, strict=True)
@@ -398,7 +398,6 @@ def _headers(value: tuple[Any, ...]) -> dict[str, str]:
 
 
 def _plain_value(value: Any) -> Any:
-    """Convert a value that JSON does not have."""
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -418,7 +417,6 @@ _dumps = json.JSONEncoder(
 
 
 def _obstacle(value: Any) -> str:
-    """Return why JSON can't express a value; empty = it can."""
     try:
         _dumps(value).encode()
     except (TypeError, ValueError, RecursionError) as error:

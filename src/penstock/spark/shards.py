@@ -158,7 +158,7 @@ def open_shards(options: Connection) -> ShardReaders:
 def _reached(options: Connection) -> tuple[Penstock, int | None]:
     """Return a client of a node, and the number of partitions of the queue there.
 
-    The number is 0 for a queue without, and None if the node does not have the queue.
+    The number is 0 for a queue without partitions, and None if the node does not have the queue.
 
     Raises:
         Unreachable: the node can't be reached.
@@ -169,7 +169,6 @@ def _reached(options: Connection) -> tuple[Penstock, int | None]:
 
 
 def _spread(queue: str, reached: Sequence[tuple[str, Penstock, int | None]]) -> ShardReaders:
-    """Return the shards of nodes, which stand with their URLs and numbers of partitions."""
     usual = next((count for _, _, count in reached if count is not None), None)
     found = ShardReaders()
     for url, made, own in reached:

@@ -108,7 +108,7 @@ class Sink:
         return {"rows": self._rows, "added": self._added, "duplicates": duplicates}
 
     def _count(self, name: str) -> int:
-        """Return the number of partitions of a queue; 1 = it has none."""
+        """Return the number of partitions of a queue; 1 if it has none."""
         found = shares(self._options, name)
         if name != self._options.queue:  # the driver has checked that one
             check_queue(self._options, name, found.values())

@@ -95,12 +95,12 @@ class Wanted:
 
     @property
     def low(self) -> str:
-        """The number below all wanted ones; '' = any."""
+        """Number below all wanted ones; '' = any."""
         return "" if self.after is None else _last_before(self.after)
 
     @property
     def high(self) -> str:
-        """The highest wanted number; '' = any."""
+        """Highest wanted number; '' = any."""
         return "" if self.before is None else _last_before(self.before)
 
     def narrowed(
@@ -123,7 +123,7 @@ class Wanted:
 
 
 def _last_before(ms: int) -> str:
-    """Return the highest number of the ms before; numbers are compared as text."""
+    """Return the highest job number of the previous millisecond. Numbers are compared as text."""
     return f"{min(max(ms - 1, 0), MOST_MS):013d}-{HIGHEST[14:]}"
 
 
@@ -205,7 +205,6 @@ class SnapshotPlan:
         return SnapshotRange(self._shard.site, self._epoch, place, self.now, **given)
 
     def _count(self, jobs: int) -> int:
-        """Return in how many parts so many jobs are read."""
         wanted = self._parts or min(-(-jobs // ROWS_A_PART), self._most)
         return max(1, min(wanted, jobs))
 
@@ -255,7 +254,7 @@ class SnapshotPlan:
         return [self._part("ready", start=a, end=b) for a, b in itertools.pairwise(edges)]
 
     def _cuts(self, low: str, high: str, parts: int) -> list[str]:
-        """Return where to cut the stream, so that parts have about the same size.
+        """Return where to cut the stream into parts of about the same size.
 
         A stream has no ranks. So the widest piece is halved repeatedly, and its empty ends are cut
         off: the remaining pieces show where the jobs are.
@@ -311,7 +310,6 @@ def number_at(place: int, *, is_last: bool = False) -> str:
 
 
 def _shared(pieces: Sequence[tuple[int, int]], parts: int) -> list[str]:
-    """Return where parts of about the same width end."""
     widths = [end - first + 1 for first, end in pieces]
     whole, passed, cuts = sum(widths), 0, list[str]()
     for (_, end), width in zip(pieces[:-1], widths, strict=False):
@@ -430,7 +428,6 @@ class SnapshotReader(DataSourceReader):
             step = max(1, min(SHOWN, SHOWN_BYTES // (size + 1)))
 
     def _kept(self, page: Page, part: SnapshotRange) -> Page:
-        """Return the page with the wanted jobs."""
         if page.count and part.place != "ready":
             page = page.keep(self._settled(page, part) if part.place else self._between(page))
         if page.count and not part.place:
@@ -443,12 +440,11 @@ class SnapshotReader(DataSourceReader):
         return page
 
     def _between(self, page: Page) -> list[bool]:
-        """Tell of each job whether it was created at a wanted time."""
         low, high = self.wanted.low.encode(), self.wanted.high.encode() or HIGHEST.encode()
         return [low < number <= high for number in page.numbers]
 
     def _settled(self, page: Page, part: SnapshotRange) -> list[bool]:
-        """Tell of each job whether it was in this structure when the snapshot began."""
+        """Return for each job True if it was in this structure when the snapshot began."""
         last, others = b"%d-%b" % (part.asof, HIGHEST[14:].encode()), unlisted(part.others)
         notes = page.split.notes
         shown = [b""] * page.count if notes is None else notes.to_pylist()
@@ -463,12 +459,11 @@ class SnapshotReader(DataSourceReader):
 
 
 def _was_moved(note: bytes, asof: int) -> bool:
-    """Return whether a job was delivered after that time: it was elsewhere then."""
+    """Return True if a job was delivered after `asof`: before, it was in another structure."""
     return bool(note) and int(note[1 : note.index(b" ")].rstrip(b"?")) > asof
 
 
 def _place(job: Sequence[bytes]) -> str:
-    """Return the structure of a job of `show`; '' = the job is not reported."""
     state = job[1].decode()
     if state in ("expired", "dangling"):
         return ""
@@ -478,7 +473,6 @@ def _place(job: Sequence[bytes]) -> str:
 
 
 def _row(job: Sequence[bytes], place: str) -> tuple[bytes, ...]:
-    """Convert a job of `show` to the form of `survey`."""
     number, _, score, delivered, owner, counters, record, receipt = job
     if place in ("active", "once"):
         score = b"%d" % score_of(int(score), int(receipt[-3:], 16))

@@ -191,7 +191,6 @@ class StagedCommit:
         return total
 
     def _tell_done(self, rows: int, reply: CommitEnded) -> None:
-        """Warn that this or a later batch was committed before, so that no row is added."""
         own, batch, write_id = self._at.batch, reply.batch, self._options.write_id
         when = datetime.fromtimestamp(int(reply.at) / 1000, timezone.utc)
         is_done = reply.state == b"done"
@@ -208,7 +207,6 @@ class StagedCommit:
         )
 
     def _told(self, attempts: Sequence[tuple[str, int]]) -> Promised | CommitEnded | CommitGone:
-        """Return the reply of the commit script."""
         wanted = self._options.replicas
         wait = self._wait if wanted else None
         call = commit(self._part.ops, self._at, attempts, self._kept, wait)
@@ -222,7 +220,6 @@ class StagedCommit:
             self._short = (wanted, got.replicas)
 
     def _keep(self, at: Staged, attempts: Iterable[tuple[str, int]], total: dict[str, int]) -> None:
-        """Publish committed rows, unless the queue is cleared or purged meanwhile."""
         try:
             for token, chunks in attempts:
                 for index in range(chunks):

@@ -49,7 +49,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def consumer(self) -> Consumer:
-        """The part on the driver, made when it is needed."""
+        """Consumer on the driver, made when it is needed."""
         if self._consumer is None:
             self._consumer = Consumer(self.options)
         return self._consumer

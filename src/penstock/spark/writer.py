@@ -132,7 +132,7 @@ class QueueWriter:
             yield from encoder.encode(values, count)
 
     def _stage_name(self, where: Task | None = None) -> StagedName:
-        """Return where rows are staged: by query and batch, else by the name of the write."""
+        """Return the place of staged rows: by query and batch, else by the name of the write."""
         write_id, batch = self.options.write_id, 0
         writer = name_of("batch", write_id or self.own).hex()
         if where is not None and where.query:
@@ -165,7 +165,6 @@ class QueueWriter:
         logger.info("%s: written %s", self._place(batchId), _told(total))
 
     def _rest(self) -> str:
-        """Return how the rest of a committed write is published."""
         if self.streams:
             return "The next start of the query publishes the rest"
         name = self.options.write_id or self.own
@@ -191,7 +190,6 @@ class QueueWriter:
 
 
 def _reports(messages: Sequence[Any]) -> tuple[list[TaskReport], StagedName | None]:
-    """Return the reports of the tasks that have one, and where they have staged rows."""
     reports = [one for one in messages if isinstance(one, TaskReport)]
     return reports, next((one.staged for one in reports if one.staged is not None), None)
 

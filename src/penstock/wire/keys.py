@@ -110,7 +110,7 @@ def partition_name(name: str, number: int) -> str:
 def _ending(number: int) -> str:
     """Return the end of a partition's name: its number, and letters that spread them over slots.
 
-    CRC-16 is linear, so what the letters do to the slot is the same for every queue: the first 2,
+    CRC-16 is linear, so the letters change the slot in the same way for every queue: the first 2,
     4, 8, … partitions have one in each half, quarter, eighth, … of the slots.
     """
     place = int(f"{number:08b}"[::-1], 2)

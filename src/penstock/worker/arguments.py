@@ -138,7 +138,7 @@ ANYTHING = _Kind(None)
 
 
 def _kind(annotation: Any) -> _Kind | None:
-    """Return the values to allow without a converter; None = the annotation is no JSON type."""
+    """Return the values that need no converter; None = the annotation is not a JSON type."""
     annotation = _unwrapped(annotation)
     if any(annotation is one for one in (Any, object, Parameter.empty)):
         return ANYTHING
@@ -156,7 +156,6 @@ def _kind(annotation: Any) -> _Kind | None:
 
 
 def _unwrapped(annotation: Any) -> Any:
-    """Return the type behind NewType."""
     while hasattr(annotation, "__supertype__"):
         annotation = annotation.__supertype__
     return annotation
@@ -207,7 +206,7 @@ def _is_job(annotation: Any) -> bool:
 def _receiver(
     function: Callable[..., Any], signature: inspect.Signature, known: Mapping[str, Any]
 ) -> str | None:
-    """Return the parameter that receives the job: it has that type, or the name and no JSON type.
+    """Return the parameter for the job: it has that type, or that name and no JSON type.
 
     Raises:
         BadArgument: there are two.

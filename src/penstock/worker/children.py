@@ -202,7 +202,7 @@ class Child:
         self.line.close()
 
     def _receive(self) -> bytes | None:
-        """Return the bytes that have come; empty = the line has broken, None = nothing yet."""
+        """Return the bytes that were read; empty = the connection broke, None = nothing yet."""
         try:
             chunk = self.line.recv(CHUNK)
         except BlockingIOError:

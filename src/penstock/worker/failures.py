@@ -110,7 +110,7 @@ class _Tenacity:
         return UNSAID if delay is None or math.isnan(delay) else _ms(delay)
 
     def _state(self, job: Delivery, error: BaseException) -> RetryCallState:
-        """Return the failure as tenacity's state, as if all attempts were made here."""
+        """Return the failure as tenacity's state, as if this process had made all attempts."""
         from tenacity import RetryCallState
 
         state = RetryCallState(self._retrying, None, (), {})
@@ -128,7 +128,7 @@ def _stored(job: Delivery) -> RetryPolicy | None:
 
 
 def _is_ruled(policy: RetryPolicy, error: BaseException) -> bool:
-    """Return whether a rule applies to this exception. Rules for Exception exclude results."""
+    """Return True if a rule covers this exception. Rules for Exception exclude results."""
     kinds = type(error).__mro__
     if isinstance(error, Result):
         kinds = kinds[: kinds.index(Result) + 1]
@@ -136,7 +136,7 @@ def _is_ruled(policy: RetryPolicy, error: BaseException) -> bool:
 
 
 def _applied(policy: RetryPolicy, job: Delivery, text: str) -> Verdict:
-    """Return the verdict of a policy after this attempt. The script decides what it leaves open."""
+    """Return the verdict of a policy after this attempt. The script decides the rest."""
     attempt = job.attempt
     if policy.max_attempts and attempt >= policy.max_attempts:
         return Verdict("bury", text=text)

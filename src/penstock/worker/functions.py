@@ -91,7 +91,6 @@ def hints(function: Callable[..., Any], *, strict: bool) -> dict[str, Any]:
 
 
 def _layers(function: Any) -> Iterator[Any]:
-    """Yield the function and those inside it: of partials, decorators and callable objects."""
     while function is not None:
         yield function
         function = _inner(function)
@@ -108,7 +107,7 @@ def _inner(function: Any) -> Any:
 
 
 def _annotated(function: Callable[..., Any]) -> Any:
-    """Return the object with the annotations: the innermost layer; of a class its `__init__`."""
+    """Return the object with the annotations: the innermost layer, or `__init__` of a class."""
     layers = list(_layers(function))
     inner = layers[-1]
     return vars(inner).get("__init__", inner) if isinstance(inner, type) else inner

@@ -126,7 +126,7 @@ class Handler(Generic[P, R_co]):
 
     @property
     def retry(self) -> RetryPolicy | None:
-        """The policy for failures, or None."""
+        """Policy for failures, or None."""
         return self._backoff.retry
 
     def __repr__(self) -> str:
@@ -565,7 +565,6 @@ class Handlers:
             self._free_name(handler.name)
 
     def _check(self, name: Any, lease: Duration | None) -> None:
-        """Check the arguments of a new handler."""
         if name is not None:
             if not isinstance(name, str) or not name or not name.isprintable():
                 raise BadArgument("name", name, "a printable text that is not empty")

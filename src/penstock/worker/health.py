@@ -79,7 +79,7 @@ class HealthServer(contextlib.AbstractContextManager["HealthServer"]):
 
     @property
     def url(self) -> str:
-        """The URL of the health."""
+        """URL of the health endpoint."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/health"
 

@@ -114,7 +114,7 @@ class HeartbeatProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the helper; None while there is none that can be told anything."""
+        """Process id of the helper; None while no helper can receive messages."""
         process = self._process
         if process is None or self._socket is None or process.poll() is not None:
             return None
@@ -200,7 +200,7 @@ class HeartbeatProcess:
         self._flush()
 
     def _flush(self) -> None:
-        """Send as much as the helper accepts; kill a helper that has read nothing for long."""
+        """Send as much as the helper accepts. Kill a helper that has read nothing for too long."""
         if self._socket is None:
             return
         try:
@@ -217,7 +217,7 @@ class HeartbeatProcess:
             self._end()
 
     def _press(self) -> None:
-        """Wait a moment until the rest is sent: handlers may soon let no other thread run."""
+        """Wait a moment until the rest is sent, because handlers may soon block other threads."""
         until = monotonic() + MOMENT
         while self._outbox and self._socket is not None and (left := until - monotonic()) > 0:
             room = select.poll()
@@ -284,7 +284,6 @@ class _Helper:
                 self._tell()
 
     def _listen(self) -> bool:
-        """Read the worker's messages; return False if it has ended."""
         with suppress(BlockingIOError):
             for _ in range(READS):  # the rest after a look at the leases
                 data = self._socket.recv(65536)
@@ -320,7 +319,7 @@ class _Helper:
         return self._ops[queue]
 
     def _is_stopped(self) -> bool:
-        """Return whether the worker's process is stopped; False where that is not known."""
+        """Return True if the worker's process is stopped; False if that is not known."""
         try:
             state = Path(f"/proc/{self._parent}/stat").read_text().rpartition(") ")[2][:1]
         except OSError:

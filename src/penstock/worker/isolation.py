@@ -148,7 +148,7 @@ class Isolator:
 
     @property
     def running(self) -> tuple[RunningJob, ...]:
-        """The job that it runs, for the worker's status."""
+        """Job that the isolated process runs, for the worker's status."""
         job, since = self.job, self._since
         if job is None:
             return ()
@@ -195,7 +195,6 @@ class Isolator:
         self._tell(stop=max(0.0, at - monotonic()))
 
     def _tell(self, **message: Any) -> bool:
-        """Send a message; kill a process that does not take it, and return False."""
         assert self._line is not None
         try:
             self._line.tell(**message)
@@ -237,7 +236,6 @@ class Isolator:
         logger.error(text, why, extra=self._fields)
 
     def _reported(self, state: WorkerState, message: dict[str, Any]) -> None:
-        """Note that it has finished its job, or can't begin it."""
         job, self.job, self._since = self.job, None, monotonic()
         if "refused" in message:
             assert job is not None
@@ -311,7 +309,6 @@ def _packed(job: Delivery) -> dict[str, Any]:
 
 
 def _place(ops: QueueOps) -> list[str]:
-    """Return the name of a queue or partition, and of its node if there are several."""
     return [ops.keys.name, "" if ops.home is None else str(ops.home.id)]
 
 
@@ -337,7 +334,7 @@ class Isolated:
             self._take(state, self._jobs.popleft())
 
     def _hear(self, state: WorkerState) -> None:
-        """Sort messages. In the line's own thread, as a handler may block the loop."""
+        """Sort messages. This runs in a thread of its own, because a handler may block the loop."""
         for message in self._line.messages() if self._line is not None else ():
             if message is None:
                 state.stop()

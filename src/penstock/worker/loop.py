@@ -97,7 +97,6 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
 
 
 def _failed(state: WorkerState, error: Exception) -> Flow:
-    """Note a failure, close the connections, and pause, longer after each failure in a row."""
     state.failures += 1
     state.unsure = True
     if state.failures == 1 or state.failures % 10 == 0:
@@ -148,7 +147,6 @@ def _round(state: WorkerState) -> Count:
 
 
 def _growth(state: WorkerState, shares: Mapping[QueuePoll, int], poll: QueuePoll) -> int:
-    """Return by how many jobs a visit of this queue may change the number of held jobs."""
     return shares.get(poll, 0) - _jobs_in(state.unsettled.get(poll, {}))
 
 
@@ -157,7 +155,7 @@ def _jobs_in(reports: Reports) -> int:
 
 
 def _begin(state: WorkerState) -> Flow:
-    """Have the server count the chosen suspect as begun, and run it."""
+    """Have the server count the chosen suspect as begun, then run it."""
     job = state.suspects.chosen
     assert job is not None
     poll = state.poll_of[job.batch.ops]
@@ -187,7 +185,6 @@ def _guarded(state: WorkerState, poll: QueuePoll) -> Iterator[None]:
 
 
 def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
-    """Note an error that concerns one queue or its node; raise any other."""
     if isinstance(error, QueueInUse):
         state.found_taken(poll, error)
         poll.failures, poll.unsure = 0, False
@@ -206,7 +203,7 @@ def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
 
 
 def _keep(state: WorkerState, poll: QueuePoll) -> Flow:
-    """Store reports to a node that is down as hints on another node, as far as it accepts them."""
+    """Store reports for a node that is down as hints on another node, as far as it accepts them."""
     reports = state.unsettled[poll]
     for verdict, finished in list(reports.items()):
         for done in list(finished) if verdict.kind in ("ack", "bury") else ():
@@ -259,14 +256,14 @@ def _report_rest(state: WorkerState, poll: QueuePoll, reports: Reports) -> Flow:
 def _report(
     state: WorkerState, poll: QueuePoll, reports: Reports, verdict: Verdict, n: int = 0
 ) -> Count:
-    """Report jobs of one verdict, as many as one script takes; returns the number that came.
+    """Report jobs of one verdict, as many as one script takes; return the number of new jobs.
 
     Args:
         state: the worker's state.
         poll: the queue.
-        reports: of this queue; what was reported is removed from it.
-        verdict: one of its keys.
-        n: most jobs to reserve in the same call; only with `ACK`.
+        reports: those of this queue; what was reported is removed.
+        verdict: one of the keys of `reports`.
+        n: maximum number of jobs to reserve in the same call; only with `ACK`.
     """
     finished = reports[verdict] if len(reports[verdict]) == 1 else _first(reports[verdict])
     jobs, sent, resent = [job for done in finished for job in done.jobs], state.clock(), 0.0
@@ -302,7 +299,7 @@ def _report(
 
 
 def _first(finished: Sequence[Finished]) -> Sequence[Finished]:
-    """Return as many as one script takes, at least one, all with the same epoch."""
+    """Return as many as fit in one call, at least one, all with the same epoch."""
     count, epoch = 0, finished[0].jobs[0].epoch
     for i, done in enumerate(finished):
         count += len(done.jobs)
@@ -312,7 +309,6 @@ def _first(finished: Sequence[Finished]) -> Sequence[Finished]:
 
 
 def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Step, Any, R]:
-    """Run a script and return its result."""
     run, sent = Run(call, brief=state.apart and state.is_spread), state.clock()
     home = poll.ops.home
     reply: R = yield (run if home is None else At(home, run))
@@ -366,7 +362,6 @@ def _ended(
     verdict: Verdict,
     is_repeated: bool,
 ) -> None:
-    """Drop the jobs that were reported, and count their outcomes."""
     if state.options.burst:  # handlers may have added jobs or given some back: look once more
         for poll in state.polls:
             poll.at = 0.0
@@ -387,7 +382,6 @@ def _ended(
 
 
 def _outlived(state: WorkerState, finished: Sequence[Finished]) -> None:
-    """Drop jobs of a queue that was deleted and re-created since."""
     for done in finished:
         state.drop(done.jobs)
         state.count(done, "lost", len(done.jobs))
@@ -395,7 +389,6 @@ def _outlived(state: WorkerState, finished: Sequence[Finished]) -> None:
 
 
 def _usual(verdict: Verdict, job: Delivery) -> str:
-    """Return the outcome to count if the call has done what it should."""
     if verdict is HANDED_BACK or verdict is ASIDE:
         return "handed back"
     if verdict is KEPT and job.lost:
@@ -409,8 +402,8 @@ def _fate(done: Finished, job: Delivery, outcome: Outcome, unsure: bool) -> str:
     Args:
         done: the report.
         job: one of its jobs.
-        outcome: the answer for it.
-        unsure: whether an earlier run of the call may have succeeded without an answer.
+        outcome: the answer for the job.
+        unsure: True if an earlier run of the call may have succeeded without an answer.
     """
     verdict = done.verdict
     repeated = outcome is Outcome.ENDED or (outcome is Outcome.GONE and verdict.kind == "ack")
@@ -430,7 +423,7 @@ def _fate(done: Finished, job: Delivery, outcome: Outcome, unsure: bool) -> str:
 
 
 def _sample(state: WorkerState, *, busy: bool) -> Flow:
-    """Read the sizes of the queues. This also shows that a worker that is full is alive."""
+    """Read the sizes of the queues. This also shows that a full worker is alive."""
     state.sample_at = state.clock() + state.sample_pause(busy=busy)
     for poll in state.polls:
         if not poll.failures:
@@ -470,7 +463,7 @@ def _rest(state: WorkerState) -> Count:
 
 
 def _tidy(state: WorkerState) -> Flow:
-    """Sweep the queues that are due: about once a minute, at times that the workers draw."""
+    """Sweep the queues that are due: about once a minute, at random times."""
     parts: dict[Any, list[QueueOps]] = {}
     for poll in state.polls:
         if poll.is_usable:
@@ -484,7 +477,6 @@ def _tidy(state: WorkerState) -> Flow:
 def _listen(
     state: WorkerState, wakes: Mapping[tuple[Any, bytes], QueuePoll], until: float
 ) -> Count:
-    """Wait on several nodes; returns the number of jobs that their tokens brought."""
     wanted: dict[Any, tuple[bytes, ...]] = {}
     for home, key in wakes:
         wanted[home] = (*wanted.get(home, ()), key)
@@ -499,7 +491,6 @@ def _listen(
 
 
 def _woken(state: WorkerState, poll: QueuePoll) -> Count:
-    """Reserve from the queue of a token; if there is no room, put the token back."""
     state.waiting = state.is_spread and len(state.awaited) > 1
     poll.at, poll.woken = 0.0, True
     room = state.room()
@@ -515,7 +506,7 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
 
 
 def _stop_waiting(state: WorkerState) -> Flow:
-    """End a wait. Put back its tokens, and wake another consumer for jobs that are due soon."""
+    """End a wait. Put its tokens back, and wake another consumer for jobs that are due soon."""
     waited, state.waiting = state.waiting, False
     answer = (yield Quit()) if waited else ()
     tokens = answer.tokens if isinstance(answer, Heard) else [(None, key) for key in answer]
@@ -577,7 +568,6 @@ def _report_all(state: WorkerState) -> Flow:
 
 @contextmanager
 def _unless_refused(state: WorkerState) -> Iterator[None]:
-    """Log a failure that concerns one queue, and go on with the others."""
     try:
         yield
     except Exception as error:

@@ -62,7 +62,7 @@ class WorkerOptions:
 
     @property
     def grace_s(self) -> float:
-        """The grace in seconds."""
+        """Grace in seconds."""
         return duration_ms("grace", self.grace) / 1000
 
     def shown(self) -> dict[str, Any]:

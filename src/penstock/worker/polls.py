@@ -80,7 +80,7 @@ class QueuePoll:
 
     @property
     def home(self) -> Any:
-        """The node of the queue; None if the worker has only one."""
+        """Node of the queue; None if the worker has only one."""
         return self.ops.home
 
     @property

@@ -178,7 +178,6 @@ class AsyncRunners:
         await self._end
 
     def _is_over(self) -> bool:
-        """Return whether nothing more is run: the runners are closed, or the event loop ends."""
         return self._end.done() or self._watch is None or self._watch.done()
 
     def _add(self, name: str) -> None:
@@ -304,7 +303,7 @@ class AsyncRunners:
 
 
 def _is_cancelled(task: asyncio.Task[None] | None) -> bool:
-    """Return whether the task was asked to end. It is not known before Python 3.11."""
+    """Return True if the task was asked to end. Python 3.10 does not tell."""
     return sys.version_info >= (3, 11) and task is not None and task.cancelling() > 0
 
 

@@ -174,7 +174,7 @@ class WorkerState:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The number of jobs that could be taken at the last look, by queue."""
+        """Number of jobs that could be taken at the last look, by queue."""
         found: dict[str, int] = {}
         for poll in self.polls:
             found[poll.ops.name] = found.get(poll.ops.name, 0) + poll.size
@@ -233,11 +233,11 @@ class WorkerState:
 
     @property
     def free(self) -> int:
-        """The number of jobs that may be held in addition."""
+        """Number of jobs that may be held in addition."""
         return self._most() - len(self.held)
 
     def _most(self) -> int:
-        """Return how many jobs may be held: one while it makes room for a suspect."""
+        """Return how many jobs may be held: one while the worker makes room for a suspect."""
         return 1 if self.suspects.are_expected and self._isolator() is None else self.capacity
 
     def room(self) -> int:
@@ -256,7 +256,6 @@ class WorkerState:
         return free if most is None else min(free, most - self.taken)
 
     def _isolator(self) -> Isolator | None:
-        """Return the isolator if it can run suspects."""
         isolator = self.isolator
         return None if isolator is None or isolator.is_broken else isolator
 
@@ -277,7 +276,6 @@ class WorkerState:
         return self._weighed(asked, room)
 
     def _weighed(self, asked: list[QueuePoll], room: int) -> dict[QueuePoll, int]:
-        """Divide the room by weight. Each job goes to the queue that is owed most."""
         total = sum(poll.weight for poll in asked)
         for poll in asked:
             poll.credit += room * poll.weight / total
@@ -314,7 +312,7 @@ class WorkerState:
 
     @property
     def wakes(self) -> dict[tuple[Any, bytes], QueuePoll]:
-        """The tokens to wait for: of usable queues. A drained queue always has one."""
+        """Tokens to wait for, those of usable queues. A drained queue always has one."""
         usable = [s for s in self.polls if s.is_usable and s.drained == -math.inf]
         return {(s.home, s.ops.keys["wake"]): s for s in usable}
 
@@ -355,7 +353,7 @@ class WorkerState:
     def _let_go(self) -> None:
         """Drop unreported results of a damaged queue once their leases have expired.
 
-        Those of jobs delivered at most once, which have no lease, are dropped at once.
+        Results of jobs delivered at most once, which have no lease, are dropped at once.
         """
         now = self.clock()
         for poll in [poll for poll in self.unsettled if poll.failures]:
@@ -446,7 +444,7 @@ class WorkerState:
                 self.sample_at = min(self.sample_at, now + self.sample_pause(busy=False))
 
     def _found_drained(self, poll: QueuePoll, now: float) -> None:
-        """Note when a queue was found drained. When all are, ask each once more."""
+        """Note when a queue was found drained. When all are drained, ask each once more."""
         poll.drained = now
         if now == -math.inf:
             self._confirmed = math.inf
@@ -455,7 +453,7 @@ class WorkerState:
             self.look_everywhere()
 
     def _pause(self) -> float:
-        """Ask the user's function for how many seconds to leave the queues alone."""
+        """Call the user's `throttle`; return the seconds to leave the queues alone."""
         throttle: Any = self.options.throttle
         try:
             found = throttle(sum(poll.size for poll in self.polls))
@@ -471,7 +469,6 @@ class WorkerState:
             logger.error(text, what, exc_info=error, extra=self.fields)
 
     def _may_complain(self, what: str) -> bool:
-        """Return whether this was not logged in the last minute."""
         if self.clock() < self._complaints.get(what, -math.inf) + 60:
             return False
         self._complaints[what] = self.clock()
@@ -502,7 +499,6 @@ class WorkerState:
         self.dispatcher.hand(jobs)
 
     def _keep(self, helper: HeartbeatProcess, jobs: Sequence[Delivery]) -> None:
-        """Have the leases of these jobs renewed by the helper process, too."""
         helper.hold(jobs)
         if helper.pid is None:
             self.poke()
@@ -510,7 +506,7 @@ class WorkerState:
     def _without_suspects(
         self, jobs: Sequence[Delivery], suspects: Sequence[Delivery], is_alone: bool
     ) -> Sequence[Delivery]:
-        """Return the ordinary ones of these jobs. One suspect is chosen to run alone, if it can."""
+        """Return the jobs that are not suspects. Choose one suspect to run alone, if it can."""
         suspects = [job for job in suspects if self.dispatcher.knows(job)]
         ordinary = [job for job in jobs if job not in suspects]
         self.suspects.unbegun.update(suspects)
@@ -547,7 +543,6 @@ class WorkerState:
             self.dispatcher.hand([job])
 
     def _in_time(self, jobs: Sequence[Delivery], now: float) -> Sequence[Delivery]:
-        """Return the jobs whose lease has not ended on the way here; count the others as lost."""
         found = [job for job in jobs if not job.term.is_over(now)]
         late = len(jobs) - len(found)
         self.statistics.finished("lost", late, None, None)
@@ -556,7 +551,6 @@ class WorkerState:
         return found
 
     def _warn_of(self, poll: QueuePoll, trip: float) -> None:
-        """Log, at most once a minute, that leases are lengthened."""
         longer = lengthened(poll.lease, trip)
         key = f"trips to {poll.ops.name}"
         if longer > poll.lease and self._may_complain(key):

@@ -72,7 +72,7 @@ class WorkerStats:
 
     @property
     def jobs(self) -> int:
-        """The number of jobs with any outcome since the worker began."""
+        """Number of jobs with any outcome since the worker began."""
         return sum(self.counts.values())
 
     def as_dict(self) -> dict[str, Any]:

@@ -286,7 +286,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
-        """Collect signals; they end the wait, and are handled after it."""
+        """Collect signals. They end the wait, and are handled after it."""
         heard = [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             heard.append(signal.SIGHUP)
@@ -321,7 +321,6 @@ class Supervisor:
     # The trial
 
     def _try_then(self, action: Callable[[], None]) -> None:
-        """Load the app in a separate process; call `action` if that succeeds."""
         self._drop_trial()
         self._then = action
         try:
@@ -422,7 +421,7 @@ class Supervisor:
             slot.renew()
 
     def _roll_on(self) -> None:
-        """Stop the next process when the previous one's replacement has loaded the app."""
+        """Stop the next process once the replacement of the previous one has loaded the app."""
         while self._rolling and not self._stopping:
             slot, old = self._rolling[0]
             if slot.child is old:
@@ -484,7 +483,6 @@ class Supervisor:
 
 
 def _how(code: int) -> str:
-    """Return how a process ended, as a part of a sentence."""
     if code >= 0:
         return f"ended with {code}"
     try:

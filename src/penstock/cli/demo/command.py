@@ -61,7 +61,6 @@ def demo(
 
 @contextmanager
 def _server(session: Session) -> Iterator[tuple[str, bool]]:
-    """Yield a URL, and True if the server was started for the run."""
     if session.given_url:
         yield session.given_url, False
     else:

@@ -52,7 +52,7 @@ def check(root: Path, listing: Listing, results: Mapping[str, Mapping[str, Any]]
 
 
 def _matches(root: Path, then: tuple[int, int], name: str, result: Mapping[str, Any]) -> bool:
-    """Compare a result with its file; it counts as true if the file changed since the listing."""
+    """Compare a result with its file. If the file changed since the listing, return True."""
     path = path_of(root, name)
     try:
         found = digest(path)
@@ -144,7 +144,7 @@ class DemoReport:
 
     @property
     def percentiles(self) -> tuple[float, float]:
-        """The median of `pickup`, and the bound of its slowest hundredth."""
+        """Median of `pickup`, and the bound of its slowest hundredth."""
         found = statistics.quantiles(self.pickup, n=100, method="inclusive")
         return found[49], found[98]
 

@@ -176,10 +176,10 @@ class DemoRun:
         return waits[WARM_UP:]
 
     def _rehearse(self) -> None:
-        """Use every command of the run once.
+        """Use each command of the run once.
 
-        A server keeps a histogram for each command, and each script, from the first use on; this
-        memory does not count.
+        A server allocates a histogram for each command, and each script, when it is first used.
+        This memory is not counted.
         """
         job_id = self.files.enqueue({"probe": 0}, delay=60).id
         self.files.pause("out")
@@ -192,7 +192,7 @@ class DemoRun:
         self._memory()
 
     def _enqueue(self) -> None:
-        """Enqueue all jobs while the queue is paused, so that none is reserved yet."""
+        """Enqueue all jobs. The queue is paused first, so that no job is reserved yet."""
         names = self.plan.listing
         self.files.pause("out")
         self.files.enqueue_many(({"path": name} for name in names), lease=LEASE)
@@ -212,7 +212,6 @@ class DemoRun:
                 self._kill()
 
     def _finished(self) -> bool:
-        """Return True if every file has its result, or will never get one."""
         complete = len(self.gathered.first) == len(self.plan.listing)
         if not complete and time.monotonic() - self._news < LEASE + 1:
             return False
@@ -231,7 +230,6 @@ class DemoRun:
             self.screen.say(f"{told}, it held {self.kill.held} jobs")
 
     def _gather(self, block: float) -> int:
-        """Read results; return how many. Fails if there are none for too long."""
         if self._unsettled:
             _, jobs = self.results.settle(self._unsettled, 500, block=block)
         else:

@@ -77,7 +77,6 @@ class DemoWorkers:
 
     @staticmethod
     def _freeze(process: subprocess.Popen[bytes]) -> bool:
-        """Stop a process, which then sends nothing more; return False if it has ended."""
         process.send_signal(signal.SIGSTOP)
         if process.returncode is not None:
             return False

@@ -44,7 +44,7 @@ def cluster(patient: Patient) -> Iterator[Finding]:
 
 
 def _leaving(server: DoctorServer) -> list[str]:
-    """Return the slots that move from this server to another one."""
+    """Return the slots that are being migrated from this server to another one."""
     for line in server.ask("CLUSTER", "NODES").decode().splitlines():
         words = line.split()
         if "myself" in words[2].split(","):

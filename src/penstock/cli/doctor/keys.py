@@ -207,7 +207,6 @@ def _about(name: str, level: Severity, text: str, **data: object) -> Finding:
 def _meta(
     server: DoctorServer, keys: QueueKeys, name: str, fields: Sequence[str]
 ) -> Iterator[Finding]:
-    """Check the types of the keys, the fields of meta, and the entry in the registry."""
     types = server.transaction(("TYPE", keys[kind]) for kind in KINDS)
     there = {kind: one.decode() for kind, one in zip(KINDS, types, strict=True) if one != b"none"}
     wrong = {kind: actual for kind, actual in there.items() if actual != TYPES[kind]}
@@ -244,7 +243,7 @@ def _without_meta(name: str, there: Sequence[str], *, is_listed: bool) -> Iterat
 
 
 def _numbers(server: DoctorServer, keys: QueueKeys, name: str) -> Iterator[Finding]:
-    """Check the settings and counters; the scripts take the default for what is no number."""
+    """Check the settings and counters; the scripts use the default for what is not a number."""
     values = server.ask("HMGET", keys["meta"], *NUMBERS)
     for number, value in zip(NUMBERS, values, strict=True):
         if value is not None and not value.isdigit():
@@ -259,7 +258,6 @@ def _numbers(server: DoctorServer, keys: QueueKeys, name: str) -> Iterator[Findi
 
 
 def _damage(server: DoctorServer, keys: QueueKeys, name: str) -> Iterator[Finding]:
-    """Check that a held job lies in one index, an entry has a record, a dedup id has a job."""
     faults: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for check in (_indexes, _records, _dedup_ids, _successors):
@@ -277,7 +275,7 @@ def _damage(server: DoctorServer, keys: QueueKeys, name: str) -> Iterator[Findin
 def _each(
     server: DoctorServer, numbers: Iterable[bytes], about: Callable[[bytes], Sequence[Command]]
 ) -> Iterator[tuple[bytes, list[Any]]]:
-    """Ask the same questions about each job. The replies about a job are of one moment."""
+    """Send the same commands for each job. The replies for one job come from one transaction."""
     every = list(numbers)
     for at in range(0, len(every), SAMPLE):
         page = every[at : at + SAMPLE]
@@ -288,7 +286,7 @@ def _each(
 
 
 def _indexes(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
-    """A held job lies in one index, and an index entry is that of a held job."""
+    """Check that each held job lies in one index, and that each index entry is a held job."""
     held = server.ask("HRANDFIELD", keys["held"], SAMPLE)
     numbers = {name for name in held if not name.startswith(b"=")}
     for index in INDEXES:
@@ -308,9 +306,9 @@ def _indexes(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str
 
 
 def _records(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
-    """A job is in ready or in held, and a body that lies apart is that of a job, and there.
+    """Check that a job is in ready or in held, and that a separate body exists and has a job.
 
-    Few jobs are read, as the reply has their records.
+    Few jobs are read, because the reply contains their records.
     """
     names = server.ask("HRANDFIELD", keys["held"], FEW)
     entries = server.ask("XRANGE", keys["ready"], "-", "+", "COUNT", FEW)
@@ -340,7 +338,7 @@ def _records(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str
 
 
 def _dedup_ids(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
-    """The jobs that have a dedup id, or wait for its end, are there."""
+    """Check that jobs that have a dedup id, or wait for its end, exist."""
     page = server.ask("HSCAN", keys["dedup"], "0", "COUNT", FEW)[1][: 2 * FEW]
     owners = dict(zip(page[::2], page[1::2], strict=True))
     names = {number: name for name, value in owners.items() for number in NUMBER.findall(value)}
@@ -358,7 +356,7 @@ def _dedup_ids(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, s
 
 
 def _successors(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
-    """A job without a due time waits for the end of a job with the same dedup id."""
+    """Check that a job without a due time waits for the end of a job with the same dedup id."""
     scheduled = keys["scheduled"]
     for number in server.ask("ZRANGE", scheduled, NEVER_MS, "+inf", "BYSCORE", "LIMIT", 0, FEW):
         name = DEDUP_ID.search(server.ask("HGET", keys["held"], number) or b"")

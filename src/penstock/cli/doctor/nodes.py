@@ -60,7 +60,6 @@ class DoctorNodes:
         self.several = len(self.patients) + len(self.missed) > 1
 
     def _reach(self, source: object, address: str) -> Exception | None:
-        """Connect to a node; return the reason why it is missed."""
         try:
             patient = Patient(source, self._prefix)
         except (RedisError, OSError) as error:
@@ -85,5 +84,4 @@ class DoctorNodes:
 
 
 def _place(url: str) -> str:
-    """Return the part of a URL that `Patient.address` shows."""
     return shown(url).partition("://")[2].partition("/")[0] or shown(url)

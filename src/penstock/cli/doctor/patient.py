@@ -42,7 +42,7 @@ class DoctorServer:
 
     @cached_property
     def facts(self) -> ServerFacts:
-        """The fields of INFO; empty if it is forbidden."""
+        """Fields of INFO; empty if it is forbidden."""
         sections = ("server", "memory", "persistence", "replication", "stats", "cluster")
         try:
             return ServerFacts(parse_info(b"\n".join([self.ask("INFO", one) for one in sections])))
@@ -68,7 +68,7 @@ class DoctorServer:
         return answers
 
     def _reply(self) -> Any:
-        """Read a reply. An error is returned too, as the replies behind it have to be read."""
+        """Read a reply. Return an error too: the replies after it must still be read."""
         try:
             return self._connection.read_response(disable_decoding=True)
         except ResponseError as error:

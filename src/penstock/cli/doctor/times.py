@@ -51,7 +51,7 @@ def ahead(server: DoctorServer, keys: QueueKeys, name: str, days: int) -> Iterat
 
 
 def _numbers(server: DoctorServer, keys: QueueKeys, name: str) -> Iterator[Finding]:
-    """Check the job numbers; only a drained queue can get lower ones."""
+    """Check the job numbers. Only the numbers of a drained queue can be lowered."""
     last, seconds = server.ask("HGET", keys["meta"], "last"), server.ask("TIME")[0]
     digits = (last or b"").partition(b"-")[0]
     over = int(digits) / 1000 - int(seconds) if digits.isdigit() else 0.0
@@ -83,7 +83,7 @@ def repaired(server: DoctorServer, keys: QueueKeys, name: str, days: int) -> Ite
 def _page(
     server: DoctorServer, keys: QueueKeys, place: str, skip: int, days: int, *, write: bool
 ) -> tuple[int, int]:
-    """Return how many times of one page lie ahead, and `skip` of the next page."""
+    """Return how many times of one page lie ahead, and the `skip` for the next page."""
     found = script("retime")
     args = (0, place, skip, days * DAY_MS, int(write))
     code, _, *told = server.run(found.source, keys.of(found.keys), args)

@@ -136,7 +136,6 @@ class AsyncJob(Delivery):
         return result
 
     async def _fail(self, error: Exception) -> None:
-        """Report the exception that ended the `with` block, and log it."""
         text = f"{type(error).__name__}: {error}"
         if self.at_most_once:
             log_failure(self, text, error, ending=ONCE)
@@ -152,7 +151,6 @@ class AsyncJob(Delivery):
         return outcome is not Outcome.GONE
 
     async def _refused(self, operation: str, outcome: Outcome) -> PenstockError:
-        """Return the error of a call that changed nothing; read the current receipt for it."""
         if outcome is Outcome.STALE:
             current = await self.queue._receipt_of(self)
             return StaleReceipt(self.id, operation, self.receipt, current)

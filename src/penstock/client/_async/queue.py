@@ -323,14 +323,14 @@ class AsyncQueue(AsyncQueueAdmin):
                     raise
 
     async def _made_room(self, n: int) -> bool:
-        """Remove delivered lease-0 jobs of this queue, else unused queues; True if any."""
+        """Remove delivered lease-0 jobs of this queue, else unused queues; True if any was."""
         evicted = await self._node.run(self.ops.evict(n, letters=False))
         return evicted.once > 0 or await self._driver.sweep_listed(LISTED) > 0
 
     async def _enqueue_flow(
         self, records: Sequence[bytes], options: Prepared, *, partial: bool
     ) -> tuple[Added, Confirmed]:
-        """Add, and wait for room; check meanwhile that the node still takes jobs."""
+        """Add jobs, and wait for room; while waiting, check that the node still takes jobs."""
         until = math.inf if options.block is None else monotonic() + options.block
         while True:
             began = monotonic()
@@ -452,7 +452,6 @@ class AsyncQueue(AsyncQueueAdmin):
                 self._report(done, await self.ack(done))
 
     def _report(self, done: list[AsyncJob], outcomes: Settled) -> None:
-        """Clear the list, and log jobs that were not acknowledged because their lease had ended."""
         if not outcomes:
             for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
                 logger.warning(

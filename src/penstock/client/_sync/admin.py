@@ -61,7 +61,7 @@ class QueueAdmin:
 
     @property
     def name(self) -> str:
-        """The queue's name."""
+        """Name of the queue."""
         return self.ops.name
 
     # -- moving ----------------------------------------------------------------------------
@@ -158,7 +158,6 @@ class QueueAdmin:
         return total
 
     def _purge_pass(self, part: str, fence: bytes | str) -> tuple[bytes | str, int, int]:
-        """Go over a part once; return the fence, the jobs removed, and the number of steps."""
         skip, removed, steps, more = 0, 0, 0, 1
         while more:
             reply = self._node.run(self.ops.purge(part, fence, skip))
@@ -200,7 +199,6 @@ class QueueAdmin:
         return self._clear()[1]
 
     def _clear(self) -> tuple[bool, int]:
-        """Remove the queue; return whether it existed, and the number of jobs removed."""
         self._client.connect()
         reply = self._node.run(self.ops.clear())
         if reply.epoch:
@@ -397,7 +395,7 @@ class QueueAdmin:
         return names
 
     def _checked(self, argument: str, jobs: Any) -> list[Any]:
-        """Return the jobs as a list. For several calls, check every id before the first one."""
+        """Return the jobs as a list. For several calls, check every id before the first call."""
         names = self._listed(argument, jobs)
         if len(names) > BATCH:
             for name in names:
@@ -412,7 +410,7 @@ class QueueAdmin:
         resent_code: int = Code.ENDED,
         wait: Wait | None = None,
     ) -> Settled:
-        """Run a script on jobs, in chunks; wait for confirmations until a chunk lacks them.
+        """Run a script on jobs, in chunks; once a chunk is not confirmed, wait for no later one.
 
         Raises:
             AckNotReplicated: a chunk was not confirmed; all chunks have run.
@@ -449,7 +447,6 @@ class QueueAdmin:
         return whole
 
     def _receipt_of(self, job: Delivery) -> str | None:
-        """Return the receipt that holds a job now; None = none, or unknown."""
         try:
             [found] = self._node.run(self.ops.showing([job])).jobs
             return (found[-1].decode() or None) if found else None
@@ -459,13 +456,13 @@ class QueueAdmin:
 
 
 def _not_replicated(whole: Settled, wait: Wait, confirmed: int, got: Confirmed) -> AckNotReplicated:
-    """Return the error of a call with a chunk that was not confirmed.
+    """Return the error of a call, one chunk of which was not confirmed.
 
     Args:
         whole: outcomes of all chunks that have run.
         wait: the confirmations that were asked for.
-        confirmed: number of jobs in the chunks before.
-        got: the confirmations of the chunk.
+        confirmed: number of jobs in the chunks before that chunk.
+        got: the confirmations of that chunk.
     """
     fsynced = got.fsynced if wait.fsynced else None
     return AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)

@@ -343,7 +343,7 @@ class Penstock:
         return cleared
 
     def _forget(self, name: str) -> None:
-        """Forget cached state: a re-created queue may have another number of partitions."""
+        """Drop cached state: a re-created queue may have another number of partitions."""
         self._partitions.pop(name, None)
         self._queues.pop(name, None)
 

@@ -135,7 +135,6 @@ class Job(Delivery):
         return result
 
     def _fail(self, error: Exception) -> None:
-        """Report the exception that ended the `with` block, and log it."""
         text = f"{type(error).__name__}: {error}"
         if self.at_most_once:
             log_failure(self, text, error, ending=ONCE)
@@ -151,7 +150,6 @@ class Job(Delivery):
         return outcome is not Outcome.GONE
 
     def _refused(self, operation: str, outcome: Outcome) -> PenstockError:
-        """Return the error of a call that changed nothing; read the current receipt for it."""
         if outcome is Outcome.STALE:
             current = self.queue._receipt_of(self)
             return StaleReceipt(self.id, operation, self.receipt, current)

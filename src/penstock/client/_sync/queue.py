@@ -320,14 +320,14 @@ class Queue(QueueAdmin):
                     raise
 
     def _made_room(self, n: int) -> bool:
-        """Remove delivered lease-0 jobs of this queue, else unused queues; True if any."""
+        """Remove delivered lease-0 jobs of this queue, else unused queues; True if any was."""
         evicted = self._node.run(self.ops.evict(n, letters=False))
         return evicted.once > 0 or self._driver.sweep_listed(LISTED) > 0
 
     def _enqueue_flow(
         self, records: Sequence[bytes], options: Prepared, *, partial: bool
     ) -> tuple[Added, Confirmed]:
-        """Add, and wait for room; check meanwhile that the node still takes jobs."""
+        """Add jobs, and wait for room; while waiting, check that the node still takes jobs."""
         until = math.inf if options.block is None else monotonic() + options.block
         while True:
             began = monotonic()
@@ -447,7 +447,6 @@ class Queue(QueueAdmin):
                 self._report(done, self.ack(done))
 
     def _report(self, done: list[Job], outcomes: Settled) -> None:
-        """Clear the list, and log jobs that were not acknowledged because their lease had ended."""
         if not outcomes:
             for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
                 logger.warning(

@@ -87,7 +87,6 @@ class Operations:
         return Call(found, head, args, parse, queue, ops=self)
 
     def _form(self, name: str) -> Form:
-        """Return the common part of all calls of a script."""
         found = script(name)
         kinds = tuple(kind for kind in found.keys if kind not in APART)
         head = (len(found.keys), *self.keys.of(kinds))
@@ -97,7 +96,7 @@ class Operations:
 
     @property
     def node(self) -> str:
-        """The id of the node, 8 hex digits; empty until it is known."""
+        """Node id, 8 hex digits; empty until it is known."""
         if self.home is not None:
             return str(self.home.id)
         return self.known_nodes[0] if self.known_nodes else ""
@@ -198,7 +197,7 @@ def _outcomes(parse: Parser[replies.Bury], names: Names, raw: Reply) -> Settled:
 
 
 def _alike(names: Names, queue: str) -> list[Delivery]:
-    """Return the names if all are first deliveries of one reserve of this queue, else none."""
+    """Return the names if all are first deliveries from one reserve of this queue, else []."""
     first = names[0]
     if not isinstance(first, Delivery) or first.batch.place.queue != queue:
         return []
@@ -211,7 +210,6 @@ def _alike(names: Names, queue: str) -> list[Delivery]:
 
 
 def _no_epoch(queue: str, epochs: Sequence[str]) -> str:
-    """Return the reason why lost meta can't be restored."""
     text = f"queue {queue!r} has jobs but no meta, and the registry"
     if not epochs:
         return f"{text} does not list it: clear() removes its jobs, nothing restores them"

@@ -58,11 +58,11 @@ class Managing(Operations):
         return self.settling("delete", names)
 
     def purge(self, state: str, fence: bytes | str, skip: int) -> Call[replies.Purge]:
-        """One step of a purge."""
+        """Return the call of one step of a purge."""
         return self.call("purge", state, fence, skip)
 
     def sweep(self, idle_ms: int) -> Call[replies.Sweep]:
-        """One step of a sweep."""
+        """Return the call of one step of a sweep."""
         return self.call("sweep", idle_ms)
 
     def evict(self, count: int, *, letters: bool) -> Call[replies.Evict]:

@@ -233,7 +233,7 @@ class AsyncLink(AsyncServer):
     async def _routed(
         self, run: Callable[[Call[Any]], Awaitable[list[Any]]], call: Call[Any]
     ) -> list[Any]:
-        """Run a call, and follow MOVED; after that reply nothing has run.
+        """Run a call, and follow MOVED. A call that gets this reply has not run.
 
         Raises:
             redis.exceptions.ConnectionError: too many nodes name another one.
@@ -272,7 +272,6 @@ class AsyncLink(AsyncServer):
         return reply
 
     async def _revive(self, lane: AsyncProducerConnection) -> None:
-        """Test the connection, and open it again if a restarted server has closed it."""
         try:
             await lane.command("PING")
         except (RedisConnectionError, RedisTimeoutError):

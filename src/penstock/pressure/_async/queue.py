@@ -81,7 +81,7 @@ class AsyncPressureQueue:
 
     @property
     def client_id(self) -> str:
-        """The name of this client; by default that of the task or thread that asks."""
+        """Name of this client; by default that of the task or thread that asks."""
         return self._id().decode()
 
     def _id(self) -> bytes:
@@ -274,7 +274,6 @@ class AsyncPressureQueue:
         self._unblocks += 1
 
     def _unblocked(self) -> Callable[[], bool]:
-        """Return a function that tells whether `unblock` was called since."""
         before = self._unblocks
         return lambda: self._unblocks != before
 
@@ -378,7 +377,6 @@ class AsyncPressureQueue:
         await self.disconnect()
 
     async def _once(self, call: Call[Any]) -> Any:
-        """Run a script that does not wait; return its reply."""
         await self._check()
         reply = await self._link.once(call)
         if reply.code < 0:
@@ -386,7 +384,6 @@ class AsyncPressureQueue:
         return reply
 
     async def _waited(self, errand: Errand, timeout: Duration | None) -> tuple[Any, Confirmed]:
-        """Run a script now, or else when its time has come; return its reply."""
         wait = check_timeout(timeout)
         await self._check()
         if errand.is_unblocked():  # an iteration, between two of its messages
@@ -400,7 +397,7 @@ class AsyncPressureQueue:
         return reply, waiting.confirmed
 
     async def _check(self) -> None:
-        """Give back roles of earlier calls, and check the server, once.
+        """Give back roles of earlier calls. Check the server, once.
 
         Raises:
             UnsupportedServer: older than Redis 6.2.

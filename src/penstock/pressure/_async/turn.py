@@ -89,7 +89,7 @@ class AsyncWaitingCall:
 
     @property
     def confirmed(self) -> Confirmed:
-        """The confirmation of the last run of the script by replicas."""
+        """Confirmation of the last run of the script by replicas."""
         return self._last.confirmed
 
     async def now(self) -> Any:
@@ -133,7 +133,6 @@ class AsyncWaitingCall:
                     await line.close()
 
     async def _acted(self, line: AsyncWatchedConnection) -> Any:
-        """Try until the script has acted; wait between two tries."""
         is_token_lost = False
         while True:
             reply = await ashield(self._tried(line, self._call(wait=1, lost=is_token_lost)))
@@ -144,7 +143,7 @@ class AsyncWaitingCall:
             is_token_lost = reply.code != PressureCode.LOST and await self._chance(line)
 
     async def _tried(self, line: AsyncWatchedConnection, call: Call[Any]) -> Any:
-        """Run the script, and note whether we hold the role; None = the queue was deleted."""
+        """Run the script, and note if this client holds the role; None = the queue was deleted."""
         role, held = self._errand.role, self._held
         looks = (b"GET", self._calls.keys[role]), (b"LLEN", self._calls.keys.free(role))
         if call.wait is not None:
@@ -177,7 +176,7 @@ class AsyncWaitingCall:
         return reply
 
     async def _leave(self) -> bool:
-        """Give the role back; return True if it was ours. Without a connection it is owed."""
+        """Give the role back; return True if it was ours. If the connection fails, do it later."""
         held, self._held = self._held, 0
         values, role = self._errand.values, self._errand.role
         call = self._calls.call("leave", role, id=values["id"], held=held)
@@ -211,7 +210,6 @@ class AsyncWaitingCall:
                 return True
 
     async def _seen(self, line: AsyncWatchedConnection) -> Seen:
-        """Read the state of the queue."""
         show = self._calls.call("show")
         reply = await (line.look(show) if self._held else line.glimpse(show))
         if reply is None:
@@ -219,14 +217,13 @@ class AsyncWaitingCall:
         return self._calls.seen(reply)
 
     async def _is_ours(self, line: AsyncWatchedConnection) -> bool:
-        """Return True if we hold no role, or the keys still name us as its holder."""
+        """Return True if this client holds no role, or if the keys still name it as the holder."""
         key = self._calls.keys[self._errand.role]
         if not self._held:
             return True
         return bool(await line.lane.command("GET", key) == self._errand.values["id"])
 
     async def _popped(self, line: AsyncWatchedConnection, key: bytes, left: float) -> bool:
-        """Wait for the token of the role and pop it; return True if we have it now."""
         await line.pop(key, timeout=left)
         try:
             is_ours = await line.popped()
@@ -237,7 +234,7 @@ class AsyncWaitingCall:
         return is_ours
 
     def _awaited(self) -> tuple[bytes, bytes]:
-        """Return the list that gets an element, and the end to which it is put back."""
+        """Return the list whose element the call waits for, and the end where it is put back."""
         keys, role = self._calls.keys, self._errand.role
         if not self._held:
             return keys.free(role), b"LEFT"

@@ -50,7 +50,7 @@ def delete(link: Link, calls: PressureCalls, timeout: float | None) -> None:
 def _role_freed(
     link: Link, calls: PressureCalls, refusal: PressureDeleteInUse, until: float
 ) -> None:
-    """Wait until the role is free, or for the time of one blocking command."""
+    """Wait until the role is free, or for the duration of one blocking command."""
     role = check_role(refusal.role.decode())
     left = until - monotonic()
     if left <= 0:
@@ -67,7 +67,7 @@ def _role_freed(
 def _quiet(link: Link, calls: PressureCalls, until: float) -> None:
     """Wait until both roles have been free for so long that no client can be deleting the queue.
 
-    A living client that deletes waits only while a role is taken, and ends at once when none is.
+    A living client that deletes waits only while a role is taken. If none is, it ends at once.
     """
     since = math.inf
     while monotonic() < since + QUIET:

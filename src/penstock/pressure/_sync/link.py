@@ -232,7 +232,7 @@ class Link(Server):
         return call.parse(self._routed(self._once, call))
 
     def _routed(self, run: Callable[[Call[Any]], list[Any]], call: Call[Any]) -> list[Any]:
-        """Run a call, and follow MOVED; after that reply nothing has run.
+        """Run a call, and follow MOVED. A call that gets this reply has not run.
 
         Raises:
             redis.exceptions.ConnectionError: too many nodes name another one.
@@ -271,7 +271,6 @@ class Link(Server):
         return reply
 
     def _revive(self, lane: ProducerConnection) -> None:
-        """Test the connection, and open it again if a restarted server has closed it."""
         try:
             lane.command("PING")
         except (RedisConnectionError, RedisTimeoutError):

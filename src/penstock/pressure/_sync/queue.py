@@ -80,7 +80,7 @@ class PressureQueue:
 
     @property
     def client_id(self) -> str:
-        """The name of this client; by default that of the task or thread that asks."""
+        """Name of this client; by default that of the task or thread that asks."""
         return self._id().decode()
 
     def _id(self) -> bytes:
@@ -268,7 +268,6 @@ class PressureQueue:
         self._unblocks += 1
 
     def _unblocked(self) -> Callable[[], bool]:
-        """Return a function that tells whether `unblock` was called since."""
         before = self._unblocks
         return lambda: self._unblocks != before
 
@@ -372,7 +371,6 @@ class PressureQueue:
         self.disconnect()
 
     def _once(self, call: Call[Any]) -> Any:
-        """Run a script that does not wait; return its reply."""
         self._check()
         reply = self._link.once(call)
         if reply.code < 0:
@@ -380,7 +378,6 @@ class PressureQueue:
         return reply
 
     def _waited(self, errand: Errand, timeout: Duration | None) -> tuple[Any, Confirmed]:
-        """Run a script now, or else when its time has come; return its reply."""
         wait = check_timeout(timeout)
         self._check()
         if errand.is_unblocked():  # an iteration, between two of its messages
@@ -394,7 +391,7 @@ class PressureQueue:
         return reply, waiting.confirmed
 
     def _check(self) -> None:
-        """Give back roles of earlier calls, and check the server, once.
+        """Give back roles of earlier calls. Check the server, once.
 
         Raises:
             UnsupportedServer: older than Redis 6.2.

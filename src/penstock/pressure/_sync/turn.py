@@ -90,7 +90,7 @@ class WaitingCall:
 
     @property
     def confirmed(self) -> Confirmed:
-        """The confirmation of the last run of the script by replicas."""
+        """Confirmation of the last run of the script by replicas."""
         return self._last.confirmed
 
     def now(self) -> Any:
@@ -134,7 +134,6 @@ class WaitingCall:
                     line.close()
 
     def _acted(self, line: WatchedConnection) -> Any:
-        """Try until the script has acted; wait between two tries."""
         is_token_lost = False
         while True:
             reply = shield(self._tried(line, self._call(wait=1, lost=is_token_lost)))
@@ -145,7 +144,7 @@ class WaitingCall:
             is_token_lost = reply.code != PressureCode.LOST and self._chance(line)
 
     def _tried(self, line: WatchedConnection, call: Call[Any]) -> Any:
-        """Run the script, and note whether we hold the role; None = the queue was deleted."""
+        """Run the script, and note if this client holds the role; None = the queue was deleted."""
         role, held = self._errand.role, self._held
         looks = (b"GET", self._calls.keys[role]), (b"LLEN", self._calls.keys.free(role))
         if call.wait is not None:
@@ -178,7 +177,7 @@ class WaitingCall:
         return reply
 
     def _leave(self) -> bool:
-        """Give the role back; return True if it was ours. Without a connection it is owed."""
+        """Give the role back; return True if it was ours. If the connection fails, do it later."""
         held, self._held = self._held, 0
         values, role = self._errand.values, self._errand.role
         call = self._calls.call("leave", role, id=values["id"], held=held)
@@ -212,7 +211,6 @@ class WaitingCall:
                 return True
 
     def _seen(self, line: WatchedConnection) -> Seen:
-        """Read the state of the queue."""
         show = self._calls.call("show")
         reply = line.look(show) if self._held else line.glimpse(show)
         if reply is None:
@@ -220,14 +218,13 @@ class WaitingCall:
         return self._calls.seen(reply)
 
     def _is_ours(self, line: WatchedConnection) -> bool:
-        """Return True if we hold no role, or the keys still name us as its holder."""
+        """Return True if this client holds no role, or if the keys still name it as the holder."""
         key = self._calls.keys[self._errand.role]
         if not self._held:
             return True
         return bool(line.lane.command("GET", key) == self._errand.values["id"])
 
     def _popped(self, line: WatchedConnection, key: bytes, left: float) -> bool:
-        """Wait for the token of the role and pop it; return True if we have it now."""
         line.pop(key, timeout=left)
         try:
             is_ours = line.popped()
@@ -238,7 +235,7 @@ class WaitingCall:
         return is_ours
 
     def _awaited(self) -> tuple[bytes, bytes]:
-        """Return the list that gets an element, and the end to which it is put back."""
+        """Return the list whose element the call waits for, and the end where it is put back."""
         keys, role = self._calls.keys, self._errand.role
         if not self._held:
             return keys.free(role), b"LEFT"

@@ -110,7 +110,7 @@ class AsyncHandlerRunner:
     def _broken(
         self, handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException
     ) -> Judged:
-        """Judge a run that was cancelled, or raised a BaseException that is no Exception."""
+        """Judge a run that was cancelled, or raised a BaseException that is not an Exception."""
         try:
             if self.runners.has_ended(jobs, error):
                 return [KEPT if job.lost else LATER for job in jobs], None
@@ -129,8 +129,8 @@ class AsyncHandlerRunner:
     ) -> None:
         """Pass a verdict on jobs to the loop.
 
-        Nothing is reported of a job that the handler has settled itself, or that was lost. The
-        handler of a lost job may have stopped half way, even if the lease lasts a moment longer.
+        A job that the handler has settled itself, or that was lost, is not reported. The handler of
+        a lost job may have stopped half-way, even if the lease lasts a moment longer.
         """
         parts: dict[str, list[Delivery]] = {}
         for job in jobs:
@@ -142,7 +142,6 @@ class AsyncHandlerRunner:
             self.finished.append(Finished(part, told, seconds, error))
 
     async def _hooked(self, handler: Handler[..., Any], jobs: Sequence[Delivery]) -> Judged:
-        """Call a handler within the hooks of the middleware."""
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
         found: Judged = (None, None)
 
@@ -182,7 +181,6 @@ def _judged(handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseExc
 
 
 def _note(event: RunEvent, jobs: Sequence[Delivery], verdicts: list[Verdict] | None) -> None:
-    """Write the outcomes of the jobs into the event of the hooks."""
     if verdicts is None:
         verdicts = [ACK] * len(jobs)
     kinds = [

@@ -105,7 +105,7 @@ class AsyncHeartbeat:
         return found
 
     async def _warm_up(self) -> None:
-        """Connect early: that takes long beside a handler that keeps the interpreter busy."""
+        """Connect early: connecting takes long while a handler keeps the interpreter busy."""
         for home in dict.fromkeys(poll.home for poll in list(self._state.polls)):
             with suppress(Exception):  # the first beat with something to do tries again
                 node = self._driver(home).node
@@ -127,7 +127,7 @@ class AsyncHeartbeat:
         return self._state.deadline + (2 * OVERDUE if self._has_left else OVERDUE)
 
     async def _end(self, overdue: Callable[[], None]) -> None:
-        """Release the jobs of a worker whose event loop is blocked; later end the process."""
+        """Release the jobs of a worker whose event loop is blocked. Later end the process."""
         if self._has_left:
             self._overdue = None
             overdue()
@@ -137,7 +137,7 @@ class AsyncHeartbeat:
             await self._driver(None).drive(leave(self._state))
 
     async def _renewed(self, lease: float, jobs: Sequence[Delivery]) -> bool:
-        """Renew the leases of jobs of one queue; return whether the server was reached."""
+        """Renew the leases of jobs of one queue; return True if the server was reached."""
         ops, sent = jobs[0].batch.ops, monotonic()
         try:
             call = ops.extend(jobs, round(lease * 1000), late=True)
@@ -159,7 +159,7 @@ class AsyncHeartbeat:
     def _held(self) -> list[Delivery]:
         """Return the jobs whose leases are renewed; lose those whose lease or ttl has ended.
 
-        Finished jobs are among them: they must not run again before the loop has reported them, and
+        This includes finished jobs: they must not run again before the loop has reported them, and
         another handler may block the loop.
         """
         now = monotonic()
@@ -174,7 +174,6 @@ class AsyncHeartbeat:
         return [job for job in held if not (job.lost or job in unbegun or _is_away(job))]
 
     def _lose(self, jobs: Sequence[Delivery], why: str) -> None:
-        """Mark jobs as lost; tell their handlers unless they have finished."""
         lost = []
         for job in jobs:
             job.term = OVER
@@ -185,7 +184,6 @@ class AsyncHeartbeat:
             self._state.dispatcher.lose(lost)
 
     def _pause(self) -> float:
-        """Return the seconds until the next lease is due or ends."""
         held = [job for job in list(self._state.held) if not job.lost]
         nearest = min((job.term.until for job in held), default=math.inf)
         nearest = min(nearest, next_renewal(self._renewable(held)))
@@ -196,6 +194,6 @@ class AsyncHeartbeat:
 
 
 def _is_away(job: Delivery) -> bool:
-    """Return whether the job's node, one of several, is down. It must not delay the others."""
+    """Return True if the job's node, one of several, is down. It must not delay the others."""
     home = job.batch.ops.home
     return home is not None and not home.state.is_up

@@ -133,7 +133,7 @@ class Worker:
         self._isolated: Isolated | None = None
 
     def _twinned(self, name: str | None) -> Penstock:
-        """Return a separate client: of one node beside a helper process, which has only one."""
+        """Return a separate client. Beside a helper process it has one node, like the helper."""
         is_alone = self.options.heartbeat == "process" and isinstance(
             self._origin.backend.source, str
         )
@@ -141,7 +141,7 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """The worker's name, kept with each delivery as its owner."""
+        """Name of the worker, kept with each delivery as its owner."""
         return self._client.owner
 
     @property
@@ -282,7 +282,6 @@ class Worker:
         self.join()
 
     def _is_overdue(self) -> bool:
-        """Return whether it should have ended some time ago."""
         state = self._state
         if state is None or monotonic() < state.deadline + OVERDUE:
             return False
@@ -292,7 +291,7 @@ class Worker:
 
     @contextmanager
     def _listening(self, wanted: bool) -> Iterator[None]:
-        """Stop the worker at signals. Only the main thread can receive them."""
+        """Stop the worker at signals. Only the main thread can receive signals."""
         if not wanted or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -318,7 +317,7 @@ class Worker:
 
     @property
     def state(self) -> str:
-        """The state: "new", "running", "stopping" or "stopped"."""
+        """State of the worker: "new", "running", "stopping" or "stopped"."""
         if self._activity is None:
             return "new"
         if self._activity.is_over:
@@ -332,7 +331,7 @@ class Worker:
 
     @property
     def abandoned(self) -> int:
-        """The number of jobs that the worker could neither report nor release when it ended.
+        """Number of jobs that the worker could neither report nor release when it ended.
 
         They are delivered again when their leases have expired. Jobs delivered at most once are not
         counted.
@@ -409,7 +408,6 @@ class Worker:
                 runners.at_end(_end_process)
 
     def _work(self, state: WorkerState, wake: Signal) -> None:
-        """Drive the loop to its end; go on with several nodes when the node lists others."""
         while True:
             home = self._client.backend.home
             state.apart, state.moved = home.is_apart, False
@@ -422,7 +420,6 @@ class Worker:
             logger.info("%s takes jobs of several nodes", self.name, extra=self._fields)
 
     def _look(self) -> None:
-        """Look for other nodes in the node list; the loop ends if there are some."""
         state = self._state
         if state is not None and self._client.backend.has_others():
             state.moved = True
@@ -437,7 +434,7 @@ class Worker:
         return cast("Node", twin)
 
     def _polls(self) -> list[QueuePoll]:
-        """Return the queues. The partitions of a queue, on each node, share its weight."""
+        """Return the polls. The partitions of a queue, on each node, share its weight."""
         found = []
         for name, weight in self.options.queues.items():
             queue = self._client.queue(name)
@@ -446,7 +443,6 @@ class Worker:
         return found
 
     def _run_isolated(self, isolated: Isolated, told: dict[str, Any]) -> None:
-        """Run the suspects of a worker of the same app in another process."""
         self.change(queues=told["queues"], grace=told["grace"], name=f"{told['name']}-isolated")
         only = {"burst": False, "max_jobs": None, "monitor": None, "throttle": 0, "isolate": None}
         self.options = self.options.changed(concurrency=1, prefetch=0, **only)
@@ -454,7 +450,6 @@ class Worker:
         self.run(signals=False)
 
     def _connected(self, state: WorkerState, wake: Signal) -> bool:
-        """Wait for the server; return False if the worker was stopped before it was reached."""
         pause = 0.1
         while not state.stopping:
             try:
@@ -490,13 +485,11 @@ class Worker:
             state.complain("monitor", error)
 
     def _end_process(self) -> None:
-        """End the process, unless `run` has returned."""
         if self._owns_process:
             _end_process()
 
 
 def _end_process() -> None:
-    """End this process with a failure, as its worker does not end."""
     logger.error("a worker did not end in time; the process is ended with exit code 1")
     logging.shutdown()
     os._exit(1)

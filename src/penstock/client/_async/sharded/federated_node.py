@@ -40,7 +40,7 @@ class AsyncBackgroundTasks:
 
     @property
     def under_way(self) -> list[AsyncBackgroundTask]:
-        """The tasks that have not ended."""
+        """Tasks that have not ended."""
         return [task for task in tuple(self._all) if not task.is_done]
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -170,7 +170,7 @@ class AsyncFederation:
             self.tend()
 
     async def _await_rest(self) -> None:
-        """Wait for the background looks, only for a moment if one node has answered."""
+        """Wait for the background tasks; if one node has answered, only for a moment."""
         until = monotonic() + BRIEF
         while True:
             self.tend()  # nodes may have been learned just now
@@ -224,12 +224,11 @@ class AsyncFederation:
                 await home.brief.node.close()
 
     async def _approach(self, home: AsyncFederatedNode) -> None:
-        """Ensure a connection to a node. One that closed its connections may have been away."""
+        """Ensure a connection to a node. A node that closed its connections may have been away."""
         if await home.brief.node.reach():
             await self._meet_again(home)
 
     async def _meet_again(self, home: AsyncFederatedNode) -> None:
-        """Catch up with a node that may have been away, and note that it is up."""
         found = await home.see()
         await self.check_id(home)
         if home not in self.homes:
@@ -299,7 +298,6 @@ class AsyncFederation:
         return [home for home in list(self.homes) if home is not but and home.state.is_up]
 
     def _heard(self, told: Mapping[str, str]) -> None:
-        """Merge the list that a node keeps."""
         known = {node: str(entry) for node, entry in self._entries.items()}
         self._entries = merged_members([known, told])
         for node, entry in sorted(self._entries.items(), key=itemgetter(1)):
@@ -314,7 +312,6 @@ class AsyncFederation:
                 self._meet(node, entry.address)
 
     def _meet(self, node: str, address: str) -> None:
-        """Add a listed node."""
         for home in list(self.homes):
             if address_of(home.source) == address:
                 if not home.state.met:  # else the entry is older than the node there
@@ -407,11 +404,6 @@ class AsyncFederation:
             return None
 
     async def _asked(self, home: AsyncFederatedNode, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask one node, and note its failure.
-
-        Raises:
-            NodesUnavailable: it is down; nothing was sent.
-        """
         if not home.state.is_up:
             raise self.unavailable(f"{home.address} is down")
         try:
@@ -488,7 +480,7 @@ class AsyncFederation:
     async def _first_met(
         self, home: AsyncFederatedNode, found: Sequence[QueueStats]
     ) -> list[QueueStats]:
-        """Return the merged figures of those queues that no earlier node has."""
+        """Return the merged figures of the queues that exist on no node before this one."""
         chosen = []
         for one in found:
             parts, missed = await self.each(partial(_stats, one=one))
@@ -582,9 +574,9 @@ async def _stats(home: AsyncFederatedNode, one: QueueStats) -> QueueStats:
 def _is_spare(
     home: AsyncFederatedNode, other: AsyncFederatedNode, homes: Sequence[AsyncFederatedNode]
 ) -> bool:
-    """Return True if of two objects for one node `home` is removed, False if `other` is.
+    """Return True if, of two objects for one node, `home` is removed and not `other`.
 
-    Two threads may ask at the same time, each for one of them: exactly one has to stay.
+    Two threads may ask at the same time, each about one of them: exactly one must stay.
     """
     if not (home.is_learned and other.is_learned):
         return home.is_learned

@@ -77,7 +77,7 @@ class AsyncMultiNodeWait:
         return found if key is None else (key,)
 
     def _until(self, until: float) -> float:
-        """Limit the end of a wait, so that the client looks at its nodes in time."""
+        """Shorten a wait, so that the client checks its nodes in time."""
         self._federation.tend()
         until = min(until, self._federation.learn_at)
         return until if self._federation.is_whole else min(until, monotonic() + GLANCE)
@@ -88,7 +88,6 @@ class AsyncMultiNodeWait:
         await (asleep(span) if self._signal is None else self._signal.wait(span))
 
     async def _rest(self, effect: Listen) -> None:
-        """Wait for a token, the signal or the end of the wait."""
         until = self._until(effect.until)
         if any(waiter.is_sliced for waiter in self._waiters.values()):
             if self._signal is not None:
@@ -114,7 +113,7 @@ class AsyncMultiNodeWait:
         return tokens, lost
 
     async def _lose(self, home: AsyncFederatedNode, error: Exception) -> None:
-        """Close a connection whose wait failed. The next call tells if the node is down."""
+        """Close a connection whose wait failed. The next call shows if the node is down."""
         await self._waiters.pop(home).drop()
         if not passing(error):
             raise error
@@ -147,7 +146,6 @@ class AsyncMultiNodeWait:
 async def _popped(
     waiter: AsyncBlockingConnection | AsyncBlockingConnections, keys: tuple[bytes, ...]
 ) -> list[bytes]:
-    """Return the keys of tokens that a wait has taken."""
     if not waiter.is_sliced:
         return await waiter.taken()
     key = await waiter.pop(keys, SLICE)

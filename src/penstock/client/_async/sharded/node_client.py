@@ -44,7 +44,6 @@ BRIEF = 2.0
 
 
 def _note_poll(part: QueueOps, count: int | None) -> None:
-    """Tell a queue with partitions how many jobs one gave; None = it did not answer."""
     if part.partitions is not None:
         part.queue.noted(part, count)
 
@@ -286,7 +285,6 @@ class AsyncNodeClient:
         return await self.queue(name, await self.driver.partitions(name) or None).stats()
 
     async def _living(self, entries: list[tuple[str, str]]) -> list[tuple[QueueStats, int | None]]:
-        """Return stats and partition number of the entries whose epoch is current."""
         found = []
         for listed, epoch in entries:
             name, number = split_name(listed)

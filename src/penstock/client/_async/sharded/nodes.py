@@ -120,7 +120,7 @@ class AsyncNodes:
         return Drain(totals.waiting, totals.active, kept, totals.dead)
 
     async def _unused(self, node: object) -> str:
-        """Return the id of a listed node that can't be used; '' = `node` is not one of them."""
+        """Return the id of a listed node that can't be used; '' if `node` is not one of them."""
         await self._federation.connect()
         name = node.id if isinstance(node, NodeView) else node
         found = [
@@ -147,7 +147,7 @@ class AsyncNodes:
         return found[0]
 
     async def _note(self, node: str, address: str, but: AsyncFederatedNode | None = None) -> None:
-        """Write the list, with this change, on every node.
+        """Write the list, with one changed entry, to every node.
 
         Raises:
             NodesMissed: some nodes don't have it.
@@ -182,5 +182,5 @@ class AsyncNodes:
 
 
 def _shown(node: object) -> object:
-    """Return the text for an error message: of a URL without the password."""
+    """Return the text for an error message; remove the password of a URL."""
     return shown(node) if isinstance(node, str) and "://" in node else node

@@ -60,7 +60,7 @@ class AsyncShardedParts(AsyncQueue):
     def become(
         self, federation: AsyncFederation | AsyncNodeClient, name: str, partitions: int | None
     ) -> None:
-        """Lie on these nodes from now on, without parts that were used before."""
+        """Use these nodes from now on, without parts that were used before."""
         self._client: Any = federation
         self._federation: Any = federation
         self.partitions = partitions
@@ -87,11 +87,10 @@ class AsyncShardedParts(AsyncQueue):
 
     @property
     def operations(self) -> list[QueueOps]:
-        """The operations of each part."""
+        """Operations of each part."""
         return [part.ops for part in self.parts]
 
     def _shard(self, home: AnyNode, client: AsyncNodeClient, number: int | None) -> AsyncShard:
-        """Return a part by the connections of this client of the node."""
         found = self._shards.get((client, number))
         if found is None:
             found = self._shards[client, number] = AsyncShard(self, home, client, number)
@@ -113,7 +112,6 @@ class AsyncShardedParts(AsyncQueue):
         return self._shard(home, home.brief, number)
 
     def _preferred(self, number: int | None) -> list[AsyncShard]:
-        """Return the parts in the order in which the jobs of a partition are offered to them."""
         return [self._part(home, number) for home in self._federation.preferred()]
 
     def asked(self, now: float) -> tuple[list[QueueOps], int]:
@@ -142,7 +140,7 @@ class AsyncShardedParts(AsyncQueue):
                 await self._federation.tried(home, partial(self._declare, home))
 
     async def _declare(self, home: AnyNode) -> bool:
-        """Store the number of partitions on one node, unless it is there; return True."""
+        """Store the number of partitions on one node, unless it is stored. Always return True."""
         if self.partitions is not None and home not in self._declared:
             await home.connect()
             await home.brief.driver.declare(self.ops.keys, self.partitions)
@@ -150,12 +148,6 @@ class AsyncShardedParts(AsyncQueue):
         return True
 
     def _part_of(self, name: object) -> AsyncShard:
-        """Return the part of a job.
-
-        Raises:
-            BadJobId: the id is malformed.
-            WrongQueue, WrongNode: it is of another queue, or of a node this client does not know.
-        """
         if not isinstance(name, Delivery):
             parsed = parse_id(name)
             home = self._federation.home_of(parsed.node, name)
@@ -227,7 +219,6 @@ class AsyncShardedParts(AsyncQueue):
         call: Callable[[AsyncShard, list[Any]], Awaitable[Sequence[T]]],
         intent: Intent | None,
     ) -> Sequence[T]:
-        """Call one part. If its node fails, note that, and keep a hint if that is possible."""
         place, queue = part.home, part.ops.keys.name
         if intent is not None and place.id and not place.state.is_up:
             kept = await self._federation.keep(place, queue, names, intent)
@@ -269,7 +260,6 @@ class AsyncShardedParts(AsyncQueue):
         call: Callable[[AsyncShard, list[Any]], Awaitable[Settled]],
         intent: Intent | None = None,
     ) -> Settled:
-        """Call each part with its jobs, as `_routed` does; return the outcomes."""
         names = self._listed("jobs", jobs)
         if not names:
             return Settled(names, None)
@@ -294,11 +284,6 @@ class AsyncShardedParts(AsyncQueue):
         return whole
 
     async def _everywhere(self, ask: Callable[[AsyncShard], Awaitable[T]]) -> list[T]:
-        """Ask every part and return the answers.
-
-        Raises:
-            NodesMissed: some nodes did not answer; its results are the answers of the others.
-        """
         found, missed = await self._asked(ask)
         if missed:
             raise NodesMissed(missed, found)
@@ -307,7 +292,7 @@ class AsyncShardedParts(AsyncQueue):
     async def _asked(
         self, ask: Callable[[AsyncShard], Awaitable[T]]
     ) -> tuple[list[T], dict[str, str]]:
-        """Ask every part; return the answers, and the reasons of nodes without one by address."""
+        """Ask every part; return the answers, and by address why a node has not answered."""
 
         async def ask_all(home: AnyNode) -> list[T]:
             await self._declare(home)

@@ -99,7 +99,7 @@ class AsyncShardedQueue(AsyncShardedParts):
     async def _placed(
         self, options: Prepared, attempt: Callable[[AsyncShard, Prepared], Awaitable[T]]
     ) -> T:
-        """Add to the partition of the key or dedup id; without these, to the next one with room."""
+        """Add to the partition of the key or dedup id; without both, to the next with room."""
         if self.partitions is None:
             return await self._offered(None, options, attempt)
         if options.is_keyed:
@@ -123,8 +123,6 @@ class AsyncShardedQueue(AsyncShardedParts):
         options: Prepared,
         attempt: Callable[[AsyncShard, Prepared], Awaitable[T]],
     ) -> T:
-        """Add to a partition, on the first node that takes it."""
-
         async def on_part(part: AsyncShard) -> T:
             if not self._is_agreed:
                 await self.agree()
@@ -471,7 +469,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         return await self._brief(part.home, part.number).scan(at, n, states=states, full=full)
 
     def _key(self, part: AsyncShard) -> str:
-        """Return the name of a part in the cursors of a scan: its node, and a checksum."""
+        """Return the name of a part in the cursors of a scan: node and checksum."""
         return f"{part.home.id}-{part.ops.crc:08x}"
 
     # -- settings --------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class AsyncSingle:
 
     @property
     def now(self) -> AsyncNodeClient | AsyncFederation:
-        """The node or the federation; the list is not read."""
+        """Node or federation in use; the list of nodes is not read."""
         return self.federation or self.member
 
     async def current(self) -> AsyncNodeClient | AsyncFederation:
@@ -191,7 +191,7 @@ class AsyncLooking(AsyncQueue):
         federation.watch(whole)
 
     async def _is_spread(self) -> bool:
-        """Read the list if that is due; return True if the queue lies on several nodes."""
+        """Read the list of nodes if that is due; return True if the queue lies on several nodes."""
         return monotonic() >= self._single.look_at and await self._single.look()
 
 
@@ -245,11 +245,6 @@ class AsyncSingleQueue(AsyncLooking):
         return AsyncRole(self, role, lease, block, self._lone)
 
     async def _lone(self) -> AsyncQueue:
-        """Return the queue on its only node, for a role.
-
-        Raises:
-            ConfigurationError: it lies on several nodes.
-        """
         if await self._single.look():
             self.exclusive("producer")  # it is a sharded queue now, which raises
         return self._single.member.queue(self.name)
@@ -304,7 +299,6 @@ class AsyncObservedSinglePartitions(AsyncObservedQueue, AsyncSinglePartitions):
 
 
 def _looking(name: str, kind: type[AsyncQueue]) -> Any:
-    """Return a method that reads the list of nodes if that is due, then calls that of `kind`."""
     inner = getattr(kind, name)
 
     @functools.wraps(inner)

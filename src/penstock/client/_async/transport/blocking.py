@@ -61,7 +61,7 @@ class AsyncBlockingConnection:
 
     @property
     def readers(self) -> list[AsyncReader]:
-        """The reader of the pending BLPOP, if there is one."""
+        """Reader of the pending BLPOP, if there is one."""
         return [] if self.reader is None else [self.reader]
 
     async def taken(self) -> list[bytes]:
@@ -95,7 +95,6 @@ class AsyncBlockingConnection:
         return _key_in(reply)
 
     async def _block(self, keys: tuple[bytes, ...]) -> AsyncReader:
-        """Send the BLPOP; learn the connection's id first."""
         self._since = monotonic()
         if not self._id:
             await self._introduce()
@@ -113,7 +112,7 @@ class AsyncBlockingConnection:
     async def _pop_slices(
         self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None
     ) -> bytes | None:
-        """Wait by BLPOPs that end by themselves; by short ones if a signal may come."""
+        """Wait by BLPOPs that end by themselves. If a signal may come, use short ones."""
         if signal is None:
             return await self._pop_slice(keys, timeout)
         until = monotonic() + timeout
@@ -144,7 +143,7 @@ class AsyncBlockingConnection:
 
     @property
     def unblock(self) -> tuple[Any, ...]:
-        """The command that ends a pending BLPOP, for another connection."""
+        """Command that ends a pending BLPOP, sent on another connection."""
         return ("CLIENT", "UNBLOCK", self._id)
 
     async def ended(self) -> tuple[bytes, ...]:
@@ -176,7 +175,6 @@ class AsyncBlockingConnection:
 
 
 def _key_in(reply: tuple[bytes, bytes] | None) -> bytes | None:
-    """Return the key in a reply to BLPOP; None = it has taken nothing."""
     if not reply:
         return None
     key, _ = reply

@@ -224,8 +224,8 @@ class AsyncCluster:
 
         Args:
             caller: numbered the call.
-            error: the end of the call. One that was only ever redirected has not been run.
-            unsure: whether an earlier try had no answer.
+            error: how the call ended. If every try was redirected, the call has not run.
+            unsure: True if an earlier try had no answer.
         """
         if isinstance(error, ResponseError) and not (unsure and passing(error)):
             self._producers.append(caller)
@@ -278,7 +278,7 @@ class AsyncCluster:
         """Try again until `act` succeeds; return its result, and when it was sent.
 
         Raises:
-            Exception: that of the last try, when patience ends.
+            Exception: the last error, when patience ends.
         """
         while True:
             pause = await self._pause(slot, error, patience)
@@ -308,7 +308,7 @@ class AsyncCluster:
         return patience.pause()
 
     async def _way(self, slot: int | None, error: Exception) -> tuple[AsyncServer, bool]:
-        """Return the server for the next try, and if it must be sent behind ASKING."""
+        """Return the server for the next try, and True if the call must follow ASKING."""
         if isinstance(error, AskError):
             target = self._server(self._reached(error.host, error.port))
             if not isinstance(error, MovedError):
@@ -343,7 +343,7 @@ class AsyncCluster:
         return server
 
     def _reached(self, host: str, port: int) -> Address:
-        """Return the address of a server that another one names; no host = its own host."""
+        """Return the address of a server that another server names; no host = the other's host."""
         address = Address(host or self._places[0].host, port)
         return address if self._remap is None else Address(*self._remap(address))
 
@@ -372,10 +372,10 @@ class AsyncCluster:
         return random.choice(primaries) if primaries else None
 
     async def _reread(self, since: float, first: AsyncServer | None = None) -> None:
-        """Read the map again, unless it was read since; keep it if no server returns one.
+        """Read the map, unless that was done after `since`; if no server replies, keep the old one.
 
         Args:
-            since: a time of the clock.
+            since: a time of the monotonic clock.
             first: server to ask before the others.
 
         Raises:
@@ -398,14 +398,13 @@ class AsyncCluster:
             )
 
     def _own_lock(self) -> Any:
-        """Return the lock of this event loop."""
         bound = aloop()
         if bound is not self._bound:
             self._lock, self._bound = alock(), bound
         return self._lock
 
     def _askable(self, first: AsyncServer | None) -> Iterator[Address]:
-        """Return addresses to query for the map: current owners, given ones, former owners."""
+        """Return addresses to query for the map: `first`, then owners, seeds and former owners."""
         known = list(self._servers.items())
         random.shuffle(known)
         owners = set(self._primaries())
@@ -415,7 +414,6 @@ class AsyncCluster:
         return iter(dict.fromkeys([*ahead, *serving, *self._places, *others]))
 
     async def _read_from(self, address: Address) -> str:
-        """Read the map from one server; return the reason if that failed, else ''."""
         try:
             reply = await self._slots(address)
         except (ResponseError, *FAILURES) as error:
@@ -434,7 +432,6 @@ class AsyncCluster:
         return ""
 
     async def _leave(self, owners: Collection[AsyncServer | None]) -> None:
-        """Close the connections to servers without slots; forget the oldest of them."""
         idle = [found for found in list(self._servers.items()) if found[1] not in owners]
         for number, (address, server) in enumerate(reversed(idle)):
             await server.close()
@@ -442,7 +439,6 @@ class AsyncCluster:
                 self._servers.pop(address, None)
 
     async def _slots(self, address: Address) -> Any:
-        """Return the reply to CLUSTER SLOTS, on a connection of its own."""
         conn = self._factory(
             host=address.host,
             port=address.port,
@@ -546,7 +542,7 @@ class AsyncBlockingConnections:
 
 
 async def _ended(server: AsyncServer, waiters: list[AsyncBlockingConnection]) -> list[bytes]:
-    """End the BLPOPs at one server in one trip; return the keys of tokens that they took."""
+    """End the BLPOPs at one server in one round trip; return the keys of tokens that they took."""
     pending = [waiter for waiter in waiters if waiter.reader is not None]
     try:
         if pending:
@@ -575,7 +571,6 @@ async def _used(
     *,
     asking: bool = False,
 ) -> T:
-    """Use a connection of a server once; keep it if the server has answered."""
     lane = server.take()
     try:
         if asking:  # for one command: if the script has to be loaded, all begins again
@@ -593,12 +588,10 @@ async def _used(
 
 
 async def _commanded(server: AsyncServer, args: tuple[Any, ...], *, asking: bool = False) -> Any:
-    """Send a plain command to one server, once."""
     return await _used(server, lambda lane: lane.command(*args), asking=asking)
 
 
 async def _is_clustered(server: AsyncServer) -> bool:
-    """Return True if a server is part of a cluster, by its INFO or by the commands it knows."""
     try:
         told = parse_info(await server.command("INFO", "cluster"))
     except ResponseError as error:

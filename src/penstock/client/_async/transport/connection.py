@@ -107,7 +107,6 @@ class AsyncProducerConnection(Producer):
         how: Syncing | None,
         asked: bytes,
     ) -> Any:
-        """Load a script that the server did not know, and send the call again."""
         if transient(error):
             raise error  # the caller closes the connection
         if asked:
@@ -120,7 +119,6 @@ class AsyncProducerConnection(Producer):
     async def _conclude(
         self, call: Call[Any], how: Syncing | None, asked: bytes, code: int, wanted: int
     ) -> None:
-        """Read the confirmations, and wait for those that are missing."""
         got = await self._confirmed(how) if asked else NOTHING
         if code == Code.DONE:
             assert call.wait is not None
@@ -138,7 +136,7 @@ class AsyncProducerConnection(Producer):
         return got or NOTHING
 
     async def _asking(self, call: Call[Any], wait: Wait) -> tuple[Syncing | None, bytes]:
-        """Return how to ask for the disk (None = not at all), and the question, packed.
+        """Return how to ask what is on disk (None = not asked), and the question, packed.
 
         Raises:
             CannotSync: the server can't tell what is on disk.
@@ -183,7 +181,7 @@ class AsyncProducerConnection(Producer):
         return await self._settled(None, wait.expected, NOTHING, wait, until)
 
     async def _reachable(self, replicas: int) -> int:
-        """Return this number of replicas, or that of the connected ones if it is lower.
+        """Return `replicas`, or the number of connected replicas if that is lower.
 
         The server is asked unless this many have confirmed the last call of this connection.
         """
@@ -199,10 +197,10 @@ class AsyncProducerConnection(Producer):
         return min(replicas, self._followers)
 
     async def _syncing_of(self, call: Call[Any], wait: Wait) -> Syncing:
-        """Return how to ask for the disks that a call waits for.
+        """Return how to ask what is on the disks that a call waits for.
 
-        The queue's setting may want replicas, and some servers can't tell of their disks: unless a
-        reply has told the setting, it is read before the call.
+        The queue's setting may require replicas, and some servers can't tell what their replicas
+        have on disk. So the setting is read before the call, unless a reply has given it.
 
         Raises:
             CannotSync: the server can't tell.
@@ -215,12 +213,11 @@ class AsyncProducerConnection(Producer):
         return how
 
     async def _setting_of(self, queue: QueueKeys) -> int:
-        """Return the queue's setting `replicas`."""
         setting = await self.command("HGET", queue["meta"], "replicas")
         return number_in((setting or b"").decode("utf-8", "replace")) or 0
 
     async def _again(self, packed: bytes) -> Any:
-        """Send again. After a refusal close the connection: the reply of a WAIT may follow."""
+        """Send again. After a refusal, close the connection: the reply of a WAIT may follow."""
         try:
             return await self._roundtrip(packed)
         except ResponseError:
@@ -231,7 +228,7 @@ class AsyncProducerConnection(Producer):
         """Find out how the server tells what is on disk, once per connection.
 
         Raises:
-            CannotSync: it does not, or not truthfully, or not of replicas.
+            CannotSync: it can't tell, does not tell the truth, or can't tell it of replicas.
         """
         how = self._syncing
         if how is Syncing.WAITAOF or (how is Syncing.ALWAYS and not replicas):
@@ -250,7 +247,7 @@ class AsyncProducerConnection(Producer):
         return how
 
     async def _confirmed(self, how: Syncing | None) -> Confirmed | None:
-        """Read the confirmations; None = they are refused, and asking again is of no use.
+        """Read the confirmations; None = the server refuses them, and asking again is of no use.
 
         A server without WAIT has no replicas, and one that became a replica confirms nothing.
         """
@@ -281,7 +278,7 @@ class AsyncProducerConnection(Producer):
     ) -> Confirmed:
         """Wait until the last write of this connection is confirmed, or until the time is over.
 
-        In slices, as the socket time-out of a longer wait would close the connection.
+        Wait in slices, because the socket time-out of a longer wait would close the connection.
         """
         while not got.covers(wanted, wait) and monotonic() < until:
             if how is Syncing.ALWAYS:  # it can't tell what its replicas have on disk
@@ -344,5 +341,4 @@ def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
 
 
 def _pairs(flat: list[bytes]) -> dict[str, str]:
-    """Pair the names and values of a reply to CONFIG GET."""
     return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}

@@ -93,7 +93,7 @@ class AsyncNode:
         return isinstance(self.link, AsyncCluster)
 
     async def _settle(self) -> None:
-        """Find out if the server is part of a cluster, before anything else is sent to it."""
+        """Find out if the server is part of a cluster, before any other command is sent to it."""
         async with self._own_lock():
             if self._is_settled:
                 return
@@ -123,7 +123,6 @@ class AsyncNode:
                 await self.identify()
 
     def _own_lock(self) -> Any:
-        """Return the lock of this event loop."""
         bound = aloop()
         if bound is not self._bound:
             self._lock, self._bound = alock(), bound
@@ -196,7 +195,6 @@ class AsyncNode:
     async def _judged(
         self, call: Call[Any], raw: list[Any], sent: float, *, brief: bool
     ) -> list[Any]:
-        """Repair lost meta, pass the answer to the role, and raise a refusal."""
         ops, bearer = call.ops, call.bearer
         assert ops is not None
         if raw[0] == Code.DAMAGED:

@@ -170,7 +170,6 @@ class AsyncPrimary:
         return [(where, await self._asked(where, make)) for where, make in self._sentinels]
 
     async def _asked(self, where: str, make: Callable[[], Any]) -> SentinelAnswer | Exception:
-        """Return the answer of one Sentinel, or its error."""
         try:
             conn = self._idle.pop(where, None) or make()
             try:
@@ -218,10 +217,10 @@ def _packed(*args: Any) -> bytes:
 
 
 def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Any]]:
-    """Return address of a Sentinel, and a function that makes connections to it.
+    """Return the address of a Sentinel, and a function that makes connections to it.
 
     Args:
-        sentinel: redis-py's client of it, which has the settings.
+        sentinel: redis-py's client of the Sentinel, which has the settings.
         told: settings of the user; the default time-outs of redis-py are too long.
     """
     kind = sentinel.connection_pool.connection_class
@@ -301,7 +300,6 @@ class AsyncFound:
 
 
 def _to_primary(kind: type) -> type:
-    """Return the class of connections for a pool with this class."""
     if kind is SentinelManagedConnection:
         return AsyncPlainToPrimary
     if kind is SentinelManagedSSLConnection:
@@ -344,11 +342,6 @@ def sentinel_pool(url: str) -> SentinelConnectionPool:
 
 
 def _places(url: str, hosts: str) -> list[tuple[str, int]]:
-    """Return host and port of each Sentinel.
-
-    Raises:
-        BadArgument: one is not `host` or `host:port`.
-    """
     places = []
     for text in hosts.split(","):
         found = HOST.fullmatch(text)

@@ -94,7 +94,6 @@ class AsyncServer:
     # -- lanes -----------------------------------------------------------------------------
 
     def _bind(self) -> None:
-        """Forget the connections of another event loop."""
         bound = aloop()
         if bound is not self._bound:
             self.forget()
@@ -113,7 +112,6 @@ class AsyncServer:
         self._lanes.append(lane)
 
     async def _led(self, primary: AsyncPrimary) -> AsyncProducerConnection:
-        """Return a connection to the current primary; close those to others."""
         self._bind()
         await primary.look()
         if self._turn != primary.turn:
@@ -125,7 +123,7 @@ class AsyncServer:
         return lane
 
     async def _leave(self, turn: int) -> None:
-        """Close connections to other primaries; other threads may take or give some meanwhile."""
+        """Close connections to other primaries. Other threads may take or give some meanwhile."""
         for lane in tuple(self._lanes):
             if lane.turn != turn:
                 with suppress(ValueError):
@@ -140,7 +138,7 @@ class AsyncServer:
         return self._primary is not None and bool(conn.turn != self._primary.turn)
 
     async def _lane(self) -> AsyncProducerConnection:
-        """Take a connection for one call; open it first if a failed call is not repeated."""
+        """Take a connection for one call. If a failed call is not repeated, open it first."""
         lane = self.take() if self._primary is None else await self._led(self._primary)
         if self._sends_once:
             had_opened = lane.has_opened
@@ -203,7 +201,7 @@ class AsyncServer:
     ) -> list[Any]:
         """Repeat a call with the same number on a new connection, for a bounded time.
 
-        The reply is that to the last repeat, so a lease in it counts from then.
+        The reply is that of the last repeat, so a lease in it counts from then.
         """
         if self._sends_once:
             raise error

@@ -41,7 +41,7 @@ class BackgroundTasks:
 
     @property
     def under_way(self) -> list[BackgroundTask]:
-        """The tasks that have not ended."""
+        """Tasks that have not ended."""
         return [task for task in tuple(self._all) if not task.is_done]
 
     def begin(self, work: Callable[[], None]) -> None:

@@ -171,7 +171,7 @@ class Federation:
             self.tend()
 
     def _await_rest(self) -> None:
-        """Wait for the background looks, only for a moment if one node has answered."""
+        """Wait for the background tasks; if one node has answered, only for a moment."""
         until = monotonic() + BRIEF
         while True:
             self.tend()  # nodes may have been learned just now
@@ -225,12 +225,11 @@ class Federation:
                 home.brief.node.close()
 
     def _approach(self, home: FederatedNode) -> None:
-        """Ensure a connection to a node. One that closed its connections may have been away."""
+        """Ensure a connection to a node. A node that closed its connections may have been away."""
         if home.brief.node.reach():
             self._meet_again(home)
 
     def _meet_again(self, home: FederatedNode) -> None:
-        """Catch up with a node that may have been away, and note that it is up."""
         found = home.see()
         self.check_id(home)
         if home not in self.homes:
@@ -300,7 +299,6 @@ class Federation:
         return [home for home in list(self.homes) if home is not but and home.state.is_up]
 
     def _heard(self, told: Mapping[str, str]) -> None:
-        """Merge the list that a node keeps."""
         known = {node: str(entry) for node, entry in self._entries.items()}
         self._entries = merged_members([known, told])
         for node, entry in sorted(self._entries.items(), key=itemgetter(1)):
@@ -315,7 +313,6 @@ class Federation:
                 self._meet(node, entry.address)
 
     def _meet(self, node: str, address: str) -> None:
-        """Add a listed node."""
         for home in list(self.homes):
             if address_of(home.source) == address:
                 if not home.state.met:  # else the entry is older than the node there
@@ -408,11 +405,6 @@ class Federation:
             return None
 
     def _asked(self, home: FederatedNode, ask: Callable[[], T]) -> T:
-        """Ask one node, and note its failure.
-
-        Raises:
-            NodesUnavailable: it is down; nothing was sent.
-        """
         if not home.state.is_up:
             raise self.unavailable(f"{home.address} is down")
         try:
@@ -487,7 +479,7 @@ class Federation:
         return QueuePage("0", [], tuple(missed))
 
     def _first_met(self, home: FederatedNode, found: Sequence[QueueStats]) -> list[QueueStats]:
-        """Return the merged figures of those queues that no earlier node has."""
+        """Return the merged figures of the queues that exist on no node before this one."""
         chosen = []
         for one in found:
             parts, missed = self.each(partial(_stats, one=one))
@@ -579,9 +571,9 @@ def _stats(home: FederatedNode, one: QueueStats) -> QueueStats:
 
 
 def _is_spare(home: FederatedNode, other: FederatedNode, homes: Sequence[FederatedNode]) -> bool:
-    """Return True if of two objects for one node `home` is removed, False if `other` is.
+    """Return True if, of two objects for one node, `home` is removed and not `other`.
 
-    Two threads may ask at the same time, each for one of them: exactly one has to stay.
+    Two threads may ask at the same time, each about one of them: exactly one must stay.
     """
     if not (home.is_learned and other.is_learned):
         return home.is_learned

@@ -146,7 +146,7 @@ def _kept(
     names: Sequence[Any],
     intent: Intent,
 ) -> list[bool] | None:
-    """Store hints on a node; return for each job if one is kept, None = too many are there."""
+    """Store hints on a node; return for each job if one is kept, or None if there are too many."""
     key, command = hints_key(federation.terms.prefix), keeper.brief.node.command
     seconds, micros = command("TIME")
     now = int(seconds) * 1000 + int(micros) // 1000

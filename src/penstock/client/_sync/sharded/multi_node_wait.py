@@ -76,7 +76,7 @@ class MultiNodeWait:
         return found if key is None else (key,)
 
     def _until(self, until: float) -> float:
-        """Limit the end of a wait, so that the client looks at its nodes in time."""
+        """Shorten a wait, so that the client checks its nodes in time."""
         self._federation.tend()
         until = min(until, self._federation.learn_at)
         return until if self._federation.is_whole else min(until, monotonic() + GLANCE)
@@ -87,7 +87,6 @@ class MultiNodeWait:
         (sleep(span) if self._signal is None else self._signal.wait(span))
 
     def _rest(self, effect: Listen) -> None:
-        """Wait for a token, the signal or the end of the wait."""
         until = self._until(effect.until)
         if any(waiter.is_sliced for waiter in self._waiters.values()):
             if self._signal is not None:
@@ -113,7 +112,7 @@ class MultiNodeWait:
         return tokens, lost
 
     def _lose(self, home: FederatedNode, error: Exception) -> None:
-        """Close a connection whose wait failed. The next call tells if the node is down."""
+        """Close a connection whose wait failed. The next call shows if the node is down."""
         self._waiters.pop(home).drop()
         if not passing(error):
             raise error
@@ -146,7 +145,6 @@ class MultiNodeWait:
 def _popped(
     waiter: BlockingConnection | BlockingConnections, keys: tuple[bytes, ...]
 ) -> list[bytes]:
-    """Return the keys of tokens that a wait has taken."""
     if not waiter.is_sliced:
         return waiter.taken()
     key = waiter.pop(keys, SLICE)

@@ -121,7 +121,7 @@ class Nodes:
         return Drain(totals.waiting, totals.active, kept, totals.dead)
 
     def _unused(self, node: object) -> str:
-        """Return the id of a listed node that can't be used; '' = `node` is not one of them."""
+        """Return the id of a listed node that can't be used; '' if `node` is not one of them."""
         self._federation.connect()
         name = node.id if isinstance(node, NodeView) else node
         found = [
@@ -148,7 +148,7 @@ class Nodes:
         return found[0]
 
     def _note(self, node: str, address: str, but: FederatedNode | None = None) -> None:
-        """Write the list, with this change, on every node.
+        """Write the list, with one changed entry, to every node.
 
         Raises:
             NodesMissed: some nodes don't have it.
@@ -183,5 +183,5 @@ class Nodes:
 
 
 def _shown(node: object) -> object:
-    """Return the text for an error message: of a URL without the password."""
+    """Return the text for an error message; remove the password of a URL."""
     return shown(node) if isinstance(node, str) and "://" in node else node

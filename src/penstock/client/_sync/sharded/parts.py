@@ -61,7 +61,7 @@ class ShardedParts(Queue):
     def become(
         self, federation: Federation | NodeClient, name: str, partitions: int | None
     ) -> None:
-        """Lie on these nodes from now on, without parts that were used before."""
+        """Use these nodes from now on, without parts that were used before."""
         self._client: Any = federation
         self._federation: Any = federation
         self.partitions = partitions
@@ -88,11 +88,10 @@ class ShardedParts(Queue):
 
     @property
     def operations(self) -> list[QueueOps]:
-        """The operations of each part."""
+        """Operations of each part."""
         return [part.ops for part in self.parts]
 
     def _shard(self, home: AnyNode, client: NodeClient, number: int | None) -> Shard:
-        """Return a part by the connections of this client of the node."""
         found = self._shards.get((client, number))
         if found is None:
             found = self._shards[client, number] = Shard(self, home, client, number)
@@ -114,7 +113,6 @@ class ShardedParts(Queue):
         return self._shard(home, home.brief, number)
 
     def _preferred(self, number: int | None) -> list[Shard]:
-        """Return the parts in the order in which the jobs of a partition are offered to them."""
         return [self._part(home, number) for home in self._federation.preferred()]
 
     def asked(self, now: float) -> tuple[list[QueueOps], int]:
@@ -143,7 +141,7 @@ class ShardedParts(Queue):
                 self._federation.tried(home, partial(self._declare, home))
 
     def _declare(self, home: AnyNode) -> bool:
-        """Store the number of partitions on one node, unless it is there; return True."""
+        """Store the number of partitions on one node, unless it is stored. Always return True."""
         if self.partitions is not None and home not in self._declared:
             home.connect()
             home.brief.driver.declare(self.ops.keys, self.partitions)
@@ -151,12 +149,6 @@ class ShardedParts(Queue):
         return True
 
     def _part_of(self, name: object) -> Shard:
-        """Return the part of a job.
-
-        Raises:
-            BadJobId: the id is malformed.
-            WrongQueue, WrongNode: it is of another queue, or of a node this client does not know.
-        """
         if not isinstance(name, Delivery):
             parsed = parse_id(name)
             home = self._federation.home_of(parsed.node, name)
@@ -228,7 +220,6 @@ class ShardedParts(Queue):
         call: Callable[[Shard, list[Any]], Sequence[T]],
         intent: Intent | None,
     ) -> Sequence[T]:
-        """Call one part. If its node fails, note that, and keep a hint if that is possible."""
         place, queue = part.home, part.ops.keys.name
         if intent is not None and place.id and not place.state.is_up:
             kept = self._federation.keep(place, queue, names, intent)
@@ -268,7 +259,6 @@ class ShardedParts(Queue):
         call: Callable[[Shard, list[Any]], Settled],
         intent: Intent | None = None,
     ) -> Settled:
-        """Call each part with its jobs, as `_routed` does; return the outcomes."""
         names = self._listed("jobs", jobs)
         if not names:
             return Settled(names, None)
@@ -293,18 +283,13 @@ class ShardedParts(Queue):
         return whole
 
     def _everywhere(self, ask: Callable[[Shard], T]) -> list[T]:
-        """Ask every part and return the answers.
-
-        Raises:
-            NodesMissed: some nodes did not answer; its results are the answers of the others.
-        """
         found, missed = self._asked(ask)
         if missed:
             raise NodesMissed(missed, found)
         return found
 
     def _asked(self, ask: Callable[[Shard], T]) -> tuple[list[T], dict[str, str]]:
-        """Ask every part; return the answers, and the reasons of nodes without one by address."""
+        """Ask every part; return the answers, and by address why a node has not answered."""
 
         def ask_all(home: AnyNode) -> list[T]:
             self._declare(home)

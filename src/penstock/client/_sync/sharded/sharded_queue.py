@@ -96,7 +96,7 @@ class ShardedQueue(ShardedParts):
         self._placed(options, attempt)
 
     def _placed(self, options: Prepared, attempt: Callable[[Shard, Prepared], T]) -> T:
-        """Add to the partition of the key or dedup id; without these, to the next one with room."""
+        """Add to the partition of the key or dedup id; without both, to the next with room."""
         if self.partitions is None:
             return self._offered(None, options, attempt)
         if options.is_keyed:
@@ -120,8 +120,6 @@ class ShardedQueue(ShardedParts):
         options: Prepared,
         attempt: Callable[[Shard, Prepared], T],
     ) -> T:
-        """Add to a partition, on the first node that takes it."""
-
         def on_part(part: Shard) -> T:
             if not self._is_agreed:
                 self.agree()
@@ -460,7 +458,7 @@ class ShardedQueue(ShardedParts):
         return self._brief(part.home, part.number).scan(at, n, states=states, full=full)
 
     def _key(self, part: Shard) -> str:
-        """Return the name of a part in the cursors of a scan: its node, and a checksum."""
+        """Return the name of a part in the cursors of a scan: node and checksum."""
         return f"{part.home.id}-{part.ops.crc:08x}"
 
     # -- settings --------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class Single:
 
     @property
     def now(self) -> NodeClient | Federation:
-        """The node or the federation; the list is not read."""
+        """Node or federation in use; the list of nodes is not read."""
         return self.federation or self.member
 
     def current(self) -> NodeClient | Federation:
@@ -192,7 +192,7 @@ class Looking(Queue):
         federation.watch(whole)
 
     def _is_spread(self) -> bool:
-        """Read the list if that is due; return True if the queue lies on several nodes."""
+        """Read the list of nodes if that is due; return True if the queue lies on several nodes."""
         return monotonic() >= self._single.look_at and self._single.look()
 
 
@@ -246,11 +246,6 @@ class SingleQueue(Looking):
         return Role(self, role, lease, block, self._lone)
 
     def _lone(self) -> Queue:
-        """Return the queue on its only node, for a role.
-
-        Raises:
-            ConfigurationError: it lies on several nodes.
-        """
         if self._single.look():
             self.exclusive("producer")  # it is a sharded queue now, which raises
         return self._single.member.queue(self.name)
@@ -303,7 +298,6 @@ class ObservedSinglePartitions(ObservedQueue, SinglePartitions):
 
 
 def _looking(name: str, kind: type[Queue]) -> Any:
-    """Return a method that reads the list of nodes if that is due, then calls that of `kind`."""
     inner = getattr(kind, name)
 
     @functools.wraps(inner)

@@ -62,7 +62,7 @@ class BlockingConnection:
 
     @property
     def readers(self) -> list[Reader]:
-        """The reader of the pending BLPOP, if there is one."""
+        """Reader of the pending BLPOP, if there is one."""
         return [] if self.reader is None else [self.reader]
 
     def taken(self) -> list[bytes]:
@@ -96,7 +96,6 @@ class BlockingConnection:
         return _key_in(reply)
 
     def _block(self, keys: tuple[bytes, ...]) -> Reader:
-        """Send the BLPOP; learn the connection's id first."""
         self._since = monotonic()
         if not self._id:
             self._introduce()
@@ -114,7 +113,7 @@ class BlockingConnection:
     def _pop_slices(
         self, keys: tuple[bytes, ...], timeout: float, signal: Signal | None
     ) -> bytes | None:
-        """Wait by BLPOPs that end by themselves; by short ones if a signal may come."""
+        """Wait by BLPOPs that end by themselves. If a signal may come, use short ones."""
         if signal is None:
             return self._pop_slice(keys, timeout)
         until = monotonic() + timeout
@@ -145,7 +144,7 @@ class BlockingConnection:
 
     @property
     def unblock(self) -> tuple[Any, ...]:
-        """The command that ends a pending BLPOP, for another connection."""
+        """Command that ends a pending BLPOP, sent on another connection."""
         return ("CLIENT", "UNBLOCK", self._id)
 
     def ended(self) -> tuple[bytes, ...]:
@@ -177,7 +176,6 @@ class BlockingConnection:
 
 
 def _key_in(reply: tuple[bytes, bytes] | None) -> bytes | None:
-    """Return the key in a reply to BLPOP; None = it has taken nothing."""
     if not reply:
         return None
     key, _ = reply

@@ -225,8 +225,8 @@ class Cluster:
 
         Args:
             caller: numbered the call.
-            error: the end of the call. One that was only ever redirected has not been run.
-            unsure: whether an earlier try had no answer.
+            error: how the call ended. If every try was redirected, the call has not run.
+            unsure: True if an earlier try had no answer.
         """
         if isinstance(error, ResponseError) and not (unsure and passing(error)):
             self._producers.append(caller)
@@ -279,7 +279,7 @@ class Cluster:
         """Try again until `act` succeeds; return its result, and when it was sent.
 
         Raises:
-            Exception: that of the last try, when patience ends.
+            Exception: the last error, when patience ends.
         """
         while True:
             pause = self._pause(slot, error, patience)
@@ -309,7 +309,7 @@ class Cluster:
         return patience.pause()
 
     def _way(self, slot: int | None, error: Exception) -> tuple[Server, bool]:
-        """Return the server for the next try, and if it must be sent behind ASKING."""
+        """Return the server for the next try, and True if the call must follow ASKING."""
         if isinstance(error, AskError):
             target = self._server(self._reached(error.host, error.port))
             if not isinstance(error, MovedError):
@@ -344,7 +344,7 @@ class Cluster:
         return server
 
     def _reached(self, host: str, port: int) -> Address:
-        """Return the address of a server that another one names; no host = its own host."""
+        """Return the address of a server that another server names; no host = the other's host."""
         address = Address(host or self._places[0].host, port)
         return address if self._remap is None else Address(*self._remap(address))
 
@@ -373,10 +373,10 @@ class Cluster:
         return random.choice(primaries) if primaries else None
 
     def _reread(self, since: float, first: Server | None = None) -> None:
-        """Read the map again, unless it was read since; keep it if no server returns one.
+        """Read the map, unless that was done after `since`; if no server replies, keep the old one.
 
         Args:
-            since: a time of the clock.
+            since: a time of the monotonic clock.
             first: server to ask before the others.
 
         Raises:
@@ -399,14 +399,13 @@ class Cluster:
             )
 
     def _own_lock(self) -> Any:
-        """Return the lock of this event loop."""
         bound = loop()
         if bound is not self._bound:
             self._lock, self._bound = lock(), bound
         return self._lock
 
     def _askable(self, first: Server | None) -> Iterator[Address]:
-        """Return addresses to query for the map: current owners, given ones, former owners."""
+        """Return addresses to query for the map: `first`, then owners, seeds and former owners."""
         known = list(self._servers.items())
         random.shuffle(known)
         owners = set(self._primaries())
@@ -416,7 +415,6 @@ class Cluster:
         return iter(dict.fromkeys([*ahead, *serving, *self._places, *others]))
 
     def _read_from(self, address: Address) -> str:
-        """Read the map from one server; return the reason if that failed, else ''."""
         try:
             reply = self._slots(address)
         except (ResponseError, *FAILURES) as error:
@@ -435,7 +433,6 @@ class Cluster:
         return ""
 
     def _leave(self, owners: Collection[Server | None]) -> None:
-        """Close the connections to servers without slots; forget the oldest of them."""
         idle = [found for found in list(self._servers.items()) if found[1] not in owners]
         for number, (address, server) in enumerate(reversed(idle)):
             server.close()
@@ -443,7 +440,6 @@ class Cluster:
                 self._servers.pop(address, None)
 
     def _slots(self, address: Address) -> Any:
-        """Return the reply to CLUSTER SLOTS, on a connection of its own."""
         conn = self._factory(
             host=address.host,
             port=address.port,
@@ -547,7 +543,7 @@ class BlockingConnections:
 
 
 def _ended(server: Server, waiters: list[BlockingConnection]) -> list[bytes]:
-    """End the BLPOPs at one server in one trip; return the keys of tokens that they took."""
+    """End the BLPOPs at one server in one round trip; return the keys of tokens that they took."""
     pending = [waiter for waiter in waiters if waiter.reader is not None]
     try:
         if pending:
@@ -576,7 +572,6 @@ def _used(
     *,
     asking: bool = False,
 ) -> T:
-    """Use a connection of a server once; keep it if the server has answered."""
     lane = server.take()
     try:
         if asking:  # for one command: if the script has to be loaded, all begins again
@@ -594,12 +589,10 @@ def _used(
 
 
 def _commanded(server: Server, args: tuple[Any, ...], *, asking: bool = False) -> Any:
-    """Send a plain command to one server, once."""
     return _used(server, lambda lane: lane.command(*args), asking=asking)
 
 
 def _is_clustered(server: Server) -> bool:
-    """Return True if a server is part of a cluster, by its INFO or by the commands it knows."""
     try:
         told = parse_info(server.command("INFO", "cluster"))
     except ResponseError as error:

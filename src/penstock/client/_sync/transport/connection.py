@@ -108,7 +108,6 @@ class ProducerConnection(Producer):
         how: Syncing | None,
         asked: bytes,
     ) -> Any:
-        """Load a script that the server did not know, and send the call again."""
         if transient(error):
             raise error  # the caller closes the connection
         if asked:
@@ -121,7 +120,6 @@ class ProducerConnection(Producer):
     def _conclude(
         self, call: Call[Any], how: Syncing | None, asked: bytes, code: int, wanted: int
     ) -> None:
-        """Read the confirmations, and wait for those that are missing."""
         got = self._confirmed(how) if asked else NOTHING
         if code == Code.DONE:
             assert call.wait is not None
@@ -139,7 +137,7 @@ class ProducerConnection(Producer):
         return got or NOTHING
 
     def _asking(self, call: Call[Any], wait: Wait) -> tuple[Syncing | None, bytes]:
-        """Return how to ask for the disk (None = not at all), and the question, packed.
+        """Return how to ask what is on disk (None = not asked), and the question, packed.
 
         Raises:
             CannotSync: the server can't tell what is on disk.
@@ -182,7 +180,7 @@ class ProducerConnection(Producer):
         return self._settled(None, wait.expected, NOTHING, wait, until)
 
     def _reachable(self, replicas: int) -> int:
-        """Return this number of replicas, or that of the connected ones if it is lower.
+        """Return `replicas`, or the number of connected replicas if that is lower.
 
         The server is asked unless this many have confirmed the last call of this connection.
         """
@@ -198,10 +196,10 @@ class ProducerConnection(Producer):
         return min(replicas, self._followers)
 
     def _syncing_of(self, call: Call[Any], wait: Wait) -> Syncing:
-        """Return how to ask for the disks that a call waits for.
+        """Return how to ask what is on the disks that a call waits for.
 
-        The queue's setting may want replicas, and some servers can't tell of their disks: unless a
-        reply has told the setting, it is read before the call.
+        The queue's setting may require replicas, and some servers can't tell what their replicas
+        have on disk. So the setting is read before the call, unless a reply has given it.
 
         Raises:
             CannotSync: the server can't tell.
@@ -214,12 +212,11 @@ class ProducerConnection(Producer):
         return how
 
     def _setting_of(self, queue: QueueKeys) -> int:
-        """Return the queue's setting `replicas`."""
         setting = self.command("HGET", queue["meta"], "replicas")
         return number_in((setting or b"").decode("utf-8", "replace")) or 0
 
     def _again(self, packed: bytes) -> Any:
-        """Send again. After a refusal close the connection: the reply of a WAIT may follow."""
+        """Send again. After a refusal, close the connection: the reply of a WAIT may follow."""
         try:
             return self._roundtrip(packed)
         except ResponseError:
@@ -230,7 +227,7 @@ class ProducerConnection(Producer):
         """Find out how the server tells what is on disk, once per connection.
 
         Raises:
-            CannotSync: it does not, or not truthfully, or not of replicas.
+            CannotSync: it can't tell, does not tell the truth, or can't tell it of replicas.
         """
         how = self._syncing
         if how is Syncing.WAITAOF or (how is Syncing.ALWAYS and not replicas):
@@ -249,7 +246,7 @@ class ProducerConnection(Producer):
         return how
 
     def _confirmed(self, how: Syncing | None) -> Confirmed | None:
-        """Read the confirmations; None = they are refused, and asking again is of no use.
+        """Read the confirmations; None = the server refuses them, and asking again is of no use.
 
         A server without WAIT has no replicas, and one that became a replica confirms nothing.
         """
@@ -280,7 +277,7 @@ class ProducerConnection(Producer):
     ) -> Confirmed:
         """Wait until the last write of this connection is confirmed, or until the time is over.
 
-        In slices, as the socket time-out of a longer wait would close the connection.
+        Wait in slices, because the socket time-out of a longer wait would close the connection.
         """
         while not got.covers(wanted, wait) and monotonic() < until:
             if how is Syncing.ALWAYS:  # it can't tell what its replicas have on disk
@@ -343,5 +340,4 @@ def question(how: Syncing | None, replicas: int, ms: int) -> bytes:
 
 
 def _pairs(flat: list[bytes]) -> dict[str, str]:
-    """Pair the names and values of a reply to CONFIG GET."""
     return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}

@@ -92,7 +92,7 @@ class Node:
         return isinstance(self.link, Cluster)
 
     def _settle(self) -> None:
-        """Find out if the server is part of a cluster, before anything else is sent to it."""
+        """Find out if the server is part of a cluster, before any other command is sent to it."""
         with self._own_lock():
             if self._is_settled:
                 return
@@ -122,7 +122,6 @@ class Node:
                 self.identify()
 
     def _own_lock(self) -> Any:
-        """Return the lock of this event loop."""
         bound = loop()
         if bound is not self._bound:
             self._lock, self._bound = lock(), bound
@@ -193,7 +192,6 @@ class Node:
         return call.parse(raw)
 
     def _judged(self, call: Call[Any], raw: list[Any], sent: float, *, brief: bool) -> list[Any]:
-        """Repair lost meta, pass the answer to the role, and raise a refusal."""
         ops, bearer = call.ops, call.bearer
         assert ops is not None
         if raw[0] == Code.DAMAGED:

@@ -171,7 +171,6 @@ class Primary:
         return [(where, self._asked(where, make)) for where, make in self._sentinels]
 
     def _asked(self, where: str, make: Callable[[], Any]) -> SentinelAnswer | Exception:
-        """Return the answer of one Sentinel, or its error."""
         try:
             conn = self._idle.pop(where, None) or make()
             try:
@@ -219,10 +218,10 @@ def _packed(*args: Any) -> bytes:
 
 
 def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Any]]:
-    """Return address of a Sentinel, and a function that makes connections to it.
+    """Return the address of a Sentinel, and a function that makes connections to it.
 
     Args:
-        sentinel: redis-py's client of it, which has the settings.
+        sentinel: redis-py's client of the Sentinel, which has the settings.
         told: settings of the user; the default time-outs of redis-py are too long.
     """
     kind = sentinel.connection_pool.connection_class
@@ -302,7 +301,6 @@ class Found:
 
 
 def _to_primary(kind: type) -> type:
-    """Return the class of connections for a pool with this class."""
     if kind is SentinelManagedConnection:
         return PlainToPrimary
     if kind is SentinelManagedSSLConnection:
@@ -345,11 +343,6 @@ def sentinel_pool(url: str) -> SentinelConnectionPool:
 
 
 def _places(url: str, hosts: str) -> list[tuple[str, int]]:
-    """Return host and port of each Sentinel.
-
-    Raises:
-        BadArgument: one is not `host` or `host:port`.
-    """
     places = []
     for text in hosts.split(","):
         found = HOST.fullmatch(text)

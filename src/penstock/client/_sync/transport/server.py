@@ -95,7 +95,6 @@ class Server:
     # -- lanes -----------------------------------------------------------------------------
 
     def _bind(self) -> None:
-        """Forget the connections of another event loop."""
         bound = loop()
         if bound is not self._bound:
             self.forget()
@@ -114,7 +113,6 @@ class Server:
         self._lanes.append(lane)
 
     def _led(self, primary: Primary) -> ProducerConnection:
-        """Return a connection to the current primary; close those to others."""
         self._bind()
         primary.look()
         if self._turn != primary.turn:
@@ -126,7 +124,7 @@ class Server:
         return lane
 
     def _leave(self, turn: int) -> None:
-        """Close connections to other primaries; other threads may take or give some meanwhile."""
+        """Close connections to other primaries. Other threads may take or give some meanwhile."""
         for lane in tuple(self._lanes):
             if lane.turn != turn:
                 with suppress(ValueError):
@@ -141,7 +139,7 @@ class Server:
         return self._primary is not None and bool(conn.turn != self._primary.turn)
 
     def _lane(self) -> ProducerConnection:
-        """Take a connection for one call; open it first if a failed call is not repeated."""
+        """Take a connection for one call. If a failed call is not repeated, open it first."""
         lane = self.take() if self._primary is None else self._led(self._primary)
         if self._sends_once:
             had_opened = lane.has_opened
@@ -203,7 +201,7 @@ class Server:
     ) -> list[Any]:
         """Repeat a call with the same number on a new connection, for a bounded time.
 
-        The reply is that to the last repeat, so a lease in it counts from then.
+        The reply is that of the last repeat, so a lease in it counts from then.
         """
         if self._sends_once:
             raise error
