@@ -113,7 +113,7 @@ def test_options_that_belong_together_are_one(call: Callable[..., Any], wanted: 
 
 
 def test_a_client_has_few_members() -> None:
-    """What the worker, Spark and the command line use besides is in `backend`."""
+    """Attributes for the worker, Spark and the command line are those of `backend`."""
     names = {name for name in dir(AsyncPenstock("redis://localhost")) if not name.startswith("_")}
     assert names == set(
         "backend clear clear_all close connect hello info middleware nodes open owner prefix queue"  # noqa: SIM905

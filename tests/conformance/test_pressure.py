@@ -1091,7 +1091,7 @@ def replace(table: Table, bound: int, *messages: bytes) -> None:
 
 
 def delete_and_create(table: Table, bound: int, *messages: bytes) -> None:
-    """Delete and create by foreign clients; one gives back the role that `nobody` holds."""
+    """Let foreign clients delete and create; one first returns the role of the party `nobody`."""
     other = table.party("foreign")
     deleting = spawn(other.delete)
     wait_for(lambda: not table.raw.exists(table.keys("bound")))

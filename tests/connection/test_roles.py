@@ -23,7 +23,7 @@ Server = Callable[..., EmbeddedServer]
 
 
 def test_a_taking_that_was_not_answered(make_server: Server) -> None:
-    """The same object takes it again, and finds that it has it; no other object does."""
+    """A role whose reply was lost is taken again by the same object; another object is refused."""
     server = make_server(tcp=True)
     with (
         Penstock(server.url) as other,
@@ -73,7 +73,7 @@ def test_a_taking_that_was_not_answered_may_be_given_back(make_server: Server) -
 
 
 def is_refused(taking: Beside[Any]) -> bool:
-    """Whether another client had the role."""
+    """Return True if the taking raised because another client has the role."""
     try:
         taking.result()
     except (QueueInUse, BadArgument):

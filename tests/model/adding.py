@@ -43,7 +43,7 @@ class ModelAdding(ModelState):
     def _admitted(
         self, count: int, bound: int | None, asked: int
     ) -> Literal["", "closed", "paused", "full"]:
-        """Whether there is room for so many; expired jobs are removed, by the size of the call."""
+        """Remove expired jobs if there is no room; return why it is refused, '' = it is not."""
         if self.closed:
             return "closed"
         if self.paused in ("in", "all"):
@@ -140,7 +140,7 @@ class ModelAdding(ModelState):
         return answers
 
     def _verdict(self, name: str, mode: str) -> tuple[str, ModelJob | None]:
-        """What becomes of a job, and the job that has the id or is updated."""
+        """Return the action for a job with a dedup id, and the job that it is about."""
         owner, heir, end = self.holders(name)
         busy = owner is not None and self.state(owner) == "active"
         if heir and "u" in mode and ("q" in mode or not busy):

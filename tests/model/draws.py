@@ -71,7 +71,7 @@ MODES = {
     "refuse": "", "update": "u", "debounce": "ud", "requeue": "q", "requeue+update": "uq",
     "requeue+debounce": "udq",
 }  # fmt: skip
-"""What becomes of a duplicate, and the letters of it."""
+"""Ways to handle a duplicate, and the letters that scripts take for them."""
 NAMES = st.lists(st.sampled_from([0, 0, 0, 1, 1, 2]), min_size=1, max_size=4)
 """Dedup ids, by place; one may come twice."""
 WINDOWS = st.sampled_from([None, None, 1, 3_000, 60_000])
@@ -172,7 +172,7 @@ ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
     "wake_up": {"n": [1, 1, 2, 0], "tag": [5, 1]},
     "withdraw": {"picks": [0]},
 }
-"""What is done with jobs, with the values that arguments take; picks are drawn."""
+"""Actions on jobs, with the values of their arguments; the jobs are drawn."""
 UNDISTURBED = ("begin_to_wait", "extend_at_half", "time_comes", "time_passes", "wake_up")
 """Those of them that no fault strikes."""
 Acts: TypeAlias = list[tuple[str, list[tuple[int, str]], int]]
@@ -187,11 +187,11 @@ ID_ACTIONS = (
     *["delete", "withdraw", "evict", "promote", "recover", "look", "sweep"],
     *["time_comes", "time_passes"] * 3,
 )
-"""What jobs with dedup ids meet, by weight."""
+"""Actions on jobs with dedup ids; a frequent one is listed more than once."""
 ID_START = ("claim", "reserve", "claim", "time_passes", "claim", "redrive")
-"""What brings them together."""
+"""Actions that begin a course of jobs with dedup ids."""
 SIDES = st.sampled_from(["", "", "", "in", "out", "all", "closed", "closed", "drained"])
-"""What is paused, or closed, while something is done."""
+"""Sides that are paused, or closed, during the actions."""
 AMONG = st.sampled_from([("active", "once"), ("active", "once"), ("scheduled", "dead")])
 """Which jobs to pick first."""
 LIMITS = st.sampled_from(

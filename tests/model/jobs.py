@@ -84,7 +84,7 @@ class ModelJob:
 
     @property
     def may_expire(self) -> bool:
-        """Whether the end of its ttl ends it: not a dead letter, nor one delivered at most once."""
+        """Return True if the job expires with its ttl: not if it is dead, or in `once`."""
         return self.ttl is not None and self.place in ("ready", "scheduled", "active")
 
     @property
@@ -108,7 +108,7 @@ class DedupId:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one job with a dedup id; the number is None where there is only a window."""
+    """The answer for one job with a dedup id; `number` is None if only a window has the id."""
 
     number: Number | None
     state: str

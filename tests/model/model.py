@@ -29,7 +29,7 @@ class Model(ModelDelivering):
     # -- settling ------------------------------------------------------------------------
 
     def _held(self, name: Name) -> tuple[Outcome, ModelJob]:
-        """Whether a call with this id or receipt may end the delivery."""
+        """Return the outcome of a call with this id or receipt, and the job."""
         number, receipt = name
         job = self.jobs.get(number)
         if job is None:
@@ -299,7 +299,7 @@ class Model(ModelDelivering):
         return ends is not None and ends <= self.now
 
     def _is_taken(self, job: ModelJob) -> bool:
-        """Whether another job or a window has its dedup id by now."""
+        """Return True if another job or a window has the job's dedup id."""
         if job.dedup_id is None or job.until:
             return False
         one = self.ids.get(job.dedup_id, DedupId())

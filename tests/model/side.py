@@ -45,7 +45,7 @@ TOTALS = {
 
 
 class Dice:
-    """What the client draws by lot: tags as the test says, the rest as Hypothesis seeds it.
+    """Random draws of the client: tags as the test sets them, the others seeded by Hypothesis.
 
     Attributes:
         tag: of the next reserve.
@@ -65,7 +65,7 @@ class Dice:
 
 @dataclass(frozen=True)
 class Bench:
-    """What the machine works on: a client of a server, and the ways to disturb it."""
+    """The client of a server, and the ways to disturb it."""
 
     raw: Raw
     faults: Faults
@@ -290,7 +290,7 @@ class SideBySide(RuleBasedStateMachine):
 
     @invariant()
     def totals_agree(self) -> None:
-        """What meta counts, and the settings that it holds."""
+        """The counters and settings in meta are those of the model."""
         fields = {
             field.decode(): value.decode()
             for field, value in self.raw.hgetall(self.ops.keys["meta"]).items()

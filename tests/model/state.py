@@ -54,7 +54,7 @@ class ModelState:
         self._heirs: list[tuple[Number, int]] | None = None  # whose turn comes when the call ends
 
     def setting(self, name: str) -> int:
-        """What applies: the stored setting or the default."""
+        """Return the stored setting, or the default."""
         return self.settings.get(name, DEFAULTS[name])
 
     def span(self, job: ModelJob) -> int:
@@ -65,7 +65,7 @@ class ModelState:
         return usual if job.ttl is None else min(usual, max(1_000, job.ttl // 10))
 
     def limit(self, name: str) -> float:
-        """The same for a limit: 0 is none."""
+        """Return a setting that is a limit; 0 = no limit."""
         return self.setting(name) or math.inf
 
     def attempts(self, job: ModelJob) -> float:
@@ -80,7 +80,7 @@ class ModelState:
     # -- the jobs of a state -------------------------------------------------------------
 
     def has_expired(self, job: ModelJob) -> bool:
-        """Whether its ttl has ended and it has not been swept."""
+        """Return True if the job's ttl has ended and it has not been removed."""
         if job.place == "once":
             return job.at <= self.now
         return job.may_expire and (job.ends or 0) <= self.now
@@ -178,7 +178,7 @@ class ModelState:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is more to reserve now, be it expired."""
+        """Return True if a reserve would find another job now, expired ones included."""
         if self.paused in ("out", "all"):
             return False
         kinds: tuple[Place, ...] = ("ready",) if self.paused else ("ready", "scheduled", "active")
@@ -209,7 +209,7 @@ class ModelState:
         self.totals["died"] += 1
 
     def waits(self, job: ModelJob) -> bool:
-        """Whether it waits for the end of the job that has its dedup id, or of the window."""
+        """Return True if the job waits for the end of its dedup id's owner or window."""
         one = self.ids.get(job.dedup_id or "", DedupId())
         window = one.owner == job.number and one.end > self.now
         return job.place == "scheduled" and (one.heir == job.number or window)
@@ -300,7 +300,7 @@ class ModelState:
 
     @property
     def drained(self) -> bool:
-        """Whether it is closed, and nothing is left that could be delivered."""
+        """Return True if the queue is closed and no job is left that could be delivered."""
         places = {job.place for job in self.jobs.values()}
         return self.closed and not places & {"ready", "scheduled", "active"}
 

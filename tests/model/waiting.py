@@ -60,7 +60,7 @@ class Waiting(SideBySide):
             self.must_wake = why
 
     def has_work(self) -> bool:
-        """Whether a consumer would be given a job now."""
+        """Return True if a reserve would deliver a job now."""
         if self.model.paused == "in":
             return any(job.place == "ready" for job in self.model.jobs.values())
         return not self.model.paused and bool(self.model.listed("ready"))

@@ -220,7 +220,7 @@ def command(name: str, *, common: bool = True) -> Callable[[Function], Function]
         ]
         # typer reads these, not those of `call`
         call.__doc__ = function.__doc__
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
         call.__annotations__ = {one.name: one.annotation for one in parameters}
         app.command(name)(call)
         return function

@@ -305,7 +305,7 @@ class Worker:
                 # None: it was not set by Python, and can't be set again.
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # its form
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # signal passes it
         self.stop(0 if self._stops else None)
 
     # -- looking ---------------------------------------------------------------------------

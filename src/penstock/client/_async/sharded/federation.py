@@ -563,7 +563,7 @@ class AsyncFederation:
         return None
 
 
-def _any_queue(stats: QueueStats) -> bool:  # noqa: ARG001  # its form
+def _any_queue(stats: QueueStats) -> bool:  # noqa: ARG001  # a predicate of `stats`
     return True
 
 

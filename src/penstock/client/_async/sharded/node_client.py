@@ -136,21 +136,21 @@ class AsyncNodeClient:
             raise WrongNode("id", name, told)
         return self
 
-    def bears(self, home: object, error: BaseException) -> bool:  # noqa: ARG002  # its form
+    def bears(self, home: object, error: BaseException) -> bool:  # noqa: ARG002  # as a federation
         """Return False: no other node makes up for a failure."""
         return False
 
     async def keep(
         self,
-        home: object,  # noqa: ARG002  # its form
-        queue: str,  # noqa: ARG002  # its form
+        home: object,  # noqa: ARG002  # a federation uses it
+        queue: str,  # noqa: ARG002  # a federation uses it
         names: Sequence[Any],
-        intent: Intent,  # noqa: ARG002  # its form
+        intent: Intent,  # noqa: ARG002  # a federation uses it
     ) -> list[bool]:
         """Return False for each job: no other node keeps hints."""
         return [False] * len(names)
 
-    async def tried(self, home: object, ask: Callable[[], Awaitable[T]]) -> T | None:  # noqa: ARG002  # its form
+    async def tried(self, home: object, ask: Callable[[], Awaitable[T]]) -> T | None:  # noqa: ARG002  # a federation uses it
         """Ask this node."""
         return await ask()
 

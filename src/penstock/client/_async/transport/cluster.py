@@ -247,7 +247,7 @@ class AsyncCluster:
             redis.exceptions.ConnectionError, TimeoutError: no server answers.
         """
 
-        async def act(_: AsyncServer, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # its form
+        async def act(_: AsyncServer, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # `_used` passes it
             replies, failure = [], None
             for server in self._primaries():
                 try:

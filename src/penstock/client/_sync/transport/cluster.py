@@ -248,7 +248,7 @@ class Cluster:
             redis.exceptions.ConnectionError, TimeoutError: no server answers.
         """
 
-        def act(_: Server, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # its form
+        def act(_: Server, *, asking: bool = False) -> list[list[Any]]:  # noqa: ARG001  # `_used` passes it
             replies, failure = [], None
             for server in self._primaries():
                 try:
