@@ -1,1 +1,1 @@
-"""The client's behaviour on every back end; `tests/_sync` is generated from it."""
+"""Tests of the client on every back end. `tests/_sync` is generated from them."""

@@ -1,4 +1,4 @@
-"""A client, a queue, and a plain connection beside them to look with."""
+"""Fixtures: a penstock client, a queue, and a plain Redis client that inspects the keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
 from tests.support.twins import PATIENCE, await_for
 
-# The scripts are the same for both clients: the twin's tests run on two back ends.
+# The scripts are the same for both clients, so the synchronous tests run on two back ends only.
 # sync only: @pytest.fixture
 # sync only: def backend(brief_backend: Backend) -> Backend:
 # sync only:     """Two back ends."""
@@ -62,7 +62,7 @@ def real_q(real_ps: AsyncPenstock) -> AsyncQueue:
 
 
 class AsyncWaits:
-    """Which consumers and producers wait for a token at this moment.
+    """The consumers and producers that wait for a token at this moment.
 
     Args:
         backends: where they may wait.
@@ -73,25 +73,25 @@ class AsyncWaits:
         self._servers = [one.sync_client() for one in backends if not one.is_fake]
 
     def are(self, count: int) -> bool:
-        """Whether so many wait, here and as the server sees it."""
+        """Tell whether exactly `count` calls wait, both here and according to the server."""
         blocked = sum(_connections(waiter) for waiter in self.pending)
         return len(self.pending) == count and all(
             server.info("clients")["blocked_clients"] == blocked for server in self._servers
         )
 
     async def reach(self, count: int) -> None:
-        """Return when so many wait."""
+        """Return when exactly `count` calls wait."""
         await await_for(lambda: self.are(count))
 
 
 def _connections(waiter: object) -> int:
-    """On how many one waits: in a cluster there is one for each slot."""
+    """Count the connections of one waiting call: in a cluster it has one for each slot."""
     return len(waiter._waiters) if isinstance(waiter, AsyncBlockingConnections) else 1
 
 
 @pytest.fixture
 def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncWaits:
-    """Tells when a call beside the test has begun to wait for a token."""
+    """Return a helper that tells when a call in another task or thread waits for a token."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     found = AsyncWaits([request.getfixturevalue(name) for name in names])
     for kind in (AsyncBlockingConnection, AsyncBlockingConnections):
@@ -115,19 +115,19 @@ def _counted(kind: Any, pending: list[object]) -> Any:
 
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn off the periodic look of waiting calls: a call that goes on was woken."""
+    """Turn off the periodic look of waiting calls: a call that returns was woken by a token."""
     for module in (flows, nodes, state, loop):
         monkeypatch.setattr(module, "TICK", 3 * PATIENCE)
 
 
 @pytest.fixture
 def damage() -> None:
-    """For tests that damage keys themselves: the layout is not checked at their end."""
+    """Skip the check of the layout at the end, for tests that damage keys themselves."""
 
 
 @pytest.fixture(autouse=True)
 def _sound(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test every record lies in one place, each held job in one index."""
+    """Check after each test that every record lies in one place and each held job in one index."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     backends: list[Backend] = [request.getfixturevalue(name) for name in names]
     yield

@@ -1,4 +1,4 @@
-"""Arguments that can't be used: the typed error names argument and value, and no key changes."""
+"""Unusable arguments: the typed error names argument and value, and no key changes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def refused(
 
 @pytest.mark.parametrize("argument", ["delay", "ttl", "lease", "block"])
 async def test_durations_of_an_enqueue(q: AsyncQueue, raw: Raw, argument: str) -> None:
-    """Negative, NaN, infinite, a bool, no number at all, beyond all measure."""
+    """A duration is refused if it is negative, NaN, infinite, a bool, not a number or too large."""
     await q.enqueue(1)
     for value in NOT_DURATIONS:
         options: dict[str, Any] = {argument: value}
@@ -80,7 +80,7 @@ async def test_durations_of_an_enqueue(q: AsyncQueue, raw: Raw, argument: str) -
 
 
 async def test_durations_of_other_calls(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """The same for block, delay and lease wherever they occur."""
+    """`block`, `delay` and `lease` are checked in every call that takes them."""
     await q.enqueue_many([1, 2])
     (job,) = await q.reserve(block=0)
     for value in NOT_DURATIONS:
@@ -102,7 +102,7 @@ async def test_durations_of_other_calls(ps: AsyncPenstock, q: AsyncQueue, raw: R
 
 
 async def test_durations_that_can_not_be_zero(q: AsyncQueue, raw: Raw) -> None:
-    """A ttl of nothing, a lease extended by nothing, settings of nothing."""
+    """A ttl, an extension and the durations among the settings must be above zero."""
     await q.enqueue(1)
     (job,) = await q.reserve(block=0)
     await refused(raw, "ttl", 0, lambda: q.enqueue(1, ttl=0))
@@ -113,7 +113,7 @@ async def test_durations_that_can_not_be_zero(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_leases_beyond_24_days(q: AsyncQueue, raw: Raw) -> None:
-    """Wherever a lease is given."""
+    """A lease above 24 days is refused by every call that takes one."""
     await q.enqueue(1)
     (job,) = await q.reserve(block=0)
     for value in (24 * 86_400 + 0.001, timedelta(days=25)):
@@ -123,7 +123,9 @@ async def test_leases_beyond_24_days(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_moments(q: AsyncQueue, raw: Raw) -> None:
-    """A datetime without zone, no number, before 1970 or beyond 2109; or together with a delay."""
+    """`at` is refused without a zone, before 1970, after 2109, not a datetime, or together with a
+    delay.
+    """
     await q.enqueue(1)
     naive = datetime(2100, 1, 1)  # noqa: DTZ001  # that is the point
     for value in (naive, math.nan, math.inf, "now", -1, 5e9, True, 10**400, timedelta(1)):
@@ -133,7 +135,7 @@ async def test_moments(q: AsyncQueue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("place", range(len(NOT_BODIES)))
 async def test_bodies_that_json_can_not_express(q: AsyncQueue, raw: Raw, place: int) -> None:
-    """Sets, objects, NaN, cycles, lone surrogates, keys that are no text."""
+    """JSON cannot express sets, objects, NaN, cycles, lone surrogates or keys that are not text."""
     await q.enqueue(1)
     body = NOT_BODIES[place]
     before = dump(raw)
@@ -146,7 +148,7 @@ async def test_bodies_that_json_can_not_express(q: AsyncQueue, raw: Raw, place: 
 
 
 async def test_headers(q: AsyncQueue, raw: Raw) -> None:
-    """Names and values are str, a name is not empty, and all of it is text."""
+    """Names and values of headers are valid text, and a name is not empty."""
     await q.enqueue(1)
     for value in NOT_HEADERS:
         call: Any = value
@@ -154,7 +156,7 @@ async def test_headers(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_counts(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """Whole numbers of at least 1, and no more than what the call says."""
+    """A count is a whole number between 1 and the maximum of the call."""
     await q.enqueue_many([1, 2])
     (job,) = await q.reserve(block=0)
     for value in NOT_COUNTS:
@@ -194,7 +196,7 @@ async def test_counts(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_bounds_of_counts_and_limits(q: AsyncQueue, raw: Raw) -> None:
-    """At most 1000 a call; a limit may be 0."""
+    """A count is at most 1000 for one call; a limit may be 0."""
     await q.enqueue(1)
     for count in (-1, 1001, True, None, "5"):
         evict: Any = count
@@ -206,8 +208,10 @@ async def test_bounds_of_counts_and_limits(q: AsyncQueue, raw: Raw) -> None:
             await refused(raw, limit, wrong, partial(q.configure, **{limit: wrong}))
 
 
-async def test_where_a_scan_goes_on(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """Only "0" and what a page said; bounds on queues are whole numbers and spans."""
+async def test_where_a_scan_continues(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """A scan takes the cursor "0" or one from a page; its bounds are whole numbers
+    and durations.
+    """
     await q.enqueue(1)
     for value in ("", "1", "r", "h", "r5", "h-1", "R1-1000000000", "0 ", 0, None, b"0"):
         cursor: Any = value
@@ -223,7 +227,7 @@ async def test_where_a_scan_goes_on(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) 
 
 
 async def test_names_of_states_and_sides(q: AsyncQueue, raw: Raw) -> None:
-    """Only those there are."""
+    """Unknown states and sides are refused."""
     await q.enqueue(1)
     for value in ("Ready", "once", "done", "", None, 5, ["ready"]):
         name: Any = value
@@ -235,7 +239,7 @@ async def test_names_of_states_and_sides(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_texts(q: AsyncQueue, raw: Raw) -> None:
-    """An error and a reason are str."""
+    """An error and a reason must be str."""
     await q.enqueue(1)
     (job,) = await q.reserve(block=0)
     for value in (None, 5, b"bytes", ValueError("x")):
@@ -246,7 +250,7 @@ async def test_texts(q: AsyncQueue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("name", ["", None, 5, b"q", "a\0b", "q" * 1025, "ü" * 513, "\ud800", []])
 async def test_queue_names(ps: AsyncPenstock, raw: Raw, name: Any) -> None:
-    """Empty, no str, with a NUL, over 1024 bytes, or no text."""
+    """A queue name is refused if it is empty, not a str, longer than 1024 bytes, or has a NUL."""
 
     async def make() -> AsyncQueue:
         return ps.queue(name)
@@ -257,7 +261,7 @@ async def test_queue_names(ps: AsyncPenstock, raw: Raw, name: Any) -> None:
 
 
 async def test_lists_of_queues(ps: AsyncPenstock, raw: Raw) -> None:
-    """One or more, each once; a name alone is no list."""
+    """A list of queues has at least one name and no duplicates; a bare str is refused."""
     await ps.queue("q").enqueue(1)
     before = dump(raw)
     lists: list[Any] = [[], ["q", "q"], ["q", ps.queue("q")], "q", None, 5, [5], ["q", None]]
@@ -269,7 +273,7 @@ async def test_lists_of_queues(ps: AsyncPenstock, raw: Raw) -> None:
 
 @pytest.mark.parametrize("name", NOT_IDS, ids=range(len(NOT_IDS)))
 async def test_malformed_ids(q: AsyncQueue, raw: Raw, name: Any) -> None:
-    """In every call that takes one."""
+    """Every call that takes an id refuses a malformed one."""
     done = await q.enqueue(1)
     calls: list[Callable[[], Any]] = [
         lambda: q.ack([done.id, name]),
@@ -287,7 +291,7 @@ async def test_malformed_ids(q: AsyncQueue, raw: Raw, name: Any) -> None:
 
 
 async def test_lists_of_jobs(q: AsyncQueue, raw: Raw) -> None:
-    """One job is no list of jobs."""
+    """Calls for many jobs refuse a single job."""
     done = await q.enqueue(1)
     (job,) = await q.reserve(block=0)
     for value in (done.id, job, None, 5, b"x"):
@@ -304,7 +308,7 @@ async def test_lists_of_jobs(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_bad_id_among_many(q: AsyncQueue, raw: Raw) -> None:
-    """Also beyond the first thousand: nothing at all is done."""
+    """One bad id fails the whole call, also beyond the first thousand; no job changes."""
     ids = (await q.enqueue_many(range(1100))).ids
     before = dump(raw)
     for call in (q.ack, q.bury, q.delete):
@@ -313,8 +317,10 @@ async def test_a_bad_id_among_many(q: AsyncQueue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-async def test_ids_of_elsewhere(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """Another node, another queue, another epoch: told apart, and refused by every call."""
+async def test_ids_of_other_nodes_queues_and_epochs(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw
+) -> None:
+    """An id of another node, queue or epoch is refused by every call, with an error of its own."""
     own = (await q.enqueue(1)).id
     other = (await ps.queue("other").enqueue(1)).id
     node = "00000000" if own[2:10] != "00000000" else "00000001"
@@ -336,8 +342,8 @@ async def test_ids_of_elsewhere(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> N
     assert dump(raw) == before
 
 
-async def test_ids_that_nobody_was_given(q: AsyncQueue, raw: Raw) -> None:
-    """Well formed, but no job has it: gone, which is no error for many; one can't be extended."""
+async def test_ids_that_were_never_assigned(q: AsyncQueue, raw: Raw) -> None:
+    """A well-formed id without a job: calls for many report `gone`, and `extend` raises."""
     own = (await q.enqueue(1)).id
     (job,) = await q.reserve(block=0)
     unknown = own[:11] + "-0" + own[13:]
@@ -353,7 +359,9 @@ async def test_ids_that_nobody_was_given(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_sources_of_a_client(backend: Backend, raw: Raw) -> None:
-    """A URL of a kind that redis-py knows, or a client of the same world as ours."""
+    """A client takes a URL with a scheme that redis-py knows, or a redis-py client
+    of its own kind.
+    """
     for source in ("http://localhost", "localhost:6379", "", None, 5, object(), b"redis://h"):
         with pytest.raises(BadArgument, match="source=") as caught:
             AsyncPenstock(source)  # type: ignore[arg-type]  # that is the point
@@ -364,7 +372,9 @@ async def test_sources_of_a_client(backend: Backend, raw: Raw) -> None:
 
 
 async def test_a_client_that_decodes(backend: Backend, raw: Raw) -> None:
-    """Bodies are bytes: refused before the first command, with what to do."""
+    """A redis-py client with `decode_responses` is refused before the first
+    command, with advice.
+    """
     before = dump(raw)
     async with backend.async_client(decode_responses=True) as lent:
         with pytest.raises(ConfigurationError, match="decode_responses=True"):
@@ -376,27 +386,29 @@ async def test_a_client_that_decodes(backend: Backend, raw: Raw) -> None:
 
 @pytest.mark.parametrize("owner", ["", "a\nb", "a\0", "x" * 201, "ü" * 101, 5, b"me", "\ud800"])
 async def test_owners(owner: Any) -> None:
-    """Up to 200 bytes of printable text."""
+    """An owner has at most 200 bytes of printable text."""
     with pytest.raises(BadArgument, match="owner="):
         AsyncPenstock("redis://localhost:1/0", owner=owner)
 
 
 @pytest.mark.parametrize("prefix", ["", "{", "a}", "%", "a\nb", "x" * 101, None, 5, "\ud800"])
 async def test_prefixes(prefix: Any) -> None:
-    """1 to 100 characters without braces; anything else would break the tags of the keys."""
+    """A prefix has 1 to 100 characters and no braces, which would break the hash
+    tags of the keys.
+    """
     with pytest.raises(BadArgument, match="prefix="):
         AsyncPenstock("redis://localhost:1/0", prefix=prefix)
 
 
 @pytest.mark.parametrize("retry_for", [-1, math.nan, True, "5", 301, timedelta(hours=1)])
 async def test_times_to_retry(retry_for: Any) -> None:
-    """A duration, shorter than the life of what tells a repeat from a new call."""
+    """A retry time is a duration below the lifetime of the stored replies."""
     with pytest.raises(BadArgument, match="retry_for="):
         AsyncPenstock("redis://localhost:1/0", retry_for=retry_for)
 
 
 @pytest.mark.parametrize("evict", [None, 1, "yes", 100])
 async def test_what_to_evict(evict: Any) -> None:
-    """Whether an enqueue evicts on a full server is must be True or False."""
+    """`evict` must be True or False."""
     with pytest.raises(BadArgument, match="evict="):
         AsyncPenstock("redis://localhost:1/0", evict=evict)

@@ -1,4 +1,4 @@
-"""Bodies of a client with a codec of its own: enqueued, taken, looked at, and run by workers."""
+"""Bodies of a client with its own codec: enqueued, reserved, shown, and handled by workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.keyspace import Raw
 
 @dataclass
 class Order:
-    """A body that JSON has no words for."""
+    """A body that JSON cannot express."""
 
     at: datetime
     total: Decimal
@@ -47,12 +47,12 @@ async def shop(backend: Backend, request: pytest.FixtureRequest) -> AsyncIterato
 
 @pytest.fixture
 def orders(shop: AsyncPenstock) -> AsyncQueue:
-    """Its queue."""
+    """A queue of that client."""
     return shop.queue("q")
 
 
 async def test_bodies_come_back_as_they_were(orders: AsyncQueue) -> None:
-    """Dates, decimals, dataclasses and tuples: one, many, with options, and as views."""
+    """Dates, decimals, dataclasses and tuples come back unchanged from every call."""
     await orders.enqueue(ORDER)
     await orders.enqueue(ORDER, lease=60, headers={"a": "b"})
     await orders.enqueue(ORDER, dedup_id="one")
@@ -70,7 +70,7 @@ async def test_bodies_come_back_as_they_were(orders: AsyncQueue) -> None:
 
 
 async def test_partitions_have_the_codec_too(shop: AsyncPenstock) -> None:
-    """In a queue made of several, and in a twin of the client."""
+    """A partitioned queue and a copy of the client have the same codec."""
     queue = shop.queue("p", partitions=3)
     await queue.enqueue_many([ORDER] * 5, key=lambda body: str(body.total))
     assert [job.body for job in await queue.reserve(5, block=0)] == [ORDER] * 5
@@ -81,8 +81,10 @@ async def test_partitions_have_the_codec_too(shop: AsyncPenstock) -> None:
         assert job.body == ORDER
 
 
-async def test_what_the_codec_can_not_do(orders: AsyncQueue, raw: Raw) -> None:
-    """Nothing is added; bytes that it can't read are in reach."""
+async def test_failures_of_the_codec(orders: AsyncQueue, raw: Raw) -> None:
+    """A body that the codec cannot encode adds no job; bytes that it cannot decode
+    stay readable.
+    """
     with pytest.raises(BadArgument, match="codec"):
         await orders.enqueue(object())
     assert raw.exists("penstock:{q}:ready") == 0
@@ -97,7 +99,7 @@ async def test_what_the_codec_can_not_do(orders: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_other_clients(orders: AsyncQueue, ps: AsyncPenstock) -> None:
-    """Read what is JSON, and say which codec they lack."""
+    """Other clients can read JSON bodies; for others the error names the missing codec."""
     await orders.enqueue(ORDER)
     (job,) = await ps.queue("q").reserve(block=0)
     if orders.ops.codec.name == "json":  # type: ignore[union-attr]  # it has one
@@ -109,7 +111,7 @@ async def test_other_clients(orders: AsyncQueue, ps: AsyncPenstock) -> None:
 
 
 async def test_a_worker_with_a_codec(backend: Backend) -> None:
-    """Handlers get bodies as they were, and named ones their arguments."""
+    """Handlers get decoded bodies, and handlers with named arguments get decoded values."""
     codec = Codec("x-msgpack", msgspec.msgpack.encode, msgspec.msgpack.decode)
     handlers, seen = Handlers(), list[Any]()
 
@@ -126,7 +128,7 @@ async def test_a_worker_with_a_codec(backend: Backend) -> None:
 
 
 async def test_plain_json(q: AsyncQueue) -> None:
-    """Without a codec: keys are text, and tuples come back as lists."""
+    """Without a codec keys become text, and tuples come back as lists."""
     with pytest.raises(BadArgument, match="the key 1 must be a str"):
         await q.enqueue({1: 2})
     with pytest.raises(BadArgument, match="the key 1 must be a str"):

@@ -1,4 +1,4 @@
-"""Bounded queues: refused or waiting for room, and never more than the bound."""
+"""Bounded queues: a producer is refused or waits for room, and the bound is never exceeded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from .conftest import AsyncWaits
 
 
 async def test_a_full_queue_refuses(q: AsyncQueue, raw: Raw) -> None:
-    """Without `block` at once, with the two figures in the message, and nothing is written."""
+    """Without `block` a full queue refuses at once: the error has both figures, and
+    no key changes.
+    """
     await q.enqueue_many([1, 2, 3])
     before = dump(raw)
     with pytest.raises(QueueFull, match="'q' is full: 3 jobs wait, the limit is 3"):
@@ -28,7 +30,7 @@ async def test_a_full_queue_refuses(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_the_bound_may_be_stored_on_the_queue(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """It holds for every producer; a bound given with the call can only be narrower."""
+    """A stored bound holds for every producer; the bound of a call can only be narrower."""
     await q.configure(max_length=3)
     await q.enqueue_many([1, 2])
     with pytest.raises(QueueFull, match="2 jobs wait, the limit is 2"):
@@ -41,7 +43,7 @@ async def test_the_bound_may_be_stored_on_the_queue(ps: AsyncPenstock, q: AsyncQ
 
 
 async def test_waiting_is_ready_and_scheduled(q: AsyncQueue) -> None:
-    """Delayed jobs count; active and dead ones do not."""
+    """The bound counts ready and delayed jobs, but no active and dead ones."""
     await q.configure(max_length=2)
     await q.enqueue("later", delay=600)
     await q.enqueue("now")
@@ -54,8 +56,8 @@ async def test_waiting_is_ready_and_scheduled(q: AsyncQueue) -> None:
         await q.enqueue("no room again")
 
 
-async def test_what_is_put_back_may_exceed_the_bound(q: AsyncQueue, raw: Raw) -> None:
-    """nack, release, an ended lease and redrive always find room; only producers are refused."""
+async def test_jobs_put_back_may_exceed_the_bound(q: AsyncQueue, raw: Raw) -> None:
+    """nack, release, an ended lease and redrive ignore the bound; only producers are refused."""
     await q.configure(max_length=2)
     await q.enqueue_many(["nacked", "released"])
     one, two = await q.reserve(2, block=0)
@@ -76,7 +78,7 @@ async def test_what_is_put_back_may_exceed_the_bound(q: AsyncQueue, raw: Raw) ->
 
 
 async def test_a_producer_waits_for_room(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """It is woken when a job is taken, long before it would look by itself."""
+    """A waiting producer is woken when a job is reserved, long before its next own look."""
     await q.enqueue(1)
     producer = aspawn(q.enqueue, 2, max_length=1, block=30)
     await waits.reach(1)
@@ -89,10 +91,10 @@ async def test_a_producer_waits_for_room(q: AsyncQueue, waits: AsyncWaits) -> No
 
 
 @pytest.mark.parametrize("how", ["ack", "bury", "delete", "purge", "configure", "sweep", "settle"])
-async def test_whatever_makes_room_wakes_the_producer(
+async def test_every_way_of_making_room_wakes_the_producer(
     q: AsyncQueue, raw: Raw, waits: AsyncWaits, how: str
 ) -> None:
-    """A waiting job that ends in any way leaves its place to the next one."""
+    """A waiting job that ends in any way makes room for a waiting producer."""
     await q.configure(max_length=1)
     first = await q.enqueue(1, ttl=3 if how == "sweep" else None)
     producer = aspawn(q.enqueue, 2, block=30)
@@ -118,7 +120,7 @@ async def test_whatever_makes_room_wakes_the_producer(
 
 
 async def test_a_waiting_producer_gives_up_in_time(q: AsyncQueue, raw: Raw) -> None:
-    """After `block` seconds it raises, and the job is not added."""
+    """After `block` seconds the producer raises `QueueFull`, and the job is not added."""
     await q.enqueue(1)
     start = time.monotonic()
     with pytest.raises(QueueFull):
@@ -130,7 +132,7 @@ async def test_a_waiting_producer_gives_up_in_time(q: AsyncQueue, raw: Raw) -> N
 async def test_a_waiting_producer_does_not_poll(
     real_q: AsyncQueue, real_raw: Raw, waits: AsyncWaits
 ) -> None:
-    """While it waits it sends nothing but one call a tick of 4 s."""
+    """A waiting producer sends one call for each tick of 4 s and nothing else."""
     load_scripts(real_raw)
     await real_q.enqueue(1)
     producer = aspawn(real_q.enqueue, 2, max_length=1, block=30)
@@ -138,14 +140,14 @@ async def test_a_waiting_producer_does_not_poll(
     before = evalshas(real_raw)
     assert await real_q.reserve(1, block=0)
     await producer.result()
-    # Ours, the producer's second try, and perhaps a token that is put back.
+    # Our own call, the producer's second attempt, and perhaps one that puts a token back.
     assert evalshas(real_raw) - before <= 3
 
 
 async def test_one_place_wakes_one_producer_after_the_other(
     q: AsyncQueue, waits: AsyncWaits
 ) -> None:
-    """Three wait, room comes one by one, and all of them get in."""
+    """Three producers wait, room for one job appears three times, and all three add their job."""
     await q.enqueue(0)
     producers = [aspawn(q.enqueue, i, max_length=1, block=30) for i in (1, 2, 3)]
     await waits.reach(3)
@@ -158,7 +160,7 @@ async def test_one_place_wakes_one_producer_after_the_other(
 
 
 async def test_room_for_all_lets_all_in(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """One event that makes much room: the producers hand the token on."""
+    """One call makes room for many jobs: each producer passes the token to the next one."""
     await q.enqueue_many([1, 2, 3])
     producers = [aspawn(q.enqueue, i, max_length=3, block=30) for i in range(3)]
     await waits.reach(3)
@@ -171,7 +173,7 @@ async def test_room_for_all_lets_all_in(q: AsyncQueue, waits: AsyncWaits) -> Non
 
 
 async def test_many_go_in_as_room_appears(q: AsyncQueue) -> None:
-    """A bulk larger than the bound is fed through it; the order is kept."""
+    """A bulk larger than the bound is added in parts as room appears; the order is kept."""
     producer = aspawn(q.enqueue_many, range(25), max_length=4, block=30)
     got: list[int] = []
     while len(got) < 25:
@@ -185,7 +187,7 @@ async def test_many_go_in_as_room_appears(q: AsyncQueue) -> None:
 
 
 async def test_more_at_once_than_may_ever_wait(q: AsyncQueue) -> None:
-    """One job beyond a bound of its own size can't be added, however long it waits."""
+    """A bulk larger than its own bound can't be added at all, however long it waits."""
     await q.configure(max_length=2)
     with pytest.raises(QueueFull):
         await q.enqueue_many([1, 2, 3])
@@ -193,7 +195,7 @@ async def test_more_at_once_than_may_ever_wait(q: AsyncQueue) -> None:
 
 
 async def test_racing_producers_never_exceed_the_bound(q: AsyncQueue) -> None:
-    """Eight producers and a consumer: whenever anybody looks, at most five jobs wait."""
+    """Eight producers and one consumer: at most five jobs wait at any time."""
 
     async def produce(number: int) -> int:
         refused = 0
@@ -231,7 +233,7 @@ async def test_a_pause_is_not_waited_for(q: AsyncQueue) -> None:
 async def test_a_producer_that_waits_is_refused_when_the_queue_is_paused(
     q: AsyncQueue, waits: AsyncWaits
 ) -> None:
-    """It is woken by the pause, and learns of it."""
+    """A pause wakes a waiting producer, which raises `QueuePaused`."""
     await q.enqueue(1)
     producer = aspawn(q.enqueue, 2, max_length=1, block=30)
     await waits.reach(1)

@@ -1,4 +1,4 @@
-"""Closing a queue: producers are refused, consumers finish what is there, and then end."""
+"""Closing a queue: producers are refused; consumers finish the remaining jobs and end."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .conftest import AsyncWaits
 
 
 async def ended(consumers: list[AsyncBeside[Any]]) -> None:
-    """Check that each consumer has been told of the end, without a look of its own."""
+    """Check that each consumer was told of the end without polling."""
     for consumer in consumers:
         with pytest.raises(QueueClosed, match="'q' is closed, and no job is left"):
             await consumer.result()
 
 
 async def consumed(q: AsyncQueue, batch: int = 1) -> list[Any]:
-    """The bodies of all jobs until the loop ends by itself."""
+    """Return the bodies of all jobs until the loop ends by itself."""
     bodies = []
     async for job in q.consume(batch=batch):
         async with job:
@@ -41,7 +41,7 @@ async def consumed(q: AsyncQueue, batch: int = 1) -> list[Any]:
 
 
 async def test_a_closed_queue_takes_no_jobs(q: AsyncQueue, raw: Raw) -> None:
-    """However they are added: at once, delayed, in bulk, with a dedup id; nothing is written."""
+    """A closed queue refuses every way of adding a job, and no key changes."""
     await q.enqueue("before")
     assert not (await q.stats()).closed
     await q.close()
@@ -57,7 +57,7 @@ async def test_a_closed_queue_takes_no_jobs(q: AsyncQueue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("mode", ["refuse", "update", "debounce", "requeue", "requeue+debounce"])
 async def test_duplicates_are_refused_as_well(q: AsyncQueue, raw: Raw, mode: str) -> None:
-    """Whether a job with the id is there or not, nothing is added, updated or looked up."""
+    """Duplicates are refused too, with or without an existing job: nothing is added or updated."""
     await q.enqueue("waits", dedup_id="waits")
     await q.enqueue("active", dedup_id="active")
     await q.promote([view.id for view in await q.peek()])
@@ -74,7 +74,7 @@ async def test_duplicates_are_refused_as_well(q: AsyncQueue, raw: Raw, mode: str
 
 
 async def test_reopening_lets_producers_in_again(q: AsyncQueue) -> None:
-    """Both may be said twice; settings and jobs stay."""
+    """A queue may be closed twice and reopened twice; its settings and jobs stay."""
     await q.configure(max_length=2)
     await q.enqueue(1)
     for _ in range(2):
@@ -93,7 +93,7 @@ async def test_reopening_lets_producers_in_again(q: AsyncQueue) -> None:
 async def test_a_queue_may_be_closed_before_its_first_job(
     ps: AsyncPenstock, q: AsyncQueue, raw: Raw
 ) -> None:
-    """The queue exists then, and stays although idle: later clients must find it closed."""
+    """Closing creates the queue. It stays although it is idle, so later clients find it closed."""
     await q.close()
     with pytest.raises(QueueClosed):
         await q.enqueue(1)
@@ -107,7 +107,7 @@ async def test_a_queue_may_be_closed_before_its_first_job(
 
 
 async def test_consumers_drain_a_closed_queue_and_end(q: AsyncQueue) -> None:
-    """Loops get what is left, ready, delayed and put back, and then come to their end."""
+    """Loops get the remaining jobs, ready, delayed or put back, and then end."""
     await q.enqueue_many(range(20))
     await q.enqueue(20, delay=0.3)
     (held,) = await q.reserve(block=0)
@@ -121,8 +121,8 @@ async def test_consumers_drain_a_closed_queue_and_end(q: AsyncQueue) -> None:
 
 
 @pytest.mark.usefixtures("no_ticks")
-async def test_everybody_who_waits_is_told_of_the_end(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Five consumers wait for the one job, which is held; when it is done all end at once."""
+async def test_all_waiting_consumers_are_told_of_the_end(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """Five consumers wait while the last job is active; when it is done, all five end at once."""
     await q.enqueue(1)
     (job,) = await q.reserve(block=0)
     consumers = [aspawn(q.reserve, 1, block=block) for block in (30, 30, 30, None, None)]
@@ -136,8 +136,8 @@ async def test_everybody_who_waits_is_told_of_the_end(q: AsyncQueue, waits: Asyn
 
 
 @pytest.mark.usefixtures("no_ticks")
-async def test_a_close_tells_who_waits_at_an_empty_queue(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Paused or not: nothing can come any more."""
+async def test_a_close_wakes_consumers_of_an_empty_queue(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """Consumers at an empty queue end when it is closed, paused or not."""
     await q.enqueue(1)
     await q.purge()
     for side in (None, "out", "all"):
@@ -179,10 +179,10 @@ ENDINGS = [
 
 @pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("how", ENDINGS)
-async def test_whatever_empties_the_queue_ends_the_consumers(
+async def test_every_way_of_emptying_the_queue_ends_the_consumers(
     q: AsyncQueue, raw: Raw, waits: AsyncWaits, how: str
 ) -> None:
-    """The last job ends in any way: of two waiting consumers one is told, and tells the other."""
+    """The last job ends in any way: one waiting consumer is told, and tells the other one."""
     await q.configure(max_attempts=1, max_crashes=1, max_releases=1)
     is_waiting = how in ("withdraw", "ack by id")
     ttl = 600 if how.startswith("expire") else None
@@ -201,7 +201,7 @@ async def test_whatever_empties_the_queue_ends_the_consumers(
 
 @pytest.mark.usefixtures("no_ticks")
 async def test_jobs_at_most_once_are_not_waited_for(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Such a job is not delivered again, so the last delivery ends all other consumers."""
+    """A job with lease 0 is not delivered again, so its delivery ends all other consumers."""
     await q.enqueue(1, lease=0, delay=0.5)
     await q.close()
     consumers = [aspawn(consumed, q) for _ in range(3)]
@@ -209,7 +209,7 @@ async def test_jobs_at_most_once_are_not_waited_for(q: AsyncQueue, waits: AsyncW
 
 
 async def test_dead_letters_are_no_jobs_to_wait_for(q: AsyncQueue) -> None:
-    """A closed queue with dead letters is drained; redriven they are delivered all the same."""
+    """A closed queue that has only dead letters is drained; redriven jobs are still delivered."""
     await q.enqueue("bad")
     (job,) = await q.reserve(block=0)
     await q.close()
@@ -220,8 +220,8 @@ async def test_dead_letters_are_no_jobs_to_wait_for(q: AsyncQueue) -> None:
     assert await consumed(q) == ["bad"]
 
 
-async def test_what_was_accepted_goes_its_way(q: AsyncQueue, raw: Raw) -> None:
-    """Retries, releases, ended leases, takeovers, promotes: all of it as in an open queue."""
+async def test_accepted_jobs_are_processed_as_usual(q: AsyncQueue, raw: Raw) -> None:
+    """Retries, releases, ended leases, takeovers and promotions work as in an open queue."""
     await q.enqueue_many(range(5))
     await q.enqueue(5, delay=600)
     await q.close()
@@ -239,7 +239,7 @@ async def test_what_was_accepted_goes_its_way(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_successors_are_run_before_the_end(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """A job that waits for the end of another one is not forgotten."""
+    """A closed queue is not drained while a successor waits for another job's end."""
     await q.enqueue("first", dedup_id="x")
     (first,) = await q.reserve(block=0)
     await q.enqueue("second", dedup=Dedup("x", on_duplicate="requeue"))
@@ -251,8 +251,8 @@ async def test_successors_are_run_before_the_end(q: AsyncQueue, waits: AsyncWait
 
 
 @pytest.mark.usefixtures("no_ticks")
-async def test_producers_who_wait_for_room_are_refused(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """All of them are told at once, and their jobs are not added."""
+async def test_producers_waiting_for_room_are_refused(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """All producers that wait for room are refused at once, and their jobs are not added."""
     await q.configure(max_length=1)
     await q.enqueue(0)
     producers = [aspawn(q.enqueue, i, block=30 if i % 2 else None) for i in (1, 2, 3)]
@@ -265,7 +265,7 @@ async def test_producers_who_wait_for_room_are_refused(q: AsyncQueue, waits: Asy
 
 
 async def test_a_closed_queue_is_closed_rather_than_paused_or_full(q: AsyncQueue) -> None:
-    """A pause may end and room may come; what is for good is said."""
+    """A closed queue that is also paused or full raises `QueueClosed`, as that does not pass."""
     await q.configure(max_length=1)
     await q.enqueue(1)
     await q.pause("in")
@@ -276,8 +276,8 @@ async def test_a_closed_queue_is_closed_rather_than_paused_or_full(q: AsyncQueue
         await q.enqueue(2, block=30)
 
 
-async def test_a_settle_tells_what_became_of_the_finished(q: AsyncQueue) -> None:
-    """The last job is done: its outcome is the answer, and the next call says that it is over."""
+async def test_a_settle_returns_the_outcomes_of_finished_jobs(q: AsyncQueue) -> None:
+    """A settle of the last job returns its outcome; the next call says that the queue has ended."""
     await q.enqueue(1)
     jobs = await q.reserve(block=0)
     await q.close()
@@ -315,7 +315,7 @@ async def test_several_queues_end_together(
 async def test_a_queue_that_is_reopened_meanwhile_is_not_left(
     ps: AsyncPenstock, q: AsyncQueue, waits: AsyncWaits
 ) -> None:
-    """Two queues, closed one after the other; the first is open when the second is drained."""
+    """Two queues are closed one after the other. The first is reopened, so its consumer stays."""
     other = ps.queue("other")
     await other.enqueue("other")
     (held,) = await other.reserve(block=0)
@@ -330,10 +330,10 @@ async def test_a_queue_that_is_reopened_meanwhile_is_not_left(
     assert job.body == "new"
 
 
-async def test_a_drained_queue_is_not_asked_in_a_circle(
+async def test_a_drained_queue_is_not_asked_over_and_over(
     real_ps: AsyncPenstock, real_q: AsyncQueue, real_raw: Raw, waits: AsyncWaits
 ) -> None:
-    """Its token stays for the next consumer; one that waits for another queue too leaves it."""
+    """A drained queue keeps its token for the next consumer and is not asked over and over."""
     load_scripts(real_raw)
     other = real_ps.queue("other")
     await other.enqueue(1)
@@ -348,7 +348,7 @@ async def test_a_drained_queue_is_not_asked_in_a_circle(
 
 @pytest.mark.usefixtures("no_ticks")
 async def test_a_worker_ends_with_its_queues(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """It works until all its queues are closed and drained, and goes on for those that are not."""
+    """A worker ends when all its queues are closed and drained, and continues with open ones."""
     other = ps.queue("other")
     await q.enqueue_many(range(5))
     seen: list[Any] = []
@@ -370,7 +370,7 @@ async def test_a_worker_ends_with_its_queues(ps: AsyncPenstock, q: AsyncQueue) -
 
 
 async def test_workers_share_the_end(ps: AsyncPenstock, q: AsyncQueue, backend: Backend) -> None:
-    """Three workers on one queue: when the last job of any of them is done, all have ended."""
+    """Three workers share one queue: when its last job is done, all of them end."""
     await q.enqueue_many(range(30))
     seen: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""The loop over jobs: what it hands out, and when it acknowledges."""
+"""The `consume` loop: which jobs it yields, and when it acknowledges them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from .conftest import AsyncWaits
 
 
 async def test_consume_hands_jobs_out_one_by_one(q: AsyncQueue) -> None:
-    """It reserves by the batch and ends after `block` seconds without a job."""
+    """The loop reserves in batches, yields single jobs, and ends after `block`
+    seconds without one.
+    """
     await q.enqueue_many(range(5))
     seen = []
     async for job in q.consume(batch=2, block=0):
@@ -25,7 +27,7 @@ async def test_consume_hands_jobs_out_one_by_one(q: AsyncQueue) -> None:
 
 
 async def test_consume_waits_for_jobs(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """It goes on as jobs come, and may be left at any time."""
+    """The loop waits for new jobs, and the caller may leave it at any time."""
 
     async def first_two() -> list[object]:
         seen = []
@@ -44,8 +46,8 @@ async def test_consume_waits_for_jobs(q: AsyncQueue, waits: AsyncWaits) -> None:
     assert await consumer.result() == ["a", "b"]
 
 
-async def test_consume_acknowledges_what_a_block_has_done(q: AsyncQueue) -> None:
-    """Every job whose block was left without an error, by the time the loop has ended."""
+async def test_consume_acknowledges_jobs_whose_block_succeeded(q: AsyncQueue) -> None:
+    """When the loop ends, every job whose block raised no error is acknowledged."""
     await q.enqueue_many(range(7))
     seen = []
     async for job in q.consume(batch=3, block=0):
@@ -57,7 +59,7 @@ async def test_consume_acknowledges_what_a_block_has_done(q: AsyncQueue) -> None
 
 
 async def test_consume_needs_a_trip_a_job(real_q: AsyncQueue, real_raw: Raw) -> None:
-    """What is done is acknowledged in the same call that takes the next job."""
+    """A finished job is acknowledged in the call that reserves the next one."""
     load_scripts(real_raw)
     await real_q.enqueue_many(range(20))
     before = evalshas(real_raw)
@@ -69,7 +71,7 @@ async def test_consume_needs_a_trip_a_job(real_q: AsyncQueue, real_raw: Raw) -> 
 
 
 async def test_a_failure_in_a_batch_is_that_jobs_alone(q: AsyncQueue) -> None:
-    """It is reported at once; the others are done."""
+    """A failed job of a batch is reported at once; the other jobs are done."""
     await q.configure(backoff_base=3600)  # no draw of the jitter brings it back into this loop
     await q.enqueue_many(range(6))
     async for job in q.consume(batch=6, block=0):
@@ -80,8 +82,8 @@ async def test_a_failure_in_a_batch_is_that_jobs_alone(q: AsyncQueue) -> None:
     assert (stats.acked, stats.nacked, stats.active) == (4, 2, 0)
 
 
-async def test_what_is_settled_by_hand_is_settled_once(q: AsyncQueue) -> None:
-    """Beside others that their blocks settle."""
+async def test_jobs_settled_by_the_caller_are_settled_once(q: AsyncQueue) -> None:
+    """A job that the caller settles is not settled again by the loop."""
     await q.enqueue_many(range(4))
     async for job in q.consume(batch=4, block=0):
         async with job:
@@ -94,7 +96,7 @@ async def test_what_is_settled_by_hand_is_settled_once(q: AsyncQueue) -> None:
 
 
 async def first_job(q: AsyncQueue) -> object:
-    """A consumer that leaves the loop after its first job."""
+    """Leave the loop after the first job, and return its body."""
     async for job in q.consume(batch=2, block=5):
         async with job:
             return job.body
@@ -102,7 +104,9 @@ async def first_job(q: AsyncQueue) -> object:
 
 
 async def test_leaving_the_loop_acknowledges(q: AsyncQueue, raw: Raw) -> None:
-    """What was done until then; the job that was not handed out keeps its lease."""
+    """Leaving the loop acknowledges the finished jobs; a job that was not yielded
+    keeps its lease.
+    """
     await q.enqueue_many(range(2))
     assert await first_job(q) == 0
     await await_for(lambda: int(raw.hget(q.ops.keys["meta"], "acked") or 0) == 1)
@@ -111,7 +115,7 @@ async def test_leaving_the_loop_acknowledges(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_an_error_that_leaves_the_loop(q: AsyncQueue, raw: Raw) -> None:
-    """The interrupted job is given back; what was done before is acknowledged."""
+    """An error that leaves the loop gives the current job back; finished jobs are acknowledged."""
 
     async def work() -> None:
         async for job in q.consume(batch=2, block=0):
@@ -130,7 +134,7 @@ async def test_an_error_that_leaves_the_loop(q: AsyncQueue, raw: Raw) -> None:
 async def test_done_after_the_lease_has_ended(
     q: AsyncQueue, raw: Raw, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another consumer holds the job by then: that is logged, and the loop goes on."""
+    """An ack after the lease has ended is logged as stale, and the loop continues."""
     await q.enqueue_many(["late", "next"], lease=10)
     others = []
     with caplog.at_level(logging.WARNING, "penstock"):
@@ -148,7 +152,7 @@ async def test_done_after_the_lease_has_ended(
 async def test_a_job_that_is_done_does_not_wait_for_a_slow_one(
     q: AsyncQueue, waits: AsyncWaits
 ) -> None:
-    """The first of a batch is not delivered again because the second takes longer than a lease."""
+    """The first job of a batch is acknowledged in time, although the second outlasts a lease."""
     await q.enqueue_many(["quick", "slow"], lease=0.3)
     again = []
     async for job in q.consume(batch=2, block=0):

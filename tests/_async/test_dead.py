@@ -1,4 +1,4 @@
-"""Jobs that fail for good: how they die, what is kept of them, how they come back."""
+"""Dead letters: how jobs die, the recorded reason, and how a redrive brings them back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def last_held(text: str, letter: JobView) -> str:
 
 
 async def bury_all(q: AsyncQueue, count: int) -> list[str]:
-    """So many dead letters; their ids in the order of their death."""
+    """Create dead letters and return their ids in the order of their death."""
     results = await q.enqueue_many(range(count))
     jobs = await q.reserve(count, block=0)
     assert await q.bury(jobs, "buried")
@@ -45,7 +45,7 @@ async def test_death_by_failed_attempts(q: AsyncQueue) -> None:
 
 
 async def test_twenty_attempts_by_default(q: AsyncQueue) -> None:
-    """The twentieth failure is the last one; an empty error keeps the one before."""
+    """By default the twentieth failure buries a job; an empty error keeps the previous one."""
     await q.enqueue("x")
     for attempt in range(1, 21):
         (job,) = await q.reserve(block=0)
@@ -55,7 +55,7 @@ async def test_twenty_attempts_by_default(q: AsyncQueue) -> None:
 
 
 async def test_death_by_crashes(q: AsyncQueue, raw: Raw) -> None:
-    """A lease that ends without a word is a crash; the third one is the last."""
+    """A lease that ends without a report is a crash; the third crash buries the job."""
     await q.enqueue("x", lease=10)
     for crashes in (0, 1, 2):
         (job,) = await q.reserve(block=0)
@@ -76,7 +76,9 @@ async def test_death_by_crashes(q: AsyncQueue, raw: Raw) -> None:
 async def test_a_poison_job_names_its_last_worker(
     backend: Backend, q: AsyncQueue, raw: Raw, crashes: int
 ) -> None:
-    """Three workers die of it, one after the other: the last one and its time are in the text."""
+    """Three workers crash on a job one after the other: its error names the last
+    one and the time.
+    """
     await q.configure(max_crashes=crashes, max_attempts=3)
     await q.enqueue("poison", lease=10)
     for owner in ("host-a:1", "host-b:22", "härte, c;3 since 5"):
@@ -94,8 +96,8 @@ async def test_a_poison_job_names_its_last_worker(
     assert (job.last_error, job.owner) == ("", "tester")
 
 
-async def test_a_consumer_that_was_too_slow_for_good(q: AsyncQueue, raw: Raw) -> None:
-    """Its job died because it did not speak in time; what it says then changes nothing."""
+async def test_a_report_after_the_death_of_the_job(q: AsyncQueue, raw: Raw) -> None:
+    """A job died because its lease ended; a late report of its last consumer changes nothing."""
     await q.configure(max_crashes=1)
     await q.enqueue("x", lease=10)
     (job,) = await q.reserve(block=0)
@@ -107,8 +109,8 @@ async def test_a_consumer_that_was_too_slow_for_good(q: AsyncQueue, raw: Raw) ->
     assert dump(raw) == before
 
 
-async def test_crashes_may_be_bounded_otherwise(q: AsyncQueue, raw: Raw) -> None:
-    """By a setting of the queue."""
+async def test_the_bound_of_crashes_is_a_setting(q: AsyncQueue, raw: Raw) -> None:
+    """`max_crashes` is a setting of the queue."""
     await q.configure(max_crashes=1)
     await q.enqueue("x", lease=10)
     await q.reserve(block=0)
@@ -134,7 +136,7 @@ async def test_crashes_are_attempts_too(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_lease_that_is_settled_late_is_no_crash(q: AsyncQueue, raw: Raw) -> None:
-    """The job was not taken again: its holder's nack counts, and counts once."""
+    """The job was not reserved again, so the holder's late nack counts, and counts once."""
     await q.enqueue("x", lease=10)
     (job,) = await q.reserve(block=0)
     advance(raw, q.ops, 11)
@@ -144,7 +146,7 @@ async def test_a_lease_that_is_settled_late_is_no_crash(q: AsyncQueue, raw: Raw)
 
 
 async def test_death_by_releases(q: AsyncQueue) -> None:
-    """A job that is given back at once again and again is caught by `max_releases`."""
+    """A job that is released without a delay again and again is buried by `max_releases`."""
     await q.configure(max_releases=3)
     await q.enqueue("x")
     for _ in range(2):
@@ -157,7 +159,7 @@ async def test_death_by_releases(q: AsyncQueue) -> None:
 
 
 async def test_releases_with_a_delay_are_not_bounded(q: AsyncQueue, raw: Raw) -> None:
-    """They make no busy loop."""
+    """Releases with a delay make no busy loop and are not bounded."""
     await q.configure(max_releases=2)
     await q.enqueue("x")
     for _ in range(4):
@@ -168,7 +170,7 @@ async def test_releases_with_a_delay_are_not_bounded(q: AsyncQueue, raw: Raw) ->
 
 
 async def test_the_backoff_has_full_jitter(q: AsyncQueue, raw: Raw) -> None:
-    """The k-th failure waits for anything up to base x 2^(k-1), the cap at most."""
+    """The k-th failure waits for a random time up to base x 2^(k-1), bounded by the cap."""
     await q.configure(backoff_base=10, backoff_cap=35, max_attempts=50)
     await q.enqueue_many(range(200))
     for bound in (10, 20, 35, 35):
@@ -178,7 +180,7 @@ async def test_the_backoff_has_full_jitter(q: AsyncQueue, raw: Raw) -> None:
         assert await q.nack(jobs)
         after = queue_time_ms(raw, q.ops)
         views = await q.peek(200, state="scheduled")
-        ready = 200 - len(views)  # a draw of next to nothing may have passed already
+        ready = 200 - len(views)  # a delay near 0 may have passed already
         due = [round(view.due * 1000) for view in views if view.due is not None]
         assert ready < 10
         assert min(due) > before
@@ -189,7 +191,7 @@ async def test_the_backoff_has_full_jitter(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_the_default_backoff_starts_at_five_seconds(q: AsyncQueue, raw: Raw) -> None:
-    """And doubles: up to 5 s, 10 s, 20 s."""
+    """The default bound doubles from 5 s: 5 s, 10 s, 20 s."""
     await q.enqueue_many(range(60))
     for bound in (5, 10, 20):
         assert await q.nack(await q.reserve(60, block=0))
@@ -200,7 +202,7 @@ async def test_the_default_backoff_starts_at_five_seconds(q: AsyncQueue, raw: Ra
 
 
 async def test_redrive_brings_all_back(q: AsyncQueue) -> None:
-    """Each to the place of its age, with its attempts anew and its death forgotten."""
+    """Redriven jobs keep the place of their age; attempts start again and the error is cleared."""
     ids = await bury_all(q, 3)
     young = await q.enqueue("young")
     assert await q.redrive() == 3
@@ -213,7 +215,7 @@ async def test_redrive_brings_all_back(q: AsyncQueue) -> None:
 
 
 async def test_redrive_of_the_oldest(q: AsyncQueue) -> None:
-    """Not more than `limit` of them."""
+    """`limit` bounds the number of redriven jobs."""
     ids = await bury_all(q, 5)
     assert await q.redrive(limit=2) == 2
     assert [job.id for job in await q.reserve(9, block=0)] == ids[:2]
@@ -221,14 +223,14 @@ async def test_redrive_of_the_oldest(q: AsyncQueue) -> None:
 
 
 async def test_redrive_of_more_than_a_script_takes(q: AsyncQueue) -> None:
-    """In several calls; none is left, none comes twice."""
+    """More jobs than one script takes need several calls; each job comes back once."""
     ids = await bury_all(q, 1000) + await bury_all(q, 500)
     assert await q.redrive() == 1500
     assert [job.id for job in await q.reserve(2000, block=0)] == ids
 
 
 async def test_redrive_of_named_jobs(q: AsyncQueue) -> None:
-    """These and no others; those that are not dead are left alone."""
+    """Only the named jobs are redriven; named jobs that are not dead are left alone."""
     ids = await bury_all(q, 4)
     alive = await q.enqueue("alive")
     assert await q.redrive([ids[2], ids[0]]) == 2
@@ -238,7 +240,7 @@ async def test_redrive_of_named_jobs(q: AsyncQueue) -> None:
 
 
 async def test_redrive_by_the_last_delivery(q: AsyncQueue) -> None:
-    """A job object names the dead letter as well as an id does."""
+    """A job object names its dead letter as well as an id does."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     await job.bury()
@@ -247,8 +249,8 @@ async def test_redrive_by_the_last_delivery(q: AsyncQueue) -> None:
     assert (again.id, again.deliveries) == (job.id, 2)
 
 
-async def test_a_dead_letter_beyond_its_ttl_stays_dead(q: AsyncQueue, raw: Raw) -> None:
-    """It would never be delivered; the others are brought back."""
+async def test_a_dead_letter_past_its_ttl_stays_dead(q: AsyncQueue, raw: Raw) -> None:
+    """A dead letter past its ttl would never be delivered, so it stays dead; others come back."""
     await q.enqueue("short", ttl=60)
     await q.enqueue("long", ttl=600)
     assert await q.bury(await q.reserve(2, block=0))
@@ -266,7 +268,7 @@ async def test_a_dead_letter_beyond_its_ttl_stays_dead(q: AsyncQueue, raw: Raw) 
 
 
 async def test_nothing_to_redrive(q: AsyncQueue, raw: Raw) -> None:
-    """Zero, and nothing changes."""
+    """Without dead letters a redrive returns 0 and changes nothing."""
     await q.enqueue("x")
     before = dump(raw)
     assert await q.redrive() == 0
@@ -275,7 +277,7 @@ async def test_nothing_to_redrive(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_dead_letters_are_bounded_in_number(q: AsyncQueue, raw: Raw) -> None:
-    """The oldest are dropped for the new ones, and counted."""
+    """New dead letters replace the oldest ones, which are counted."""
     await q.configure(dead_max=3)
     ids = await bury_all(q, 5)
     assert [letter.id for letter in await letters(q)] == ids[2:]
@@ -285,7 +287,7 @@ async def test_dead_letters_are_bounded_in_number(q: AsyncQueue, raw: Raw) -> No
 
 
 async def test_dead_letters_may_be_unwanted(q: AsyncQueue, raw: Raw) -> None:
-    """With a bound of 0 nothing is kept, and all is counted."""
+    """With a bound of 0 no dead letter is kept, and each is counted."""
     await q.configure(dead_max=0)
     await bury_all(q, 2)
     stats = await q.stats()
@@ -294,7 +296,7 @@ async def test_dead_letters_may_be_unwanted(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_dead_letters_are_bounded_by_age(q: AsyncQueue, raw: Raw) -> None:
-    """Fourteen days unless the queue says otherwise; the next death or a sweep drops them."""
+    """Dead letters are kept for 14 days by default; the next death or a sweep drops older ones."""
     await bury_all(q, 2)
     advance(raw, q.ops, 14 * 86_400 - 60)
     (fresh,) = await bury_all(q, 1)
@@ -310,7 +312,7 @@ async def test_dead_letters_are_bounded_by_age(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_narrower_bound_is_reached_by_a_sweep(q: AsyncQueue) -> None:
-    """In bounded steps, as often as it takes."""
+    """A sweep reaches a lower bound in steps of bounded size."""
     await bury_all(q, 250)
     await q.configure(dead_max=10)
     assert await q.sweep() == 240
@@ -320,7 +322,7 @@ async def test_a_narrower_bound_is_reached_by_a_sweep(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("limit", [1024, 5000])
 async def test_a_reason_is_cut_to_a_kilobyte(q: AsyncQueue, limit: int) -> None:
-    """At a character's edge."""
+    """A reason is cut to a kilobyte without splitting a character."""
     for start in ("", "x"):
         await q.enqueue("x")
         (job,) = await q.reserve(block=0)

@@ -1,4 +1,4 @@
-"""Dedup ids: one job of a kind, what becomes of another one, and when an id is free again."""
+"""Dedup ids: at most one job per id, the treatment of duplicates, and when an id becomes free."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ BUSY = ("refuse", "update", "debounce", "requeue", "requeue+update", "requeue+de
 
 @pytest.fixture
 async def q(ps: AsyncPenstock, raw: Raw) -> AsyncIterator[AsyncQueue]:
-    """A queue that does not exist yet; at the end every id is a living job's, or a window's."""
+    """A queue that does not exist yet. The end of the test checks that a job or
+    window has each id.
+    """
     queue = ps.queue("q")
     yield queue
     await queue.sweep()
@@ -65,7 +67,7 @@ async def q(ps: AsyncPenstock, raw: Raw) -> AsyncIterator[AsyncQueue]:
 
 
 async def seen(q: AsyncQueue, dedup_id: str = "x") -> Status | None:
-    """The status of an id, with the bodies of its jobs."""
+    """Return the status of an id, with the bodies of its jobs."""
     found = await q.status(dedup_id)
     if found is None:
         return None
@@ -75,13 +77,13 @@ async def seen(q: AsyncQueue, dedup_id: str = "x") -> Status | None:
 
 
 async def take(q: AsyncQueue) -> AsyncJob:
-    """The next job."""
+    """Reserve the next job."""
     (job,) = await q.reserve(1, block=0)
     return job
 
 
 async def drained(q: AsyncQueue) -> list[Any]:
-    """The bodies of all jobs that can be had now, each acknowledged before the next is taken."""
+    """Reserve and acknowledge jobs one by one, and return their bodies."""
     found = []
     while jobs := await q.reserve(1, block=0):
         found += bodies(jobs)
@@ -90,19 +92,19 @@ async def drained(q: AsyncQueue) -> list[Any]:
 
 
 async def shown(q: AsyncQueue, job_id: str) -> JobView:
-    """A job that is there."""
+    """Return the view of an existing job."""
     view = await q.show(job_id)
     assert view is not None
     return view
 
 
 def bodies(jobs: Any) -> list[Any]:
-    """What the producers gave."""
+    """Return the bodies of the jobs."""
     return [job.body for job in jobs]
 
 
 def content(raw: Raw, q: AsyncQueue) -> dict[bytes, Any]:
-    """All keys but the answers of producers and the queue's clock."""
+    """Return all keys except the stored replies of producers and the queue's clock."""
     keys = {key: value for key, value in dump(raw).items() if b"}:producer:" not in key}
     for clock in (b"seen", b"off", b"alarm"):
         keys[q.ops.keys["meta"]][0][1].pop(clock, None)
@@ -112,7 +114,7 @@ def content(raw: Raw, q: AsyncQueue) -> dict[bytes, Any]:
 async def with_successor(
     q: AsyncQueue, *, window: float | None = None, **options: Any
 ) -> tuple[AsyncJob, Enqueued]:
-    """A job "old" at work, with the id "x", and "new" that waits for its end."""
+    """Enqueue two jobs with the id "x": "old" is active, and "new" is its successor."""
     await q.enqueue("old", dedup=Dedup("x", window=window), **options)
     job = await take(q)
     answer = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
@@ -124,7 +126,7 @@ async def with_successor(
 
 
 async def test_a_job_has_its_id(q: AsyncQueue) -> None:
-    """The delivery and all views tell it; a job without one has none."""
+    """The delivery and all views show the dedup id; a job without one shows None."""
     first = await q.enqueue("with", dedup_id="x")
     await q.enqueue("without")
     assert first == Enqueued(first.id, "ready", duplicate=False, replicas=0, action="added")
@@ -140,7 +142,7 @@ async def test_a_job_has_its_id(q: AsyncQueue) -> None:
 
 
 async def test_a_duplicate_names_the_job_that_is_there(q: AsyncQueue, raw: Raw) -> None:
-    """Its id and where it is now; nothing is written, whatever else the duplicate carries."""
+    """A duplicate answers with the id and state of the existing job, and writes nothing."""
     first = await q.enqueue("old", dedup_id="x", delay=60)
     before = content(raw, q)
     again = await q.enqueue(b"new", dedup_id="x", delay=5, lease=7, ttl=9, headers={"a": "b"})
@@ -154,7 +156,9 @@ async def test_a_duplicate_names_the_job_that_is_there(q: AsyncQueue, raw: Raw) 
 
 
 async def test_the_id_of_a_job_that_ends_is_told_with_its_ttl(q: AsyncQueue) -> None:
-    """What a duplicate answers is the job's own id, to the last digit."""
+    """A duplicate answers with the exact id of the existing job, including its ttl
+    and lease parts.
+    """
     for ttl, lease in ((3600, None), (3600, 0), (None, 0), (None, 5)):
         name = f"{ttl} {lease}"
         first = await q.enqueue("x", dedup_id=name, ttl=ttl, lease=lease)
@@ -164,7 +168,9 @@ async def test_the_id_of_a_job_that_ends_is_told_with_its_ttl(q: AsyncQueue) -> 
 
 
 async def test_any_text_is_an_id(q: AsyncQueue) -> None:
-    """Each is told from all others, comes back as it was, and is free when its job is done."""
+    """Any text is a valid id: it stays distinct, comes back unchanged, and is free
+    after the ack.
+    """
     answers = [await q.enqueue(i, dedup_id=name) for i, name in enumerate(ODD_IDS)]
     assert {answer.action for answer in answers} == {"added"}
     for i, name in enumerate(ODD_IDS):
@@ -185,8 +191,8 @@ async def test_any_text_is_an_id(q: AsyncQueue) -> None:
         assert await q.status(name) is None
 
 
-async def test_an_id_in_the_body_or_the_headers_is_none(q: AsyncQueue) -> None:
-    """What looks like the field of an id elsewhere in a record does not count."""
+async def test_text_like_an_id_in_body_or_headers_does_not_count(q: AsyncQueue) -> None:
+    """Text in a body or header that looks like the id field of a record does not count."""
     await q.enqueue(b"1;d=x\n;d=x", headers={"d": "x", "h;d=x": ";d=x"})
     assert await q.status("x") is None
     assert (await q.enqueue(b"1;d=y\n", dedup_id="x", headers={"d": "y"})).action == "added"
@@ -200,7 +206,7 @@ async def test_an_id_in_the_body_or_the_headers_is_none(q: AsyncQueue) -> None:
 
 
 async def test_queues_do_not_share_ids(ps: AsyncPenstock) -> None:
-    """An id is one queue's."""
+    """Two queues may use one dedup id independently."""
     for name in ("a", "b"):
         assert (await ps.queue(name).enqueue(name, dedup_id="x")).action == "added"
         assert await seen(ps.queue(name)) == Status("ready", name)
@@ -211,7 +217,7 @@ async def test_queues_do_not_share_ids(ps: AsyncPenstock) -> None:
 
 @pytest.mark.parametrize("spread", ["one ms", "several ms"])
 async def test_an_update_keeps_the_place(q: AsyncQueue, raw: Raw, spread: str) -> None:
-    """Between its neighbours, however many are updated, how often, and in what order."""
+    """Updated jobs keep their order, however often and in whatever order they are updated."""
     names = [str(i) for i in range(12)]
     if spread == "one ms":
         given = (await q.enqueue_many(names, dedup_id=str)).ids
@@ -239,7 +245,7 @@ async def test_an_update_keeps_the_place(q: AsyncQueue, raw: Raw, spread: str) -
 
 
 async def test_any_number_of_updates_keeps_the_order(q: AsyncQueue) -> None:
-    """Of jobs with ids and without, under random updates, releases and new jobs."""
+    """Random updates, releases and new jobs keep the order of jobs with and without ids."""
     dice = random.Random(5)
     expected: list[list[Any]] = []
     for step in range(150):
@@ -266,7 +272,7 @@ async def test_any_number_of_updates_keeps_the_order(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("where", ["ready", "delayed", "nacked", "lapsed"])
 async def test_an_update_keeps_age_and_counters(q: AsyncQueue, raw: Raw, where: str) -> None:
-    """Wherever the job waits: creation, due time, attempts and the last error stay."""
+    """An update keeps creation and due time, attempts and the last error in every waiting state."""
     await q.configure(max_crashes=5)
     first = await q.enqueue("old", dedup_id="x", delay=60 if where == "delayed" else 0)
     if where == "nacked":
@@ -281,7 +287,7 @@ async def test_an_update_keeps_age_and_counters(q: AsyncQueue, raw: Raw, where: 
     after = await shown(q, first.id)
     assert (before.body, after.body) == ("old", "new")
     for field in ("created", "due", "state", "deliveries", "nacks", "crashes", "error", "owner"):
-        if (field, where) != ("due", "ready"):  # it has become one of those that are due
+        if (field, where) != ("due", "ready"):  # it has become a due job
             assert getattr(after, field) == getattr(before, field), field
     assert after.age >= before.age + 5
     advance(raw, q.ops, 61)
@@ -290,7 +296,7 @@ async def test_an_update_keeps_age_and_counters(q: AsyncQueue, raw: Raw, where: 
 
 
 async def test_an_update_replaces_the_content(q: AsyncQueue) -> None:
-    """Body, its kind, and headers: nothing of the old one is left."""
+    """An update replaces body, codec and headers completely."""
     await q.enqueue({"n": 1}, dedup_id="x", headers={"a": "1", "b": "2"})
     for body, headers in ((b"\x00;d=y\n", {"c": "3"}), ("text", {}), (b"", {"a": ";"})):
         await q.enqueue(body, dedup=Dedup("x", on_duplicate="update"), headers=headers)
@@ -302,7 +308,7 @@ async def test_an_update_replaces_the_content(q: AsyncQueue) -> None:
 
 
 async def test_an_update_and_the_lease(q: AsyncQueue) -> None:
-    """Kept when none is given, replaced when one is."""
+    """An update without a lease keeps the old one; an update with a lease replaces it."""
     await q.enqueue(0, dedup_id="x", lease=7)
     for lease, expected in ((None, 7), (9, 9), (None, 9), (0.5, 0.5)):
         assert (await q.enqueue(1, dedup=Dedup("x", on_duplicate="update"), lease=lease)).duplicate
@@ -314,8 +320,8 @@ async def test_an_update_and_the_lease(q: AsyncQueue) -> None:
 
 
 @pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update", "requeue+debounce"])
-async def test_an_update_can_not_change_the_class(q: AsyncQueue, raw: Raw, mode: str) -> None:
-    """At most once stays so, and at least once too: refused, and nothing has changed."""
+async def test_an_update_cannot_change_the_class(q: AsyncQueue, raw: Raw, mode: str) -> None:
+    """An update cannot switch between at most once and at least once: it is refused."""
     once = await q.enqueue("once", dedup_id="once", lease=0)
     usual = await q.enqueue("usual", dedup_id="usual", lease=7)
     default = await q.enqueue("default", dedup_id="default")
@@ -333,7 +339,7 @@ async def test_an_update_can_not_change_the_class(q: AsyncQueue, raw: Raw, mode:
 
 @pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update", "requeue+debounce"])
 async def test_an_update_keeps_the_ttl(q: AsyncQueue, raw: Raw, mode: str) -> None:
-    """The end of the job's life is that of its creation, whatever the update says."""
+    """A job's ttl counts from its creation; an update does not change it."""
     first = await q.enqueue("old", dedup_id="x", ttl=60)
     await q.enqueue("old", dedup_id="for ever")
     done = await q.enqueue("new", dedup=Dedup("x", on_duplicate=mode), ttl=6000)
@@ -346,7 +352,7 @@ async def test_an_update_keeps_the_ttl(q: AsyncQueue, raw: Raw, mode: str) -> No
 
 
 async def test_an_update_and_the_window(q: AsyncQueue, raw: Raw) -> None:
-    """Kept when none is given, replaced when one is."""
+    """An update without a window keeps the old one; an update with a window replaces it."""
     for given, seconds in ((None, 50), (100, 100)):
         await q.enqueue("old", dedup=Dedup("x", window=50))
         done = await q.enqueue("new", dedup=Dedup("x", window=given, on_duplicate="update"))
@@ -358,8 +364,8 @@ async def test_an_update_and_the_window(q: AsyncQueue, raw: Raw) -> None:
         assert await seen(q) is None
 
 
-async def test_an_update_and_until_when(q: AsyncQueue) -> None:
-    """Kept when it is not said, which is "finished"; replaced when it is."""
+async def test_an_update_and_until(q: AsyncQueue) -> None:
+    """An update without `until` (`finished`) keeps the old value; otherwise it replaces it."""
     for before, now, is_free in (
         ("finished", "started", True),
         ("started", "finished", True),
@@ -391,8 +397,8 @@ async def test_an_active_job_is_not_updated(q: AsyncQueue, raw: Raw) -> None:
 # -- debounce, throttle, until started ---------------------------------------------------------
 
 
-async def test_a_debounce_begins_the_delay_anew(q: AsyncQueue, raw: Raw) -> None:
-    """It runs when there was no other for so long, with the last content."""
+async def test_a_debounce_restarts_the_delay(q: AsyncQueue, raw: Raw) -> None:
+    """A debounced job runs when no duplicate came for the delay, with the last content."""
     first = await q.enqueue(0, dedup=Dedup("x", on_duplicate="debounce"), delay=10)
     assert first.action == "added"
     for serial in range(1, 4):
@@ -406,7 +412,7 @@ async def test_a_debounce_begins_the_delay_anew(q: AsyncQueue, raw: Raw) -> None
 
 @pytest.mark.parametrize("where", ["ready", "nacked"])
 async def test_a_debounce_of_a_job_that_waits(q: AsyncQueue, raw: Raw, where: str) -> None:
-    """It waits so long from now on, shorter or longer than before; attempts are kept."""
+    """A debounce of a ready job delays it from now on, and keeps its attempts."""
     first = await q.enqueue(0, dedup_id="x")
     if where == "nacked":
         await (await take(q)).nack(delay=3600)
@@ -421,7 +427,7 @@ async def test_a_debounce_of_a_job_that_waits(q: AsyncQueue, raw: Raw, where: st
 
 
 async def test_a_debounce_without_delay_ends_it(q: AsyncQueue) -> None:
-    """It may run at once, at the place of its creation."""
+    """Without a delay a debounce makes the job ready, at the place of its creation."""
     await q.enqueue("first")
     first = await q.enqueue(0, dedup_id="x", delay=60)
     await q.enqueue("last")
@@ -432,7 +438,7 @@ async def test_a_debounce_without_delay_ends_it(q: AsyncQueue) -> None:
 
 
 async def test_a_debounce_to_a_point_in_time(q: AsyncQueue, raw: Raw) -> None:
-    """`at` is as good as a delay; the end of the ttl bounds both."""
+    """A debounce accepts `at` as well as a delay; the end of the ttl bounds both."""
     first = await q.enqueue(0, dedup_id="x", delay=60, ttl=100)
     view = await shown(q, first.id)
     await q.enqueue(1, dedup=Dedup("x", on_duplicate="debounce"), at=view.created + 90)
@@ -444,7 +450,7 @@ async def test_a_debounce_to_a_point_in_time(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_throttle(q: AsyncQueue, raw: Raw) -> None:
-    """One a window, from the enqueue on, whatever has become of it; and then the next one."""
+    """A throttle lets one job per window through, counted from the enqueue."""
     throttle = Dedup("x", until="enqueued", window=10)
     for serial in range(3):
         done = await q.enqueue(serial, dedup=throttle)
@@ -466,7 +472,7 @@ async def test_a_throttle(q: AsyncQueue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("end", ["delete", "bury", "purge", "withdraw"])
 async def test_a_throttle_outlives_its_job(q: AsyncQueue, raw: Raw, end: str) -> None:
-    """However that ends."""
+    """A throttle's window stays open when its job ends, in every way a job can end."""
     done = await q.enqueue(0, dedup=Dedup("x", until="enqueued", window=10))
     await (q.purge() if end == "purge" else method_of(q, end)([done.id]))
     assert (await q.enqueue(1, dedup_id="x")).action == "refused"
@@ -476,7 +482,9 @@ async def test_a_throttle_outlives_its_job(q: AsyncQueue, raw: Raw, end: str) ->
 
 
 async def test_until_started(q: AsyncQueue, raw: Raw) -> None:
-    """Refused while it waits; free from the first delivery on, also if that fails."""
+    """With `until="started"` a duplicate is refused until the first delivery, even
+    if that fails.
+    """
     first = await q.enqueue("old", dedup=Dedup("x", until="started"))
     assert (await q.enqueue("no", dedup=Dedup("x", until="started"))).id == first.id
     job = await take(q)
@@ -492,8 +500,8 @@ async def test_until_started(q: AsyncQueue, raw: Raw) -> None:
     assert sorted(await drained(q)) == ["new", "old", "third"]
 
 
-async def test_until_started_or_taken_away(q: AsyncQueue) -> None:
-    """An id that waits for a start is free too when the job ends without one."""
+async def test_until_started_or_removed(q: AsyncQueue) -> None:
+    """With `until="started"` the id is also free when the job ends without being delivered."""
     for end in ("delete", "bury", "withdraw"):
         done = await q.enqueue(end, dedup=Dedup("x", until="started"), delay=60)
         assert await method_of(q, end)([done.id])
@@ -501,7 +509,7 @@ async def test_until_started_or_taken_away(q: AsyncQueue) -> None:
 
 
 async def test_until_started_has_no_successor(q: AsyncQueue) -> None:
-    """While it waits there is nothing to requeue, and at work it has the id no more."""
+    """With `until="started"` a job never has a successor."""
     await q.enqueue("old", dedup=Dedup("x", until="started"))
     again = await q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue", until="started"))
     assert again.action == "refused"
@@ -514,7 +522,7 @@ async def test_until_started_has_no_successor(q: AsyncQueue) -> None:
 
 
 async def test_a_window_begins_with_the_ack(q: AsyncQueue, raw: Raw) -> None:
-    """And lasts as long as the job said, whenever it was enqueued."""
+    """A window starts with the ack and lasts as long as the job's own setting."""
     await q.enqueue(0, dedup=Dedup("x", window=10))
     advance(raw, q.ops, 60)
     job = await take(q)
@@ -536,7 +544,7 @@ async def test_a_window_begins_with_the_ack(q: AsyncQueue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("end", ["bury", "dead", "delete", "purge", "ttl"])
 async def test_only_an_ack_opens_a_window(q: AsyncQueue, raw: Raw, end: str) -> None:
-    """A job that was given up, removed or expired may be tried again at once."""
+    """A job that was buried, removed or expired opens no window."""
     await q.configure(max_attempts=1)
     ttl = 60 if end == "ttl" else None
     done = await q.enqueue(0, dedup=Dedup("x", window=600), ttl=ttl)
@@ -559,7 +567,7 @@ async def test_only_an_ack_opens_a_window(q: AsyncQueue, raw: Raw, end: str) -> 
 async def test_an_ack_may_name_the_window(
     q: AsyncQueue, raw: Raw, own: int | None, by_queue: bool
 ) -> None:
-    """It stands instead of the one that the producer gave, longer or shorter; 0 = none."""
+    """The window of an ack replaces the producer's, longer or shorter; 0 means none."""
     for window in (10, 0, 0.5):
         await q.enqueue("new", dedup=Dedup("x", window=own))
         await q.enqueue("without an id")
@@ -577,7 +585,7 @@ async def test_an_ack_may_name_the_window(
 
 
 async def test_a_window_of_the_ack_and_a_successor(q: AsyncQueue, raw: Raw) -> None:
-    """It waits for the end of that window, or not at all."""
+    """A successor waits for the end of the window that the ack names."""
     for window in (10, 0):
         await q.enqueue("old", dedup=Dedup("x", window=5))
         job = await take(q)
@@ -588,8 +596,8 @@ async def test_a_window_of_the_ack_and_a_successor(q: AsyncQueue, raw: Raw) -> N
         assert (await drained(q) == ["new"]) is (window > 0)
 
 
-async def test_windows_of_an_ack_that_can_not_be(q: AsyncQueue, raw: Raw) -> None:
-    """They are refused, and the job is still held."""
+async def test_invalid_windows_of_an_ack(q: AsyncQueue, raw: Raw) -> None:
+    """An invalid window is refused, and the job is still held."""
     await q.enqueue(0, dedup_id="x")
     job = await take(q)
     before = dump(raw)
@@ -604,7 +612,7 @@ async def test_windows_of_an_ack_that_can_not_be(q: AsyncQueue, raw: Raw) -> Non
 
 @pytest.mark.parametrize("delay, waits", [(0, 10), (5, 10), (30, 30)])
 async def test_a_requeue_in_a_window(q: AsyncQueue, raw: Raw, delay: int, waits: int) -> None:
-    """It runs when the window ends, or after its own delay if that is longer."""
+    """A requeued job runs at the end of the window or of its own delay, whichever is later."""
     await q.enqueue("old", dedup=Dedup("x", window=10))
     assert await drained(q) == ["old"]
     done = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=delay)
@@ -620,8 +628,8 @@ async def test_a_requeue_in_a_window(q: AsyncQueue, raw: Raw, delay: int, waits:
     assert await seen(q) is None
 
 
-async def test_what_waits_for_a_window_is_not_promoted(q: AsyncQueue, raw: Raw) -> None:
-    """Not before the window has ended; then it is as any other."""
+async def test_a_job_waiting_for_a_window_is_not_promoted(q: AsyncQueue, raw: Raw) -> None:
+    """A job that waits for a window can be promoted only after the window's end."""
     await q.enqueue("old", dedup=Dedup("x", window=10))
     assert await drained(q) == ["old"]
     done = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=30)
@@ -635,7 +643,7 @@ async def test_what_waits_for_a_window_is_not_promoted(q: AsyncQueue, raw: Raw) 
 
 
 async def test_windows_follow_each_other(q: AsyncQueue, raw: Raw) -> None:
-    """Each job of a chain of successors has its own window, and waits for the one before."""
+    """In a chain of successors each job waits for the window of the one before it."""
     job, _ = await with_successor(q, window=10)
     await q.enqueue("2", dedup=Dedup("x", window=20, on_duplicate="requeue+update"))
     await job.ack()
@@ -654,8 +662,8 @@ async def test_windows_follow_each_other(q: AsyncQueue, raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("end", ["delete", "withdraw", "purge", "bury", "ttl", "ack"])
-async def test_what_waits_for_a_window_may_end(q: AsyncQueue, raw: Raw, end: str) -> None:
-    """The window of the one before stays open until its time."""
+async def test_a_job_waiting_for_a_window_may_end(q: AsyncQueue, raw: Raw, end: str) -> None:
+    """A job that waits for a window may end; the window stays open until its time."""
     await q.enqueue("old", dedup=Dedup("x", window=100))
     assert await drained(q) == ["old"]
     ttl = 10 if end == "ttl" else None
@@ -677,10 +685,10 @@ async def test_what_waits_for_a_window_may_end(q: AsyncQueue, raw: Raw, end: str
 
 @pytest.mark.parametrize("by", ["sweep", "stats", "enqueue", "reserve"])
 @pytest.mark.parametrize("end", ["ttl", "at most once"])
-async def test_a_window_and_what_waited_for_it_end_together(
+async def test_a_window_and_its_waiting_job_end_together(
     q: AsyncQueue, raw: Raw, end: str, by: str
 ) -> None:
-    """Whatever call finds that both are over: nothing of the id is left."""
+    """Window and waiting job have both ended: the call that finds that leaves nothing of the id."""
     await q.enqueue("old", dedup=Dedup("x", window=10))
     assert await drained(q) == ["old"]
     options: dict[str, Any] = {"ttl": 20} if end == "ttl" else {"lease": 0}
@@ -704,7 +712,7 @@ async def test_a_window_and_what_waited_for_it_end_together(
 
 
 async def test_many_windows_end_together(q: AsyncQueue, raw: Raw) -> None:
-    """More than one call closes: each id is free at its time all the same."""
+    """More windows end than one call closes; each id is free on time all the same."""
     count = 350
     await q.enqueue_many(range(count), dedup=Dedup(str, window=10))
     assert await q.ack(await q.reserve(count, block=0))
@@ -722,7 +730,7 @@ async def test_many_windows_end_together(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_queue_with_an_open_window_stays(q: AsyncQueue, raw: Raw) -> None:
-    """An idle queue without jobs is removed by a sweep, but not before its windows have ended."""
+    """A sweep removes an idle queue without jobs only after its windows have ended."""
     await q.enqueue(0, dedup=Dedup("x", window=3600))
     assert await drained(q) == [0]
     advance(raw, q.ops, 1800)
@@ -756,8 +764,8 @@ async def test_a_successor_is_a_job_of_its_own(q: AsyncQueue) -> None:
     assert (await take(q)).id == answer.id
 
 
-async def test_a_failure_does_not_let_the_successor_go(q: AsyncQueue, raw: Raw) -> None:
-    """The first one is tried again, and the other waits on."""
+async def test_a_failure_does_not_release_the_successor(q: AsyncQueue, raw: Raw) -> None:
+    """A failed job keeps its id and is retried, so its successor keeps waiting."""
     job, _ = await with_successor(q)
     await job.nack(delay=10)
     assert await seen(q) == Status("scheduled", "old", "new")
@@ -773,7 +781,7 @@ async def test_a_failure_does_not_let_the_successor_go(q: AsyncQueue, raw: Raw) 
 
 
 async def test_an_update_while_the_first_waits_again(q: AsyncQueue) -> None:
-    """It is the successor that has the new content, as it runs last; its delay is its own."""
+    """While the first job waits for its retry, an update changes the successor, which runs last."""
     job, heir = await with_successor(q)
     await job.release()
     assert (await q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue"))).action == "refused"
@@ -785,7 +793,9 @@ async def test_an_update_while_the_first_waits_again(q: AsyncQueue) -> None:
 
 
 async def test_a_successor_has_a_ttl_of_its_own(q: AsyncQueue, raw: Raw) -> None:
-    """It may end while it waits: the first one goes on, and another one may be added."""
+    """A successor may expire while it waits: the first job goes on, and a new
+    successor may come.
+    """
     await q.enqueue("old", dedup_id="x", lease=3600)
     job = await take(q)
     await q.enqueue("short", dedup=Dedup("x", on_duplicate="requeue"), ttl=10)
@@ -798,8 +808,8 @@ async def test_a_successor_has_a_ttl_of_its_own(q: AsyncQueue, raw: Raw) -> None
     assert await drained(q) == ["new"]
 
 
-async def test_a_ttl_that_ends_lets_the_successor_go(q: AsyncQueue, raw: Raw) -> None:
-    """The holder of the first job is too late then."""
+async def test_the_end_of_a_ttl_releases_the_successor(q: AsyncQueue, raw: Raw) -> None:
+    """When the owner's ttl ends its successor is due, and the late holder's receipt is stale."""
     job, _ = await with_successor(q, ttl=60, lease=3600)
     advance(raw, q.ops, 61)
     await q.sweep()
@@ -810,7 +820,7 @@ async def test_a_ttl_that_ends_lets_the_successor_go(q: AsyncQueue, raw: Raw) ->
 
 @pytest.mark.parametrize("mode", BUSY)
 async def test_an_enqueue_finds_that_a_ttl_has_ended(q: AsyncQueue, raw: Raw, mode: str) -> None:
-    """The id is the successor's then, or free, before anybody has swept."""
+    """After the ttl an enqueue finds the id free or with the successor, before any sweep."""
     job, heir = await with_successor(q, ttl=60, lease=3600)
     await q.enqueue("alone", dedup_id="y", ttl=60)
     advance(raw, q.ops, 61)
@@ -839,8 +849,8 @@ OWNER: dict[str, tuple[Status | None, list[str]]] = {
 
 
 @pytest.mark.parametrize("what", OWNER)
-async def test_the_first_one_is_taken_away(q: AsyncQueue, what: str) -> None:
-    """The successor has the id as soon as the job that had it is gone, and not before."""
+async def test_the_first_job_is_removed(q: AsyncQueue, what: str) -> None:
+    """When the first job is removed, and not before, the successor has the id."""
     job, _ = await with_successor(q)
     calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
         "purge": lambda: q.purge("active"),
@@ -857,8 +867,8 @@ async def test_the_first_one_is_taken_away(q: AsyncQueue, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["delete", "bury", "purge", "withdraw", "ack", "ttl"])
-async def test_the_successor_is_taken_away(q: AsyncQueue, raw: Raw, what: str) -> None:
-    """The first one keeps the id, and there is room for another successor."""
+async def test_the_successor_is_removed(q: AsyncQueue, raw: Raw, what: str) -> None:
+    """When the successor is removed, the first job keeps the id and may get another successor."""
     await q.enqueue("old", dedup_id="x", lease=3600)
     job = await take(q)
     ttl = 60 if what == "ttl" else None
@@ -879,8 +889,8 @@ async def test_the_successor_is_taken_away(q: AsyncQueue, raw: Raw, what: str) -
 
 @pytest.mark.parametrize("order", ["first, successor", "successor, first"])
 @pytest.mark.parametrize("what", ["delete", "bury", "ack"])
-async def test_both_are_taken_away(q: AsyncQueue, what: str, order: str) -> None:
-    """In one call, in either order: the id is free."""
+async def test_owner_and_successor_are_removed(q: AsyncQueue, what: str, order: str) -> None:
+    """Owner and successor are removed in one call, in either order: the id is free."""
     job, heir = await with_successor(q)
     both = [job.id, heir.id]
     assert (await method_of(q, what)(both if order == "first, successor" else both[::-1])).done == 2
@@ -890,8 +900,8 @@ async def test_both_are_taken_away(q: AsyncQueue, what: str, order: str) -> None
     assert (await q.enqueue("again", dedup_id="x")).action == "added"
 
 
-async def test_a_purge_takes_both_away(q: AsyncQueue) -> None:
-    """All that waits and all that is at work."""
+async def test_a_purge_removes_owner_and_successor(q: AsyncQueue) -> None:
+    """A purge removes waiting and active jobs, so owner and successor both go."""
     await with_successor(q)
     assert await q.purge("ready", "scheduled", "active") == 2
     assert await seen(q) is None
@@ -899,7 +909,7 @@ async def test_a_purge_takes_both_away(q: AsyncQueue) -> None:
 
 
 async def test_many_successors_at_once(q: AsyncQueue) -> None:
-    """Each waits for its own; one ack lets them all go."""
+    """Each of many successors waits for its own job; one ack for all makes all of them due."""
     count = 200
     await q.enqueue_many(range(count), dedup_id=str)
     jobs = await q.reserve(count, block=0)
@@ -919,7 +929,7 @@ async def test_many_successors_at_once(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("how", ["bury", "nack", "crash", "release", "bury by id"])
 async def test_a_dead_letter_has_no_id(q: AsyncQueue, raw: Raw, how: str) -> None:
-    """However it died; another one may be added at once."""
+    """A job that died, in whatever way, releases its id: another may be enqueued at once."""
     await q.configure(max_attempts=1, max_crashes=1, max_releases=1)
     first = await q.enqueue("old", dedup=Dedup("x", window=60))
     if how == "bury by id":
@@ -941,7 +951,7 @@ async def test_a_dead_letter_has_no_id(q: AsyncQueue, raw: Raw, how: str) -> Non
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("holder", ["ready", "scheduled", "active", "window", "nobody"])
 async def test_a_redrive_and_the_id(q: AsyncQueue, raw: Raw, holder: str, named: bool) -> None:
-    """Taken by now: it stays dead. Free: it has the id again, and is the one that is there."""
+    """A job whose id is used again stays dead; if the id is free, the redriven job has it again."""
     first = await q.enqueue("old", dedup_id="x")
     await q.bury([first.id])
     await q.enqueue("other", dedup_id="other")
@@ -969,8 +979,8 @@ async def test_a_redrive_and_the_id(q: AsyncQueue, raw: Raw, holder: str, named:
     assert "other" in await drained(q)
 
 
-async def test_one_of_two_dead_letters_comes_back(q: AsyncQueue) -> None:
-    """The older one of those with one id; the other one when that is done."""
+async def test_one_of_two_dead_letters_is_redriven(q: AsyncQueue) -> None:
+    """Of two dead letters with one id the older is redriven; the other one after its end."""
     for body in ("first", "second"):
         await q.bury([(await q.enqueue(body, dedup_id="x")).id])
     assert await q.redrive() == 1
@@ -983,7 +993,7 @@ async def test_one_of_two_dead_letters_comes_back(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("gone", ["window", "ttl"])
 async def test_a_redrive_when_the_id_is_free_by_time(q: AsyncQueue, raw: Raw, gone: str) -> None:
-    """A window or a ttl that has ended holds nothing, swept or not."""
+    """A window or ttl that has ended does not prevent a redrive, swept or not."""
     await q.bury([(await q.enqueue("old", dedup_id="x")).id])
     if gone == "window":
         await q.enqueue("new", dedup=Dedup("x", window=10))
@@ -999,7 +1009,7 @@ async def test_a_redrive_when_the_id_is_free_by_time(q: AsyncQueue, raw: Raw, go
 
 
 async def test_a_redrive_of_ids_that_had_started(q: AsyncQueue) -> None:
-    """An id that was taken until the start is not the dead letter's: it comes back beside it."""
+    """With `until="started"` a redriven job has no id, so it runs next to a job that has it."""
     await q.enqueue("old", dedup=Dedup("x", until="started"))
     await (await take(q)).bury()
     await q.enqueue("new", dedup_id="x")
@@ -1012,7 +1022,7 @@ async def test_a_redrive_of_ids_that_had_started(q: AsyncQueue) -> None:
 
 
 async def test_a_job_at_most_once_keeps_its_id(q: AsyncQueue, raw: Raw) -> None:
-    """It keeps the id until its ack or the end of its ttl, and is not delivered again."""
+    """A job with lease 0 keeps its id until its ack or ttl, and is not delivered again."""
     for end in ("ack", "ttl"):
         await q.enqueue("old", dedup_id="x", lease=0, ttl=3600)
         job = await take(q)
@@ -1031,7 +1041,7 @@ async def test_a_job_at_most_once_keeps_its_id(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_an_eviction_frees_the_id(q: AsyncQueue) -> None:
-    """Of what was delivered at most once; the successor goes on."""
+    """Evicting a job with lease 0 frees its id; its successor becomes due."""
     await with_successor(q, lease=0)
     await q.enqueue("alone", dedup_id="y", lease=0)
     assert (await take(q)).body == "alone"
@@ -1044,7 +1054,7 @@ async def test_an_eviction_frees_the_id(q: AsyncQueue) -> None:
 
 
 def first_letter(body: str) -> str:
-    """What the bodies of these tests are told apart by."""
+    """Return the first letter, which is the dedup id in these tests."""
     return body[0]
 
 
@@ -1061,7 +1071,7 @@ BULK: dict[str, tuple[list[str], list[str]]] = {
 
 @pytest.mark.parametrize("mode", BUSY)
 async def test_duplicates_in_one_call(q: AsyncQueue, mode: str) -> None:
-    """An answer for each job, in order; of one kind there is one, those of the call included."""
+    """Each job gets an answer, in order; duplicates within the call count too."""
     first = await q.enqueue("a0", dedup_id="a")
     given = ["a1", "b1", "a2", "b2", "c1"]
     answers = await q.enqueue_many(given, dedup=Dedup(first_letter, on_duplicate=mode))
@@ -1080,7 +1090,7 @@ async def test_duplicates_in_one_call(q: AsyncQueue, mode: str) -> None:
 
 
 async def test_successors_in_one_call(q: AsyncQueue, raw: Raw) -> None:
-    """Of several for one that is at work one is added, and the others find it there."""
+    """Several successors for one active job in one call: one is added, the others find it."""
     await q.enqueue_many(["a0", "b0"], dedup=Dedup(first_letter, window=10))
     jobs = await q.reserve(2, block=0)
     await jobs[1].ack()
@@ -1100,7 +1110,7 @@ async def test_successors_in_one_call(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def in_each_state(q: AsyncQueue) -> None:
-    """An id in each state, named by a letter: e is free."""
+    """Put an id into each state, each named by a letter; e is free."""
     await q.enqueue_many(["b0", "f0"], dedup_id=first_letter, lease=3600)
     assert len(await q.reserve(2, block=0)) == 2
     await q.enqueue("f1", dedup=Dedup("f", on_duplicate="requeue"))
@@ -1113,8 +1123,8 @@ async def in_each_state(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("delay", [0, 60])
 @pytest.mark.parametrize("mode", BUSY)
-async def test_a_call_is_as_good_as_many(ps: AsyncPenstock, mode: str, delay: int) -> None:
-    """Whatever was there: the same answers and the same end as of the jobs one by one."""
+async def test_one_bulk_call_equals_many_calls(ps: AsyncPenstock, mode: str, delay: int) -> None:
+    """One bulk call has the same answers and leaves the same data as single calls."""
     one, many = ps.queue("one"), ps.queue("many")
     for q in (one, many):
         await in_each_state(q)
@@ -1137,12 +1147,12 @@ async def test_a_call_is_as_good_as_many(ps: AsyncPenstock, mode: str, delay: in
 
 
 def ids_of(*results: list[Enqueued]) -> list[list[str]]:
-    """The ids of each list of answers."""
+    """Return the ids of each list of answers."""
     return [[answer.id for answer in answers] for answers in results]
 
 
 async def test_one_id_for_all(q: AsyncQueue) -> None:
-    """A str is the id of each: the first one is added, or the last one's content stays."""
+    """A str is the id of every job: the first one is added, or the last one's content is kept."""
     answers = await q.enqueue_many(["one", "two", "three"], dedup_id="x")
     assert [answer.action for answer in answers] == ["added", "refused", "refused"]
     assert len(set(answers.ids)) == 1
@@ -1151,7 +1161,7 @@ async def test_one_id_for_all(q: AsyncQueue) -> None:
 
 
 async def test_several_chunks(q: AsyncQueue, raw: Raw) -> None:
-    """2,500 jobs of 900 kinds in three scripts: duplicates are found across them."""
+    """2,500 jobs with 900 ids need three scripts: duplicates are found across chunks."""
     answers = await q.enqueue_many(range(2500), dedup_id=lambda body: str(body % 900))
     assert [answer.action for answer in answers] == ["added"] * 900 + ["refused"] * 1600
     assert answers.ids == [answers[i % 900].id for i in range(2500)]
@@ -1162,7 +1172,7 @@ async def test_several_chunks(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_throttle_in_one_call(q: AsyncQueue, raw: Raw) -> None:
-    """The first of each kind is let through, and the others are in its window."""
+    """A throttle lets the first job of each id through; the others are in its window."""
     answers = await q.enqueue_many(
         ["a1", "b1", "a2"], dedup=Dedup(first_letter, until="enqueued", window=10)
     )
@@ -1175,7 +1185,7 @@ async def test_a_throttle_in_one_call(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_an_answer_carries_no_headers(q: AsyncQueue, raw: Raw) -> None:
-    """What is kept to tell a duplicate again is small, whatever the job that is there carries."""
+    """The stored answer to a duplicate is small, even if the existing job has large headers."""
     await q.enqueue("old", dedup_id="x", headers={"h": "v" * 10_000})
     answers = await q.enqueue_many(range(100), dedup_id="x")
     assert {answer.action for answer in answers} == {"refused"}
@@ -1185,7 +1195,7 @@ async def test_an_answer_carries_no_headers(q: AsyncQueue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("mode", BUSY)
 async def test_a_job_is_read_once_a_call(real_q: AsyncQueue, real_raw: Raw, mode: str) -> None:
-    """However many duplicates of it a call has: a big one would be read as often."""
+    """A job is read once per call, however many duplicates the call has."""
     await real_q.enqueue("old", dedup_id="x")
     load_scripts(real_raw)
     before = reads(real_raw)
@@ -1194,18 +1204,18 @@ async def test_a_job_is_read_once_a_call(real_q: AsyncQueue, real_raw: Raw, mode
 
 
 def reads(raw: Raw) -> int:
-    """How often records were read one by one."""
+    """Count the commands that read single records."""
     stats = raw.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("xrange", "hget"))
 
 
 def next_of(given: Iterator[Any], _: object) -> Any:
-    """The next one, whatever the body is."""
+    """Return the next dedup id, whatever the body is."""
     return next(given)
 
 
 async def test_a_bad_id_of_a_body(q: AsyncQueue, raw: Raw) -> None:
-    """Nothing of that chunk is added, and the chunks before it are told."""
+    """A bad id fails its chunk; the error lists the jobs of the chunks before it."""
     await q.enqueue("make it")
     before = dump(raw)
     for bad in NO_IDS:
@@ -1225,14 +1235,14 @@ async def test_a_bad_id_of_a_body(q: AsyncQueue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("mode", BUSY)
 async def test_a_full_queue(q: AsyncQueue, raw: Raw, mode: str) -> None:
-    """Without room for what has to be added nothing is: no update either."""
+    """A full queue refuses a call that has to add a job, including its updates."""
     await q.enqueue_many(["a0", "b0", "c0"], dedup_id=first_letter)
     assert (await take(q)).body == "a0"
     await q.configure(max_length=2)
     before = content(raw, q)
     with pytest.raises(QueueFull, match="2 jobs wait, the limit is 2"):
         await q.enqueue_many(["b1", "d1"], dedup=Dedup(first_letter, on_duplicate=mode), delay=60)
-    if "requeue" in mode:  # what waits for another one's end waits
+    if "requeue" in mode:  # a requeued job waits for the end of another one
         with pytest.raises(QueueFull):
             await q.enqueue("a1", dedup=Dedup("a", on_duplicate=mode))
     assert content(raw, q) == before
@@ -1243,7 +1253,7 @@ async def test_a_full_queue(q: AsyncQueue, raw: Raw, mode: str) -> None:
 
 
 async def test_a_duplicate_does_not_wait_for_room(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Only what has to be added does, and is added once when there is room."""
+    """Only a call that has to add a job waits for room, and adds it once."""
     await q.enqueue("a0", dedup_id="a")
     again = await q.enqueue("a1", dedup_id="a", max_length=1, block=None)
     assert again.action == "refused"
@@ -1264,7 +1274,7 @@ async def test_a_duplicate_does_not_wait_for_room(q: AsyncQueue, waits: AsyncWai
 
 @pytest.mark.parametrize("mode", BUSY)
 async def test_a_paused_queue(q: AsyncQueue, raw: Raw, mode: str) -> None:
-    """A pause of what comes in holds for duplicates too; one of what goes out for none."""
+    """A pause of the incoming side refuses duplicates too; a pause of the outgoing side doesn't."""
     await q.enqueue("old", dedup_id="x")
     await q.pause("in")
     before = content(raw, q)
@@ -1279,7 +1289,7 @@ async def test_a_paused_queue(q: AsyncQueue, raw: Raw, mode: str) -> None:
 
 
 async def test_too_few_replicas(real_q: AsyncQueue) -> None:
-    """What was added is taken back, and its id is free, or again the one's that is at work."""
+    """An added job is withdrawn: its id is free, or with the active job again."""
     with pytest.raises(NotReplicated) as caught:
         await real_q.enqueue("x", dedup_id="x", durable=Durable(1, timeout=0.05))
     assert caught.value.withdrawn is True
@@ -1295,7 +1305,7 @@ async def test_too_few_replicas(real_q: AsyncQueue) -> None:
 
 
 async def test_too_few_replicas_of_a_duplicate(real_q: AsyncQueue) -> None:
-    """The call is refused at once, also where it would have added nothing."""
+    """A duplicate is refused at once too, although it would not add a job."""
     await real_q.enqueue("old", dedup_id="x")
     for on_duplicate in ("refuse", "update"):
         with pytest.raises(NotReplicated) as caught:
@@ -1311,7 +1321,7 @@ async def test_too_few_replicas_of_a_duplicate(real_q: AsyncQueue) -> None:
 
 @pytest.fixture
 async def broken(server: EmbeddedServer) -> AsyncIterator[tuple[Proxy, AsyncQueue]]:
-    """A queue behind a proxy; the server knows all scripts."""
+    """A queue behind a proxy, on a server that knows all scripts."""
     with Proxy(server.address) as proxy:
         async with AsyncPenstock(proxy.url) as ps:
             queue = ps.queue("q")
@@ -1327,23 +1337,23 @@ async def broken(server: EmbeddedServer) -> AsyncIterator[tuple[Proxy, AsyncQueu
 
 
 def raw_client(server: EmbeddedServer) -> Any:
-    """A plain client of a server."""
+    """Return a plain client of a server."""
     import redis
 
     return redis.Redis.from_url(server.url)
 
 
 def lose(proxy: Proxy, name: str) -> Fault:
-    """Have the next reply to a script vanish, and the connection with it."""
+    """Drop the next reply to a script, and the connection with it."""
     return proxy.eat_reply(after=script(name).sha.encode())
 
 
 @pytest.mark.parametrize("state", ["free", "ready", "active", "followed", "window"])
 @pytest.mark.parametrize("mode", BUSY)
-async def test_a_lost_answer_is_given_again(
+async def test_a_lost_answer_is_repeated(
     broken: tuple[Proxy, AsyncQueue], mode: str, state: str
 ) -> None:
-    """The repeat answers what was done, to the letter, and nothing is done twice."""
+    """The repeated call returns the same answer, and no work is done twice."""
     proxy, q = broken
     answers: list[Any] = []
     for name in ("whole", "torn"):
@@ -1368,7 +1378,7 @@ async def test_a_lost_answer_is_given_again(
 
 
 async def test_a_lost_answer_to_a_bulk(broken: tuple[Proxy, AsyncQueue]) -> None:
-    """The same answers in the same order, of those that were added and of the others."""
+    """A repeated bulk returns the same answers, in order, for added jobs and duplicates."""
     proxy, q = broken
     old = await q.enqueue_many(["a0", "b0", "b;=%\n"], dedup_id=lambda body: body[:1])
     (job,) = await q.reserve(1, block=0)
@@ -1389,8 +1399,8 @@ async def test_a_lost_answer_to_a_bulk(broken: tuple[Proxy, AsyncQueue]) -> None
     assert sorted(await drained(q)) == ["a2", "b1", "c2", "d1"]
 
 
-async def test_a_lost_ack_lets_one_successor_go(broken: tuple[Proxy, AsyncQueue]) -> None:
-    """The repeat finds it done; the window is not opened a second time."""
+async def test_a_lost_ack_releases_one_successor(broken: tuple[Proxy, AsyncQueue]) -> None:
+    """A repeated ack finds the job done, and does not open the window again."""
     proxy, q = broken
     job, heir = await with_successor(q)
     fault = lose(proxy, "ack")
@@ -1410,7 +1420,7 @@ async def test_a_lost_ack_lets_one_successor_go(broken: tuple[Proxy, AsyncQueue]
 
 
 async def test_bad_options(q: AsyncQueue, raw: Raw) -> None:
-    """The error names the argument, and nothing was sent."""
+    """For bad options the error names the argument, and no command is sent."""
     await q.enqueue("make it")
     before = dump(raw)
     for value in NO_IDS:
@@ -1436,8 +1446,8 @@ async def test_bad_options(q: AsyncQueue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-def test_a_dedup_that_can_not_be() -> None:
-    """It is refused when it is made, and the error names the argument."""
+def test_an_invalid_dedup() -> None:
+    """An invalid `Dedup` is refused when it is constructed; the error names the argument."""
     bad: list[tuple[str, Any, dict[str, Any]]] = [
         *(
             ("window", value, {})
@@ -1459,7 +1469,7 @@ def test_a_dedup_that_can_not_be() -> None:
 
 
 async def test_nothing_is_sent_for_a_bad_id(ps: AsyncPenstock, raw: Raw) -> None:
-    """Not even what makes a queue."""
+    """With a bad id no command is sent, not even the one that creates a queue."""
     before = raw.keys()
     with pytest.raises(BadArgument):
         await ps.queue("new").enqueue("x", dedup_id="")
@@ -1468,10 +1478,8 @@ async def test_nothing_is_sent_for_a_bad_id(ps: AsyncPenstock, raw: Raw) -> None
     assert raw.keys() == before
 
 
-async def test_the_status_of_an_id_in_a_queue_that_is_not_there(
-    ps: AsyncPenstock, raw: Raw
-) -> None:
-    """No job has the id, and the question makes no queue."""
+async def test_the_status_of_an_id_in_a_missing_queue(ps: AsyncPenstock, raw: Raw) -> None:
+    """`status` of an id in a missing queue is None and does not create the queue."""
     before = raw.keys("*{*")
     assert await ps.queue("new").status("x") is None
     assert raw.keys("*{*") == before
@@ -1483,7 +1491,7 @@ async def test_the_status_of_an_id_in_a_queue_that_is_not_there(
 @pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("end", ["ack", "bury", "delete", "nack", "purge", "ack by id"])
 async def test_a_successor_wakes_a_consumer(q: AsyncQueue, waits: AsyncWaits, end: str) -> None:
-    """As soon as the job that had the id has ended, in whatever way."""
+    """A successor wakes a consumer when the job before it has ended, in any way."""
     await q.configure(max_attempts=1)
     job, heir = await with_successor(q)
     consumer = aspawn(q.reserve, 1, block=30)
@@ -1500,10 +1508,12 @@ async def test_a_successor_wakes_a_consumer(q: AsyncQueue, waits: AsyncWaits, en
 
 @pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("by", ["sweep", "stats", "peek", "enqueue", "claim", "evict", "full"])
-async def test_whoever_finds_an_end_wakes_a_consumer(
+async def test_a_call_that_finds_an_ended_ttl_wakes_a_consumer(
     q: AsyncQueue, raw: Raw, waits: AsyncWaits, by: str
 ) -> None:
-    """The ttl of the job that had the id has ended: any call that finds that lets the other go."""
+    """Any call that finds that the owner's ttl has ended makes the successor due
+    and wakes a consumer.
+    """
     await q.enqueue("old", dedup_id="x", ttl=3600, lease=0 if by == "evict" else 4000)
     await take(q)
     heir = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
@@ -1526,7 +1536,7 @@ async def test_whoever_finds_an_end_wakes_a_consumer(
 
 @pytest.mark.usefixtures("no_ticks")
 async def test_the_end_of_a_window_wakes_a_consumer(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Whether the successor was there before the ack or came into the window."""
+    """The end of a window wakes a consumer, for a successor from before or after the ack."""
     for when in ("before", "after"):
         await q.enqueue("old", dedup=Dedup(when, window=0.5))
         job = await take(q)
@@ -1543,8 +1553,8 @@ async def test_the_end_of_a_window_wakes_a_consumer(q: AsyncQueue, waits: AsyncW
         await found.ack()
 
 
-async def test_settling_goes_on_with_the_successor(q: AsyncQueue) -> None:
-    """A loop that consumes gets it next, in the same loop."""
+async def test_settling_continues_with_the_successor(q: AsyncQueue) -> None:
+    """A loop that consumes gets the successor next."""
     await q.enqueue("old", dedup_id="x")
     found = []
     async for job in q.consume(block=0.2):
@@ -1557,7 +1567,7 @@ async def test_settling_goes_on_with_the_successor(q: AsyncQueue) -> None:
 
 
 async def test_a_job_that_runs_again_and_again(q: AsyncQueue) -> None:
-    """It asks for its own next run: never two at once, never none."""
+    """A job that enqueues its own next run: there is always one, and never two at once."""
     await q.enqueue(0, dedup_id="x")
     async for job in q.consume(block=0.2):
         async with job:

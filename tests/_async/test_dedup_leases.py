@@ -1,4 +1,4 @@
-"""Duplicates beside deliveries: those whose lease has ended, and successors with a delay."""
+"""Duplicates of jobs whose lease has ended, and successors with a delay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def q(ps: AsyncPenstock) -> AsyncQueue:
 async def test_an_update_outlives_the_old_delivery(
     q: AsyncQueue, raw: Raw, how: str, many: bool
 ) -> None:
-    """The producer is told that the job is ready, so no call of the old holder ends it."""
+    """An update tells its producer that the job is ready, so the old holder cannot end it."""
     await q.enqueue("v1", dedup_id="x", lease=1)
     old = await take(q)
     advance(raw, q.ops, 1.1)
@@ -50,7 +50,9 @@ async def test_an_update_outlives_the_old_delivery(
 
 
 async def test_an_extended_lease_is_a_running_one(q: AsyncQueue, raw: Raw) -> None:
-    """An extend before the duplicate comes saves the delivery: the job is active again."""
+    """Extending the lease before the duplicate comes keeps the delivery: the job is
+    active again.
+    """
     await q.enqueue("v1", dedup_id="x", lease=1)
     old = await take(q)
     advance(raw, q.ops, 1.1)
@@ -61,7 +63,9 @@ async def test_an_extended_lease_is_a_running_one(q: AsyncQueue, raw: Raw) -> No
 
 
 async def test_by_id_an_ended_delivery_is_not_extended(q: AsyncQueue, raw: Raw) -> None:
-    """The job has no holder; by id it can still be put back, buried or finished."""
+    """Without a holder a job can't be extended by id, but can be released, buried
+    or acknowledged.
+    """
     answers = [await q.enqueue(name, dedup_id=name, lease=1) for name in ("a", "b", "c")]
     assert len(await q.reserve(3, block=0)) == 3
     advance(raw, q.ops, 1.1)
@@ -77,8 +81,8 @@ async def test_by_id_an_ended_delivery_is_not_extended(q: AsyncQueue, raw: Raw) 
     assert await job.ack()
 
 
-async def test_a_job_that_always_crashes_dies_beside_duplicates(q: AsyncQueue, raw: Raw) -> None:
-    """Each ended lease counts as one crash, whichever call finds it first."""
+async def test_a_job_that_always_crashes_dies_despite_duplicates(q: AsyncQueue, raw: Raw) -> None:
+    """Each ended lease counts as one crash, no matter which call finds it first."""
     await q.configure(max_crashes=3)
     await q.enqueue("poison", dedup_id="x", lease=1)
     for serial in range(3):
@@ -92,7 +96,7 @@ async def test_a_job_that_always_crashes_dies_beside_duplicates(q: AsyncQueue, r
 
 
 async def test_recover_leaves_an_ended_delivery_to_reserve(q: AsyncQueue, raw: Raw) -> None:
-    """It takes deliveries over, and that one is over."""
+    """`recover` takes over deliveries, but not one that an update has ended."""
     await q.enqueue("v1", dedup_id="x", lease=1)
     await take(q)
     advance(raw, q.ops, 1.1)
@@ -109,7 +113,7 @@ async def test_recover_leaves_an_ended_delivery_to_reserve(q: AsyncQueue, raw: R
 async def test_a_successor_waits_for_its_own_delay(
     q: AsyncQueue, raw: Raw, how: str, end: str
 ) -> None:
-    """It is due when the one before has ended, and its own delay has passed."""
+    """A successor is due when the job before it has ended and its own delay has passed."""
     await q.enqueue("old", dedup_id="x", ttl=60, lease=50)
     old = await take(q)
     answer = await q.enqueue("new", dedup=Dedup("x", on_duplicate=how), delay=100)
@@ -131,7 +135,9 @@ async def test_a_successor_waits_for_its_own_delay(
 
 
 async def test_a_successor_to_a_point_in_time(q: AsyncQueue, raw: Raw) -> None:
-    """`at` is as good as a delay; one that is over when the job before ends holds nothing up."""
+    """A successor accepts `at` too; a time that has passed when the job before ends
+    delays nothing.
+    """
     await q.enqueue("old", dedup_id="x")
     old = await take(q)
     at = old.created + 20
@@ -143,7 +149,7 @@ async def test_a_successor_to_a_point_in_time(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_requeue_and_debounce_takes_every_change(q: AsyncQueue, raw: Raw) -> None:
-    """While one is at work one more waits, with the last content and a fresh delay."""
+    """While a job is active its successor takes the last content and restarts its delay."""
     options: dict[str, Any] = {
         "delay": 10,
         "dedup": Dedup("x", on_duplicate="requeue+debounce"),
@@ -170,7 +176,7 @@ async def test_a_requeue_and_debounce_takes_every_change(q: AsyncQueue, raw: Raw
 
 
 async def test_a_debounce_without_delay_ends_that_of_a_successor(q: AsyncQueue, raw: Raw) -> None:
-    """It is due as soon as the one before has ended."""
+    """A debounce without a delay makes the successor due as soon as the job before it has ended."""
     await q.enqueue("old", dedup_id="x")
     old = await take(q)
     await q.enqueue("v1", dedup=Dedup("x", on_duplicate="requeue"), delay=60)
@@ -182,7 +188,7 @@ async def test_a_debounce_without_delay_ends_that_of_a_successor(q: AsyncQueue, 
 
 
 async def test_a_successor_waits_for_window_and_delay(q: AsyncQueue, raw: Raw) -> None:
-    """It is due when both are over; a debounce begins only its delay anew."""
+    """A successor is due after window and delay; a debounce restarts only its delay."""
     debounce = Dedup("x", on_duplicate="requeue+debounce")
     await q.enqueue("old", dedup=Dedup("x", window=20))
     old = await take(q)
@@ -197,7 +203,7 @@ async def test_a_successor_waits_for_window_and_delay(q: AsyncQueue, raw: Raw) -
 
 
 async def test_a_bulk_debounces_one_successor(q: AsyncQueue, raw: Raw) -> None:
-    """Of several jobs of one call the last one's content waits, once."""
+    """Several jobs of one call with one id: one successor waits, with the last content."""
     await q.enqueue("old", dedup_id="x")
     old = await take(q)
     for call in range(2):
@@ -216,7 +222,7 @@ async def test_a_bulk_debounces_one_successor(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_successor_with_a_delay_is_not_promoted(q: AsyncQueue, raw: Raw) -> None:
-    """Not while the one before is there; afterwards it is a delayed job as any other."""
+    """A successor with a delay can't be promoted while the job before it exists; later it can."""
     await q.enqueue("old", dedup_id="x")
     old = await take(q)
     answer = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=60)

@@ -1,4 +1,4 @@
-"""One job goes in: what it may carry, where it goes, what comes back."""
+"""Enqueuing one job: its options, its state, and the result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HEADERS = {
 
 
 async def test_the_result_names_the_job(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """The id tells the node, the queue, its epoch, the time of creation, and that it lives on."""
+    """The id has the node, the queue, its epoch, the creation time, and the class of the job."""
     before = int(raw_time(raw) * 1000)
     done = await q.enqueue({"to": "ada"})
     after = int(raw_time(raw) * 1000)
@@ -68,12 +68,12 @@ async def test_the_result_is_frozen(q: AsyncQueue) -> None:
     """The result of an enqueue cannot be changed."""
     done = await q.enqueue(1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        done.id = "another"  # type: ignore[misc]  # that is the point
+        done.id = "another"  # on purpose
 
 
 @pytest.mark.parametrize("body", BYTES, ids=range(len(BYTES)))
 async def test_bytes_pass_untouched(q: AsyncQueue, body: bytes) -> None:
-    """Whatever the bytes are, empty ones and such that look like a record included."""
+    """Any bytes come back unchanged, including empty ones and bytes that look like a record."""
     await q.enqueue(body)
     (seen,) = await q.peek()
     (job,) = await q.reserve(block=0)
@@ -82,14 +82,14 @@ async def test_bytes_pass_untouched(q: AsyncQueue, body: bytes) -> None:
 
 
 async def test_other_bytes_types_come_back_as_bytes(q: AsyncQueue) -> None:
-    """A bytearray and a memoryview are bytes too, not JSON."""
+    """A bytearray and a memoryview come back as bytes, not as JSON."""
     await q.enqueue(bytearray(b"\x00a"))
     await q.enqueue(memoryview(b"xx\x00b")[2:])
     assert [job.body for job in await q.reserve(2, block=0)] == [b"\x00a", b"\x00b"]
 
 
 async def test_objects_travel_as_json(q: AsyncQueue) -> None:
-    """What JSON can say comes back equal: None, numbers, str with any character, nested ones."""
+    """Values that JSON can express come back equal: None, numbers, text, and nested ones."""
     for body in OBJECTS:
         await q.enqueue(body)
     jobs = await q.reserve(len(OBJECTS), block=0)
@@ -99,7 +99,9 @@ async def test_objects_travel_as_json(q: AsyncQueue) -> None:
 
 
 async def test_headers_come_back_as_they_were(q: AsyncQueue) -> None:
-    """Names and values may hold any character, those of the record's own syntax included."""
+    """Names and values of headers may hold any character, including those of the
+    record's syntax.
+    """
     done = await q.enqueue(b"body;h.no=1\n", headers=HEADERS, lease=5, ttl=60)
     seen = await q.show(done.id)
     (job,) = await q.reserve(block=0)
@@ -116,7 +118,7 @@ async def test_headers_come_back_as_they_were(q: AsyncQueue) -> None:
 async def test_a_job_has_the_lease_it_was_given(
     q: AsyncQueue, lease: Any, ttl: Any, seconds: float
 ) -> None:
-    """In seconds or as a timedelta; without one the queue's default of 30 s holds."""
+    """A lease is in seconds or a timedelta; the default is the queue's 30 s."""
     await q.enqueue("x", lease=lease, ttl=ttl)
     (job,) = await q.reserve(block=0)
     view = await q.show(job)
@@ -126,7 +128,7 @@ async def test_a_job_has_the_lease_it_was_given(
 
 
 async def test_a_lease_lasts_up_to_24_days(q: AsyncQueue) -> None:
-    """That is the most; it is kept to the ms."""
+    """The longest lease is 24 days; it is kept to the millisecond."""
     await q.enqueue("x", lease=timedelta(days=24))
     (job,) = await q.reserve(block=0)
     assert job.lease == 24 * 86_400
@@ -135,7 +137,7 @@ async def test_a_lease_lasts_up_to_24_days(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("delay", [3600, 3600.0, timedelta(hours=1)])
 async def test_a_delayed_job_is_scheduled(q: AsyncQueue, raw: Raw, delay: Any) -> None:
-    """It is not delivered before its time, and is then."""
+    """A delayed job is delivered when its time has come, and not before."""
     done = await q.enqueue("later", delay=delay)
     assert done.state == "scheduled"
     (view,) = await q.peek(state="scheduled")
@@ -149,7 +151,7 @@ async def test_a_delayed_job_is_scheduled(q: AsyncQueue, raw: Raw, delay: Any) -
 
 
 async def test_at_is_a_point_in_time(q: AsyncQueue, raw: Raw) -> None:
-    """Seconds since 1970, or a datetime with a zone; not earlier than that, to the ms."""
+    """`at` is in seconds since 1970 or a datetime with a zone, and exact to the millisecond."""
     moment = int(raw_time(raw)) + 3600
     zone = timezone(timedelta(hours=-7))
     as_number = await q.enqueue("x", at=moment)
@@ -160,7 +162,7 @@ async def test_at_is_a_point_in_time(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_at_in_the_past_is_now(q: AsyncQueue, raw: Raw) -> None:
-    """The job is ready, and the result says so."""
+    """With `at` in the past the job is ready, and the result says so."""
     done = await q.enqueue("x", at=raw_time(raw) - 3600)
     assert (await q.stats()).ready == 1
     assert [job.id for job in await q.reserve(block=0)] == [done.id]
@@ -168,7 +170,7 @@ async def test_at_in_the_past_is_now(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_ttl_is_counted_from_the_enqueue(q: AsyncQueue, raw: Raw) -> None:
-    """After its ttl a job is never delivered; the next call frees its memory and counts it."""
+    """After its ttl a job is never delivered; the next call removes and counts it."""
     done = await q.enqueue("milk", ttl=60)
     kept = await q.enqueue("rice")
     assert parse_id(done.id).ttl_minutes == 1
@@ -182,7 +184,7 @@ async def test_a_ttl_is_counted_from_the_enqueue(q: AsyncQueue, raw: Raw) -> Non
 
 
 async def test_a_ttl_also_ends_delayed_and_leased_jobs(q: AsyncQueue, raw: Raw) -> None:
-    """Whatever state a job is in when its ttl ends, it is not delivered again."""
+    """A job whose ttl ends is not delivered again, whatever state it is in."""
     await q.enqueue("delayed", delay=30, ttl=60)
     await q.enqueue("leased", lease=300, ttl=60)
     (job,) = await q.reserve(block=0)
@@ -198,7 +200,7 @@ async def test_a_ttl_also_ends_delayed_and_leased_jobs(q: AsyncQueue, raw: Raw) 
 
 
 async def test_a_hundred_expired_jobs_do_not_hide_a_live_one(q: AsyncQueue, raw: Raw) -> None:
-    """A script sweeps at most 100 of them; reserve goes on until it finds the job behind."""
+    """A script removes at most 100 expired jobs; reserve repeats it until it finds the live one."""
     await q.enqueue_many(range(250), ttl=10)
     live = await q.enqueue("live")
     advance(raw, q.ops, 11)
@@ -207,7 +209,7 @@ async def test_a_hundred_expired_jobs_do_not_hide_a_live_one(q: AsyncQueue, raw:
 
 
 async def test_a_ttl_must_outlive_the_delay(q: AsyncQueue, raw: Raw) -> None:
-    """A job that could never be delivered is refused, and nothing is written."""
+    """A ttl shorter than the delay is refused, and no key changes."""
     await q.enqueue("x")
     before = dump(raw)
     for delay, ttl in ((60, 60), (60, 59.999), (timedelta(minutes=1), 1)):
@@ -219,7 +221,7 @@ async def test_a_ttl_must_outlive_the_delay(q: AsyncQueue, raw: Raw) -> None:
 async def test_a_body_of_512_mib_is_refused(
     q: AsyncQueue, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message says what may be sent, and nothing was. (Here the bound is set to 2 MiB.)"""
+    """A too large body is refused before it is sent; the error has the bound (here 2 MiB)."""
     monkeypatch.setattr(record, "MAX_RECORD", 2 << 20)
     await q.enqueue(b"x" * ((2 << 20) - 20))  # its header has at most 19 bytes
     before = dump(raw)
@@ -231,8 +233,8 @@ async def test_a_body_of_512_mib_is_refused(
     assert dump(raw) == before
 
 
-async def test_replicas_that_can_not_be_waited_for(q: AsyncQueue, raw: Raw) -> None:
-    """The job is refused or taken back, and the error says how many were wanted."""
+async def test_without_enough_replicas(q: AsyncQueue, raw: Raw) -> None:
+    """Without enough replicas the job is refused or withdrawn; the error has the wanted number."""
     await q.enqueue("x")
     refused = (
         "0 of 2 replicas (confirmed: the jobs were withdrawn|are connected, nothing was added)"
@@ -249,7 +251,7 @@ async def test_replicas_that_can_not_be_waited_for(q: AsyncQueue, raw: Raw) -> N
 
 
 async def test_a_call_that_is_repeated_adds_nothing(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """The same producer and the same number: the first answer again, for one job and for many."""
+    """A repeated call number returns the first answer again, for one job and for many."""
     await q.enqueue("make the queue")
     (caller,) = ps.backend.node.link.callers
     one = await q.enqueue("one")
@@ -262,10 +264,10 @@ async def test_a_call_that_is_repeated_adds_nothing(ps: AsyncPenstock, q: AsyncQ
     assert (stats.enqueued, stats.ready, stats.scheduled) == (7, 2, 5)
 
 
-async def test_a_call_that_was_overtaken_does_nothing(
+async def test_a_call_with_an_old_number_does_nothing(
     ps: AsyncPenstock, q: AsyncQueue, raw: Raw
 ) -> None:
-    """A lower number than the producer's last: it came late, and its job was given up."""
+    """A call with a number below the producer's last one came too late and does nothing."""
     for number in range(4):
         await q.enqueue(number)
     (caller,) = ps.backend.node.link.callers
@@ -277,7 +279,7 @@ async def test_a_call_that_was_overtaken_does_nothing(
 
 
 async def test_producers_are_told_apart(backend: Backend, raw: Raw) -> None:
-    """Equal numbers of two clients, and of two queues, are no repeats."""
+    """Equal call numbers of two clients or of two queues are not repeats."""
     async with backend.async_client() as lent:
         for _ in range(3):
             async with AsyncPenstock(lent) as ps:
@@ -301,7 +303,7 @@ async def test_a_closed_client_opens_again(backend: Backend, raw: Raw) -> None:
 
 
 async def test_scripts_come_back_after_a_flush(ps: AsyncPenstock, raw: Raw) -> None:
-    """SCRIPT FLUSH between any two calls goes unnoticed."""
+    """Clients load their scripts again after SCRIPT FLUSH between any two calls."""
     q = ps.queue("q")
     raw.script_flush()
     await q.enqueue_many(range(4))
@@ -316,7 +318,7 @@ async def test_scripts_come_back_after_a_flush(ps: AsyncPenstock, raw: Raw) -> N
 
 
 async def test_a_queue_is_listed_once_it_has_a_job(ps: AsyncPenstock, raw: Raw) -> None:
-    """Looking at a queue does not make it; the first job does."""
+    """Reading a queue does not create it; its first job does."""
     await ps.queue("looked at").stats()
     assert await ps.queue("looked at").reserve(block=0) == []
     await ps.queue("b").enqueue(1)

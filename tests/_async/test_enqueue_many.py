@@ -1,4 +1,4 @@
-"""Many jobs go in: chunks, their order, and what is left when one of them fails."""
+"""Enqueuing many jobs: chunks, their order, and the result when one chunk fails."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, n
 
 
 def three_then_an_error() -> Iterator[int]:
-    """Bodies from a source that breaks."""
+    """Yield three bodies and then raise an error."""
     yield from range(3)
     raise LookupError("the source broke")
 
 
 def bodies_then_an_error(count: int) -> Iterator[int]:
-    """The same, after a number of bodies."""
+    """Yield `count` bodies and then raise an error."""
     yield from range(count)
     raise LookupError("the source broke")
 
 
 async def test_results_come_in_the_order_of_the_bodies(q: AsyncQueue, raw: Raw) -> None:
-    """One result a body; the ids rise, and each is the id of its job."""
+    """There is one result for each body; the ids rise, and each belongs to its job."""
     bodies = [b"bytes", "str", None, {"k": 1}, b"", 5]
     results = await q.enqueue_many(bodies)
     jobs = await q.reserve(len(bodies), block=0)
@@ -42,7 +42,9 @@ async def test_results_come_in_the_order_of_the_bodies(q: AsyncQueue, raw: Raw) 
 
 
 async def test_results_are_a_sequence(q: AsyncQueue) -> None:
-    """Length, index from both ends, slice, iteration; out of range is an IndexError."""
+    """Results support len, index from both ends, slice and iteration; a bad index
+    raises IndexError.
+    """
     results = await q.enqueue_many(range(1200))
     ids = results.ids
     assert len(results) == len(set(ids)) == 1200
@@ -54,7 +56,7 @@ async def test_results_are_a_sequence(q: AsyncQueue) -> None:
 
 
 async def test_a_generator_is_read_as_the_chunks_go_out(q: AsyncQueue, raw: Raw) -> None:
-    """Not all at once: when the last body is asked for, the first chunk is on the server."""
+    """The generator is read chunk by chunk: at its last body the first chunk is on the server."""
     seen: list[int] = []
 
     def bodies() -> Iterator[int]:
@@ -68,8 +70,8 @@ async def test_a_generator_is_read_as_the_chunks_go_out(q: AsyncQueue, raw: Raw)
     assert [job.body for job in await q.reserve(1001, block=0)] == list(range(1001))
 
 
-async def test_nothing_in_nothing_out(q: AsyncQueue, raw: Raw) -> None:
-    """An empty iterable is no trip and makes no queue."""
+async def test_an_empty_iterable(q: AsyncQueue, raw: Raw) -> None:
+    """An empty iterable needs no round trip and creates no queue."""
     before = dump(raw)
     results = await q.enqueue_many(iter(()))
     assert (len(results), results.ids) == (0, [])
@@ -79,7 +81,7 @@ async def test_nothing_in_nothing_out(q: AsyncQueue, raw: Raw) -> None:
 async def test_one_trip_a_chunk_of_a_thousand(
     real_ps: AsyncPenstock, real_q: AsyncQueue, real_raw: Raw
 ) -> None:
-    """2,500 small jobs are three scripts, 1,000 are one."""
+    """2,500 small jobs need three scripts, and 1,000 need one."""
     load_scripts(real_raw)
     await real_q.enqueue("make the queue")
     before = evalshas(real_raw)
@@ -90,7 +92,7 @@ async def test_one_trip_a_chunk_of_a_thousand(
 
 
 async def test_one_trip_a_chunk_of_a_mebibyte(real_q: AsyncQueue, real_raw: Raw) -> None:
-    """Big bodies are cut by size; one above the bound travels alone."""
+    """Large bodies are split by size; a body above the bound has a chunk of its own."""
     load_scripts(real_raw)
     await real_q.enqueue("make the queue")
     before = evalshas(real_raw)
@@ -102,7 +104,7 @@ async def test_one_trip_a_chunk_of_a_mebibyte(real_q: AsyncQueue, real_raw: Raw)
 
 
 async def test_all_options_hold_for_every_job(q: AsyncQueue, raw: Raw) -> None:
-    """delay, lease, ttl and headers."""
+    """delay, lease, ttl and headers apply to every job."""
     results = await q.enqueue_many([1, 2], delay=10, lease=7, ttl=600, headers={"a": "b"})
     assert {result.state for result in results} == {"scheduled"}
     assert {parse_id(result.id).ttl_minutes for result in results} == {11}
@@ -113,7 +115,7 @@ async def test_all_options_hold_for_every_job(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_thousand_delayed_jobs_keep_their_order(q: AsyncQueue, raw: Raw) -> None:
-    """All of them fall due in the same ms, and are delivered as they were given."""
+    """Jobs of one call are due in the same millisecond and are delivered in the given order."""
     await q.enqueue_many(range(1000), delay=5)
     assert await q.reserve(1000, block=0) == []
     advance(raw, q.ops, 6)
@@ -122,7 +124,7 @@ async def test_a_thousand_delayed_jobs_keep_their_order(q: AsyncQueue, raw: Raw)
 
 
 async def test_jobs_of_one_call_have_consecutive_numbers(q: AsyncQueue, raw: Raw) -> None:
-    """However many calls fall into one ms, no number comes twice and none goes back."""
+    """Numbers of jobs are unique and rising, however many calls one millisecond has."""
     for size in (1, 300, 1, 700):
         await q.enqueue_many(range(size))
     found = numbers(raw, q.ops, "ready")
@@ -134,15 +136,15 @@ async def test_jobs_of_one_call_have_consecutive_numbers(q: AsyncQueue, raw: Raw
 async def test_bodies_must_be_an_iterable_of_bodies(
     q: AsyncQueue, raw: Raw, bodies: object
 ) -> None:
-    """A str or a dict is one body, not many: a slip of the pen, refused."""
+    """A str or a dict is a single body, so passing one as `bodies` is refused."""
     before = dump(raw)
     with pytest.raises(BadArgument, match=r"bodies=.*iterable of bodies"):
-        await q.enqueue_many(bodies)  # type: ignore[arg-type]  # that is the point
+        await q.enqueue_many(bodies)  # on purpose
     assert dump(raw) == before
 
 
 async def test_a_first_chunk_that_fails_adds_nothing(q: AsyncQueue, raw: Raw) -> None:
-    """A body that can't be sent, or a source that breaks: the error itself, nothing written."""
+    """A bad body or a failing source in the first chunk raises its own error; no key changes."""
     await q.enqueue("x")
     before = dump(raw)
     with pytest.raises(BadArgument, match="body="):
@@ -152,7 +154,7 @@ async def test_a_first_chunk_that_fails_adds_nothing(q: AsyncQueue, raw: Raw) ->
     assert dump(raw) == before
 
 
-async def test_a_later_chunk_that_fails_names_what_went_in(q: AsyncQueue) -> None:
+async def test_a_failing_later_chunk_lists_the_added_jobs(q: AsyncQueue) -> None:
     """`results` holds the accepted jobs, in order; the cause is the error."""
     with pytest.raises(IncompleteEnqueue, match="1000 jobs were added") as caught:
         await q.enqueue_many(bodies_then_an_error(1500))
@@ -164,7 +166,7 @@ async def test_a_later_chunk_that_fails_names_what_went_in(q: AsyncQueue) -> Non
 
 
 async def test_each_chunk_is_all_or_nothing(q: AsyncQueue) -> None:
-    """A chunk for which there is no room adds none of its jobs."""
+    """A chunk that does not fit into the queue adds none of its jobs."""
     with pytest.raises(IncompleteEnqueue) as caught:
         await q.enqueue_many(range(1500), max_length=1400)
     assert isinstance(caught.value.__cause__, QueueFull)
@@ -175,7 +177,7 @@ async def test_each_chunk_is_all_or_nothing(q: AsyncQueue) -> None:
 
 
 async def test_many_at_most_once(q: AsyncQueue) -> None:
-    """The ids are even: at most once, with a day to live."""
+    """With lease 0 the ids are even (at most once), and the ttl is a day."""
     results = await q.enqueue_many([b"a", b"b"], lease=0)
     parts = [parse_id(result.id) for result in results]
     assert [(part.at_most_once, part.ttl_minutes) for part in parts] == [(True, 1440)] * 2

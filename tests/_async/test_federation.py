@@ -1,4 +1,4 @@
-"""A queue on several nodes: where jobs and calls go. Faults are in tests/nodes."""
+"""A queue on several nodes: the node of each job and call. Faults are in tests/nodes."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ class Nodes:
 
     @property
     def sources(self) -> list[Any]:
-        """A source of each."""
+        """Return a source for each node."""
         return [one.async_client() if one.is_fake else one.url for one in self.backends]
 
     def client(self, *more: Any, **options: Any) -> AsyncPenstock:
-        """A client of all of them."""
+        """Return a client of all nodes."""
         return AsyncPenstock([*self.sources, *more], owner="tester", **options)
 
     def of(self, number: int) -> AsyncPenstock:
-        """An ordinary client of one of them."""
+        """Return an ordinary client of one node."""
         return AsyncPenstock(self.sources[number], owner="other")
 
 
 @pytest.fixture(params=["fakeredis", "server"])
 def three(request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    """Three nodes, empty; the layout of their keys is checked at the end."""
+    """Three empty nodes; the layout of their keys is checked at the end."""
     with ExitStack() as stack:
         if request.param == "fakeredis":
             backends = [Backend(f"fake-{i}", "") for i in range(3)]
@@ -99,7 +99,7 @@ def q(ps: AsyncPenstock) -> AsyncQueue:
 
 
 async def one_on_each(three: Nodes, name: str = "q", **options: Any) -> list[str]:
-    """The ids of three jobs, one on each node, in the order of the nodes."""
+    """Enqueue one job on each node, and return the ids in the order of the nodes."""
     ids = []
     for number in range(3):
         async with three.of(number) as single:
@@ -108,12 +108,12 @@ async def one_on_each(three: Nodes, name: str = "q", **options: Any) -> list[str
 
 
 async def prefixes(ps: AsyncPenstock) -> list[str]:
-    """What the ids of each node begin with."""
+    """Return the prefix of each node's ids."""
     return [node.id[:8] for node in (await ps.hello()).nodes]
 
 
 async def test_every_node_has_an_id_of_its_own(three: Nodes, ps: AsyncPenstock) -> None:
-    """It stays the same in whatever order the nodes are named."""
+    """A node's id is the same, whatever the order in which the nodes are listed."""
     ids = await prefixes(ps)
     assert len(set(ids)) == 3
     async with AsyncPenstock(list(reversed(three.sources))) as other:
@@ -121,7 +121,7 @@ async def test_every_node_has_an_id_of_its_own(three: Nodes, ps: AsyncPenstock) 
 
 
 async def test_a_producer_stays_with_one_node(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Its jobs lie together, and their ids name the node."""
+    """All jobs of one producer are on one node, and their ids name it."""
     ids = [(await q.enqueue(i)).id for i in range(5)]
     ids += (await q.enqueue_many(range(5))).ids
     [home] = {parse_id(one).node for one in ids}
@@ -129,7 +129,7 @@ async def test_a_producer_stays_with_one_node(ps: AsyncPenstock, q: AsyncQueue) 
 
 
 async def test_producers_are_spread(three: Nodes) -> None:
-    """Not every client begins with the same node."""
+    """Clients start with different nodes."""
     seen = set()
     for _ in range(60):
         async with three.client() as ps:
@@ -140,7 +140,7 @@ async def test_producers_are_spread(three: Nodes) -> None:
 
 
 async def test_a_consumer_takes_from_all(three: Nodes, q: AsyncQueue) -> None:
-    """In one call, up to the number it asked for."""
+    """One call reserves jobs from all nodes, up to the requested number."""
     ids = await one_on_each(three)
     jobs = await q.reserve(2, block=0)
     jobs += await q.reserve(2, block=0)
@@ -150,10 +150,10 @@ async def test_a_consumer_takes_from_all(three: Nodes, q: AsyncQueue) -> None:
 
 
 @pytest.mark.parametrize("number", range(3))
-async def test_a_blocked_consumer_hears_every_node(
+async def test_a_blocked_consumer_is_woken_by_every_node(
     three: Nodes, q: AsyncQueue, number: int
 ) -> None:
-    """A job on any node wakes it."""
+    """A job on any node wakes a blocked consumer."""
     async with three.of(number) as single:
         await single.queue("q").enqueue("before")
         assert await (await q.reserve())[0].ack()
@@ -163,8 +163,8 @@ async def test_a_blocked_consumer_hears_every_node(
         assert job.id == added.id
 
 
-async def test_nothing_is_left_behind_by_a_wait(three: Nodes, q: AsyncQueue) -> None:
-    """A consumer that waited on all nodes and got a job from one leaves no token unheeded."""
+async def test_a_wait_leaves_no_tokens(three: Nodes, q: AsyncQueue) -> None:
+    """A consumer that waits on all nodes and gets a job from one leaves no unused token."""
     waiting = aspawn(q.reserve, 1, block=20)
     await one_on_each(three)
     [first] = await waiting.result()
@@ -174,7 +174,7 @@ async def test_nothing_is_left_behind_by_a_wait(three: Nodes, q: AsyncQueue) -> 
 
 
 async def test_several_queues_on_several_nodes(three: Nodes, ps: AsyncPenstock) -> None:
-    """The first queue comes first, wherever its jobs are."""
+    """Jobs of the first queue come first, whatever their node."""
     low = await one_on_each(three, "low")
     high = await one_on_each(three, "high")
     jobs = await ps.reserve(["high", "low"], 10, block=0)
@@ -183,7 +183,7 @@ async def test_several_queues_on_several_nodes(three: Nodes, ps: AsyncPenstock) 
 
 
 async def test_busy_nodes_take_turns(three: Nodes, q: AsyncQueue) -> None:
-    """No node is drained before the next one is asked."""
+    """A consumer takes jobs from all nodes in turn instead of draining one first."""
     for number in range(3):
         async with three.of(number) as single:
             await single.queue("q").enqueue_many(range(5))
@@ -198,8 +198,12 @@ SETTLED = {
 
 
 @pytest.mark.parametrize("method", SETTLED)
-async def test_jobs_go_home(three: Nodes, q: AsyncQueue, method: str) -> None:
-    """A call with jobs of several nodes reaches each, and answers in the order of the jobs."""
+async def test_calls_go_to_the_nodes_of_their_jobs(
+    three: Nodes, q: AsyncQueue, method: str
+) -> None:
+    """A call with jobs of several nodes goes to each of them, and answers in the
+    order of the jobs.
+    """
     await one_on_each(three)
     jobs = await q.reserve(3)
     jobs.reverse()
@@ -212,8 +216,8 @@ async def test_jobs_go_home(three: Nodes, q: AsyncQueue, method: str) -> None:
     assert not again or method == "promote"
 
 
-async def test_outcomes_stand_where_their_jobs_stood(three: Nodes, q: AsyncQueue) -> None:
-    """One that is gone on one node is told between those that are done on others."""
+async def test_outcomes_are_in_the_order_of_the_jobs(three: Nodes, q: AsyncQueue) -> None:
+    """Each outcome is at its job's position, also when a job of one node is gone."""
     await one_on_each(three)
     jobs = await q.reserve(3)
     await q.delete([jobs[1]])
@@ -221,8 +225,8 @@ async def test_outcomes_stand_where_their_jobs_stood(three: Nodes, q: AsyncQueue
     assert list(settled) == [Outcome.DONE, Outcome.GONE, Outcome.DONE]
 
 
-async def test_a_job_settles_itself_at_home(three: Nodes, q: AsyncQueue) -> None:
-    """By its own methods, and as a context manager."""
+async def test_a_job_settles_itself_on_its_node(three: Nodes, q: AsyncQueue) -> None:
+    """A job object settles itself on its node, by method and as a context manager."""
     await one_on_each(three)
     first, second, third = await q.reserve(3)
     assert await first.extend(60) > 59
@@ -235,7 +239,7 @@ async def test_a_job_settles_itself_at_home(three: Nodes, q: AsyncQueue) -> None
 
 
 async def test_waiting_jobs_are_found_by_their_ids(three: Nodes, q: AsyncQueue) -> None:
-    """Every call by id alone goes to the node that the id names."""
+    """Every call by id goes to the node that the id names."""
     ids = await one_on_each(three)
     assert [(await q.show(one)).body for one in ids] == [0, 1, 2]  # type: ignore[union-attr]  # all are there
     assert list(await q.dequeue(ids[:1])) == [Outcome.DONE]
@@ -249,7 +253,7 @@ async def test_waiting_jobs_are_found_by_their_ids(three: Nodes, q: AsyncQueue) 
 
 @pytest.mark.parametrize("method", ["ack", "delete", "extend", "show", "redrive"])
 async def test_an_unknown_node_is_named(q: AsyncQueue, method: str) -> None:
-    """An id of a node that this client does not know is refused, and so are other things."""
+    """An id of an unknown node is refused, and so are malformed ones."""
     good = (await q.enqueue("x")).id
     foreign = f"D-00000000{good[10:]}"
     for name in (foreign, "nonsense", 7):
@@ -261,7 +265,7 @@ async def test_an_unknown_node_is_named(q: AsyncQueue, method: str) -> None:
 
 
 async def test_figures_are_sums(three: Nodes, q: AsyncQueue) -> None:
-    """Stats add up; what waits longest counts."""
+    """Stats are sums over the nodes; the age is that of the oldest job."""
     await one_on_each(three)
     await one_on_each(three, delay=60)
     await q.reserve(1)
@@ -274,11 +278,11 @@ async def test_figures_are_sums(three: Nodes, q: AsyncQueue) -> None:
 
 
 async def test_peek_merges_by_time(three: Nodes, q: AsyncQueue) -> None:
-    """Jobs of all nodes in the order of their creation, from either end."""
+    """`peek` merges the jobs of all nodes by creation time, from either end."""
     for number in (2, 0, 1, 2, 0):
         async with three.of(number) as single:
             await single.queue("q").enqueue(number)
-    # Two jobs of one ms on different nodes may stand either way.
+    # Two jobs of one millisecond on different nodes may come in either order.
     views = await q.peek(5)
     created = [view.created for view in views]
     assert created == sorted(created)
@@ -295,7 +299,7 @@ async def test_peek_merges_by_time(three: Nodes, q: AsyncQueue) -> None:
 
 
 async def test_scans_pass_every_node(three: Nodes, ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Jobs and queues are found wherever they are, a queue once."""
+    """Scans visit every node; a queue that several nodes have is returned once."""
     for number in range(3):
         async with three.of(number) as single:
             await single.queue("q").enqueue_many(range(7))
@@ -317,7 +321,7 @@ async def test_scans_pass_every_node(three: Nodes, ps: AsyncPenstock, q: AsyncQu
 
 
 async def test_the_whole_queue_is_paused(three: Nodes, q: AsyncQueue) -> None:
-    """A pause, its end, and settings are those of every node."""
+    """Pausing, resuming and configuring apply to every node."""
     await one_on_each(three)
     await q.pause("out")
     assert await q.reserve(3, block=0) == []
@@ -332,14 +336,14 @@ async def test_the_whole_queue_is_paused(three: Nodes, q: AsyncQueue) -> None:
 
 
 async def stored(three: Nodes, number: int) -> tuple[Any, ...]:
-    """Some settings as one node has them, and whether the queue is closed there."""
+    """Read some settings of one node, and whether the queue is closed there."""
     async with three.of(number) as single:
         stats = await single.queue("q").stats()
         return (stats.settings.lease, stats.settings.paused, stats.closed)
 
 
 async def test_the_settings_stored_last_are_those_of_all(three: Nodes) -> None:
-    """The client that uses the queue copies the newest settings to all nodes, with a pause."""
+    """A client copies the newest settings and pauses to all nodes when it uses the queue."""
     await one_on_each(three)
     for number, lease in ((2, 5), (0, 6), (1, 7)):
         async with three.of(number) as single:
@@ -351,7 +355,9 @@ async def test_the_settings_stored_last_are_those_of_all(three: Nodes) -> None:
         q = ps.queue("q")
         stats = await q.stats()
         assert (stats.settings.lease, stats.settings.paused) == (7, "out")
-        assert len(stats.differing) == 2 or three.backends[0].is_fake  # fakes have one address
+        assert (
+            len(stats.differing) == 2 or three.backends[0].is_fake
+        )  # fakeredis servers share one address
         assert stats.configured is not None
         assert await q.reserve(3, block=0) == []
         assert [await stored(three, number) for number in range(3)] == [(7, "out", True)] * 3
@@ -364,12 +370,12 @@ async def test_the_settings_stored_last_are_those_of_all(three: Nodes) -> None:
 
 
 async def test_figures_of_each_node(three: Nodes, q: AsyncQueue, ps: AsyncPenstock) -> None:
-    """They say where the jobs of a queue come from; their sums are the figures of the queue."""
+    """Stats list the figures of each node; the figures of the queue are their sums."""
     await one_on_each(three)
     async with three.of(1) as single:
         await single.queue("q").enqueue_many(range(4))
     stats = await q.stats()
-    if not three.backends[0].is_fake:  # those have one address
+    if not three.backends[0].is_fake:  # they share one address
         views = (await ps.hello()).nodes
         assert [stats.nodes[view.address].enqueued for view in views] == [1, 5, 1]
     assert stats.enqueued == 7
@@ -378,7 +384,7 @@ async def test_figures_of_each_node(three: Nodes, q: AsyncQueue, ps: AsyncPensto
 
 
 async def test_each_partition_gets_the_settings(three: Nodes) -> None:
-    """On all nodes."""
+    """Every partition on every node gets the settings."""
     async with three.of(1) as single:
         await single.queue("parts", partitions=3).configure(lease=7)
     async with three.client() as ps:
@@ -389,7 +395,7 @@ async def test_each_partition_gets_the_settings(three: Nodes) -> None:
 
 
 async def test_a_queue_is_closed_on_every_node(three: Nodes, q: AsyncQueue) -> None:
-    """Producers are refused everywhere, and consumers end when nothing is left on any node."""
+    """Producers are refused on all nodes; consumers end when no node has jobs left."""
     ids = await one_on_each(three)
     await q.close()
     assert (await q.stats()).closed
@@ -407,10 +413,8 @@ async def test_a_queue_is_closed_on_every_node(three: Nodes, q: AsyncQueue) -> N
     assert len(await q.reserve(block=0)) == 1
 
 
-async def test_what_removes_reaches_every_node(
-    three: Nodes, ps: AsyncPenstock, q: AsyncQueue
-) -> None:
-    """purge, redrive of the oldest, sweep, evict, clear."""
+async def test_removals_reach_every_node(three: Nodes, ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """purge, redrive, sweep, evict and clear reach every node."""
     await one_on_each(three)
     assert await q.purge() == 3
     ids = await one_on_each(three)
@@ -425,8 +429,8 @@ async def test_what_removes_reaches_every_node(
     assert await ps.queues() == []
 
 
-async def test_recover_looks_everywhere(three: Nodes, q: AsyncQueue) -> None:
-    """Deliveries that others hold are taken over from every node, up to the number asked for."""
+async def test_recover_asks_every_node(three: Nodes, q: AsyncQueue) -> None:
+    """Deliveries of others are taken over from every node, up to the requested number."""
     await one_on_each(three)
     await q.reserve(3)
     assert len(await q.recover(2, idle=0)) == 2
@@ -434,7 +438,7 @@ async def test_recover_looks_everywhere(three: Nodes, q: AsyncQueue) -> None:
 
 
 async def test_a_dedup_id_is_kept_on_one_node(three: Nodes, q: AsyncQueue) -> None:
-    """A client of all nodes finds it there; on the other nodes the id is free."""
+    """A client of all nodes keeps a dedup id on one node; on the other nodes the id is free."""
     first = await q.enqueue("x", dedup_id="one")
     again = await q.enqueue("x", dedup_id="one")
     assert again.duplicate
@@ -449,7 +453,7 @@ async def test_a_dedup_id_is_kept_on_one_node(three: Nodes, q: AsyncQueue) -> No
 
 
 async def test_consume_acknowledges_across_nodes(three: Nodes, q: AsyncQueue) -> None:
-    """The loop reports a job of one node and takes the next from another."""
+    """The loop acknowledges a job of one node and takes the next one from another."""
     ids = await one_on_each(three)
     seen = []
     async for job in q.consume(block=0.05):
@@ -462,7 +466,7 @@ async def test_consume_acknowledges_across_nodes(three: Nodes, q: AsyncQueue) ->
 
 
 async def test_hooks_see_one_enqueue(three: Nodes) -> None:
-    """Whichever nodes were tried."""
+    """A hook sees one enqueue, even if several nodes were tried."""
     seen = []
 
     class Hook(Middleware):
@@ -476,8 +480,8 @@ async def test_hooks_see_one_enqueue(three: Nodes) -> None:
     assert seen == [("q", 1), ("q", None)]
 
 
-async def test_info_takes_the_nodes_together(three: Nodes, ps: AsyncPenstock) -> None:
-    """Queues and jobs are those of all."""
+async def test_info_covers_all_nodes(three: Nodes, ps: AsyncPenstock) -> None:
+    """Info has the queues and jobs of all nodes."""
     await one_on_each(three)
     info = await ps.info()
     assert (info.registered_jobs, info.waiting_jobs) == (3, 3)
@@ -488,8 +492,8 @@ async def test_info_takes_the_nodes_together(three: Nodes, ps: AsyncPenstock) ->
         await ps.backend.node.server_facts()
 
 
-async def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
-    """Reads answer and name the missing node; calls that must reach every node raise."""
+async def test_a_missing_node_is_named(three: Nodes) -> None:
+    """Reads answer and name the missing node; calls that need every node raise."""
     async with three.client(NOWHERE) as ps:
         q = ps.queue("q")
         await one_on_each(three)
@@ -516,7 +520,7 @@ async def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
 
 @pytest.mark.parametrize("three", ["server"], indirect=True)
 async def test_every_node_has_closed_its_connections(three: Nodes, q: AsyncQueue) -> None:
-    """As restarts do. None is missed while another one is met again, and each makes up hints."""
+    """After all nodes restart none is reported missing, and each one's hints are delivered."""
     ids = await one_on_each(three)
     jobs = {job.id: job for job in await q.reserve(3, block=0)}
     job = jobs[ids[1]]
@@ -537,9 +541,10 @@ async def test_every_node_has_closed_its_connections(three: Nodes, q: AsyncQueue
 async def test_a_node_that_fails_between_two_chunks_of_acks(
     three: Nodes, monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ) -> None:
-    """The rest is kept elsewhere; where it can't be, what is known of its jobs is told.
+    """A node fails between two chunks of acks: the rest is kept as hints on other nodes.
 
-    Either way that those of others were not confirmed.
+    Where no node can keep them, the error has the known outcomes. In both cases it says that the
+    other acks were not confirmed.
     """
     monkeypatch.setattr(hints, "MOST", 9 if is_kept else 0)
     async with three.client() as ps:
@@ -568,14 +573,14 @@ async def test_a_node_that_fails_between_two_chunks_of_acks(
         assert sum(one.sync_client().hlen("penstock:{q}:held") for one in three.backends) == 1
 
 
-async def test_roles_are_of_one_node(q: AsyncQueue) -> None:
-    """A federation has none, and says so."""
+async def test_a_federation_refuses_roles(q: AsyncQueue) -> None:
+    """A federation refuses roles."""
     with pytest.raises(ConfigurationError):
         q.exclusive("producer")
 
 
 async def test_no_node_at_all() -> None:
-    """Each is named with the reason."""
+    """Without any reachable node the error names each node with its reason."""
     ps = AsyncPenstock([NOWHERE, "redis://127.0.0.1:2/0"], retry_for=0)
     for call in (ps.connect, ps.queues, ps.queue("q").reserve, ps.queue("q").stats):
         with pytest.raises(NodesUnavailable, match=r"127\.0\.0\.1:2") as caught:
@@ -585,7 +590,7 @@ async def test_no_node_at_all() -> None:
 
 
 async def test_one_id_twice_is_refused(three: Nodes) -> None:
-    """The same server under two names, or a copy of another one's data."""
+    """Two nodes with one id are refused: one server under two names, or a copy of its data."""
     sources = three.sources
     if not three.backends[0].is_fake:
         sources[1] = sources[0].replace("db=0", "db=0&socket_timeout=9")
@@ -603,7 +608,7 @@ async def test_one_id_twice_is_refused(three: Nodes) -> None:
     "source", [[], (), [NOWHERE, NOWHERE], ["http://x"], [5], [["redis://x"]]], ids=repr
 )
 def test_bad_lists_of_nodes(source: Any) -> None:
-    """Nothing, one of them twice, or what is no node."""
+    """A list of nodes that is empty, repeats a node, or has an invalid entry is refused."""
     with pytest.raises(BadArgument):
         AsyncPenstock(source)
     with pytest.raises(BadArgument, match="on_unknown"):
@@ -611,7 +616,7 @@ def test_bad_lists_of_nodes(source: Any) -> None:
 
 
 async def test_a_list_of_one(three: Nodes) -> None:
-    """Is a federation as well."""
+    """A list with one node is a federation too."""
     async with AsyncPenstock(three.sources[:1]) as ps:
         q = ps.queue("q")
         await q.enqueue("x")
@@ -621,16 +626,16 @@ async def test_a_list_of_one(three: Nodes) -> None:
         assert (await q.stats()).acked == 1
 
 
-async def test_a_twin_is_a_federation_too(three: Nodes, ps: AsyncPenstock) -> None:
-    """With connections of its own."""
+async def test_a_copy_is_a_federation_too(three: Nodes, ps: AsyncPenstock) -> None:
+    """A copy of the client is a federation too, with its own connections."""
     added = await ps.queue("q").enqueue("x")
     async with twin_of(ps, owner="twin") as twin:
         [job] = await twin.queue("q").reserve()
         assert (job.id, job.owner) == (added.id, "twin")
 
 
-def test_every_method_of_a_queue_knows_of_parts() -> None:
-    """What a queue can do is done on parts, or made of methods that are."""
+def test_every_method_of_a_queue_has_a_sharded_version() -> None:
+    """Each method of a queue has a sharded version or is built from such methods."""
     made_of_others = {
         "clear", "close", "configure", "consume", "enqueue", "enqueue_many", "name", "partitions",
         "pause", "reopen", "resume", "scan_iter",
@@ -640,18 +645,20 @@ def test_every_method_of_a_queue_knows_of_parts() -> None:
     assert public - own == made_of_others
 
 
-def test_every_method_of_a_queue_looks_where_it_is() -> None:
-    """A queue of one source asks for the list of nodes before whatever it does."""
+def test_every_method_of_a_queue_asks_for_the_nodes_first() -> None:
+    """A queue on one source asks for the list of nodes before every call."""
     whole = {name for name in vars(AsyncShardedQueue) if not name.startswith("_")}
     own = {name for name in vars(AsyncSingleQueue) if not name.startswith("_")}
     assert whole <= own
 
 
 # [async only
-async def test_a_wait_that_is_cancelled_twice_is_left_in_order(
+async def test_a_wait_that_is_cancelled_twice_ends_its_calls(
     three: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second time it is ending what is pending on the nodes, and does so all the same."""
+    """A wait is cancelled a second time while it ends the calls on the nodes, and
+    still ends them.
+    """
     waits, leaves, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
     listen, quit_ = AsyncMultiNodeWait.listen, AsyncMultiNodeWait.quit
 

@@ -1,4 +1,4 @@
-"""Enqueue, acknowledge, and wait for the disk: on servers that tell the truth of it."""
+"""Waiting for the disk: enqueue and acknowledge on servers that report it reliably."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ on_each = pytest.mark.parametrize("binary", BINARIES, ids=lambda binary: str(bin
 
 
 def tells(binary: ServerBinary) -> bool:
-    """Whether this server's WAITAOF can be believed."""
+    """Tell if this server's WAITAOF is reliable."""
     return binary.product() == "redis" and int(binary.version().split(".")[0]) >= 8
 
 
 def calls(raw: Raw, *names: str) -> list[int]:
-    """How often these commands have been run."""
+    """Count how often these commands have run."""
     stats = raw.info("commandstats")
     return [int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in names]
 
 
 async def refused(q: AsyncQueue, raw: Raw, reason: str, replicas: int = 0) -> None:
-    """No call that is to be on disk is made, and each says why."""
+    """Check that each call that asks for the disk is refused with this reason."""
     (job,) = await one_held(q)
     before = calls(raw, "evalsha")
     with pytest.raises(CannotSync, match=reason):
@@ -67,14 +67,14 @@ async def refused(q: AsyncQueue, raw: Raw, reason: str, replicas: int = 0) -> No
 
 
 async def one_held(q: AsyncQueue) -> list[Any]:
-    """A job under a lease that does not end."""
+    """Reserve a job with a lease that does not end during the test."""
     await q.enqueue("held", lease=600)
     return await q.reserve(block=0)
 
 
 @pytest.mark.parametrize("fsynced", [None, 1, "yes", 0])
-async def test_what_is_no_answer(fsynced: Any) -> None:
-    """Yes or no; nothing is sent, as this client would not reach anybody."""
+async def test_fsynced_must_be_a_bool(fsynced: Any) -> None:
+    """`fsynced` must be True or False; the check needs no connection."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="fsynced"):
         await q.enqueue("x", durable=Durable(fsynced=fsynced))
@@ -85,8 +85,8 @@ async def test_what_is_no_answer(fsynced: Any) -> None:
 
 
 @on_each
-async def test_a_file_that_is_synced_always(make_server: Server, binary: ServerBinary) -> None:
-    """Enqueue and ack, one or many, in one trip each."""
+async def test_appendfsync_always(make_server: Server, binary: ServerBinary) -> None:
+    """With `appendfsync always` enqueue and ack, one or many, need one round trip each."""
     server = make_server(binary=binary, appendonly=True, args=ALWAYS)
     asked = "waitaof" if tells(binary) else "config|get"
     with redis.Redis.from_url(server.url, protocol=2) as raw:
@@ -111,10 +111,10 @@ async def test_a_file_that_is_synced_always(make_server: Server, binary: ServerB
 
 
 @on_each
-async def test_a_file_that_is_synced_every_second(
-    make_server: Server, binary: ServerBinary
-) -> None:
-    """Where WAITAOF can be believed it is waited for; all others are refused, and say why."""
+async def test_appendfsync_everysec(make_server: Server, binary: ServerBinary) -> None:
+    """With `everysec`, a reliable WAITAOF is waited for; other servers are refused
+    with a reason.
+    """
     server = make_server(binary=binary, appendonly=True, args=EVERYSEC)
     with redis.Redis.from_url(server.url, protocol=2) as raw:
         async with AsyncPenstock(server.url) as client:
@@ -128,16 +128,16 @@ async def test_a_file_that_is_synced_every_second(
 
 
 @on_each
-async def test_without_a_file(make_server: Server, binary: ServerBinary) -> None:
-    """Nothing is ever on disk."""
+async def test_without_an_append_only_file(make_server: Server, binary: ServerBinary) -> None:
+    """Without an append-only file the call is refused."""
     server = make_server(binary=binary)
     with redis.Redis.from_url(server.url, protocol=2) as raw:
         async with AsyncPenstock(server.url) as client:
             await refused(client.queue("q"), raw, "has no append-only file")
 
 
-async def test_without_a_server_that_says_what_it_is() -> None:
-    """Such as fakeredis, which has no INFO."""
+async def test_without_info() -> None:
+    """A server without INFO, such as fakeredis, is refused."""
     async with AsyncPenstock(fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())) as client:
         q = client.queue("q")
         with pytest.raises(CannotSync, match="INFO"):
@@ -150,14 +150,14 @@ on_one = pytest.mark.parametrize("binary", BINARIES[:1], ids=lambda binary: str(
 
 @pytest.fixture
 def disbelieved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server's WAITAOF is used: the proof are the settings."""
+    """Treat no server's WAITAOF as reliable, so that only the settings count."""
     monkeypatch.setattr(servers, "TELLS_SYNCS", (1000, 0))
 
 
 @on_one
 @pytest.mark.usefixtures("disbelieved")
 async def test_syncs_that_a_rewrite_suspends(make_server: Server, binary: ServerBinary) -> None:
-    """`always` is not always then."""
+    """`always` is not enough if a rewrite suspends the syncs."""
     args = (*ALWAYS, "--no-appendfsync-on-rewrite", "yes")
     server = make_server(binary=binary, appendonly=True, args=args)
     with redis.Redis.from_url(server.url, protocol=2) as raw:
@@ -167,8 +167,10 @@ async def test_syncs_that_a_rewrite_suspends(make_server: Server, binary: Server
 
 @on_one
 @pytest.mark.usefixtures("disbelieved")
-async def test_settings_that_may_not_be_read(make_server: Server, binary: ServerBinary) -> None:
-    """What can't be told is not claimed."""
+async def test_without_permission_to_read_the_settings(
+    make_server: Server, binary: ServerBinary
+) -> None:
+    """Without permission to read the settings the call is refused."""
     server = make_server(binary=binary, tcp=True, appendonly=True, args=ALWAYS)
     with redis.Redis.from_url(server.url, protocol=2) as raw:
         raw.execute_command("ACL SETUSER limited on >secret ~* &* +@all -config")
@@ -179,10 +181,8 @@ async def test_settings_that_may_not_be_read(make_server: Server, binary: Server
 
 @on_one
 @pytest.mark.usefixtures("disbelieved")
-async def test_disks_of_replicas_that_nobody_knows(
-    make_server: Server, binary: ServerBinary
-) -> None:
-    """Asked for, or by the queue's setting: refused as soon as that is known."""
+async def test_unknown_disks_of_replicas(make_server: Server, binary: ServerBinary) -> None:
+    """A replica's disk can't be checked: calls and settings that ask for it are refused."""
     server = make_server(binary=binary, appendonly=True, args=ALWAYS)
     with redis.Redis.from_url(server.url, protocol=2) as raw:
         async with AsyncPenstock(server.url) as client:
@@ -210,7 +210,9 @@ async def test_disks_of_replicas_that_nobody_knows(
 @on_one
 @pytest.mark.usefixtures("disbelieved")
 async def test_a_number_of_replicas_that_changes(make_server: Server, binary: ServerBinary) -> None:
-    """A client that has seen another one learns of it by the reply: once it takes its job back."""
+    """When the stored number of replicas changes, the reply tells the client, which
+    withdraws once.
+    """
     server = make_server(binary=binary, appendonly=True, args=ALWAYS)
     with redis.Redis.from_url(server.url, protocol=2) as raw:
         async with AsyncPenstock(server.url) as client:
@@ -234,7 +236,9 @@ async def test_a_number_of_replicas_that_changes(make_server: Server, binary: Se
 @on_one
 @pytest.mark.usefixtures("disbelieved")
 async def test_a_setting_that_changes(make_server: Server, binary: ServerBinary) -> None:
-    """Each call asks anew: the job is taken back, the ack is told of; then it is refused."""
+    """Each call checks the settings again: a change during a call withdraws the
+    job; then calls fail.
+    """
     server = make_server(binary=binary, appendonly=True, args=ALWAYS)
     with redis.Redis.from_url(server.url, protocol=2) as raw:
         async with AsyncPenstock(server.url) as client:
@@ -257,8 +261,8 @@ async def test_a_setting_that_changes(make_server: Server, binary: ServerBinary)
 
 @on_one
 @pytest.mark.usefixtures("disbelieved")
-async def test_a_file_that_is_just_begun(make_server: Server, binary: ServerBinary) -> None:
-    """It is none before its first rewrite has ended: nothing of it would outlive a crash."""
+async def test_a_file_before_its_first_rewrite(make_server: Server, binary: ServerBinary) -> None:
+    """An append-only file counts only after its first rewrite; before that a crash loses it."""
     server = make_server(binary=binary, args=ALWAYS)
     with redis.Redis.from_url(server.url, protocol=2) as raw:
         async with AsyncPenstock(server.url) as client:
@@ -289,9 +293,9 @@ on_a_knowing = pytest.mark.parametrize(
 
 @contextmanager
 def knowing(server: EmbeddedServer, binary: ServerBinary, keeping: int = 0) -> Iterator[str]:
-    """The url of a server that has WAITAOF; `keeping` of its replicas have a file.
+    """Return the URL of a server with WAITAOF; `keeping` of its replicas have a file.
 
-    Where no server at hand has it, it is answered in front of one.
+    If no installed server has WAITAOF, a proxy answers it.
     """
     if binary in KNOWING:
         yield server.url
@@ -302,7 +306,7 @@ def knowing(server: EmbeddedServer, binary: ServerBinary, keeping: int = 0) -> I
 
 @pytest.fixture
 def believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every server's WAITAOF is used."""
+    """Treat every server's WAITAOF as reliable."""
     monkeypatch.setattr(ServerFacts, "syncing", lambda *_: Syncing.WAITAOF)
 
 
@@ -311,7 +315,7 @@ def believed(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_server_that_does_not_know_the_command(
     make_server: Server, binary: ServerBinary
 ) -> None:
-    """It confirms nothing by it, and is not asked for long."""
+    """A server without WAITAOF confirms nothing, and is not asked again for a while."""
     hidden = ("--rename-command", "WAITAOF", "") if binary in KNOWING else ()
     server = make_server(binary=binary, appendonly=True, args=(*ALWAYS, *hidden))
     async with AsyncPenstock(server.url) as client:
@@ -323,7 +327,7 @@ async def test_a_server_that_does_not_know_the_command(
 @on_a_knowing
 @pytest.mark.usefixtures("believed")
 async def test_disks_of_replicas(make_server: Server, binary: ServerBinary) -> None:
-    """One replica has a file and confirms; one has none and never does."""
+    """One replica has a file and confirms; one has none and never confirms."""
     options = {"binary": binary, "tcp": True, "args": (*ALWAYS, *FOLLOWED)}
     primary, keeps = (
         make_server(appendonly=True, **options),
@@ -344,7 +348,7 @@ async def test_disks_of_replicas(make_server: Server, binary: ServerBinary) -> N
 
 
 async def confirmed_by_one(url: str, copy: Raw) -> None:
-    """Of two replicas one has a file."""
+    """Two replicas, one of them with a file."""
     async with AsyncPenstock(url) as client:
         q = client.queue("q")
         assert (await q.enqueue("x", lease=600, durable=Durable(1, fsynced=True))).replicas == 1
@@ -365,7 +369,9 @@ async def confirmed_by_one(url: str, copy: Raw) -> None:
 @on_a_knowing
 @pytest.mark.usefixtures("believed")
 async def test_a_file_that_is_switched_off(make_server: Server, binary: ServerBinary) -> None:
-    """WAITAOF is answered by an error then: nothing is confirmed, and nothing is waited for."""
+    """When the file is switched off WAITAOF fails: nothing is confirmed, and the
+    call does not wait.
+    """
     server = make_server(binary=binary, tcp=True, appendonly=True, args=ALWAYS)
     with redis.Redis.from_url(server.url, protocol=2) as raw, knowing(server, binary) as url:
         async with AsyncPenstock(url) as client:
@@ -381,7 +387,7 @@ async def test_a_file_that_is_switched_off(make_server: Server, binary: ServerBi
             assert isinstance(caught.value.__cause__, NotReplicated)
             assert caught.value.__cause__.fsynced is False
             assert len(caught.value.results) == (await q.stats()).ready == 1000
-            raw.script_flush()  # the answer is found behind that of a script that is not known, too
+            raw.script_flush()  # the answer must be found behind a NOSCRIPT error too
             with pytest.raises(NotReplicated):
                 await q.enqueue("x", durable=Durable(fsynced=True, timeout=3600))
             assert (await q.stats()).ready == 1000

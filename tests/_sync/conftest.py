@@ -1,5 +1,5 @@
 # From tests/_async/conftest.py by tools/unasync.py; do not edit.
-"""A client, a queue, and a plain connection beside them to look with."""
+"""Fixtures: a penstock client, a queue, and a plain Redis client that inspects the keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.keyspace import Raw, check_invariant
 from tests.support.twins import PATIENCE, wait_for
 
 
-# The scripts are the same for both clients: the twin's tests run on two back ends.
+# The scripts are the same for both clients, so the synchronous tests run on two back ends only.
 @pytest.fixture
 def backend(brief_backend: Backend) -> Backend:
     """Two back ends."""
@@ -64,7 +64,7 @@ def real_q(real_ps: Penstock) -> Queue:
 
 
 class Waits:
-    """Which consumers and producers wait for a token at this moment.
+    """The consumers and producers that wait for a token at this moment.
 
     Args:
         backends: where they may wait.
@@ -75,25 +75,25 @@ class Waits:
         self._servers = [one.sync_client() for one in backends if not one.is_fake]
 
     def are(self, count: int) -> bool:
-        """Whether so many wait, here and as the server sees it."""
+        """Tell whether exactly `count` calls wait, both here and according to the server."""
         blocked = sum(_connections(waiter) for waiter in self.pending)
         return len(self.pending) == count and all(
             server.info("clients")["blocked_clients"] == blocked for server in self._servers
         )
 
     def reach(self, count: int) -> None:
-        """Return when so many wait."""
+        """Return when exactly `count` calls wait."""
         wait_for(lambda: self.are(count))
 
 
 def _connections(waiter: object) -> int:
-    """On how many one waits: in a cluster there is one for each slot."""
+    """Count the connections of one waiting call: in a cluster it has one for each slot."""
     return len(waiter._waiters) if isinstance(waiter, BlockingConnections) else 1
 
 
 @pytest.fixture
 def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Waits:
-    """Tells when a call beside the test has begun to wait for a token."""
+    """Return a helper that tells when a call in another task or thread waits for a token."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     found = Waits([request.getfixturevalue(name) for name in names])
     for kind in (BlockingConnection, BlockingConnections):
@@ -117,19 +117,19 @@ def _counted(kind: Any, pending: list[object]) -> Any:
 
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn off the periodic look of waiting calls: a call that goes on was woken."""
+    """Turn off the periodic look of waiting calls: a call that returns was woken by a token."""
     for module in (flows, nodes, state, loop):
         monkeypatch.setattr(module, "TICK", 3 * PATIENCE)
 
 
 @pytest.fixture
 def damage() -> None:
-    """For tests that damage keys themselves: the layout is not checked at their end."""
+    """Skip the check of the layout at the end, for tests that damage keys themselves."""
 
 
 @pytest.fixture(autouse=True)
 def _sound(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test every record lies in one place, each held job in one index."""
+    """Check after each test that every record lies in one place and each held job in one index."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     backends: list[Backend] = [request.getfixturevalue(name) for name in names]
     yield

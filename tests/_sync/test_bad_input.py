@@ -1,5 +1,5 @@
 # From tests/_async/test_bad_input.py by tools/unasync.py; do not edit.
-"""Arguments that can't be used: the typed error names argument and value, and no key changes."""
+"""Unusable arguments: the typed error names argument and value, and no key changes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def refused(
 
 @pytest.mark.parametrize("argument", ["delay", "ttl", "lease", "block"])
 def test_durations_of_an_enqueue(q: Queue, raw: Raw, argument: str) -> None:
-    """Negative, NaN, infinite, a bool, no number at all, beyond all measure."""
+    """A duration is refused if it is negative, NaN, infinite, a bool, not a number or too large."""
     q.enqueue(1)
     for value in NOT_DURATIONS:
         options: dict[str, Any] = {argument: value}
@@ -81,7 +81,7 @@ def test_durations_of_an_enqueue(q: Queue, raw: Raw, argument: str) -> None:
 
 
 def test_durations_of_other_calls(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """The same for block, delay and lease wherever they occur."""
+    """`block`, `delay` and `lease` are checked in every call that takes them."""
     q.enqueue_many([1, 2])
     (job,) = q.reserve(block=0)
     for value in NOT_DURATIONS:
@@ -103,7 +103,7 @@ def test_durations_of_other_calls(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 
 def test_durations_that_can_not_be_zero(q: Queue, raw: Raw) -> None:
-    """A ttl of nothing, a lease extended by nothing, settings of nothing."""
+    """A ttl, an extension and the durations among the settings must be above zero."""
     q.enqueue(1)
     (job,) = q.reserve(block=0)
     refused(raw, "ttl", 0, lambda: q.enqueue(1, ttl=0))
@@ -114,7 +114,7 @@ def test_durations_that_can_not_be_zero(q: Queue, raw: Raw) -> None:
 
 
 def test_leases_beyond_24_days(q: Queue, raw: Raw) -> None:
-    """Wherever a lease is given."""
+    """A lease above 24 days is refused by every call that takes one."""
     q.enqueue(1)
     (job,) = q.reserve(block=0)
     for value in (24 * 86_400 + 0.001, timedelta(days=25)):
@@ -124,7 +124,9 @@ def test_leases_beyond_24_days(q: Queue, raw: Raw) -> None:
 
 
 def test_moments(q: Queue, raw: Raw) -> None:
-    """A datetime without zone, no number, before 1970 or beyond 2109; or together with a delay."""
+    """`at` is refused without a zone, before 1970, after 2109, not a datetime, or together with a
+    delay.
+    """
     q.enqueue(1)
     naive = datetime(2100, 1, 1)  # noqa: DTZ001  # that is the point
     for value in (naive, math.nan, math.inf, "now", -1, 5e9, True, 10**400, timedelta(1)):
@@ -134,7 +136,7 @@ def test_moments(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("place", range(len(NOT_BODIES)))
 def test_bodies_that_json_can_not_express(q: Queue, raw: Raw, place: int) -> None:
-    """Sets, objects, NaN, cycles, lone surrogates, keys that are no text."""
+    """JSON cannot express sets, objects, NaN, cycles, lone surrogates or keys that are not text."""
     q.enqueue(1)
     body = NOT_BODIES[place]
     before = dump(raw)
@@ -147,7 +149,7 @@ def test_bodies_that_json_can_not_express(q: Queue, raw: Raw, place: int) -> Non
 
 
 def test_headers(q: Queue, raw: Raw) -> None:
-    """Names and values are str, a name is not empty, and all of it is text."""
+    """Names and values of headers are valid text, and a name is not empty."""
     q.enqueue(1)
     for value in NOT_HEADERS:
         call: Any = value
@@ -155,7 +157,7 @@ def test_headers(q: Queue, raw: Raw) -> None:
 
 
 def test_counts(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """Whole numbers of at least 1, and no more than what the call says."""
+    """A count is a whole number between 1 and the maximum of the call."""
     q.enqueue_many([1, 2])
     (job,) = q.reserve(block=0)
     for value in NOT_COUNTS:
@@ -195,7 +197,7 @@ def test_counts(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 
 def test_bounds_of_counts_and_limits(q: Queue, raw: Raw) -> None:
-    """At most 1000 a call; a limit may be 0."""
+    """A count is at most 1000 for one call; a limit may be 0."""
     q.enqueue(1)
     for count in (-1, 1001, True, None, "5"):
         evict: Any = count
@@ -207,8 +209,10 @@ def test_bounds_of_counts_and_limits(q: Queue, raw: Raw) -> None:
             refused(raw, limit, wrong, partial(q.configure, **{limit: wrong}))
 
 
-def test_where_a_scan_goes_on(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """Only "0" and what a page said; bounds on queues are whole numbers and spans."""
+def test_where_a_scan_continues(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A scan takes the cursor "0" or one from a page; its bounds are whole numbers
+    and durations.
+    """
     q.enqueue(1)
     for value in ("", "1", "r", "h", "r5", "h-1", "R1-1000000000", "0 ", 0, None, b"0"):
         cursor: Any = value
@@ -224,7 +228,7 @@ def test_where_a_scan_goes_on(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 
 def test_names_of_states_and_sides(q: Queue, raw: Raw) -> None:
-    """Only those there are."""
+    """Unknown states and sides are refused."""
     q.enqueue(1)
     for value in ("Ready", "once", "done", "", None, 5, ["ready"]):
         name: Any = value
@@ -236,7 +240,7 @@ def test_names_of_states_and_sides(q: Queue, raw: Raw) -> None:
 
 
 def test_texts(q: Queue, raw: Raw) -> None:
-    """An error and a reason are str."""
+    """An error and a reason must be str."""
     q.enqueue(1)
     (job,) = q.reserve(block=0)
     for value in (None, 5, b"bytes", ValueError("x")):
@@ -247,7 +251,7 @@ def test_texts(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("name", ["", None, 5, b"q", "a\0b", "q" * 1025, "ü" * 513, "\ud800", []])
 def test_queue_names(ps: Penstock, raw: Raw, name: Any) -> None:
-    """Empty, no str, with a NUL, over 1024 bytes, or no text."""
+    """A queue name is refused if it is empty, not a str, longer than 1024 bytes, or has a NUL."""
 
     def make() -> Queue:
         return ps.queue(name)
@@ -258,7 +262,7 @@ def test_queue_names(ps: Penstock, raw: Raw, name: Any) -> None:
 
 
 def test_lists_of_queues(ps: Penstock, raw: Raw) -> None:
-    """One or more, each once; a name alone is no list."""
+    """A list of queues has at least one name and no duplicates; a bare str is refused."""
     ps.queue("q").enqueue(1)
     before = dump(raw)
     lists: list[Any] = [[], ["q", "q"], ["q", ps.queue("q")], "q", None, 5, [5], ["q", None]]
@@ -270,7 +274,7 @@ def test_lists_of_queues(ps: Penstock, raw: Raw) -> None:
 
 @pytest.mark.parametrize("name", NOT_IDS, ids=range(len(NOT_IDS)))
 def test_malformed_ids(q: Queue, raw: Raw, name: Any) -> None:
-    """In every call that takes one."""
+    """Every call that takes an id refuses a malformed one."""
     done = q.enqueue(1)
     calls: list[Callable[[], Any]] = [
         lambda: q.ack([done.id, name]),
@@ -288,7 +292,7 @@ def test_malformed_ids(q: Queue, raw: Raw, name: Any) -> None:
 
 
 def test_lists_of_jobs(q: Queue, raw: Raw) -> None:
-    """One job is no list of jobs."""
+    """Calls for many jobs refuse a single job."""
     done = q.enqueue(1)
     (job,) = q.reserve(block=0)
     for value in (done.id, job, None, 5, b"x"):
@@ -305,7 +309,7 @@ def test_lists_of_jobs(q: Queue, raw: Raw) -> None:
 
 
 def test_a_bad_id_among_many(q: Queue, raw: Raw) -> None:
-    """Also beyond the first thousand: nothing at all is done."""
+    """One bad id fails the whole call, also beyond the first thousand; no job changes."""
     ids = q.enqueue_many(range(1100)).ids
     before = dump(raw)
     for call in (q.ack, q.bury, q.delete):
@@ -314,8 +318,8 @@ def test_a_bad_id_among_many(q: Queue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-def test_ids_of_elsewhere(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """Another node, another queue, another epoch: told apart, and refused by every call."""
+def test_ids_of_other_nodes_queues_and_epochs(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """An id of another node, queue or epoch is refused by every call, with an error of its own."""
     own = q.enqueue(1).id
     other = ps.queue("other").enqueue(1).id
     node = "00000000" if own[2:10] != "00000000" else "00000001"
@@ -337,8 +341,8 @@ def test_ids_of_elsewhere(ps: Penstock, q: Queue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-def test_ids_that_nobody_was_given(q: Queue, raw: Raw) -> None:
-    """Well formed, but no job has it: gone, which is no error for many; one can't be extended."""
+def test_ids_that_were_never_assigned(q: Queue, raw: Raw) -> None:
+    """A well-formed id without a job: calls for many report `gone`, and `extend` raises."""
     own = q.enqueue(1).id
     (job,) = q.reserve(block=0)
     unknown = own[:11] + "-0" + own[13:]
@@ -354,7 +358,9 @@ def test_ids_that_nobody_was_given(q: Queue, raw: Raw) -> None:
 
 
 def test_sources_of_a_client(backend: Backend, raw: Raw) -> None:
-    """A URL of a kind that redis-py knows, or a client of the same world as ours."""
+    """A client takes a URL with a scheme that redis-py knows, or a redis-py client
+    of its own kind.
+    """
     for source in ("http://localhost", "localhost:6379", "", None, 5, object(), b"redis://h"):
         with pytest.raises(BadArgument, match="source=") as caught:
             Penstock(source)  # type: ignore[arg-type]  # that is the point
@@ -365,7 +371,9 @@ def test_sources_of_a_client(backend: Backend, raw: Raw) -> None:
 
 
 def test_a_client_that_decodes(backend: Backend, raw: Raw) -> None:
-    """Bodies are bytes: refused before the first command, with what to do."""
+    """A redis-py client with `decode_responses` is refused before the first
+    command, with advice.
+    """
     before = dump(raw)
     with backend.sync_client(decode_responses=True) as lent:
         with pytest.raises(ConfigurationError, match="decode_responses=True"):
@@ -377,27 +385,29 @@ def test_a_client_that_decodes(backend: Backend, raw: Raw) -> None:
 
 @pytest.mark.parametrize("owner", ["", "a\nb", "a\0", "x" * 201, "ü" * 101, 5, b"me", "\ud800"])
 def test_owners(owner: Any) -> None:
-    """Up to 200 bytes of printable text."""
+    """An owner has at most 200 bytes of printable text."""
     with pytest.raises(BadArgument, match="owner="):
         Penstock("redis://localhost:1/0", owner=owner)
 
 
 @pytest.mark.parametrize("prefix", ["", "{", "a}", "%", "a\nb", "x" * 101, None, 5, "\ud800"])
 def test_prefixes(prefix: Any) -> None:
-    """1 to 100 characters without braces; anything else would break the tags of the keys."""
+    """A prefix has 1 to 100 characters and no braces, which would break the hash
+    tags of the keys.
+    """
     with pytest.raises(BadArgument, match="prefix="):
         Penstock("redis://localhost:1/0", prefix=prefix)
 
 
 @pytest.mark.parametrize("retry_for", [-1, math.nan, True, "5", 301, timedelta(hours=1)])
 def test_times_to_retry(retry_for: Any) -> None:
-    """A duration, shorter than the life of what tells a repeat from a new call."""
+    """A retry time is a duration below the lifetime of the stored replies."""
     with pytest.raises(BadArgument, match="retry_for="):
         Penstock("redis://localhost:1/0", retry_for=retry_for)
 
 
 @pytest.mark.parametrize("evict", [None, 1, "yes", 100])
 def test_what_to_evict(evict: Any) -> None:
-    """Whether an enqueue evicts on a full server is must be True or False."""
+    """`evict` must be True or False."""
     with pytest.raises(BadArgument, match="evict="):
         Penstock("redis://localhost:1/0", evict=evict)

@@ -1,5 +1,5 @@
 # From tests/_async/test_bodies.py by tools/unasync.py; do not edit.
-"""Bodies of a client with a codec of its own: enqueued, taken, looked at, and run by workers."""
+"""Bodies of a client with its own codec: enqueued, reserved, shown, and handled by workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.keyspace import Raw
 
 @dataclass
 class Order:
-    """A body that JSON has no words for."""
+    """A body that JSON cannot express."""
 
     at: datetime
     total: Decimal
@@ -48,12 +48,12 @@ def shop(backend: Backend, request: pytest.FixtureRequest) -> Iterator[Penstock]
 
 @pytest.fixture
 def orders(shop: Penstock) -> Queue:
-    """Its queue."""
+    """A queue of that client."""
     return shop.queue("q")
 
 
 def test_bodies_come_back_as_they_were(orders: Queue) -> None:
-    """Dates, decimals, dataclasses and tuples: one, many, with options, and as views."""
+    """Dates, decimals, dataclasses and tuples come back unchanged from every call."""
     orders.enqueue(ORDER)
     orders.enqueue(ORDER, lease=60, headers={"a": "b"})
     orders.enqueue(ORDER, dedup_id="one")
@@ -71,7 +71,7 @@ def test_bodies_come_back_as_they_were(orders: Queue) -> None:
 
 
 def test_partitions_have_the_codec_too(shop: Penstock) -> None:
-    """In a queue made of several, and in a twin of the client."""
+    """A partitioned queue and a copy of the client have the same codec."""
     queue = shop.queue("p", partitions=3)
     queue.enqueue_many([ORDER] * 5, key=lambda body: str(body.total))
     assert [job.body for job in queue.reserve(5, block=0)] == [ORDER] * 5
@@ -82,8 +82,10 @@ def test_partitions_have_the_codec_too(shop: Penstock) -> None:
         assert job.body == ORDER
 
 
-def test_what_the_codec_can_not_do(orders: Queue, raw: Raw) -> None:
-    """Nothing is added; bytes that it can't read are in reach."""
+def test_failures_of_the_codec(orders: Queue, raw: Raw) -> None:
+    """A body that the codec cannot encode adds no job; bytes that it cannot decode
+    stay readable.
+    """
     with pytest.raises(BadArgument, match="codec"):
         orders.enqueue(object())
     assert raw.exists("penstock:{q}:ready") == 0
@@ -98,7 +100,7 @@ def test_what_the_codec_can_not_do(orders: Queue, raw: Raw) -> None:
 
 
 def test_other_clients(orders: Queue, ps: Penstock) -> None:
-    """Read what is JSON, and say which codec they lack."""
+    """Other clients can read JSON bodies; for others the error names the missing codec."""
     orders.enqueue(ORDER)
     (job,) = ps.queue("q").reserve(block=0)
     if orders.ops.codec.name == "json":  # type: ignore[union-attr]  # it has one
@@ -110,7 +112,7 @@ def test_other_clients(orders: Queue, ps: Penstock) -> None:
 
 
 def test_a_worker_with_a_codec(backend: Backend) -> None:
-    """Handlers get bodies as they were, and named ones their arguments."""
+    """Handlers get decoded bodies, and handlers with named arguments get decoded values."""
     codec = Codec("x-msgpack", msgspec.msgpack.encode, msgspec.msgpack.decode)
     handlers, seen = Handlers(), list[Any]()
 
@@ -127,7 +129,7 @@ def test_a_worker_with_a_codec(backend: Backend) -> None:
 
 
 def test_plain_json(q: Queue) -> None:
-    """Without a codec: keys are text, and tuples come back as lists."""
+    """Without a codec keys become text, and tuples come back as lists."""
     with pytest.raises(BadArgument, match="the key 1 must be a str"):
         q.enqueue({1: 2})
     with pytest.raises(BadArgument, match="the key 1 must be a str"):

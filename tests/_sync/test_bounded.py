@@ -1,5 +1,5 @@
 # From tests/_async/test_bounded.py by tools/unasync.py; do not edit.
-"""Bounded queues: refused or waiting for room, and never more than the bound."""
+"""Bounded queues: a producer is refused or waits for room, and the bound is never exceeded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from .conftest import Waits
 
 
 def test_a_full_queue_refuses(q: Queue, raw: Raw) -> None:
-    """Without `block` at once, with the two figures in the message, and nothing is written."""
+    """Without `block` a full queue refuses at once: the error has both figures, and
+    no key changes.
+    """
     q.enqueue_many([1, 2, 3])
     before = dump(raw)
     with pytest.raises(QueueFull, match="'q' is full: 3 jobs wait, the limit is 3"):
@@ -29,7 +31,7 @@ def test_a_full_queue_refuses(q: Queue, raw: Raw) -> None:
 
 
 def test_the_bound_may_be_stored_on_the_queue(ps: Penstock, q: Queue) -> None:
-    """It holds for every producer; a bound given with the call can only be narrower."""
+    """A stored bound holds for every producer; the bound of a call can only be narrower."""
     q.configure(max_length=3)
     q.enqueue_many([1, 2])
     with pytest.raises(QueueFull, match="2 jobs wait, the limit is 2"):
@@ -42,7 +44,7 @@ def test_the_bound_may_be_stored_on_the_queue(ps: Penstock, q: Queue) -> None:
 
 
 def test_waiting_is_ready_and_scheduled(q: Queue) -> None:
-    """Delayed jobs count; active and dead ones do not."""
+    """The bound counts ready and delayed jobs, but no active and dead ones."""
     q.configure(max_length=2)
     q.enqueue("later", delay=600)
     q.enqueue("now")
@@ -55,8 +57,8 @@ def test_waiting_is_ready_and_scheduled(q: Queue) -> None:
         q.enqueue("no room again")
 
 
-def test_what_is_put_back_may_exceed_the_bound(q: Queue, raw: Raw) -> None:
-    """nack, release, an ended lease and redrive always find room; only producers are refused."""
+def test_jobs_put_back_may_exceed_the_bound(q: Queue, raw: Raw) -> None:
+    """nack, release, an ended lease and redrive ignore the bound; only producers are refused."""
     q.configure(max_length=2)
     q.enqueue_many(["nacked", "released"])
     one, two = q.reserve(2, block=0)
@@ -77,7 +79,7 @@ def test_what_is_put_back_may_exceed_the_bound(q: Queue, raw: Raw) -> None:
 
 
 def test_a_producer_waits_for_room(q: Queue, waits: Waits) -> None:
-    """It is woken when a job is taken, long before it would look by itself."""
+    """A waiting producer is woken when a job is reserved, long before its next own look."""
     q.enqueue(1)
     producer = spawn(q.enqueue, 2, max_length=1, block=30)
     waits.reach(1)
@@ -90,8 +92,10 @@ def test_a_producer_waits_for_room(q: Queue, waits: Waits) -> None:
 
 
 @pytest.mark.parametrize("how", ["ack", "bury", "delete", "purge", "configure", "sweep", "settle"])
-def test_whatever_makes_room_wakes_the_producer(q: Queue, raw: Raw, waits: Waits, how: str) -> None:
-    """A waiting job that ends in any way leaves its place to the next one."""
+def test_every_way_of_making_room_wakes_the_producer(
+    q: Queue, raw: Raw, waits: Waits, how: str
+) -> None:
+    """A waiting job that ends in any way makes room for a waiting producer."""
     q.configure(max_length=1)
     first = q.enqueue(1, ttl=3 if how == "sweep" else None)
     producer = spawn(q.enqueue, 2, block=30)
@@ -117,7 +121,7 @@ def test_whatever_makes_room_wakes_the_producer(q: Queue, raw: Raw, waits: Waits
 
 
 def test_a_waiting_producer_gives_up_in_time(q: Queue, raw: Raw) -> None:
-    """After `block` seconds it raises, and the job is not added."""
+    """After `block` seconds the producer raises `QueueFull`, and the job is not added."""
     q.enqueue(1)
     start = time.monotonic()
     with pytest.raises(QueueFull):
@@ -127,7 +131,7 @@ def test_a_waiting_producer_gives_up_in_time(q: Queue, raw: Raw) -> None:
 
 
 def test_a_waiting_producer_does_not_poll(real_q: Queue, real_raw: Raw, waits: Waits) -> None:
-    """While it waits it sends nothing but one call a tick of 4 s."""
+    """A waiting producer sends one call for each tick of 4 s and nothing else."""
     load_scripts(real_raw)
     real_q.enqueue(1)
     producer = spawn(real_q.enqueue, 2, max_length=1, block=30)
@@ -135,12 +139,12 @@ def test_a_waiting_producer_does_not_poll(real_q: Queue, real_raw: Raw, waits: W
     before = evalshas(real_raw)
     assert real_q.reserve(1, block=0)
     producer.result()
-    # Ours, the producer's second try, and perhaps a token that is put back.
+    # Our own call, the producer's second attempt, and perhaps one that puts a token back.
     assert evalshas(real_raw) - before <= 3
 
 
 def test_one_place_wakes_one_producer_after_the_other(q: Queue, waits: Waits) -> None:
-    """Three wait, room comes one by one, and all of them get in."""
+    """Three producers wait, room for one job appears three times, and all three add their job."""
     q.enqueue(0)
     producers = [spawn(q.enqueue, i, max_length=1, block=30) for i in (1, 2, 3)]
     waits.reach(3)
@@ -153,7 +157,7 @@ def test_one_place_wakes_one_producer_after_the_other(q: Queue, waits: Waits) ->
 
 
 def test_room_for_all_lets_all_in(q: Queue, waits: Waits) -> None:
-    """One event that makes much room: the producers hand the token on."""
+    """One call makes room for many jobs: each producer passes the token to the next one."""
     q.enqueue_many([1, 2, 3])
     producers = [spawn(q.enqueue, i, max_length=3, block=30) for i in range(3)]
     waits.reach(3)
@@ -166,7 +170,7 @@ def test_room_for_all_lets_all_in(q: Queue, waits: Waits) -> None:
 
 
 def test_many_go_in_as_room_appears(q: Queue) -> None:
-    """A bulk larger than the bound is fed through it; the order is kept."""
+    """A bulk larger than the bound is added in parts as room appears; the order is kept."""
     producer = spawn(q.enqueue_many, range(25), max_length=4, block=30)
     got: list[int] = []
     while len(got) < 25:
@@ -180,7 +184,7 @@ def test_many_go_in_as_room_appears(q: Queue) -> None:
 
 
 def test_more_at_once_than_may_ever_wait(q: Queue) -> None:
-    """One job beyond a bound of its own size can't be added, however long it waits."""
+    """A bulk larger than its own bound can't be added at all, however long it waits."""
     q.configure(max_length=2)
     with pytest.raises(QueueFull):
         q.enqueue_many([1, 2, 3])
@@ -188,7 +192,7 @@ def test_more_at_once_than_may_ever_wait(q: Queue) -> None:
 
 
 def test_racing_producers_never_exceed_the_bound(q: Queue) -> None:
-    """Eight producers and a consumer: whenever anybody looks, at most five jobs wait."""
+    """Eight producers and one consumer: at most five jobs wait at any time."""
 
     def produce(number: int) -> int:
         refused = 0
@@ -224,7 +228,7 @@ def test_a_pause_is_not_waited_for(q: Queue) -> None:
 
 
 def test_a_producer_that_waits_is_refused_when_the_queue_is_paused(q: Queue, waits: Waits) -> None:
-    """It is woken by the pause, and learns of it."""
+    """A pause wakes a waiting producer, which raises `QueuePaused`."""
     q.enqueue(1)
     producer = spawn(q.enqueue, 2, max_length=1, block=30)
     waits.reach(1)

@@ -1,5 +1,5 @@
 # From tests/_async/test_closing.py by tools/unasync.py; do not edit.
-"""Closing a queue: producers are refused, consumers finish what is there, and then end."""
+"""Closing a queue: producers are refused; consumers finish the remaining jobs and end."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .conftest import Waits
 
 
 def ended(consumers: list[Beside[Any]]) -> None:
-    """Check that each consumer has been told of the end, without a look of its own."""
+    """Check that each consumer was told of the end without polling."""
     for consumer in consumers:
         with pytest.raises(QueueClosed, match="'q' is closed, and no job is left"):
             consumer.result()
 
 
 def consumed(q: Queue, batch: int = 1) -> list[Any]:
-    """The bodies of all jobs until the loop ends by itself."""
+    """Return the bodies of all jobs until the loop ends by itself."""
     bodies = []
     for job in q.consume(batch=batch):
         with job:
@@ -42,7 +42,7 @@ def consumed(q: Queue, batch: int = 1) -> list[Any]:
 
 
 def test_a_closed_queue_takes_no_jobs(q: Queue, raw: Raw) -> None:
-    """However they are added: at once, delayed, in bulk, with a dedup id; nothing is written."""
+    """A closed queue refuses every way of adding a job, and no key changes."""
     q.enqueue("before")
     assert not q.stats().closed
     q.close()
@@ -58,7 +58,7 @@ def test_a_closed_queue_takes_no_jobs(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("mode", ["refuse", "update", "debounce", "requeue", "requeue+debounce"])
 def test_duplicates_are_refused_as_well(q: Queue, raw: Raw, mode: str) -> None:
-    """Whether a job with the id is there or not, nothing is added, updated or looked up."""
+    """Duplicates are refused too, with or without an existing job: nothing is added or updated."""
     q.enqueue("waits", dedup_id="waits")
     q.enqueue("active", dedup_id="active")
     q.promote([view.id for view in q.peek()])
@@ -75,7 +75,7 @@ def test_duplicates_are_refused_as_well(q: Queue, raw: Raw, mode: str) -> None:
 
 
 def test_reopening_lets_producers_in_again(q: Queue) -> None:
-    """Both may be said twice; settings and jobs stay."""
+    """A queue may be closed twice and reopened twice; its settings and jobs stay."""
     q.configure(max_length=2)
     q.enqueue(1)
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_reopening_lets_producers_in_again(q: Queue) -> None:
 
 
 def test_a_queue_may_be_closed_before_its_first_job(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """The queue exists then, and stays although idle: later clients must find it closed."""
+    """Closing creates the queue. It stays although it is idle, so later clients find it closed."""
     q.close()
     with pytest.raises(QueueClosed):
         q.enqueue(1)
@@ -106,7 +106,7 @@ def test_a_queue_may_be_closed_before_its_first_job(ps: Penstock, q: Queue, raw:
 
 
 def test_consumers_drain_a_closed_queue_and_end(q: Queue) -> None:
-    """Loops get what is left, ready, delayed and put back, and then come to their end."""
+    """Loops get the remaining jobs, ready, delayed or put back, and then end."""
     q.enqueue_many(range(20))
     q.enqueue(20, delay=0.3)
     (held,) = q.reserve(block=0)
@@ -120,8 +120,8 @@ def test_consumers_drain_a_closed_queue_and_end(q: Queue) -> None:
 
 
 @pytest.mark.usefixtures("no_ticks")
-def test_everybody_who_waits_is_told_of_the_end(q: Queue, waits: Waits) -> None:
-    """Five consumers wait for the one job, which is held; when it is done all end at once."""
+def test_all_waiting_consumers_are_told_of_the_end(q: Queue, waits: Waits) -> None:
+    """Five consumers wait while the last job is active; when it is done, all five end at once."""
     q.enqueue(1)
     (job,) = q.reserve(block=0)
     consumers = [spawn(q.reserve, 1, block=block) for block in (30, 30, 30, None, None)]
@@ -135,8 +135,8 @@ def test_everybody_who_waits_is_told_of_the_end(q: Queue, waits: Waits) -> None:
 
 
 @pytest.mark.usefixtures("no_ticks")
-def test_a_close_tells_who_waits_at_an_empty_queue(q: Queue, waits: Waits) -> None:
-    """Paused or not: nothing can come any more."""
+def test_a_close_wakes_consumers_of_an_empty_queue(q: Queue, waits: Waits) -> None:
+    """Consumers at an empty queue end when it is closed, paused or not."""
     q.enqueue(1)
     q.purge()
     for side in (None, "out", "all"):
@@ -178,10 +178,10 @@ ENDINGS = [
 
 @pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("how", ENDINGS)
-def test_whatever_empties_the_queue_ends_the_consumers(
+def test_every_way_of_emptying_the_queue_ends_the_consumers(
     q: Queue, raw: Raw, waits: Waits, how: str
 ) -> None:
-    """The last job ends in any way: of two waiting consumers one is told, and tells the other."""
+    """The last job ends in any way: one waiting consumer is told, and tells the other one."""
     q.configure(max_attempts=1, max_crashes=1, max_releases=1)
     is_waiting = how in ("withdraw", "ack by id")
     ttl = 600 if how.startswith("expire") else None
@@ -200,7 +200,7 @@ def test_whatever_empties_the_queue_ends_the_consumers(
 
 @pytest.mark.usefixtures("no_ticks")
 def test_jobs_at_most_once_are_not_waited_for(q: Queue, waits: Waits) -> None:
-    """Such a job is not delivered again, so the last delivery ends all other consumers."""
+    """A job with lease 0 is not delivered again, so its delivery ends all other consumers."""
     q.enqueue(1, lease=0, delay=0.5)
     q.close()
     consumers = [spawn(consumed, q) for _ in range(3)]
@@ -208,7 +208,7 @@ def test_jobs_at_most_once_are_not_waited_for(q: Queue, waits: Waits) -> None:
 
 
 def test_dead_letters_are_no_jobs_to_wait_for(q: Queue) -> None:
-    """A closed queue with dead letters is drained; redriven they are delivered all the same."""
+    """A closed queue that has only dead letters is drained; redriven jobs are still delivered."""
     q.enqueue("bad")
     (job,) = q.reserve(block=0)
     q.close()
@@ -219,8 +219,8 @@ def test_dead_letters_are_no_jobs_to_wait_for(q: Queue) -> None:
     assert consumed(q) == ["bad"]
 
 
-def test_what_was_accepted_goes_its_way(q: Queue, raw: Raw) -> None:
-    """Retries, releases, ended leases, takeovers, promotes: all of it as in an open queue."""
+def test_accepted_jobs_are_processed_as_usual(q: Queue, raw: Raw) -> None:
+    """Retries, releases, ended leases, takeovers and promotions work as in an open queue."""
     q.enqueue_many(range(5))
     q.enqueue(5, delay=600)
     q.close()
@@ -238,7 +238,7 @@ def test_what_was_accepted_goes_its_way(q: Queue, raw: Raw) -> None:
 
 
 def test_successors_are_run_before_the_end(q: Queue, waits: Waits) -> None:
-    """A job that waits for the end of another one is not forgotten."""
+    """A closed queue is not drained while a successor waits for another job's end."""
     q.enqueue("first", dedup_id="x")
     (first,) = q.reserve(block=0)
     q.enqueue("second", dedup=Dedup("x", on_duplicate="requeue"))
@@ -250,8 +250,8 @@ def test_successors_are_run_before_the_end(q: Queue, waits: Waits) -> None:
 
 
 @pytest.mark.usefixtures("no_ticks")
-def test_producers_who_wait_for_room_are_refused(q: Queue, waits: Waits) -> None:
-    """All of them are told at once, and their jobs are not added."""
+def test_producers_waiting_for_room_are_refused(q: Queue, waits: Waits) -> None:
+    """All producers that wait for room are refused at once, and their jobs are not added."""
     q.configure(max_length=1)
     q.enqueue(0)
     producers = [spawn(q.enqueue, i, block=30 if i % 2 else None) for i in (1, 2, 3)]
@@ -264,7 +264,7 @@ def test_producers_who_wait_for_room_are_refused(q: Queue, waits: Waits) -> None
 
 
 def test_a_closed_queue_is_closed_rather_than_paused_or_full(q: Queue) -> None:
-    """A pause may end and room may come; what is for good is said."""
+    """A closed queue that is also paused or full raises `QueueClosed`, as that does not pass."""
     q.configure(max_length=1)
     q.enqueue(1)
     q.pause("in")
@@ -275,8 +275,8 @@ def test_a_closed_queue_is_closed_rather_than_paused_or_full(q: Queue) -> None:
         q.enqueue(2, block=30)
 
 
-def test_a_settle_tells_what_became_of_the_finished(q: Queue) -> None:
-    """The last job is done: its outcome is the answer, and the next call says that it is over."""
+def test_a_settle_returns_the_outcomes_of_finished_jobs(q: Queue) -> None:
+    """A settle of the last job returns its outcome; the next call says that the queue has ended."""
     q.enqueue(1)
     jobs = q.reserve(block=0)
     q.close()
@@ -312,7 +312,7 @@ def test_several_queues_end_together(ps: Penstock, q: Queue, waits: Waits) -> No
 def test_a_queue_that_is_reopened_meanwhile_is_not_left(
     ps: Penstock, q: Queue, waits: Waits
 ) -> None:
-    """Two queues, closed one after the other; the first is open when the second is drained."""
+    """Two queues are closed one after the other. The first is reopened, so its consumer stays."""
     other = ps.queue("other")
     other.enqueue("other")
     (held,) = other.reserve(block=0)
@@ -327,10 +327,10 @@ def test_a_queue_that_is_reopened_meanwhile_is_not_left(
     assert job.body == "new"
 
 
-def test_a_drained_queue_is_not_asked_in_a_circle(
+def test_a_drained_queue_is_not_asked_over_and_over(
     real_ps: Penstock, real_q: Queue, real_raw: Raw, waits: Waits
 ) -> None:
-    """Its token stays for the next consumer; one that waits for another queue too leaves it."""
+    """A drained queue keeps its token for the next consumer and is not asked over and over."""
     load_scripts(real_raw)
     other = real_ps.queue("other")
     other.enqueue(1)
@@ -345,7 +345,7 @@ def test_a_drained_queue_is_not_asked_in_a_circle(
 
 @pytest.mark.usefixtures("no_ticks")
 def test_a_worker_ends_with_its_queues(ps: Penstock, q: Queue) -> None:
-    """It works until all its queues are closed and drained, and goes on for those that are not."""
+    """A worker ends when all its queues are closed and drained, and continues with open ones."""
     other = ps.queue("other")
     q.enqueue_many(range(5))
     seen: list[Any] = []
@@ -367,7 +367,7 @@ def test_a_worker_ends_with_its_queues(ps: Penstock, q: Queue) -> None:
 
 
 def test_workers_share_the_end(ps: Penstock, q: Queue, backend: Backend) -> None:
-    """Three workers on one queue: when the last job of any of them is done, all have ended."""
+    """Three workers share one queue: when its last job is done, all of them end."""
     q.enqueue_many(range(30))
     seen: list[Any] = []
 

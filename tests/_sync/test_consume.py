@@ -1,5 +1,5 @@
 # From tests/_async/test_consume.py by tools/unasync.py; do not edit.
-"""The loop over jobs: what it hands out, and when it acknowledges."""
+"""The `consume` loop: which jobs it yields, and when it acknowledges them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from .conftest import Waits
 
 
 def test_consume_hands_jobs_out_one_by_one(q: Queue) -> None:
-    """It reserves by the batch and ends after `block` seconds without a job."""
+    """The loop reserves in batches, yields single jobs, and ends after `block`
+    seconds without one.
+    """
     q.enqueue_many(range(5))
     seen = []
     for job in q.consume(batch=2, block=0):
@@ -26,7 +28,7 @@ def test_consume_hands_jobs_out_one_by_one(q: Queue) -> None:
 
 
 def test_consume_waits_for_jobs(q: Queue, waits: Waits) -> None:
-    """It goes on as jobs come, and may be left at any time."""
+    """The loop waits for new jobs, and the caller may leave it at any time."""
 
     def first_two() -> list[object]:
         seen = []
@@ -45,8 +47,8 @@ def test_consume_waits_for_jobs(q: Queue, waits: Waits) -> None:
     assert consumer.result() == ["a", "b"]
 
 
-def test_consume_acknowledges_what_a_block_has_done(q: Queue) -> None:
-    """Every job whose block was left without an error, by the time the loop has ended."""
+def test_consume_acknowledges_jobs_whose_block_succeeded(q: Queue) -> None:
+    """When the loop ends, every job whose block raised no error is acknowledged."""
     q.enqueue_many(range(7))
     seen = []
     for job in q.consume(batch=3, block=0):
@@ -58,7 +60,7 @@ def test_consume_acknowledges_what_a_block_has_done(q: Queue) -> None:
 
 
 def test_consume_needs_a_trip_a_job(real_q: Queue, real_raw: Raw) -> None:
-    """What is done is acknowledged in the same call that takes the next job."""
+    """A finished job is acknowledged in the call that reserves the next one."""
     load_scripts(real_raw)
     real_q.enqueue_many(range(20))
     before = evalshas(real_raw)
@@ -70,7 +72,7 @@ def test_consume_needs_a_trip_a_job(real_q: Queue, real_raw: Raw) -> None:
 
 
 def test_a_failure_in_a_batch_is_that_jobs_alone(q: Queue) -> None:
-    """It is reported at once; the others are done."""
+    """A failed job of a batch is reported at once; the other jobs are done."""
     q.configure(backoff_base=3600)  # no draw of the jitter brings it back into this loop
     q.enqueue_many(range(6))
     for job in q.consume(batch=6, block=0):
@@ -81,8 +83,8 @@ def test_a_failure_in_a_batch_is_that_jobs_alone(q: Queue) -> None:
     assert (stats.acked, stats.nacked, stats.active) == (4, 2, 0)
 
 
-def test_what_is_settled_by_hand_is_settled_once(q: Queue) -> None:
-    """Beside others that their blocks settle."""
+def test_jobs_settled_by_the_caller_are_settled_once(q: Queue) -> None:
+    """A job that the caller settles is not settled again by the loop."""
     q.enqueue_many(range(4))
     for job in q.consume(batch=4, block=0):
         with job:
@@ -95,7 +97,7 @@ def test_what_is_settled_by_hand_is_settled_once(q: Queue) -> None:
 
 
 def first_job(q: Queue) -> object:
-    """A consumer that leaves the loop after its first job."""
+    """Leave the loop after the first job, and return its body."""
     for job in q.consume(batch=2, block=5):
         with job:
             return job.body
@@ -103,7 +105,9 @@ def first_job(q: Queue) -> object:
 
 
 def test_leaving_the_loop_acknowledges(q: Queue, raw: Raw) -> None:
-    """What was done until then; the job that was not handed out keeps its lease."""
+    """Leaving the loop acknowledges the finished jobs; a job that was not yielded
+    keeps its lease.
+    """
     q.enqueue_many(range(2))
     assert first_job(q) == 0
     wait_for(lambda: int(raw.hget(q.ops.keys["meta"], "acked") or 0) == 1)
@@ -112,7 +116,7 @@ def test_leaving_the_loop_acknowledges(q: Queue, raw: Raw) -> None:
 
 
 def test_an_error_that_leaves_the_loop(q: Queue, raw: Raw) -> None:
-    """The interrupted job is given back; what was done before is acknowledged."""
+    """An error that leaves the loop gives the current job back; finished jobs are acknowledged."""
 
     def work() -> None:
         for job in q.consume(batch=2, block=0):
@@ -131,7 +135,7 @@ def test_an_error_that_leaves_the_loop(q: Queue, raw: Raw) -> None:
 def test_done_after_the_lease_has_ended(
     q: Queue, raw: Raw, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another consumer holds the job by then: that is logged, and the loop goes on."""
+    """An ack after the lease has ended is logged as stale, and the loop continues."""
     q.enqueue_many(["late", "next"], lease=10)
     others = []
     with caplog.at_level(logging.WARNING, "penstock"):
@@ -147,7 +151,7 @@ def test_done_after_the_lease_has_ended(
 
 
 def test_a_job_that_is_done_does_not_wait_for_a_slow_one(q: Queue, waits: Waits) -> None:
-    """The first of a batch is not delivered again because the second takes longer than a lease."""
+    """The first job of a batch is acknowledged in time, although the second outlasts a lease."""
     q.enqueue_many(["quick", "slow"], lease=0.3)
     again = []
     for job in q.consume(batch=2, block=0):

@@ -1,5 +1,5 @@
 # From tests/_async/test_dead.py by tools/unasync.py; do not edit.
-"""Jobs that fail for good: how they die, what is kept of them, how they come back."""
+"""Dead letters: how jobs die, the recorded reason, and how a redrive brings them back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def last_held(text: str, letter: JobView) -> str:
 
 
 def bury_all(q: Queue, count: int) -> list[str]:
-    """So many dead letters; their ids in the order of their death."""
+    """Create dead letters and return their ids in the order of their death."""
     results = q.enqueue_many(range(count))
     jobs = q.reserve(count, block=0)
     assert q.bury(jobs, "buried")
@@ -46,7 +46,7 @@ def test_death_by_failed_attempts(q: Queue) -> None:
 
 
 def test_twenty_attempts_by_default(q: Queue) -> None:
-    """The twentieth failure is the last one; an empty error keeps the one before."""
+    """By default the twentieth failure buries a job; an empty error keeps the previous one."""
     q.enqueue("x")
     for attempt in range(1, 21):
         (job,) = q.reserve(block=0)
@@ -56,7 +56,7 @@ def test_twenty_attempts_by_default(q: Queue) -> None:
 
 
 def test_death_by_crashes(q: Queue, raw: Raw) -> None:
-    """A lease that ends without a word is a crash; the third one is the last."""
+    """A lease that ends without a report is a crash; the third crash buries the job."""
     q.enqueue("x", lease=10)
     for crashes in (0, 1, 2):
         (job,) = q.reserve(block=0)
@@ -77,7 +77,9 @@ def test_death_by_crashes(q: Queue, raw: Raw) -> None:
 def test_a_poison_job_names_its_last_worker(
     backend: Backend, q: Queue, raw: Raw, crashes: int
 ) -> None:
-    """Three workers die of it, one after the other: the last one and its time are in the text."""
+    """Three workers crash on a job one after the other: its error names the last
+    one and the time.
+    """
     q.configure(max_crashes=crashes, max_attempts=3)
     q.enqueue("poison", lease=10)
     for owner in ("host-a:1", "host-b:22", "härte, c;3 since 5"):
@@ -95,8 +97,8 @@ def test_a_poison_job_names_its_last_worker(
     assert (job.last_error, job.owner) == ("", "tester")
 
 
-def test_a_consumer_that_was_too_slow_for_good(q: Queue, raw: Raw) -> None:
-    """Its job died because it did not speak in time; what it says then changes nothing."""
+def test_a_report_after_the_death_of_the_job(q: Queue, raw: Raw) -> None:
+    """A job died because its lease ended; a late report of its last consumer changes nothing."""
     q.configure(max_crashes=1)
     q.enqueue("x", lease=10)
     (job,) = q.reserve(block=0)
@@ -108,8 +110,8 @@ def test_a_consumer_that_was_too_slow_for_good(q: Queue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-def test_crashes_may_be_bounded_otherwise(q: Queue, raw: Raw) -> None:
-    """By a setting of the queue."""
+def test_the_bound_of_crashes_is_a_setting(q: Queue, raw: Raw) -> None:
+    """`max_crashes` is a setting of the queue."""
     q.configure(max_crashes=1)
     q.enqueue("x", lease=10)
     q.reserve(block=0)
@@ -135,7 +137,7 @@ def test_crashes_are_attempts_too(q: Queue, raw: Raw) -> None:
 
 
 def test_a_lease_that_is_settled_late_is_no_crash(q: Queue, raw: Raw) -> None:
-    """The job was not taken again: its holder's nack counts, and counts once."""
+    """The job was not reserved again, so the holder's late nack counts, and counts once."""
     q.enqueue("x", lease=10)
     (job,) = q.reserve(block=0)
     advance(raw, q.ops, 11)
@@ -145,7 +147,7 @@ def test_a_lease_that_is_settled_late_is_no_crash(q: Queue, raw: Raw) -> None:
 
 
 def test_death_by_releases(q: Queue) -> None:
-    """A job that is given back at once again and again is caught by `max_releases`."""
+    """A job that is released without a delay again and again is buried by `max_releases`."""
     q.configure(max_releases=3)
     q.enqueue("x")
     for _ in range(2):
@@ -158,7 +160,7 @@ def test_death_by_releases(q: Queue) -> None:
 
 
 def test_releases_with_a_delay_are_not_bounded(q: Queue, raw: Raw) -> None:
-    """They make no busy loop."""
+    """Releases with a delay make no busy loop and are not bounded."""
     q.configure(max_releases=2)
     q.enqueue("x")
     for _ in range(4):
@@ -169,7 +171,7 @@ def test_releases_with_a_delay_are_not_bounded(q: Queue, raw: Raw) -> None:
 
 
 def test_the_backoff_has_full_jitter(q: Queue, raw: Raw) -> None:
-    """The k-th failure waits for anything up to base x 2^(k-1), the cap at most."""
+    """The k-th failure waits for a random time up to base x 2^(k-1), bounded by the cap."""
     q.configure(backoff_base=10, backoff_cap=35, max_attempts=50)
     q.enqueue_many(range(200))
     for bound in (10, 20, 35, 35):
@@ -179,7 +181,7 @@ def test_the_backoff_has_full_jitter(q: Queue, raw: Raw) -> None:
         assert q.nack(jobs)
         after = queue_time_ms(raw, q.ops)
         views = q.peek(200, state="scheduled")
-        ready = 200 - len(views)  # a draw of next to nothing may have passed already
+        ready = 200 - len(views)  # a delay near 0 may have passed already
         due = [round(view.due * 1000) for view in views if view.due is not None]
         assert ready < 10
         assert min(due) > before
@@ -190,7 +192,7 @@ def test_the_backoff_has_full_jitter(q: Queue, raw: Raw) -> None:
 
 
 def test_the_default_backoff_starts_at_five_seconds(q: Queue, raw: Raw) -> None:
-    """And doubles: up to 5 s, 10 s, 20 s."""
+    """The default bound doubles from 5 s: 5 s, 10 s, 20 s."""
     q.enqueue_many(range(60))
     for bound in (5, 10, 20):
         assert q.nack(q.reserve(60, block=0))
@@ -201,7 +203,7 @@ def test_the_default_backoff_starts_at_five_seconds(q: Queue, raw: Raw) -> None:
 
 
 def test_redrive_brings_all_back(q: Queue) -> None:
-    """Each to the place of its age, with its attempts anew and its death forgotten."""
+    """Redriven jobs keep the place of their age; attempts start again and the error is cleared."""
     ids = bury_all(q, 3)
     young = q.enqueue("young")
     assert q.redrive() == 3
@@ -214,7 +216,7 @@ def test_redrive_brings_all_back(q: Queue) -> None:
 
 
 def test_redrive_of_the_oldest(q: Queue) -> None:
-    """Not more than `limit` of them."""
+    """`limit` bounds the number of redriven jobs."""
     ids = bury_all(q, 5)
     assert q.redrive(limit=2) == 2
     assert [job.id for job in q.reserve(9, block=0)] == ids[:2]
@@ -222,14 +224,14 @@ def test_redrive_of_the_oldest(q: Queue) -> None:
 
 
 def test_redrive_of_more_than_a_script_takes(q: Queue) -> None:
-    """In several calls; none is left, none comes twice."""
+    """More jobs than one script takes need several calls; each job comes back once."""
     ids = bury_all(q, 1000) + bury_all(q, 500)
     assert q.redrive() == 1500
     assert [job.id for job in q.reserve(2000, block=0)] == ids
 
 
 def test_redrive_of_named_jobs(q: Queue) -> None:
-    """These and no others; those that are not dead are left alone."""
+    """Only the named jobs are redriven; named jobs that are not dead are left alone."""
     ids = bury_all(q, 4)
     alive = q.enqueue("alive")
     assert q.redrive([ids[2], ids[0]]) == 2
@@ -239,7 +241,7 @@ def test_redrive_of_named_jobs(q: Queue) -> None:
 
 
 def test_redrive_by_the_last_delivery(q: Queue) -> None:
-    """A job object names the dead letter as well as an id does."""
+    """A job object names its dead letter as well as an id does."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     job.bury()
@@ -248,8 +250,8 @@ def test_redrive_by_the_last_delivery(q: Queue) -> None:
     assert (again.id, again.deliveries) == (job.id, 2)
 
 
-def test_a_dead_letter_beyond_its_ttl_stays_dead(q: Queue, raw: Raw) -> None:
-    """It would never be delivered; the others are brought back."""
+def test_a_dead_letter_past_its_ttl_stays_dead(q: Queue, raw: Raw) -> None:
+    """A dead letter past its ttl would never be delivered, so it stays dead; others come back."""
     q.enqueue("short", ttl=60)
     q.enqueue("long", ttl=600)
     assert q.bury(q.reserve(2, block=0))
@@ -267,7 +269,7 @@ def test_a_dead_letter_beyond_its_ttl_stays_dead(q: Queue, raw: Raw) -> None:
 
 
 def test_nothing_to_redrive(q: Queue, raw: Raw) -> None:
-    """Zero, and nothing changes."""
+    """Without dead letters a redrive returns 0 and changes nothing."""
     q.enqueue("x")
     before = dump(raw)
     assert q.redrive() == 0
@@ -276,7 +278,7 @@ def test_nothing_to_redrive(q: Queue, raw: Raw) -> None:
 
 
 def test_dead_letters_are_bounded_in_number(q: Queue, raw: Raw) -> None:
-    """The oldest are dropped for the new ones, and counted."""
+    """New dead letters replace the oldest ones, which are counted."""
     q.configure(dead_max=3)
     ids = bury_all(q, 5)
     assert [letter.id for letter in letters(q)] == ids[2:]
@@ -286,7 +288,7 @@ def test_dead_letters_are_bounded_in_number(q: Queue, raw: Raw) -> None:
 
 
 def test_dead_letters_may_be_unwanted(q: Queue, raw: Raw) -> None:
-    """With a bound of 0 nothing is kept, and all is counted."""
+    """With a bound of 0 no dead letter is kept, and each is counted."""
     q.configure(dead_max=0)
     bury_all(q, 2)
     stats = q.stats()
@@ -295,7 +297,7 @@ def test_dead_letters_may_be_unwanted(q: Queue, raw: Raw) -> None:
 
 
 def test_dead_letters_are_bounded_by_age(q: Queue, raw: Raw) -> None:
-    """Fourteen days unless the queue says otherwise; the next death or a sweep drops them."""
+    """Dead letters are kept for 14 days by default; the next death or a sweep drops older ones."""
     bury_all(q, 2)
     advance(raw, q.ops, 14 * 86_400 - 60)
     (fresh,) = bury_all(q, 1)
@@ -311,7 +313,7 @@ def test_dead_letters_are_bounded_by_age(q: Queue, raw: Raw) -> None:
 
 
 def test_a_narrower_bound_is_reached_by_a_sweep(q: Queue) -> None:
-    """In bounded steps, as often as it takes."""
+    """A sweep reaches a lower bound in steps of bounded size."""
     bury_all(q, 250)
     q.configure(dead_max=10)
     assert q.sweep() == 240
@@ -321,7 +323,7 @@ def test_a_narrower_bound_is_reached_by_a_sweep(q: Queue) -> None:
 
 @pytest.mark.parametrize("limit", [1024, 5000])
 def test_a_reason_is_cut_to_a_kilobyte(q: Queue, limit: int) -> None:
-    """At a character's edge."""
+    """A reason is cut to a kilobyte without splitting a character."""
     for start in ("", "x"):
         q.enqueue("x")
         (job,) = q.reserve(block=0)

@@ -1,5 +1,5 @@
 # From tests/_async/test_dedup.py by tools/unasync.py; do not edit.
-"""Dedup ids: one job of a kind, what becomes of another one, and when an id is free again."""
+"""Dedup ids: at most one job per id, the treatment of duplicates, and when an id becomes free."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ BUSY = ("refuse", "update", "debounce", "requeue", "requeue+update", "requeue+de
 
 @pytest.fixture
 def q(ps: Penstock, raw: Raw) -> Iterator[Queue]:
-    """A queue that does not exist yet; at the end every id is a living job's, or a window's."""
+    """A queue that does not exist yet. The end of the test checks that a job or
+    window has each id.
+    """
     queue = ps.queue("q")
     yield queue
     queue.sweep()
@@ -66,7 +68,7 @@ def q(ps: Penstock, raw: Raw) -> Iterator[Queue]:
 
 
 def seen(q: Queue, dedup_id: str = "x") -> Status | None:
-    """The status of an id, with the bodies of its jobs."""
+    """Return the status of an id, with the bodies of its jobs."""
     found = q.status(dedup_id)
     if found is None:
         return None
@@ -76,13 +78,13 @@ def seen(q: Queue, dedup_id: str = "x") -> Status | None:
 
 
 def take(q: Queue) -> Job:
-    """The next job."""
+    """Reserve the next job."""
     (job,) = q.reserve(1, block=0)
     return job
 
 
 def drained(q: Queue) -> list[Any]:
-    """The bodies of all jobs that can be had now, each acknowledged before the next is taken."""
+    """Reserve and acknowledge jobs one by one, and return their bodies."""
     found = []
     while jobs := q.reserve(1, block=0):
         found += bodies(jobs)
@@ -91,19 +93,19 @@ def drained(q: Queue) -> list[Any]:
 
 
 def shown(q: Queue, job_id: str) -> JobView:
-    """A job that is there."""
+    """Return the view of an existing job."""
     view = q.show(job_id)
     assert view is not None
     return view
 
 
 def bodies(jobs: Any) -> list[Any]:
-    """What the producers gave."""
+    """Return the bodies of the jobs."""
     return [job.body for job in jobs]
 
 
 def content(raw: Raw, q: Queue) -> dict[bytes, Any]:
-    """All keys but the answers of producers and the queue's clock."""
+    """Return all keys except the stored replies of producers and the queue's clock."""
     keys = {key: value for key, value in dump(raw).items() if b"}:producer:" not in key}
     for clock in (b"seen", b"off", b"alarm"):
         keys[q.ops.keys["meta"]][0][1].pop(clock, None)
@@ -113,7 +115,7 @@ def content(raw: Raw, q: Queue) -> dict[bytes, Any]:
 def with_successor(
     q: Queue, *, window: float | None = None, **options: Any
 ) -> tuple[Job, Enqueued]:
-    """A job "old" at work, with the id "x", and "new" that waits for its end."""
+    """Enqueue two jobs with the id "x": "old" is active, and "new" is its successor."""
     q.enqueue("old", dedup=Dedup("x", window=window), **options)
     job = take(q)
     answer = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
@@ -125,7 +127,7 @@ def with_successor(
 
 
 def test_a_job_has_its_id(q: Queue) -> None:
-    """The delivery and all views tell it; a job without one has none."""
+    """The delivery and all views show the dedup id; a job without one shows None."""
     first = q.enqueue("with", dedup_id="x")
     q.enqueue("without")
     assert first == Enqueued(first.id, "ready", duplicate=False, replicas=0, action="added")
@@ -141,7 +143,7 @@ def test_a_job_has_its_id(q: Queue) -> None:
 
 
 def test_a_duplicate_names_the_job_that_is_there(q: Queue, raw: Raw) -> None:
-    """Its id and where it is now; nothing is written, whatever else the duplicate carries."""
+    """A duplicate answers with the id and state of the existing job, and writes nothing."""
     first = q.enqueue("old", dedup_id="x", delay=60)
     before = content(raw, q)
     again = q.enqueue(b"new", dedup_id="x", delay=5, lease=7, ttl=9, headers={"a": "b"})
@@ -155,7 +157,9 @@ def test_a_duplicate_names_the_job_that_is_there(q: Queue, raw: Raw) -> None:
 
 
 def test_the_id_of_a_job_that_ends_is_told_with_its_ttl(q: Queue) -> None:
-    """What a duplicate answers is the job's own id, to the last digit."""
+    """A duplicate answers with the exact id of the existing job, including its ttl
+    and lease parts.
+    """
     for ttl, lease in ((3600, None), (3600, 0), (None, 0), (None, 5)):
         name = f"{ttl} {lease}"
         first = q.enqueue("x", dedup_id=name, ttl=ttl, lease=lease)
@@ -165,7 +169,9 @@ def test_the_id_of_a_job_that_ends_is_told_with_its_ttl(q: Queue) -> None:
 
 
 def test_any_text_is_an_id(q: Queue) -> None:
-    """Each is told from all others, comes back as it was, and is free when its job is done."""
+    """Any text is a valid id: it stays distinct, comes back unchanged, and is free
+    after the ack.
+    """
     answers = [q.enqueue(i, dedup_id=name) for i, name in enumerate(ODD_IDS)]
     assert {answer.action for answer in answers} == {"added"}
     for i, name in enumerate(ODD_IDS):
@@ -186,8 +192,8 @@ def test_any_text_is_an_id(q: Queue) -> None:
         assert q.status(name) is None
 
 
-def test_an_id_in_the_body_or_the_headers_is_none(q: Queue) -> None:
-    """What looks like the field of an id elsewhere in a record does not count."""
+def test_text_like_an_id_in_body_or_headers_does_not_count(q: Queue) -> None:
+    """Text in a body or header that looks like the id field of a record does not count."""
     q.enqueue(b"1;d=x\n;d=x", headers={"d": "x", "h;d=x": ";d=x"})
     assert q.status("x") is None
     assert q.enqueue(b"1;d=y\n", dedup_id="x", headers={"d": "y"}).action == "added"
@@ -199,7 +205,7 @@ def test_an_id_in_the_body_or_the_headers_is_none(q: Queue) -> None:
 
 
 def test_queues_do_not_share_ids(ps: Penstock) -> None:
-    """An id is one queue's."""
+    """Two queues may use one dedup id independently."""
     for name in ("a", "b"):
         assert ps.queue(name).enqueue(name, dedup_id="x").action == "added"
         assert seen(ps.queue(name)) == Status("ready", name)
@@ -210,7 +216,7 @@ def test_queues_do_not_share_ids(ps: Penstock) -> None:
 
 @pytest.mark.parametrize("spread", ["one ms", "several ms"])
 def test_an_update_keeps_the_place(q: Queue, raw: Raw, spread: str) -> None:
-    """Between its neighbours, however many are updated, how often, and in what order."""
+    """Updated jobs keep their order, however often and in whatever order they are updated."""
     names = [str(i) for i in range(12)]
     if spread == "one ms":
         given = q.enqueue_many(names, dedup_id=str).ids
@@ -238,7 +244,7 @@ def test_an_update_keeps_the_place(q: Queue, raw: Raw, spread: str) -> None:
 
 
 def test_any_number_of_updates_keeps_the_order(q: Queue) -> None:
-    """Of jobs with ids and without, under random updates, releases and new jobs."""
+    """Random updates, releases and new jobs keep the order of jobs with and without ids."""
     dice = random.Random(5)
     expected: list[list[Any]] = []
     for step in range(150):
@@ -265,7 +271,7 @@ def test_any_number_of_updates_keeps_the_order(q: Queue) -> None:
 
 @pytest.mark.parametrize("where", ["ready", "delayed", "nacked", "lapsed"])
 def test_an_update_keeps_age_and_counters(q: Queue, raw: Raw, where: str) -> None:
-    """Wherever the job waits: creation, due time, attempts and the last error stay."""
+    """An update keeps creation and due time, attempts and the last error in every waiting state."""
     q.configure(max_crashes=5)
     first = q.enqueue("old", dedup_id="x", delay=60 if where == "delayed" else 0)
     if where == "nacked":
@@ -280,7 +286,7 @@ def test_an_update_keeps_age_and_counters(q: Queue, raw: Raw, where: str) -> Non
     after = shown(q, first.id)
     assert (before.body, after.body) == ("old", "new")
     for field in ("created", "due", "state", "deliveries", "nacks", "crashes", "error", "owner"):
-        if (field, where) != ("due", "ready"):  # it has become one of those that are due
+        if (field, where) != ("due", "ready"):  # it has become a due job
             assert getattr(after, field) == getattr(before, field), field
     assert after.age >= before.age + 5
     advance(raw, q.ops, 61)
@@ -289,7 +295,7 @@ def test_an_update_keeps_age_and_counters(q: Queue, raw: Raw, where: str) -> Non
 
 
 def test_an_update_replaces_the_content(q: Queue) -> None:
-    """Body, its kind, and headers: nothing of the old one is left."""
+    """An update replaces body, codec and headers completely."""
     q.enqueue({"n": 1}, dedup_id="x", headers={"a": "1", "b": "2"})
     for body, headers in ((b"\x00;d=y\n", {"c": "3"}), ("text", {}), (b"", {"a": ";"})):
         q.enqueue(body, dedup=Dedup("x", on_duplicate="update"), headers=headers)
@@ -301,7 +307,7 @@ def test_an_update_replaces_the_content(q: Queue) -> None:
 
 
 def test_an_update_and_the_lease(q: Queue) -> None:
-    """Kept when none is given, replaced when one is."""
+    """An update without a lease keeps the old one; an update with a lease replaces it."""
     q.enqueue(0, dedup_id="x", lease=7)
     for lease, expected in ((None, 7), (9, 9), (None, 9), (0.5, 0.5)):
         assert q.enqueue(1, dedup=Dedup("x", on_duplicate="update"), lease=lease).duplicate
@@ -313,8 +319,8 @@ def test_an_update_and_the_lease(q: Queue) -> None:
 
 
 @pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update", "requeue+debounce"])
-def test_an_update_can_not_change_the_class(q: Queue, raw: Raw, mode: str) -> None:
-    """At most once stays so, and at least once too: refused, and nothing has changed."""
+def test_an_update_cannot_change_the_class(q: Queue, raw: Raw, mode: str) -> None:
+    """An update cannot switch between at most once and at least once: it is refused."""
     once = q.enqueue("once", dedup_id="once", lease=0)
     usual = q.enqueue("usual", dedup_id="usual", lease=7)
     default = q.enqueue("default", dedup_id="default")
@@ -332,7 +338,7 @@ def test_an_update_can_not_change_the_class(q: Queue, raw: Raw, mode: str) -> No
 
 @pytest.mark.parametrize("mode", ["update", "debounce", "requeue+update", "requeue+debounce"])
 def test_an_update_keeps_the_ttl(q: Queue, raw: Raw, mode: str) -> None:
-    """The end of the job's life is that of its creation, whatever the update says."""
+    """A job's ttl counts from its creation; an update does not change it."""
     first = q.enqueue("old", dedup_id="x", ttl=60)
     q.enqueue("old", dedup_id="for ever")
     done = q.enqueue("new", dedup=Dedup("x", on_duplicate=mode), ttl=6000)
@@ -345,7 +351,7 @@ def test_an_update_keeps_the_ttl(q: Queue, raw: Raw, mode: str) -> None:
 
 
 def test_an_update_and_the_window(q: Queue, raw: Raw) -> None:
-    """Kept when none is given, replaced when one is."""
+    """An update without a window keeps the old one; an update with a window replaces it."""
     for given, seconds in ((None, 50), (100, 100)):
         q.enqueue("old", dedup=Dedup("x", window=50))
         done = q.enqueue("new", dedup=Dedup("x", window=given, on_duplicate="update"))
@@ -357,8 +363,8 @@ def test_an_update_and_the_window(q: Queue, raw: Raw) -> None:
         assert seen(q) is None
 
 
-def test_an_update_and_until_when(q: Queue) -> None:
-    """Kept when it is not said, which is "finished"; replaced when it is."""
+def test_an_update_and_until(q: Queue) -> None:
+    """An update without `until` (`finished`) keeps the old value; otherwise it replaces it."""
     for before, now, is_free in (
         ("finished", "started", True),
         ("started", "finished", True),
@@ -390,8 +396,8 @@ def test_an_active_job_is_not_updated(q: Queue, raw: Raw) -> None:
 # -- debounce, throttle, until started ---------------------------------------------------------
 
 
-def test_a_debounce_begins_the_delay_anew(q: Queue, raw: Raw) -> None:
-    """It runs when there was no other for so long, with the last content."""
+def test_a_debounce_restarts_the_delay(q: Queue, raw: Raw) -> None:
+    """A debounced job runs when no duplicate came for the delay, with the last content."""
     first = q.enqueue(0, dedup=Dedup("x", on_duplicate="debounce"), delay=10)
     assert first.action == "added"
     for serial in range(1, 4):
@@ -405,7 +411,7 @@ def test_a_debounce_begins_the_delay_anew(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("where", ["ready", "nacked"])
 def test_a_debounce_of_a_job_that_waits(q: Queue, raw: Raw, where: str) -> None:
-    """It waits so long from now on, shorter or longer than before; attempts are kept."""
+    """A debounce of a ready job delays it from now on, and keeps its attempts."""
     first = q.enqueue(0, dedup_id="x")
     if where == "nacked":
         take(q).nack(delay=3600)
@@ -420,7 +426,7 @@ def test_a_debounce_of_a_job_that_waits(q: Queue, raw: Raw, where: str) -> None:
 
 
 def test_a_debounce_without_delay_ends_it(q: Queue) -> None:
-    """It may run at once, at the place of its creation."""
+    """Without a delay a debounce makes the job ready, at the place of its creation."""
     q.enqueue("first")
     first = q.enqueue(0, dedup_id="x", delay=60)
     q.enqueue("last")
@@ -431,7 +437,7 @@ def test_a_debounce_without_delay_ends_it(q: Queue) -> None:
 
 
 def test_a_debounce_to_a_point_in_time(q: Queue, raw: Raw) -> None:
-    """`at` is as good as a delay; the end of the ttl bounds both."""
+    """A debounce accepts `at` as well as a delay; the end of the ttl bounds both."""
     first = q.enqueue(0, dedup_id="x", delay=60, ttl=100)
     view = shown(q, first.id)
     q.enqueue(1, dedup=Dedup("x", on_duplicate="debounce"), at=view.created + 90)
@@ -443,7 +449,7 @@ def test_a_debounce_to_a_point_in_time(q: Queue, raw: Raw) -> None:
 
 
 def test_a_throttle(q: Queue, raw: Raw) -> None:
-    """One a window, from the enqueue on, whatever has become of it; and then the next one."""
+    """A throttle lets one job per window through, counted from the enqueue."""
     throttle = Dedup("x", until="enqueued", window=10)
     for serial in range(3):
         done = q.enqueue(serial, dedup=throttle)
@@ -465,7 +471,7 @@ def test_a_throttle(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("end", ["delete", "bury", "purge", "withdraw"])
 def test_a_throttle_outlives_its_job(q: Queue, raw: Raw, end: str) -> None:
-    """However that ends."""
+    """A throttle's window stays open when its job ends, in every way a job can end."""
     done = q.enqueue(0, dedup=Dedup("x", until="enqueued", window=10))
     (q.purge() if end == "purge" else method_of(q, end)([done.id]))
     assert q.enqueue(1, dedup_id="x").action == "refused"
@@ -475,7 +481,9 @@ def test_a_throttle_outlives_its_job(q: Queue, raw: Raw, end: str) -> None:
 
 
 def test_until_started(q: Queue, raw: Raw) -> None:
-    """Refused while it waits; free from the first delivery on, also if that fails."""
+    """With `until="started"` a duplicate is refused until the first delivery, even
+    if that fails.
+    """
     first = q.enqueue("old", dedup=Dedup("x", until="started"))
     assert q.enqueue("no", dedup=Dedup("x", until="started")).id == first.id
     job = take(q)
@@ -491,8 +499,8 @@ def test_until_started(q: Queue, raw: Raw) -> None:
     assert sorted(drained(q)) == ["new", "old", "third"]
 
 
-def test_until_started_or_taken_away(q: Queue) -> None:
-    """An id that waits for a start is free too when the job ends without one."""
+def test_until_started_or_removed(q: Queue) -> None:
+    """With `until="started"` the id is also free when the job ends without being delivered."""
     for end in ("delete", "bury", "withdraw"):
         done = q.enqueue(end, dedup=Dedup("x", until="started"), delay=60)
         assert method_of(q, end)([done.id])
@@ -500,7 +508,7 @@ def test_until_started_or_taken_away(q: Queue) -> None:
 
 
 def test_until_started_has_no_successor(q: Queue) -> None:
-    """While it waits there is nothing to requeue, and at work it has the id no more."""
+    """With `until="started"` a job never has a successor."""
     q.enqueue("old", dedup=Dedup("x", until="started"))
     again = q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue", until="started"))
     assert again.action == "refused"
@@ -513,7 +521,7 @@ def test_until_started_has_no_successor(q: Queue) -> None:
 
 
 def test_a_window_begins_with_the_ack(q: Queue, raw: Raw) -> None:
-    """And lasts as long as the job said, whenever it was enqueued."""
+    """A window starts with the ack and lasts as long as the job's own setting."""
     q.enqueue(0, dedup=Dedup("x", window=10))
     advance(raw, q.ops, 60)
     job = take(q)
@@ -535,7 +543,7 @@ def test_a_window_begins_with_the_ack(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("end", ["bury", "dead", "delete", "purge", "ttl"])
 def test_only_an_ack_opens_a_window(q: Queue, raw: Raw, end: str) -> None:
-    """A job that was given up, removed or expired may be tried again at once."""
+    """A job that was buried, removed or expired opens no window."""
     q.configure(max_attempts=1)
     ttl = 60 if end == "ttl" else None
     done = q.enqueue(0, dedup=Dedup("x", window=600), ttl=ttl)
@@ -556,7 +564,7 @@ def test_only_an_ack_opens_a_window(q: Queue, raw: Raw, end: str) -> None:
 @pytest.mark.parametrize("by_queue", [True, False])
 @pytest.mark.parametrize("own", [None, 600, 2])
 def test_an_ack_may_name_the_window(q: Queue, raw: Raw, own: int | None, by_queue: bool) -> None:
-    """It stands instead of the one that the producer gave, longer or shorter; 0 = none."""
+    """The window of an ack replaces the producer's, longer or shorter; 0 means none."""
     for window in (10, 0, 0.5):
         q.enqueue("new", dedup=Dedup("x", window=own))
         q.enqueue("without an id")
@@ -574,7 +582,7 @@ def test_an_ack_may_name_the_window(q: Queue, raw: Raw, own: int | None, by_queu
 
 
 def test_a_window_of_the_ack_and_a_successor(q: Queue, raw: Raw) -> None:
-    """It waits for the end of that window, or not at all."""
+    """A successor waits for the end of the window that the ack names."""
     for window in (10, 0):
         q.enqueue("old", dedup=Dedup("x", window=5))
         job = take(q)
@@ -585,8 +593,8 @@ def test_a_window_of_the_ack_and_a_successor(q: Queue, raw: Raw) -> None:
         assert (drained(q) == ["new"]) is (window > 0)
 
 
-def test_windows_of_an_ack_that_can_not_be(q: Queue, raw: Raw) -> None:
-    """They are refused, and the job is still held."""
+def test_invalid_windows_of_an_ack(q: Queue, raw: Raw) -> None:
+    """An invalid window is refused, and the job is still held."""
     q.enqueue(0, dedup_id="x")
     job = take(q)
     before = dump(raw)
@@ -601,7 +609,7 @@ def test_windows_of_an_ack_that_can_not_be(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("delay, waits", [(0, 10), (5, 10), (30, 30)])
 def test_a_requeue_in_a_window(q: Queue, raw: Raw, delay: int, waits: int) -> None:
-    """It runs when the window ends, or after its own delay if that is longer."""
+    """A requeued job runs at the end of the window or of its own delay, whichever is later."""
     q.enqueue("old", dedup=Dedup("x", window=10))
     assert drained(q) == ["old"]
     done = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=delay)
@@ -617,8 +625,8 @@ def test_a_requeue_in_a_window(q: Queue, raw: Raw, delay: int, waits: int) -> No
     assert seen(q) is None
 
 
-def test_what_waits_for_a_window_is_not_promoted(q: Queue, raw: Raw) -> None:
-    """Not before the window has ended; then it is as any other."""
+def test_a_job_waiting_for_a_window_is_not_promoted(q: Queue, raw: Raw) -> None:
+    """A job that waits for a window can be promoted only after the window's end."""
     q.enqueue("old", dedup=Dedup("x", window=10))
     assert drained(q) == ["old"]
     done = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=30)
@@ -632,7 +640,7 @@ def test_what_waits_for_a_window_is_not_promoted(q: Queue, raw: Raw) -> None:
 
 
 def test_windows_follow_each_other(q: Queue, raw: Raw) -> None:
-    """Each job of a chain of successors has its own window, and waits for the one before."""
+    """In a chain of successors each job waits for the window of the one before it."""
     job, _ = with_successor(q, window=10)
     q.enqueue("2", dedup=Dedup("x", window=20, on_duplicate="requeue+update"))
     job.ack()
@@ -651,8 +659,8 @@ def test_windows_follow_each_other(q: Queue, raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("end", ["delete", "withdraw", "purge", "bury", "ttl", "ack"])
-def test_what_waits_for_a_window_may_end(q: Queue, raw: Raw, end: str) -> None:
-    """The window of the one before stays open until its time."""
+def test_a_job_waiting_for_a_window_may_end(q: Queue, raw: Raw, end: str) -> None:
+    """A job that waits for a window may end; the window stays open until its time."""
     q.enqueue("old", dedup=Dedup("x", window=100))
     assert drained(q) == ["old"]
     ttl = 10 if end == "ttl" else None
@@ -674,10 +682,8 @@ def test_what_waits_for_a_window_may_end(q: Queue, raw: Raw, end: str) -> None:
 
 @pytest.mark.parametrize("by", ["sweep", "stats", "enqueue", "reserve"])
 @pytest.mark.parametrize("end", ["ttl", "at most once"])
-def test_a_window_and_what_waited_for_it_end_together(
-    q: Queue, raw: Raw, end: str, by: str
-) -> None:
-    """Whatever call finds that both are over: nothing of the id is left."""
+def test_a_window_and_its_waiting_job_end_together(q: Queue, raw: Raw, end: str, by: str) -> None:
+    """Window and waiting job have both ended: the call that finds that leaves nothing of the id."""
     q.enqueue("old", dedup=Dedup("x", window=10))
     assert drained(q) == ["old"]
     options: dict[str, Any] = {"ttl": 20} if end == "ttl" else {"lease": 0}
@@ -701,7 +707,7 @@ def test_a_window_and_what_waited_for_it_end_together(
 
 
 def test_many_windows_end_together(q: Queue, raw: Raw) -> None:
-    """More than one call closes: each id is free at its time all the same."""
+    """More windows end than one call closes; each id is free on time all the same."""
     count = 350
     q.enqueue_many(range(count), dedup=Dedup(str, window=10))
     assert q.ack(q.reserve(count, block=0))
@@ -719,7 +725,7 @@ def test_many_windows_end_together(q: Queue, raw: Raw) -> None:
 
 
 def test_a_queue_with_an_open_window_stays(q: Queue, raw: Raw) -> None:
-    """An idle queue without jobs is removed by a sweep, but not before its windows have ended."""
+    """A sweep removes an idle queue without jobs only after its windows have ended."""
     q.enqueue(0, dedup=Dedup("x", window=3600))
     assert drained(q) == [0]
     advance(raw, q.ops, 1800)
@@ -753,8 +759,8 @@ def test_a_successor_is_a_job_of_its_own(q: Queue) -> None:
     assert take(q).id == answer.id
 
 
-def test_a_failure_does_not_let_the_successor_go(q: Queue, raw: Raw) -> None:
-    """The first one is tried again, and the other waits on."""
+def test_a_failure_does_not_release_the_successor(q: Queue, raw: Raw) -> None:
+    """A failed job keeps its id and is retried, so its successor keeps waiting."""
     job, _ = with_successor(q)
     job.nack(delay=10)
     assert seen(q) == Status("scheduled", "old", "new")
@@ -770,7 +776,7 @@ def test_a_failure_does_not_let_the_successor_go(q: Queue, raw: Raw) -> None:
 
 
 def test_an_update_while_the_first_waits_again(q: Queue) -> None:
-    """It is the successor that has the new content, as it runs last; its delay is its own."""
+    """While the first job waits for its retry, an update changes the successor, which runs last."""
     job, heir = with_successor(q)
     job.release()
     assert q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue")).action == "refused"
@@ -782,7 +788,9 @@ def test_an_update_while_the_first_waits_again(q: Queue) -> None:
 
 
 def test_a_successor_has_a_ttl_of_its_own(q: Queue, raw: Raw) -> None:
-    """It may end while it waits: the first one goes on, and another one may be added."""
+    """A successor may expire while it waits: the first job goes on, and a new
+    successor may come.
+    """
     q.enqueue("old", dedup_id="x", lease=3600)
     job = take(q)
     q.enqueue("short", dedup=Dedup("x", on_duplicate="requeue"), ttl=10)
@@ -795,8 +803,8 @@ def test_a_successor_has_a_ttl_of_its_own(q: Queue, raw: Raw) -> None:
     assert drained(q) == ["new"]
 
 
-def test_a_ttl_that_ends_lets_the_successor_go(q: Queue, raw: Raw) -> None:
-    """The holder of the first job is too late then."""
+def test_the_end_of_a_ttl_releases_the_successor(q: Queue, raw: Raw) -> None:
+    """When the owner's ttl ends its successor is due, and the late holder's receipt is stale."""
     job, _ = with_successor(q, ttl=60, lease=3600)
     advance(raw, q.ops, 61)
     q.sweep()
@@ -807,7 +815,7 @@ def test_a_ttl_that_ends_lets_the_successor_go(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("mode", BUSY)
 def test_an_enqueue_finds_that_a_ttl_has_ended(q: Queue, raw: Raw, mode: str) -> None:
-    """The id is the successor's then, or free, before anybody has swept."""
+    """After the ttl an enqueue finds the id free or with the successor, before any sweep."""
     job, heir = with_successor(q, ttl=60, lease=3600)
     q.enqueue("alone", dedup_id="y", ttl=60)
     advance(raw, q.ops, 61)
@@ -836,8 +844,8 @@ OWNER: dict[str, tuple[Status | None, list[str]]] = {
 
 
 @pytest.mark.parametrize("what", OWNER)
-def test_the_first_one_is_taken_away(q: Queue, what: str) -> None:
-    """The successor has the id as soon as the job that had it is gone, and not before."""
+def test_the_first_job_is_removed(q: Queue, what: str) -> None:
+    """When the first job is removed, and not before, the successor has the id."""
     job, _ = with_successor(q)
     calls: dict[str, Callable[[], Any]] = {
         "purge": lambda: q.purge("active"),
@@ -854,8 +862,8 @@ def test_the_first_one_is_taken_away(q: Queue, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["delete", "bury", "purge", "withdraw", "ack", "ttl"])
-def test_the_successor_is_taken_away(q: Queue, raw: Raw, what: str) -> None:
-    """The first one keeps the id, and there is room for another successor."""
+def test_the_successor_is_removed(q: Queue, raw: Raw, what: str) -> None:
+    """When the successor is removed, the first job keeps the id and may get another successor."""
     q.enqueue("old", dedup_id="x", lease=3600)
     job = take(q)
     ttl = 60 if what == "ttl" else None
@@ -876,8 +884,8 @@ def test_the_successor_is_taken_away(q: Queue, raw: Raw, what: str) -> None:
 
 @pytest.mark.parametrize("order", ["first, successor", "successor, first"])
 @pytest.mark.parametrize("what", ["delete", "bury", "ack"])
-def test_both_are_taken_away(q: Queue, what: str, order: str) -> None:
-    """In one call, in either order: the id is free."""
+def test_owner_and_successor_are_removed(q: Queue, what: str, order: str) -> None:
+    """Owner and successor are removed in one call, in either order: the id is free."""
     job, heir = with_successor(q)
     both = [job.id, heir.id]
     assert method_of(q, what)(both if order == "first, successor" else both[::-1]).done == 2
@@ -887,8 +895,8 @@ def test_both_are_taken_away(q: Queue, what: str, order: str) -> None:
     assert q.enqueue("again", dedup_id="x").action == "added"
 
 
-def test_a_purge_takes_both_away(q: Queue) -> None:
-    """All that waits and all that is at work."""
+def test_a_purge_removes_owner_and_successor(q: Queue) -> None:
+    """A purge removes waiting and active jobs, so owner and successor both go."""
     with_successor(q)
     assert q.purge("ready", "scheduled", "active") == 2
     assert seen(q) is None
@@ -896,7 +904,7 @@ def test_a_purge_takes_both_away(q: Queue) -> None:
 
 
 def test_many_successors_at_once(q: Queue) -> None:
-    """Each waits for its own; one ack lets them all go."""
+    """Each of many successors waits for its own job; one ack for all makes all of them due."""
     count = 200
     q.enqueue_many(range(count), dedup_id=str)
     jobs = q.reserve(count, block=0)
@@ -916,7 +924,7 @@ def test_many_successors_at_once(q: Queue) -> None:
 
 @pytest.mark.parametrize("how", ["bury", "nack", "crash", "release", "bury by id"])
 def test_a_dead_letter_has_no_id(q: Queue, raw: Raw, how: str) -> None:
-    """However it died; another one may be added at once."""
+    """A job that died, in whatever way, releases its id: another may be enqueued at once."""
     q.configure(max_attempts=1, max_crashes=1, max_releases=1)
     first = q.enqueue("old", dedup=Dedup("x", window=60))
     if how == "bury by id":
@@ -938,7 +946,7 @@ def test_a_dead_letter_has_no_id(q: Queue, raw: Raw, how: str) -> None:
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("holder", ["ready", "scheduled", "active", "window", "nobody"])
 def test_a_redrive_and_the_id(q: Queue, raw: Raw, holder: str, named: bool) -> None:
-    """Taken by now: it stays dead. Free: it has the id again, and is the one that is there."""
+    """A job whose id is used again stays dead; if the id is free, the redriven job has it again."""
     first = q.enqueue("old", dedup_id="x")
     q.bury([first.id])
     q.enqueue("other", dedup_id="other")
@@ -966,8 +974,8 @@ def test_a_redrive_and_the_id(q: Queue, raw: Raw, holder: str, named: bool) -> N
     assert "other" in drained(q)
 
 
-def test_one_of_two_dead_letters_comes_back(q: Queue) -> None:
-    """The older one of those with one id; the other one when that is done."""
+def test_one_of_two_dead_letters_is_redriven(q: Queue) -> None:
+    """Of two dead letters with one id the older is redriven; the other one after its end."""
     for body in ("first", "second"):
         q.bury([q.enqueue(body, dedup_id="x").id])
     assert q.redrive() == 1
@@ -980,7 +988,7 @@ def test_one_of_two_dead_letters_comes_back(q: Queue) -> None:
 
 @pytest.mark.parametrize("gone", ["window", "ttl"])
 def test_a_redrive_when_the_id_is_free_by_time(q: Queue, raw: Raw, gone: str) -> None:
-    """A window or a ttl that has ended holds nothing, swept or not."""
+    """A window or ttl that has ended does not prevent a redrive, swept or not."""
     q.bury([q.enqueue("old", dedup_id="x").id])
     if gone == "window":
         q.enqueue("new", dedup=Dedup("x", window=10))
@@ -996,7 +1004,7 @@ def test_a_redrive_when_the_id_is_free_by_time(q: Queue, raw: Raw, gone: str) ->
 
 
 def test_a_redrive_of_ids_that_had_started(q: Queue) -> None:
-    """An id that was taken until the start is not the dead letter's: it comes back beside it."""
+    """With `until="started"` a redriven job has no id, so it runs next to a job that has it."""
     q.enqueue("old", dedup=Dedup("x", until="started"))
     take(q).bury()
     q.enqueue("new", dedup_id="x")
@@ -1009,7 +1017,7 @@ def test_a_redrive_of_ids_that_had_started(q: Queue) -> None:
 
 
 def test_a_job_at_most_once_keeps_its_id(q: Queue, raw: Raw) -> None:
-    """It keeps the id until its ack or the end of its ttl, and is not delivered again."""
+    """A job with lease 0 keeps its id until its ack or ttl, and is not delivered again."""
     for end in ("ack", "ttl"):
         q.enqueue("old", dedup_id="x", lease=0, ttl=3600)
         job = take(q)
@@ -1028,7 +1036,7 @@ def test_a_job_at_most_once_keeps_its_id(q: Queue, raw: Raw) -> None:
 
 
 def test_an_eviction_frees_the_id(q: Queue) -> None:
-    """Of what was delivered at most once; the successor goes on."""
+    """Evicting a job with lease 0 frees its id; its successor becomes due."""
     with_successor(q, lease=0)
     q.enqueue("alone", dedup_id="y", lease=0)
     assert take(q).body == "alone"
@@ -1041,7 +1049,7 @@ def test_an_eviction_frees_the_id(q: Queue) -> None:
 
 
 def first_letter(body: str) -> str:
-    """What the bodies of these tests are told apart by."""
+    """Return the first letter, which is the dedup id in these tests."""
     return body[0]
 
 
@@ -1058,7 +1066,7 @@ BULK: dict[str, tuple[list[str], list[str]]] = {
 
 @pytest.mark.parametrize("mode", BUSY)
 def test_duplicates_in_one_call(q: Queue, mode: str) -> None:
-    """An answer for each job, in order; of one kind there is one, those of the call included."""
+    """Each job gets an answer, in order; duplicates within the call count too."""
     first = q.enqueue("a0", dedup_id="a")
     given = ["a1", "b1", "a2", "b2", "c1"]
     answers = q.enqueue_many(given, dedup=Dedup(first_letter, on_duplicate=mode))
@@ -1077,7 +1085,7 @@ def test_duplicates_in_one_call(q: Queue, mode: str) -> None:
 
 
 def test_successors_in_one_call(q: Queue, raw: Raw) -> None:
-    """Of several for one that is at work one is added, and the others find it there."""
+    """Several successors for one active job in one call: one is added, the others find it."""
     q.enqueue_many(["a0", "b0"], dedup=Dedup(first_letter, window=10))
     jobs = q.reserve(2, block=0)
     jobs[1].ack()
@@ -1097,7 +1105,7 @@ def test_successors_in_one_call(q: Queue, raw: Raw) -> None:
 
 
 def in_each_state(q: Queue) -> None:
-    """An id in each state, named by a letter: e is free."""
+    """Put an id into each state, each named by a letter; e is free."""
     q.enqueue_many(["b0", "f0"], dedup_id=first_letter, lease=3600)
     assert len(q.reserve(2, block=0)) == 2
     q.enqueue("f1", dedup=Dedup("f", on_duplicate="requeue"))
@@ -1110,8 +1118,8 @@ def in_each_state(q: Queue) -> None:
 
 @pytest.mark.parametrize("delay", [0, 60])
 @pytest.mark.parametrize("mode", BUSY)
-def test_a_call_is_as_good_as_many(ps: Penstock, mode: str, delay: int) -> None:
-    """Whatever was there: the same answers and the same end as of the jobs one by one."""
+def test_one_bulk_call_equals_many_calls(ps: Penstock, mode: str, delay: int) -> None:
+    """One bulk call has the same answers and leaves the same data as single calls."""
     one, many = ps.queue("one"), ps.queue("many")
     for q in (one, many):
         in_each_state(q)
@@ -1132,12 +1140,12 @@ def test_a_call_is_as_good_as_many(ps: Penstock, mode: str, delay: int) -> None:
 
 
 def ids_of(*results: list[Enqueued]) -> list[list[str]]:
-    """The ids of each list of answers."""
+    """Return the ids of each list of answers."""
     return [[answer.id for answer in answers] for answers in results]
 
 
 def test_one_id_for_all(q: Queue) -> None:
-    """A str is the id of each: the first one is added, or the last one's content stays."""
+    """A str is the id of every job: the first one is added, or the last one's content is kept."""
     answers = q.enqueue_many(["one", "two", "three"], dedup_id="x")
     assert [answer.action for answer in answers] == ["added", "refused", "refused"]
     assert len(set(answers.ids)) == 1
@@ -1146,7 +1154,7 @@ def test_one_id_for_all(q: Queue) -> None:
 
 
 def test_several_chunks(q: Queue, raw: Raw) -> None:
-    """2,500 jobs of 900 kinds in three scripts: duplicates are found across them."""
+    """2,500 jobs with 900 ids need three scripts: duplicates are found across chunks."""
     answers = q.enqueue_many(range(2500), dedup_id=lambda body: str(body % 900))
     assert [answer.action for answer in answers] == ["added"] * 900 + ["refused"] * 1600
     assert answers.ids == [answers[i % 900].id for i in range(2500)]
@@ -1157,7 +1165,7 @@ def test_several_chunks(q: Queue, raw: Raw) -> None:
 
 
 def test_a_throttle_in_one_call(q: Queue, raw: Raw) -> None:
-    """The first of each kind is let through, and the others are in its window."""
+    """A throttle lets the first job of each id through; the others are in its window."""
     answers = q.enqueue_many(
         ["a1", "b1", "a2"], dedup=Dedup(first_letter, until="enqueued", window=10)
     )
@@ -1170,7 +1178,7 @@ def test_a_throttle_in_one_call(q: Queue, raw: Raw) -> None:
 
 
 def test_an_answer_carries_no_headers(q: Queue, raw: Raw) -> None:
-    """What is kept to tell a duplicate again is small, whatever the job that is there carries."""
+    """The stored answer to a duplicate is small, even if the existing job has large headers."""
     q.enqueue("old", dedup_id="x", headers={"h": "v" * 10_000})
     answers = q.enqueue_many(range(100), dedup_id="x")
     assert {answer.action for answer in answers} == {"refused"}
@@ -1180,7 +1188,7 @@ def test_an_answer_carries_no_headers(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("mode", BUSY)
 def test_a_job_is_read_once_a_call(real_q: Queue, real_raw: Raw, mode: str) -> None:
-    """However many duplicates of it a call has: a big one would be read as often."""
+    """A job is read once per call, however many duplicates the call has."""
     real_q.enqueue("old", dedup_id="x")
     load_scripts(real_raw)
     before = reads(real_raw)
@@ -1189,18 +1197,18 @@ def test_a_job_is_read_once_a_call(real_q: Queue, real_raw: Raw, mode: str) -> N
 
 
 def reads(raw: Raw) -> int:
-    """How often records were read one by one."""
+    """Count the commands that read single records."""
     stats = raw.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("xrange", "hget"))
 
 
 def next_of(given: Iterator[Any], _: object) -> Any:
-    """The next one, whatever the body is."""
+    """Return the next dedup id, whatever the body is."""
     return next(given)
 
 
 def test_a_bad_id_of_a_body(q: Queue, raw: Raw) -> None:
-    """Nothing of that chunk is added, and the chunks before it are told."""
+    """A bad id fails its chunk; the error lists the jobs of the chunks before it."""
     q.enqueue("make it")
     before = dump(raw)
     for bad in NO_IDS:
@@ -1220,14 +1228,14 @@ def test_a_bad_id_of_a_body(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("mode", BUSY)
 def test_a_full_queue(q: Queue, raw: Raw, mode: str) -> None:
-    """Without room for what has to be added nothing is: no update either."""
+    """A full queue refuses a call that has to add a job, including its updates."""
     q.enqueue_many(["a0", "b0", "c0"], dedup_id=first_letter)
     assert take(q).body == "a0"
     q.configure(max_length=2)
     before = content(raw, q)
     with pytest.raises(QueueFull, match="2 jobs wait, the limit is 2"):
         q.enqueue_many(["b1", "d1"], dedup=Dedup(first_letter, on_duplicate=mode), delay=60)
-    if "requeue" in mode:  # what waits for another one's end waits
+    if "requeue" in mode:  # a requeued job waits for the end of another one
         with pytest.raises(QueueFull):
             q.enqueue("a1", dedup=Dedup("a", on_duplicate=mode))
     assert content(raw, q) == before
@@ -1238,7 +1246,7 @@ def test_a_full_queue(q: Queue, raw: Raw, mode: str) -> None:
 
 
 def test_a_duplicate_does_not_wait_for_room(q: Queue, waits: Waits) -> None:
-    """Only what has to be added does, and is added once when there is room."""
+    """Only a call that has to add a job waits for room, and adds it once."""
     q.enqueue("a0", dedup_id="a")
     again = q.enqueue("a1", dedup_id="a", max_length=1, block=None)
     assert again.action == "refused"
@@ -1259,7 +1267,7 @@ def test_a_duplicate_does_not_wait_for_room(q: Queue, waits: Waits) -> None:
 
 @pytest.mark.parametrize("mode", BUSY)
 def test_a_paused_queue(q: Queue, raw: Raw, mode: str) -> None:
-    """A pause of what comes in holds for duplicates too; one of what goes out for none."""
+    """A pause of the incoming side refuses duplicates too; a pause of the outgoing side doesn't."""
     q.enqueue("old", dedup_id="x")
     q.pause("in")
     before = content(raw, q)
@@ -1274,7 +1282,7 @@ def test_a_paused_queue(q: Queue, raw: Raw, mode: str) -> None:
 
 
 def test_too_few_replicas(real_q: Queue) -> None:
-    """What was added is taken back, and its id is free, or again the one's that is at work."""
+    """An added job is withdrawn: its id is free, or with the active job again."""
     with pytest.raises(NotReplicated) as caught:
         real_q.enqueue("x", dedup_id="x", durable=Durable(1, timeout=0.05))
     assert caught.value.withdrawn is True
@@ -1290,7 +1298,7 @@ def test_too_few_replicas(real_q: Queue) -> None:
 
 
 def test_too_few_replicas_of_a_duplicate(real_q: Queue) -> None:
-    """The call is refused at once, also where it would have added nothing."""
+    """A duplicate is refused at once too, although it would not add a job."""
     real_q.enqueue("old", dedup_id="x")
     for on_duplicate in ("refuse", "update"):
         with pytest.raises(NotReplicated) as caught:
@@ -1306,7 +1314,7 @@ def test_too_few_replicas_of_a_duplicate(real_q: Queue) -> None:
 
 @pytest.fixture
 def broken(server: EmbeddedServer) -> Iterator[tuple[Proxy, Queue]]:
-    """A queue behind a proxy; the server knows all scripts."""
+    """A queue behind a proxy, on a server that knows all scripts."""
     with Proxy(server.address) as proxy:
         with Penstock(proxy.url) as ps:
             queue = ps.queue("q")
@@ -1322,21 +1330,21 @@ def broken(server: EmbeddedServer) -> Iterator[tuple[Proxy, Queue]]:
 
 
 def raw_client(server: EmbeddedServer) -> Any:
-    """A plain client of a server."""
+    """Return a plain client of a server."""
     import redis
 
     return redis.Redis.from_url(server.url)
 
 
 def lose(proxy: Proxy, name: str) -> Fault:
-    """Have the next reply to a script vanish, and the connection with it."""
+    """Drop the next reply to a script, and the connection with it."""
     return proxy.eat_reply(after=script(name).sha.encode())
 
 
 @pytest.mark.parametrize("state", ["free", "ready", "active", "followed", "window"])
 @pytest.mark.parametrize("mode", BUSY)
-def test_a_lost_answer_is_given_again(broken: tuple[Proxy, Queue], mode: str, state: str) -> None:
-    """The repeat answers what was done, to the letter, and nothing is done twice."""
+def test_a_lost_answer_is_repeated(broken: tuple[Proxy, Queue], mode: str, state: str) -> None:
+    """The repeated call returns the same answer, and no work is done twice."""
     proxy, q = broken
     answers: list[Any] = []
     for name in ("whole", "torn"):
@@ -1361,7 +1369,7 @@ def test_a_lost_answer_is_given_again(broken: tuple[Proxy, Queue], mode: str, st
 
 
 def test_a_lost_answer_to_a_bulk(broken: tuple[Proxy, Queue]) -> None:
-    """The same answers in the same order, of those that were added and of the others."""
+    """A repeated bulk returns the same answers, in order, for added jobs and duplicates."""
     proxy, q = broken
     old = q.enqueue_many(["a0", "b0", "b;=%\n"], dedup_id=lambda body: body[:1])
     (job,) = q.reserve(1, block=0)
@@ -1382,8 +1390,8 @@ def test_a_lost_answer_to_a_bulk(broken: tuple[Proxy, Queue]) -> None:
     assert sorted(drained(q)) == ["a2", "b1", "c2", "d1"]
 
 
-def test_a_lost_ack_lets_one_successor_go(broken: tuple[Proxy, Queue]) -> None:
-    """The repeat finds it done; the window is not opened a second time."""
+def test_a_lost_ack_releases_one_successor(broken: tuple[Proxy, Queue]) -> None:
+    """A repeated ack finds the job done, and does not open the window again."""
     proxy, q = broken
     job, heir = with_successor(q)
     fault = lose(proxy, "ack")
@@ -1403,7 +1411,7 @@ def test_a_lost_ack_lets_one_successor_go(broken: tuple[Proxy, Queue]) -> None:
 
 
 def test_bad_options(q: Queue, raw: Raw) -> None:
-    """The error names the argument, and nothing was sent."""
+    """For bad options the error names the argument, and no command is sent."""
     q.enqueue("make it")
     before = dump(raw)
     for value in NO_IDS:
@@ -1429,8 +1437,8 @@ def test_bad_options(q: Queue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-def test_a_dedup_that_can_not_be() -> None:
-    """It is refused when it is made, and the error names the argument."""
+def test_an_invalid_dedup() -> None:
+    """An invalid `Dedup` is refused when it is constructed; the error names the argument."""
     bad: list[tuple[str, Any, dict[str, Any]]] = [
         *(
             ("window", value, {})
@@ -1452,7 +1460,7 @@ def test_a_dedup_that_can_not_be() -> None:
 
 
 def test_nothing_is_sent_for_a_bad_id(ps: Penstock, raw: Raw) -> None:
-    """Not even what makes a queue."""
+    """With a bad id no command is sent, not even the one that creates a queue."""
     before = raw.keys()
     with pytest.raises(BadArgument):
         ps.queue("new").enqueue("x", dedup_id="")
@@ -1461,8 +1469,8 @@ def test_nothing_is_sent_for_a_bad_id(ps: Penstock, raw: Raw) -> None:
     assert raw.keys() == before
 
 
-def test_the_status_of_an_id_in_a_queue_that_is_not_there(ps: Penstock, raw: Raw) -> None:
-    """No job has the id, and the question makes no queue."""
+def test_the_status_of_an_id_in_a_missing_queue(ps: Penstock, raw: Raw) -> None:
+    """`status` of an id in a missing queue is None and does not create the queue."""
     before = raw.keys("*{*")
     assert ps.queue("new").status("x") is None
     assert raw.keys("*{*") == before
@@ -1474,7 +1482,7 @@ def test_the_status_of_an_id_in_a_queue_that_is_not_there(ps: Penstock, raw: Raw
 @pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("end", ["ack", "bury", "delete", "nack", "purge", "ack by id"])
 def test_a_successor_wakes_a_consumer(q: Queue, waits: Waits, end: str) -> None:
-    """As soon as the job that had the id has ended, in whatever way."""
+    """A successor wakes a consumer when the job before it has ended, in any way."""
     q.configure(max_attempts=1)
     job, heir = with_successor(q)
     consumer = spawn(q.reserve, 1, block=30)
@@ -1491,8 +1499,12 @@ def test_a_successor_wakes_a_consumer(q: Queue, waits: Waits, end: str) -> None:
 
 @pytest.mark.usefixtures("no_ticks")
 @pytest.mark.parametrize("by", ["sweep", "stats", "peek", "enqueue", "claim", "evict", "full"])
-def test_whoever_finds_an_end_wakes_a_consumer(q: Queue, raw: Raw, waits: Waits, by: str) -> None:
-    """The ttl of the job that had the id has ended: any call that finds that lets the other go."""
+def test_a_call_that_finds_an_ended_ttl_wakes_a_consumer(
+    q: Queue, raw: Raw, waits: Waits, by: str
+) -> None:
+    """Any call that finds that the owner's ttl has ended makes the successor due
+    and wakes a consumer.
+    """
     q.enqueue("old", dedup_id="x", ttl=3600, lease=0 if by == "evict" else 4000)
     take(q)
     heir = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
@@ -1515,7 +1527,7 @@ def test_whoever_finds_an_end_wakes_a_consumer(q: Queue, raw: Raw, waits: Waits,
 
 @pytest.mark.usefixtures("no_ticks")
 def test_the_end_of_a_window_wakes_a_consumer(q: Queue, waits: Waits) -> None:
-    """Whether the successor was there before the ack or came into the window."""
+    """The end of a window wakes a consumer, for a successor from before or after the ack."""
     for when in ("before", "after"):
         q.enqueue("old", dedup=Dedup(when, window=0.5))
         job = take(q)
@@ -1532,8 +1544,8 @@ def test_the_end_of_a_window_wakes_a_consumer(q: Queue, waits: Waits) -> None:
         found.ack()
 
 
-def test_settling_goes_on_with_the_successor(q: Queue) -> None:
-    """A loop that consumes gets it next, in the same loop."""
+def test_settling_continues_with_the_successor(q: Queue) -> None:
+    """A loop that consumes gets the successor next."""
     q.enqueue("old", dedup_id="x")
     found = []
     for job in q.consume(block=0.2):
@@ -1546,7 +1558,7 @@ def test_settling_goes_on_with_the_successor(q: Queue) -> None:
 
 
 def test_a_job_that_runs_again_and_again(q: Queue) -> None:
-    """It asks for its own next run: never two at once, never none."""
+    """A job that enqueues its own next run: there is always one, and never two at once."""
     q.enqueue(0, dedup_id="x")
     for job in q.consume(block=0.2):
         with job:

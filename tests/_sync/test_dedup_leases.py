@@ -1,5 +1,5 @@
 # From tests/_async/test_dedup_leases.py by tools/unasync.py; do not edit.
-"""Duplicates beside deliveries: those whose lease has ended, and successors with a delay."""
+"""Duplicates of jobs whose lease has ended, and successors with a delay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def q(ps: Penstock) -> Queue:
 @pytest.mark.parametrize("how", BUSY)
 @pytest.mark.parametrize("many", [False, True])
 def test_an_update_outlives_the_old_delivery(q: Queue, raw: Raw, how: str, many: bool) -> None:
-    """The producer is told that the job is ready, so no call of the old holder ends it."""
+    """An update tells its producer that the job is ready, so the old holder cannot end it."""
     q.enqueue("v1", dedup_id="x", lease=1)
     old = take(q)
     advance(raw, q.ops, 1.1)
@@ -49,7 +49,9 @@ def test_an_update_outlives_the_old_delivery(q: Queue, raw: Raw, how: str, many:
 
 
 def test_an_extended_lease_is_a_running_one(q: Queue, raw: Raw) -> None:
-    """An extend before the duplicate comes saves the delivery: the job is active again."""
+    """Extending the lease before the duplicate comes keeps the delivery: the job is
+    active again.
+    """
     q.enqueue("v1", dedup_id="x", lease=1)
     old = take(q)
     advance(raw, q.ops, 1.1)
@@ -60,7 +62,9 @@ def test_an_extended_lease_is_a_running_one(q: Queue, raw: Raw) -> None:
 
 
 def test_by_id_an_ended_delivery_is_not_extended(q: Queue, raw: Raw) -> None:
-    """The job has no holder; by id it can still be put back, buried or finished."""
+    """Without a holder a job can't be extended by id, but can be released, buried
+    or acknowledged.
+    """
     answers = [q.enqueue(name, dedup_id=name, lease=1) for name in ("a", "b", "c")]
     assert len(q.reserve(3, block=0)) == 3
     advance(raw, q.ops, 1.1)
@@ -76,8 +80,8 @@ def test_by_id_an_ended_delivery_is_not_extended(q: Queue, raw: Raw) -> None:
     assert job.ack()
 
 
-def test_a_job_that_always_crashes_dies_beside_duplicates(q: Queue, raw: Raw) -> None:
-    """Each ended lease counts as one crash, whichever call finds it first."""
+def test_a_job_that_always_crashes_dies_despite_duplicates(q: Queue, raw: Raw) -> None:
+    """Each ended lease counts as one crash, no matter which call finds it first."""
     q.configure(max_crashes=3)
     q.enqueue("poison", dedup_id="x", lease=1)
     for serial in range(3):
@@ -91,7 +95,7 @@ def test_a_job_that_always_crashes_dies_beside_duplicates(q: Queue, raw: Raw) ->
 
 
 def test_recover_leaves_an_ended_delivery_to_reserve(q: Queue, raw: Raw) -> None:
-    """It takes deliveries over, and that one is over."""
+    """`recover` takes over deliveries, but not one that an update has ended."""
     q.enqueue("v1", dedup_id="x", lease=1)
     take(q)
     advance(raw, q.ops, 1.1)
@@ -106,7 +110,7 @@ def test_recover_leaves_an_ended_delivery_to_reserve(q: Queue, raw: Raw) -> None
 @pytest.mark.parametrize("how", FOLLOW)
 @pytest.mark.parametrize("end", ["ack", "bury", "delete", "ttl"])
 def test_a_successor_waits_for_its_own_delay(q: Queue, raw: Raw, how: str, end: str) -> None:
-    """It is due when the one before has ended, and its own delay has passed."""
+    """A successor is due when the job before it has ended and its own delay has passed."""
     q.enqueue("old", dedup_id="x", ttl=60, lease=50)
     old = take(q)
     answer = q.enqueue("new", dedup=Dedup("x", on_duplicate=how), delay=100)
@@ -128,7 +132,9 @@ def test_a_successor_waits_for_its_own_delay(q: Queue, raw: Raw, how: str, end: 
 
 
 def test_a_successor_to_a_point_in_time(q: Queue, raw: Raw) -> None:
-    """`at` is as good as a delay; one that is over when the job before ends holds nothing up."""
+    """A successor accepts `at` too; a time that has passed when the job before ends
+    delays nothing.
+    """
     q.enqueue("old", dedup_id="x")
     old = take(q)
     at = old.created + 20
@@ -140,7 +146,7 @@ def test_a_successor_to_a_point_in_time(q: Queue, raw: Raw) -> None:
 
 
 def test_a_requeue_and_debounce_takes_every_change(q: Queue, raw: Raw) -> None:
-    """While one is at work one more waits, with the last content and a fresh delay."""
+    """While a job is active its successor takes the last content and restarts its delay."""
     options: dict[str, Any] = {
         "delay": 10,
         "dedup": Dedup("x", on_duplicate="requeue+debounce"),
@@ -167,7 +173,7 @@ def test_a_requeue_and_debounce_takes_every_change(q: Queue, raw: Raw) -> None:
 
 
 def test_a_debounce_without_delay_ends_that_of_a_successor(q: Queue, raw: Raw) -> None:
-    """It is due as soon as the one before has ended."""
+    """A debounce without a delay makes the successor due as soon as the job before it has ended."""
     q.enqueue("old", dedup_id="x")
     old = take(q)
     q.enqueue("v1", dedup=Dedup("x", on_duplicate="requeue"), delay=60)
@@ -179,7 +185,7 @@ def test_a_debounce_without_delay_ends_that_of_a_successor(q: Queue, raw: Raw) -
 
 
 def test_a_successor_waits_for_window_and_delay(q: Queue, raw: Raw) -> None:
-    """It is due when both are over; a debounce begins only its delay anew."""
+    """A successor is due after window and delay; a debounce restarts only its delay."""
     debounce = Dedup("x", on_duplicate="requeue+debounce")
     q.enqueue("old", dedup=Dedup("x", window=20))
     old = take(q)
@@ -194,7 +200,7 @@ def test_a_successor_waits_for_window_and_delay(q: Queue, raw: Raw) -> None:
 
 
 def test_a_bulk_debounces_one_successor(q: Queue, raw: Raw) -> None:
-    """Of several jobs of one call the last one's content waits, once."""
+    """Several jobs of one call with one id: one successor waits, with the last content."""
     q.enqueue("old", dedup_id="x")
     old = take(q)
     for call in range(2):
@@ -213,7 +219,7 @@ def test_a_bulk_debounces_one_successor(q: Queue, raw: Raw) -> None:
 
 
 def test_a_successor_with_a_delay_is_not_promoted(q: Queue, raw: Raw) -> None:
-    """Not while the one before is there; afterwards it is a delayed job as any other."""
+    """A successor with a delay can't be promoted while the job before it exists; later it can."""
     q.enqueue("old", dedup_id="x")
     old = take(q)
     answer = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), delay=60)

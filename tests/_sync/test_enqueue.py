@@ -1,5 +1,5 @@
 # From tests/_async/test_enqueue.py by tools/unasync.py; do not edit.
-"""One job goes in: what it may carry, where it goes, what comes back."""
+"""Enqueuing one job: its options, its state, and the result."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ HEADERS = {
 
 
 def test_the_result_names_the_job(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """The id tells the node, the queue, its epoch, the time of creation, and that it lives on."""
+    """The id has the node, the queue, its epoch, the creation time, and the class of the job."""
     before = int(raw_time(raw) * 1000)
     done = q.enqueue({"to": "ada"})
     after = int(raw_time(raw) * 1000)
@@ -69,12 +69,12 @@ def test_the_result_is_frozen(q: Queue) -> None:
     """The result of an enqueue cannot be changed."""
     done = q.enqueue(1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        done.id = "another"  # type: ignore[misc]  # that is the point
+        done.id = "another"  # on purpose
 
 
 @pytest.mark.parametrize("body", BYTES, ids=range(len(BYTES)))
 def test_bytes_pass_untouched(q: Queue, body: bytes) -> None:
-    """Whatever the bytes are, empty ones and such that look like a record included."""
+    """Any bytes come back unchanged, including empty ones and bytes that look like a record."""
     q.enqueue(body)
     (seen,) = q.peek()
     (job,) = q.reserve(block=0)
@@ -83,14 +83,14 @@ def test_bytes_pass_untouched(q: Queue, body: bytes) -> None:
 
 
 def test_other_bytes_types_come_back_as_bytes(q: Queue) -> None:
-    """A bytearray and a memoryview are bytes too, not JSON."""
+    """A bytearray and a memoryview come back as bytes, not as JSON."""
     q.enqueue(bytearray(b"\x00a"))
     q.enqueue(memoryview(b"xx\x00b")[2:])
     assert [job.body for job in q.reserve(2, block=0)] == [b"\x00a", b"\x00b"]
 
 
 def test_objects_travel_as_json(q: Queue) -> None:
-    """What JSON can say comes back equal: None, numbers, str with any character, nested ones."""
+    """Values that JSON can express come back equal: None, numbers, text, and nested ones."""
     for body in OBJECTS:
         q.enqueue(body)
     jobs = q.reserve(len(OBJECTS), block=0)
@@ -100,7 +100,9 @@ def test_objects_travel_as_json(q: Queue) -> None:
 
 
 def test_headers_come_back_as_they_were(q: Queue) -> None:
-    """Names and values may hold any character, those of the record's own syntax included."""
+    """Names and values of headers may hold any character, including those of the
+    record's syntax.
+    """
     done = q.enqueue(b"body;h.no=1\n", headers=HEADERS, lease=5, ttl=60)
     seen = q.show(done.id)
     (job,) = q.reserve(block=0)
@@ -115,7 +117,7 @@ def test_headers_come_back_as_they_were(q: Queue) -> None:
     [(60, None, 60), (0.5, None, 0.5), (timedelta(hours=2), 86_400, 7200), (None, None, 30)],
 )
 def test_a_job_has_the_lease_it_was_given(q: Queue, lease: Any, ttl: Any, seconds: float) -> None:
-    """In seconds or as a timedelta; without one the queue's default of 30 s holds."""
+    """A lease is in seconds or a timedelta; the default is the queue's 30 s."""
     q.enqueue("x", lease=lease, ttl=ttl)
     (job,) = q.reserve(block=0)
     view = q.show(job)
@@ -125,7 +127,7 @@ def test_a_job_has_the_lease_it_was_given(q: Queue, lease: Any, ttl: Any, second
 
 
 def test_a_lease_lasts_up_to_24_days(q: Queue) -> None:
-    """That is the most; it is kept to the ms."""
+    """The longest lease is 24 days; it is kept to the millisecond."""
     q.enqueue("x", lease=timedelta(days=24))
     (job,) = q.reserve(block=0)
     assert job.lease == 24 * 86_400
@@ -134,7 +136,7 @@ def test_a_lease_lasts_up_to_24_days(q: Queue) -> None:
 
 @pytest.mark.parametrize("delay", [3600, 3600.0, timedelta(hours=1)])
 def test_a_delayed_job_is_scheduled(q: Queue, raw: Raw, delay: Any) -> None:
-    """It is not delivered before its time, and is then."""
+    """A delayed job is delivered when its time has come, and not before."""
     done = q.enqueue("later", delay=delay)
     assert done.state == "scheduled"
     (view,) = q.peek(state="scheduled")
@@ -148,7 +150,7 @@ def test_a_delayed_job_is_scheduled(q: Queue, raw: Raw, delay: Any) -> None:
 
 
 def test_at_is_a_point_in_time(q: Queue, raw: Raw) -> None:
-    """Seconds since 1970, or a datetime with a zone; not earlier than that, to the ms."""
+    """`at` is in seconds since 1970 or a datetime with a zone, and exact to the millisecond."""
     moment = int(raw_time(raw)) + 3600
     zone = timezone(timedelta(hours=-7))
     as_number = q.enqueue("x", at=moment)
@@ -159,7 +161,7 @@ def test_at_is_a_point_in_time(q: Queue, raw: Raw) -> None:
 
 
 def test_at_in_the_past_is_now(q: Queue, raw: Raw) -> None:
-    """The job is ready, and the result says so."""
+    """With `at` in the past the job is ready, and the result says so."""
     done = q.enqueue("x", at=raw_time(raw) - 3600)
     assert q.stats().ready == 1
     assert [job.id for job in q.reserve(block=0)] == [done.id]
@@ -167,7 +169,7 @@ def test_at_in_the_past_is_now(q: Queue, raw: Raw) -> None:
 
 
 def test_a_ttl_is_counted_from_the_enqueue(q: Queue, raw: Raw) -> None:
-    """After its ttl a job is never delivered; the next call frees its memory and counts it."""
+    """After its ttl a job is never delivered; the next call removes and counts it."""
     done = q.enqueue("milk", ttl=60)
     kept = q.enqueue("rice")
     assert parse_id(done.id).ttl_minutes == 1
@@ -181,7 +183,7 @@ def test_a_ttl_is_counted_from_the_enqueue(q: Queue, raw: Raw) -> None:
 
 
 def test_a_ttl_also_ends_delayed_and_leased_jobs(q: Queue, raw: Raw) -> None:
-    """Whatever state a job is in when its ttl ends, it is not delivered again."""
+    """A job whose ttl ends is not delivered again, whatever state it is in."""
     q.enqueue("delayed", delay=30, ttl=60)
     q.enqueue("leased", lease=300, ttl=60)
     (job,) = q.reserve(block=0)
@@ -197,7 +199,7 @@ def test_a_ttl_also_ends_delayed_and_leased_jobs(q: Queue, raw: Raw) -> None:
 
 
 def test_a_hundred_expired_jobs_do_not_hide_a_live_one(q: Queue, raw: Raw) -> None:
-    """A script sweeps at most 100 of them; reserve goes on until it finds the job behind."""
+    """A script removes at most 100 expired jobs; reserve repeats it until it finds the live one."""
     q.enqueue_many(range(250), ttl=10)
     live = q.enqueue("live")
     advance(raw, q.ops, 11)
@@ -206,7 +208,7 @@ def test_a_hundred_expired_jobs_do_not_hide_a_live_one(q: Queue, raw: Raw) -> No
 
 
 def test_a_ttl_must_outlive_the_delay(q: Queue, raw: Raw) -> None:
-    """A job that could never be delivered is refused, and nothing is written."""
+    """A ttl shorter than the delay is refused, and no key changes."""
     q.enqueue("x")
     before = dump(raw)
     for delay, ttl in ((60, 60), (60, 59.999), (timedelta(minutes=1), 1)):
@@ -216,7 +218,7 @@ def test_a_ttl_must_outlive_the_delay(q: Queue, raw: Raw) -> None:
 
 
 def test_a_body_of_512_mib_is_refused(q: Queue, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what may be sent, and nothing was. (Here the bound is set to 2 MiB.)"""
+    """A too large body is refused before it is sent; the error has the bound (here 2 MiB)."""
     monkeypatch.setattr(record, "MAX_RECORD", 2 << 20)
     q.enqueue(b"x" * ((2 << 20) - 20))  # its header has at most 19 bytes
     before = dump(raw)
@@ -228,8 +230,8 @@ def test_a_body_of_512_mib_is_refused(q: Queue, raw: Raw, monkeypatch: pytest.Mo
     assert dump(raw) == before
 
 
-def test_replicas_that_can_not_be_waited_for(q: Queue, raw: Raw) -> None:
-    """The job is refused or taken back, and the error says how many were wanted."""
+def test_without_enough_replicas(q: Queue, raw: Raw) -> None:
+    """Without enough replicas the job is refused or withdrawn; the error has the wanted number."""
     q.enqueue("x")
     refused = (
         "0 of 2 replicas (confirmed: the jobs were withdrawn|are connected, nothing was added)"
@@ -246,7 +248,7 @@ def test_replicas_that_can_not_be_waited_for(q: Queue, raw: Raw) -> None:
 
 
 def test_a_call_that_is_repeated_adds_nothing(ps: Penstock, q: Queue) -> None:
-    """The same producer and the same number: the first answer again, for one job and for many."""
+    """A repeated call number returns the first answer again, for one job and for many."""
     q.enqueue("make the queue")
     (caller,) = ps.backend.node.link.callers
     one = q.enqueue("one")
@@ -259,8 +261,8 @@ def test_a_call_that_is_repeated_adds_nothing(ps: Penstock, q: Queue) -> None:
     assert (stats.enqueued, stats.ready, stats.scheduled) == (7, 2, 5)
 
 
-def test_a_call_that_was_overtaken_does_nothing(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """A lower number than the producer's last: it came late, and its job was given up."""
+def test_a_call_with_an_old_number_does_nothing(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A call with a number below the producer's last one came too late and does nothing."""
     for number in range(4):
         q.enqueue(number)
     (caller,) = ps.backend.node.link.callers
@@ -272,7 +274,7 @@ def test_a_call_that_was_overtaken_does_nothing(ps: Penstock, q: Queue, raw: Raw
 
 
 def test_producers_are_told_apart(backend: Backend, raw: Raw) -> None:
-    """Equal numbers of two clients, and of two queues, are no repeats."""
+    """Equal call numbers of two clients or of two queues are not repeats."""
     with backend.sync_client() as lent:
         for _ in range(3):
             with Penstock(lent) as ps:
@@ -296,7 +298,7 @@ def test_a_closed_client_opens_again(backend: Backend, raw: Raw) -> None:
 
 
 def test_scripts_come_back_after_a_flush(ps: Penstock, raw: Raw) -> None:
-    """SCRIPT FLUSH between any two calls goes unnoticed."""
+    """Clients load their scripts again after SCRIPT FLUSH between any two calls."""
     q = ps.queue("q")
     raw.script_flush()
     q.enqueue_many(range(4))
@@ -311,7 +313,7 @@ def test_scripts_come_back_after_a_flush(ps: Penstock, raw: Raw) -> None:
 
 
 def test_a_queue_is_listed_once_it_has_a_job(ps: Penstock, raw: Raw) -> None:
-    """Looking at a queue does not make it; the first job does."""
+    """Reading a queue does not create it; its first job does."""
     ps.queue("looked at").stats()
     assert ps.queue("looked at").reserve(block=0) == []
     ps.queue("b").enqueue(1)

@@ -1,5 +1,5 @@
 # From tests/_async/test_federation.py by tools/unasync.py; do not edit.
-"""A queue on several nodes: where jobs and calls go. Faults are in tests/nodes."""
+"""A queue on several nodes: the node of each job and call. Faults are in tests/nodes."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ class Nodes:
 
     @property
     def sources(self) -> list[Any]:
-        """A source of each."""
+        """Return a source for each node."""
         return [one.sync_client() if one.is_fake else one.url for one in self.backends]
 
     def client(self, *more: Any, **options: Any) -> Penstock:
-        """A client of all of them."""
+        """Return a client of all nodes."""
         return Penstock([*self.sources, *more], owner="tester", **options)
 
     def of(self, number: int) -> Penstock:
-        """An ordinary client of one of them."""
+        """Return an ordinary client of one node."""
         return Penstock(self.sources[number], owner="other")
 
 
 @pytest.fixture(params=["fakeredis", "server"])
 def three(request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    """Three nodes, empty; the layout of their keys is checked at the end."""
+    """Three empty nodes; the layout of their keys is checked at the end."""
     with ExitStack() as stack:
         if request.param == "fakeredis":
             backends = [Backend(f"fake-{i}", "") for i in range(3)]
@@ -98,7 +98,7 @@ def q(ps: Penstock) -> Queue:
 
 
 def one_on_each(three: Nodes, name: str = "q", **options: Any) -> list[str]:
-    """The ids of three jobs, one on each node, in the order of the nodes."""
+    """Enqueue one job on each node, and return the ids in the order of the nodes."""
     ids = []
     for number in range(3):
         with three.of(number) as single:
@@ -107,12 +107,12 @@ def one_on_each(three: Nodes, name: str = "q", **options: Any) -> list[str]:
 
 
 def prefixes(ps: Penstock) -> list[str]:
-    """What the ids of each node begin with."""
+    """Return the prefix of each node's ids."""
     return [node.id[:8] for node in ps.hello().nodes]
 
 
 def test_every_node_has_an_id_of_its_own(three: Nodes, ps: Penstock) -> None:
-    """It stays the same in whatever order the nodes are named."""
+    """A node's id is the same, whatever the order in which the nodes are listed."""
     ids = prefixes(ps)
     assert len(set(ids)) == 3
     with Penstock(list(reversed(three.sources))) as other:
@@ -120,7 +120,7 @@ def test_every_node_has_an_id_of_its_own(three: Nodes, ps: Penstock) -> None:
 
 
 def test_a_producer_stays_with_one_node(ps: Penstock, q: Queue) -> None:
-    """Its jobs lie together, and their ids name the node."""
+    """All jobs of one producer are on one node, and their ids name it."""
     ids = [q.enqueue(i).id for i in range(5)]
     ids += q.enqueue_many(range(5)).ids
     [home] = {parse_id(one).node for one in ids}
@@ -128,7 +128,7 @@ def test_a_producer_stays_with_one_node(ps: Penstock, q: Queue) -> None:
 
 
 def test_producers_are_spread(three: Nodes) -> None:
-    """Not every client begins with the same node."""
+    """Clients start with different nodes."""
     seen = set()
     for _ in range(60):
         with three.client() as ps:
@@ -139,7 +139,7 @@ def test_producers_are_spread(three: Nodes) -> None:
 
 
 def test_a_consumer_takes_from_all(three: Nodes, q: Queue) -> None:
-    """In one call, up to the number it asked for."""
+    """One call reserves jobs from all nodes, up to the requested number."""
     ids = one_on_each(three)
     jobs = q.reserve(2, block=0)
     jobs += q.reserve(2, block=0)
@@ -149,8 +149,8 @@ def test_a_consumer_takes_from_all(three: Nodes, q: Queue) -> None:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_a_blocked_consumer_hears_every_node(three: Nodes, q: Queue, number: int) -> None:
-    """A job on any node wakes it."""
+def test_a_blocked_consumer_is_woken_by_every_node(three: Nodes, q: Queue, number: int) -> None:
+    """A job on any node wakes a blocked consumer."""
     with three.of(number) as single:
         single.queue("q").enqueue("before")
         assert q.reserve()[0].ack()
@@ -160,8 +160,8 @@ def test_a_blocked_consumer_hears_every_node(three: Nodes, q: Queue, number: int
         assert job.id == added.id
 
 
-def test_nothing_is_left_behind_by_a_wait(three: Nodes, q: Queue) -> None:
-    """A consumer that waited on all nodes and got a job from one leaves no token unheeded."""
+def test_a_wait_leaves_no_tokens(three: Nodes, q: Queue) -> None:
+    """A consumer that waits on all nodes and gets a job from one leaves no unused token."""
     waiting = spawn(q.reserve, 1, block=20)
     one_on_each(three)
     [first] = waiting.result()
@@ -171,7 +171,7 @@ def test_nothing_is_left_behind_by_a_wait(three: Nodes, q: Queue) -> None:
 
 
 def test_several_queues_on_several_nodes(three: Nodes, ps: Penstock) -> None:
-    """The first queue comes first, wherever its jobs are."""
+    """Jobs of the first queue come first, whatever their node."""
     low = one_on_each(three, "low")
     high = one_on_each(three, "high")
     jobs = ps.reserve(["high", "low"], 10, block=0)
@@ -180,7 +180,7 @@ def test_several_queues_on_several_nodes(three: Nodes, ps: Penstock) -> None:
 
 
 def test_busy_nodes_take_turns(three: Nodes, q: Queue) -> None:
-    """No node is drained before the next one is asked."""
+    """A consumer takes jobs from all nodes in turn instead of draining one first."""
     for number in range(3):
         with three.of(number) as single:
             single.queue("q").enqueue_many(range(5))
@@ -195,8 +195,10 @@ SETTLED = {
 
 
 @pytest.mark.parametrize("method", SETTLED)
-def test_jobs_go_home(three: Nodes, q: Queue, method: str) -> None:
-    """A call with jobs of several nodes reaches each, and answers in the order of the jobs."""
+def test_calls_go_to_the_nodes_of_their_jobs(three: Nodes, q: Queue, method: str) -> None:
+    """A call with jobs of several nodes goes to each of them, and answers in the
+    order of the jobs.
+    """
     one_on_each(three)
     jobs = q.reserve(3)
     jobs.reverse()
@@ -209,8 +211,8 @@ def test_jobs_go_home(three: Nodes, q: Queue, method: str) -> None:
     assert not again or method == "promote"
 
 
-def test_outcomes_stand_where_their_jobs_stood(three: Nodes, q: Queue) -> None:
-    """One that is gone on one node is told between those that are done on others."""
+def test_outcomes_are_in_the_order_of_the_jobs(three: Nodes, q: Queue) -> None:
+    """Each outcome is at its job's position, also when a job of one node is gone."""
     one_on_each(three)
     jobs = q.reserve(3)
     q.delete([jobs[1]])
@@ -218,8 +220,8 @@ def test_outcomes_stand_where_their_jobs_stood(three: Nodes, q: Queue) -> None:
     assert list(settled) == [Outcome.DONE, Outcome.GONE, Outcome.DONE]
 
 
-def test_a_job_settles_itself_at_home(three: Nodes, q: Queue) -> None:
-    """By its own methods, and as a context manager."""
+def test_a_job_settles_itself_on_its_node(three: Nodes, q: Queue) -> None:
+    """A job object settles itself on its node, by method and as a context manager."""
     one_on_each(three)
     first, second, third = q.reserve(3)
     assert first.extend(60) > 59
@@ -232,7 +234,7 @@ def test_a_job_settles_itself_at_home(three: Nodes, q: Queue) -> None:
 
 
 def test_waiting_jobs_are_found_by_their_ids(three: Nodes, q: Queue) -> None:
-    """Every call by id alone goes to the node that the id names."""
+    """Every call by id goes to the node that the id names."""
     ids = one_on_each(three)
     assert [q.show(one).body for one in ids] == [0, 1, 2]  # type: ignore[union-attr]  # all are there
     assert list(q.dequeue(ids[:1])) == [Outcome.DONE]
@@ -246,7 +248,7 @@ def test_waiting_jobs_are_found_by_their_ids(three: Nodes, q: Queue) -> None:
 
 @pytest.mark.parametrize("method", ["ack", "delete", "extend", "show", "redrive"])
 def test_an_unknown_node_is_named(q: Queue, method: str) -> None:
-    """An id of a node that this client does not know is refused, and so are other things."""
+    """An id of an unknown node is refused, and so are malformed ones."""
     good = q.enqueue("x").id
     foreign = f"D-00000000{good[10:]}"
     for name in (foreign, "nonsense", 7):
@@ -258,7 +260,7 @@ def test_an_unknown_node_is_named(q: Queue, method: str) -> None:
 
 
 def test_figures_are_sums(three: Nodes, q: Queue) -> None:
-    """Stats add up; what waits longest counts."""
+    """Stats are sums over the nodes; the age is that of the oldest job."""
     one_on_each(three)
     one_on_each(three, delay=60)
     q.reserve(1)
@@ -271,11 +273,11 @@ def test_figures_are_sums(three: Nodes, q: Queue) -> None:
 
 
 def test_peek_merges_by_time(three: Nodes, q: Queue) -> None:
-    """Jobs of all nodes in the order of their creation, from either end."""
+    """`peek` merges the jobs of all nodes by creation time, from either end."""
     for number in (2, 0, 1, 2, 0):
         with three.of(number) as single:
             single.queue("q").enqueue(number)
-    # Two jobs of one ms on different nodes may stand either way.
+    # Two jobs of one millisecond on different nodes may come in either order.
     views = q.peek(5)
     created = [view.created for view in views]
     assert created == sorted(created)
@@ -292,7 +294,7 @@ def test_peek_merges_by_time(three: Nodes, q: Queue) -> None:
 
 
 def test_scans_pass_every_node(three: Nodes, ps: Penstock, q: Queue) -> None:
-    """Jobs and queues are found wherever they are, a queue once."""
+    """Scans visit every node; a queue that several nodes have is returned once."""
     for number in range(3):
         with three.of(number) as single:
             single.queue("q").enqueue_many(range(7))
@@ -314,7 +316,7 @@ def test_scans_pass_every_node(three: Nodes, ps: Penstock, q: Queue) -> None:
 
 
 def test_the_whole_queue_is_paused(three: Nodes, q: Queue) -> None:
-    """A pause, its end, and settings are those of every node."""
+    """Pausing, resuming and configuring apply to every node."""
     one_on_each(three)
     q.pause("out")
     assert q.reserve(3, block=0) == []
@@ -329,14 +331,14 @@ def test_the_whole_queue_is_paused(three: Nodes, q: Queue) -> None:
 
 
 def stored(three: Nodes, number: int) -> tuple[Any, ...]:
-    """Some settings as one node has them, and whether the queue is closed there."""
+    """Read some settings of one node, and whether the queue is closed there."""
     with three.of(number) as single:
         stats = single.queue("q").stats()
         return (stats.settings.lease, stats.settings.paused, stats.closed)
 
 
 def test_the_settings_stored_last_are_those_of_all(three: Nodes) -> None:
-    """The client that uses the queue copies the newest settings to all nodes, with a pause."""
+    """A client copies the newest settings and pauses to all nodes when it uses the queue."""
     one_on_each(three)
     for number, lease in ((2, 5), (0, 6), (1, 7)):
         with three.of(number) as single:
@@ -348,7 +350,9 @@ def test_the_settings_stored_last_are_those_of_all(three: Nodes) -> None:
         q = ps.queue("q")
         stats = q.stats()
         assert (stats.settings.lease, stats.settings.paused) == (7, "out")
-        assert len(stats.differing) == 2 or three.backends[0].is_fake  # fakes have one address
+        assert (
+            len(stats.differing) == 2 or three.backends[0].is_fake
+        )  # fakeredis servers share one address
         assert stats.configured is not None
         assert q.reserve(3, block=0) == []
         assert [stored(three, number) for number in range(3)] == [(7, "out", True)] * 3
@@ -361,12 +365,12 @@ def test_the_settings_stored_last_are_those_of_all(three: Nodes) -> None:
 
 
 def test_figures_of_each_node(three: Nodes, q: Queue, ps: Penstock) -> None:
-    """They say where the jobs of a queue come from; their sums are the figures of the queue."""
+    """Stats list the figures of each node; the figures of the queue are their sums."""
     one_on_each(three)
     with three.of(1) as single:
         single.queue("q").enqueue_many(range(4))
     stats = q.stats()
-    if not three.backends[0].is_fake:  # those have one address
+    if not three.backends[0].is_fake:  # they share one address
         views = ps.hello().nodes
         assert [stats.nodes[view.address].enqueued for view in views] == [1, 5, 1]
     assert stats.enqueued == 7
@@ -375,7 +379,7 @@ def test_figures_of_each_node(three: Nodes, q: Queue, ps: Penstock) -> None:
 
 
 def test_each_partition_gets_the_settings(three: Nodes) -> None:
-    """On all nodes."""
+    """Every partition on every node gets the settings."""
     with three.of(1) as single:
         single.queue("parts", partitions=3).configure(lease=7)
     with three.client() as ps:
@@ -386,7 +390,7 @@ def test_each_partition_gets_the_settings(three: Nodes) -> None:
 
 
 def test_a_queue_is_closed_on_every_node(three: Nodes, q: Queue) -> None:
-    """Producers are refused everywhere, and consumers end when nothing is left on any node."""
+    """Producers are refused on all nodes; consumers end when no node has jobs left."""
     ids = one_on_each(three)
     q.close()
     assert q.stats().closed
@@ -404,8 +408,8 @@ def test_a_queue_is_closed_on_every_node(three: Nodes, q: Queue) -> None:
     assert len(q.reserve(block=0)) == 1
 
 
-def test_what_removes_reaches_every_node(three: Nodes, ps: Penstock, q: Queue) -> None:
-    """purge, redrive of the oldest, sweep, evict, clear."""
+def test_removals_reach_every_node(three: Nodes, ps: Penstock, q: Queue) -> None:
+    """purge, redrive, sweep, evict and clear reach every node."""
     one_on_each(three)
     assert q.purge() == 3
     ids = one_on_each(three)
@@ -420,8 +424,8 @@ def test_what_removes_reaches_every_node(three: Nodes, ps: Penstock, q: Queue) -
     assert ps.queues() == []
 
 
-def test_recover_looks_everywhere(three: Nodes, q: Queue) -> None:
-    """Deliveries that others hold are taken over from every node, up to the number asked for."""
+def test_recover_asks_every_node(three: Nodes, q: Queue) -> None:
+    """Deliveries of others are taken over from every node, up to the requested number."""
     one_on_each(three)
     q.reserve(3)
     assert len(q.recover(2, idle=0)) == 2
@@ -429,7 +433,7 @@ def test_recover_looks_everywhere(three: Nodes, q: Queue) -> None:
 
 
 def test_a_dedup_id_is_kept_on_one_node(three: Nodes, q: Queue) -> None:
-    """A client of all nodes finds it there; on the other nodes the id is free."""
+    """A client of all nodes keeps a dedup id on one node; on the other nodes the id is free."""
     first = q.enqueue("x", dedup_id="one")
     again = q.enqueue("x", dedup_id="one")
     assert again.duplicate
@@ -444,7 +448,7 @@ def test_a_dedup_id_is_kept_on_one_node(three: Nodes, q: Queue) -> None:
 
 
 def test_consume_acknowledges_across_nodes(three: Nodes, q: Queue) -> None:
-    """The loop reports a job of one node and takes the next from another."""
+    """The loop acknowledges a job of one node and takes the next one from another."""
     ids = one_on_each(three)
     seen = []
     for job in q.consume(block=0.05):
@@ -457,7 +461,7 @@ def test_consume_acknowledges_across_nodes(three: Nodes, q: Queue) -> None:
 
 
 def test_hooks_see_one_enqueue(three: Nodes) -> None:
-    """Whichever nodes were tried."""
+    """A hook sees one enqueue, even if several nodes were tried."""
     seen = []
 
     class Hook(Middleware):
@@ -471,8 +475,8 @@ def test_hooks_see_one_enqueue(three: Nodes) -> None:
     assert seen == [("q", 1), ("q", None)]
 
 
-def test_info_takes_the_nodes_together(three: Nodes, ps: Penstock) -> None:
-    """Queues and jobs are those of all."""
+def test_info_covers_all_nodes(three: Nodes, ps: Penstock) -> None:
+    """Info has the queues and jobs of all nodes."""
     one_on_each(three)
     info = ps.info()
     assert (info.registered_jobs, info.waiting_jobs) == (3, 3)
@@ -483,8 +487,8 @@ def test_info_takes_the_nodes_together(three: Nodes, ps: Penstock) -> None:
         ps.backend.node.server_facts()
 
 
-def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
-    """Reads answer and name the missing node; calls that must reach every node raise."""
+def test_a_missing_node_is_named(three: Nodes) -> None:
+    """Reads answer and name the missing node; calls that need every node raise."""
     with three.client(NOWHERE) as ps:
         q = ps.queue("q")
         one_on_each(three)
@@ -511,7 +515,7 @@ def test_a_node_that_is_not_there_is_named(three: Nodes) -> None:
 
 @pytest.mark.parametrize("three", ["server"], indirect=True)
 def test_every_node_has_closed_its_connections(three: Nodes, q: Queue) -> None:
-    """As restarts do. None is missed while another one is met again, and each makes up hints."""
+    """After all nodes restart none is reported missing, and each one's hints are delivered."""
     ids = one_on_each(three)
     jobs = {job.id: job for job in q.reserve(3, block=0)}
     job = jobs[ids[1]]
@@ -532,9 +536,10 @@ def test_every_node_has_closed_its_connections(three: Nodes, q: Queue) -> None:
 def test_a_node_that_fails_between_two_chunks_of_acks(
     three: Nodes, monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ) -> None:
-    """The rest is kept elsewhere; where it can't be, what is known of its jobs is told.
+    """A node fails between two chunks of acks: the rest is kept as hints on other nodes.
 
-    Either way that those of others were not confirmed.
+    Where no node can keep them, the error has the known outcomes. In both cases it says that the
+    other acks were not confirmed.
     """
     monkeypatch.setattr(hints, "MOST", 9 if is_kept else 0)
     with three.client() as ps:
@@ -563,14 +568,14 @@ def test_a_node_that_fails_between_two_chunks_of_acks(
         assert sum(one.sync_client().hlen("penstock:{q}:held") for one in three.backends) == 1
 
 
-def test_roles_are_of_one_node(q: Queue) -> None:
-    """A federation has none, and says so."""
+def test_a_federation_refuses_roles(q: Queue) -> None:
+    """A federation refuses roles."""
     with pytest.raises(ConfigurationError):
         q.exclusive("producer")
 
 
 def test_no_node_at_all() -> None:
-    """Each is named with the reason."""
+    """Without any reachable node the error names each node with its reason."""
     ps = Penstock([NOWHERE, "redis://127.0.0.1:2/0"], retry_for=0)
     for call in (ps.connect, ps.queues, ps.queue("q").reserve, ps.queue("q").stats):
         with pytest.raises(NodesUnavailable, match=r"127\.0\.0\.1:2") as caught:
@@ -580,7 +585,7 @@ def test_no_node_at_all() -> None:
 
 
 def test_one_id_twice_is_refused(three: Nodes) -> None:
-    """The same server under two names, or a copy of another one's data."""
+    """Two nodes with one id are refused: one server under two names, or a copy of its data."""
     sources = three.sources
     if not three.backends[0].is_fake:
         sources[1] = sources[0].replace("db=0", "db=0&socket_timeout=9")
@@ -598,7 +603,7 @@ def test_one_id_twice_is_refused(three: Nodes) -> None:
     "source", [[], (), [NOWHERE, NOWHERE], ["http://x"], [5], [["redis://x"]]], ids=repr
 )
 def test_bad_lists_of_nodes(source: Any) -> None:
-    """Nothing, one of them twice, or what is no node."""
+    """A list of nodes that is empty, repeats a node, or has an invalid entry is refused."""
     with pytest.raises(BadArgument):
         Penstock(source)
     with pytest.raises(BadArgument, match="on_unknown"):
@@ -606,7 +611,7 @@ def test_bad_lists_of_nodes(source: Any) -> None:
 
 
 def test_a_list_of_one(three: Nodes) -> None:
-    """Is a federation as well."""
+    """A list with one node is a federation too."""
     with Penstock(three.sources[:1]) as ps:
         q = ps.queue("q")
         q.enqueue("x")
@@ -616,16 +621,16 @@ def test_a_list_of_one(three: Nodes) -> None:
         assert q.stats().acked == 1
 
 
-def test_a_twin_is_a_federation_too(three: Nodes, ps: Penstock) -> None:
-    """With connections of its own."""
+def test_a_copy_is_a_federation_too(three: Nodes, ps: Penstock) -> None:
+    """A copy of the client is a federation too, with its own connections."""
     added = ps.queue("q").enqueue("x")
     with twin_of(ps, owner="twin") as twin:
         [job] = twin.queue("q").reserve()
         assert (job.id, job.owner) == (added.id, "twin")
 
 
-def test_every_method_of_a_queue_knows_of_parts() -> None:
-    """What a queue can do is done on parts, or made of methods that are."""
+def test_every_method_of_a_queue_has_a_sharded_version() -> None:
+    """Each method of a queue has a sharded version or is built from such methods."""
     made_of_others = {
         "clear", "close", "configure", "consume", "enqueue", "enqueue_many", "name", "partitions",
         "pause", "reopen", "resume", "scan_iter",
@@ -635,8 +640,8 @@ def test_every_method_of_a_queue_knows_of_parts() -> None:
     assert public - own == made_of_others
 
 
-def test_every_method_of_a_queue_looks_where_it_is() -> None:
-    """A queue of one source asks for the list of nodes before whatever it does."""
+def test_every_method_of_a_queue_asks_for_the_nodes_first() -> None:
+    """A queue on one source asks for the list of nodes before every call."""
     whole = {name for name in vars(ShardedQueue) if not name.startswith("_")}
     own = {name for name in vars(SingleQueue) if not name.startswith("_")}
     assert whole <= own
