@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -14,24 +13,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.client._sync.client import twin_of
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Delivery, Outcome, Settled
 from penstock.core.logs import Fields, get_logger
-from penstock.errors import QueueClosed, WrongEpoch
+from penstock.errors import QueueClosed
 from penstock.spark.connect import check_identity, client
 from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Connection
-from penstock.worker.arguments import Unfit
+from penstock.worker._sync.handler_runner import HandlerRunner
+from penstock.worker._sync.heartbeat import Heartbeat
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.options import WorkerOptions
 from penstock.worker.results import ACK, Result, Verdict
-from penstock.worker.runners import Item
-from penstock.worker.running import arguments_of, concluded, failed, unfit
+from penstock.worker.runners import Item, Runners
+from penstock.worker.state import HANDED_BACK, KEPT, WorkerState
+from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import suspects_among
-from penstock.worker.terms import PAUSE, Term, begin, due, next_renewal
+from penstock.worker.terms import OVER, Term, begin
 
 __all__ = ["COUNTS", "FIGURES", "KEYS", "Acking", "Working"]
 
@@ -58,104 +59,6 @@ QUICK, SLOW = 0.25, 1.0
 
 
 KINDS = {"ack": "done", "nack": "failed", "bury": "dead", "release": "released"}
-
-
-class TaskHeartbeat:
-    """Renews the leases of a task's jobs, in a thread with its own connections.
-
-    `worker.terms` decides when a lease is renewed, as for a worker.
-
-    Args:
-        queue: the queue, opened by a client that only the thread uses.
-        hold: seconds of the leases of finished jobs whose output is not safe yet.
-    """
-
-    def __init__(self, queue: Queue, hold: float) -> None:
-        self._queue = queue
-        self._hold = hold
-        self._lock = threading.Lock()
-        self._block: Sequence[Delivery] = ()
-        self._kept: list[Delivery] = []
-        self._wakes_at = 0.0
-        self._retry_at = 0.0
-        self._closed = False
-        self._poked = threading.Event()
-        self._thread = threading.Thread(target=self._main, name="penstock-drain", daemon=True)
-
-    def __enter__(self) -> TaskHeartbeat:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed = True
-        self._poked.set()
-        self._thread.join()
-
-    def hold(self, jobs: Sequence[Delivery], sent: float) -> None:
-        """Renew these jobs, which were requested at `sent`, instead of the block before."""
-        _, renewal = begin(jobs, sent, monotonic())
-        with self._lock:
-            self._block = jobs
-        if renewal < self._wakes_at:
-            self._poked.set()
-
-    def keep(self, jobs: Sequence[Delivery]) -> list[Delivery]:
-        """Hold finished jobs until their output is safe; return those that are still held."""
-        with self._lock:
-            self._block = ()
-        leased = [job for job in jobs if not job.term.is_once]
-        for job in leased:
-            job.term = Term(job.term.until, self._hold)
-        self._extend(self._hold, leased)
-        mine = [job for job in jobs if not job.lost]
-        with self._lock:
-            self._kept += mine
-        return mine
-
-    def _main(self) -> None:
-        while not self._closed:
-            self._poked.clear()
-            with self._lock:
-                held = [job for job in (*self._block, *self._kept) if not job.lost]
-            now = monotonic()
-            for lease, jobs in due(held, now) if now >= self._retry_at else ():
-                self._renew(lease, jobs)
-            self._wakes_at = math.inf  # a block that begins after this sets `_poked`
-            with self._lock:
-                nearest = next_renewal([*self._block, *self._kept])
-            pause = max(0.01, min(max(nearest, self._retry_at) - monotonic(), PAUSE))
-            self._wakes_at = monotonic() + pause
-            self._poked.wait(pause)
-
-    def _renew(self, lease: float, jobs: Sequence[Delivery]) -> None:
-        try:
-            is_known = self._extend(lease, jobs)
-        except WrongEpoch:
-            for job in jobs:
-                job.lost = True
-        except Exception as error:  # noqa: BLE001  # tried again until the leases end
-            logger.warning("leases can't be renewed: %s: %s", type(error).__name__, error)
-            is_known = False
-        else:
-            if is_known:
-                return
-        self._retry_at = monotonic() + min(lease / 10, 1.0)
-
-    def _extend(self, lease: float, jobs: Sequence[Delivery]) -> bool:
-        """Extend leases; return True if the server has answered for each job."""
-        if not jobs:
-            return True
-        sent, is_known = monotonic(), True
-        answers = self._queue.extend(jobs, lease, late=True)
-        heard = monotonic()
-        for job, left in zip(jobs, answers, strict=True):
-            if isinstance(left, float):
-                job.term = job.term.extended(sent, heard, left)
-            elif left is Outcome.UNKNOWN:
-                is_known = False
-            else:
-                job.lost = True
-        return is_known
 
 
 @dataclass
@@ -191,10 +94,47 @@ class Working:
             number = batch.column(0)[0].as_py() if batch.num_rows else number
         check_identity(self.connection, self.expected)
         share = self.shares[number % len(self.shares)] if self.shares else None
-        whole = client(self.connection)
-        queue = whole.open(self.connection.queue)
-        with twin_of(whole) as twin, TaskHeartbeat(twin.queue(queue.name), self.hold) as beat:
-            yield from DrainLoop(self, queue, beat, share).run()
+        opened = client(self.connection)
+        task = DrainLoop(self, opened.open(self.connection.queue), share)
+        heartbeat = Heartbeat(task.state, opened.backend, name="penstock-drain")
+        heartbeat.start()
+        try:
+            yield from task.run()
+        finally:
+            heartbeat.close()
+
+
+class TaskRunners(Runners):
+    """Runs handlers at once, in the only thread of a task, and keeps what the last one returned.
+
+    Args:
+        execute: runs one item; it must not raise.
+        keeps_results: whether results are wanted, one for each job.
+
+    Attributes:
+        results: the results of the last run, by job; empty if it failed.
+    """
+
+    def __init__(self, execute: Callable[[Item], None], *, keeps_results: bool) -> None:
+        super().__init__(0, "penstock-drain", execute)
+        self.put = execute
+        self.results: dict[Delivery, Any] = {}
+        self._keeps_results = keeps_results
+
+    def call(
+        self,
+        handler: Handler[..., Any],
+        jobs: Sequence[Delivery],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call the handler."""
+        self.results = {}
+        value = super().call(handler, jobs, args, kwargs)
+        if self._keeps_results:
+            values = _each(value, len(jobs)) if handler.size else [value]
+            self.results = dict(zip(jobs, values, strict=True))
+        return value
 
 
 class DrainLoop:
@@ -203,26 +143,40 @@ class DrainLoop:
     Args:
         work: its settings.
         queue: the queue.
-        beat: renews the leases.
         share: most jobs; None = no limit.
+
+    Attributes:
+        tally: the figures of the task.
+        state: shared with the runner of handlers and the heartbeat, as in a worker.
     """
 
-    def __init__(self, work: Working, queue: Queue, beat: TaskHeartbeat, share: int | None) -> None:
+    def __init__(self, work: Working, queue: Queue, share: int | None) -> None:
         self.work = work
         self.queue = queue
-        self.beat = beat
         self.tally = Counter[str]()
         self._left = share
         self._size = min(FIRST, work.batch_size)
         self._ends = None if work.seconds is None else monotonic() + work.seconds
-        self._values: list[Row] = []
         self._kept = [] if work.fields is None else [*KEYS, *work.fields]
         self._names = [one.name for one in (*self._kept, *FIGURES)]
+        self._rows: list[Row] = []
+        self._reports: dict[Verdict, list[Delivery]] = {}
         self._settled_at = 0.0
+        self._handler_runner = HandlerRunner(work.handlers, (), lambda: None)
+        self._runners = TaskRunners(self._run, keeps_results=work.fields is not None)
         # By this clock every batch is due, so `hand` also runs batches that are not full.
-        self._dispatcher = Dispatcher(work.handlers, self, self._unknown, lambda: math.inf)
-        self._done: list[Delivery] = []
-        self._rest: dict[Verdict, list[Delivery]] = {}
+        unknown = self._handler_runner.unknown
+        dispatcher = Dispatcher(work.handlers, self._runners, unknown, lambda: math.inf)
+        self.state = WorkerState(
+            [],
+            dispatcher,
+            wake=lambda: None,
+            clock=monotonic,
+            options=WorkerOptions(queue.name),
+            statistics=Statistics(),
+        )
+        self._handler_runner.runners = self._runners
+        self._handler_runner.finished = self.state.finished
 
     def run(self) -> Iterator[pa.RecordBatch]:
         """Work until the queue is empty, or the share is used up."""
@@ -233,8 +187,8 @@ class DrainLoop:
                 break
             self.tally["taken"] += len(jobs)
             self._block(jobs, sent)
-            if self.work.fields is not None:
-                yield from self._written()
+            if self._rows:
+                yield self._written()
             self._pace(monotonic() - sent, len(jobs))
         yield self._last()
 
@@ -244,13 +198,13 @@ class DrainLoop:
         size = self._size if self._left is None else min(self._size, self._left)
         if size == 0 or (self._ends is not None and monotonic() > self._ends):
             self.tally["cut"] = 1
-            self._flush(acks=True)
+            self._report(acks=True)
             return ()
-        done, self._done = self._done, []
+        done = self._reports.pop(ACK, [])
         try:
             if done:
                 outcomes, jobs = self.queue.settle(done, size, block=0)
-                self._settled("ack", done, outcomes)
+                self._reported(ACK, done, outcomes)
             else:
                 jobs = self.queue.reserve(size, block=0)
         except QueueClosed:
@@ -259,16 +213,14 @@ class DrainLoop:
             self._left -= len(jobs)
         return jobs
 
-    def _flush(self, *, acks: bool) -> None:
-        """Settle jobs that are not just acknowledged; with `acks`, settle finished ones too."""
-        rest, self._rest = self._rest, {}
-        for verdict, jobs in rest.items():
-            self._settled(verdict.kind, jobs, self._told(verdict, jobs))
-        if acks and self._done:
-            done, self._done = self._done, []
-            self._settled("ack", done, self.queue.ack(done))
+    def _report(self, *, acks: bool) -> None:
+        """Report the verdicts; without `acks`, the next request for jobs reports plain acks."""
+        for verdict in [verdict for verdict in self._reports if acks or verdict != ACK]:
+            jobs = self._reports.pop(verdict)
+            self._reported(verdict, jobs, self._settled(verdict, jobs))
+        self._settled_at = monotonic()
 
-    def _told(self, verdict: Verdict, jobs: Sequence[Delivery]) -> Sequence[Outcome]:
+    def _settled(self, verdict: Verdict, jobs: Sequence[Delivery]) -> Sequence[Outcome]:
         delay = None if verdict.delay_ms < 0 else verdict.delay_ms / 1000
         if verdict.kind == "nack":
             return self.queue.nack(jobs, delay=delay, error=verdict.text)
@@ -279,12 +231,15 @@ class DrainLoop:
         window = None if verdict.window_ms is None else verdict.window_ms / 1000
         return self.queue.ack(jobs, dedup_window=window)
 
-    def _settled(self, kind: str, jobs: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
-        add_outcomes(self.tally, kind, outcomes)
+    def _reported(
+        self, verdict: Verdict, jobs: Sequence[Delivery], outcomes: Sequence[Outcome]
+    ) -> None:
+        self.state.drop(jobs)
+        add_outcomes(self.tally, verdict.kind, outcomes)
         for job, outcome in () if _all_done(outcomes) else zip(jobs, outcomes, strict=True):
             if outcome in (Outcome.STALE, Outcome.ENDED):
                 text = "%s: %s came after the lease had ended"
-                logger.warning(text, job.id, kind, extra=Fields(job))
+                logger.warning(text, job.id, verdict.kind, extra=Fields(job))
 
     def _pace(self, seconds: float, count: int) -> None:
         if seconds > SLOW:
@@ -292,7 +247,7 @@ class DrainLoop:
         elif seconds < QUICK and count == self._size:
             self._size = min(self._size * 2, self.work.batch_size)
 
-    # -- doing -------------------------------------------------------------------------------
+    # -- running handlers --------------------------------------------------------------------
 
     def _block(self, jobs: Sequence[Delivery], sent: float) -> None:
         """Run the handlers of one block.
@@ -300,95 +255,80 @@ class DrainLoop:
         One suspect runs last and alone. The others are released, so that a crash is not counted
         for all of them.
         """
-        self.beat.hold(jobs, sent)
+        state = self.state
+        _, renewal = begin(jobs, sent, monotonic())
+        state.held.update(dict.fromkeys(jobs))
+        if renewal < state.beat_at:
+            state.poke()
         self._settled_at = monotonic()
         suspects = suspects_among(jobs)
-        calm = [job for job in jobs if job not in suspects] if suspects else jobs
-        self._dispatcher.hand(calm)
+        state.dispatcher.hand([job for job in jobs if job not in suspects] if suspects else jobs)
         if suspects:
-            self._rest.setdefault(BACK, []).extend(suspects[1:])
-            self._flush(acks=self.work.fields is None)
-            self._dispatcher.hand(suspects[:1])
-        self._flush(acks=False)
+            for job in suspects[1:]:
+                state.put_back(job, HANDED_BACK)
+            self._collect()
+            self._report(acks=True)
+            state.dispatcher.hand(suspects[:1])
+        self._collect()
+        self._report(acks=False)
 
-    def _unknown(self, job: Delivery) -> None:
-        self._note(unfit(job, self.work.handlers.missing(job)), job)
-
-    def put(self, item: Item) -> None:
-        """Run a handler now, and settle older jobs, so that a crash does not repeat them."""
-        handler, jobs = item
-        held = [job for job in jobs if self._is_held(job)]
-        if held:
-            self._run(handler, held)
+    def _run(self, item: Item) -> None:
+        """Run a handler, and settle older jobs, so that a crash does not repeat them."""
+        now = monotonic()
+        for job in item[1]:
+            job.lost = job.lost or job.term.is_over(now)
+        self._handler_runner.execute(item)
+        self._collect()
         if monotonic() - self._settled_at > SLOW:
-            self._flush(acks=self.work.fields is None)
-            self._settled_at = monotonic()
+            self._report(acks=True)
 
-    def drain(self) -> list[Item]:
-        """Return no items: each one runs at once."""
-        return []
+    def _collect(self) -> None:
+        finished = self.state.finished
+        while finished:
+            jobs, verdict, _, _ = finished.popleft()
+            for job in jobs:
+                self._judged(job, verdict)
 
-    def lose(self, jobs: Sequence[Delivery]) -> None:
-        """Mark jobs as lost."""
-        for job in jobs:
-            job.lost = True
-
-    def _is_held(self, job: Delivery) -> bool:
-        if job.lost or job.term.is_over(monotonic()):
-            self.tally["lost"] += 1
-            return False
-        return True
-
-    def _run(self, handler: Handler[..., Any], jobs: list[Delivery]) -> None:
-        values: Sequence[Any] = [None] * len(jobs)
-        try:
-            args, kwargs = arguments_of(handler, jobs)
-            value = handler.function(*args, **kwargs)
-            verdicts = concluded(handler, jobs, value) or [ACK] * len(jobs)
-            if self.work.fields is not None:
-                values = _each(value, len(jobs)) if handler.size else [value]
-        except Unfit as error:
-            verdicts = [unfit(jobs[0], str(error))]
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # its failure, not this task's
-            verdicts = failed(handler, jobs, error)
-        for job, verdict, one in zip(jobs, verdicts, values, strict=True):
-            self._finished(job, verdict, one)
-
-    def _finished(self, job: Delivery, verdict: Verdict, value: Any) -> None:
-        if job.settled:
-            self.tally["done"] += 1
-        elif verdict is not ACK and verdict.kind != "ack":
-            self._note(verdict, job)
-        elif self.work.fields is not None:
-            self._values.append((job, verdict.window_ms, None if _is_said(value) else value))
-        elif verdict.window_ms is None:
-            self._done.append(job)
-        else:
-            self._rest.setdefault(verdict, []).append(job)
-
-    def _note(self, verdict: Verdict, job: Delivery) -> None:
-        if job.at_most_once:  # the server has removed it at delivery
+    def _judged(self, job: Delivery, verdict: Verdict) -> None:
+        if verdict is KEPT:
+            self.state.drop([job])
+            self.tally["lost" if job.lost else "done"] += 1
+        elif verdict.kind == "ack" and self.work.fields is not None:
+            value = self._runners.results.get(job)
+            self._rows.append((job, verdict.window_ms, None if _is_said(value) else value))
+        elif verdict.kind != "ack" and job.at_most_once:  # the server has removed it at delivery
             self.tally["dead"] += 1
         else:
-            self._rest.setdefault(verdict, []).append(job)
+            self._reports.setdefault(verdict, []).append(job)
 
     # -- results -----------------------------------------------------------------------------
 
-    def _written(self) -> Iterator[pa.RecordBatch]:
-        rows, self._values = self._values, []
-        if not rows:
-            return
+    def _written(self) -> pa.RecordBatch:
+        """Return the results of the jobs that are still held."""
+        rows, self._rows = self._hold(self._rows), []
         try:
-            batch = self._batch(rows)
+            return self._batch(rows)
         except Exception:  # noqa: BLE001  # a result does not fit: find out which
             rows = [row for row in rows if self._fits(row)]
-            self._flush(acks=False)
-            batch = self._batch(rows)
-        mine = self.beat.keep([job for job, _, _ in rows])
-        if len(mine) < len(rows):
-            self.tally["lost"] += len(rows) - len(mine)
-            batch = self._batch([row for row in rows if not row[0].lost])
-        yield batch
+            self._report(acks=False)
+            return self._batch(rows)
+
+    def _hold(self, rows: Sequence[Row]) -> list[Row]:
+        """Lengthen the leases of finished jobs, until their output is safe; drop the lost jobs."""
+        leased = [job for job, *_ in rows if job.term.lease]
+        for job in leased:
+            job.term = Term(job.term.until, self.work.hold)
+        sent = monotonic()
+        answers = self.queue.extend(leased, self.work.hold, late=True) if leased else ()
+        heard = monotonic()
+        for job, left in zip(leased, answers, strict=True):
+            if isinstance(left, float):
+                job.term = job.term.extended(sent, heard, left)
+            elif left is not Outcome.UNKNOWN:
+                job.term = OVER
+        held = [row for row in rows if not row[0].term.is_over(heard)]
+        self.tally["lost"] += len(rows) - len(held)
+        return held
 
     def _fits(self, row: Row) -> bool:
         try:
@@ -398,7 +338,7 @@ class DrainLoop:
             handler = self.work.handlers.find(job)
             assert handler is not None
             text = TypeError(f"the result does not fit the columns of the schema: {error}")
-            self._note(handler.failed(job, text), job)
+            self._judged(job, handler.failed(job, text))
             return False
         return True
 
@@ -425,9 +365,6 @@ class DrainLoop:
     def _last(self) -> pa.RecordBatch:
         arrays = [pa.nulls(1, one.type) for one in self._kept]
         return pa.RecordBatch.from_arrays([*arrays, *figures(self.tally)], self._names)
-
-
-BACK = Verdict("release", 0)
 
 
 def figures(tally: Counter[str]) -> list[pa.Array]:

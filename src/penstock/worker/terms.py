@@ -1,7 +1,7 @@
 """The heartbeat policy: until when a worker holds a job, and when to renew its lease.
 
-A worker's thread, its helper process and Spark tasks renew leases by these rules. Each sends the
-calls in its own way.
+The heartbeat, which a worker or a task of Spark runs in a thread, and the helper process of a worker
+renew leases by these rules.
 """
 
 from __future__ import annotations

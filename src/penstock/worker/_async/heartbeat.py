@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.client._acompat import Signal
+from penstock.client._async.backend import AsyncBackend
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.node import AsyncNode
@@ -45,8 +46,7 @@ class AsyncHeartbeat:
 
     Args:
         state: the state of the worker.
-        twin: makes a separate connection to a node; None = the only node.
-        prefix: prefix of all keys.
+        backend: the connections of the client. The heartbeat makes others to the same nodes.
         name: the name of the thread.
         overdue: called once if the worker does not end long after its grace; it may end the
             process.
@@ -55,15 +55,13 @@ class AsyncHeartbeat:
     def __init__(
         self,
         state: WorkerState,
-        twin: Callable[[Any], AsyncNode],
+        backend: AsyncBackend,
         *,
-        prefix: str,
         name: str,
         overdue: Callable[[], None] | None = None,
     ) -> None:
         self._state = state
-        self._twin = twin
-        self._prefix = prefix
+        self._backend = backend
         self._drivers: dict[Any, AsyncDriver] = {}
         self._name = name
         self._overdue = overdue
@@ -101,8 +99,17 @@ class AsyncHeartbeat:
     def _driver(self, home: Any) -> AsyncDriver:
         found = self._drivers.get(home)
         if found is None:
-            found = self._drivers[home] = AsyncDriver(self._twin(home), self._prefix)
+            prefix = self._backend.terms.prefix
+            found = self._drivers[home] = AsyncDriver(self._twin(home), prefix)
         return found
+
+    def _twin(self, home: Any) -> AsyncNode:
+        """Return a separate connection to a node; None = the only node."""
+        if home is None:
+            return self._backend.node.twin(retry_for=1, socket_timeout=2)
+        twin: AsyncNode = home.node.twin(retry_for=0, socket_timeout=1)
+        twin.link.send_once()
+        return twin
 
     async def _warm_up(self) -> None:
         """Connect early: connecting takes long while a handler keeps the interpreter busy."""

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, cast
+from typing import Any
 
 from penstock.client._acompat import AsyncSignal
 from penstock.client._async.client import AsyncPenstock, twin_of
@@ -17,7 +17,6 @@ from penstock.client._async.sharded.federated_node import AsyncBackgroundTasks
 from penstock.client._async.sharded.parts import operations_of
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
-from penstock.client._async.transport.node import AsyncNode
 from penstock.core.logs import get_logger
 from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
@@ -375,8 +374,7 @@ class AsyncWorker:
         helper = state.helper
         heartbeat = AsyncHeartbeat(
             state,
-            self._twin,
-            prefix=self._client.prefix,
+            self._client.backend,
             name=f"{self.name}-leases",
             overdue=self._end_process if self._owns_process else None,
         )
@@ -425,14 +423,6 @@ class AsyncWorker:
         if state is not None and await self._client.backend.has_others():
             state.moved = True
             state.wake()
-
-    def _twin(self, home: Any) -> AsyncNode:
-        """Return a separate connection to a node for the heartbeat; None = the only node."""
-        if home is None:
-            return self._client.backend.node.twin(retry_for=1, socket_timeout=2)
-        twin = home.node.twin(retry_for=0, socket_timeout=1)
-        twin.link.send_once()
-        return cast("AsyncNode", twin)
 
     def _polls(self) -> list[QueuePoll]:
         """Return the polls. The partitions of a queue, on each node, share its weight."""

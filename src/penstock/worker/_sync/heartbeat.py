@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.client._acompat import Signal
+from penstock.client._sync.backend import Backend
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
@@ -46,8 +47,7 @@ class Heartbeat:
 
     Args:
         state: the state of the worker.
-        twin: makes a separate connection to a node; None = the only node.
-        prefix: prefix of all keys.
+        backend: the connections of the client. The heartbeat makes others to the same nodes.
         name: the name of the thread.
         overdue: called once if the worker does not end long after its grace; it may end the
             process.
@@ -56,15 +56,13 @@ class Heartbeat:
     def __init__(
         self,
         state: WorkerState,
-        twin: Callable[[Any], Node],
+        backend: Backend,
         *,
-        prefix: str,
         name: str,
         overdue: Callable[[], None] | None = None,
     ) -> None:
         self._state = state
-        self._twin = twin
-        self._prefix = prefix
+        self._backend = backend
         self._drivers: dict[Any, Driver] = {}
         self._name = name
         self._overdue = overdue
@@ -102,8 +100,17 @@ class Heartbeat:
     def _driver(self, home: Any) -> Driver:
         found = self._drivers.get(home)
         if found is None:
-            found = self._drivers[home] = Driver(self._twin(home), self._prefix)
+            prefix = self._backend.terms.prefix
+            found = self._drivers[home] = Driver(self._twin(home), prefix)
         return found
+
+    def _twin(self, home: Any) -> Node:
+        """Return a separate connection to a node; None = the only node."""
+        if home is None:
+            return self._backend.node.twin(retry_for=1, socket_timeout=2)
+        twin: Node = home.node.twin(retry_for=0, socket_timeout=1)
+        twin.link.send_once()
+        return twin
 
     def _warm_up(self) -> None:
         """Connect early: connecting takes long while a handler keeps the interpreter busy."""

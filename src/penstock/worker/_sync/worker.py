@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, cast
+from typing import Any
 
 from penstock.client._acompat import Signal
 from penstock.client._sync.client import Penstock, twin_of
@@ -18,7 +18,6 @@ from penstock.client._sync.sharded.federated_node import BackgroundTasks
 from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
-from penstock.client._sync.transport.node import Node
 from penstock.core.logs import get_logger
 from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
@@ -374,8 +373,7 @@ class Worker:
         helper = state.helper
         heartbeat = Heartbeat(
             state,
-            self._twin,
-            prefix=self._client.prefix,
+            self._client.backend,
             name=f"{self.name}-leases",
             overdue=self._end_process if self._owns_process else None,
         )
@@ -424,14 +422,6 @@ class Worker:
         if state is not None and self._client.backend.has_others():
             state.moved = True
             state.wake()
-
-    def _twin(self, home: Any) -> Node:
-        """Return a separate connection to a node for the heartbeat; None = the only node."""
-        if home is None:
-            return self._client.backend.node.twin(retry_for=1, socket_timeout=2)
-        twin = home.node.twin(retry_for=0, socket_timeout=1)
-        twin.link.send_once()
-        return cast("Node", twin)
 
     def _polls(self) -> list[QueuePoll]:
         """Return the polls. The partitions of a queue, on each node, share its weight."""
