@@ -3,234 +3,127 @@
 import { randomBytes, randomInt } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { Redis } from 'ioredis'
+import { Connection, isFinal } from './connection.mjs'
 import { crc32, decodeCounters, decodeId, decodeRecord, encodeId, encodeRecord, key, receipt } from './formats.mjs'
 
 const TICK = 4000
-const OVER = -2
-const PASSING = /(^|[ -])(READONLY|MASTERDOWN|LOADING|NOREPLICAS|BUSY|MISCONF|TRYAGAIN|UNBLOCKED) /
+const DRAINED = -2 // as `next` of a reserve
+const NO_QUEUE = -5
 const OUTCOMES = { 1: 'done', 2: 'ended before', 3: 'dead', 0: 'gone', '-1': 'stale', '-2': 'refused', '-11': 'too late' }
-const OPTIONS = { // no retries by ioredis, and no commands of its own
-  lazyConnect: true,
-  retryStrategy: null,
-  maxRetriesPerRequest: 0,
-  autoResendUnfulfilledCommands: false,
-  enableReadyCheck: false,
-  disableClientInfo: true,
-  protocol: 2,
-  connectTimeout: 2000,
-  socketTimeout: 70000, // above the 60 s of a BLPOP
-}
-const isRefusal = (error) => error.name === 'ReplyError'
 
-/** A script answered with a code that is not 1. */
-export class Refused extends Error {
-  constructor(script, code, details) {
-    super(`${script}: code ${code} ${details.map(String)}`)
-    this.code = code
-  }
-}
-
-/** One connection, its counter of calls and its producer id. One call at a time (Connections, Repeats). */
-class Connection {
-  #redis = null
-  #last = Promise.resolve()
-  #nonce = 0
-  #producer = randomBytes(8).toString('hex')
-
-  constructor(url, scripts, prefix, retryFor) {
-    Object.assign(this, { url, scripts, prefix, retryFor })
-  }
-
-  async open() {
-    if (this.#redis?.status === 'ready') return this.#redis
-    this.close()
-    this.#redis = new Redis(this.url, OPTIONS)
-    this.#redis.on('error', () => {}) // the pending call fails, and tells
-    await this.#redis.connect()
-    return this.#redis
-  }
-
-  close() {
-    this.#redis?.disconnect()
-    this.#redis = null
-  }
-
-  /** Run one after the other, and repeat what was not answered. */
-  serial(step) {
-    const turn = this.#last.then(() => this.#repeated(step))
-    this.#last = turn.catch(() => {})
-    return turn
-  }
-
-  async #repeated(step) {
-    const until = Date.now() + this.retryFor
-    for (let pause = 5; ; pause = Math.min(pause * 2, 250)) {
-      try {
-        return await step(await this.open())
-      } catch (error) {
-        if (error instanceof Refused || (isRefusal(error) && !PASSING.test(error.message))) throw error
-        this.close()
-        if (Date.now() > until) throw error
-        await sleep(Math.random() * pause)
-      }
-    }
-  }
-
-  command(...words) {
-    return this.serial((redis) => redis.callBuffer(...words.map(String)))
-  }
-
-  /** Call a script; the elements of the reply after the nonce, if its code is 1. */
-  async script(name, queue, args) {
-    const { sha1, keys, source } = this.scripts[name]
-    const nonce = String((this.#nonce += 1))
-    const kinds = keys.map((kind) => key(this.prefix, queue, kind === 'producer' ? `producer:${this.#producer}` : kind))
-    const words = [sha1, kinds.length, ...kinds, nonce, ...args.map((arg) => (Buffer.isBuffer(arg) ? arg : String(arg)))]
-    let code, values
-    try {
-      ;[code, , ...values] = await this.serial(async (redis) => {
-        const send = () => redis.callBuffer('EVALSHA', ...words)
-        const answer = await send().catch(async (error) => {
-          if (!error.message.includes('NOSCRIPT')) throw error
-          await redis.callBuffer('SCRIPT', 'LOAD', source)
-          return send()
-        })
-        const [, echoed] = answer
-        if (String(echoed) !== nonce) throw new Error('replies are mixed up')
-        return answer
-      })
-    } catch (error) { // the outcome may be unknown: a later call must not be taken for a repeat of this one
-      this.#producer = randomBytes(8).toString('hex')
-      throw error
-    }
-    if (code !== 1) throw new Refused(name, code, values)
-    return values
-  }
+/** Return the elements of a reply after the code, which must be 1. */
+function done([code, ...values]) {
+  if (code !== 1) throw new Error(`code ${code} ${values.map(String)}, see "Calling a script"`)
+  return values
 }
 
 export class Penstock {
   #calls
-  #waiting
+  #blocking
   #node
-  #stable = { start: randomBytes(8).readBigUInt64BE().toString(36).slice(0, 12), count: 0 }
+  #stable = { start: randomBytes(8).toString('hex'), count: 0 }
 
   constructor(url, { scripts, prefix = 'penstock', owner = `node:${process.pid}`, retryFor = 5000 }) {
     const index = JSON.parse(readFileSync(join(scripts, 'index.json')))
     const loaded = index.scripts.map((one) => [one.name, { ...one, source: readFileSync(join(scripts, one.file)) }])
-    this.prefix = prefix
-    this.owner = owner
-    this.#calls = new Connection(url, Object.fromEntries(loaded), prefix, retryFor)
-    this.#waiting = new Connection(url, {}, prefix, retryFor)
+    Object.assign(this, { prefix, owner })
+    this.#calls = new Connection(url, prefix, retryFor, Object.fromEntries(loaded))
+    this.#blocking = new Connection(url, prefix, retryFor)
   }
 
   close() {
     this.#calls.close()
-    this.#waiting.close()
+    this.#blocking.close()
   }
 
-  async node() {
-    const at = [`${this.prefix}:node`, 'id']
-    const read = async () => (await this.#calls.command('HGET', ...at))?.toString()
+  /** Read the id of the server, or give it one. */
+  async #readNode() {
+    const read = async () => (await this.#calls.command('HGET', `${this.prefix}:node`, 'id'))?.toString()
     this.#node ??= await read()
-    if (this.#node === undefined) {
-      await this.#calls.command('HSETNX', ...at, randomBytes(20).toString('hex'))
-      this.#node = await read()
-    }
-    return this.#node
+    if (this.#node) return
+    await this.#calls.command('HSETNX', `${this.prefix}:node`, 'id', randomBytes(20).toString('hex'))
+    this.#node = await read()
   }
 
-  /** Add a job, and return its id. `lease`, `ttl` and `delay` are in ms. A Buffer is sent as it is, all else as JSON. */
-  async enqueue(queue, body, options) {
-    return (await this.enqueueMany(queue, [body], options))[0]
-  }
-
-  /** Add up to 1000 jobs, all or none, and return their ids. */
-  async enqueueMany(queue, bodies, { delay = 0, bound = '', role = '', codec = '', ...options } = {}) {
+  /** Add 1 to 1000 jobs, all or none, and return their ids. Times are in ms. A Buffer is sent as it is, all else as JSON. */
+  async enqueue(queue, bodies, { delay = 0, bound = '', codec, ...options } = {}) {
     const records = bodies.map((body) => {
       const content = Buffer.isBuffer(body) ? { body, codec } : { body: JSON.stringify(body), codec: 'json' }
       return encodeRecord({ ...content, ...options, stable: `${this.#stable.start}-${(this.#stable.count += 1)}` })
     })
-    const add = (create) => this.#calls.script('enqueue', queue, [create, delay, bound, 0, role, ...records])
-    await this.node()
-    const [first, , epoch] = await add('').catch((error) => {
-      if (error.code !== -5) throw error
-      return this.#create(queue, add)
-    })
+    const add = (epoch) => this.#calls.script('enqueue', queue, [epoch, delay, bound, 0, '', ...records])
+    await this.#readNode()
+    let reply = await add('')
+    if (reply[0] === NO_QUEUE) reply = await this.#create(queue, add)
+    const [first, , epoch] = done(reply)
     const [ms, seq] = String(first).split('-').map(Number)
-    const id = (_, i) => encodeId({ node: this.#node, number: `${ms}-${seq + i}`, queue, epoch: String(epoch), ...options })
-    return bodies.map(id)
+    const job = { node: this.#node, queue, epoch: String(epoch), ...options }
+    return bodies.map((_, i) => encodeId({ ...job, number: `${ms}-${seq + i}` }))
   }
 
+  /** Register the queue, then create it with its first jobs. */
   async #create(queue, add) {
-    const registry = `${this.prefix}:queues`
-    const epoch = randomBytes(4).toString('hex').replace(/^0{8}$/, '00000001')
-    await this.#calls.command('HSET', registry, crc32(queue) + epoch, queue)
-    let kept
-    try {
-      const reply = await add(epoch)
-      const [, , found, created] = reply
-      kept = String(found)
-      if (created) await this.#calls.command('HSET', registry, crc32(queue) + kept, queue)
-      return reply
-    } finally {
-      if (kept !== epoch) await this.#calls.command('HDEL', registry, crc32(queue) + epoch)
-    }
+    const registry = (word, epoch, ...name) => this.#calls.command(word, `${this.prefix}:queues`, crc32(queue) + epoch, ...name)
+    const proposed = randomInt(1, 2 ** 32).toString(16).padStart(8, '0')
+    await registry('HSET', proposed, queue)
+    const reply = await add(proposed)
+    const [code, , , epoch, created] = reply
+    if (created) await registry('HSET', epoch, queue)
+    if (code !== 1 || String(epoch) !== proposed) await registry('HDEL', proposed)
+    return reply
   }
 
   /** Take up to n jobs under a lease; wait at most `block` ms for the first one. null: the queue is closed and drained. */
   async reserve(queue, n = 1, { block = 0 } = {}) {
-    await this.node()
-    const until = Date.now() + block
-    let taken = await this.#reserve(queue, n, 0)
-    if (block <= 0) return taken.jobs
-    let pending = null
-    while (!taken.jobs.length && taken.next !== OVER && Date.now() < until) {
-      pending ??= await this.#listen(key(this.prefix, queue, 'wake'))
-      const event = taken.next < 0 ? TICK : taken.next
-      const timer = new AbortController()
-      const pause = sleep(Math.max(0, Math.min(TICK, event, until - Date.now())), true, timer)
-      const isTimer = await Promise.race([pending.ended.then(() => false), pause])
-      timer.abort()
-      if (!isTimer) pending = null
-      taken = await this.#reserve(queue, n, 1) // it comes from a wait, whatever ended that
+    await this.#readNode()
+    const until = performance.now() + block
+    let { jobs, next } = await this.#reserve(queue, n, 0)
+    for (let left = block; !jobs.length && next !== DRAINED && left > 0; left = until - performance.now()) {
+      await this.#waitForToken(queue, Math.min(TICK, left, next < 0 ? TICK : next))
+      ;({ jobs, next } = await this.#reserve(queue, n, 1))
     }
-    const hasToken = pending && (await this.#leave(pending))
-    const isTold = !taken.jobs.length && taken.next >= 0 && taken.next <= TICK
-    if (hasToken || isTold) await this.#reserve(queue, 0, 1) // hand it on
-    return taken.jobs.length || taken.next !== OVER ? taken.jobs : null
+    if (block > 0 && !jobs.length && next >= 0 && next <= TICK) await this.#reserve(queue, 0, 1) // hand the event on
+    return jobs.length || next !== DRAINED ? jobs : null
   }
 
-  /** Begin a BLPOP; `ended` tells whether it popped a token. A failed connection ends it, too. */
-  #listen(wake) {
-    return this.#waiting.serial(async (redis) => {
+  /** Wait for a token for at most so many ms. A failed connection also ends the wait, as it may have lost a token. */
+  #waitForToken(queue, ms) {
+    return this.#blocking.run(async (redis) => {
       const id = await redis.client('ID')
-      const popped = redis.callBuffer('BLPOP', wake, 60)
-      return { id, ended: popped.then((token) => token !== null, () => this.#waiting.close()) }
+      const unblock = () => this.#calls.command('CLIENT', 'UNBLOCK', id).catch(() => {})
+      const timer = setInterval(unblock, Math.max(10, ms)) // the first one may come before the BLPOP
+      try {
+        await redis.callBuffer('BLPOP', key(this.prefix, queue, 'wake'), 2 * TICK / 1000)
+      } catch (error) {
+        if (isFinal(error)) throw error
+        this.#blocking.close()
+      } finally {
+        clearInterval(timer)
+      }
     })
-  }
-
-  async #leave({ id, ended }) {
-    await this.#calls.command('CLIENT', 'UNBLOCK', id)
-    return ended
   }
 
   async #reserve(queue, n, idle) {
     const tag = randomInt(4096)
     const sent = performance.now()
-    const [next, epoch, queueLease, , ...rest] = await this.#calls.script('reserve', queue, [n, tag, this.owner, idle, ''])
+    const reply = await this.#calls.script('reserve', queue, [n, tag, this.owner, idle, ''])
+    const [next, epoch, queueLease, , ...rest] = done(reply)
     const jobs = []
     for (let i = 0; i < rest.length; i += 3) {
       const [number, counters, record] = [String(rest[i]), String(rest[i + 1]), decodeRecord(rest[i + 2])]
       const { ttl, lease } = record
       const usual = ttl === null ? queueLease : Math.min(queueLease, Math.max(1000, Math.floor(ttl / 10)))
       const { nacks, crashes } = decodeCounters(counters)
-      const id = encodeId({ node: this.#node, number, queue, epoch: String(epoch), ttl, lease })
-      const delivery = { receipt: receipt(counters, tag), attempt: 1 + nacks + crashes, leaseEnds: sent + (lease ?? usual) }
-      jobs.push({ ...record, ...delivery, queue, id })
+      jobs.push({
+        ...record,
+        queue,
+        id: encodeId({ node: this.#node, number, queue, epoch: String(epoch), ttl, lease }),
+        receipt: receipt(counters, tag),
+        attempt: 1 + nacks + crashes,
+        leaseEnds: sent + (lease ?? usual),
+      })
     }
-    return { next, jobs }
+    return { jobs, next }
   }
 
   ack = (job) => this.#settle('ack', job, [''])
@@ -238,18 +131,19 @@ export class Penstock {
   release = (job, delay = 0) => this.#settle('release', job, [delay])
   bury = (job, reason = '') => this.#settle('bury', job, [reason])
 
-  /** Finish a delivery; what became of it, one of OUTCOMES. */
+  /** End a delivery, and return one of OUTCOMES. */
   async #settle(script, job, args) {
     const { number, epoch } = decodeId(job.id)
-    const [done, code] = await this.#calls.script(script, job.queue, [epoch, job.receipt, ...args, number])
-    return OUTCOMES[code ?? done]
+    const reply = await this.#calls.script(script, job.queue, [epoch, job.receipt, ...args, number])
+    const [count, code = count] = done(reply) // the code of the job follows unless it is done
+    return OUTCOMES[code]
   }
 
-  /** Renew the lease from now on; `lease` 0 is the job's own. */
+  /** Renew the lease from now on, and return one of OUTCOMES. `lease` 0 is the job's own. */
   async extend(job, lease = 0) {
     const { number, epoch } = decodeId(job.id)
     const sent = performance.now()
-    const [now, until] = await this.#calls.script('extend', job.queue, [epoch, job.receipt, lease, 1, number])
+    const [now, until] = done(await this.#calls.script('extend', job.queue, [epoch, job.receipt, lease, 1, number]))
     if (until < 1000) return OUTCOMES[until]
     job.leaseEnds = sent + until - now
     return 'done'

@@ -4,5 +4,5 @@ import { Penstock } from './penstock.mjs'
 const [queue, bodies, options = '{}'] = process.argv.slice(2)
 const { PENSTOCK_URL: url = 'redis://127.0.0.1:6379/0', PENSTOCK_SCRIPTS: scripts = 'scripts' } = process.env
 const ps = new Penstock(url, { scripts })
-for (const id of await ps.enqueueMany(queue, JSON.parse(bodies), JSON.parse(options))) console.log(id)
+for (const id of await ps.enqueue(queue, JSON.parse(bodies), JSON.parse(options))) console.log(id)
 ps.close()
