@@ -101,6 +101,7 @@ def new_session(
     }
     kind, _, rest = master.partition(":")
     if kind == "connect":  # its server begins with settings of its own
+        os.environ["SPARK_TESTING"] = "1"  # so it takes a free port, and the client asks for it
         return SparkSession.builder.remote(rest).getOrCreate()
     builder = SparkSession.builder.master(master).appName("penstock tests")
     for name, value in {**CONF, **places, **(conf or {})}.items():
