@@ -1,4 +1,4 @@
-"""The job that a consumer holds: what it knows, and what leaving its block does."""
+"""The job that a consumer holds: its attributes, and the effect of leaving its block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.keyspace import Raw, advance, dump, raw_time
 
 
 async def test_a_first_delivery(q: AsyncQueue, raw: Raw) -> None:
-    """All that a job knows of itself when it comes for the first time."""
+    """A job of a first delivery has these attributes."""
     done = await q.enqueue({"to": "ada"}, headers={"a": "b"}, lease=60, ttl=120)
     before = raw_time(raw)
     (job,) = await q.reserve(block=0)
@@ -31,8 +31,8 @@ async def test_a_first_delivery(q: AsyncQueue, raw: Raw) -> None:
     assert done.id in repr(job)
 
 
-async def test_what_counts_as_an_attempt(q: AsyncQueue, raw: Raw) -> None:
-    """A nack and a crash do; a release does not. Every delivery is counted as one."""
+async def test_nacks_and_crashes_count_as_attempts(q: AsyncQueue, raw: Raw) -> None:
+    """A nack and a crash count as attempts; a release does not. Each delivery is counted."""
     await q.enqueue("x", lease=10)
     seen = []
     for how in ("nack", "release", "crash", "nack", "release", "end"):
@@ -55,7 +55,7 @@ async def test_what_counts_as_an_attempt(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_each_delivery_has_a_receipt_of_its_own(q: AsyncQueue) -> None:
-    """Its number rises with every delivery of the job."""
+    """Each delivery has its own receipt, with a rising number."""
     await q.enqueue("x")
     receipts = []
     for _ in range(4):
@@ -66,7 +66,7 @@ async def test_each_delivery_has_a_receipt_of_its_own(q: AsyncQueue) -> None:
 
 
 async def test_the_owner_is_kept_with_the_delivery(backend: Backend, raw: Raw) -> None:
-    """The owner is host and process by default; every client can see it."""
+    """The owner of a delivery is host and process by default; every client can see it."""
     async with backend.async_client() as lent:
         mine = AsyncPenstock(lent)
         named = AsyncPenstock(lent, owner="Köln, worker 3")
@@ -83,7 +83,7 @@ async def test_the_owner_is_kept_with_the_delivery(backend: Backend, raw: Raw) -
 
 
 async def test_leaving_the_block_acknowledges(q: AsyncQueue, raw: Raw) -> None:
-    """The job is done and nothing of it is left."""
+    """Leaving the block acknowledges the job, and nothing of it is left."""
     await q.enqueue("x", ttl=600)
     (job,) = await q.reserve(block=0)
     async with job as same:
@@ -98,7 +98,7 @@ async def test_leaving_the_block_acknowledges(q: AsyncQueue, raw: Raw) -> None:
 async def test_an_exception_is_a_failed_attempt(
     q: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its text is kept with the job and logged; it does not travel further."""
+    """An exception in the block is stored with the job and logged, and is not raised further."""
     await q.configure(backoff_base=60)
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
@@ -119,7 +119,7 @@ async def test_an_exception_is_a_failed_attempt(
 async def test_an_exception_that_ends_a_job_is_logged_with_its_traceback(
     q: AsyncQueue, caplog: pytest.LogCaptureFixture, lease: float | None
 ) -> None:
-    """The job is a dead letter, or was delivered at most once: an ERROR."""
+    """If the exception ends the job (buried, or at most once), the log record is an ERROR."""
     await q.configure(max_attempts=1)
     await q.enqueue("x", lease=lease)
     (job,) = await q.reserve(block=0)
@@ -132,7 +132,7 @@ async def test_an_exception_that_ends_a_job_is_logged_with_its_traceback(
 
 
 async def test_the_error_may_be_any_text(q: AsyncQueue) -> None:
-    """Line breaks, NUL, lone surrogates of undecodable file names, kilobytes of it."""
+    """The error may hold line breaks, NUL, lone surrogates and kilobytes of text."""
     texts = ["a\nb\r\n\x00c", "name \udcff of a file", "", "ü" * 4000, "1 2 3 4"]
     for text in texts:
         await q.enqueue("x")
@@ -148,7 +148,7 @@ async def test_the_error_may_be_any_text(q: AsyncQueue) -> None:
 
 
 async def test_a_keyboard_interrupt_gives_the_job_back(q: AsyncQueue) -> None:
-    """It is no failure: no attempt is charged, the next consumer gets it, and it travels on."""
+    """A KeyboardInterrupt gives the job back without charging an attempt, and is raised again."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     with pytest.raises(KeyboardInterrupt):
@@ -160,7 +160,7 @@ async def test_a_keyboard_interrupt_gives_the_job_back(q: AsyncQueue) -> None:
 
 # [async only
 async def test_cancellation_gives_the_job_back(q: AsyncQueue) -> None:
-    """A cancelled handler has not failed; the job waits for the next consumer."""
+    """A cancelled handler gives its job back to the next consumer; that is no failure."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     entered = asyncio.Event()
@@ -185,7 +185,7 @@ async def test_cancellation_gives_the_job_back(q: AsyncQueue) -> None:
 async def test_a_job_settled_inside_is_left_alone(
     q: AsyncQueue, raw: Raw, how: str, fails: bool
 ) -> None:
-    """What the handler decided holds, also when it fails after that; the error then travels on."""
+    """A job settled in its block stays so; an exception after that is raised to the caller."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
 
@@ -211,7 +211,7 @@ async def test_a_job_settled_inside_is_left_alone(
 
 
 async def test_leaving_the_block_too_late(q: AsyncQueue, raw: Raw) -> None:
-    """If another consumer holds the job by then, the first one learns of it."""
+    """Leaving the block after another consumer got the job raises `StaleReceipt`."""
     await q.enqueue("x", lease=10)
     (late,) = await q.reserve(block=0)
     seen = []
@@ -230,8 +230,10 @@ async def test_leaving_the_block_too_late(q: AsyncQueue, raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("now", ["scheduled", "dead", "gone", "held by id", "once more"])
-async def test_a_stale_receipt_when_nobody_holds_the_job(q: AsyncQueue, raw: Raw, now: str) -> None:
-    """The error tells the receipt that counts, where there is one."""
+async def test_a_stale_receipt_error_has_the_current_receipt(
+    q: AsyncQueue, raw: Raw, now: str
+) -> None:
+    """The error has the current receipt, if another consumer holds the job."""
     await q.enqueue("x", lease=10)
     (late,) = await q.reserve(block=0)
     advance(raw, q.ops, 11)
@@ -260,7 +262,7 @@ async def test_a_stale_receipt_when_nobody_holds_the_job(q: AsyncQueue, raw: Raw
 
 
 async def test_a_receipt_that_was_used(q: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This delivery ended by this very receipt: the server need not be asked."""
+    """A receipt that already ended its delivery is refused without asking the server."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     await job.release(delay=60)
@@ -272,10 +274,10 @@ async def test_a_receipt_that_was_used(q: AsyncQueue, monkeypatch: pytest.Monkey
     assert asked == []
 
 
-async def test_the_look_for_the_holder_fails(
+async def test_the_query_for_the_holder_fails(
     q: AsyncQueue, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error is raised all the same, without the receipt that counts."""
+    """If the query for the current receipt fails, the error is raised without it."""
     await q.enqueue("x", lease=10)
     (late,) = await q.reserve(block=0)
     advance(raw, q.ops, 11)
@@ -292,7 +294,7 @@ async def test_the_look_for_the_holder_fails(
 
 
 async def test_failing_in_the_block_too_late(q: AsyncQueue, raw: Raw) -> None:
-    """The failure of a delivery that is over is not charged to the job."""
+    """A failure in the block after the delivery has ended is not charged to the job."""
     await q.enqueue("x", lease=10)
     (late,) = await q.reserve(block=0)
     seen = []
@@ -312,7 +314,7 @@ async def test_failing_in_the_block_too_late(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_lease_that_ended_unnoticed_still_counts(q: AsyncQueue, raw: Raw) -> None:
-    """The holder may settle its job until that is delivered again."""
+    """After its lease the holder can settle a job until it is delivered again."""
     await q.enqueue("x", lease=10)
     (job,) = await q.reserve(block=0)
     advance(raw, q.ops, 60)
@@ -322,7 +324,7 @@ async def test_a_lease_that_ended_unnoticed_still_counts(q: AsyncQueue, raw: Raw
 
 
 async def test_a_job_that_was_finished_by_id(q: AsyncQueue) -> None:
-    """The holder's own ack then has nothing to do, and says so without an error."""
+    """When a job was finished by id, its holder's ack returns False without an error."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     assert await q.ack([job.id])

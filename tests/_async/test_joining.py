@@ -1,4 +1,4 @@
-"""A client of one source: alone, or of all nodes that the one which was given lists."""
+"""A client of one source: it uses one node, or all nodes that this one lists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def urls() -> Iterator[Urls]:
 
 @pytest.fixture
 async def listed(urls: Urls) -> Urls:
-    """The same, each of which lists all."""
+    """Three databases of one server, each of which lists all three."""
     async with AsyncPenstock(urls[0]) as ps:
         for url in urls[1:]:
             await ps.nodes.add(url)
@@ -45,41 +45,41 @@ async def listed(urls: Urls) -> Urls:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients read the list before each call and each wait."""
+    """Make clients read the list of nodes before each call and each wait."""
     monkeypatch.setattr(single, "REFRESH", 0.05)
     monkeypatch.setattr(federation, "REFRESH", 0.05)
 
 
 def alone(url: str) -> AsyncPenstock:
-    """A client of this node and of no other one."""
+    """Return a client that uses only this node."""
     return AsyncPenstock(url, federation=False)
 
 
 async def ids_of(ps: AsyncPenstock) -> list[str]:
-    """The first digits of the ids of its nodes."""
+    """Return the id prefixes of the client's nodes."""
     return [node.id[:8] for node in (await ps.hello()).nodes]
 
 
 async def id_of(url: str) -> str:
-    """The first digits of the id of this very node."""
+    """Return the id prefix of this node."""
     async with alone(url) as ps:
         return (await ids_of(ps))[0]
 
 
 async def one_on(url: str, body: Any = "x") -> str:
-    """Add a job on this very node; its id."""
+    """Add a job on this node, and return its id."""
     async with alone(url) as ps:
         return (await ps.queue("q").enqueue(body)).id
 
 
 async def leave(url: str) -> None:
-    """Let this node take no more jobs, as another client sees to it."""
+    """Mark this node as leaving through another client, so that it takes no more jobs."""
     async with AsyncPenstock(url) as ps:
         await ps.nodes.leave(await id_of(url))
 
 
 async def test_one_url_is_enough(listed: Urls) -> None:
-    """All nodes are seen, jobs of all are found, taken, and finished by their ids alone."""
+    """With one URL a client sees all nodes, and finds, reserves and finishes their jobs by id."""
     added = [await one_on(url) for url in listed]
     for url in listed:
         async with AsyncPenstock(url) as ps:
@@ -93,7 +93,7 @@ async def test_one_url_is_enough(listed: Urls) -> None:
 
 
 async def test_a_node_that_joins_gets_the_settings(urls: Urls) -> None:
-    """All settings and pauses of all queues, at once, before any client uses it."""
+    """A joining node gets all settings and pauses of all queues before any client uses it."""
     async with AsyncPenstock(urls[0]) as ps:
         await ps.queue("q").configure(lease=7, max_length=3)
         await ps.queue("q").pause("out")
@@ -109,7 +109,7 @@ async def test_a_node_that_joins_gets_the_settings(urls: Urls) -> None:
 
 @pytest.mark.parametrize("first", ["show", "reserve", "stats", "enqueue", "open", "hello"])
 async def test_the_first_call_joins(listed: Urls, first: str) -> None:
-    """Whichever it is, on an object that was made before anything was sent."""
+    """Any first call joins the nodes, also on an object made before anything was sent."""
     foreign = await one_on(listed[2])
     ps = AsyncPenstock(listed[0])
     q = ps.queue("q")
@@ -118,12 +118,12 @@ async def test_the_first_call_joins(listed: Urls, first: str) -> None:
         "enqueue": lambda: q.enqueue("y"), "open": lambda: ps.open("q"), "hello": ps.hello,
     }  # fmt: skip
     assert await calls[first]()
-    assert (await q.show(foreign)).id == foreign  # type: ignore[union-attr]  # it is there
+    assert (await q.show(foreign)).id == foreign  # type: ignore[union-attr]  # it exists
     await ps.close()
 
 
-async def test_jobs_are_not_added_behind_the_back_of_others(listed: Urls) -> None:
-    """A node that is leaving gets no more of them from a client that was given its URL alone."""
+async def test_no_jobs_are_added_to_a_leaving_node(listed: Urls) -> None:
+    """A leaving node gets no more jobs, even from a client that has only its URL."""
     await leave(listed[0])
     async with AsyncPenstock(listed[0]) as ps:
         own = parse_id(await one_on(listed[1])).node
@@ -136,7 +136,7 @@ async def test_jobs_are_not_added_behind_the_back_of_others(listed: Urls) -> Non
 
 
 async def test_alone_on_request(listed: Urls) -> None:
-    """It sees one node, whose flag it shows and obeys; ids of others are foreign."""
+    """With `federation=False` a client sees one node and obeys its flag; other ids are foreign."""
     foreign = await one_on(listed[1])
     async with alone(listed[0]) as ps:
         q = ps.queue("q")
@@ -146,7 +146,7 @@ async def test_alone_on_request(listed: Urls) -> None:
         assert (view.leaving, view.priority) == (True, 100)
         for call in (lambda: q.enqueue("y"), lambda: q.enqueue_many(["y"])):
             while not await _refused(call):
-                pass  # what it has seen may be believed for a moment
+                pass  # the client may use its cached list for a moment
         assert list(await q.ack([mine.id])) == [Outcome.DONE]
         with pytest.raises(WrongNode):
             await q.ack([foreign])
@@ -167,7 +167,7 @@ async def _refused(call: Any) -> bool:
 
 
 async def test_a_node_that_leaves_and_lists_no_other(urls: Urls) -> None:
-    """There is nowhere else to go, which the producer is told."""
+    """Without another node the producer is told that its only node is leaving."""
     async with AsyncPenstock(urls[0]) as ps, AsyncPenstock(urls[0]) as steering:
         await steering.nodes.leave((await ids_of(steering))[0])
         with pytest.raises(NodesUnavailable, match="leaving"):
@@ -178,7 +178,7 @@ async def test_a_node_that_leaves_and_lists_no_other(urls: Urls) -> None:
 
 @pytest.mark.usefixtures("hasty")
 async def test_a_client_that_runs_joins(urls: Urls) -> None:
-    """What it took before is finished afterwards, and a wait that began before hears of others."""
+    """A running client joins: it finishes its jobs, and a running wait covers the new nodes."""
     async with AsyncPenstock(urls[0]) as ps:
         q = ps.queue("q")
         await q.enqueue_many(["a", "b"])
@@ -198,7 +198,7 @@ async def test_a_client_that_runs_joins(urls: Urls) -> None:
 
 @pytest.mark.usefixtures("hasty")
 async def test_a_loop_that_consumes_joins(urls: Urls) -> None:
-    """Between two jobs, or while it waits."""
+    """A loop that consumes joins between two jobs, and while it waits."""
     async with AsyncPenstock(urls[0]) as ps:
         q = ps.queue("q")
         await q.enqueue("here")
@@ -208,7 +208,7 @@ async def test_a_loop_that_consumes_joins(urls: Urls) -> None:
             async with job:
                 seen.append(job.body)
             if len(seen) == 2:
-                await jobs.aclose()  # type: ignore[attr-defined]  # a generator; acks the last
+                await jobs.aclose()  # type: ignore[attr-defined]  # a generator
                 break
             await ps.nodes.list()
             async with AsyncPenstock(urls[0]) as other:
@@ -218,8 +218,8 @@ async def test_a_loop_that_consumes_joins(urls: Urls) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_who_waits_for_room_goes_elsewhere(urls: Urls) -> None:
-    """The node was full, and begins to leave meanwhile."""
+async def test_a_producer_waiting_for_room_uses_another_node(urls: Urls) -> None:
+    """A producer waits for room; its node starts to leave, so the job is added to another one."""
     async with AsyncPenstock(urls[0]) as ps:
         q = ps.queue("q")
         await q.configure(max_length=1)
@@ -233,7 +233,7 @@ async def test_who_waits_for_room_goes_elsewhere(urls: Urls) -> None:
 
 
 async def test_partitions_are_on_all_nodes(listed: Urls) -> None:
-    """A queue in partitions joins as well."""
+    """A partitioned queue joins as well."""
     await leave(listed[0])
     left = await id_of(listed[0])
     async with AsyncPenstock(listed[0]) as ps:
@@ -244,7 +244,7 @@ async def test_partitions_are_on_all_nodes(listed: Urls) -> None:
 
 
 async def test_a_role_is_held_on_one_node(listed: Urls, urls: Urls) -> None:
-    """A client that was given one of several is told so; one that stays alone may have it."""
+    """A client of several nodes refuses roles; one that uses a single node may take them."""
     async with AsyncPenstock(listed[0]) as ps:
         with pytest.raises(ConfigurationError, match="role"):
             await ps.queue("q").exclusive("consumer").take()
@@ -254,8 +254,8 @@ async def test_a_role_is_held_on_one_node(listed: Urls, urls: Urls) -> None:
         assert role.fence
 
 
-async def test_a_list_that_may_not_be_read(listed: Urls) -> None:
-    """Is no list: the client stays with the node that it was given."""
+async def test_without_permission_to_read_the_list(listed: Urls) -> None:
+    """Without permission to read the list the client uses only the given node."""
     with redis.Redis.from_url(listed[0]) as raw:
         raw.acl_setuser(
             "plain", enabled=True, passwords=["+pw"], commands=["+@all"],
@@ -267,20 +267,20 @@ async def test_a_list_that_may_not_be_read(listed: Urls) -> None:
 
 
 class Thief(Stub):
-    """A foreign server that accepts connections and records what it is sent."""
+    """A foreign server that accepts connections and records their commands."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: b"-ERR no\r\n")
 
     @property
     def secrets(self) -> list[bytes]:
-        """What looks like a password."""
+        """Return the received commands that carry a password."""
         return [one[-1] for one in self.commands if one[0] == b"AUTH"]
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one URL", "a list"])
-async def test_a_password_is_not_sent_to_whom_the_list_names(many: bool) -> None:
-    """Same scheme, foreign host: it is not even called, and told with the reason."""
+async def test_a_password_is_not_sent_to_listed_foreign_hosts(many: bool) -> None:
+    """A listed node on a foreign host is not contacted with our password; `info` has the reason."""
     with Thief() as thief, EmbeddedServer(tcp=True) as server:
         url = server.url.replace("://", "://:hunter2@")
         with redis.Redis.from_url(server.url) as raw:
@@ -315,7 +315,7 @@ async def test_a_password_is_not_sent_to_whom_the_list_names(many: bool) -> None
             await await_for(lambda: b"hunter2" in thief.secrets)
 
 
-async def test_without_a_password_there_is_none_to_steal(listed: Urls) -> None:
-    """So the nodes are used wherever they are."""
+async def test_without_a_password_foreign_hosts_are_used(listed: Urls) -> None:
+    """Without a password listed nodes are used whatever their host."""
     async with AsyncPenstock(listed[0].replace("127.0.0.1", "localhost")) as ps:
         assert [node.error for node in (await ps.hello()).nodes] == [""] * 3

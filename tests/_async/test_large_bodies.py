@@ -1,4 +1,4 @@
-"""Bodies above 4096 bytes: written once, wherever their jobs go, and removed with them."""
+"""Bodies above 4096 bytes: stored once while their jobs move, and removed with them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SIZES = pytest.mark.parametrize("size", [4096, 4097, 50_000])
 
 
 def stored(raw: Raw, q: AsyncQueue) -> list[bytes]:
-    """The numbers of the jobs whose bodies lie apart."""
+    """Return the numbers of the jobs whose bodies are stored separately."""
     names = raw.hkeys(q.ops.keys["held"])
     return sorted(name[1:] for name in names if name.startswith(b"="))
 
 
 @SIZES
 async def test_a_whole_life(q: AsyncQueue, raw: Raw, size: int) -> None:
-    """The body is the same at each delivery, and gone when the job is acknowledged."""
+    """The body is the same at each delivery, and removed when the job is acknowledged."""
     body = b"x" * size
     job_id = (await q.enqueue(body, headers={"trace": "abc"}, retry=RetryPolicy(5))).id
     ends: list[Callable[[Any], Awaitable[Any]]] = [
@@ -65,8 +65,10 @@ ENDINGS: dict[str, Ending] = {
 
 @pytest.mark.parametrize("delay", [0, 60])
 @pytest.mark.parametrize("end", ENDINGS)
-async def test_what_ends_waiting_jobs_by_id(q: AsyncQueue, raw: Raw, end: str, delay: int) -> None:
-    """The bodies of these jobs go, those of others stay; ready has headers alone."""
+async def test_ending_waiting_jobs_by_id_removes_their_bodies(
+    q: AsyncQueue, raw: Raw, end: str, delay: int
+) -> None:
+    """Ending waiting jobs by id removes their bodies and no others; ready has only headers."""
     ids = [(await q.enqueue(body, delay=delay)).id for body in (b"x" * 5000, b"small", b"y" * 5000)]
     ends_all = end in ("purge", "clear")
     if not ends_all:
@@ -83,7 +85,7 @@ HUGE = b"x" * 5_000_000
 
 @pytest.mark.parametrize("end", ["ack", "settle", "delete", "withdraw", "bury", "expire"])
 async def test_a_call_removes_64_mib_of_bodies(q: AsyncQueue, raw: Raw, end: str) -> None:
-    """All jobs end at once; the bodies of the last are noted, and go with the next call."""
+    """One call ends all jobs; the last two bodies are noted, and removed by the next call."""
     ttl = 60 if end == "expire" else None
     ids = [job.id for job in await q.enqueue_many([HUGE] * 16, ttl=ttl)]
     if end == "bury":
@@ -106,7 +108,7 @@ async def test_a_call_removes_64_mib_of_bodies(q: AsyncQueue, raw: Raw, end: str
 
 
 async def test_purge_and_sweep_leave_no_body(q: AsyncQueue, raw: Raw) -> None:
-    """They are called again until every body is gone."""
+    """Purge and sweep repeat their scripts until every body is removed."""
     await q.enqueue_many([HUGE] * 16)
     assert await q.purge() == 16
     assert stored(raw, q) == []
@@ -117,7 +119,7 @@ async def test_purge_and_sweep_leave_no_body(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_an_eviction_takes_as_many_jobs_as_it_frees(q: AsyncQueue, raw: Raw) -> None:
-    """Jobs whose bodies would stay for a while are not evicted."""
+    """Evict does not end jobs whose bodies would not be freed by the same call."""
     await q.enqueue_many([HUGE] * 16, lease=0, ttl=600)
     while await q.reserve(16, block=0):
         pass
@@ -128,7 +130,9 @@ async def test_an_eviction_takes_as_many_jobs_as_it_frees(q: AsyncQueue, raw: Ra
 
 
 async def test_a_noted_body_that_an_update_replaces_stays(q: AsyncQueue, raw: Raw) -> None:
-    """A job that is given a large body again while its first one waits for removal keeps it."""
+    """An update writes a new large body while the old one is noted for removal: the
+    new one stays.
+    """
     await q.enqueue(b"x" * 5000, dedup_id="a")
     (number,) = stored(raw, q)
     raw.hset(q.ops.keys["held"], "=", number + b" ")
@@ -141,7 +145,7 @@ async def test_a_noted_body_that_an_update_replaces_stays(q: AsyncQueue, raw: Ra
 
 @pytest.mark.parametrize("place", ["ready", "scheduled", "active", "once", "dead"])
 async def test_an_evicted_and_an_expired_job(q: AsyncQueue, raw: Raw, place: str) -> None:
-    """The end of a ttl, a dead letter too many, an eviction: the body goes as well."""
+    """The body is removed when the job expires, is dropped as a dead letter, or is evicted."""
     body = b"x" * 5000
     await q.enqueue(
         body,
@@ -168,7 +172,7 @@ async def test_an_evicted_and_an_expired_job(q: AsyncQueue, raw: Raw, place: str
 
 @pytest.mark.parametrize("where", ["ready", "scheduled", "lease ended"])
 async def test_an_update_changes_the_size(q: AsyncQueue, raw: Raw, where: str) -> None:
-    """A large body replaces a small one, a small one a large one, wherever the job waits."""
+    """An update may replace a large body by a small one and the reverse, in any waiting state."""
     delay = 60 if where == "scheduled" else 0
     await q.enqueue(b"first", dedup_id="a", delay=delay, lease=1)
     if where == "lease ended":
@@ -190,7 +194,7 @@ async def test_an_update_changes_the_size(q: AsyncQueue, raw: Raw, where: str) -
 
 
 async def test_staged_jobs(q: AsyncQueue, raw: Raw) -> None:
-    """Large bodies are split when they are moved into the queue."""
+    """Large bodies are stored separately when staged jobs are moved into the queue."""
     bodies = [b"x" * 5000, b"small", b"y" * 9000]
     at = Staged("writer", 0)
     await q.enqueue(b"before")
@@ -205,7 +209,7 @@ async def test_staged_jobs(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_recovered_and_redelivered(q: AsyncQueue, raw: Raw) -> None:
-    """A delivery that is taken over, or whose lease has ended, brings the body again."""
+    """A delivery that is taken over, or redelivered after its lease, has the body."""
     body = b"x" * 5000
     await q.enqueue(body, lease=5)
     await q.reserve(block=0)
@@ -221,7 +225,7 @@ async def test_recovered_and_redelivered(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_body_that_is_gone(q: AsyncQueue, raw: Raw) -> None:
-    """A damaged queue delivers no empty body in its place: the entry is dropped, and counted."""
+    """A job whose body is missing is not delivered: its entry is dropped and counted."""
     lost = await q.enqueue(b"x" * 5000)
     held = await q.enqueue(b"y" * 5000)
     await q.dequeue([held.id])
@@ -238,8 +242,8 @@ async def test_a_body_that_is_gone(q: AsyncQueue, raw: Raw) -> None:
     check_invariant(raw)
 
 
-async def test_a_look_finds_each_body_once(q: AsyncQueue) -> None:
-    """Pages of peek and scan hold about 1 MiB, and together every job."""
+async def test_pages_have_each_body_once(q: AsyncQueue) -> None:
+    """Pages of peek and scan hold about 1 MiB each, and every job is in one of them."""
     bodies = [bytes([65 + i]) * 400_000 for i in range(6)]
     await q.enqueue_many(bodies[:3])
     await q.bury([job.id for job in await q.peek(3)], "no use")
@@ -252,7 +256,7 @@ async def test_a_look_finds_each_body_once(q: AsyncQueue) -> None:
 
 
 async def test_headers_are_bounded(ps: AsyncPenstock, raw: Raw) -> None:
-    """What moves with a job at each step has a bound; the way out is the body."""
+    """Headers are bounded, as every transition moves them; the error suggests the body."""
     q = ps.queue("headers")
     with pytest.raises(BadArgument, match=r"headers=.*put more into the body"):
         await q.enqueue(b"", headers={"a": "x" * 16_384})

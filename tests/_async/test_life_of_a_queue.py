@@ -1,4 +1,4 @@
-"""Names, prefixes, the registry; a queue's birth, its removal when idle, and damage to its keys."""
+"""Names, prefixes and the registry; creation and removal of queues, and damaged keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ IDLE = 60
 
 
 def crc16(data: bytes) -> int:
-    """CRC-16/XMODEM, as Redis Cluster has it."""
+    """Return the CRC-16/XMODEM checksum that Redis Cluster uses."""
     crc = 0
     for byte in data:
         crc ^= byte << 8
@@ -57,7 +57,7 @@ def crc16(data: bytes) -> int:
 
 
 def slot(key: bytes) -> int:
-    """The slot of a key in Redis Cluster: of the part between the first { and the next }."""
+    """Return the slot of a key in Redis Cluster: that of the part between the first { and }."""
     start = key.find(b"{")
     if start >= 0:
         end = key.find(b"}", start + 1)
@@ -67,7 +67,7 @@ def slot(key: bytes) -> int:
 
 
 async def use(q: AsyncQueue) -> None:
-    """Bring every kind of key of a queue into being."""
+    """Create every kind of key of a queue."""
     await q.enqueue_many([1, 2, 3, 4], ttl=600)
     await q.enqueue("once", lease=0)
     await q.enqueue("later", delay=600)
@@ -78,7 +78,7 @@ async def use(q: AsyncQueue) -> None:
 
 
 async def test_the_slot_function_is_the_clusters() -> None:
-    """Checked against known values."""
+    """The slot function agrees with known values."""
     assert crc16(b"123456789") == 0x31C3
     assert slot(b"foo{bar}baz") == slot(b"bar") == 5061
     assert slot(b"{}a") != slot(b"{}b")
@@ -86,7 +86,7 @@ async def test_the_slot_function_is_the_clusters() -> None:
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 async def test_any_text_is_a_name(ps: AsyncPenstock, raw: Raw, name: str) -> None:
-    """A queue of any name works, is listed, and all its keys share one slot."""
+    """A queue may have any name: it works, is listed, and all its keys share one slot."""
     q = ps.queue(name)
     await use(q)
     (job,) = await q.reserve(block=0)
@@ -99,7 +99,7 @@ async def test_any_text_is_a_name(ps: AsyncPenstock, raw: Raw, name: str) -> Non
 
 
 async def test_names_do_not_clash(ps: AsyncPenstock) -> None:
-    """However alike they look when encoded, each is a queue of its own."""
+    """Names that look alike when encoded belong to different queues."""
     for name in NAMES:
         await ps.queue(name).enqueue(name)
     assert await ps.queues() == sorted(NAMES)
@@ -109,7 +109,7 @@ async def test_names_do_not_clash(ps: AsyncPenstock) -> None:
 
 
 async def test_two_prefixes_do_not_see_each_other(backend: Backend, raw: Raw) -> None:
-    """Two applications on one server: no job, no queue and no key in common."""
+    """Two prefixes on one server share no job, queue or key."""
     async with backend.async_client() as lent:
         one = AsyncPenstock(lent, prefix="one")
         two = AsyncPenstock(lent, prefix="two:more")
@@ -129,7 +129,7 @@ async def test_two_prefixes_do_not_see_each_other(backend: Backend, raw: Raw) ->
 
 
 async def test_the_node_has_an_id_for_good(backend: Backend, raw: Raw) -> None:
-    """Set once by the first client, and the same for all that come after."""
+    """The first client sets the node's id, and it never changes."""
     ids = set()
     for _ in range(3):
         async with backend.async_client() as lent, AsyncPenstock(lent) as ps:
@@ -137,8 +137,8 @@ async def test_the_node_has_an_id_for_good(backend: Backend, raw: Raw) -> None:
     assert ids == {raw.hget("penstock:node", "id").decode()[:8]}
 
 
-async def test_what_a_server_says_of_itself(backend: Backend, ps: AsyncPenstock) -> None:
-    """Its version; fakeredis has no INFO and is taken as it is."""
+async def test_the_version_of_a_server(backend: Backend, ps: AsyncPenstock) -> None:
+    """The version of the server is known, except for fakeredis, which has no INFO."""
     facts = await ps.backend.node.server_facts()
     if backend.is_fake:
         assert (facts.version, facts.name) == ((), "unknown server")
@@ -150,7 +150,7 @@ async def test_what_a_server_says_of_itself(backend: Backend, ps: AsyncPenstock)
 
 
 async def test_a_client_outlives_a_flushall(q: AsyncQueue, raw: Raw) -> None:
-    """Everything is gone, the node's id too: the next job makes all anew, under a new id."""
+    """After FLUSHALL the next enqueue creates the queue and the node id again, with a new id."""
     before = await q.enqueue(1)
     raw.flushdb()
     after = await q.enqueue(2)
@@ -161,12 +161,12 @@ async def test_a_client_outlives_a_flushall(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_an_idle_queue_is_removed(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """Empty, without settings, a minute without a write: the sweep leaves none of its keys."""
+    """A sweep removes a queue that is empty, has no settings and was idle for a minute."""
     await q.enqueue_many([1, 2], ttl=600)
     await q.nack(await q.reserve(2, block=0), delay=0)
     await q.ack(await q.reserve(2, block=0))
     for name in raw.keys("penstock:{q}:producer:*"):
-        raw.delete(name)  # the server's own clock has not moved
+        raw.delete(name)  # the server's own clock has not advanced
     advance(raw, q.ops, IDLE - 30)
     await ps.sweep()
     assert await ps.queues() == ["q"]
@@ -181,7 +181,7 @@ async def test_an_idle_queue_is_removed(ps: AsyncPenstock, q: AsyncQueue, raw: R
 async def test_a_queue_in_use_is_not_removed(
     ps: AsyncPenstock, q: AsyncQueue, raw: Raw, why: str
 ) -> None:
-    """A job in any state, a setting or a pause keeps it."""
+    """A job in any state, a setting or a pause keeps a queue from being removed."""
     await q.enqueue("x", delay=10**6 if why == "scheduled" else 0, lease=10**6)
     if why != "scheduled" and why != "job":
         (job,) = await q.reserve(block=0)
@@ -199,8 +199,8 @@ async def test_a_queue_in_use_is_not_removed(
     assert (await q.stats()).exists
 
 
-async def test_no_id_comes_back(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """A queue that was removed and made anew has another epoch; old ids name no job of it."""
+async def test_ids_are_not_reused_after_removal(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """A queue that is removed and re-created has a new epoch, so old ids match none of its jobs."""
     old = await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     await job.ack()
@@ -225,7 +225,7 @@ async def test_no_id_comes_back(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> N
 
 
 async def test_ids_of_two_lives_in_one_call(q: AsyncQueue, raw: Raw) -> None:
-    """Are refused before anything is sent, in whatever order they come."""
+    """Ids of two epochs in one call are refused before anything is sent, in either order."""
     old = await q.enqueue("x")
     raw.flushdb()
     await q.stats()
@@ -238,20 +238,20 @@ async def test_ids_of_two_lives_in_one_call(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_ids_keep_rising_after_the_last_job(q: AsyncQueue, raw: Raw) -> None:
-    """However the queue became empty, a number is never given out twice."""
+    """A number is never used twice, however the queue became empty."""
     ids = []
     for empty in (q.purge, q.sweep):
         done = await q.enqueue("x")
         ids.append(done.id)
         await empty()
         await q.ack(await q.reserve(5, block=0))
-        raw.delete(q.ops.keys["ready"])  # as a restore that leaves out empty streams would
+        raw.delete(q.ops.keys["ready"])  # like a restore that leaves out empty streams
     ids.append((await q.enqueue("x")).id)
     assert ids == sorted(set(ids))
 
 
 async def test_meta_that_is_lost_is_restored(q: AsyncQueue, raw: Raw, damage: None) -> None:
-    """While jobs exist the registry tells the epoch, so ids that are out stay good."""
+    """While jobs exist the registry restores the epoch, so known ids stay valid."""
     ids = (await q.enqueue_many(range(3))).ids
     (job,) = await q.reserve(block=0)
     raw.delete(q.ops.keys["meta"])
@@ -273,7 +273,9 @@ async def test_meta_that_is_lost_is_restored(q: AsyncQueue, raw: Raw, damage: No
 async def test_every_call_that_meets_lost_meta_repairs_it(
     q: AsyncQueue, raw: Raw, damage: None, first: str
 ) -> None:
-    """No call takes a queue with jobs for an empty one, or its jobs for those of another life."""
+    """Every call that finds meta missing repairs it, and treats the jobs as those
+    of the same epoch.
+    """
     ids = (await q.enqueue_many(["x", "y"], dedup_id=str)).ids
     (job,) = await q.reserve(block=0)
     (again,) = await q.reserve(block=0)
@@ -310,7 +312,7 @@ async def test_every_call_that_meets_lost_meta_repairs_it(
 
 
 async def test_ids_are_whole_after_lost_meta(q: AsyncQueue, raw: Raw, damage: None) -> None:
-    """Ids that `peek` and `scan` give can be acknowledged, and `purge` removes all that waits."""
+    """With meta missing, ids from `peek` and `scan` can be acknowledged, and `purge` works."""
     ids = (await q.enqueue_many([*"abcd"])).ids
     delayed = await q.enqueue("later", delay=60)
     raw.delete(q.ops.keys["meta"])
@@ -325,7 +327,7 @@ async def test_ids_are_whole_after_lost_meta(q: AsyncQueue, raw: Raw, damage: No
 async def test_held_jobs_alone_are_purged_after_lost_meta(
     q: AsyncQueue, raw: Raw, damage: None
 ) -> None:
-    """The fence of a purge lies above them although no stream tells the last number."""
+    """A purge covers held jobs even if no stream tells the last number."""
     await q.enqueue_many([*"abc"], delay=60)
     raw.delete(q.ops.keys["meta"])
     assert await q.purge() == 3
@@ -334,7 +336,7 @@ async def test_held_jobs_alone_are_purged_after_lost_meta(
 async def test_repair_takes_the_epoch_of_the_ids_that_are_out(
     q: AsyncQueue, ps: AsyncPenstock, raw: Raw, damage: None
 ) -> None:
-    """Leftover entries don't mislead it: a call that names ids tells the epoch, and clears them."""
+    """A call with ids tells the epoch, and leftover entries of the registry are removed."""
     ids = (await q.enqueue_many([*"ab"])).ids
     epoch = parse_id(ids[0]).epoch
     (own,) = raw.hkeys("penstock:queues")
@@ -352,14 +354,14 @@ async def test_repair_takes_the_epoch_of_the_ids_that_are_out(
         assert raw.hkeys("penstock:queues") == [own]
     raw.hset("penstock:queues", mapping=dict.fromkeys(leftovers, "q"))
     raw.delete(q.ops.keys["meta"])
-    assert [job.id for job in await q.reserve(9, block=0)] == ids  # it has seen these ids
+    assert [job.id for job in await q.reserve(9, block=0)] == ids  # the client knows these ids
 
 
 @pytest.mark.parametrize("first", ["enqueue", "configure", "role"])
 async def test_a_lost_race_to_create_a_queue_leaves_no_entry(
     q: AsyncQueue, ps: AsyncPenstock, raw: Raw, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Between the registration and the creation another client is quicker."""
+    """Another client creates the queue between our registration and our creation."""
     register = ps.backend.driver._register
 
     async def slowly(effect: Any) -> None:
@@ -381,7 +383,7 @@ async def test_a_lost_race_to_create_a_queue_leaves_no_entry(
 
 @pytest.mark.parametrize("call", ["enqueue", "reserve", "configure"])
 async def test_meta_and_registry_lost(q: AsyncQueue, raw: Raw, damage: None, call: str) -> None:
-    """The epoch cannot be known any more: the call is refused and writes nothing."""
+    """Without meta and registry the epoch is unknown: the call is refused and writes nothing."""
     await q.enqueue_many(range(3))
     await q.reserve(block=0)
     raw.delete(q.ops.keys["meta"], "penstock:queues")
@@ -397,7 +399,7 @@ async def test_meta_and_registry_lost(q: AsyncQueue, raw: Raw, damage: None, cal
 
 
 async def test_a_record_that_is_lost_is_counted(q: AsyncQueue, raw: Raw, damage: None) -> None:
-    """An index entry without a job (evicted, or a damaged restore) is skipped and counted."""
+    """An index entry without a record (evicted, or a damaged restore) is skipped and counted."""
     await q.enqueue_many(["a", "b", "c"], lease=5)
     jobs = await q.reserve(3, block=0)
     raw.hdel(q.ops.keys["held"], jobs[1].number)
@@ -416,7 +418,7 @@ async def test_a_record_that_is_lost_is_counted(q: AsyncQueue, raw: Raw, damage:
     ],
 )  # fmt: skip
 async def test_a_newer_version_is_refused(q: AsyncQueue, raw: Raw, damage: None, call: str) -> None:
-    """By every call, and nothing is written."""
+    """Every call refuses a queue with a newer protocol version, and writes nothing."""
     await q.enqueue("x")
     await q.enqueue("y")
     (job,) = await q.reserve(block=0)
@@ -449,7 +451,7 @@ async def test_a_newer_version_is_refused(q: AsyncQueue, raw: Raw, damage: None,
 
 
 async def test_jobs_of_another_queue_by_id(ps: AsyncPenstock, raw: Raw) -> None:
-    """An id names its queue; another one refuses it."""
+    """An id names its queue; every other queue refuses it."""
     done = await ps.queue("a").enqueue(1)
     await ps.queue("b").enqueue(1)
     before = dump(raw)

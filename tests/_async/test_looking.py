@@ -1,4 +1,4 @@
-"""Looking at a queue: counts, lists, one job; and removing jobs by hand."""
+"""Inspecting a queue: counts, lists, single jobs; and removing jobs by hand."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.support.keyspace import Raw, advance, dump, numbers, raw_time
 
 
 async def fill(q: AsyncQueue, raw: Raw) -> None:
-    """Known numbers of jobs in every state there is."""
+    """Put a known number of jobs into every state."""
     await q.enqueue_many(range(7))
     await q.bury((await q.reserve(7, block=0))[:3])  # 3 dead, 4 active for 30 s
     await q.enqueue_many(["orphan"] * 2, lease=5)
-    await q.reserve(2, block=0)  # 2 whose leases will have ended
+    await q.reserve(2, block=0)  # 2 jobs, whose leases will end
     await q.enqueue("once", lease=0)
     await q.reserve(block=0)  # 1 active, at most once
     await q.enqueue_many(["due"] * 5, delay=5)
@@ -26,7 +26,7 @@ async def fill(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_counts_are_exact(q: AsyncQueue, raw: Raw) -> None:
-    """A due job and an ended lease count as ready; expired ones are swept by the look."""
+    """A due job and an ended lease count as ready; `stats` removes expired jobs."""
     await fill(q, raw)
     await q.stats()
     before = dump(raw)
@@ -44,9 +44,10 @@ async def test_counts_are_exact(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_expired_jobs_in_each_place_are_told_apart(q: AsyncQueue, raw: Raw) -> None:
-    """Waiting, delayed, leased, or delivered at most once: in no other figure.
+    """Expired jobs of each state (waiting, delayed, leased, at most once) are counted only as
+    expired.
 
-    `stats` removes 100 of them, `peek` those that it meets as well.
+    `stats` removes 100 of them; `peek` removes those that it reads.
     """
     await q.enqueue("delayed", delay=5, ttl=10)
     await q.enqueue("leased", ttl=10)
@@ -61,7 +62,7 @@ async def test_expired_jobs_in_each_place_are_told_apart(q: AsyncQueue, raw: Raw
     assert (stats.expired, stats.swept) == (
         202,
         101,
-    )  # those at most once are counted by themselves
+    )  # jobs at most once have their own counter
     assert await q.peek() == []
     assert numbers(raw, q.ops, "expiry") == []
     for state in ("scheduled", "active", "dead"):
@@ -71,19 +72,21 @@ async def test_expired_jobs_in_each_place_are_told_apart(q: AsyncQueue, raw: Raw
     assert await q.sweep() == 0
 
 
-async def test_a_look_makes_room(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """A producer that waits for room is told when a look has swept jobs past their ttl."""
+async def test_reading_stats_makes_room(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """A call that removes expired jobs wakes a producer that waits for room."""
     await q.configure(max_length=1)
     await q.enqueue("milk", ttl=5)
     advance(raw, q.ops, 6)
     until = round(raw_time(raw) * 1000) + 60_000
-    raw.hset(q.ops.keys["meta"], "full", until)  # as a producer that waits does
+    raw.hset(q.ops.keys["meta"], "full", until)  # as a waiting producer does
     await q.peek()
     assert raw.lrange(q.ops.keys["space"], 0, -1) == [b"1"]
 
 
 async def test_the_age_of_the_longest_waiting(q: AsyncQueue, raw: Raw) -> None:
-    """Since it could have been delivered: enqueued, fallen due, or its lease ended."""
+    """The age counts from the time when the job became deliverable: enqueued, due,
+    or lease ended.
+    """
     assert (await q.stats()).oldest is None
     await q.enqueue("held", lease=50)
     await q.reserve(block=0)
@@ -101,7 +104,7 @@ async def test_the_age_of_the_longest_waiting(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_totals(q: AsyncQueue) -> None:
-    """Each thing that happens to a job is counted since the queue was made."""
+    """Each kind of event is counted since the queue was created."""
     await q.enqueue_many(range(10))
     jobs = await q.reserve(8, block=0)
     await q.ack(jobs[:2])
@@ -119,8 +122,8 @@ async def test_totals(q: AsyncQueue) -> None:
     assert (stats.ready, stats.active, stats.dead) == (0, 0, 0)
 
 
-async def test_a_queue_that_is_not_there(q: AsyncQueue, raw: Raw) -> None:
-    """All figures are 0, nothing is found, and nothing is made."""
+async def test_a_missing_queue(q: AsyncQueue, raw: Raw) -> None:
+    """For a missing queue all figures are 0 and no job is found; the queue is not created."""
     before = dump(raw)
     stats = await q.stats()
     assert (stats.exists, stats.ready, stats.enqueued, stats.oldest) == (False, 0, 0, None)
@@ -133,7 +136,7 @@ async def test_a_queue_that_is_not_there(q: AsyncQueue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("start, n", [(0, 100), (0, 3), (2, 3), (4, 100), (99, 5)])
 async def test_peek_of_ready(q: AsyncQueue, raw: Raw, start: int, n: int) -> None:
-    """In the order in which reserve would take them; nothing changes."""
+    """Peek lists ready jobs in the order of reserve, and changes nothing."""
     await fill(q, raw)
     await q.peek()
     before = dump(raw)
@@ -154,7 +157,7 @@ async def test_peek_of_ready(q: AsyncQueue, raw: Raw, start: int, n: int) -> Non
     ],
 )
 async def test_peek_of_the_other_states(q: AsyncQueue, state: str, bodies: list[str]) -> None:
-    """By due time, end of lease, or time of death; with a start and a number."""
+    """Peek sorts by due time, end of lease or time of death, with `start` and a number."""
     for place, body in enumerate(bodies):
         if state == "scheduled":
             await q.enqueue(body, delay=60 + place)
@@ -173,7 +176,7 @@ async def test_peek_of_the_other_states(q: AsyncQueue, state: str, bodies: list[
 
 
 async def test_peek_of_active_shows_both_kinds(q: AsyncQueue) -> None:
-    """Leased jobs, then those delivered at most once; `start` counts through both."""
+    """Peek lists leased jobs first and then jobs with lease 0; `start` counts through both."""
     await q.enqueue_many(["leased"] * 3)
     await q.enqueue_many(["once"] * 3, lease=0)
     await q.reserve(6, block=0)
@@ -185,7 +188,7 @@ async def test_peek_of_active_shows_both_kinds(q: AsyncQueue) -> None:
 
 
 async def test_peek_through_a_long_queue(q: AsyncQueue) -> None:
-    """Page by page, more than a script's inner page."""
+    """Peek reads a long queue in pages, larger than one page of a script."""
     await q.enqueue_many(range(450))
     await q.enqueue_many(range(450), delay=60)
     for state in ("ready", "scheduled"):
@@ -194,7 +197,7 @@ async def test_peek_through_a_long_queue(q: AsyncQueue) -> None:
 
 
 async def test_peek_reads_about_a_mebibyte(q: AsyncQueue) -> None:
-    """Big bodies come in several pages; at least one a page."""
+    """Large bodies need several pages; a page has at least one job."""
     await q.enqueue_many(b"x" * 400_000 for _ in range(6))
     first = await q.peek(6)
     assert 1 <= len(first) < 6
@@ -202,7 +205,7 @@ async def test_peek_reads_about_a_mebibyte(q: AsyncQueue) -> None:
 
 
 async def test_show_of_a_waiting_job(q: AsyncQueue) -> None:
-    """`show` returns what the producer gave, and no delivery."""
+    """`show` of a waiting job returns the producer's data, and no delivery."""
     done = await q.enqueue({"a": [1]}, headers={"h": "v"}, lease=7, ttl=70, delay=3)
     view = await q.show(done.id)
     assert view is not None
@@ -216,7 +219,7 @@ async def test_show_of_a_waiting_job(q: AsyncQueue) -> None:
 
 
 async def test_show_through_the_life_of_a_job(q: AsyncQueue, raw: Raw) -> None:
-    """By id or by delivery; its state, its counters, its owner, its last error."""
+    """`show`, by id or by delivery, has state, counters, owner and last error at each step."""
     done = await q.enqueue("x", lease=20)
     seen = []
 
@@ -254,7 +257,7 @@ async def test_show_through_the_life_of_a_job(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_show_of_an_expired_job(q: AsyncQueue, raw: Raw) -> None:
-    """It says so until it is swept."""
+    """`show` reports an expired job as expired until a sweep removes it."""
     done = await q.enqueue("x", ttl=10)
     once = await q.enqueue("x", ttl=10, lease=0)
     (_, job) = await q.reserve(2, block=0)
@@ -268,7 +271,7 @@ async def test_show_of_an_expired_job(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_delete_in_every_state(q: AsyncQueue, raw: Raw) -> None:
-    """Nothing of them is left; a holder's settling finds nothing to do."""
+    """Deleted jobs leave no data in any state; their holders' calls find them gone."""
     await q.enqueue_many(["dead", "active"], ttl=600)
     dead, active = await q.reserve(2, block=0)
     await dead.bury()
@@ -286,7 +289,7 @@ async def test_delete_in_every_state(q: AsyncQueue, raw: Raw) -> None:
 
 
 def numbers_left(raw: Raw, q: AsyncQueue, kind: str) -> bool:
-    """Whether a structure of jobs still holds one."""
+    """Tell if a structure of jobs still has entries."""
     return kind not in ("meta", "wake", "space") and bool(numbers(raw, q.ops, kind))
 
 
@@ -302,7 +305,7 @@ def numbers_left(raw: Raw, q: AsyncQueue, kind: str) -> bool:
     ],
 )
 async def test_purge(q: AsyncQueue, raw: Raw, states: tuple[str, ...], left: object) -> None:
-    """Only jobs of the states that are named, and how many there were; none = ready, scheduled."""
+    """Purge removes and counts the jobs of the named states; the default is ready and scheduled."""
     await fill(q, raw)
     total = 9 + 5 + 2 + 6 + 4 + 1 + 3 + 8
     removed = await q.purge(*states)
@@ -319,7 +322,7 @@ async def test_purge(q: AsyncQueue, raw: Raw, states: tuple[str, ...], left: obj
 
 
 async def test_purge_of_a_long_queue(q: AsyncQueue) -> None:
-    """In bounded steps; numbers keep rising after it, and new jobs are delivered."""
+    """A long queue is purged in bounded steps; later jobs have higher numbers and are delivered."""
     first = await q.enqueue_many(range(2500))
     await q.enqueue_many(range(1500), delay=60)
     assert await q.purge() == 4000
@@ -329,10 +332,10 @@ async def test_purge_of_a_long_queue(q: AsyncQueue) -> None:
 
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "dead"])
-async def test_a_purge_leaves_what_comes_after_its_start(
+async def test_a_purge_leaves_jobs_added_after_its_start(
     backend: Backend, q: AsyncQueue, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    """A producer beside it is not robbed of its jobs, and does not keep it going."""
+    """A purge ends although a producer keeps adding jobs, and does not remove these."""
     delay = 60 if state == "scheduled" else 0
     await q.enqueue_many(range(1200), delay=delay)
     if state == "dead":
@@ -353,7 +356,7 @@ async def test_a_purge_leaves_what_comes_after_its_start(
 
 
 async def test_purge_of_long_bodies_with_a_ttl(q: AsyncQueue) -> None:
-    """Jobs with an end to their life are taken out of that index too."""
+    """Purged jobs with a ttl are removed from the index of ttls too."""
     await q.enqueue_many((b"x" * 50_000 for _ in range(60)), ttl=600)
     await q.enqueue_many(range(1200), ttl=600)
     assert await q.purge("ready") == 1260
@@ -362,7 +365,7 @@ async def test_purge_of_long_bodies_with_a_ttl(q: AsyncQueue) -> None:
 
 
 async def test_a_holder_of_a_purged_job(q: AsyncQueue) -> None:
-    """Finds nothing left to settle."""
+    """When an active job was purged, its holder's ack finds it gone."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     assert await q.purge("active") == 1
@@ -371,7 +374,7 @@ async def test_a_holder_of_a_purged_job(q: AsyncQueue) -> None:
 
 
 async def test_queues_are_listed_by_name(ps: AsyncPenstock, raw: Raw) -> None:
-    """Those that exist, sorted; the registry is a hint that is checked."""
+    """Existing queues are listed by name; stale registry entries are left out."""
     assert await ps.queues() == []
     for name in ("b", "a/ü", "{c}", "a"):
         await ps.queue(name).enqueue(1)
@@ -381,7 +384,7 @@ async def test_queues_are_listed_by_name(ps: AsyncPenstock, raw: Raw) -> None:
 
 
 async def test_times_are_the_servers(q: AsyncQueue, raw: Raw) -> None:
-    """Seconds since 1970, to the ms."""
+    """Times are those of the server, in seconds since 1970 with milliseconds."""
     before = raw_time(raw)
     done = await q.enqueue("x")
     (job,) = await q.reserve(block=0)

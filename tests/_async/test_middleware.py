@@ -1,4 +1,4 @@
-"""Hooks around enqueues: once a call, headers for every job, and errors before anything is sent."""
+"""Middleware for enqueues: one event per call, headers for every job, errors before sending."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.keyspace import Raw, dump
 
 
 class Tracing(Middleware):
-    """Adds a header, keeps the events, and may refuse a call.
+    """A middleware that adds a header, records events, and may refuse a call.
 
     Args:
         name: the header's.
@@ -68,7 +68,7 @@ async def observed(backend: Backend, outer: Tracing, inner: Tracing) -> AsyncIte
 async def test_an_enqueue_passes_through_all(
     observed: AsyncQueue, outer: Tracing, inner: Tracing
 ) -> None:
-    """In order; each sees the headers so far and the answer; all other options go with the job."""
+    """Middleware runs in order; each sees the earlier headers and the result, and options stay."""
     given = {"mine": "x"}
     result = await observed.enqueue({"n": 1}, headers=given, lease=7)
     [job] = await observed.reserve(block=0)
@@ -81,7 +81,7 @@ async def test_an_enqueue_passes_through_all(
 
 
 async def test_a_bulk_call_is_one(observed: AsyncQueue, outer: Tracing) -> None:
-    """However many chunks it takes; the headers are on every job."""
+    """A bulk call is one event, however many chunks it has; every job gets the headers."""
     results = await observed.enqueue_many(range(1500))
     jobs = await observed.reserve(1500, block=0)
     assert [job.body for job in jobs] == list(range(1500))
@@ -95,7 +95,9 @@ async def test_a_bulk_call_is_one(observed: AsyncQueue, outer: Tracing) -> None:
 async def test_a_refusal_comes_before_anything_is_written(
     observed: AsyncQueue, outer: Tracing, inner: Tracing, raw: Raw
 ) -> None:
-    """The call raises what the middleware raised; those outside see it, no key is touched."""
+    """When a middleware refuses, the call raises its error, outer ones see it, and
+    no key changes.
+    """
     before = dump(raw)
     inner.refusal = PermissionError("not now")
     with pytest.raises(PermissionError):
@@ -107,11 +109,13 @@ async def test_a_refusal_comes_before_anything_is_written(
 
 
 async def test_errors_of_the_call_are_seen(observed: AsyncQueue, outer: Tracing) -> None:
-    """Arguments that can't be used, and a queue that is full; what was accepted is named."""
+    """Middleware sees errors of the call, such as bad arguments and a full queue,
+    with its results.
+    """
     with pytest.raises(BadArgument, match="delay="):
         await observed.enqueue(1, delay=-1)
     with pytest.raises(BadArgument, match="headers="):
-        await observed.enqueue(1, headers=[("a", "b")])  # type: ignore[arg-type]  # the point
+        await observed.enqueue(1, headers=[("a", "b")])  # type: ignore[arg-type]  # on purpose
     with pytest.raises(IncompleteEnqueue):
         await observed.enqueue_many(range(1500), max_length=1200)
     with pytest.raises(QueueFull):
@@ -121,15 +125,15 @@ async def test_errors_of_the_call_are_seen(observed: AsyncQueue, outer: Tracing)
     assert [len(event.results) for event in outer.events] == [0, 1000, 0]
 
 
-async def test_headers_that_a_middleware_spoils(observed: AsyncQueue, outer: Tracing) -> None:
-    """Are refused like those of a caller."""
+async def test_invalid_headers_from_a_middleware(observed: AsyncQueue, outer: Tracing) -> None:
+    """Invalid headers from a middleware are refused like those of a caller."""
     outer.name = ""
     with pytest.raises(BadArgument, match="headers="):
         await observed.enqueue(1)
 
 
 async def test_duplicates_are_answers_not_errors(observed: AsyncQueue, outer: Tracing) -> None:
-    """The event has the answer as the caller has it; a bulk answer says how many they are."""
+    """A duplicate is a result and not an error; a bulk result has the number of duplicates."""
     for _ in range(2):
         await observed.enqueue("x", dedup_id="a")
     assert [event.results[0].duplicate for event in outer.events] == [False, True]
@@ -138,7 +142,9 @@ async def test_duplicates_are_answers_not_errors(observed: AsyncQueue, outer: Tr
 
 
 async def test_without_middleware_a_queue_is_a_plain_one(q: AsyncQueue, ps: AsyncPenstock) -> None:
-    """Not even a test for hooks lies on its way; with it a queue is one all the same."""
+    """Without middleware a plain class without hooks is used; with it queues still
+    work the same.
+    """
     assert not isinstance(q, AsyncObservedQueue)
     assert ps.middleware == ()
     seen = AsyncPenstock(middleware=[Middleware()]).queue("q")
@@ -149,7 +155,7 @@ async def test_without_middleware_a_queue_is_a_plain_one(q: AsyncQueue, ps: Asyn
 @pytest.mark.parametrize(
     "given", [None, Middleware(), [Middleware]], ids=["None", "one", "a class"]
 )
-def test_what_is_no_middleware(given: object) -> None:
-    """Is refused when the client is made."""
+def test_invalid_middleware(given: object) -> None:
+    """A wrong `middleware=` is refused when the client is constructed."""
     with pytest.raises(BadArgument, match="middleware="):
-        AsyncPenstock(middleware=given)  # type: ignore[arg-type]  # that is the point
+        AsyncPenstock(middleware=given)  # type: ignore[arg-type]  # on purpose

@@ -1,4 +1,4 @@
-"""Jobs that are moved by name: brought forward, taken out, taken back; room on a full server."""
+"""Moving jobs by id: promote, dequeue and withdraw; and evicting on a full server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DONE, GONE, REFUSED, EXPIRED = Outcome.DONE, Outcome.GONE, Outcome.REFUSED, Outc
 
 
 async def in_order(q: AsyncQueue) -> list[str]:
-    """The ids of what can be reserved, in order."""
+    """Return the ids of the jobs that can be reserved, in order."""
     return [view.id for view in await q.peek(1000)]
 
 
@@ -31,7 +31,7 @@ async def in_order(q: AsyncQueue) -> list[str]:
 
 
 async def test_promoted_jobs_stand_at_the_place_of_their_creation(q: AsyncQueue, raw: Raw) -> None:
-    """Between those that were added before and after them, whatever they waited for."""
+    """Promoted jobs are ordered by creation among the ready jobs, whatever delayed them."""
     a = (await q.enqueue("a")).id
     later = (await q.enqueue("later", delay=600)).id
     b = (await q.enqueue("b")).id
@@ -52,7 +52,9 @@ async def test_promoted_jobs_stand_at_the_place_of_their_creation(q: AsyncQueue,
 
 
 async def test_the_delivery_of_a_promoted_job_ends(q: AsyncQueue) -> None:
-    """Its holder's receipt is void; nothing is charged but the delivery."""
+    """Promoting an active job ends its delivery: the receipt is stale, and no
+    attempt is charged.
+    """
     await q.enqueue("x", lease=600)
     (old,) = await q.reserve(block=0)
     assert await q.promote([old])
@@ -70,7 +72,7 @@ async def test_the_delivery_of_a_promoted_job_ends(q: AsyncQueue) -> None:
 
 
 async def test_due_jobs_and_ended_leases_are_promoted_too(q: AsyncQueue, raw: Raw) -> None:
-    """They can be reserved already, and come to the place of their age."""
+    """Due jobs and jobs with an ended lease are promoted to the place of their age."""
     ended = (await q.enqueue("ended", lease=1)).id
     await q.reserve(block=0)
     due = (await q.enqueue("due", delay=1)).id
@@ -82,8 +84,8 @@ async def test_due_jobs_and_ended_leases_are_promoted_too(q: AsyncQueue, raw: Ra
     assert (await q.stats()).crashed == 0
 
 
-async def test_what_can_not_be_promoted(q: AsyncQueue, raw: Raw) -> None:
-    """Ready jobs stand where they belong; dead ones are for redrive; at most once is for ever."""
+async def test_jobs_that_cannot_be_promoted(q: AsyncQueue, raw: Raw) -> None:
+    """Ready, dead and at-most-once jobs are not promoted."""
     dead, once = await q.enqueue("dead"), await q.enqueue("once", lease=0)
     jobs = await q.reserve(2, block=0)
     await jobs[0].bury()
@@ -100,7 +102,7 @@ async def test_what_can_not_be_promoted(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_promoted_job_starts_at_once(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """A consumer that waits is woken, long before it would look by itself."""
+    """A promoted job wakes a waiting consumer long before its next own look."""
     done = await q.enqueue("x", delay=600)
     consumer = aspawn(q.reserve, block=30)
     await waits.reach(1)
@@ -112,7 +114,7 @@ async def test_a_promoted_job_starts_at_once(q: AsyncQueue, waits: AsyncWaits) -
 
 @pytest.mark.parametrize("side", ["in", "out", "all"])
 async def test_promoting_in_a_paused_queue(q: AsyncQueue, side: str) -> None:
-    """It is brought forward, and waits for the end of the pause."""
+    """In a paused queue a job is promoted, and delivered after the pause."""
     done = await q.enqueue("x", delay=600)
     await q.pause(side)
     assert await q.promote([done.id])
@@ -122,7 +124,7 @@ async def test_promoting_in_a_paused_queue(q: AsyncQueue, side: str) -> None:
 
 
 async def test_promoting_ends_with_the_ttl(q: AsyncQueue, raw: Raw) -> None:
-    """A job with an end is promoted as any other, and keeps its end."""
+    """A job with a ttl can be promoted and keeps its ttl."""
     done = await q.enqueue("x", delay=600, ttl=900)
     assert await q.promote([done.id])
     view = await q.show(done.id)
@@ -137,7 +139,9 @@ async def test_promoting_ends_with_the_ttl(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_dequeued_jobs_come_back_after_their_lease(q: AsyncQueue, raw: Raw) -> None:
-    """After their own lease, or the queue's; nothing is charged, and no job was delivered."""
+    """A dequeued job is delivered after its lease or the queue's; no attempt or
+    delivery is counted.
+    """
     await q.configure(lease=50)
     own = (await q.enqueue("own", lease=20)).id
     plain = (await q.enqueue("plain")).id
@@ -159,7 +163,7 @@ async def test_dequeued_jobs_come_back_after_their_lease(q: AsyncQueue, raw: Raw
 
 
 async def test_a_lease_that_has_ended_is_dequeued_without_a_crash(q: AsyncQueue, raw: Raw) -> None:
-    """Its holder is too late from then on."""
+    """Dequeuing after the lease has ended counts no crash and makes the old receipt stale."""
     await q.enqueue("x", lease=10)
     (old,) = await q.reserve(block=0)
     advance(raw, q.ops, 11)
@@ -175,8 +179,8 @@ async def test_a_lease_that_has_ended_is_dequeued_without_a_crash(q: AsyncQueue,
     assert (await q.stats()).crashed == 0
 
 
-async def test_what_can_not_be_dequeued(q: AsyncQueue, raw: Raw) -> None:
-    """Jobs that are held, not due, dead or delivered at most once are refused."""
+async def test_jobs_that_cannot_be_dequeued(q: AsyncQueue, raw: Raw) -> None:
+    """Active, delayed, dead and at-most-once jobs cannot be dequeued."""
     dead, once = await q.enqueue("dead"), await q.enqueue("once", lease=0)
     held = await q.enqueue("held", lease=600)
     jobs = await q.reserve(3, block=0)
@@ -194,7 +198,7 @@ async def test_what_can_not_be_dequeued(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_dequeued_job_never_outlives_its_ttl(q: AsyncQueue, raw: Raw) -> None:
-    """It comes back at its end at the latest, and is removed then."""
+    """A dequeued job whose ttl ends is removed instead of coming back."""
     done = await q.enqueue("x", lease=600, ttl=100)
     assert await q.dequeue([done.id])
     view = await q.show(done.id)
@@ -205,8 +209,8 @@ async def test_a_dequeued_job_never_outlives_its_ttl(q: AsyncQueue, raw: Raw) ->
     assert (await q.stats()).swept == 1
 
 
-async def test_who_waits_learns_of_a_dequeued_job(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """A job that comes back within a tick is started when its lease is over, and not later."""
+async def test_a_waiting_consumer_gets_a_dequeued_job(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """A dequeued job that is due within a tick is delivered on time to a waiting consumer."""
     done = await q.enqueue("x", lease=0.5)
     assert await q.dequeue([done.id])
     start = time.monotonic()
@@ -219,8 +223,8 @@ async def test_who_waits_learns_of_a_dequeued_job(q: AsyncQueue, waits: AsyncWai
 # -- withdraw ----------------------------------------------------------------------------------
 
 
-async def test_jobs_that_nobody_got_are_withdrawn(q: AsyncQueue, raw: Raw) -> None:
-    """Ready, delayed or due; nothing is left of them."""
+async def test_undelivered_jobs_are_withdrawn(q: AsyncQueue, raw: Raw) -> None:
+    """Jobs that were never delivered can be withdrawn: ready, delayed or due; no data is left."""
     ids = (await q.enqueue_many(["a", "b"], ttl=900)).ids
     ids += (await q.enqueue_many(["c", "d"], delay=600, ttl=900)).ids
     ids += (await q.enqueue_many(["e", "f"], lease=0)).ids
@@ -234,12 +238,12 @@ async def test_jobs_that_nobody_got_are_withdrawn(q: AsyncQueue, raw: Raw) -> No
 
 
 def left(raw: Raw, q: AsyncQueue, kind: str) -> bool:
-    """Whether a structure still holds a job."""
+    """Tell if a structure still has jobs."""
     return bool(numbers(raw, q.ops, kind))
 
 
-async def test_what_somebody_got_is_not_withdrawn(q: AsyncQueue, raw: Raw) -> None:
-    """Held, released, backing off, dead: the consumer that had it may have done its work."""
+async def test_delivered_jobs_are_not_withdrawn(q: AsyncQueue, raw: Raw) -> None:
+    """A delivered job is not withdrawn, as its consumer may have done the work."""
     await q.enqueue_many(["held", "released", "failed", "dead"], lease=600)
     held, released, failed, dead = await q.reserve(4, block=0)
     await released.release()
@@ -261,7 +265,7 @@ async def test_what_somebody_got_is_not_withdrawn(q: AsyncQueue, raw: Raw) -> No
 
 
 async def test_withdrawing_makes_room(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """A producer that waits for room is woken."""
+    """A withdrawn job makes room and wakes a waiting producer."""
     await q.configure(max_length=1)
     first = await q.enqueue(1)
     producer = aspawn(q.enqueue, 2, block=30)
@@ -278,7 +282,7 @@ async def test_withdrawing_makes_room(q: AsyncQueue, waits: AsyncWaits) -> None:
 
 @pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
 async def test_a_job_that_is_named_twice_is_moved_once(q: AsyncQueue, how: str) -> None:
-    """It is answered alike both times, and counted once."""
+    """A job named twice is moved and counted once, and both outcomes are the same."""
     done = await q.enqueue("x", delay=600 if how == "promote" else 0)
     settled = await method_of(q, how)([done.id, done.id])
     assert (list(settled), settled.ids()) == ([DONE, DONE], [done.id])
@@ -288,7 +292,7 @@ async def test_a_job_that_is_named_twice_is_moved_once(q: AsyncQueue, how: str) 
 
 @pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
 async def test_more_jobs_than_a_script_takes(q: AsyncQueue, how: str) -> None:
-    """In several calls; none at all is no call."""
+    """More ids than a script takes need several calls; no ids need no call."""
     ids = (await q.enqueue_many(range(1500), delay=600 if how == "promote" else 0)).ids
     settled = await method_of(q, how)(iter(ids))
     assert (bool(settled), len(settled), settled.done) == (True, 1500, 1500)
@@ -300,7 +304,7 @@ async def test_more_jobs_than_a_script_takes(q: AsyncQueue, how: str) -> None:
 @pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
 @pytest.mark.parametrize("names", ["x", b"x", None, 5, [""], [b"x"], ["x" * 40], [None]], ids=repr)
 async def test_bad_names(q: AsyncQueue, raw: Raw, how: str, names: object) -> None:
-    """Refused, and nothing changes."""
+    """Bad ids are refused, and no key changes."""
     await q.enqueue("x")
     before = dump(raw)
     with pytest.raises(BadArgument):
@@ -312,7 +316,7 @@ async def test_bad_names(q: AsyncQueue, raw: Raw, how: str, names: object) -> No
 
 
 async def test_evicting(q: AsyncQueue, raw: Raw) -> None:
-    """At most once before dead letters; the nearest end of ttl first, then the oldest letter."""
+    """Evict takes jobs with lease 0 before dead letters: by end of ttl, then the oldest letter."""
     first = (await q.enqueue_many(range(3))).ids
     await q.bury(await q.reserve(3, block=0))
     once = [(await q.enqueue("x", lease=0, ttl=ttl)).id for ttl in (300, 100, 200)]
@@ -333,13 +337,13 @@ async def test_evicting(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def shown(q: AsyncQueue, job_id: str) -> str:
-    """The state of a job."""
+    """Return the state of a job."""
     view = await q.show(job_id)
     return "gone" if view is None else view.state
 
 
 async def test_dead_letters_may_be_spared(q: AsyncQueue) -> None:
-    """With `dead=False` only what was delivered at most once goes."""
+    """With `dead=False` evict removes only jobs with lease 0."""
     await q.enqueue_many(range(3))
     await q.bury(await q.reserve(3, block=0))
     await q.enqueue_many(range(4), lease=0)
@@ -353,20 +357,20 @@ async def test_dead_letters_may_be_spared(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("n", [-1, 1001, True, 1.5, "5", None])
 async def test_bad_numbers_to_evict(n: object) -> None:
-    """Nothing is sent: this client would not reach anybody."""
+    """A bad number to evict is refused without a connection."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="evict="):
-        await q.sweep(evict=n)  # type: ignore[arg-type]  # what is refused
+        await q.sweep(evict=n)  # type: ignore[arg-type]  # on purpose
 
 
 async def test_evicting_in_a_queue_that_does_not_exist(q: AsyncQueue, raw: Raw) -> None:
-    """Nothing to remove, and nothing is made."""
+    """Evicting in a missing queue removes nothing and does not create it."""
     assert await q.sweep(evict=100) == 0
     assert raw.dbsize() == 1  # the node's id
 
 
 async def test_a_full_server_takes_jobs_again(make_server: Callable[..., EmbeddedServer]) -> None:
-    """At `maxmemory` an enqueue is refused and evict is not; after it there is room."""
+    """At `maxmemory` enqueue is refused but evict works; afterwards there is room."""
     server = make_server(args=("--maxmemory-policy", "noeviction"))
     with redis.Redis.from_url(server.url) as raw:
         async with AsyncPenstock(server.url, evict=False) as ps:
@@ -384,7 +388,7 @@ async def test_a_full_server_takes_jobs_again(make_server: Callable[..., Embedde
 
 
 async def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServer]) -> None:
-    """At `maxmemory` jobs are brought forward, taken over, taken out and taken back."""
+    """At `maxmemory` jobs can be promoted, recovered, dequeued and withdrawn."""
     server = make_server(args=("--maxmemory-policy", "noeviction"))
     with redis.Redis.from_url(server.url) as raw:
         async with AsyncPenstock(server.url) as ps:

@@ -1,4 +1,4 @@
-"""A queue in partitions: where jobs go, in which order they come, and what is of all of them."""
+"""Partitioned queues: the partition of each job, the order of delivery, and calls for the whole."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CRCS = {queue_crc(partition_name("q", number)): number for number in range(COUNT
 
 @pytest.fixture
 def backend(brief_backend: Backend) -> Backend:
-    """Two back ends: no script is new."""
+    """Use two back ends, as partitions have no scripts of their own."""
     return brief_backend
 
 
@@ -53,12 +53,12 @@ async def q(ps: AsyncPenstock, raw: Raw) -> AsyncIterator[AsyncQueue]:
 
 
 def partition(job_id: str) -> int:
-    """In which partition a job is, by its id."""
+    """Return the partition of a job, from its id."""
     return CRCS[parse_id(job_id).crc]
 
 
 def spread(ids: Any) -> Counter[int]:
-    """How many jobs each partition has."""
+    """Count the jobs of each partition."""
     return Counter(partition(one) for one in ids)
 
 
@@ -66,21 +66,21 @@ def spread(ids: Any) -> Counter[int]:
 
 
 async def test_jobs_are_spread(q: AsyncQueue) -> None:
-    """One after the other to each; the id says to which."""
+    """Jobs go to the partitions in turn; the id has the partition."""
     ids = [(await q.enqueue(number)).id for number in range(8)]
     assert spread(ids) == {0: 2, 1: 2, 2: 2, 3: 2}
     assert [partition(one) for one in ids[:4]] == [partition(one) for one in ids[4:]]
 
 
 async def test_a_chunk_lies_together(q: AsyncQueue) -> None:
-    """Chunks of a bulk take turns: each is one trip, all or nothing."""
+    """Chunks of a bulk go to the partitions in turn: each is one trip, all or nothing."""
     many = await q.enqueue_many(range(3500))
     assert sorted(spread(many.ids).values()) == [500, 1000, 1000, 1000]
     assert (await q.stats()).ready == 3500
 
 
 async def test_a_key_chooses(q: AsyncQueue) -> None:
-    """By a checksum that every language has."""
+    """A key chooses the partition by a checksum that every language has."""
     for key in ("ada", "eve", "ü", "user:17"):
         done = await q.enqueue(1, key=key)
         assert partition(done.id) == partition_of(key, COUNT)
@@ -88,7 +88,9 @@ async def test_a_key_chooses(q: AsyncQueue) -> None:
 
 
 async def test_a_bulk_by_keys(q: AsyncQueue) -> None:
-    """Each body goes to the partition of its key; the answers stand in the order of the bodies."""
+    """In a bulk each body goes to the partition of its key; results keep the order
+    of the bodies.
+    """
     bodies = [[f"user:{number % 7}", number] for number in range(5000)]
     many = await q.enqueue_many(bodies, key=lambda body: str(body[0]))
     assert len(many) == 5000
@@ -99,13 +101,13 @@ async def test_a_bulk_by_keys(q: AsyncQueue) -> None:
 
 
 async def test_one_key_for_a_whole_bulk(q: AsyncQueue) -> None:
-    """A str is the key of them all."""
+    """A str as key applies to all jobs of a bulk."""
     many = await q.enqueue_many(range(10), key="ada")
     assert spread(many.ids) == {partition_of("ada", COUNT): 10}
 
 
 async def test_a_dedup_id_is_one_in_the_whole_queue(q: AsyncQueue) -> None:
-    """It chooses the partition, so that its like is found; in a bulk, too."""
+    """A dedup id chooses the partition, so duplicates are found; in a bulk too."""
     first = await q.enqueue("a", dedup_id="x")
     again = await q.enqueue("b", dedup_id="x")
     many = await q.enqueue_many(["x", "y", "x", "z"], dedup_id=str)
@@ -120,7 +122,7 @@ async def test_a_dedup_id_is_one_in_the_whole_queue(q: AsyncQueue) -> None:
 
 
 async def test_with_a_key_a_dedup_id_is_one_in_its_partition(q: AsyncQueue) -> None:
-    """The key goes before."""
+    """A key overrides the dedup id, which is then unique within its partition."""
     keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
     ids = {(await q.enqueue(1, dedup_id="x", key=key)).id for key in keys.values()}
     assert len(ids) == len(keys) > 1
@@ -129,8 +131,8 @@ async def test_with_a_key_a_dedup_id_is_one_in_its_partition(q: AsyncQueue) -> N
 
 
 @pytest.mark.parametrize("key", ["", "x" * 1025, 5, b"ada", "\ud800"])
-async def test_what_is_no_key(ps: AsyncPenstock, q: AsyncQueue, raw: Raw, key: Any) -> None:
-    """Refused before anything is written, with partitions or without."""
+async def test_invalid_keys(ps: AsyncPenstock, q: AsyncQueue, raw: Raw, key: Any) -> None:
+    """A bad key is refused before anything is written, with and without partitions."""
     for queue in (q, ps.queue("ordinary")):
         with pytest.raises(BadArgument, match="key="):
             await queue.enqueue(1, key=key)
@@ -142,7 +144,7 @@ async def test_what_is_no_key(ps: AsyncPenstock, q: AsyncQueue, raw: Raw, key: A
 
 
 async def test_an_ordinary_queue_takes_keys(ps: AsyncPenstock) -> None:
-    """Code need not know whether a queue has partitions."""
+    """A queue without partitions accepts keys too."""
     queue = ps.queue("ordinary")
     await queue.enqueue(1, key="ada")
     await queue.enqueue_many([2, 3], key=str)
@@ -150,7 +152,7 @@ async def test_an_ordinary_queue_takes_keys(ps: AsyncPenstock) -> None:
 
 
 async def test_the_vectors_of_partitions() -> None:
-    """Names, keys, slots, checksums, and where keys lead: what other languages have to agree on."""
+    """The vectors fix names, keys, slots and checksums of partitions for other languages."""
     vectors = json.loads(VECTORS.read_text())
     for one in vectors["names"]:
         keys = QueueKeys(one["name"], one["prefix"], one["partition"])
@@ -168,7 +170,7 @@ async def test_the_vectors_of_partitions() -> None:
 
 
 async def test_jobs_of_a_key_come_in_order(q: AsyncQueue) -> None:
-    """Whatever the others do, and in whichever batches they are taken."""
+    """Jobs of one key are delivered in order, whatever other keys do and whatever the batches."""
     bodies = [[f"user:{number % 5}", number] for number in range(300)]
     await q.enqueue_many(bodies[:150], key=lambda body: str(body[0]))
     for body in bodies[150:]:
@@ -183,7 +185,7 @@ async def test_jobs_of_a_key_come_in_order(q: AsyncQueue) -> None:
 
 
 async def test_a_job_that_is_given_back_comes_first_again(q: AsyncQueue) -> None:
-    """Released at once, or failed with no delay, it is before those of its key that came later."""
+    """A released job, or one failed without a delay, comes before later jobs of its key."""
     for number in range(4):
         await q.enqueue(number, key="ada")
     for settle in ("release", "nack"):
@@ -196,7 +198,7 @@ async def test_a_job_that_is_given_back_comes_first_again(q: AsyncQueue) -> None
 
 
 async def test_all_partitions_have_their_turn(q: AsyncQueue) -> None:
-    """While each of them has jobs, one that asks for one job at a time takes from each in turn."""
+    """A consumer of single jobs takes them from all partitions in turn while each has some."""
     keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
     for key in keys.values():
         await q.enqueue_many(range(20), key=key)
@@ -205,14 +207,14 @@ async def test_all_partitions_have_their_turn(q: AsyncQueue) -> None:
 
 
 async def test_a_busy_partition_hides_no_other(q: AsyncQueue) -> None:
-    """One that was empty is looked at again although another one always has jobs."""
+    """An empty partition is checked again while another one always has jobs."""
     keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
     await q.enqueue_many(range(900), key=keys[0])
     for _ in range(5):
         await q.reserve(1)
     late = await q.enqueue("late", key=keys[3])
     found = []
-    while late.id not in found:  # it would take 900 rounds and raise IndexError
+    while late.id not in found:  # otherwise 900 rounds end in an IndexError
         found.append((await q.reserve(1, block=0))[0].id)
     assert len(found) < 890
 
@@ -220,8 +222,8 @@ async def test_a_busy_partition_hides_no_other(q: AsyncQueue) -> None:
 # -- what is of all of them ------------------------------------------------------------------
 
 
-async def test_what_is_counted_adds_up(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Stats, peek, scan, the list of queues: one queue."""
+async def test_figures_cover_all_partitions(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Stats, peek, scan and the list of queues treat the partitions as one queue."""
     ids = [(await q.enqueue(number)).id for number in range(10)]
     [job] = await q.reserve(1)
     stats = await q.stats()
@@ -238,7 +240,7 @@ async def test_what_is_counted_adds_up(ps: AsyncPenstock, q: AsyncQueue) -> None
 
 
 async def test_settings_are_those_of_each(q: AsyncQueue) -> None:
-    """`max_length` bounds each partition; a job without a key goes to a partition with room."""
+    """`max_length` applies to each partition; a job without a key goes to one with room."""
     await q.configure(max_length=2)
     for number in range(8):
         await q.enqueue(number)
@@ -252,8 +254,8 @@ async def test_settings_are_those_of_each(q: AsyncQueue) -> None:
     assert (await q.stats()).settings.max_length == 2
 
 
-async def test_who_waits_for_room_gets_it(q: AsyncQueue) -> None:
-    """A producer that may wait takes a partition with room at once, and else waits for some."""
+async def test_a_waiting_producer_gets_room(q: AsyncQueue) -> None:
+    """A producer uses a partition with room at once, or waits until some partition has room."""
     await q.configure(max_length=1)
     for number in range(COUNT - 1):
         await q.enqueue(number)
@@ -265,7 +267,7 @@ async def test_who_waits_for_room_gets_it(q: AsyncQueue) -> None:
 
 
 async def test_a_pause_is_everywhere(q: AsyncQueue) -> None:
-    """While a pause lasts no job is delivered; its end wakes the consumer that waits."""
+    """A pause stops deliveries from all partitions; its end wakes a waiting consumer."""
     for number in range(COUNT):
         await q.enqueue(number)
     await q.pause("out")
@@ -276,7 +278,7 @@ async def test_a_pause_is_everywhere(q: AsyncQueue) -> None:
 
 
 async def test_close_purge_redrive(q: AsyncQueue) -> None:
-    """What is about the whole queue is done in each partition."""
+    """Close, purge and redrive apply to every partition."""
     for number in range(8):
         await q.enqueue(number)
     buried = await q.reserve(5)
@@ -299,7 +301,7 @@ METHODS = ["ack", "nack", "release", "bury", "delete", "promote", "dequeue", "wi
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_jobs_of_all_partitions_in_one_call(q: AsyncQueue, method: str) -> None:
-    """Each is dealt with where it is, and the answers are in order; by id as by delivery."""
+    """One call settles jobs of all partitions, by id or delivery; outcomes keep the order."""
     waiting = [(await q.enqueue(number)).id for number in range(COUNT)]
     if method in ("delete", "withdraw", "dequeue"):
         assert list(await method_of(q, method)(waiting)) == [Outcome.DONE] * COUNT
@@ -315,7 +317,7 @@ async def test_jobs_of_all_partitions_in_one_call(q: AsyncQueue, method: str) ->
 
 
 async def test_a_job_settles_itself(q: AsyncQueue) -> None:
-    """It is a job of the queue, not of a part of it."""
+    """A job object settles itself, and its queue is the partitioned queue."""
     await q.enqueue("a")
     async for job in q.consume(block=0.1):
         assert job.queue is q
@@ -325,7 +327,7 @@ async def test_a_job_settles_itself(q: AsyncQueue) -> None:
 
 
 async def test_another_client_settles_a_job(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A delivery says in which partition it is, whichever client has it."""
+    """A delivery has its partition, so any client can settle it."""
     for number in range(COUNT):
         await q.enqueue(number)
     jobs = await q.reserve(COUNT)
@@ -334,29 +336,29 @@ async def test_another_client_settles_a_job(ps: AsyncPenstock, q: AsyncQueue) ->
 
 
 async def test_an_id_of_another_queue(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """It is refused, and nothing is done."""
+    """An id of another queue is refused, and no key changes."""
     foreign = await ps.queue("other").enqueue(1)
     with pytest.raises(WrongQueue):
         await q.ack([foreign.id])
 
 
-async def test_jobs_of_silent_consumers(q: AsyncQueue) -> None:
-    """They are taken over in every partition."""
+async def test_recover_covers_all_partitions(q: AsyncQueue) -> None:
+    """Deliveries are recovered from every partition."""
     for number in range(COUNT):
         await q.enqueue(number)
     held = {job.id for job in await q.reserve(COUNT)}
     assert {job.id for job in await q.recover(10, idle=0)} == held
 
 
-async def test_no_role_is_of_several_partitions(q: AsyncQueue) -> None:
-    """It would be several roles."""
+async def test_a_partitioned_queue_refuses_roles(q: AsyncQueue) -> None:
+    """A partitioned queue has no roles."""
     for role in ("producer", "consumer"):
         with pytest.raises(ConfigurationError, match="without partitions"):
             q.exclusive(role)
 
 
-async def test_a_job_in_any_partition_wakes_who_waits(q: AsyncQueue) -> None:
-    """An idle consumer waits for all of them."""
+async def test_a_job_in_any_partition_wakes_a_consumer(q: AsyncQueue) -> None:
+    """An idle consumer waits for all partitions at once."""
     for key in {partition_of(key, COUNT): key for key in "abcdefgh"}.values():
         waiting = aspawn(q.reserve, 1, block=20)
         done = await q.enqueue("a", key=key)
@@ -366,7 +368,7 @@ async def test_a_job_in_any_partition_wakes_who_waits(q: AsyncQueue) -> None:
 
 
 async def test_a_mixed_call(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A queue in partitions is one of several that are waited for, in its place."""
+    """A call for several queues may include a partitioned one, at its place in the order."""
     await q.enqueue_many(range(2), key="ada")
     await q.enqueue(2, key="eve")
     await ps.queue("later").enqueue("later")
@@ -379,14 +381,16 @@ async def test_a_mixed_call(ps: AsyncPenstock, q: AsyncQueue) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 257, -1, 2.0, "4", True])
-async def test_what_is_no_number_of_partitions(ps: AsyncPenstock, count: Any) -> None:
-    """From 1 to 256."""
+async def test_invalid_numbers_of_partitions(ps: AsyncPenstock, count: Any) -> None:
+    """The number of partitions is from 1 to 256."""
     with pytest.raises(BadArgument, match="partitions="):
         ps.queue("q", partitions=count)
 
 
 async def test_another_number_is_refused(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """The number is stored; a client with another number, or none, is refused and told it."""
+    """The number is stored; a client with another number, or none, is refused with
+    the right one.
+    """
     await q.enqueue(1)
     before = sorted(raw.keys("*"))
     async with twin_of(ps) as other:
@@ -410,7 +414,7 @@ async def test_another_number_is_refused(ps: AsyncPenstock, q: AsyncQueue, raw: 
 
 
 async def test_opened_by_several_at_once(ps: AsyncPenstock) -> None:
-    """The first client stores the number, and the others use the same one."""
+    """Several clients open a queue at once: the first stores the number, and all use it."""
     for name in ("one", "two", "three"):
         queue = ps.queue(name, partitions=COUNT)
         beside = [aspawn(queue.enqueue, number) for number in range(8)]
@@ -420,7 +424,7 @@ async def test_opened_by_several_at_once(ps: AsyncPenstock) -> None:
 
 
 async def test_an_ordinary_queue_has_no_partitions(ps: AsyncPenstock, raw: Raw) -> None:
-    """A queue that is there gets none, whether it has jobs or not."""
+    """An existing queue without partitions can't get any, with or without jobs."""
     await ps.queue("q").enqueue(1)
     other = ps.queue("q", partitions=4)
     for call in (partial(other.enqueue, 1), partial(other.reserve, block=0), other.stats):
@@ -432,7 +436,7 @@ async def test_an_ordinary_queue_has_no_partitions(ps: AsyncPenstock, raw: Raw) 
 
 
 async def test_a_cleared_queue_may_have_another_number(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """`clear` removes the number too; a producer with the old number is refused afterwards."""
+    """`clear` removes the number too; a producer with the old number is then refused."""
     await q.enqueue_many(range(10))
     assert await q.clear() == 10
     other = ps.queue("q", partitions=2)
@@ -447,8 +451,8 @@ async def test_a_cleared_queue_may_have_another_number(ps: AsyncPenstock, q: Asy
     assert await ps.queues() == []
 
 
-async def test_names_with_a_slash_are_others(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """No name that a user may give is that of a partition."""
+async def test_names_with_a_slash(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """No queue name that a user may give collides with the name of a partition."""
     await q.enqueue_many(range(4), key=str)
     names = ["q/0", "q/000", "q/003-aaa", "q%00/003-aaa", "q/"]
     for name in names:
@@ -462,14 +466,14 @@ async def test_names_with_a_slash_are_others(ps: AsyncPenstock, q: AsyncQueue, r
 
 
 async def test_the_checksums_of_partitions_differ() -> None:
-    """An id can lead to one partition alone."""
+    """Partitions have different checksums, so an id leads to exactly one."""
     for name in ("q", "emails", "ü" * 500, "a/003"):
         crcs = {queue_crc(partition_name(name, number)) for number in range(256)}
         assert len(crcs) == 256
 
 
 async def test_partitions_are_spread_over_slots() -> None:
-    """Of 2, 4, 8, … there is one in each half, quarter, eighth, … of the slots of a cluster."""
+    """Of 2, 4 or 8 partitions there is one in each half, quarter or eighth of a cluster's slots."""
     for name in ("q", "emails", "ü" * 500, "a/003"):
         slots = [key_slot(QueueKeys(name, partition=number)["meta"]) for number in range(256)]
         for count in (2, 4, 8, 16, 32, 64, 128, 256):
@@ -481,7 +485,7 @@ async def test_partitions_are_spread_over_slots() -> None:
 
 
 async def test_a_bulk_that_fails_midway(q: AsyncQueue) -> None:
-    """What was added has an id at the place of its body; what was not has none."""
+    """After a failure each added body has an id at its position; the others have None."""
     await q.configure(max_length=3)
     keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
     bodies = [keys[0], keys[1], keys[0], keys[1], keys[1], keys[1], keys[0]]
@@ -496,15 +500,15 @@ async def test_a_bulk_that_fails_midway(q: AsyncQueue) -> None:
     assert (await q.stats()).ready == 3
 
 
-def test_errors_say_what_there_is() -> None:
-    """How many partitions there are, and how many were meant."""
+def test_errors_have_the_numbers_of_partitions() -> None:
+    """The error has the stored and the requested number of partitions."""
     error = QueuePartitioned("q", 4, 8)
     assert re.search(r"'q' has 4 partitions, but was opened with 8: pass partitions=4", str(error))
     assert "no partitions" in str(QueuePartitioned("q", None, 8))
 
 
 async def test_it_waits_with_few_commands(real_ps: AsyncPenstock, real_backend: Backend) -> None:
-    """An idle consumer has one BLPOP for all partitions; in a cluster one for each slot."""
+    """An idle consumer uses one BLPOP for all partitions; in a cluster one for each slot."""
     queue = real_ps.queue("q", partitions=16)
     await queue.enqueue(1)
     assert len(await queue.reserve()) == 1
@@ -520,7 +524,7 @@ async def test_it_waits_with_few_commands(real_ps: AsyncPenstock, real_backend: 
 
 
 async def worked(ps: AsyncPenstock, queues: Any, **options: Any) -> list[Any]:
-    """The bodies of the jobs that a worker has done until none could be taken any more."""
+    """Run a worker until no job is left, and return the bodies."""
     done: list[Any] = []
 
     def handle(job: AsyncJob) -> None:
@@ -532,7 +536,7 @@ async def worked(ps: AsyncPenstock, queues: Any, **options: Any) -> list[Any]:
 
 
 async def test_a_worker_takes_from_all(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A worker takes from all partitions, also if another client has made them."""
+    """A worker takes jobs from all partitions, also when another client created them."""
     await q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))
     assert len(await worked(ps, "q")) == 40
     await q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))
@@ -543,7 +547,7 @@ async def test_a_worker_takes_from_all(ps: AsyncPenstock, q: AsyncQueue) -> None
 
 
 async def test_partitions_share_the_weight_of_their_queue(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A queue has no larger share for having partitions."""
+    """The weight of a queue does not depend on its number of partitions."""
     for number in range(200):
         await q.enqueue({"n": number}, key=str(number))
     await ps.queue("other").enqueue_many([{"n": "other"}] * 200)
@@ -552,7 +556,7 @@ async def test_partitions_share_the_weight_of_their_queue(ps: AsyncPenstock, q: 
 
 
 async def test_a_worker_ends_when_all_are_drained(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A closed queue is over when no partition has a job left."""
+    """A worker of a closed queue ends when all partitions are drained."""
     await q.enqueue_many(range(8), key=str)
     await q.close()
     ps._partitions.clear()

@@ -1,4 +1,4 @@
-"""Queues of the protocol pressure: what the conformance rows do not ask, and what goes wrong."""
+"""Queues of the protocol pressure: errors and cases that the conformance tests leave out."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Make = Callable[..., AsyncPressureQueue]
 
 @pytest.fixture
 def backend(brief_backend: Backend) -> Backend:
-    """Two back ends: the conformance rows run the scripts on all."""
+    """Use two back ends: the conformance tests run the scripts on all."""
     return brief_backend
 
 
@@ -68,7 +68,7 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def make(backend: Backend) -> AsyncIterator[Make]:
-    """Handles of one queue, each with connections of its own."""
+    """Make handles of one queue, each with its own connections."""
     made = []
     async with backend.async_client() as lent:
 
@@ -88,19 +88,19 @@ def q(make: Make) -> AsyncPressureQueue:
 
 
 def key(suffix: str) -> str:
-    """A key of the queue `q`."""
+    """Return a key of the queue `q`."""
     return f"{BASE}:{suffix}"
 
 
 def tokens(raw: Raw) -> tuple[int, int, int]:
-    """Elements of producer_free, consumer_free and not_full."""
+    """Return the lengths of producer_free, consumer_free and not_full."""
     lists = ("producer_free", "consumer_free", "not_full")
     found = [raw.llen(key(name)) for name in lists]
     return found[0], found[1], found[2]
 
 
 class AsyncTurning:
-    """Which calls wait at this moment.
+    """The lists on which calls wait at this moment.
 
     Args:
         pending: the lists that they wait for.
@@ -110,14 +110,14 @@ class AsyncTurning:
         self.pending: list[bytes] = []
 
     async def reach(self, *suffixes: str) -> None:
-        """Return when these lists, and no others, are waited for."""
+        """Return when calls wait for exactly these lists."""
         wanted = sorted(key(suffix).rstrip(":").encode() for suffix in suffixes)
         await await_for(lambda: sorted(self.pending) == wanted)
 
 
 @pytest.fixture
 def turning(monkeypatch: pytest.MonkeyPatch) -> AsyncTurning:
-    """Tells when a call beside the test has begun to wait."""
+    """Return a helper that tells when a call in another task or thread begins to wait."""
     found, turned = AsyncTurning(), AsyncWatchedConnection.turned
 
     async def noted(line: AsyncWatchedConnection, key: bytes, **options: Any) -> bool:
@@ -134,14 +134,14 @@ def turning(monkeypatch: pytest.MonkeyPatch) -> AsyncTurning:
 # -- server address, names, client id -----------------------------------------------------
 
 
-def test_by_default_it_is_the_server_that_the_protocol_names() -> None:
-    """127.0.0.1, 6379, 0 and `__pressure__`; nothing is sent before a method is called."""
+def test_the_default_server() -> None:
+    """The default is 127.0.0.1, 6379, database 0 and `__pressure__`; constructing sends nothing."""
     queue = AsyncPressureQueue("q")
     assert repr(queue) == "<AsyncPressureQueue __pressure__:q at 127.0.0.1:6379>"
 
 
-def test_variables_say_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """REDIS_SERVER before REDIS_HOST; arguments beat all of them; empty ones count for nothing."""
+def test_variables_of_the_server_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments override REDIS_SERVER, which overrides REDIS_HOST; empty variables are ignored."""
     monkeypatch.setenv("REDIS_HOST", "queues.example")
     monkeypatch.setenv("REDIS_PORT", "6390")
     monkeypatch.setenv("PRESSURE_PREFIX", "pipes")
@@ -156,7 +156,7 @@ def test_variables_say_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_the_database_is_one_of_the_variables(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """REDIS_DB picks it, and a queue there is not in database 0."""
+    """REDIS_DB selects the database, and queues are created there."""
     host, port = server.address
     monkeypatch.setenv("REDIS_HOST", host)
     monkeypatch.setenv("REDIS_PORT", str(port))
@@ -184,10 +184,8 @@ async def test_the_database_is_one_of_the_variables(
         ("REDIS_SERVER", "two words"),
     ],
 )
-def test_variables_that_can_not_be_used(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    """They are told by their name, where they would be used."""
+def test_unusable_variables(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """An unusable variable is named in the error of the first call that needs it."""
     monkeypatch.setenv(name, value)
     with pytest.raises(BadArgument, match=name):
         AsyncPressureQueue("q")
@@ -203,7 +201,9 @@ RESERVED = [
 
 @pytest.mark.parametrize("suffix", [*RESERVED, "stats_produced_messages", "stats_consumed_bytes"])
 def test_names_of_keys_of_other_queues_are_refused(suffix: str) -> None:
-    """`jobs:bound` would be the bound of `jobs`; so would `bound` with the prefix `p:jobs`."""
+    """A name like `jobs:bound` is refused, as it is a key of the queue `jobs`;
+    prefixes likewise.
+    """
     with pytest.raises(BadArgument, match="another queue"):
         AsyncPressureQueue(f"jobs:{suffix}", DEAD)
     with pytest.raises(BadArgument, match="another queue"):
@@ -213,8 +213,8 @@ def test_names_of_keys_of_other_queues_are_refused(suffix: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", None, b"q", 7, "\ud800"])
-def test_names_that_are_none(name: Any) -> None:
-    """Text that is not empty, and that UTF-8 can hold; the same for prefixes."""
+def test_invalid_names(name: Any) -> None:
+    """A name or prefix must be text, not empty, and valid UTF-8."""
     with pytest.raises(BadArgument, match="name="):
         AsyncPressureQueue(name, DEAD)
     if name is not None:
@@ -223,21 +223,21 @@ def test_names_that_are_none(name: Any) -> None:
 
 
 @pytest.mark.parametrize("client_id", ["", b"me", "a\nb", "x" * 201, 7])
-def test_ids_that_are_none(client_id: Any) -> None:
-    """Printable text of at most 200 bytes."""
+def test_invalid_client_ids(client_id: Any) -> None:
+    """A client id must be printable text of at most 200 bytes."""
     with pytest.raises(BadArgument, match="client_id"):
         AsyncPressureQueue("q", DEAD, client_id=client_id)
 
 
 @pytest.mark.parametrize("source", [7, "http://localhost", b"redis://localhost"])
 def test_sources_that_are_none(source: Any) -> None:
-    """A URL of Redis, or a client."""
+    """A source must be a Redis URL or a client."""
     with pytest.raises(BadArgument, match="source"):
         AsyncPressureQueue("q", source)
 
 
 async def test_a_client_that_decodes_is_refused(backend: Backend) -> None:
-    """Messages are bytes."""
+    """A client with `decode_responses` is refused, as messages are bytes."""
     async with backend.async_client(decode_responses=True) as lent:
         with pytest.raises(ConfigurationError, match="decode_responses"):
             AsyncPressureQueue("q", lent)
@@ -275,8 +275,8 @@ async def test_a_client_that_decodes_is_refused(backend: Backend) -> None:
         lambda q: q.free_role(None),
     ],
 )
-async def test_bad_input_is_told_before_anything_is_sent(call: Callable[..., Any]) -> None:
-    """There is no server that could have seen it."""
+async def test_bad_arguments_are_refused_before_anything_is_sent(call: Callable[..., Any]) -> None:
+    """Bad arguments are refused before anything is sent, so no server is needed."""
     with pytest.raises(BadArgument):
         await call(AsyncPressureQueue("q", DEAD))
 
@@ -302,14 +302,14 @@ OPERATIONS: list[Callable[[AsyncPressureQueue], Any]] = [
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_without_a_server_every_operation_fails(operation: Callable[..., Any]) -> None:
-    """With redis-py's error, and not the one of an unknown outcome: nothing can have run."""
+    """Without a server the error is redis-py's, not `OutcomeUnknown`: the call cannot have run."""
     with pytest.raises(RedisConnectionError) as caught:
         await operation(AsyncPressureQueue("q", DEAD))
     assert not isinstance(caught.value, PenstockError)
 
 
-async def test_who_we_are(make: Make, raw: Raw) -> None:
-    """Host, process, and the task or thread that calls; or what was given."""
+async def test_the_default_client_id(make: Make, raw: Raw) -> None:
+    """The default client id has host, process and the calling task or thread."""
     q, named = make(), make(client_id="pump 7")
     ours = f"{socket.gethostname()}_pid{os.getpid()}_tid"
     assert q.client_id.startswith(ours)
@@ -331,7 +331,7 @@ async def test_who_we_are(make: Make, raw: Raw) -> None:
 
 # [async only
 async def test_tasks_of_one_name_are_two_parties(q: AsyncPressureQueue) -> None:
-    """A program may call all its workers `worker`."""
+    """Two tasks of one name, such as `worker`, have different client ids."""
 
     async def ours() -> str:
         return q.client_id
@@ -344,7 +344,7 @@ async def test_tasks_of_one_name_are_two_parties(q: AsyncPressureQueue) -> None:
 
 # async only]
 async def test_text_is_stored_as_utf_8(q: AsyncPressureQueue, raw: Raw) -> None:
-    """Counters count bytes."""
+    """Text is stored as UTF-8, and counters count its bytes."""
     await q.create()
     await q.put("\u2603")
     assert raw.lrange(BASE, 0, -1) == [b"\xe2\x98\x83"]
@@ -352,7 +352,7 @@ async def test_text_is_stored_as_utf_8(q: AsyncPressureQueue, raw: Raw) -> None:
 
 
 async def test_messages_end_when_the_queue_is_closed(make: Make, turning: AsyncTurning) -> None:
-    """An iteration takes what is there, waits, and ends; it does so for later ones too."""
+    """An iteration takes the remaining messages, waits, and ends when the queue is closed."""
     q = make()
     await q.create()
     await q.put("a")
@@ -369,7 +369,7 @@ async def test_messages_end_when_the_queue_is_closed(make: Make, turning: AsyncT
 
 
 async def test_an_iteration_is_unblocked_between_two_messages(q: AsyncPressureQueue) -> None:
-    """It ends before the next message although that is there; one that begins later goes on."""
+    """`unblock` ends a running iteration before its next message; a later iteration works."""
     await q.create()
     for message in ("a", "b"):
         await q.put(message)
@@ -389,14 +389,14 @@ async def test_an_iteration_is_unblocked_between_two_messages(q: AsyncPressureQu
 async def test_unblock_leaves_closing_and_others_alone(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:
-    """A close that waits goes on, as in the Python client; so do the waits of another object."""
+    """`unblock` affects neither a waiting close nor the waits of another object."""
     q, other = make(), make()
     await q.create(1)
     raw.rpop(key("producer_free"))
     closing, getting = aspawn(q.close), aspawn(other.get)
     await turning.reach("", "producer_free")
     q.unblock()
-    with pytest.raises(QueueInUse):  # a slice has passed
+    with pytest.raises(QueueInUse):  # one slice has passed
         await q.put("a", timeout=0.2)
     assert not closing.is_done
     assert not getting.is_done
@@ -407,7 +407,7 @@ async def test_unblock_leaves_closing_and_others_alone(
 
 
 async def test_a_context_closes_connections_not_the_queue(one_server: Backend) -> None:
-    """The queue goes on; so does the object, with new connections."""
+    """Leaving the context closes connections; queue and object stay usable."""
     raw = one_server.sync_client()
     assert one_server.url
     async with AsyncPressureQueue("q", one_server.url) as q:
@@ -426,7 +426,7 @@ async def test_a_context_closes_connections_not_the_queue(one_server: Backend) -
 
 
 async def test_a_refused_creation_changes_nothing(q: AsyncPressureQueue, raw: Raw) -> None:
-    """Where the queue is, and where lists of an earlier one are."""
+    """Creating an existing queue, or one with leftover lists, is refused and changes nothing."""
     await q.create(3)
     before = dump(raw)
     with pytest.raises(QueueExists, match="exists already"):
@@ -439,8 +439,8 @@ async def test_a_refused_creation_changes_nothing(q: AsyncPressureQueue, raw: Ra
     assert dump(raw) == before
 
 
-async def test_a_creation_begins_counting_anew(q: AsyncPressureQueue, raw: Raw) -> None:
-    """What the Go client's deletion leaves, and a party that came too late, does not count."""
+async def test_a_creation_resets_the_counters(q: AsyncPressureQueue, raw: Raw) -> None:
+    """A creation resets counters and removes leftovers of the Go client and of late parties."""
     raw.set(key("stats:produced_messages"), 5)
     raw.set(key("producer"), "late")
     await q.create()
@@ -449,7 +449,9 @@ async def test_a_creation_begins_counting_anew(q: AsyncPressureQueue, raw: Raw) 
 
 
 async def test_over_filling(q: AsyncPressureQueue, raw: Raw) -> None:
-    """Also when it waits: nothing else is put until there is room below the bound."""
+    """An overfilled queue takes no message until it is below its bound, also for
+    waiting producers.
+    """
     await q.create(1)
     await q.put("a")
     await q.put("b", overfill=True)
@@ -464,8 +466,8 @@ async def test_over_filling(q: AsyncPressureQueue, raw: Raw) -> None:
     assert tokens(raw) == (1, 1, 1)
 
 
-async def test_a_token_of_room_that_lies_is_removed(q: AsyncPressureQueue, raw: Raw) -> None:
-    """Old clients give one with every message they take, also from a queue that is over-full."""
+async def test_a_wrong_token_of_room_is_removed(q: AsyncPressureQueue, raw: Raw) -> None:
+    """Old clients push a token of room with every message taken; a wrong one is removed."""
     await q.create(1)
     await q.put("a")
     raw.lpush(key("not_full"), 0)
@@ -475,7 +477,7 @@ async def test_a_token_of_room_that_lies_is_removed(q: AsyncPressureQueue, raw: 
 
 
 async def test_a_token_of_room_that_is_missing(q: AsyncPressureQueue, raw: Raw) -> None:
-    """Both roles are free, so a dead party has lost it: the next put makes a new one."""
+    """If both roles are free and the token of room is lost, the next put creates it."""
     await q.create(2)
     raw.delete(key("not_full"))
     await q.put_nowait("a")
@@ -485,7 +487,7 @@ async def test_a_token_of_room_that_is_missing(q: AsyncPressureQueue, raw: Raw) 
 async def test_a_token_of_room_that_stays_away(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A consumer waits, so it may be about to give it: a waiting producer gives it some time."""
+    """While a consumer waits it may be about to push the token, so a producer waits for a while."""
     q = make()
     await q.create(2)
     raw.delete(key("not_full"))
@@ -502,7 +504,7 @@ async def test_a_token_of_room_that_stays_away(
 
 
 async def test_two_tokens_of_a_role_become_one(q: AsyncPressureQueue, raw: Raw) -> None:
-    """A party that was thought dead gave its role back as well."""
+    """A party was taken for dead but gives its role back too: its calls leave one token."""
     await q.create()
     raw.lpush(key("producer_free"), 0)
     raw.lpush(key("consumer_free"), 0)
@@ -512,10 +514,10 @@ async def test_two_tokens_of_a_role_become_one(q: AsyncPressureQueue, raw: Raw) 
 
 
 @pytest.mark.parametrize("operation", OPERATIONS[2:], ids=range(2, len(OPERATIONS)))
-async def test_what_is_missing_is_told(
+async def test_calls_on_a_missing_queue(
     operation: Callable[..., Any], q: AsyncPressureQueue, raw: Raw
 ) -> None:
-    """And no key is made."""
+    """On a missing queue each call raises `QueueMissing` and creates no key."""
     with pytest.raises(QueueMissing, match="queue 'q' does not exist"):
         await operation(q)
     assert raw.keys() == []
@@ -523,7 +525,7 @@ async def test_what_is_missing_is_told(
 
 @pytest.mark.parametrize("kind", ["bound", *RESERVED[7:]])
 async def test_numbers_that_are_none(q: AsyncPressureQueue, raw: Raw, kind: str) -> None:
-    """They are told, and no message is lost or added over it."""
+    """Counters and bounds that are not numbers raise an error, and no message is lost or added."""
     await q.create()
     await q.put("a")
     for value in ("", "many") if kind == "bound" else ("", "many", "-1", "1.5", "9" * 19):
@@ -556,7 +558,7 @@ NEEDS = {
 
 @pytest.mark.parametrize("name", NEEDS)
 async def test_keys_of_another_type(q: AsyncPressureQueue, raw: Raw, name: str) -> None:
-    """They are told, and nothing has changed."""
+    """Keys of another type raise an error, and nothing changes."""
     arguments = {"put": ["c"], "free_role": ["producer"]}.get(name, [])
     for kind in NEEDS[name]:
         raw.flushdb()
@@ -576,8 +578,8 @@ async def test_keys_of_another_type(q: AsyncPressureQueue, raw: Raw, name: str) 
 # -- waiting -------------------------------------------------------------------------------
 
 
-async def test_time_that_is_over_leaves_nothing_behind(make: Make, raw: Raw) -> None:
-    """Roles are given back, a token of room is where it was; 0 seconds is no waiting at all."""
+async def test_a_timed_out_wait_leaves_nothing_behind(make: Make, raw: Raw) -> None:
+    """A wait that times out gives its role and token back; 0 seconds means no wait."""
     q = make()
     await q.create(1)
     for seconds in (0, 0.05, 0.15):
@@ -599,7 +601,7 @@ async def test_time_that_is_over_leaves_nothing_behind(make: Make, raw: Raw) -> 
 
 
 async def test_parties_of_ours_take_turns(make: Make, turning: AsyncTurning, raw: Raw) -> None:
-    """Several wait, one of them for room; each gets its turn, and nothing is lost."""
+    """Several parties wait, one of them for room: each gets its turn, and no message is lost."""
     q = make()
     await q.create(1)
     await q.put(b"0")
@@ -614,7 +616,9 @@ async def test_parties_of_ours_take_turns(make: Make, turning: AsyncTurning, raw
 
 
 async def test_closing_waits_behind_a_producer(make: Make, turning: AsyncTurning) -> None:
-    """What that one puts is delivered; the rest is refused at once."""
+    """A close waits for a producer in progress, whose message is delivered; later
+    ones are refused.
+    """
     q = make()
     await q.create(1)
     await q.put("a")
@@ -636,7 +640,7 @@ async def test_closing_waits_behind_a_producer(make: Make, turning: AsyncTurning
 async def test_a_producer_in_line_learns_that_the_queue_is_closed(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:
-    """The put ends although the role stays taken: the party that closed does not give it back."""
+    """A put that waits for the producer role ends when another party closes the queue."""
     q = make()
     await q.create()
     raw.rpop(key("producer_free"))
@@ -648,10 +652,10 @@ async def test_a_producer_in_line_learns_that_the_queue_is_closed(
     assert await q.length() == 0
 
 
-async def test_a_queue_made_anew_is_not_written_to(
+async def test_a_recreated_queue_is_not_written_to(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:
-    """Deleted and made again in one moment: holders of a role and parties in line are told."""
+    """A queue is deleted and re-created at once: role holders and waiting parties get an error."""
     q = make()
     await q.create(1)
     await q.put("a")
@@ -672,10 +676,10 @@ async def test_a_queue_made_anew_is_not_written_to(
     assert dump(raw) == after
 
 
-async def test_a_reader_is_not_served_from_a_queue_made_anew(
+async def test_a_reader_gets_nothing_from_a_recreated_queue(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:
-    """It holds the role of a queue that is gone; in the new one another party has the role."""
+    """A reader with a role of the deleted queue gets no message from the re-created one."""
     q = make()
     await q.create()
     reader = aspawn(make().get)
@@ -693,10 +697,10 @@ async def test_a_reader_is_not_served_from_a_queue_made_anew(
     assert await q.length() == 1
 
 
-async def test_a_holder_is_told_of_a_queue_made_anew(
+async def test_a_role_holder_is_told_of_a_recreated_queue(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:
-    """Although there is nothing to do in the new one, where another party has the role."""
+    """A role holder learns of the re-creation even if another party has the role there."""
     q = make()
     await q.create(1)
     reader = aspawn(make().get)
@@ -715,10 +719,10 @@ async def test_a_holder_is_told_of_a_queue_made_anew(
 
 
 @pytest.mark.parametrize("defeats", [1, 0], ids=["woken", "popping"])
-async def test_who_is_in_line_is_told_of_a_queue_made_anew(
+async def test_a_waiting_party_is_told_of_a_recreated_queue(
     server: EmbeddedServer, plain: Raw, monkeypatch: pytest.MonkeyPatch, defeats: int
 ) -> None:
-    """Although another party has the role in the new one as well."""
+    """A party waiting for a role learns of the re-creation even if the role is taken there too."""
     monkeypatch.setattr(turn, "DEFEATS", defeats)
     async with AsyncPressureQueue("q", server.url) as q:
         await q.create(1)
@@ -738,10 +742,10 @@ async def test_who_is_in_line_is_told_of_a_queue_made_anew(
         assert dump(plain) == after
 
 
-async def test_a_holder_that_was_thought_dead_stands_in_line_again(
+async def test_a_holder_whose_role_was_freed_waits_again(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:
-    """Its role was freed and taken by another party; it acts when that one is done."""
+    """A holder whose role was freed and taken by another party waits for its turn again."""
     q = make()
     await q.create(1)
     await q.put("a")
@@ -763,11 +767,13 @@ async def test_a_holder_that_was_thought_dead_stands_in_line_again(
 async def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:
-    """The keys don't tell it from its successor: it goes on, and the other one is in line again."""
+    """A role is freed just after a party popped its token: this party goes on, the
+    next one waits.
+    """
     q = make()
     await q.create(1)
     await q.put("a")
-    assert raw.rpop(key("producer_free"))  # a party of ours in line, which is stopped here
+    assert raw.rpop(key("producer_free"))  # one of our waiting parties, which is stopped here
     assert await q.free_role("producer")
     successor = aspawn(make(client_id="successor").put, "b")
     await turning.reach("not_full")
@@ -789,7 +795,7 @@ async def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
 
 
 async def test_freeing_a_role_mends_the_token_of_room(q: AsyncPressureQueue, raw: Raw) -> None:
-    """A producer died between taking the token and putting; nothing is mended while one may be."""
+    """A producer died with the token of room: it is restored when the producer role is freed."""
     await q.create(2)
     raw.rpop(key("producer_free"))
     raw.rpop(key("not_full"))
@@ -803,7 +809,7 @@ async def test_freeing_a_role_mends_the_token_of_room(q: AsyncPressureQueue, raw
 
 
 async def test_scripts_that_vanish_in_a_wait(make: Make, turning: AsyncTurning, raw: Raw) -> None:
-    """They are loaded again, also within a transaction."""
+    """Scripts flushed during a wait are loaded again, also within a transaction."""
     q = make()
     await q.create()
     reader = aspawn(make().get)
@@ -819,7 +825,7 @@ async def test_scripts_that_vanish_in_a_wait(make: Make, turning: AsyncTurning, 
 async def test_a_cancelled_wait_gives_its_role_back(
     make: Make, turning: AsyncTurning, raw: Raw, kind: str
 ) -> None:
-    """At once, and nothing was put or taken."""
+    """A cancelled wait gives its role back at once, and puts or takes no message."""
     q = make()
     await q.create(1)
     if kind == "put":
@@ -835,7 +841,7 @@ async def test_a_cancelled_wait_gives_its_role_back(
 async def test_a_wait_that_is_cancelled_twice(
     make: Make, turning: AsyncTurning, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second time it is about to give its role back, and does so all the same."""
+    """A wait cancelled again while it gives its role back still does so."""
     q = make()
     await q.create(1)
     begun, repeatable = asyncio.Event(), link.AsyncLink.repeatable
@@ -858,10 +864,10 @@ async def test_a_wait_that_is_cancelled_twice(
 
 # async only]
 @pytest.mark.parametrize("size", [0, 300, 3_000, 17_000, 100_000])
-async def test_nobody_comes_between_a_script_and_the_next_watch(
+async def test_a_script_and_the_next_watch_are_sent_together(
     make: Make, turning: AsyncTurning, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """What a server must read at once is sent at once and is short, however long the message."""
+    """What the server must read at once is sent at once and is short, even for a long message."""
     q, packets, asend = make(), list[bytes](), link.asend
     await q.create(1)
     await q.put("a")
@@ -884,10 +890,10 @@ async def test_nobody_comes_between_a_script_and_the_next_watch(
 # -- deletion ------------------------------------------------------------------------------
 
 
-async def test_a_deletion_waits_for_those_who_have_a_role(
+async def test_a_deletion_waits_for_role_holders(
     make: Make, turning: AsyncTurning, raw: Raw
 ) -> None:
-    """It tells them; a deaf party keeps it waiting, and a later call goes on with it."""
+    """A deletion asks role holders to leave and waits for them; a later call continues it."""
     q = make()
     await q.create(1)
     await q.put("a")
@@ -915,7 +921,7 @@ async def test_a_deletion_waits_for_those_who_have_a_role(
 
 
 async def test_a_deletion_that_was_broken_off(make: Make, raw: Raw) -> None:
-    """Its party died after the first step; the next delete ends it, and the name is free."""
+    """After a client died in the middle of a deletion, the next delete finishes it."""
     q = make()
     await q.create()
     raw.delete(key("bound"))
@@ -929,7 +935,7 @@ async def test_a_deletion_that_was_broken_off(make: Make, raw: Raw) -> None:
 async def test_a_deletion_of_another_party_that_goes_on(
     make: Make, raw: Raw, turning: AsyncTurning
 ) -> None:
-    """It is not taken over while it makes progress: the second one finds nothing to delete."""
+    """A deletion in progress is not taken over: a second delete finds no queue."""
     q = make()
     await q.create()
     raw.delete(key("bound"))
@@ -945,7 +951,9 @@ async def test_a_deletion_of_another_party_that_goes_on(
 async def test_a_queue_that_is_made_during_a_deletion_is_whole(
     make: Make, raw: Raw, turning: AsyncTurning
 ) -> None:
-    """The other clients look at the bound alone, so they make it too early."""
+    """Other clients check only the bound, so they may re-create the queue before
+    the deletion ends.
+    """
     q = make()
     await q.create(1)
     await q.put("old")
@@ -966,7 +974,7 @@ async def test_a_queue_that_is_made_during_a_deletion_is_whole(
 async def test_a_deletion_that_another_party_has_ended(
     make: Make, raw: Raw, turning: AsyncTurning
 ) -> None:
-    """What has been made since is not touched."""
+    """After another party finished the deletion, a re-created queue is left alone."""
     q = make()
     await q.create(1)
     raw.rpop(key("consumer_free"))
@@ -987,17 +995,19 @@ async def test_a_deletion_that_another_party_has_ended(
 async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The quiet time starts again when a role was held: its holder may be the one deleting."""
+    """The quiet time starts again whenever a role was held: its holder may be the
+    deleting party.
+    """
     q, times, codes, once = make(), list[float](), list[int](), link.AsyncLink.once
     await q.create()
-    raw.delete(key("bound"))  # by another party, which then stopped
+    raw.delete(key("bound"))  # as another party does, which then stopped
 
     async def noted(self: link.AsyncLink, call: Any) -> Any:
         if "adopt" not in call.args:
             return await once(self, call)
         times.append(time.monotonic())
         if len(times) == 1:
-            raw.rpop(key("producer_free"))  # it goes on
+            raw.rpop(key("producer_free"))  # the other party continues
         reply = await once(self, call)
         codes.append(reply.code)
         return reply
@@ -1006,17 +1016,17 @@ async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     deleting = aspawn(q.delete)
     await await_for(lambda: bool(codes))
     freed = time.monotonic()
-    raw.lpush(key("producer_free"), 0)  # it has been freed, or has let go
+    raw.lpush(key("producer_free"), 0)  # the role was freed or given back
     await deleting.result()
     assert codes == [PressureCode.IN_USE, PressureCode.DONE]
     assert times[1] - freed >= deletion.QUIET
     assert raw.keys() == []
 
 
-async def test_a_deletion_whose_sentinels_were_taken(
+async def test_a_deletion_with_popped_sentinels(
     make: Make, raw: Raw, turning: AsyncTurning
 ) -> None:
-    """Readers of a client that takes no roles have popped both: what is left is removed, too."""
+    """Readers without roles may have popped both sentinels: the remaining keys are removed too."""
     q = make()
     await q.create()
     raw.rpop(key("consumer_free"))
@@ -1046,17 +1056,17 @@ def plain(server: EmbeddedServer) -> Raw:
 async def proxied(
     server: EmbeddedServer, plain: Raw
 ) -> AsyncIterator[tuple[AsyncPressureQueue, Proxy]]:
-    """A queue of bound 2 through a proxy, one connection open."""
+    """A queue with bound 2 behind a proxy, with one open connection."""
     with Proxy(server.address) as proxy:
         async with AsyncPressureQueue("q", proxy.url) as queue:
             await queue.create(2)
             yield queue, proxy
 
 
-async def test_a_lost_reply_is_told_and_nothing_is_sent_again(
+async def test_a_lost_reply_is_reported_and_not_repeated(
     proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw
 ) -> None:
-    """The message is there once, or was taken once; the error says that it is not known."""
+    """A lost reply raises `OutcomeUnknown`; the call ran once and is not repeated."""
     q, proxy = proxied
     for put, count in ((q.put_nowait, 1), (q.put, 2)):
         fault = proxy.eat_reply(after=b"EVALSHA")
@@ -1078,7 +1088,7 @@ async def test_a_lost_reply_is_told_and_nothing_is_sent_again(
 async def test_a_request_that_does_not_get_through(
     proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw
 ) -> None:
-    """Half of it is nothing: it has not run, and is not sent again."""
+    """A request that arrived only in part has not run, and is not repeated."""
     q, proxy = proxied
     proxy.cut_after_request_bytes(30, after=b"EVALSHA")
     with pytest.raises(OutcomeUnknown):
@@ -1089,7 +1099,7 @@ async def test_a_request_that_does_not_get_through(
 
 
 async def test_looking_is_repeated(proxied: tuple[AsyncPressureQueue, Proxy]) -> None:
-    """It changes nothing, so a lost reply is no matter."""
+    """Read-only calls are repeated after a lost reply."""
     q, proxy = proxied
     fault = proxy.eat_reply(after=b"EVALSHA")
     assert await q.length() == 0
@@ -1099,11 +1109,11 @@ async def test_looking_is_repeated(proxied: tuple[AsyncPressureQueue, Proxy]) ->
 async def test_a_connection_that_was_closed_meanwhile(
     proxied: tuple[AsyncPressureQueue, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that has not been used for a while is tried first, so a restart is no unknown outcome."""
+    """An idle connection is checked before use, so a restart causes no unknown outcome."""
     q, proxy = proxied
     monkeypatch.setattr(link, "FRESH", -1.0)
     with pytest.raises(QueueEmpty):
-        await q.get(timeout=0.01)  # there are two connections now
+        await q.get(timeout=0.01)  # now there are two connections
     proxy.cut()
     await q.put("a")
     proxy.cut()
@@ -1113,10 +1123,10 @@ async def test_a_connection_that_was_closed_meanwhile(
 
 
 @pytest.mark.parametrize("kind", ["put", "get"])
-async def test_a_wait_whose_connection_fails_gives_its_role_back(
+async def test_a_wait_with_a_failed_connection_returns_its_role(
     proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning, kind: str
 ) -> None:
-    """The failure is raised; no message was put or taken, and the role is free."""
+    """A wait whose connection fails raises the error; no message moved and the role is free."""
     q, proxy = proxied
     if kind == "put":
         await q.put("a")
@@ -1136,10 +1146,10 @@ async def test_a_wait_whose_connection_fails_gives_its_role_back(
 async def test_a_role_that_can_not_be_given_back_is_owed(
     proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning, kind: str
 ) -> None:
-    """The server is away as the wait fails: its party, which lives, does not keep itself out.
+    """The role can't be given back, as the server is down: the client does that later.
 
-    As long as it is away the next call fails too, whatever it is; the first that finds the server
-    gives the role back before it does anything else.
+    Until the server is back every call fails. The first call that reaches it gives the role back
+    before anything else.
     """
     q, proxy = proxied
     if kind == "put":
@@ -1160,10 +1170,12 @@ async def test_a_role_that_can_not_be_given_back_is_owed(
     assert tokens(plain) == ((1, 1, 0) if kind == "put" else (1, 1, 1))
 
 
-async def test_what_is_owed_is_not_taken_from_others(
+async def test_a_pending_role_is_not_taken_from_others(
     proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning
 ) -> None:
-    """The role was freed meanwhile, and another party has it."""
+    """If the role was freed and taken by another party meanwhile, the client does
+    not give it back.
+    """
     q, proxy = proxied
     waiting = aspawn(q.get)
     await turning.reach("")
@@ -1191,7 +1203,9 @@ async def test_what_is_owed_is_not_taken_from_others(
 async def test_a_wait_on_a_server_that_has_the_queue_no_longer(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch, method: str, refusal: Exception
 ) -> None:
-    """Wherever it is told that: to the caller the connection has failed, and the role is free."""
+    """A queue moves to another node during a wait: the wait fails like a
+    connection, the role is free.
+    """
     q = make()
     await q.create()
 
@@ -1209,7 +1223,7 @@ async def test_a_wait_on_a_server_that_has_the_queue_no_longer(
 async def test_a_call_follows_its_queue(
     make: Make, monkeypatch: pytest.MonkeyPatch, hops: int
 ) -> None:
-    """From node to node, as each may know the next one only; but not in a circle for ever."""
+    """A call follows redirections from node to node, but not forever in a circle."""
     q, sent, exchange = make(), list[str](), AsyncProducerConnection.exchange
     await q.create()
 
@@ -1236,7 +1250,7 @@ async def test_a_call_follows_its_queue(
 async def test_a_connection_with_the_replies_of_others_is_not_kept(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes next on it would be taken for the reply to another call."""
+    """A connection with unread replies is closed, as the next call would read them."""
     q = make()
     await q.create()
     with pytest.raises(QueueEmpty):
@@ -1259,7 +1273,9 @@ async def test_a_connection_with_the_replies_of_others_is_not_kept(
 async def test_a_reply_that_is_lost_at_the_end_of_a_wait(
     proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning
 ) -> None:
-    """The message was taken, so the role is not ours to give back, and the outcome not known."""
+    """The reply at the end of a wait is lost: the outcome is unknown and the role
+    not ours to return.
+    """
     q, proxy = proxied
     reader = aspawn(q.get)
     await turning.reach("")
@@ -1275,7 +1291,9 @@ async def test_a_reply_that_is_lost_at_the_end_of_a_wait(
 async def test_the_last_request_of_a_wait_that_is_lost(
     proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning
 ) -> None:
-    """The role is still ours, so it has not run, and that is what the error says."""
+    """The last request of a wait is lost: the role is still ours, so it has not run; the error says
+    so.
+    """
     q, proxy = proxied
     reader = aspawn(q.get)
     await turning.reach("")
@@ -1290,9 +1308,9 @@ async def test_the_last_request_of_a_wait_that_is_lost(
 
 @pytest.fixture
 def rival(plain: Raw, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A connection that pops the token of the role, as other clients wait for it.
+    """Return a connection that pops the role's token, as other clients do while they wait.
 
-    A client that is blocked earlier stays ahead of it: a new slice would begin behind it.
+    It blocks behind clients that already wait, and ahead of a new slice of ours.
     """
     monkeypatch.setattr(link, "SLICE", 30.0)
     pool = redis.ConnectionPool(**plain.connection_pool.connection_kwargs)
@@ -1302,12 +1320,12 @@ def rival(plain: Raw, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 async def blocked(plain: Raw, count: int) -> None:
-    """Return when so many connections are blocked."""
+    """Return when this many connections are blocked."""
     await await_for(lambda: plain.info("clients")["blocked_clients"] == count)
 
 
 async def beaten(plain: Raw, rival: Any) -> None:
-    """Let the rival have the role, which a waiting party of ours was told of before it."""
+    """Give the role to the rival connection, after our waiting party was told that it is free."""
     await blocked(plain, 1)
     rival.send_command("BRPOP", key("producer_free"), 0)
     await blocked(plain, 2)
@@ -1315,10 +1333,12 @@ async def beaten(plain: Raw, rival: Any) -> None:
     rival.read_response()
 
 
-async def test_who_is_always_late_stands_in_line(
+async def test_a_party_that_is_always_late_is_served_in_turn(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
 ) -> None:
-    """It is served in turn with parties that pop the token, and the next one after it."""
+    """A party that always loses the race queues up and is served in turn, and so is
+    the next one.
+    """
     async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         plain.rpop(key("producer_free"))
@@ -1337,10 +1357,12 @@ async def test_who_is_always_late_stands_in_line(
 
 
 # [async only
-async def test_who_is_cancelled_in_line_gives_back_what_it_got(
+async def test_a_party_cancelled_while_waiting_returns_its_role(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
 ) -> None:
-    """It looks at what the server has said before it goes."""
+    """A party cancelled in the queue reads the server's last reply, and gives a
+    received role back.
+    """
     async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         plain.rpop(key("producer_free"))
@@ -1357,10 +1379,10 @@ async def test_who_is_cancelled_in_line_gives_back_what_it_got(
         assert plain.llen(BASE) == 0
 
 
-async def test_who_is_cancelled_in_line_again_and_again(
+async def test_a_waiting_party_is_cancelled_repeatedly(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
 ) -> None:
-    """The role comes between two cancellations, to a call that still looks; it goes back."""
+    """The role arrives between two cancellations, while the call still reads; it is given back."""
     async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         plain.rpop(key("producer_free"))
@@ -1380,10 +1402,10 @@ async def test_who_is_cancelled_in_line_again_and_again(
 
 
 # async only]
-async def test_a_queue_made_anew_gets_its_token_back(
+async def test_a_recreated_queue_gets_its_token_back(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: AsyncTurning
 ) -> None:
-    """A producer in line for the old queue got the token of the new one, and gives it back."""
+    """A producer waiting for the old queue got the new queue's token, and gives it back."""
     async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         plain.rpop(key("producer_free"))
@@ -1407,7 +1429,7 @@ async def test_a_queue_made_anew_gets_its_token_back(
 async def test_a_full_server_can_be_drained(
     server: EmbeddedServer, plain: Raw, turning: AsyncTurning
 ) -> None:
-    """Nothing is put, and that is told; taking, closing, waiting and deleting go on."""
+    """A full server refuses puts with an error; get, close, wait and delete still work."""
     async with (
         AsyncPressureQueue("q", server.url) as q,
         AsyncPressureQueue("q", server.url) as other,
@@ -1446,7 +1468,7 @@ async def test_a_full_server_can_be_drained(
 async def test_a_wait_on_a_server_that_fills_up(
     server: EmbeddedServer, plain: Raw, turning: AsyncTurning
 ) -> None:
-    """It looks from time to time, as a full server refuses to block; the message is taken."""
+    """A full server refuses to block, so the consumer polls, and gets the message."""
     async with AsyncPressureQueue("q", server.url) as q:
         await q.create()
         reader = aspawn(q.get)
@@ -1463,7 +1485,7 @@ async def test_a_wait_on_a_server_that_fills_up(
 async def test_a_producer_on_a_server_that_fills_up(
     server: EmbeddedServer, plain: Raw, turning: AsyncTurning
 ) -> None:
-    """It waited for room, and there is none in memory: told, and the role is given back."""
+    """A producer that waited for room finds no memory: it raises, and gives the role back."""
     async with AsyncPressureQueue("q", server.url) as q:
         await q.create(1)
         await q.put("a")
@@ -1480,7 +1502,7 @@ async def test_a_producer_on_a_server_that_fills_up(
 
 
 async def test_a_cluster_wants_a_tag(make_server: Callable[..., EmbeddedServer]) -> None:
-    """Twelve keys in many slots are refused before anything is written, with what would do."""
+    """In a cluster a name without a hash tag is refused before any write, with a suggestion."""
     server = clustered(make_server)
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))

@@ -1,4 +1,4 @@
-"""Put a message into a pressure queue, and wait for replicas: a primary with two of them."""
+"""Putting a message and waiting for replicas: a primary with two replicas."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def trio(make_server: Callable[..., EmbeddedServer]) -> Iterator[Replicated]:
 
 @pytest.fixture
 async def pq(trio: Replicated) -> AsyncIterator[AsyncPressureQueue]:
-    """A queue of bound 2 on the primary."""
+    """A queue with bound 2 on the primary."""
     async with AsyncPressureQueue("q", trio.url) as queue:
         await queue.create(2)
         yield queue
 
 
 def copies(trio: Replicated) -> list[list[bytes]]:
-    """The messages that each replica has, newest first."""
+    """Return the messages of each replica, newest first."""
     return [raw.lrange(BASE, 0, -1) for raw in trio.copies]
 
 
 def at_rest(trio: Replicated) -> bool:
-    """Both roles are free."""
+    """Tell if both roles are free."""
     return [trio.raw.llen(f"{BASE}:{role}_free") for role in ("producer", "consumer")] == [1, 1]
 
 
 async def test_a_put_that_replicas_confirm(trio: Replicated, pq: AsyncPressureQueue) -> None:
-    """Both have the message when the call returns; without `replicas` no WAIT is sent."""
+    """Both replicas have the message when the call returns; without `replicas` no WAIT is sent."""
     await pq.put("a", replicas=2, replication_timeout=10)
     assert copies(trio) == [[b"a"]] * 2
     waits = trio.calls()[1]
@@ -55,7 +55,7 @@ async def test_a_put_that_replicas_confirm(trio: Replicated, pq: AsyncPressureQu
 
 
 async def test_a_put_that_had_to_wait_for_room(trio: Replicated, pq: AsyncPressureQueue) -> None:
-    """The replicas are waited for on the connection on which the message was put."""
+    """WAIT is sent on the connection on which the message was put."""
     for message in ("a", "b"):
         await pq.put(message)
     putting = aspawn(pq.put, "c", replicas=2, replication_timeout=10)
@@ -68,7 +68,9 @@ async def test_a_put_that_had_to_wait_for_room(trio: Replicated, pq: AsyncPressu
 
 
 async def test_too_few_replicas_are_connected(trio: Replicated, pq: AsyncPressureQueue) -> None:
-    """The call is refused at once, and nothing is put; one replica less is enough."""
+    """With too few connected replicas the put is refused at once; a put that asks
+    for fewer succeeds.
+    """
     trio.cut(0)
     with pytest.raises(NotReplicated, match="1 of 2 replicas are connected") as caught:
         await pq.put("a", replicas=2, replication_timeout=60)
@@ -83,7 +85,7 @@ async def test_too_few_replicas_are_connected(trio: Replicated, pq: AsyncPressur
 async def test_replicas_that_go_while_the_put_waits(
     trio: Replicated, pq: AsyncPressureQueue
 ) -> None:
-    """It is refused when there is room, nothing is put, and the role goes back."""
+    """Replicas disconnect while the put waits for room: it is refused and gives the role back."""
     for message in ("a", "b"):
         await pq.put(message)
     putting = aspawn(pq.put, "c", replicas=2)
@@ -103,7 +105,7 @@ async def test_replicas_that_go_while_the_put_waits(
 async def test_a_message_that_is_not_confirmed_in_time(
     trio: Replicated, pq: AsyncPressureQueue, waits: bool
 ) -> None:
-    """It stays in the queue, and the error says so; the consumer gets it once."""
+    """A message that is not confirmed in time stays in the queue; the error says so."""
     if waits:
         for message in ("a", "b"):
             await pq.put(message)
@@ -128,7 +130,7 @@ async def test_a_message_that_is_not_confirmed_in_time(
 async def test_a_queue_that_is_full_is_told_before_replicas_are_waited_for(
     trio: Replicated, pq: AsyncPressureQueue
 ) -> None:
-    """The time for replicas begins when the message is put."""
+    """For a full queue the call fails before any time for replicas; that begins at the put."""
     for message in ("a", "b"):
         await pq.put(message)
     with pytest.raises(QueueFull):
@@ -137,7 +139,7 @@ async def test_a_queue_that_is_full_is_told_before_replicas_are_waited_for(
 
 
 async def test_a_connection_that_fails_while_replicas_are_waited_for(trio: Replicated) -> None:
-    """What has become of the message is not known, and it is not put again."""
+    """When the connection fails during WAIT the outcome is unknown, and the put is not repeated."""
     with Proxy(trio.primary.address) as proxy:
         async with AsyncPressureQueue("q", proxy.url) as q:
             await q.create()
@@ -149,7 +151,9 @@ async def test_a_connection_that_fails_while_replicas_are_waited_for(trio: Repli
 
 
 async def test_a_server_that_has_no_replicas(backend: Backend) -> None:
-    """The call is refused where that is known; fakeredis can't be asked, and confirms nothing."""
+    """A server without replicas refuses the call; fakeredis can't be asked, and
+    confirms nothing.
+    """
     lent: Any
     async with backend.async_client() as lent:
         q = AsyncPressureQueue("q", lent)
@@ -161,8 +165,8 @@ async def test_a_server_that_has_no_replicas(backend: Backend) -> None:
         await q.disconnect()
 
 
-def test_what_the_error_says() -> None:
-    """How many confirmed, where the message is, and what not to do."""
+def test_the_text_of_the_error() -> None:
+    """The error has the number of confirmations, says that the message is queued, and advises."""
     assert str(PutNotReplicated(3, 1)) == (
         "1 of 3 replicas confirmed: the message is in the queue: do not put it again"
     )

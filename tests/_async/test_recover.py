@@ -1,4 +1,4 @@
-"""Taking deliveries over from consumers that have fallen silent."""
+"""Taking over deliveries from consumers that do not report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.twins import spawn
 
 
 async def taken(q: AsyncQueue, raw: Raw, *leases: float | None) -> list[str]:
-    """Jobs with these leases, delivered one after the other, a second apart; their ids."""
+    """Deliver jobs with these leases one second apart, and return their ids."""
     ids = []
     for lease in leases:
         ids.append((await q.enqueue("x", lease=lease, ttl=None if lease else 900)).id)
@@ -29,7 +29,7 @@ async def taken(q: AsyncQueue, raw: Raw, *leases: float | None) -> list[str]:
 
 
 async def test_the_oldest_delivery_comes_first(q: AsyncQueue, raw: Raw) -> None:
-    """Whatever their leases are and however often they were extended."""
+    """The oldest delivery is recovered first, whatever its lease and extensions."""
     ids = await taken(q, raw, 600, 20, 900, 10, 300, 40)
     await q.extend([ids[1], ids[3]], 1000)
     await q.extend([ids[0]], 8)
@@ -40,7 +40,7 @@ async def test_the_oldest_delivery_comes_first(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_the_place_is_that_of_the_delivery(q: AsyncQueue, raw: Raw) -> None:
-    """A job that was given back and taken again is as old as its last delivery."""
+    """A job that was released and reserved again is as old as its last delivery."""
     ids = await taken(q, raw, 600, 600, 600)
     await q.release([ids[0]])
     (again,) = await q.reserve(block=0)
@@ -50,14 +50,14 @@ async def test_the_place_is_that_of_the_delivery(q: AsyncQueue, raw: Raw) -> Non
 
 
 async def test_a_lease_that_has_ended_is_taken_over_too(q: AsyncQueue, raw: Raw) -> None:
-    """In its place among the others."""
+    """A delivery whose lease has ended is recovered in its order among the others."""
     ids = await taken(q, raw, 600, 2, 600)
     assert (await q.stats()).ready == 1
     assert [job.id for job in await q.recover(9, idle=0)] == ids
 
 
 async def test_a_new_delivery_under_its_own_lease(q: AsyncQueue, raw: Raw) -> None:
-    """The caller's, with all of a delivery; a crash of the one before, and no attempt is lost."""
+    """A recovered job is a full delivery with the caller's lease; it counts as a crash."""
     done = await q.enqueue({"a": 1}, lease=100, headers={"h": "v"})
     (old,) = await q.reserve(block=0)
     await old.extend(1000)
@@ -82,8 +82,8 @@ async def test_a_new_delivery_under_its_own_lease(q: AsyncQueue, raw: Raw) -> No
     assert (await q.stats()).acked == 1
 
 
-async def test_what_the_old_holder_says_is_void(q: AsyncQueue, raw: Raw) -> None:
-    """Every call of it raises, and changes nothing."""
+async def test_old_receipts_are_stale_after_recover(q: AsyncQueue, raw: Raw) -> None:
+    """Every call with the old receipt raises, and changes nothing."""
     await q.enqueue("x")
     (old,) = await q.reserve(block=0)
     (new,) = await q.recover(idle=0)
@@ -97,14 +97,14 @@ async def test_what_the_old_holder_says_is_void(q: AsyncQueue, raw: Raw) -> None
 
 
 async def test_at_most_once_is_left_alone(q: AsyncQueue, raw: Raw) -> None:
-    """Such a job is not delivered again, however long its holder is silent."""
+    """A job with lease 0 is never recovered."""
     await taken(q, raw, 0, 0)
     assert await q.recover(9, idle=0) == []
     assert (await q.stats()).active == 2
 
 
-async def test_what_waits_is_left_alone(q: AsyncQueue) -> None:
-    """Jobs that were never taken, were released or were buried are not recovered."""
+async def test_waiting_jobs_are_not_recovered(q: AsyncQueue) -> None:
+    """Jobs that were never reserved, were released or were buried are not recovered."""
     await q.enqueue_many(range(3))
     await q.enqueue("later", delay=60)
     one, two, _ = await q.reserve(3, block=0)
@@ -113,8 +113,8 @@ async def test_what_waits_is_left_alone(q: AsyncQueue) -> None:
     assert [job.body for job in await q.recover(9, idle=0)] == [2]
 
 
-async def test_at_most_so_many(q: AsyncQueue) -> None:
-    """As many as are asked for, and the next call takes the next ones."""
+async def test_recover_is_bounded(q: AsyncQueue) -> None:
+    """`n` bounds the recovered jobs; the next call takes the next ones."""
     ids = (await q.enqueue_many(range(10))).ids
     await q.reserve(10, block=0)
     assert [job.id for job in await q.recover(idle=0)] == ids[:1]
@@ -126,23 +126,23 @@ async def test_at_most_so_many(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 1001, True, 1.5, "5", None])
 async def test_bad_numbers(n: object) -> None:
-    """Nothing is sent: this client would not reach anybody."""
+    """A bad number is refused without a connection."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="n="):
-        await q.recover(n, idle=1)  # type: ignore[arg-type]  # what is refused
+        await q.recover(n, idle=1)  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize("idle", [-1, float("nan"), "1", None, True])
 async def test_bad_spans(idle: object) -> None:
-    """The same for what is no duration."""
+    """A bad duration is refused without a connection."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="idle="):
-        await q.recover(1, idle=idle)  # type: ignore[arg-type]  # what is refused
+        await q.recover(1, idle=idle)  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize("early", [0, 1])
 async def test_the_bound_is_exact(q: AsyncQueue, raw: Raw, early: int) -> None:
-    """A delivery that is exactly `idle` old is taken, one that is a ms younger is not."""
+    """A delivery that is exactly `idle` old is recovered; one a millisecond younger is not."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     at = round(job.delivered * 1000)
@@ -154,7 +154,7 @@ async def test_the_bound_is_exact(q: AsyncQueue, raw: Raw, early: int) -> None:
 
 
 async def test_a_queue_of_more_than_a_page(real_q: AsyncQueue) -> None:
-    """Thousands of deliveries: the oldest are found, wherever their leases end."""
+    """Among thousands of deliveries the oldest are found, wherever their leases end."""
     young = (await real_q.enqueue_many(range(2500), lease=900)).ids
     while len(jobs := await real_q.reserve(1000, block=0)):
         await real_q.extend(jobs, 500 + len(jobs))
@@ -166,7 +166,7 @@ async def test_a_queue_of_more_than_a_page(real_q: AsyncQueue) -> None:
 
 
 async def test_nothing_is_left_out(real_q: AsyncQueue) -> None:
-    """One end of lease for thousands of jobs, and all of them are found."""
+    """Thousands of jobs whose leases end together are all found."""
     ids = (await real_q.enqueue_many(range(3000), lease=900)).ids
     await real_q.configure(max_crashes=0, max_attempts=0)
     await real_q.reserve(1000, block=0)
@@ -180,7 +180,7 @@ async def test_nothing_is_left_out(real_q: AsyncQueue) -> None:
 
 
 async def test_too_many_crashes_are_the_end(q: AsyncQueue, raw: Raw) -> None:
-    """At the bound of crashes, or of attempts, the job is a dead letter, and is not given out."""
+    """A recovered job at its bound of crashes or attempts is buried instead of returned."""
     await q.configure(max_crashes=2, max_attempts=3)
     crashed = await q.enqueue("crashed", lease=600)
     await q.reserve(block=0)
@@ -193,7 +193,7 @@ async def test_too_many_crashes_are_the_end(q: AsyncQueue, raw: Raw) -> None:
     ids = (await q.enqueue_many(["a", "b"], lease=600)).ids
     await q.reserve(2, block=0)
     jobs = await q.recover(2, idle=0)
-    assert [job.id for job in jobs] == ids  # those that died take no place
+    assert [job.id for job in jobs] == ids  # buried jobs do not count for n
     letters = await q.peek(state="dead")
     assert {(letter.id, letter.error.partition(" since ")[0]) for letter in letters} == {
         (crashed.id, "lease ended 2 times, last held by tester"),
@@ -206,7 +206,7 @@ async def test_too_many_crashes_are_the_end(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_without_limits_a_job_never_dies(q: AsyncQueue) -> None:
-    """0 switches them off."""
+    """A bound of 0 means no limit."""
     await q.configure(max_crashes=0, max_attempts=0)
     await q.enqueue("x")
     await q.reserve(block=0)
@@ -216,8 +216,8 @@ async def test_without_limits_a_job_never_dies(q: AsyncQueue) -> None:
     assert (await q.stats()).dead == 0
 
 
-async def test_a_job_beyond_its_ttl(q: AsyncQueue, raw: Raw) -> None:
-    """Is not delivered any more; the lease of one that is never passes the end of its ttl."""
+async def test_a_job_past_its_ttl(q: AsyncQueue, raw: Raw) -> None:
+    """A job past its ttl is not recovered; a new lease never ends after the ttl."""
     await q.enqueue("short", ttl=50, lease=100)
     await q.enqueue("long", ttl=100, lease=90)
     await q.reserve(2, block=0)
@@ -231,7 +231,7 @@ async def test_a_job_beyond_its_ttl(q: AsyncQueue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("side", ["in", "out", "all"])
 async def test_a_paused_queue(q: AsyncQueue, raw: Raw, side: str) -> None:
-    """Nothing is delivered again before the end of the pause."""
+    """In a paused queue nothing is recovered."""
     await q.enqueue("x")
     await q.reserve(block=0)
     await q.pause(side)
@@ -243,13 +243,13 @@ async def test_a_paused_queue(q: AsyncQueue, raw: Raw, side: str) -> None:
 
 
 async def test_a_queue_that_does_not_exist(q: AsyncQueue, raw: Raw) -> None:
-    """Nothing to take, and nothing is made."""
+    """In a missing queue nothing is recovered, and the queue is not created."""
     assert await q.recover(9, idle=0) == []
     assert raw.dbsize() == 1  # the node's id
 
 
 async def test_big_bodies(real_q: AsyncQueue) -> None:
-    """A script takes about 1 MiB, and the call as many scripts as it needs."""
+    """A script returns about 1 MiB of bodies; the call runs as many scripts as it needs."""
     ids = (await real_q.enqueue_many(b"x" * 300_000 for _ in range(12))).ids
     while (await real_q.stats()).ready:
         await real_q.reserve(12, block=0)
@@ -259,8 +259,8 @@ async def test_big_bodies(real_q: AsyncQueue) -> None:
     assert (await real_q.stats()).crashed == 11
 
 
-async def test_the_end_of_its_lease_wakes_who_waits(q: AsyncQueue, raw: Raw) -> None:
-    """A lease that ends within a tick is announced, as by a reserve."""
+async def test_the_end_of_a_recovered_lease_wakes_a_consumer(q: AsyncQueue, raw: Raw) -> None:
+    """A recovered lease that ends within a tick is announced, as for reserve."""
     await q.enqueue("x", lease=2)
     await q.reserve(block=0)
     raw.delete(q.ops.keys["wake"])
@@ -270,7 +270,7 @@ async def test_the_end_of_its_lease_wakes_who_waits(q: AsyncQueue, raw: Raw) -> 
 
 
 def recoverer(client: Penstock, start: threading.Barrier, found: list[str]) -> None:
-    """Take over what has been silent for a second, until there is nothing left."""
+    """Recover jobs that were silent for a second until none is left."""
     q = client.queue("q")
     start.wait(20)
     while jobs := q.recover(7, idle=1):
@@ -280,7 +280,7 @@ def recoverer(client: Penstock, start: threading.Barrier, found: list[str]) -> N
 async def test_two_at_once_take_nothing_twice(
     real_backend: Backend, real_q: AsyncQueue, real_raw: Raw
 ) -> None:
-    """Of two clients that recover at the same time each gets different deliveries."""
+    """Two clients that recover at once get different deliveries."""
     ids = (await real_q.enqueue_many(range(400), lease=900)).ids
     await real_q.reserve(400, block=0)
     advance(real_raw, real_q.ops, 100)
@@ -306,13 +306,13 @@ async def test_two_at_once_take_nothing_twice(
 
 @pytest.fixture
 def proxy(server: EmbeddedServer) -> Iterator[Proxy]:
-    """What stands between the client and the server."""
+    """A proxy between client and server."""
     with Proxy(server.address) as made:
         yield made
 
 
 async def silent(server: EmbeddedServer) -> list[str]:
-    """Three jobs that a silent consumer holds; the server knows all scripts."""
+    """Three jobs of a consumer that does not report; the server knows all scripts."""
     async with AsyncPenstock(server.url) as client:
         load_scripts(client_of(server))
         ids = (await client.queue("q").enqueue_many(range(3), lease=600)).ids
@@ -321,7 +321,7 @@ async def silent(server: EmbeddedServer) -> list[str]:
 
 
 def client_of(server: EmbeddedServer) -> Raw:
-    """A plain client of a server."""
+    """Return a plain client of a server."""
     import redis
 
     return redis.Redis.from_url(server.url, protocol=2)
@@ -331,7 +331,7 @@ def client_of(server: EmbeddedServer) -> Raw:
 async def test_a_request_that_does_not_arrive(
     server: EmbeddedServer, proxy: Proxy, name: str
 ) -> None:
-    """It is sent again, and the jobs are the caller's."""
+    """A request that does not arrive is sent again, and its jobs are returned."""
     ids = await silent(server)
     async with AsyncPenstock(proxy.url) as client:
         fault = proxy.cut_after_request_bytes(20, after=script(name).sha.encode())
@@ -341,8 +341,8 @@ async def test_a_request_that_does_not_arrive(
         assert (await client.queue("q").stats()).crashed == 3
 
 
-async def test_an_answer_that_is_lost(server: EmbeddedServer, proxy: Proxy) -> None:
-    """What the first sending took over waits for its lease; it is not taken a second time."""
+async def test_a_lost_reply_of_recover(server: EmbeddedServer, proxy: Proxy) -> None:
+    """If the reply is lost, its jobs wait for their leases and are not recovered again."""
     ids = await silent(server)
     async with AsyncPenstock(proxy.url) as client:
         q = client.queue("q")

@@ -1,4 +1,4 @@
-"""Enqueue, acknowledge, and wait for replicas: a primary with two of them."""
+"""Enqueuing and acknowledging with replicas: a primary with two replicas."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_confirmed_by_both(trio: Replicated, tq: AsyncQueue) -> None:
 
 
 async def test_one_trip(trio: Replicated, tq: AsyncQueue) -> None:
-    """One script and one WAIT a call; without replicas no WAIT."""
+    """A call needs one script and one WAIT; without replicas no WAIT."""
     await tq.enqueue("the queue is there", durable=Durable(1, timeout=10))
     before, start = trio.calls(), time.monotonic()
     for i in range(10):
@@ -76,12 +76,12 @@ async def test_one_trip(trio: Replicated, tq: AsyncQueue) -> None:
 
 
 def slices_since(start: float) -> float:
-    """How many a WAIT may have been repeated for slow replicas: each takes 100 ms."""
+    """Return how often a WAIT may have been repeated for slow replicas: each takes 100 ms."""
     return (time.monotonic() - start) / 0.1
 
 
 async def test_the_setting_of_the_queue(trio: Replicated, tq: AsyncQueue) -> None:
-    """What the queue asks for holds for every client, also for one that does not know it yet."""
+    """The queue's setting applies to all clients, also to one that does not know it yet."""
     await tq.configure(replicas=2)
     assert (await tq.enqueue("a")).replicas == 2
     assert (await tq.enqueue("b", durable=Durable(1, timeout=10))).replicas >= 1
@@ -94,12 +94,12 @@ async def test_the_setting_of_the_queue(trio: Replicated, tq: AsyncQueue) -> Non
         before = trio.calls()[1]
         await other.queue("q").enqueue("f")
         assert (await other.queue("q").enqueue("g")).replicas == 0
-        assert trio.calls()[1] - before <= 1  # the one that went out before it knew
+        assert trio.calls()[1] - before <= 1  # the one that was sent before the setting was known
     assert trio.raw.hget("penstock:{q}:meta", "enqueued") == b"10"
 
 
 async def test_at_most_once_is_not_waited_for(trio: Replicated, tq: AsyncQueue) -> None:
-    """Given with the call it is refused; the setting of the queue causes no wait."""
+    """With lease 0 an explicit `replicas` is refused; the queue's setting causes no wait."""
     with pytest.raises(BadArgument, match="replicas"):
         await tq.enqueue("x", lease=0, durable=Durable(1, timeout=10))
     with pytest.raises(BadArgument, match="replicas"):
@@ -114,7 +114,7 @@ async def test_at_most_once_is_not_waited_for(trio: Replicated, tq: AsyncQueue) 
 
 @pytest.mark.parametrize("replicas", [-1, 1.5, "1", True])
 async def test_bad_numbers_of_replicas(replicas: Any) -> None:
-    """Nothing is sent: this client would not reach anybody."""
+    """A bad number of replicas is refused without a connection."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="replicas"):
         await q.enqueue("x", replicas=replicas)
@@ -124,7 +124,7 @@ async def test_bad_numbers_of_replicas(replicas: Any) -> None:
 
 @pytest.mark.parametrize("replicas", [-1, 1.5, "1", True, False, None])
 async def test_bad_numbers_of_replicas_of_an_ack(replicas: Any) -> None:
-    """None is one, too: no setting stands behind it."""
+    """For an ack None is refused too, as no setting applies to it."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="replicas"):
         await q.ack(["x"], replicas=replicas)
@@ -132,7 +132,7 @@ async def test_bad_numbers_of_replicas_of_an_ack(replicas: Any) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, 0, "1", True, float("nan"), 3601])
 async def test_bad_time_outs(timeout: Any) -> None:
-    """The same for what is no duration."""
+    """A bad timeout is refused without a connection."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="timeout"):
         await q.enqueue("x", durable=Durable(1, timeout=timeout))
@@ -141,7 +141,7 @@ async def test_bad_time_outs(timeout: Any) -> None:
 
 
 async def test_many_jobs(trio: Replicated, tq: AsyncQueue) -> None:
-    """One WAIT a chunk of 1,000."""
+    """A bulk sends one WAIT per chunk of 1,000."""
     await tq.enqueue("the queue is there", durable=Durable(1, timeout=10))
     before, start = trio.calls(), time.monotonic()
     results = await tq.enqueue_many(range(3500), durable=Durable(2, timeout=10))
@@ -153,7 +153,7 @@ async def test_many_jobs(trio: Replicated, tq: AsyncQueue) -> None:
 
 
 async def test_too_few_are_connected(trio: Replicated, tq: AsyncQueue) -> None:
-    """Refused at once, however long the time-out, and nothing was written; also by the setting."""
+    """With too few connected replicas the call is refused at once; nothing is written."""
     await tq.enqueue("x", durable=Durable(2, timeout=10))
     before = trio.calls()
     for _ in range(2):
@@ -167,27 +167,27 @@ async def test_too_few_are_connected(trio: Replicated, tq: AsyncQueue) -> None:
     with pytest.raises(NotReplicated, match="2 of 3"):
         await tq.enqueue("y", durable=Durable(timeout=3600))
     assert trio.calls()[0] == before[0] + 1  # configure
-    async with AsyncPenstock(trio.url) as fresh:  # which learns the setting from the reply
+    async with AsyncPenstock(trio.url) as fresh:  # it learns the setting from the reply
         with pytest.raises(NotReplicated) as caught:
             await fresh.queue("q").enqueue("y", durable=Durable(timeout=3600))
         assert (caught.value.wanted, caught.value.withdrawn) == (3, True)
         await fresh.queue("q").configure(replicas=2)
     assert (
         await tq.enqueue("z", durable=Durable(timeout=10))
-    ).replicas == 2  # the setting is looked up
+    ).replicas == 2  # the setting is fetched
     assert [view.body for view in await tq.peek()] == ["x", "z"]
     assert (await tq.stats()).withdrawn == 1
 
 
 async def test_a_repeat_of_unknown_outcome_is_not_refused(trio: Replicated, tq: AsyncQueue) -> None:
-    """The job may be in: the repeat is sent, and judged by what is confirmed."""
+    """A repeat after a lost reply is sent even with too few replicas, and WAIT decides."""
     with Proxy(trio.primary.address) as proxy:
         async with AsyncPenstock(proxy.url) as client:
             q = client.queue("q")
             await q.enqueue("there", durable=Durable(2, timeout=10))
             proxy.eat_reply(after=b"lost")
             trio.cut(0)
-            # This connection takes both for connected, as both have confirmed its last call.
+            # For this connection both are connected, as both confirmed its last call.
             with pytest.raises(NotReplicated) as caught:
                 await q.enqueue("lost", durable=Durable(2, timeout=10))
             assert (caught.value.connected, caught.value.withdrawn) == (None, True)
@@ -196,7 +196,7 @@ async def test_a_repeat_of_unknown_outcome_is_not_refused(trio: Replicated, tq: 
 
 
 async def test_one_that_comes_back_is_waited_for(trio: Replicated, tq: AsyncQueue) -> None:
-    """What was refused once is asked for anew: a connection does not remember that."""
+    """A refusal is not cached: a replica that comes back is counted at the next call."""
     trio.cut(0)
     with pytest.raises(NotReplicated, match="1 of 2 replicas are connected"):
         await tq.enqueue("x", durable=Durable(2, timeout=3600))
@@ -208,7 +208,7 @@ async def test_one_that_comes_back_is_waited_for(trio: Replicated, tq: AsyncQueu
 async def test_the_number_is_asked_for_only_where_it_matters(
     trio: Replicated, tq: AsyncQueue
 ) -> None:
-    """Once a connection, and again when a call was not confirmed."""
+    """The number of replicas is read once per connection, and again after a failed WAIT."""
 
     def asked() -> int:
         return int(trio.raw.info("commandstats")["cmdstat_info"]["calls"])
@@ -218,11 +218,11 @@ async def test_the_number_is_asked_for_only_where_it_matters(
     for _ in range(20):
         await tq.enqueue("x", durable=Durable(2, timeout=10))
     await tq.enqueue("x")
-    assert asked() == before + 1  # by this test
+    assert asked() == before + 1  # asked by this test
 
 
 async def test_an_ack_waits_for_those_that_are_connected(trio: Replicated, tq: AsyncQueue) -> None:
-    """It is done all the same, and told at once that one replica is missing."""
+    """An ack is done although one replica is missing; the error says so at once."""
     jobs = await held(tq, 2)
     trio.cut(0)
     with pytest.raises(AckNotReplicated) as caught:
@@ -232,7 +232,7 @@ async def test_an_ack_waits_for_those_that_are_connected(trio: Replicated, tq: A
 
 
 async def test_too_few(trio: Replicated, tq: AsyncQueue) -> None:
-    """The jobs are taken back, and nothing of them is left."""
+    """Unconfirmed jobs are withdrawn, and no data is left."""
     await tq.enqueue("there", durable=Durable(2, timeout=10))
     await tq.purge()
     trio.replicas[0].pause()
@@ -255,7 +255,7 @@ async def test_too_few(trio: Replicated, tq: AsyncQueue) -> None:
 
 
 async def test_a_replica_that_is_lost(trio: Replicated, tq: AsyncQueue) -> None:
-    """Two can't confirm any more, one can."""
+    """When one of two replicas is lost, two can't confirm and one can."""
     await tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.cut(0)
     with pytest.raises(NotReplicated) as caught:
@@ -271,7 +271,7 @@ async def test_a_replica_that_is_lost(trio: Replicated, tq: AsyncQueue) -> None:
 
 
 async def test_an_update_stays(trio: Replicated, tq: AsyncQueue) -> None:
-    """The job was there before the call: it keeps its new body, and the error says so."""
+    """An unconfirmed update is kept, and the error says so."""
     await tq.enqueue("old", dedup_id="x", durable=Durable(2, timeout=10))
     trio.replicas[0].pause()
     with pytest.raises(NotReplicated) as caught:
@@ -284,7 +284,7 @@ async def test_an_update_stays(trio: Replicated, tq: AsyncQueue) -> None:
 
 
 async def test_a_consumer_was_quicker(trio: Replicated, tq: AsyncQueue) -> None:
-    """The job was delivered while replicas were waited for: it lives, and the error says so."""
+    """A job delivered during the wait for replicas is not withdrawn, and the error says so."""
     await tq.configure(lease=600)
     with Penstock(trio.url) as beside:
         trio.replicas[0].pause()
@@ -300,7 +300,7 @@ async def test_a_consumer_was_quicker(trio: Replicated, tq: AsyncQueue) -> None:
 
 
 async def eager(beside: Penstock) -> list[Any]:
-    """The first job that appears."""
+    """Reserve the first job that appears."""
     found: list[Any] = []
 
     def look() -> bool:
@@ -312,7 +312,7 @@ async def eager(beside: Penstock) -> list[Any]:
 
 
 async def test_some_of_them_were_delivered(trio: Replicated, tq: AsyncQueue) -> None:
-    """Of several jobs only those without a delivery are taken back."""
+    """Of several unconfirmed jobs only those not yet delivered are withdrawn."""
     await tq.configure(lease=600)
     with Penstock(trio.url) as beside:
         trio.replicas[0].pause()
@@ -327,7 +327,7 @@ async def test_some_of_them_were_delivered(trio: Replicated, tq: AsyncQueue) -> 
 
 
 async def test_a_later_chunk(trio: Replicated, tq: AsyncQueue) -> None:
-    """What was confirmed before is reported; the chunk that was not is taken back."""
+    """Confirmed chunks are reported; the unconfirmed chunk is withdrawn."""
 
     def bodies() -> Iterator[int]:
         for i in range(2500):
@@ -349,7 +349,7 @@ async def test_a_later_chunk(trio: Replicated, tq: AsyncQueue) -> None:
 
 
 async def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: AsyncQueue) -> None:
-    """It confirms when it goes on, and the call that waited for it succeeds."""
+    """A paused replica confirms when it continues, and the waiting call succeeds."""
     await tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[0].pause()
     call = aspawn(tq.enqueue, "y", durable=Durable(2, timeout=15))
@@ -362,7 +362,7 @@ async def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Asy
 
 
 async def test_a_replica_that_stands_still_for_too_long(trio: Replicated, tq: AsyncQueue) -> None:
-    """The job is taken back, and the replica hears of both when it goes on."""
+    """After the timeout the job is withdrawn; the replica later gets both changes."""
     await tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[1].pause()
     with pytest.raises(NotReplicated) as caught:
@@ -375,7 +375,7 @@ async def test_a_replica_that_stands_still_for_too_long(trio: Replicated, tq: As
 
 
 async def test_a_time_out_beyond_that_of_the_socket(trio: Replicated) -> None:
-    """Waiting for replicas is not taken for a dead connection, and the job is added once."""
+    """Waiting for replicas is not limited by the socket timeout, and the job is added once."""
     async with AsyncPenstock(f"{trio.url}?socket_timeout=0.3") as client:
         q = client.queue("q")
         await q.enqueue("x", replicas=2)
@@ -395,7 +395,7 @@ async def test_a_time_out_beyond_that_of_the_socket(trio: Replicated) -> None:
 
 
 async def test_next_to_no_time(trio: Replicated, tq: AsyncQueue) -> None:
-    """Replicas that stand still confirm nothing within a ms."""
+    """Paused replicas confirm nothing within a millisecond."""
     trio.replicas[0].pause()
     trio.replicas[1].pause()
     with pytest.raises(NotReplicated) as caught:
@@ -404,7 +404,7 @@ async def test_next_to_no_time(trio: Replicated, tq: AsyncQueue) -> None:
 
 
 async def test_a_server_without_replicas(real_q: AsyncQueue) -> None:
-    """No replica confirms, so the job is withdrawn."""
+    """Without replicas the job is withdrawn."""
     with pytest.raises(NotReplicated) as caught:
         await real_q.enqueue("x", durable=Durable(1, timeout=0.01))
     assert (caught.value.wanted, caught.value.got, caught.value.withdrawn) == (1, 0, True)
@@ -419,7 +419,7 @@ async def test_a_server_without_replicas(real_q: AsyncQueue) -> None:
 
 
 async def held(tq: AsyncQueue, n: int = 1) -> list[AsyncJob]:
-    """So many jobs under a lease that does not end."""
+    """Reserve this many jobs with a lease that does not end during the test."""
     await tq.configure(lease=600)
     await tq.enqueue_many(range(n))
     jobs: list[AsyncJob] = []
@@ -429,7 +429,7 @@ async def held(tq: AsyncQueue, n: int = 1) -> list[AsyncJob]:
 
 
 def left(trio: Replicated) -> list[int]:
-    """How many jobs are held, as the primary and each replica have it."""
+    """Count the held jobs on the primary and on each replica."""
     return [raw.hlen("penstock:{q}:held") for raw in (trio.raw, *trio.copies)]
 
 
@@ -448,7 +448,7 @@ async def test_acks_confirmed_by_both(trio: Replicated, tq: AsyncQueue) -> None:
 
 
 async def test_an_ack_of_many(trio: Replicated, tq: AsyncQueue) -> None:
-    """One WAIT a chunk of 1,000."""
+    """Many acks need one WAIT per chunk of 1,000."""
     jobs = await held(tq, 2500)
     before, start = trio.calls(), time.monotonic()
     settled = await tq.ack(jobs, durable=Durable(2, timeout=10))
@@ -459,8 +459,8 @@ async def test_an_ack_of_many(trio: Replicated, tq: AsyncQueue) -> None:
     assert left(trio) == [0, 0, 0]
 
 
-async def test_an_ack_does_not_wait_unasked(trio: Replicated, tq: AsyncQueue) -> None:
-    """The queue's setting is for its producers."""
+async def test_an_ack_does_not_wait_by_default(trio: Replicated, tq: AsyncQueue) -> None:
+    """The queue's setting applies to enqueues, so an ack does not wait unless asked."""
     jobs = await held(tq, 2)
     await tq.configure(replicas=2)
     before = trio.calls()[1]
@@ -470,7 +470,7 @@ async def test_an_ack_does_not_wait_unasked(trio: Replicated, tq: AsyncQueue) ->
 
 
 async def test_an_ack_that_too_few_confirm(trio: Replicated, tq: AsyncQueue) -> None:
-    """The jobs are done, the error has the outcome of each, and says what it means."""
+    """The jobs are done although too few replicas confirm; the error has every outcome."""
     jobs = await held(tq, 3)
     assert await jobs[0].ack()
     trio.cut(0)
@@ -486,7 +486,7 @@ async def test_an_ack_that_too_few_confirm(trio: Replicated, tq: AsyncQueue) -> 
 
 
 async def test_a_job_whose_ack_too_few_confirm(trio: Replicated, tq: AsyncQueue) -> None:
-    """It is done: its block does not report a failed attempt, and the error travels on."""
+    """The job is done: its block reports no failed attempt, and raises the error."""
     (job,) = await held(tq)
     with pytest.raises(AckNotReplicated) as caught:
         async with job:
@@ -497,8 +497,10 @@ async def test_a_job_whose_ack_too_few_confirm(trio: Replicated, tq: AsyncQueue)
     assert (stats.acked, stats.nacked, stats.scheduled) == (1, 0, 0)
 
 
-async def test_a_stale_ack_is_stale_whoever_confirms(trio: Replicated, tq: AsyncQueue) -> None:
-    """That the job is another's goes before that too few replicas know it."""
+async def test_a_stale_ack_is_stale_despite_missing_replicas(
+    trio: Replicated, tq: AsyncQueue
+) -> None:
+    """A stale receipt is reported before missing confirmations."""
     (job,) = await held(tq)
     await tq.release([job.id])
     (later,) = await tq.reserve(block=0)
@@ -510,7 +512,7 @@ async def test_a_stale_ack_is_stale_whoever_confirms(trio: Replicated, tq: Async
 async def test_chunks_behind_one_that_too_few_confirm(
     trio: Replicated, tq: AsyncQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are acknowledged, and not waited for; the error says which ones were confirmed."""
+    """Later chunks are acknowledged without a wait; the error lists the confirmed ones."""
     jobs = await held(tq, 3500)
     build, chunks = tq.ops.ack, list[int]()
 
@@ -529,7 +531,7 @@ async def test_chunks_behind_one_that_too_few_confirm(
     assert error.got < 2
     assert error.outcomes.all_done
     assert len(error.outcomes) == 3500
-    assert error.outcomes.replicas == 0  # those that were not waited for
+    assert error.outcomes.replicas == 0  # these were not waited for
     assert chunks == [1000, 1000, 1000, 500]
     assert 2 <= trio.calls()[1] - before[1] <= 2 + slices_since(start)
     assert (await tq.stats()).acked == 3500
@@ -538,7 +540,7 @@ async def test_chunks_behind_one_that_too_few_confirm(
 async def test_a_chunk_that_fails_behind_others(
     trio: Replicated, tq: AsyncQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was acknowledged before is told."""
+    """When a chunk fails, the error has the acknowledgements before it."""
     jobs = await held(tq, 1500)
     build, chunks = tq.ops.ack, list[int]()
 
@@ -558,10 +560,10 @@ async def test_a_chunk_that_fails_behind_others(
     assert (await tq.stats()).active == 500
 
 
-async def test_a_chunk_that_fails_behind_one_that_nobody_confirms(
+async def test_a_chunk_that_fails_after_an_unconfirmed_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both are told: what was done, and that it was not confirmed."""
+    """The error has the acknowledged jobs, and says that they were not confirmed."""
     async with AsyncPenstock(fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())) as client:
         q = client.queue("q")
         jobs = await held(q, 2500)
@@ -588,7 +590,7 @@ async def test_a_chunk_that_fails_behind_one_that_nobody_confirms(
 
 
 async def test_an_ack_and_a_replica_that_stands_still(trio: Replicated, tq: AsyncQueue) -> None:
-    """Too long: it is not confirmed. Then it goes on, and the call that waits succeeds."""
+    """A replica paused too long does not confirm; when it continues, a waiting call succeeds."""
     first, second = await held(tq, 2)
     trio.replicas[0].pause()
     with pytest.raises(AckNotReplicated) as caught:
@@ -603,7 +605,7 @@ async def test_an_ack_and_a_replica_that_stands_still(trio: Replicated, tq: Asyn
 
 
 async def test_an_ack_and_a_replica_that_dies(trio: Replicated, tq: AsyncQueue) -> None:
-    """One of two confirms."""
+    """When one of two replicas dies, one confirms."""
     first, second = await held(tq, 2)
     trio.replicas[0].kill()
     with pytest.raises(AckNotReplicated) as caught:
@@ -614,8 +616,8 @@ async def test_an_ack_and_a_replica_that_dies(trio: Replicated, tq: AsyncQueue) 
     trio.replicas[0].restart()
 
 
-async def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: AsyncQueue) -> None:
-    """A caller that waits on a demoted server fails at once: it can't confirm anything."""
+async def test_an_ack_on_a_demoted_primary(trio: Replicated, tq: AsyncQueue) -> None:
+    """A wait on a demoted primary fails at once, as it can't confirm anything."""
     (job,) = await held(tq)
     for replica in trio.replicas:
         replica.pause()
@@ -626,11 +628,11 @@ async def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: As
     with pytest.raises(AckNotReplicated) as caught:
         await call.result()
     assert (caught.value.got, list(caught.value.outcomes)) == (0, [Outcome.DONE])
-    trio.raw.replicaof("NO", "ONE")  # what it has is looked at, before the other one goes on
+    trio.raw.replicaof("NO", "ONE")  # its data is read before the other one continues
 
 
 async def test_a_server_without_replicas_and_an_ack(real_q: AsyncQueue) -> None:
-    """No replica confirms; the job is done."""
+    """Without replicas nothing confirms; the job is done."""
     (job,) = await held(real_q)
     with pytest.raises(AckNotReplicated) as caught:
         await job.ack(durable=Durable(1, timeout=0.01))
@@ -639,7 +641,7 @@ async def test_a_server_without_replicas_and_an_ack(real_q: AsyncQueue) -> None:
 
 
 async def test_where_there_is_no_wait() -> None:
-    """A server that knows none is not asked for an hour."""
+    """A server without WAIT is not asked again for an hour."""
     async with AsyncPenstock(fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())) as client:
         q = client.queue("q")
         (job,) = await held(q)
@@ -649,12 +651,13 @@ async def test_where_there_is_no_wait() -> None:
             await q.enqueue("x", durable=Durable(1, timeout=3600))
 
 
-async def test_a_repeat_waits_for_what_the_first_one_did(
+async def test_a_repeated_ack_waits_for_the_first_one(
     make_server: Callable[..., EmbeddedServer],
 ) -> None:
-    """It finds the job gone; servers from 7.2 on would answer a WAIT behind that at once.
+    """A repeated ack finds the job gone, but must still wait for the replicas.
 
-    So on a newer one, if there is one: the replica stands still, and must not be counted.
+    Servers from 7.2 on answer a WAIT without a write before it at once, so the test uses one if
+    possible. The replica is paused and must not be counted.
     """
     binary = chosen_binaries()[-1]
     args = ("--repl-diskless-sync-delay", "0", "--repl-timeout", "60")
@@ -684,6 +687,6 @@ async def test_a_repeat_waits_for_what_the_first_one_did(
             assert (again.replicas, list(again)) == (1, [Outcome.GONE])
             assert await q.clear() == 0
             replica.pause()
-            with pytest.raises(AckNotReplicated):  # there is no queue any more
+            with pytest.raises(AckNotReplicated):  # the queue no longer exists
                 await q.ack([job], durable=Durable(1, timeout=0.3))
             replica.resume()

@@ -1,4 +1,4 @@
-"""Which jobs come, and in which order."""
+"""Reserving: which jobs are returned, and in which order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .conftest import AsyncWaits
 
 
 async def bodies(q: AsyncQueue, n: int = 100) -> list[object]:
-    """What one reserve takes."""
+    """Return the bodies of one reserve."""
     return [job.body for job in await q.reserve(n, block=0)]
 
 
 async def test_first_in_first_out(q: AsyncQueue) -> None:
-    """One by one or in batches, from single calls or bulk."""
+    """Jobs come in the order of their enqueues, singly or in batches, from single or bulk calls."""
     await q.enqueue(0)
     await q.enqueue_many([1, 2, 3])
     await q.enqueue(4)
@@ -27,7 +27,9 @@ async def test_first_in_first_out(q: AsyncQueue) -> None:
 
 
 async def test_many_jobs_of_one_ms_keep_their_order(q: AsyncQueue) -> None:
-    """500 single calls, several a ms, come out as they went in, however they are taken."""
+    """500 single calls, several per millisecond, are delivered in order, however
+    they are reserved.
+    """
     for number in range(500):
         await q.enqueue(number)
     taken: list[object] = []
@@ -37,7 +39,7 @@ async def test_many_jobs_of_one_ms_keep_their_order(q: AsyncQueue) -> None:
 
 
 async def test_put_backs_come_first_by_creation(q: AsyncQueue) -> None:
-    """Whatever order they are put back in, the oldest job is the next one."""
+    """Released jobs come back by age, whatever the order of the releases."""
     await q.enqueue_many(range(4))
     jobs = await q.reserve(3, block=0)
     await jobs[2].release()
@@ -48,7 +50,7 @@ async def test_put_backs_come_first_by_creation(q: AsyncQueue) -> None:
 
 
 async def test_put_backs_of_one_ms_keep_their_order(q: AsyncQueue) -> None:
-    """A whole batch released in reverse comes again in its first order."""
+    """A batch released in reverse is delivered in its first order."""
     await q.enqueue_many(range(100))
     jobs = await q.reserve(100, block=0)
     await q.release(list(reversed(jobs)))
@@ -73,7 +75,7 @@ async def test_due_jobs_are_merged_with_ready_ones(q: AsyncQueue, raw: Raw) -> N
 
 
 async def test_ended_leases_come_before_all_others(q: AsyncQueue, raw: Raw) -> None:
-    """Oldest end first; then what waits."""
+    """Jobs with ended leases come first, by end of lease; then waiting jobs."""
     await q.enqueue("put back")
     await q.enqueue("longer", lease=20)
     await q.enqueue("shorter", lease=10)
@@ -85,7 +87,7 @@ async def test_ended_leases_come_before_all_others(q: AsyncQueue, raw: Raw) -> N
 
 
 async def test_a_job_is_held_by_one_consumer(q: AsyncQueue) -> None:
-    """While its lease holds no other consumer gets it."""
+    """While a lease runs no other consumer gets the job."""
     await q.enqueue(1)
     assert await bodies(q) == [1]
     assert await bodies(q) == []
@@ -93,13 +95,13 @@ async def test_a_job_is_held_by_one_consumer(q: AsyncQueue) -> None:
 
 
 async def test_no_more_than_asked_for(q: AsyncQueue) -> None:
-    """The number bounds the batch, also above the 1,000 that one script takes."""
+    """`n` bounds the batch, also above the 1,000 jobs of one script."""
     await q.enqueue_many(range(2200))
     assert [len(await q.reserve(n, block=0)) for n in (1, 999, 1100, 500)] == [1, 999, 1100, 100]
 
 
 async def test_a_call_reads_about_a_mebibyte(q: AsyncQueue) -> None:
-    """Big bodies come in several batches, each of at least one job; none is passed over."""
+    """Large bodies come in several batches of at least one job; none is skipped."""
     sizes = [300_000] * 5 + [2_000_000, 5, 300_000]
     await q.enqueue_many(b"x" * size for size in sizes)
     batches = []
@@ -111,7 +113,7 @@ async def test_a_call_reads_about_a_mebibyte(q: AsyncQueue) -> None:
 
 
 async def test_several_queues_left_to_right(ps: AsyncPenstock) -> None:
-    """The first queue is emptied before the second is asked."""
+    """The first queue is emptied before the second one is asked."""
     high, low = ps.queue("high"), ps.queue("low")
     await low.enqueue_many([1, 2, 3])
     await high.enqueue_many([10, 20])
@@ -128,7 +130,7 @@ async def test_several_queues_left_to_right(ps: AsyncPenstock) -> None:
 
 
 async def test_waiting_on_several_queues(ps: AsyncPenstock, waits: AsyncWaits) -> None:
-    """A job on any of them ends the wait."""
+    """A job on any of the queues ends the wait."""
     for name in ("a", "b", "c"):
         consumer = aspawn(ps.reserve, ["a", "b", "c"], 5, block=20)
         await waits.reach(1)
@@ -139,7 +141,7 @@ async def test_waiting_on_several_queues(ps: AsyncPenstock, waits: AsyncWaits) -
 
 
 async def test_reserve_waits_as_long_as_it_is_told(q: AsyncQueue) -> None:
-    """`block=0` not at all; else about so many seconds, and then an empty list."""
+    """`block=0` does not wait; otherwise the call returns an empty list after `block` seconds."""
     start = time.monotonic()
     assert await q.reserve(block=0) == []
     assert time.monotonic() - start < 2
@@ -149,7 +151,7 @@ async def test_reserve_waits_as_long_as_it_is_told(q: AsyncQueue) -> None:
 
 
 async def test_one_trip_for_a_batch(real_q: AsyncQueue, real_raw: Raw) -> None:
-    """reserve, ack, nack, settle and the others are one script each."""
+    """reserve, ack, nack, settle and the other calls need one script each."""
     load_scripts(real_raw)
     await real_q.enqueue_many(range(30))
     before = evalshas(real_raw)
@@ -168,7 +170,7 @@ async def test_one_trip_for_a_batch(real_q: AsyncQueue, real_raw: Raw) -> None:
 
 
 async def test_a_consumer_that_blocks_again_and_again(q: AsyncQueue) -> None:
-    """One client, job after job over the same connections, from an empty queue each time."""
+    """One client blocks for each of many jobs and reuses its connections."""
     for number in range(20):
         consumer = aspawn(q.reserve, 1, block=20)
         await q.enqueue(number)
@@ -178,7 +180,7 @@ async def test_a_consumer_that_blocks_again_and_again(q: AsyncQueue) -> None:
 
 
 async def test_a_job_of_a_reserve_is_from_its_queue(ps: AsyncPenstock) -> None:
-    """Two queue objects of one name are the same queue."""
+    """Two queue objects with one name are the same queue."""
     assert ps.queue("q") is ps.queue("q")
     assert ps.queue("q").name == "q"
     await ps.queue("q").enqueue(1)
@@ -189,7 +191,7 @@ async def test_a_job_of_a_reserve_is_from_its_queue(ps: AsyncPenstock) -> None:
 
 @pytest.mark.parametrize("n", [1, 5])
 async def test_order_survives_the_loss_of_every_lease(q: AsyncQueue, raw: Raw, n: int) -> None:
-    """Jobs whose leases ended together come again in their first order."""
+    """Jobs whose leases ended together are delivered in their first order."""
     await q.enqueue_many(range(30), lease=10)
     assert await bodies(q, 30) == list(range(30))
     advance(raw, q.ops, 11)

@@ -1,4 +1,4 @@
-"""Jobs with a retry policy of their own: kept with the job, applied by the scripts."""
+"""Jobs with their own retry policy: stored with the job and applied by the scripts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAYS = 86_400
 
 
 async def test_a_policy_comes_with_the_job(q: AsyncQueue, raw: Raw) -> None:
-    """The holder sees it, and so does a reader; a job without one has none."""
+    """The holder and readers see the policy of a job; a job without one has None."""
     ids = [
         (await q.enqueue("own", retry=POLICY)).id,
         (await q.enqueue("bare", retry=RetryPolicy())).id,
@@ -35,14 +35,14 @@ async def test_a_policy_comes_with_the_job(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_in_bulk(q: AsyncQueue) -> None:
-    """Every job of the call has it, with dedup ids or without."""
+    """Every job of a bulk has the policy, with and without dedup ids."""
     await q.enqueue_many(range(2), retry=POLICY)
     await q.enqueue_many(range(2), retry=POLICY, dedup_id=str)
     assert [job.retry for job in await q.reserve(4, block=0)] == [POLICY] * 4
 
 
 async def test_its_own_backoff(q: AsyncQueue, raw: Raw) -> None:
-    """A nack without a delay draws from the job's base and cap; its neighbour from the queue's."""
+    """A nack without a delay uses the base and cap of the job; its neighbour uses the queue's."""
     await q.configure(backoff_base=0.001, backoff_cap=0.001)
     for policy in (RetryPolicy(base=900 * DAYS, cap=900 * DAYS), RetryPolicy(3), None):
         await q.enqueue(1, retry=policy)
@@ -55,7 +55,7 @@ async def test_its_own_backoff(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def failures(q: AsyncQueue, raw: Raw, policy: RetryPolicy | None, ways: str) -> int:
-    """After how many nacks (n) and crashes (c), in this order, a job is dead; all = it is not."""
+    """Return the numbers of nacks (n) and crashes (c), in this order, that bury a job."""
     await q.enqueue(1, retry=policy, lease=10)
     for count, way in enumerate(ways):
         jobs = await q.reserve(block=0)
@@ -70,7 +70,7 @@ async def failures(q: AsyncQueue, raw: Raw, policy: RetryPolicy | None, ways: st
 
 
 async def test_its_own_attempts(q: AsyncQueue, raw: Raw) -> None:
-    """Failures and crashes count against the job's own number; 0 = it never dies of them."""
+    """Failures and crashes count against the job's own limit; 0 means no limit."""
     await q.configure(max_attempts=2, max_crashes=0)
     cases = {None: 2, RetryPolicy(1): 1, RetryPolicy(3): 3, RetryPolicy(0): 5, RetryPolicy(): 2}
     for policy, wanted in cases.items():
@@ -80,13 +80,13 @@ async def test_its_own_attempts(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_crashes_are_bounded_by_the_queue(q: AsyncQueue, raw: Raw) -> None:
-    """A policy says nothing of leases that end without a word: the third is the last one."""
+    """A policy does not change the queue's bound of crashes: the third one buries the job."""
     for policy in (RetryPolicy(0), RetryPolicy(9)):
         assert await failures(q, raw, policy, "nccnccn") == 5
 
 
 async def test_an_update_brings_a_policy_or_keeps_the_one_there(q: AsyncQueue) -> None:
-    """As with the lease: what is not given stays."""
+    """An update without a policy keeps the old one."""
     update = partial(q.enqueue, dedup=Dedup("a", on_duplicate="update"))
     await update(1, retry=POLICY)
     assert (await update(2)).action == "updated"
@@ -95,8 +95,8 @@ async def test_an_update_brings_a_policy_or_keeps_the_one_there(q: AsyncQueue) -
     assert [(view.body, view.retry) for view in await q.peek()] == [(3, RetryPolicy(1))]
 
 
-async def test_what_can_not_be_stored(q: AsyncQueue, raw: Raw) -> None:
-    """No policy at all, or one with rules that only Python knows; nothing is written."""
+async def test_invalid_policies(q: AsyncQueue, raw: Raw) -> None:
+    """Values other than a policy, and policies with Python rules, are refused; no key changes."""
     await q.enqueue(1)
     before = dump(raw)
     values: list[Any] = [3, "policy", {"max_attempts": 3}, True]
@@ -120,10 +120,10 @@ async def test_what_can_not_be_stored(q: AsyncQueue, raw: Raw) -> None:
         (b"x=1;p=1,,", None),
     ],
 )
-async def test_what_another_client_wrote(
+async def test_invalid_parts_of_a_stored_policy(
     q: AsyncQueue, raw: Raw, field: bytes, policy: RetryPolicy | None
 ) -> None:
-    """Parts that can't be are as if they were left open; readers and scripts agree."""
+    """Invalid parts of a stored policy count as not given, for readers and scripts alike."""
     await q.enqueue(1)
     await q.purge()
     await q._node.run(q.ops.enqueue([b"1;" + field + b"\nbody"]))
@@ -141,7 +141,7 @@ async def test_what_another_client_wrote(
 
 
 async def test_policies_of_large_jobs(q: AsyncQueue) -> None:
-    """The policies of 15 MB of jobs are read in one call, without their bodies."""
+    """The policies of 15 MB of jobs are read in one call, without the bodies."""
     await q.enqueue_many([b"x" * 3_000_000] * 5, retry=RetryPolicy(1))
     await q.enqueue(b"small")
     jobs: list[Any] = []
@@ -155,7 +155,7 @@ async def test_policies_of_large_jobs(q: AsyncQueue) -> None:
 
 
 async def test_a_queue_without_policies_pays_nothing(ps: AsyncPenstock, raw: Raw) -> None:
-    """Only the queue whose jobs have policies says so in meta, and its nacks read records."""
+    """Only a queue whose jobs have policies is marked in meta, and only its nacks read records."""
     for name, policy in (("plain", None), ("own", POLICY)):
         queue = ps.queue(name)
         await queue.enqueue(1, retry=policy)

@@ -1,4 +1,4 @@
-"""Exclusive roles: one producer, one consumer, under a lease with a number."""
+"""Exclusive roles: one producer or one consumer, under a lease with a fencing number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .conftest import AsyncWaits
 
 
 async def bodies_of(q: AsyncQueue, during: Callable[[], Any] | None = None) -> list[Any]:
-    """What a loop gets, until it ends; something happens while it has its first job."""
+    """Return the bodies of a loop; call `during` while it has its first job."""
     bodies = []
     async for job in q.consume():
         async with job:
@@ -43,7 +43,7 @@ async def bodies_of(q: AsyncQueue, during: Callable[[], Any] | None = None) -> l
 
 
 async def test_one_producer_at_a_time(q: AsyncQueue) -> None:
-    """While it lasts only calls through the role add jobs; afterwards everybody may again."""
+    """While the role is held only its own calls add jobs; afterwards all clients may again."""
     await q.enqueue("before")
     async with q.exclusive("producer") as role:
         assert isinstance(role, AsyncRole)
@@ -69,7 +69,7 @@ async def test_one_producer_at_a_time(q: AsyncQueue) -> None:
 
 
 async def test_one_consumer_at_a_time(q: AsyncQueue) -> None:
-    """Only calls through the role take jobs; settling jobs that are held does not need it."""
+    """Only calls with the role reserve jobs; settling held jobs does not need it."""
     await q.enqueue_many(range(8))
     held = await q.reserve(4, block=0)
     async with q.exclusive("consumer") as role:
@@ -99,7 +99,7 @@ async def test_one_consumer_at_a_time(q: AsyncQueue) -> None:
 
 
 async def test_a_refused_settle_finishes_nothing(q: AsyncQueue, raw: Raw) -> None:
-    """It would take, so it is refused as a whole; `ack` does the rest, and n = 0 is an ack."""
+    """A settle that would reserve is refused as a whole; `ack`, or settle with n = 0, works."""
     await q.enqueue_many(range(2))
     held = await q.reserve(2, block=0)
     async with q.exclusive("consumer"):
@@ -110,7 +110,7 @@ async def test_a_refused_settle_finishes_nothing(q: AsyncQueue, raw: Raw) -> Non
         assert (await q.ack(held)).all_done
 
 
-async def test_a_loop_that_is_refused_acknowledges_what_it_has_done(q: AsyncQueue) -> None:
+async def test_a_refused_loop_acknowledges_its_last_job(q: AsyncQueue) -> None:
     """Another client takes the role while the loop has a job: the job is done, the loop ends."""
     await q.enqueue_many(range(3))
     role = q.exclusive("consumer")
@@ -121,8 +121,8 @@ async def test_a_loop_that_is_refused_acknowledges_what_it_has_done(q: AsyncQueu
 
 
 @pytest.mark.usefixtures("no_ticks")
-async def test_who_waits_when_a_role_is_taken_is_told(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Three consumers, at once; and the token they were woken by is there for the holder."""
+async def test_waiting_consumers_are_told_of_a_taken_role(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """Three waiting consumers are told at once; their token is left for the holder."""
     await q.enqueue(0)
     await q.purge()
     consumers = [aspawn(q.reserve, 1, block=block) for block in (30, 30, None)]
@@ -139,8 +139,8 @@ async def test_who_waits_when_a_role_is_taken_is_told(q: AsyncQueue, waits: Asyn
 
 
 @pytest.mark.usefixtures("no_ticks")
-async def test_producers_who_wait_for_room_are_told(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Their jobs are not added; the holder waits for room as everybody does otherwise."""
+async def test_waiting_producers_are_told_of_a_taken_role(q: AsyncQueue, waits: AsyncWaits) -> None:
+    """Waiting producers are refused; the holder of the role still waits for room as usual."""
     await q.configure(max_length=1)
     await q.enqueue(0)
     producers = [aspawn(q.enqueue, i, block=30) for i in (1, 2, 3)]
@@ -159,7 +159,7 @@ async def test_producers_who_wait_for_room_are_told(q: AsyncQueue, waits: AsyncW
 
 
 async def test_numbers_rise(q: AsyncQueue, raw: Raw) -> None:
-    """With every taking, given back or run out; over another life of the queue, too."""
+    """The number rises with every taking, after a return or an ended lease, and across epochs."""
     fences = []
     for _ in range(3):
         async with q.exclusive("producer") as role:
@@ -173,14 +173,14 @@ async def test_numbers_rise(q: AsyncQueue, raw: Raw) -> None:
     async with q.exclusive("producer") as role:
         fences.append(role.fence)
     assert fences[:-1] == sorted(set(fences[:-1]))
-    # the queue's clock was set forward above, and went with it
+    # setting the queue's clock forward above was lost with the queue
     assert fences[-1] > fences[3]
     async with q.exclusive("consumer") as other:
         assert isinstance(other.fence, int)
 
 
 async def test_a_role_ends_with_its_lease(q: AsyncQueue, raw: Raw) -> None:
-    """After its lease the role's calls are refused, even if no other client has taken it."""
+    """After its lease the calls of a role are refused, even if no other client has it."""
     role = await q.exclusive("consumer", lease=5).take()
     await q.enqueue(1)
     advance(raw, q.ops, 5)
@@ -197,8 +197,8 @@ async def test_a_role_ends_with_its_lease(q: AsyncQueue, raw: Raw) -> None:
     assert not await role.release()
 
 
-async def test_who_has_lost_it_is_refused_beside_the_next_one(q: AsyncQueue, raw: Raw) -> None:
-    """Its number is the lower one, and giving back what it has not got changes nothing."""
+async def test_a_former_holder_is_refused(q: AsyncQueue, raw: Raw) -> None:
+    """A former holder has a lower number, and returning its role changes nothing."""
     first = await q.exclusive("producer", lease=5).take()
     advance(raw, q.ops, 5)
     async with q.exclusive("producer", lease=60, block=0) as second:
@@ -212,8 +212,10 @@ async def test_who_has_lost_it_is_refused_beside_the_next_one(q: AsyncQueue, raw
     assert (await q.stats()).enqueued == 1
 
 
-async def test_each_call_that_bears_it_renews_it(q: AsyncQueue, raw: Raw) -> None:
-    """Calls that add, that take, that find nothing or no room; looking at the queue is none."""
+async def test_each_call_with_the_role_renews_it(q: AsyncQueue, raw: Raw) -> None:
+    """Each call that adds or reserves with the role renews it, even without result;
+    reads do not.
+    """
     await q.configure(max_length=3)
     async with q.exclusive("producer", lease=10) as producer:
         mine = producer.queue
@@ -246,8 +248,8 @@ async def test_each_call_that_bears_it_renews_it(q: AsyncQueue, raw: Raw) -> Non
                 await theirs.reserve(block=0)
 
 
-async def test_who_waits_keeps_its_role(q: AsyncQueue) -> None:
-    """A consumer that gets no jobs and a producer without room, for longer than their leases."""
+async def test_waiting_renews_the_role(q: AsyncQueue) -> None:
+    """A consumer without jobs and a producer without room keep their roles beyond the lease."""
     await q.configure(max_length=1)
     await q.enqueue("before")
     await q.pause("out")
@@ -268,8 +270,8 @@ async def test_who_waits_keeps_its_role(q: AsyncQueue) -> None:
         assert not producer.lost
 
 
-async def test_its_holder_knows_without_asking(q: AsyncQueue) -> None:
-    """By its own clock the role is lost when the lease has passed since the last renewal."""
+async def test_the_holder_tracks_the_lease_locally(q: AsyncQueue) -> None:
+    """By the client's own clock the role is lost a lease after the last renewal."""
     short = await q.exclusive("producer", lease=0.2).take()
     await await_for(lambda: short.lost)
     async with q.exclusive("producer", lease=60) as role:
@@ -281,8 +283,8 @@ async def test_its_holder_knows_without_asking(q: AsyncQueue) -> None:
         assert not role.lost
 
 
-async def test_taking_what_is_taken(q: AsyncQueue) -> None:
-    """A taken role is refused at once, or after the wait; the error names its holder."""
+async def test_taking_a_held_role(q: AsyncQueue) -> None:
+    """Taking a held role is refused at once or after the wait; the error has the holder."""
     async with q.exclusive("producer"):
         with pytest.raises(QueueInUse, match="tester"):
             await q.exclusive("producer", block=0).take()
@@ -293,8 +295,8 @@ async def test_taking_what_is_taken(q: AsyncQueue) -> None:
         assert time.monotonic() - start >= 0.3
 
 
-async def test_waiting_for_what_is_given_back(q: AsyncQueue) -> None:
-    """Three take turns, each with a higher number than the one before."""
+async def test_waiting_for_a_returned_role(q: AsyncQueue) -> None:
+    """Three clients take turns, each with a higher number."""
     turns: list[int] = []
 
     async def once() -> None:
@@ -316,18 +318,20 @@ async def test_waiting_for_what_is_given_back(q: AsyncQueue) -> None:
 async def test_waiting_for_the_end_of_a_lease(
     q: AsyncQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its holder has fallen silent: the next one has it when the lease is over, without a look."""
+    """A holder stopped renewing: the next client gets the role when the lease ends,
+    without polling.
+    """
     for pause in ("FIRST_LOOK", "LAST_LOOK"):
         monkeypatch.setattr(flows, pause, 60.0)
     silent = await q.exclusive("producer", lease=1).take()
     start = time.monotonic()
     async with q.exclusive("producer", block=20) as role:
         assert time.monotonic() - start < 15
-        assert role.fence - silent.fence >= 999_000  # microseconds; leases end with a whole ms
+        assert role.fence - silent.fence >= 999_000  # microseconds; leases end on a whole ms
 
 
-async def test_who_waits_for_a_role_hardly_asks(real_q: AsyncQueue, real_raw: Raw) -> None:
-    """Quickly at first, then less than once in two seconds."""
+async def test_waiting_for_a_role_needs_few_calls(real_q: AsyncQueue, real_raw: Raw) -> None:
+    """A waiting client asks quickly at first, then less than once in two seconds."""
     load_scripts(real_raw)
     async with real_q.exclusive("producer", lease=60):
         before = evalshas(real_raw)
@@ -337,7 +341,7 @@ async def test_who_waits_for_a_role_hardly_asks(real_q: AsyncQueue, real_raw: Ra
 
 
 async def test_both_roles(q: AsyncQueue) -> None:
-    """One inside of the other: the inner queue bears both, and each ends by itself."""
+    """With one role inside the other, the inner queue has both, and each ends by itself."""
     async with q.exclusive("producer") as outer:
         async with outer.queue.exclusive("consumer") as inner:
             await inner.queue.enqueue(1)
@@ -353,7 +357,7 @@ async def test_both_roles(q: AsyncQueue) -> None:
 
 
 async def test_a_role_and_a_close(q: AsyncQueue, raw: Raw) -> None:
-    """The only producer closes what it has filled; the only consumer drains it, and ends."""
+    """The only producer fills and closes the queue; the only consumer drains it and ends."""
     async with q.exclusive("producer") as producer:
         await producer.queue.enqueue_many(range(5))
         await producer.queue.close()
@@ -368,8 +372,8 @@ async def test_a_role_and_a_close(q: AsyncQueue, raw: Raw) -> None:
     assert numbers(raw, q.ops, "held") == []
 
 
-async def test_roles_of_a_queue_that_is_gone(q: AsyncQueue, raw: Raw) -> None:
-    """Cleared or made anew meanwhile: the role is lost, and its former holder adds nothing."""
+async def test_roles_of_a_removed_queue(q: AsyncQueue, raw: Raw) -> None:
+    """When the queue is cleared or re-created, its roles are lost and their calls refused."""
     role = await q.exclusive("producer").take()
     await q.clear()
     with pytest.raises(RoleLost):
@@ -382,7 +386,7 @@ async def test_roles_of_a_queue_that_is_gone(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_held_role_keeps_an_idle_queue(q: AsyncQueue, raw: Raw) -> None:
-    """It is not swept away before the lease has ended; then it may be."""
+    """A queue is not swept before the lease of its role has ended."""
     role = await q.exclusive("producer", lease=7200).take()
     advance(raw, q.ops, 3600)
     await q.sweep()
@@ -396,7 +400,7 @@ async def test_a_held_role_keeps_an_idle_queue(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_queue_with_roles_from_several(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A role of one queue beside another queue in one call; refused if one of them is taken."""
+    """One call may reserve from a role's queue and others; it is refused if one role is taken."""
     other = ps.queue("other")
     await q.enqueue("mine")
     await other.enqueue("theirs")
@@ -409,8 +413,8 @@ async def test_a_queue_with_roles_from_several(ps: AsyncPenstock, q: AsyncQueue)
     assert (await other.stats()).ready == 1
 
 
-async def test_middleware_sees_calls_that_bear_a_role(backend: Backend) -> None:
-    """The queue of a role is one of the client's, hooks included."""
+async def test_middleware_sees_calls_with_a_role(backend: Backend) -> None:
+    """The queue of a role uses the client's middleware."""
     seen: list[Any] = []
 
     class Watching(Middleware):
@@ -427,8 +431,8 @@ async def test_middleware_sees_calls_that_bear_a_role(backend: Backend) -> None:
     assert seen == ["q"]
 
 
-async def test_a_worker_stands_back_from_a_role(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """It finishes what it has, takes from its other queues, and comes back when it is free."""
+async def test_a_worker_respects_a_role(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """When another client takes the role, a worker finishes its jobs and works on other queues."""
     other = ps.queue("other")
     seen: list[Any] = []
     role = q.exclusive("consumer", lease=60)
@@ -454,10 +458,10 @@ async def test_a_worker_stands_back_from_a_role(ps: AsyncPenstock, q: AsyncQueue
     assert (await q.stats()).acked == 3
 
 
-async def test_a_worker_reports_what_it_has_done_beside_a_role(
+async def test_a_worker_without_the_role_reports_finished_jobs(
     ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While it waits for jobs of another queue, and may not take any of this one."""
+    """A worker without the role reports finished jobs while it waits for other queues."""
     taken: list[Any] = []
 
     async def handler(job: AsyncJob) -> None:
@@ -482,7 +486,7 @@ BAD: list[tuple[Any, dict[str, Any]]] = [
 
 
 async def test_bad_arguments(q: AsyncQueue, raw: Raw) -> None:
-    """Refused before anything is sent."""
+    """Bad arguments are refused before anything is sent."""
     before = dump(raw)
     for role, options in BAD:
         with pytest.raises(BadArgument):
@@ -490,8 +494,8 @@ async def test_bad_arguments(q: AsyncQueue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-async def test_what_has_not_been_taken(q: AsyncQueue, raw: Raw) -> None:
-    """It has no queue and no number; and a queue that bears a role can't wait for it."""
+async def test_a_role_that_is_not_taken(q: AsyncQueue, raw: Raw) -> None:
+    """Before it is taken a role has no queue and no number; its queue can't take a role itself."""
     role, before = q.exclusive("producer"), dump(raw)
     assert repr(role).endswith("Role producer of 'q': not held>")
     with pytest.raises(BadArgument, match="the role is not held"):
@@ -511,7 +515,7 @@ async def test_what_has_not_been_taken(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_a_role_may_be_taken_again(q: AsyncQueue) -> None:
-    """The same object, with another number; the queue of the first time is of no use."""
+    """A role object may be taken again: it has a new number, and its first queue is refused."""
     role = q.exclusive("producer")
     async with role:
         first, before = role.fence, role.queue
@@ -523,7 +527,7 @@ async def test_a_role_may_be_taken_again(q: AsyncQueue) -> None:
 
 
 async def test_a_role_does_not_wait_for_itself(q: AsyncQueue) -> None:
-    """Entered twice it is refused, and goes on to be held."""
+    """Entering a held role again is refused, and the role stays held."""
     role = q.exclusive("producer", lease=60)
     async with role:
         with pytest.raises(BadArgument, match="held already"):
@@ -532,8 +536,8 @@ async def test_a_role_does_not_wait_for_itself(q: AsyncQueue) -> None:
     assert (await q.stats()).producer is None
 
 
-async def test_an_error_in_the_block_travels_on(q: AsyncQueue) -> None:
-    """And the role is given back."""
+async def test_an_error_in_the_block_is_raised(q: AsyncQueue) -> None:
+    """An error in the block is raised, and the role is given back."""
     with pytest.raises(ZeroDivisionError):
         async with q.exclusive("producer"):
             raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""Scanning: every job, and every queue, step by step while others go on working."""
+"""Scanning jobs and queues page by page while other clients work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONG = "x" * 100
 
 
 async def scanned(q: AsyncQueue, n: int, **options: Any) -> list[ScanPage]:
-    """All pages of a scan."""
+    """Return all pages of a scan."""
     pages = [await q.scan("0", n, **options)]
     while pages[-1].cursor != "0":
         pages.append(await q.scan(pages[-1].cursor, n, **options))
@@ -37,12 +37,12 @@ async def scanned(q: AsyncQueue, n: int, **options: Any) -> list[ScanPage]:
 
 
 def ids_of(pages: Iterable[ScanPage]) -> set[str]:
-    """The jobs that were found."""
+    """Return the ids of the found jobs."""
     return {job_id for page in pages for job_id in page.ids}
 
 
 async def fill(q: AsyncQueue, raw: Raw) -> dict[str, set[str]]:
-    """Jobs in every state, and some whose ttl has ended; the ids of those that have not."""
+    """Add jobs in every state, some of them expired; return the ids of the others."""
     await q.enqueue_many([LONG] * 15)
     dead = await q.reserve(15, block=0)
     await q.bury(dead)
@@ -54,7 +54,7 @@ async def fill(q: AsyncQueue, raw: Raw) -> dict[str, set[str]]:
     advance(raw, q.ops, 2)
     await q.enqueue_many([LONG] * 5, lease=0, ttl=900)
     await q.enqueue_many([LONG] * 20, lease=900)
-    taken = await q.reserve(13 + 25, block=0)  # the ended and the due come first
+    taken = await q.reserve(13 + 25, block=0)  # ended leases and due jobs come first
     active = {job.id for job in taken} - {job.id for job in ended} - set(due.ids)
     back = [job for job in taken if job.id not in active]
     await q.release(back)
@@ -73,7 +73,7 @@ async def fill(q: AsyncQueue, raw: Raw) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("n", [1, 3, 10, 1000])
 async def test_every_job_is_found(q: AsyncQueue, raw: Raw, n: int) -> None:
-    """In steps of any size, and no step is much larger than asked for; no job beyond its ttl."""
+    """Pages of any size together have every job; none is much larger than asked, none expired."""
     placed = await fill(q, raw)
     pages = await scanned(q, n)
     assert ids_of(pages) == set().union(*placed.values())
@@ -84,7 +84,7 @@ async def test_every_job_is_found(q: AsyncQueue, raw: Raw, n: int) -> None:
 
 
 async def test_jobs_are_described_as_by_show(q: AsyncQueue, raw: Raw) -> None:
-    """State, times and counters, whatever state they are in."""
+    """A scanned job has the same state, times and counters as in `show`."""
     await fill(q, raw)
     for page in await scanned(q, 1000):
         for view in page.jobs:
@@ -95,13 +95,15 @@ async def test_jobs_are_described_as_by_show(q: AsyncQueue, raw: Raw) -> None:
 
 
 def fields(view: JobView) -> dict[str, Any]:
-    """All that a view holds."""
+    """Return all fields of a view."""
     return {name: getattr(view, name) for name in JobView.__slots__}
 
 
 @pytest.mark.parametrize("n", [2, 1000])
 async def test_jobs_of_some_states(q: AsyncQueue, raw: Raw, n: int) -> None:
-    """Only those; due jobs and ended leases are ready, jobs delivered at most once are active."""
+    """Only the given states are returned; due jobs and ended leases are ready,
+    lease 0 is active.
+    """
     placed = await fill(q, raw)
     for states in (*([state] for state in STATES), ["scheduled", "dead"], ["active", "ready"]):
         pages = await scanned(q, n, states=states)
@@ -111,17 +113,17 @@ async def test_jobs_of_some_states(q: AsyncQueue, raw: Raw, n: int) -> None:
 
 
 async def test_a_step_may_find_nothing(q: AsyncQueue) -> None:
-    """A filter that few jobs pass does not make one step look at all of them."""
+    """A filter that few jobs match does not make one step read all jobs."""
     await q.enqueue_many([LONG] * 50)
     await q.bury(await q.reserve(50, block=0))
     await q.enqueue_many([LONG] * 3)
     pages = await scanned(q, 1, states=["active"])
-    assert len(pages) > 1  # a step of Valkey may take in a whole bucket of its table
+    assert len(pages) > 1  # a step of Valkey may include a whole bucket of its table
     assert ids_of(pages) == set()
 
 
 async def test_ids_alone(real_q: AsyncQueue, real_raw: Raw) -> None:
-    """Without bodies, which stay where they are."""
+    """Without bodies a scan does not read them."""
     ids = (await real_q.enqueue_many(b"x" * 20_000 for _ in range(60))).ids
     await real_q.reserve(30, block=0)
     before = real_raw.info("stats")["total_net_output_bytes"]
@@ -132,7 +134,7 @@ async def test_ids_alone(real_q: AsyncQueue, real_raw: Raw) -> None:
 
 
 async def test_nothing_to_scan(q: AsyncQueue, raw: Raw) -> None:
-    """A queue that does not exist, and one without jobs: one empty page, and nothing is made."""
+    """A missing queue and an empty one give one empty page, and nothing is created."""
     assert await q.scan() == ScanPage("0", [], [])
     assert raw.dbsize() == 1  # the node's id
     await q.configure(max_length=5)
@@ -149,7 +151,7 @@ async def test_nothing_to_scan(q: AsyncQueue, raw: Raw) -> None:
     ids=repr,
 )
 async def test_bad_arguments_of_a_scan(arguments: dict[str, Any]) -> None:
-    """Nothing is sent: this client would not reach anybody."""
+    """A bad argument is refused without a connection."""
     q = AsyncPenstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument) as caught:
         await q.scan(**arguments)
@@ -157,7 +159,7 @@ async def test_bad_arguments_of_a_scan(arguments: dict[str, Any]) -> None:
 
 
 async def test_big_bodies_come_in_bounded_pages(real_q: AsyncQueue) -> None:
-    """About 1 MiB of them a step, however many were asked for, or those of one hash bucket."""
+    """A step returns about 1 MiB of bodies or one hash bucket, whatever `count` is."""
     ids = (await real_q.enqueue_many(b"x" * 300_000 for _ in range(24))).ids
     await real_q.reserve(3, block=0)
     while len(await real_q.reserve(12, block=0)) and (await real_q.stats()).active < 12:
@@ -169,7 +171,7 @@ async def test_big_bodies_come_in_bounded_pages(real_q: AsyncQueue) -> None:
 
 
 async def test_big_bodies_behind_small_ones(real_q: AsyncQueue) -> None:
-    """What a step has seen so far does not let it answer tens of MiB after that."""
+    """After many small jobs a step still returns no more than about 1 MiB."""
     ids = (await real_q.enqueue_many([b"small"] * 200)).ids
     ids += (await real_q.enqueue_many([b"x" * 500_000] * 40)).ids
     for held in (0, 240):
@@ -184,7 +186,7 @@ async def test_big_bodies_behind_small_ones(real_q: AsyncQueue) -> None:
 
 
 async def disturb(q: AsyncQueue, what: str, keep: set[str]) -> None:
-    """Something that another client does between two steps; jobs to keep move, and stay."""
+    """Change the queue as other clients do; the jobs to keep move but stay in the queue."""
     if what.startswith("take"):
         await take(q, what)
     elif what == "add":
@@ -204,7 +206,7 @@ async def disturb(q: AsyncQueue, what: str, keep: set[str]) -> None:
 
 
 async def take(q: AsyncQueue, what: str) -> None:
-    """Take jobs, and say what became of them."""
+    """Reserve jobs, and settle them in the given way."""
     jobs = await q.reserve(1000 if what == "take all" else 7, block=0)
     if what == "take and fail":
         await q.nack(jobs[:4], delay=0)
@@ -224,7 +226,7 @@ WHATS = st.sampled_from(
 
 
 async def mixed(q: AsyncQueue) -> set[str]:
-    """Jobs of which every other is to stay; the ids of those."""
+    """Add jobs of which every other one is to stay, and return their ids."""
     keep: set[str] = set()
     for _ in range(25):
         keep |= set((await q.enqueue_many([LONG] * 2)).ids)
@@ -242,10 +244,10 @@ async def mixed(q: AsyncQueue) -> set[str]:
     phases=[Phase.generate],
 )
 @given(n=st.sampled_from([1, 2, 5, 13, 40]), events=st.lists(WHATS, min_size=3, max_size=15))
-async def test_what_stays_is_found(
+async def test_jobs_that_stay_are_found(
     real_ps: AsyncPenstock, real_raw: Raw, n: int, events: list[str]
 ) -> None:
-    """A job that is there from the first page to the last is found, whatever moves between."""
+    """A job that exists during the whole scan is found, whatever moves between the pages."""
     real_raw.flushdb()
     q = real_ps.queue("q")
     keep = await mixed(q)
@@ -262,7 +264,7 @@ async def test_what_stays_is_found(
 
 
 def churn(client: Penstock, keep: set[str], stop: threading.Event, rounds: list[int]) -> None:
-    """Work on the queue until told to stop: take, finish, give back, add; keep some."""
+    """Reserve, finish, release and add jobs until told to stop; keep some."""
     dice, q = random.Random(7), client.queue("q")
     while not stop.is_set():
         jobs = q.reserve(dice.randrange(1, 60), block=0)
@@ -278,10 +280,10 @@ def churn(client: Penstock, keep: set[str], stop: threading.Event, rounds: list[
         rounds.append(len(jobs))
 
 
-async def test_what_stays_is_found_beside_a_busy_client(
+async def test_jobs_that_stay_are_found_despite_a_busy_client(
     real_backend: Backend, real_q: AsyncQueue
 ) -> None:
-    """A full scan finds every job that stays while another client works on the queue."""
+    """A full scan finds every job that stays while another client changes the queue."""
     await real_q.configure(max_attempts=0, max_releases=0, max_crashes=0)
     keep = await mixed(real_q)
     stop, rounds, scans = threading.Event(), list[int](), 0
@@ -302,7 +304,7 @@ async def test_what_stays_is_found_beside_a_busy_client(
 
 
 async def test_iterating(q: AsyncQueue, raw: Raw) -> None:
-    """`scan_iter` gives the jobs one by one."""
+    """`scan_iter` yields single jobs."""
     placed = await fill(q, raw)
     assert {view.id async for view in q.scan_iter()} == set().union(*placed.values())
     states = iter(["dead", "scheduled"])
@@ -313,7 +315,7 @@ async def test_iterating(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_iterating_over_queues(ps: AsyncPenstock) -> None:
-    """All queues that exist, or those that are named, by name or as objects."""
+    """All queues are scanned, or those given by name or as objects."""
     for name in ("a", "b", "{c}"):
         await ps.queue(name).enqueue_many([f"{name} now", f"{name} too"])
         await ps.queue(name).enqueue(f"{name} later", delay=60)
@@ -332,7 +334,7 @@ async def test_iterating_over_queues(ps: AsyncPenstock) -> None:
 
 
 async def found_queues(ps: AsyncPenstock, n: int, **options: Any) -> list[str]:
-    """The queues that a scan finds, page by page."""
+    """Return the queues of a scan, page by page."""
     page = await ps.scan_queues("0", n, **options)
     names = [stats.name for stats in page.queues]
     while page.cursor != "0":
@@ -343,7 +345,7 @@ async def found_queues(ps: AsyncPenstock, n: int, **options: Any) -> list[str]:
 
 @pytest.mark.parametrize("n", [1, 7, 1000])
 async def test_queues_step_by_step(ps: AsyncPenstock, n: int) -> None:
-    """Each with its figures, in steps of any size."""
+    """Pages of any size have each queue with its figures."""
     names = {f"{i} {LONG}" for i in range(40)}
     for name in names:
         await ps.queue(name).enqueue("x")
@@ -356,7 +358,7 @@ async def test_queues_step_by_step(ps: AsyncPenstock, n: int) -> None:
 
 
 async def test_a_page_of_a_small_registry_is_cut(ps: AsyncPenstock) -> None:
-    """The server answers a small hash as a whole; what goes between two pages hides no other."""
+    """The server returns a small hash at once; removals between two pages hide no queue."""
     names = [f"{i}" for i in range(25)]
     for name in names:
         await ps.queue(name).enqueue("x")
@@ -372,7 +374,7 @@ async def test_a_page_of_a_small_registry_is_cut(ps: AsyncPenstock) -> None:
 
 
 async def test_queues_of_some_length(ps: AsyncPenstock, raw: Raw) -> None:
-    """Bounds of what can be reserved now; of the time since the last write."""
+    """A filter takes bounds on the ready jobs and on the time since the last write."""
     for count in range(5):
         q = ps.queue(f"{count}")
         await q.configure(max_length=50)
@@ -389,7 +391,7 @@ async def test_queues_of_some_length(ps: AsyncPenstock, raw: Raw) -> None:
 
 
 async def test_leftovers_of_the_registry_are_not_shown(ps: AsyncPenstock, raw: Raw) -> None:
-    """An entry without a queue, and one of an earlier life of a queue that exists."""
+    """Registry entries without a queue, or of an earlier epoch, are not returned."""
     await ps.queue("q").enqueue("x")
     raw.hset("penstock:queues", "0123456789abcdef", "never made")
     raw.hset("penstock:queues", f"{ps.queue('q').ops.crc:08x}00000001", "q")
@@ -397,8 +399,8 @@ async def test_leftovers_of_the_registry_are_not_shown(ps: AsyncPenstock, raw: R
     assert [view.body async for view in ps.scan_iter()] == ["x"]
 
 
-async def test_a_queue_that_stays_is_found(real_ps: AsyncPenstock, real_raw: Raw) -> None:
-    """While others are made and removed between the steps."""
+async def test_queues_that_stay_are_found(real_ps: AsyncPenstock, real_raw: Raw) -> None:
+    """A queue that exists during the whole scan is found while others come and go."""
     names = [f"{i} {LONG}" for i in range(60)]
     for name in names:
         await real_ps.queue(name).enqueue("x")
@@ -433,7 +435,7 @@ async def test_a_queue_that_stays_is_found(real_ps: AsyncPenstock, real_raw: Raw
     ids=repr,
 )
 async def test_bad_arguments_of_a_scan_over_queues(arguments: dict[str, Any]) -> None:
-    """Nothing is sent: this client would not reach anybody."""
+    """A bad argument is refused without a connection."""
     ps = AsyncPenstock("redis://127.0.0.1:1", retry_for=0)
     with pytest.raises(BadArgument) as caught:
         await ps.scan_queues(**arguments)

@@ -1,4 +1,4 @@
-"""What is stored on a queue: settings and pauses, one truth for all its clients."""
+"""Settings and pauses: stored on the queue and valid for all clients."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ EVERYTHING = {
 
 
 async def test_defaults(q: AsyncQueue) -> None:
-    """Nothing is stored on a fresh queue."""
+    """A new queue has no stored settings."""
     await q.enqueue(1)
     assert (await q.stats()).settings == Settings()
 
 
 async def test_settings_are_stored_and_answered(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """All of them, before the first job too; the queue then exists and is listed."""
+    """`configure` stores all settings and returns them; before the first job it
+    creates the queue.
+    """
     stored = await q.configure(**EVERYTHING)  # type: ignore[arg-type]  # one dict for all kinds
     assert stored == Settings(**EVERYTHING)  # type: ignore[arg-type]  # the same
     assert (await q.stats()).settings == stored
     assert await ps.queues() == ["q"]
 
 
-async def test_what_is_not_named_stays(q: AsyncQueue) -> None:
-    """None brings the default back, for that setting alone."""
+async def test_settings_that_are_not_given_stay(q: AsyncQueue) -> None:
+    """Settings that are not given stay; None restores the default of a single setting."""
     await q.configure(lease=45, max_attempts=5, dead_max=0)
     assert await q.configure(max_attempts=6) == Settings(lease=45, max_attempts=6, dead_max=0)
     assert await q.configure(lease=None) == Settings(max_attempts=6, dead_max=0)
@@ -46,13 +48,13 @@ async def test_what_is_not_named_stays(q: AsyncQueue) -> None:
 
 
 async def test_durations_may_be_timedeltas(q: AsyncQueue) -> None:
-    """To the ms."""
+    """Durations may be timedeltas, with millisecond precision."""
     stored = await q.configure(lease=timedelta(minutes=2), backoff_base=timedelta(milliseconds=1))
     assert (stored.lease, stored.backoff_base) == (120, 0.001)
 
 
 async def test_the_lease_of_the_queue(q: AsyncQueue, raw: Raw) -> None:
-    """Holds for jobs without one of their own, from the next delivery on."""
+    """The queue's lease applies to jobs without their own, from the next delivery on."""
     await q.enqueue_many([1, 2])
     (before,) = await q.reserve(block=0)
     await q.configure(lease=100)
@@ -63,7 +65,7 @@ async def test_the_lease_of_the_queue(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_all_clients_see_them(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """They live on the server."""
+    """All clients see the settings."""
     await ps.queue("q").configure(max_attempts=1)
     await q.enqueue(1)
     (job,) = await q.reserve(block=0)
@@ -73,7 +75,7 @@ async def test_all_clients_see_them(ps: AsyncPenstock, q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("side", ["in", "all"])
 async def test_a_pause_for_producers(q: AsyncQueue, raw: Raw, side: str) -> None:
-    """They are refused and told so; nothing is written."""
+    """In a pause of both directions producers are refused, and no key changes."""
     await q.enqueue(1)
     await q.pause(side)
     before = dump(raw)
@@ -89,7 +91,7 @@ async def test_a_pause_for_producers(q: AsyncQueue, raw: Raw, side: str) -> None
 
 @pytest.mark.parametrize("side", ["out", "all"])
 async def test_a_pause_for_consumers(q: AsyncQueue, raw: Raw, side: str) -> None:
-    """Nothing is delivered; what is held may be settled and extended."""
+    """In a pause nothing is delivered; held jobs may be settled and extended."""
     await q.enqueue_many([1, 2, 3, 4])
     one, two, three = await q.reserve(3, block=0)
     await q.pause(side)
@@ -104,8 +106,8 @@ async def test_a_pause_for_consumers(q: AsyncQueue, raw: Raw, side: str) -> None
     assert [job.body for job in await q.reserve(5, block=0)] == [2, 4]
 
 
-async def test_a_pause_of_the_way_in(q: AsyncQueue, raw: Raw) -> None:
-    """Retries, due jobs and ended leases are held back too; what is ready goes out."""
+async def test_a_pause_of_the_incoming_side(q: AsyncQueue, raw: Raw) -> None:
+    """A pause of the incoming side also holds retries, due jobs and ended leases back."""
     await q.enqueue("orphan", lease=5)
     await q.reserve(block=0)
     await q.enqueue("retried")
@@ -122,8 +124,8 @@ async def test_a_pause_of_the_way_in(q: AsyncQueue, raw: Raw) -> None:
     assert bodies == ["orphan", "retried", "due"]
 
 
-async def test_a_pause_of_the_way_out_lets_producers_in(q: AsyncQueue) -> None:
-    """Jobs pile up and are delivered later."""
+async def test_a_pause_of_the_outgoing_side_accepts_jobs(q: AsyncQueue) -> None:
+    """A pause of the outgoing side accepts jobs, which are delivered later."""
     await q.pause("out")
     await q.enqueue(1)
     await q.enqueue_many([2, 3])
@@ -133,7 +135,7 @@ async def test_a_pause_of_the_way_out_lets_producers_in(q: AsyncQueue) -> None:
 
 
 async def test_one_pause_replaces_another(q: AsyncQueue) -> None:
-    """And resume ends whatever it was; it does no harm when there is none."""
+    """A second pause replaces the first; resume ends either, and is harmless without one."""
     for side in ("in", "out", "all"):
         await q.pause(side)
         assert (await q.stats()).settings.paused == side
@@ -144,7 +146,7 @@ async def test_one_pause_replaces_another(q: AsyncQueue) -> None:
 
 
 async def test_a_paused_queue_exists(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """Also without a job, and the idle sweep leaves it alone."""
+    """A paused queue exists even without jobs, and an idle sweep keeps it."""
     await q.pause("out")
     assert await ps.queues() == ["q"]
     advance(raw, q.ops, 100_000)
@@ -153,7 +155,7 @@ async def test_a_paused_queue_exists(ps: AsyncPenstock, q: AsyncQueue, raw: Raw)
 
 
 async def test_purge_and_delete_in_a_pause(q: AsyncQueue) -> None:
-    """An operator may still clear the queue."""
+    """Purge and delete work in a pause."""
     results = await q.enqueue_many(range(4))
     await q.pause("all")
     assert (await q.delete([results[0].id])).done == 1
@@ -163,7 +165,7 @@ async def test_purge_and_delete_in_a_pause(q: AsyncQueue) -> None:
 
 
 async def test_a_consumer_that_waits_is_not_served_in_a_pause(q: AsyncQueue) -> None:
-    """It goes on waiting, and is served after it."""
+    """A waiting consumer gets no job during a pause, and gets one after it."""
     await q.pause("out")
     consumer = aspawn(q.reserve, 1, block=20)
     await q.enqueue(1)

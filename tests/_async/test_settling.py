@@ -1,4 +1,4 @@
-"""How deliveries end: for one job or many, by receipt or by bare id."""
+"""Settling deliveries: one job or many, by receipt or by id."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAYS = ["ack", "nack", "release", "bury", "extend"]
 
 
 async def settle(how: str, job: AsyncJob) -> bool:
-    """End or extend a delivery in one of the ways."""
+    """End or extend a delivery in the given way."""
     if how == "extend":
         return await job.extend() > 0
     call = {"ack": job.ack, "nack": job.nack, "release": job.release, "bury": job.bury}[how]
@@ -30,7 +30,7 @@ async def settle(how: str, job: AsyncJob) -> bool:
 
 
 async def settle_many(q: AsyncQueue, how: str, named: list[AsyncJob | str]) -> list[object]:
-    """The same through the queue, for jobs or ids."""
+    """Settle jobs or ids through the queue in the given way."""
     if how == "extend":
         return [one if isinstance(one, Outcome) else Outcome.DONE for one in await q.extend(named)]
     call = {"ack": q.ack, "nack": q.nack, "release": q.release, "bury": q.bury}[how]
@@ -38,7 +38,7 @@ async def settle_many(q: AsyncQueue, how: str, named: list[AsyncJob | str]) -> l
 
 
 async def one_of_each_state(q: AsyncQueue) -> dict[str, str]:
-    """A job in every state, by its id."""
+    """Return the ids of one job in each state."""
     ids = {}
     for state in ("dead", "active"):
         ids[state] = (await q.enqueue(state)).id
@@ -51,7 +51,7 @@ async def one_of_each_state(q: AsyncQueue) -> dict[str, str]:
 
 
 async def test_ack_finishes_a_job(q: AsyncQueue, raw: Raw) -> None:
-    """Nothing of it is left; the counter knows."""
+    """An acknowledged job leaves no data and is counted."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     assert await job.ack() is True
@@ -62,7 +62,7 @@ async def test_ack_finishes_a_job(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_nack_without_delay_follows_the_policy(q: AsyncQueue, raw: Raw) -> None:
-    """It waits for the backoff; with `delay=0` it comes at once, with another then."""
+    """A nack uses the backoff of the policy; with `delay=0` the job is ready at once."""
     await q.enqueue_many(["policy", "at once", "in a minute"])
     policy, at_once, minute = await q.reserve(3, block=0)
     assert await policy.nack(error="one")
@@ -79,7 +79,7 @@ async def test_nack_without_delay_follows_the_policy(q: AsyncQueue, raw: Raw) ->
 
 
 async def test_release_is_no_failure(q: AsyncQueue) -> None:
-    """The job comes again at once, or after a delay, with the same attempt."""
+    """A released job is ready at once or after a delay, with an unchanged attempt."""
     await q.enqueue_many([1, 2])
     one, two = await q.reserve(2, block=0)
     assert await one.release()
@@ -91,7 +91,7 @@ async def test_release_is_no_failure(q: AsyncQueue) -> None:
 
 
 async def test_bury_makes_a_dead_letter(q: AsyncQueue) -> None:
-    """With its reason, its body and the time of its death; it is not delivered any more."""
+    """A buried job keeps its body, has a reason and a time of death, and is not delivered."""
     await q.enqueue({"k": 1}, headers={"a": "b"})
     (job,) = await q.reserve(block=0)
     assert await job.bury("no such customer")
@@ -104,7 +104,7 @@ async def test_bury_makes_a_dead_letter(q: AsyncQueue) -> None:
 
 
 async def test_extend_renews_the_lease_from_now(q: AsyncQueue, raw: Raw) -> None:
-    """By the job's own lease or another one; the receipt stays."""
+    """`extend` renews by the job's lease or a given one; the receipt stays valid."""
     await q.enqueue("x", lease=60)
     (job,) = await q.reserve(block=0)
     advance(raw, q.ops, 50)
@@ -119,7 +119,7 @@ async def test_extend_renews_the_lease_from_now(q: AsyncQueue, raw: Raw) -> None
 
 
 async def test_extend_ends_with_the_ttl(q: AsyncQueue, raw: Raw) -> None:
-    """A job is not held beyond the end of its life."""
+    """A lease cannot be extended past the ttl."""
     await q.enqueue("x", lease=10, ttl=60)
     (job,) = await q.reserve(block=0)
     assert await job.extend(600) == pytest.approx(60, abs=2)
@@ -129,7 +129,7 @@ async def test_extend_ends_with_the_ttl(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_extend_uses_the_lease_of_the_queue(q: AsyncQueue) -> None:
-    """For a job without one of its own."""
+    """`extend` uses the queue's lease for a job without its own."""
     await q.configure(lease=90)
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
@@ -139,7 +139,7 @@ async def test_extend_uses_the_lease_of_the_queue(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("how", ["ack", "nack", "release", "bury", "extend"])
 async def test_many_in_one_call(q: AsyncQueue, how: str) -> None:
-    """Also more than one script takes; an outcome for each, in order."""
+    """Many jobs, even more than one script takes, get an outcome each, in order."""
     await q.enqueue_many(range(1100))
     jobs = await q.reserve(1100, block=0)
     assert await settle_many(q, how, [*jobs]) == [DONE] * 1100
@@ -150,8 +150,8 @@ async def test_many_in_one_call(q: AsyncQueue, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", WAYS)
-async def test_many_of_different_fates(q: AsyncQueue, raw: Raw, how: str) -> None:
-    """Each job has its own outcome; one that can't be settled stops none of the others."""
+async def test_many_jobs_with_different_outcomes(q: AsyncQueue, raw: Raw, how: str) -> None:
+    """Each job has its own outcome; one failure does not affect the others."""
     await q.enqueue_many(["fine", "gone", "stale", "dead", "fine too"], lease=10)
     jobs = await q.reserve(5, block=0)
     await q.delete([jobs[1].id])
@@ -166,7 +166,7 @@ async def test_many_of_different_fates(q: AsyncQueue, raw: Raw, how: str) -> Non
 
 
 async def test_outcomes_as_a_sequence(q: AsyncQueue) -> None:
-    """True when all is done; the ids of those that were, or of any outcome."""
+    """Outcomes are true if all are done, and list the ids of each outcome."""
     results = await q.enqueue_many([1, 2, 3])
     jobs = await q.reserve(3, block=0)
     await q.delete([jobs[1].id])
@@ -184,7 +184,7 @@ async def test_outcomes_as_a_sequence(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("how", WAYS)
 async def test_a_stale_receipt_changes_nothing(q: AsyncQueue, raw: Raw, how: str) -> None:
-    """After a lease has ended and another consumer holds the job, and it is said so."""
+    """When another consumer holds the job, a stale receipt is reported and changes nothing."""
     await q.enqueue("x", lease=10)
     (late,) = await q.reserve(block=0)
     advance(raw, q.ops, 11)
@@ -207,7 +207,7 @@ async def test_a_stale_receipt_changes_nothing(q: AsyncQueue, raw: Raw, how: str
 async def test_release_and_reserve_again_voids_the_receipt(
     q: AsyncQueue, raw: Raw, how: str
 ) -> None:
-    """Also when the same consumer gets the job again."""
+    """After a release the old receipt is stale, even if the same consumer gets the job again."""
     await q.enqueue("x")
     (first,) = await q.reserve(block=0)
     await first.release()
@@ -222,7 +222,7 @@ async def test_release_and_reserve_again_voids_the_receipt(
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("count", [1, 8])
 async def test_a_receipt_that_was_guessed(q: AsyncQueue, raw: Raw, how: str, count: int) -> None:
-    """The number of the delivery is not enough: the random part has to be the one given out."""
+    """A receipt needs the right random part; the delivery's number is not enough."""
     await q.enqueue_many(range(count))
     jobs = await q.reserve(count, block=0)
     batch = jobs[0].batch
@@ -240,7 +240,7 @@ async def test_a_receipt_that_was_guessed(q: AsyncQueue, raw: Raw, how: str, cou
 @pytest.mark.parametrize("how", ["nack", "release", "bury"])
 @pytest.mark.parametrize("then", WAYS)
 async def test_a_call_by_id_ends_the_delivery(q: AsyncQueue, raw: Raw, how: str, then: str) -> None:
-    """Its holder's receipt is void from then on, though the job has no new holder."""
+    """A call by id ends the delivery, so the holder's receipt is stale."""
     await q.enqueue("x")
     (holder,) = await q.reserve(block=0)
     assert await settle_many(q, how, [holder.id]) == [DONE]
@@ -252,7 +252,7 @@ async def test_a_call_by_id_ends_the_delivery(q: AsyncQueue, raw: Raw, how: str,
 
 
 async def test_extend_by_id_keeps_the_receipt(q: AsyncQueue) -> None:
-    """It does not end the delivery."""
+    """`extend` by id does not end the delivery, so the receipt stays valid."""
     await q.enqueue("x")
     (holder,) = await q.reserve(block=0)
     assert await q.extend([holder.id], 90) == [90]
@@ -262,7 +262,7 @@ async def test_extend_by_id_keeps_the_receipt(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("how", ["nack", "release", "bury"])
 async def test_settling_twice(q: AsyncQueue, raw: Raw, how: str) -> None:
-    """The second time changes nothing, and the same receipt is recognised."""
+    """A second call with the same receipt changes nothing and is recognised."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     assert await settle(how, job) is True
@@ -274,7 +274,7 @@ async def test_settling_twice(q: AsyncQueue, raw: Raw, how: str) -> None:
 
 
 async def test_acknowledging_twice(q: AsyncQueue, raw: Raw) -> None:
-    """The second time there is nothing left to do: False, and no error."""
+    """A second ack of the same job returns False without an error."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     assert await job.ack() is True
@@ -297,7 +297,7 @@ async def test_acknowledging_twice(q: AsyncQueue, raw: Raw) -> None:
 async def test_by_id_in_every_state(
     q: AsyncQueue, raw: Raw, how: str, expected: dict[str, Outcome]
 ) -> None:
-    """What a call without a receipt may do in each state; refused, it changes nothing."""
+    """A call by id has the expected outcome in each state; a refusal changes nothing."""
     ids = await one_of_each_state(q)
     for state, outcome in expected.items():
         before = dump(raw)
@@ -306,7 +306,7 @@ async def test_by_id_in_every_state(
 
 
 async def test_a_dead_letter_is_not_finished_by_its_last_holder(q: AsyncQueue) -> None:
-    """Once the job is buried by id, its holder's ack comes too late."""
+    """After a job was buried by id, its holder's ack is refused."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     await q.bury([job.id], "an operator's decision")
@@ -316,8 +316,8 @@ async def test_a_dead_letter_is_not_finished_by_its_last_holder(q: AsyncQueue) -
     assert view.error == "an operator's decision"
 
 
-async def test_settle_finishes_and_takes(q: AsyncQueue) -> None:
-    """The jobs that are done leave, the next ones come, in one call."""
+async def test_settle_finishes_and_reserves(q: AsyncQueue) -> None:
+    """One call finishes jobs and reserves the next ones."""
     await q.enqueue_many(range(6))
     jobs = await q.reserve(2, block=0)
     outcomes, jobs = await q.settle(jobs, 3)
@@ -328,8 +328,8 @@ async def test_settle_finishes_and_takes(q: AsyncQueue) -> None:
     assert (stats.acked, stats.active, stats.deliveries) == (4, 2, 6)
 
 
-async def test_settle_names_what_it_could_not_finish(q: AsyncQueue, raw: Raw) -> None:
-    """A stale or gone job does not keep the next ones from coming."""
+async def test_settle_names_jobs_that_it_could_not_finish(q: AsyncQueue, raw: Raw) -> None:
+    """A stale or missing job does not prevent the reservation of others."""
     await q.enqueue_many(["stale", "gone", "fine"], lease=10)
     jobs = await q.reserve(3, block=0)
     await q.ack([jobs[1].id])
@@ -343,7 +343,7 @@ async def test_settle_names_what_it_could_not_finish(q: AsyncQueue, raw: Raw) ->
     assert await other.ack()
 
 
-async def test_settle_does_not_take_what_it_finishes(q: AsyncQueue, raw: Raw) -> None:
+async def test_settle_does_not_reserve_a_job_that_it_finishes(q: AsyncQueue, raw: Raw) -> None:
     """A job whose lease has ended is finished by its late holder, not delivered again."""
     await q.enqueue_many([1, 2], lease=10)
     jobs = await q.reserve(2, block=0)
@@ -354,7 +354,7 @@ async def test_settle_does_not_take_what_it_finishes(q: AsyncQueue, raw: Raw) ->
 
 
 async def test_settle_may_wait_for_the_next_job(q: AsyncQueue) -> None:
-    """What is done is finished before; then it waits like reserve."""
+    """Jobs are finished first; then the call waits like reserve."""
     await q.enqueue("one")
     (job,) = await q.reserve(block=0)
     await q.enqueue("two", delay=0.2)
@@ -366,7 +366,7 @@ async def test_settle_may_wait_for_the_next_job(q: AsyncQueue) -> None:
 
 
 async def test_at_most_once_is_delivered_once(q: AsyncQueue, raw: Raw) -> None:
-    """Lease 0: seen until acknowledged or until its ttl ends, but never delivered again."""
+    """With lease 0 a job exists until its ack or the end of its ttl, but is delivered once."""
     await q.enqueue("x", lease=0, ttl=60)
     (job,) = await q.reserve(block=0)
     assert (job.lease, job.at_most_once) == (0, True)
@@ -384,7 +384,7 @@ async def test_at_most_once_is_delivered_once(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def test_at_most_once_lives_for_a_day(q: AsyncQueue) -> None:
-    """Unless it has a ttl of its own."""
+    """A job with lease 0 has a ttl of a day by default."""
     await q.enqueue("x", lease=0)
     (job,) = await q.reserve(block=0)
     view = await q.show(job)
@@ -395,7 +395,7 @@ async def test_at_most_once_lives_for_a_day(q: AsyncQueue) -> None:
 
 @pytest.mark.parametrize("by_id", [False, True])
 async def test_at_most_once_can_only_be_acknowledged(q: AsyncQueue, raw: Raw, by_id: bool) -> None:
-    """Whatever would bring it back is refused, and changes nothing."""
+    """A job with lease 0 can only be acknowledged; other calls are refused without a change."""
     await q.enqueue("x", lease=0)
     (job,) = await q.reserve(block=0)
     before = dump(raw)
@@ -410,7 +410,7 @@ async def test_at_most_once_can_only_be_acknowledged(q: AsyncQueue, raw: Raw, by
 
 
 async def test_at_most_once_in_a_block(q: AsyncQueue, raw: Raw) -> None:
-    """Success finishes it; a failure leaves it as it is, logged, and it is not tried again."""
+    """With lease 0 success finishes the job; a failure is logged and changes nothing."""
     await q.enqueue_many([1, 2], lease=0)
     one, two = await q.reserve(2, block=0)
     async with one:
@@ -421,8 +421,8 @@ async def test_at_most_once_in_a_block(q: AsyncQueue, raw: Raw) -> None:
     assert await q.reserve(block=0) == []
 
 
-async def test_many_at_most_once_beside_others(q: AsyncQueue) -> None:
-    """Acknowledged together with leased jobs, in any order."""
+async def test_jobs_at_most_once_and_others_in_one_call(q: AsyncQueue) -> None:
+    """Jobs with lease 0 and leased jobs are acknowledged in one call, in any order."""
     await q.enqueue_many([1, 2], lease=0)
     await q.enqueue_many([3, 4])
     jobs = await q.reserve(4, block=0)
@@ -431,7 +431,7 @@ async def test_many_at_most_once_beside_others(q: AsyncQueue) -> None:
 
 
 async def test_deliveries_of_several_reserves_in_one_call(q: AsyncQueue) -> None:
-    """Jobs with different receipts are settled together."""
+    """Jobs with different receipts are settled in one call."""
     await q.enqueue_many(range(6))
     jobs = [job for _ in range(3) for job in await q.reserve(2, block=0)]
     assert len({job.receipt for job in jobs}) >= 2
@@ -445,7 +445,7 @@ async def test_deliveries_of_several_reserves_in_one_call(q: AsyncQueue) -> None
     "how, second", [("ack", DONE), ("nack", ENDED), ("release", ENDED), ("bury", ENDED)]
 )
 async def test_a_job_named_twice(q: AsyncQueue, how: str, second: Outcome) -> None:
-    """It is settled once, and counted once."""
+    """A job named twice is settled and counted once."""
     await q.enqueue_many([1, 2])
     one, two = await q.reserve(2, block=0)
     assert await settle_many(q, how, [one, two, one, one.id]) == [DONE, DONE, second, second]
@@ -455,7 +455,7 @@ async def test_a_job_named_twice(q: AsyncQueue, how: str, second: Outcome) -> No
 
 
 async def test_jobs_of_another_queue_are_refused(ps: AsyncPenstock, raw: Raw) -> None:
-    """A delivery names its queue; another one does not take it."""
+    """A delivery of another queue is refused."""
     await ps.queue("a").enqueue(1)
     await ps.queue("b").enqueue(1)
     (job,) = await ps.queue("a").reserve(block=0)

@@ -1,4 +1,4 @@
-"""Jobs with a ttl: the lease that they have without one of their own, and what expires at work."""
+"""Jobs with a ttl: their default lease, and the count of jobs that expire while active."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def q(ps: AsyncPenstock) -> AsyncQueue:
 async def test_a_short_ttl_leaves_time_for_another_delivery(
     q: AsyncQueue, raw: Raw, many: bool
 ) -> None:
-    """The consumer dies, and the job is delivered again before its ttl ends."""
+    """After its consumer died, the job is delivered again before its ttl ends."""
     if many:
         await q.enqueue_many(["x"], ttl=40)
     else:
@@ -53,7 +53,7 @@ async def test_the_lease_of_a_job_with_a_ttl(
     queue: float | None,
     wanted: float,
 ) -> None:
-    """A tenth of the ttl, at least 1 s, at most the queue's lease; the job's own stands."""
+    """The default lease is a tenth of the ttl, between 1 s and the queue's lease."""
     await q.configure(lease=queue)
     await q.enqueue("x", ttl=ttl, lease=lease)
     (view,) = await q.peek()
@@ -67,7 +67,7 @@ async def test_the_lease_of_a_job_with_a_ttl(
 
 
 async def test_the_hint_of_a_whole_reservation_fits(q: AsyncQueue, raw: Raw) -> None:
-    """A client reckons the end of such a lease as the server does."""
+    """The client computes the end of such a lease as the server does."""
     await q.enqueue_many(range(20), ttl=100)
     jobs = await q.reserve(20, block=0)
     (view,) = await q.peek(1, state="active")
@@ -76,8 +76,8 @@ async def test_the_hint_of_a_whole_reservation_fits(q: AsyncQueue, raw: Raw) -> 
     assert (await q.ack(jobs)).done == 20
 
 
-async def test_what_expires_at_work_is_counted(q: AsyncQueue, raw: Raw) -> None:
-    """A job that was delivered and not finished in time, beside one that was never delivered."""
+async def test_expired_active_jobs_are_counted(q: AsyncQueue, raw: Raw) -> None:
+    """Active jobs that expire are counted apart from jobs that were never delivered."""
     await q.enqueue("delivered", ttl=60)
     assert len(await q.reserve(block=0)) == 1
     await q.enqueue("waits", ttl=60)
@@ -90,7 +90,9 @@ async def test_what_expires_at_work_is_counted(q: AsyncQueue, raw: Raw) -> None:
 async def test_a_lease_as_long_as_the_ttl_is_told_once(
     q: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such a job is not delivered again when its consumer dies; lease 0 says so itself."""
+    """A job with a lease as long as its ttl is logged once, as it can't be
+    redelivered; not lease 0.
+    """
     _warn_of_lease.cache_clear()
     with caplog.at_level(logging.WARNING, "penstock"):
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Stable ids of jobs: what a handler makes its work idempotent by."""
+"""Stable ids: a handler can use them to make its work idempotent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def q(ps: AsyncPenstock) -> AsyncQueue:
 
 
 async def test_producer_and_consumer_see_the_same(q: AsyncQueue) -> None:
-    """One job, several, and jobs with a dedup id; every delivery has it."""
+    """Producer and consumer see the same id, for single, bulk and dedup jobs, at every delivery."""
     told = [await q.enqueue("a"), *await q.enqueue_many(["b", b"c"])]
     told += [await q.enqueue("d", dedup_id="d"), *await q.enqueue_many(["e"], dedup_id="e")]
     jobs = await q.reserve(9, block=0)
@@ -35,7 +35,7 @@ async def test_producer_and_consumer_see_the_same(q: AsyncQueue) -> None:
 
 
 async def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: AsyncQueue, raw: Raw) -> None:
-    """The old primary delivers the job, the new one does not know it: two ids, one stable id."""
+    """After a failover that lost the call, its repeat has another id but the same stable id."""
     call = q.ops.enqueue
     sent: list[object] = []
 
@@ -51,7 +51,7 @@ async def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: AsyncQueue, ra
     await old.ack()
     for key in dump(raw):
         if b":producer:" in key:
-            raw.delete(key)  # as a replica that lags: it has neither the job nor the call
+            raw.delete(key)  # as a lagging replica: it has neither the job nor the call
     reply = await q._node.run(sent[-1])  # type: ignore[arg-type,var-annotated]
     assert reply.repeat == 0
     (new,) = await q.reserve(1, block=0)
@@ -61,7 +61,7 @@ async def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: AsyncQueue, ra
 
 
 async def test_a_refused_duplicate_has_none(q: AsyncQueue) -> None:
-    """An update brings that of the new content; what is refused is not there."""
+    """An update has the stable id of the new content; a refused duplicate has none."""
     first = await q.enqueue("a", dedup_id="x")
     assert first.stable_id
     assert (await q.enqueue("b", dedup_id="x")).stable_id == ""
@@ -75,7 +75,7 @@ async def test_a_refused_duplicate_has_none(q: AsyncQueue) -> None:
 
 
 async def test_a_job_without_one_has_its_id(q: AsyncQueue, raw: Raw) -> None:
-    """A producer of another kind gave none: nothing better is known than the id."""
+    """A job whose producer gave no stable id uses its id."""
     await q.enqueue("made")
     await q.purge()
     raw.xadd(q.ops.keys["ready"], {"j": b"1\nplain"}, id=b"1900000000000-1000000000")

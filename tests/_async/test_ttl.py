@@ -1,4 +1,4 @@
-"""Jobs with a ttl: what has expired never stands in the way of other jobs."""
+"""Jobs with a ttl: expired jobs never hide others."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ QueueIdentity = Callable[[AsyncQueue, Raw], Awaitable[None]]
 
 
 async def behind_in_ready(q: AsyncQueue, raw: Raw) -> None:
-    """350 expired jobs, then the live ones, in ready."""
+    """Put 350 expired jobs before the live ones in ready."""
     await q.enqueue_many(range(350), ttl=10)
     await q.enqueue_many(LIVE)
     advance(raw, q.ops, 11)
 
 
 async def behind_in_scheduled(q: AsyncQueue, raw: Raw) -> None:
-    """The same in scheduled."""
+    """Put 350 expired jobs before the live ones in scheduled."""
     await q.enqueue_many(range(350), ttl=10, delay=5)
     await q.enqueue_many(LIVE, delay=6)
     advance(raw, q.ops, 11)
 
 
 async def behind_ended_leases(q: AsyncQueue, raw: Raw) -> None:
-    """The same among ended leases."""
+    """Put 350 expired jobs before the live ones among the ended leases."""
     await q.enqueue_many(range(350), ttl=10)
     await q.enqueue_many(LIVE, lease=20)
     assert len(await q.reserve(353, block=0)) == 353
@@ -39,7 +39,7 @@ async def behind_ended_leases(q: AsyncQueue, raw: Raw) -> None:
 
 
 async def between_in_all(q: AsyncQueue, raw: Raw) -> None:
-    """A live one in each place, behind expired ones."""
+    """Put a live job in each place, behind expired ones."""
     await q.enqueue_many(range(120), ttl=10)
     await q.enqueue("a", lease=20)
     assert len(await q.reserve(121, block=0)) == 121
@@ -52,19 +52,19 @@ async def between_in_all(q: AsyncQueue, raw: Raw) -> None:
 
 
 class AsyncCounted:
-    """A queue on a real server, and how many scripts have been run there."""
+    """A queue on a real server, with a counter of its scripts."""
 
     def __init__(self, q: AsyncQueue, raw: Raw) -> None:
         load_scripts(raw)
         self.q, self.raw, self._before = q, raw, 0
 
     def begin(self) -> None:
-        """Count from here on."""
+        """Start counting."""
         self._before = evalshas(self.raw)
 
     @property
     def calls(self) -> int:
-        """How many scripts were run since then."""
+        """Count the scripts since `begin`."""
         return evalshas(self.raw) - self._before
 
 
@@ -80,7 +80,9 @@ def counted(real_q: AsyncQueue, real_raw: Raw) -> AsyncCounted:
 async def test_live_jobs_behind_expired_ones_come_in_one_call(
     counted: AsyncCounted, place: QueueIdentity
 ) -> None:
-    """In order, although more jobs have expired than a call lists; none of those stays."""
+    """Live jobs come in order in one call, with more expired ones than it lists;
+    those are removed.
+    """
     q, raw = counted.q, counted.raw
     await place(q, raw)
     counted.begin()
@@ -93,7 +95,7 @@ async def test_live_jobs_behind_expired_ones_come_in_one_call(
 
 
 async def test_settle_delivers_behind_expired_jobs(counted: AsyncCounted) -> None:
-    """It finishes a job whose ttl has not ended, and takes what lives, in its one call."""
+    """One settle finishes a job and reserves live jobs behind expired ones."""
     q, raw = counted.q, counted.raw
     await q.enqueue("first")
     done = await q.reserve(block=0)
@@ -107,7 +109,7 @@ async def test_settle_delivers_behind_expired_jobs(counted: AsyncCounted) -> Non
 
 
 async def test_live_jobs_between_expired_ones_come_in_one_call(counted: AsyncCounted) -> None:
-    """Each second job has expired: a full batch of the others comes at once."""
+    """With every other job expired, one call still returns a full batch."""
     q, raw = counted.q, counted.raw
     for i in range(400):
         await q.enqueue_many([i], ttl=10)
@@ -120,7 +122,7 @@ async def test_live_jobs_between_expired_ones_come_in_one_call(counted: AsyncCou
 
 
 async def test_a_call_passes_over_a_bounded_number_of_expired_jobs(counted: AsyncCounted) -> None:
-    """About two thousand; then it is made again, and the job behind them comes."""
+    """A script skips about two thousand expired jobs; then the call repeats it."""
     q, raw = counted.q, counted.raw
     await q.enqueue_many(range(5000), ttl=10)
     await q.enqueue("live")
@@ -136,7 +138,7 @@ async def test_a_call_passes_over_a_bounded_number_of_expired_jobs(counted: Asyn
 async def test_only_expired_jobs_leave_the_head_of_ready(
     q: AsyncQueue, raw: Raw, seed: int
 ) -> None:
-    """Whatever calls they came with, and although some of the expired are active or missing."""
+    """Only expired jobs are removed from the head of ready, even if some are active or missing."""
     draw = random.Random(seed)
     living, total = [], 0
     await q.enqueue_many(range(-40, 0), ttl=10)
@@ -151,7 +153,7 @@ async def test_only_expired_jobs_leave_the_head_of_ready(
     raw.xdel(q.ops.keys["ready"], missing)
     await q.enqueue("last")
     advance(raw, q.ops, 11)
-    for _ in range(20):  # each call removes a part
+    for _ in range(20):  # each call removes some
         await q.stats()
     assert [job.body for job in await q.reserve(1000, block=0)] == [*living, "last"]
     stats = await q.stats()
@@ -162,7 +164,7 @@ async def test_only_expired_jobs_leave_the_head_of_ready(
 async def test_expired_jobs_that_are_passed_over_free_their_dedup_ids(
     q: AsyncQueue, raw: Raw
 ) -> None:
-    """As those do that the call has listed."""
+    """Skipped expired jobs free their dedup ids, like those that the call has listed."""
     await q.enqueue_many(range(300), ttl=10, dedup_id=str)
     await q.enqueue("live")
     advance(raw, q.ops, 11)
@@ -174,7 +176,7 @@ async def test_expired_jobs_that_are_passed_over_free_their_dedup_ids(
 async def test_a_consumer_that_finds_only_expired_jobs_returns_with_nothing(
     q: AsyncQueue, raw: Raw
 ) -> None:
-    """Each call removes about two thousand of them, so nothing is left after a few."""
+    """A few calls of about two thousand jobs each remove all expired jobs."""
     await q.enqueue_many(range(2500), ttl=10)
     advance(raw, q.ops, 11)
     for _ in range(3):
@@ -183,7 +185,7 @@ async def test_a_consumer_that_finds_only_expired_jobs_returns_with_nothing(
 
 
 async def test_peek_passes_over_a_bounded_number_of_expired_jobs(counted: AsyncCounted) -> None:
-    """About a thousand a call; it is repeated until the job behind them is found."""
+    """Peek skips about a thousand expired jobs per script, and repeats it until it finds one."""
     q, raw = counted.q, counted.raw
     await q.enqueue_many(range(2500), ttl=10)
     await q.enqueue_many(range(2500), ttl=10, delay=5)
@@ -206,7 +208,7 @@ async def test_peek_passes_over_a_bounded_number_of_expired_jobs(counted: AsyncC
 async def test_peek_removes_the_expired_jobs_in_its_way(
     q: AsyncQueue, raw: Raw, newest: bool
 ) -> None:
-    """Those that others have listed before them included, and their dedup ids are free."""
+    """Peek removes expired jobs on its way, also listed ones, and frees their dedup ids."""
     await q.enqueue_many(range(150), ttl=9)
     await q.enqueue_many(["a", "b"])
     await q.enqueue_many(range(300), ttl=10, dedup_id=str)
@@ -220,7 +222,7 @@ async def test_peek_removes_the_expired_jobs_in_its_way(
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "active", "dead"])
 async def test_peek_of_a_damaged_queue_ends(counted: AsyncCounted, state: str) -> None:
-    """It looks at a thousand index entries without a job, and shows what it has found by then."""
+    """Peek stops after a thousand index entries without a job, and returns the jobs found."""
     q, raw = counted.q, counted.raw
     await q.enqueue("there")
     index = {"ready": "scheduled"}.get(state, state)

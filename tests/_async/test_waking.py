@@ -1,4 +1,4 @@
-"""Idle consumers learn in time of what there is to do, and of nothing else."""
+"""Idle consumers are woken in time, and only when there is a reason."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from .conftest import AsyncWaits
 
 
 def passed(before: AsyncJob, after: AsyncJob) -> float:
-    """Seconds between two deliveries, by the server's clock, to the ms."""
+    """Return the seconds between two deliveries by the server's clock."""
     return round(after.delivered - before.delivered, 3)
 
 
 async def test_an_idle_consumer_recovers_an_ended_lease(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Lease 1 s, block 30 s: the orphan starts again within lease + 1 s, with no other traffic."""
+    """With a lease of 1 s an idle consumer gets the orphaned job within 2 s,
+    without other traffic.
+    """
     await q.enqueue("orphan", lease=1)
     (held,) = await q.reserve(block=0)
     (again,) = await q.reserve(block=30)
@@ -33,7 +35,7 @@ async def test_an_idle_consumer_recovers_an_ended_lease(q: AsyncQueue, waits: As
 async def test_a_consumer_that_waited_before_recovers_it_too(
     q: AsyncQueue, waits: AsyncWaits
 ) -> None:
-    """It blocked before the job was there; another one took the job and fell silent."""
+    """A consumer that blocked before the job came gets it after the other holder's lease."""
     await q.enqueue("make the queue")
     await q.purge()
     idle = aspawn(q.reserve, 1, block=30)
@@ -49,7 +51,7 @@ async def test_a_consumer_that_waited_before_recovers_it_too(
 async def test_two_idle_consumers_recover_one_job_after_the_other(
     q: AsyncQueue, waits: AsyncWaits
 ) -> None:
-    """Two leases end at different times; the wake-up for the first does not lose the second."""
+    """Two leases end one after the other; the wake-up for the first does not lose the second."""
     await q.enqueue("a", lease=0.4)
     await q.enqueue("b", lease=0.9)
     held = await q.reserve(2, block=0)
@@ -67,7 +69,7 @@ async def test_two_idle_consumers_recover_one_job_after_the_other(
 
 
 async def test_a_lease_cut_short_is_noticed(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """An idle consumer that was told of a later end hears of the earlier one."""
+    """A consumer that knew a later end of the lease is told of the earlier one."""
     await q.enqueue("x", lease=60)
     (held,) = await q.reserve(block=0)
     idle = aspawn(q.reserve, 1, block=30)
@@ -78,10 +80,10 @@ async def test_a_lease_cut_short_is_noticed(q: AsyncQueue, waits: AsyncWaits) ->
 
 
 @pytest.mark.parametrize("how", ["ack", "delete", "bury", "extend", "purge", "nack"])
-async def test_an_event_that_does_not_come_hides_no_later_one(
+async def test_an_early_settled_lease_hides_no_later_event(
     q: AsyncQueue, waits: AsyncWaits, how: str
 ) -> None:
-    """An announced lease ends otherwise; a delay that ends after it is kept all the same."""
+    """An announced lease is settled early; a delay that ends later is still on time."""
     await q.enqueue("x", lease=1)
     (job,) = await q.reserve(block=0)
     if how == "delete":
@@ -99,14 +101,14 @@ async def test_an_event_that_does_not_come_hides_no_later_one(
     await q.enqueue("later", delay=1.1)
     (later,) = await idle.result()
     assert later.body == "later"
-    assert later.delivered - later.created < 3  # by the tick alone it would be 4
+    assert later.delivered - later.created < 3  # a tick alone would need 4
 
 
 @pytest.mark.parametrize("how", ["release", "nack", "release later", "nack later", "redrive"])
 async def test_a_job_given_back_wakes_an_idle_consumer(
     q: AsyncQueue, waits: AsyncWaits, how: str
 ) -> None:
-    """At once, or after its delay."""
+    """A released job wakes an idle consumer at once or after its delay."""
     delay = 0.1 if "later" in how else 0
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
@@ -129,7 +131,7 @@ async def test_a_job_given_back_wakes_an_idle_consumer(
 async def test_a_delayed_job_is_never_early_and_hardly_late(
     q: AsyncQueue, waits: AsyncWaits
 ) -> None:
-    """Measured by the server's clock: at most 50 ms late on an idle server (here: the median)."""
+    """A delayed job is never early and, by the median on an idle server, at most 50 ms late."""
     late = []
     for _ in range(7):
         idle = aspawn(q.reserve, 1, block=30)
@@ -142,15 +144,15 @@ async def test_a_delayed_job_is_never_early_and_hardly_late(
     assert statistics.median(late) <= 0.05
 
 
-async def test_a_delay_beyond_a_tick_is_kept_as_well(q: AsyncQueue) -> None:
-    """Longer than the 4 s after which a consumer looks by itself."""
+async def test_a_delay_longer_than_a_tick_is_on_time(q: AsyncQueue) -> None:
+    """A delay longer than the 4 s tick is on time too."""
     await q.enqueue("x", delay=4.3)
     (job,) = await q.reserve(block=30)
     assert 4.3 <= round(job.delivered - job.created, 3) < 5.3
 
 
 async def test_consumers_share_the_delayed_jobs(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Three jobs fall due one after the other; three idle consumers start one each, in time."""
+    """Three jobs are due one after the other; three idle consumers start one each on time."""
     consumers = [aspawn(q.reserve, 1, block=30) for _ in range(3)]
     await waits.reach(3)
     for number in (1, 2, 3):
@@ -163,7 +165,7 @@ async def test_consumers_share_the_delayed_jobs(q: AsyncQueue, waits: AsyncWaits
 
 
 async def test_one_call_wakes_enough_consumers(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """Five jobs in one call: the first one woken hands the token on, and so do the others."""
+    """Five jobs in one call: each woken consumer passes the token to the next one."""
     consumers = [aspawn(q.reserve, 1, block=30) for _ in range(5)]
     await waits.reach(5)
     start = time.monotonic()
@@ -176,7 +178,7 @@ async def test_one_call_wakes_enough_consumers(q: AsyncQueue, waits: AsyncWaits)
 async def test_a_fresh_job_wakes_one_consumer(
     real_q: AsyncQueue, real_raw: Raw, waits: AsyncWaits
 ) -> None:
-    """Of five that wait, the other four send nothing."""
+    """One new job wakes one of five waiting consumers; the other four send nothing."""
     load_scripts(real_raw)
     await real_q.enqueue("make the queue")
     await real_q.purge()
@@ -190,10 +192,10 @@ async def test_a_fresh_job_wakes_one_consumer(
     assert sum([len(await one.result()) for one in consumers]) == 5
 
 
-async def test_a_consumer_that_goes_to_work_swallows_no_token(
+async def test_a_consumer_that_stops_waiting_takes_no_token(
     q: AsyncQueue, waits: AsyncWaits
 ) -> None:
-    """One of two idle consumers takes a due job by its own timer; the next job wakes the other."""
+    """One of two idle consumers takes a due job by its timer; the next job wakes the other one."""
     for _ in range(3):
         consumers = [aspawn(q.reserve, 1, block=30) for _ in range(2)]
         await waits.reach(2)
@@ -206,9 +208,7 @@ async def test_a_consumer_that_goes_to_work_swallows_no_token(
         await q.ack(jobs)
 
 
-async def test_a_token_of_another_queue_is_not_swallowed(
-    ps: AsyncPenstock, waits: AsyncWaits
-) -> None:
+async def test_a_token_of_another_queue_is_not_taken(ps: AsyncPenstock, waits: AsyncWaits) -> None:
     """A consumer of two queues takes a job of one; a job of the other wakes its own consumer."""
     for _ in range(3):
         both = aspawn(ps.reserve, ["a", "b"], 1, block=30)
@@ -223,7 +223,7 @@ async def test_a_token_of_another_queue_is_not_swallowed(
 
 
 async def test_a_wait_that_ends_leaves_the_job_to_others(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """A consumer gives up after its `block`; a job that comes then reaches the one that stays."""
+    """A consumer's wait times out; a later job reaches the remaining consumer."""
     short = aspawn(q.reserve, 1, block=0.1)
     stays = aspawn(q.reserve, 1, block=30)
     assert await short.result() == []
@@ -237,8 +237,8 @@ async def test_a_wait_that_ends_leaves_the_job_to_others(q: AsyncQueue, waits: A
 async def test_a_cancelled_consumer_leaves_the_job_to_others(
     backend: Backend, q: AsyncQueue, waits: AsyncWaits
 ) -> None:
-    """Its wait ends on the server too: the next token is not its own."""
-    # fakeredis goes on with the BLPOP of a connection that is closed: there a tick is lost.
+    """A cancelled wait ends on the server too, so it takes no later token."""
+    # fakeredis continues the BLPOP of a closed connection, so a tick is lost there.
     soon = 5 if backend.is_fake else 2
     cancelled = asyncio.create_task(q.reserve(1, block=30))
     await waits.reach(1)
@@ -258,7 +258,9 @@ async def test_a_cancelled_consumer_leaves_the_job_to_others(
 async def test_a_pause_with_jobs_waiting_costs_no_busy_loop(
     real_q: AsyncQueue, real_raw: Raw, waits: AsyncWaits, side: str
 ) -> None:
-    """Two consumers wait before a paused queue with ready, due and orphaned jobs."""
+    """Two consumers wait at a paused queue with ready, due and orphaned jobs
+    without a busy loop.
+    """
     load_scripts(real_raw)
     await real_q.enqueue("orphan", lease=0.01)
     await real_q.reserve(block=0)
@@ -271,10 +273,10 @@ async def test_a_pause_with_jobs_waiting_costs_no_busy_loop(
     assert evalshas(real_raw) - before <= 12
 
 
-async def test_a_pause_of_the_way_in_costs_no_busy_loop(
+async def test_a_pause_of_the_incoming_side_costs_no_busy_loop(
     real_q: AsyncQueue, real_raw: Raw, waits: AsyncWaits
 ) -> None:
-    """Retries, due jobs and ended leases are held back, and consumers do not spin meanwhile."""
+    """With the incoming side paused, held-back jobs cause no busy loop."""
     load_scripts(real_raw)
     await real_q.enqueue("orphan", lease=0.01)
     await real_q.reserve(block=0)
@@ -289,7 +291,7 @@ async def test_a_pause_of_the_way_in_costs_no_busy_loop(
 async def test_waiting_for_a_far_event_costs_a_call_a_tick(
     real_q: AsyncQueue, real_raw: Raw, waits: AsyncWaits
 ) -> None:
-    """Leases and delays that end later than the wait are not asked for again and again."""
+    """Leases and delays that end after the wait do not cause repeated calls."""
     load_scripts(real_raw)
     await real_q.enqueue("held", lease=3600)
     await real_q.reserve(block=0)
@@ -301,7 +303,7 @@ async def test_waiting_for_a_far_event_costs_a_call_a_tick(
 
 @pytest.mark.parametrize("side", ["out", "all"])
 async def test_resume_wakes_idle_consumers(q: AsyncQueue, waits: AsyncWaits, side: str) -> None:
-    """They start at once on what has piled up."""
+    """Idle consumers start on the waiting jobs at once after a resume."""
     await q.enqueue_many(range(2))
     await q.pause(side)
     consumers = [aspawn(q.reserve, 1, block=30) for _ in range(2)]
@@ -313,8 +315,10 @@ async def test_resume_wakes_idle_consumers(q: AsyncQueue, waits: AsyncWaits, sid
     assert sorted(job.body for job in jobs) == [0, 1]
 
 
-async def test_resuming_the_way_in_wakes_idle_consumers(q: AsyncQueue, waits: AsyncWaits) -> None:
-    """What was held back meanwhile comes at once."""
+async def test_resuming_the_incoming_side_wakes_idle_consumers(
+    q: AsyncQueue, waits: AsyncWaits
+) -> None:
+    """Jobs that a pause held back wake idle consumers after a resume."""
     await q.enqueue("due", delay=0.01)
     await q.pause("in")
     idle = aspawn(q.reserve, 1, block=30)

@@ -1,4 +1,4 @@
-"""What a worker does with jobs: every way in which a handler can end."""
+"""Workers: every way in which a handler can end, and the options."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def backend(brief_backend: Backend) -> Backend:
 
 
 async def run(ps: AsyncPenstock, handlers: Any, queues: Any = "q", **options: Any) -> AsyncWorker:
-    """Work until nothing can be taken any more."""
+    """Work until no job is left."""
     worker = AsyncWorker(ps, queues, handlers, burst=True, **options)
     await worker.run()
     return worker
@@ -65,7 +65,7 @@ async def reach(q: AsyncQueue, **figures: int) -> None:
 
 
 async def test_a_handler_that_returns_finishes_its_job(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Each job is handled once, with all that a delivered job knows; nothing is left."""
+    """Each job is handled once, with all its attributes, and leaves no data."""
     added = await q.enqueue_many(range(25))
     seen: list[AsyncJob] = []
 
@@ -87,7 +87,7 @@ async def test_a_handler_that_returns_finishes_its_job(ps: AsyncPenstock, q: Asy
 async def test_a_handler_that_raises_has_failed(
     ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error is kept with the job and logged; the job is tried again by the queue's policy."""
+    """The error is stored and logged; the job is retried by the queue's policy."""
     await q.configure(backoff_base=3600)
     job_id = (await q.enqueue("x")).id
 
@@ -109,7 +109,7 @@ async def test_a_handler_that_raises_has_failed(
 
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str, bool]]:
-    """Level, text and whether there is a traceback, of the records about a job of the queue q."""
+    """Return level, text and presence of a traceback for the records about jobs of the queue q."""
     return [
         (record.levelno, record.getMessage(), record.exc_info is not None)
         for record in caplog.records
@@ -134,7 +134,7 @@ async def test_a_failure_that_is_the_last_is_an_error_with_its_traceback(
     handler_options: dict[str, Any],
     outcome: str,
 ) -> None:
-    """One record of level ERROR, with the traceback that leads to the handler's line."""
+    """The last failure is one ERROR record with a traceback to the handler's line."""
     await q.enqueue("x", **options)
     handlers = Handlers()
 
@@ -151,7 +151,7 @@ async def test_a_failure_that_is_the_last_is_an_error_with_its_traceback(
 
 @pytest.mark.parametrize("raised", [False, True], ids=["returned", "raised"])
 async def test_results(ps: AsyncPenstock, q: AsyncQueue, raised: bool) -> None:
-    """Retry, Snooze, Reject and Done do the same returned and raised."""
+    """Retry, Snooze, Reject and Done work both returned and raised."""
     await q.enqueue_many([0, 1, 2, 3])
     results = [Retry(after=3600, error="busy"), Snooze(3600), Reject("bad"), Done()]
 
@@ -175,7 +175,7 @@ async def test_results(ps: AsyncPenstock, q: AsyncQueue, raised: bool) -> None:
 
 
 async def test_a_window_from_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Done(dedup_window=) keeps the id taken, whatever the job said, or frees it."""
+    """Done(dedup_window=) sets or ends the window, whatever the job's own setting."""
     await q.enqueue(3600, dedup_id="a")
     await q.enqueue(0, dedup=Dedup("b", window=3600))
 
@@ -190,7 +190,7 @@ async def test_a_window_from_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> No
 
 
 async def test_a_policy_of_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Attempts and rules for kinds of exceptions are the handler's; a rule may allow no retry."""
+    """A handler may have attempts and rules for exceptions; a rule may forbid retries."""
     await q.enqueue_many([0, 1])
     handlers = Handlers()
     once = RetryPolicy(max_attempts=1)
@@ -210,7 +210,7 @@ async def test_a_policy_of_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> None
 
 
 async def test_names_and_arguments(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A job with a name goes to that handler, with its arguments; others to the default one."""
+    """A job goes to the handler of its name, with its arguments; others go to the default one."""
     handlers = Handlers()
     seen: list[Any] = []
 
@@ -232,7 +232,7 @@ async def test_names_and_arguments(ps: AsyncPenstock, q: AsyncQueue) -> None:
 async def test_jobs_that_no_handler_can_run(
     ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Unknown name, arguments that don't fit, a body that can't be read: dead letters, with why."""
+    """Unknown names, wrong arguments and unreadable bodies make dead letters with a reason."""
     handlers = Handlers()
     ran: list[int] = []
 
@@ -257,8 +257,8 @@ async def test_jobs_that_no_handler_can_run(
     assert caplog.text.count("becomes a dead letter") == 5
 
 
-async def test_a_handler_that_settles_its_job_itself(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """What it said holds; the worker adds nothing."""
+async def test_a_handler_that_settles_its_job(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """When a handler settles its job, the worker does not settle it again."""
     await q.enqueue_many(["ack", "bury", "release"])
 
     async def handler(job: AsyncJob) -> None:
@@ -278,7 +278,7 @@ async def test_a_handler_that_settles_its_job_itself(ps: AsyncPenstock, q: Async
 async def test_at_most_once(
     ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Finished it is gone; failed it stays to be looked at, and is not tried again."""
+    """With lease 0 success removes the job; a failed job stays visible and is not retried."""
     await q.enqueue_many([0, 1], lease=0, ttl=3600)
 
     async def handler(job: AsyncJob) -> None:
@@ -292,7 +292,7 @@ async def test_at_most_once(
 
 
 async def test_batches(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A batch handler gets up to `size` jobs, and may say something else of each."""
+    """A batch handler gets up to `size` jobs, and may return a result for each."""
     handlers = Handlers()
     sizes: list[int] = []
 
@@ -310,7 +310,7 @@ async def test_batches(ps: AsyncPenstock, q: AsyncQueue) -> None:
 
 
 async def test_a_batch_waits_to_be_filled(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Up to `wait` seconds since its first job; what comes meanwhile goes with it."""
+    """A batch waits up to `wait` seconds after its first job for more."""
     handlers = Handlers()
     batches: list[list[Any]] = []
 
@@ -334,7 +334,7 @@ async def test_a_batch_waits_to_be_filled(ps: AsyncPenstock, q: AsyncQueue) -> N
 
 
 async def test_a_batch_that_raises(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """All its jobs have failed."""
+    """When a batch handler raises, all its jobs have failed."""
     await q.configure(backoff_base=3600)
     handlers = Handlers()
 
@@ -349,7 +349,7 @@ async def test_a_batch_that_raises(ps: AsyncPenstock, q: AsyncQueue) -> None:
 
 
 async def test_a_batch_of_large_jobs(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Jobs of 12 MB with policies of their own are reported as failed in one call."""
+    """Failed jobs of 12 MB with their own policies are reported in one call."""
     handlers = Handlers()
 
     @handlers.batch(size=4, wait=30)
@@ -364,7 +364,7 @@ async def test_a_batch_of_large_jobs(ps: AsyncPenstock, q: AsyncQueue) -> None:
 
 
 async def test_hooks_around_a_run(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """The client's middleware sees each run: its jobs, handler, error, outcome; hooks may fail."""
+    """The client's middleware sees each run with jobs, handler, error and outcome; it may fail."""
     events: list[tuple[Any, ...]] = []
 
     class Watch(Middleware):
@@ -405,7 +405,7 @@ async def test_hooks_around_a_run(ps: AsyncPenstock, q: AsyncQueue) -> None:
 async def test_a_job_that_is_removed_while_its_handler_runs(
     ps: AsyncPenstock, q: AsyncQueue
 ) -> None:
-    """The handler is told; what it says then changes nothing, and the worker goes on."""
+    """A handler is told that its job was removed; its result changes nothing."""
     await q.configure(lease=0.3)
     job_id = (await q.enqueue("long")).id
     began: list[AsyncJob] = []
@@ -435,7 +435,7 @@ async def test_a_job_that_is_removed_while_its_handler_runs(
 
 
 async def test_a_job_of_several_leases(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Its lease is renewed while the handler runs, so it is not delivered again."""
+    """The lease is renewed while the handler runs, so the job is not delivered again."""
     await q.enqueue("x", lease=1)
     runs: list[AsyncJob] = []
 
@@ -453,8 +453,8 @@ async def test_a_job_of_several_leases(ps: AsyncPenstock, q: AsyncQueue) -> None
     assert (await q.stats()).crashed == 0
 
 
-async def test_prefetch_holds_so_many_and_no_more(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """As many as run, and `prefetch` more; when it stops, what has not begun is given back."""
+async def test_prefetch_is_bounded(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A worker holds the running jobs and `prefetch` more; stopping releases those not started."""
     await q.enqueue_many(range(20))
     began: list[AsyncJob] = []
     gate: list[bool] = []
@@ -480,10 +480,12 @@ async def test_prefetch_holds_so_many_and_no_more(ps: AsyncPenstock, q: AsyncQue
     assert worker.status().stats.counts == {"done": 2, "handed back": 3}
 
 
-async def test_what_is_not_finished_within_the_grace_is_given_back(
+async def test_unfinished_jobs_are_released_after_the_grace(
     ps: AsyncPenstock, q: AsyncQueue
 ) -> None:
-    """With no attempt charged; a coroutine is cancelled, a thread's job says that it is lost."""
+    """After the grace unfinished jobs are released without an attempt: coroutines are cancelled,
+    and a job in a thread says that it is lost.
+    """
     await q.enqueue("x")
     began: list[AsyncJob] = []
     told: list[bool] = []
@@ -512,7 +514,7 @@ async def test_what_is_not_finished_within_the_grace_is_given_back(
 
 
 async def test_stop_before_the_start_and_again(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """It begins nothing, and ends at once; stopping again, and joining again, does no harm."""
+    """Stopped before its start a worker runs nothing; further stops and joins are harmless."""
     await q.enqueue(1)
     ran: list[AsyncJob] = []
 
@@ -529,7 +531,7 @@ async def test_stop_before_the_start_and_again(ps: AsyncPenstock, q: AsyncQueue)
 
 
 async def test_max_jobs(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """It takes so many jobs, not one more, and ends when they are finished."""
+    """A worker takes exactly `max_jobs` jobs and ends when they are finished."""
     await q.enqueue_many(range(30))
 
     async def handler(job: AsyncJob) -> None:
@@ -543,7 +545,7 @@ async def test_max_jobs(ps: AsyncPenstock, q: AsyncQueue) -> None:
 
 
 async def test_weights(ps: AsyncPenstock) -> None:
-    """Of the jobs taken while all have some, each queue gets its share."""
+    """While all queues have jobs, each gets its share."""
     weights = {"a": 8, "b": 2}
     for name in weights:
         await ps.queue(name).enqueue_many([name] * 1000)
@@ -558,7 +560,7 @@ async def test_weights(ps: AsyncPenstock) -> None:
 
 
 async def test_one_queue_waits_while_another_is_busy(ps: AsyncPenstock) -> None:
-    """A queue that was empty is noticed although the other never is."""
+    """A queue that was empty is checked again while another one is always busy."""
     busy, quiet = ps.queue("busy"), ps.queue("quiet")
     await busy.enqueue_many([0] * 3000)
     seen: list[str] = []
@@ -577,7 +579,7 @@ async def test_one_queue_waits_while_another_is_busy(ps: AsyncPenstock) -> None:
 async def test_monitor_and_throttle(
     ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The monitor hears of every loop; when it, or the throttle, fails, the worker goes on."""
+    """The monitor is called in every loop; the worker survives errors of it and of the throttle."""
     await q.enqueue_many(range(5))
     events: list[Any] = []
 
@@ -606,7 +608,7 @@ async def test_monitor_and_throttle(
 
 
 async def test_options(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """They can be changed while it does not run; status shows them all."""
+    """Options can be changed while the worker is stopped; `status` has them all."""
 
     async def handler(job: AsyncJob) -> None:
         """Do nothing."""
@@ -646,7 +648,7 @@ async def test_options(ps: AsyncPenstock, q: AsyncQueue) -> None:
 
 
 async def test_a_worker_starts_again_after_a_stop(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """When it has ended, and while it still waits for its handlers: with figures of its own."""
+    """A worker may be started again after it ended, or during its grace, with new statistics."""
     gate, begun = asyncio.Event(), asyncio.Event()  # async only
     # sync only: gate, begun = threading.Event(), threading.Event()
 
@@ -678,8 +680,8 @@ async def test_a_worker_starts_again_after_a_stop(ps: AsyncPenstock, q: AsyncQue
     assert await worker.join(20)
 
 
-async def test_backoffs_that_handlers_ask_for(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Counted are attempts whose next one the handler has given a time; not those by a policy."""
+async def test_backoffs_chosen_by_handlers(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Statistics count retries whose delay the handler chose, not those of a policy."""
     await q.configure(backoff_base=3600)
     await q.enqueue_many(range(6))
 
@@ -699,7 +701,7 @@ async def test_backoffs_that_handlers_ask_for(ps: AsyncPenstock, q: AsyncQueue) 
 
 
 async def test_a_default_handler(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """It gets the jobs with a name that is not known here, and those without a name."""
+    """The default handler gets jobs without a name or with an unknown one."""
     handlers = Handlers()
     seen: list[tuple[str, Any]] = []
 
@@ -723,7 +725,7 @@ async def test_a_default_handler(ps: AsyncPenstock, q: AsyncQueue) -> None:
 
 
 async def test_a_function_alone_gets_every_job(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Whatever its name."""
+    """A single function gets every job, whatever its name."""
     await q.enqueue(1, headers={"handler": "fax"})
     await q.enqueue(2)
     seen: list[Any] = []
@@ -738,7 +740,7 @@ async def test_a_function_alone_gets_every_job(ps: AsyncPenstock, q: AsyncQueue)
 async def test_an_idle_worker_sweeps_its_queues(
     ps: AsyncPenstock, q: AsyncQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old dead letters of a queue where nothing else happens go."""
+    """An idle worker removes old dead letters of its queues."""
     monkeypatch.setattr("penstock.core.sweeping.SHORTEST", 0.0)
     monkeypatch.setattr("penstock.core.sweeping.LONGEST", 0.0)
     await q.configure(dead_age=0.05)
@@ -756,15 +758,15 @@ async def test_an_idle_worker_sweeps_its_queues(
             await asleep(0.05)
 
 
-async def test_arguments_that_can_not_be_used(ps: AsyncPenstock) -> None:
-    """Named in the error, with the value, before anything is connected."""
+async def test_bad_worker_arguments(ps: AsyncPenstock) -> None:
+    """Bad arguments are refused before connecting; the error has name and value."""
 
     async def handler(job: AsyncJob) -> None:
         """Do nothing."""
 
     for queues in ("", (), {}, ["a", "a"], {"a": 0}, {"a": "x"}, 5, b"q", [5]):
         with pytest.raises(BadArgument):
-            AsyncWorker(ps, queues, handler)  # type: ignore[arg-type]  # that is the point
+            AsyncWorker(ps, queues, handler)  # type: ignore[arg-type]  # on purpose
     for handlers in (None, 5, Handlers()):
         with pytest.raises(BadArgument, match=r"^handlers="):
             AsyncWorker(ps, "q", handlers)  # type: ignore[arg-type]  # same

@@ -1,4 +1,4 @@
-"""Keys that hold another type than the protocol's: told, and nothing else is changed by it."""
+"""Keys of another type than the protocol's: the call raises and changes nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock import AsyncPenstock, AsyncQueue, Dedup, QueueDamaged
 from penstock.wire.keys import KINDS
 from tests.support.keyspace import Raw, advance, dump
 
-# What each call can't do without, of the many keys that its script declares.
+# Of the keys that a script declares, these are the ones that its call needs.
 NEEDS = {
     "enqueue": ["ready", "meta", "wake"],
     "enqueue later": ["held", "scheduled", "meta", "wake"],
@@ -43,7 +43,7 @@ NEEDS = {
 
 
 async def fill(q: AsyncQueue, raw: Raw) -> list[Any]:
-    """Bring every structure into being; the jobs that are held, the first one to be settled."""
+    """Create every structure; the first held job is the one to settle."""
     await q.enqueue_many(range(5), ttl=1000)
     jobs = await q.reserve(5, block=0)
     await jobs[4].bury()
@@ -61,7 +61,7 @@ async def fill(q: AsyncQueue, raw: Raw) -> list[Any]:
 
 
 def calls(q: AsyncQueue, jobs: list[Any]) -> dict[str, Callable[[], Any]]:
-    """The calls by name."""
+    """Return the calls by name."""
     return {
         "enqueue": lambda: q.enqueue("x"),
         "enqueue later": lambda: q.enqueue("x", delay=60),
@@ -92,8 +92,8 @@ def calls(q: AsyncQueue, jobs: list[Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
-def test_every_call_is_here(q: AsyncQueue) -> None:
-    """The table names each call, and each key that some call needs."""
+def test_the_table_has_every_call(q: AsyncQueue) -> None:
+    """The table has every call, and every key that some call needs."""
     assert set(calls(q, [None] * 5)) == set(NEEDS)
     assert {kind for kinds in NEEDS.values() for kind in kinds} == set(KINDS)
 
@@ -102,17 +102,17 @@ ASIDE = "aside:{q}"
 
 
 async def met(call: Callable[[], Any]) -> Exception | None:
-    """The error of a call that meets the key."""
+    """Return the error of a call that finds the key."""
     try:
         await call()
-    except Exception as error:  # noqa: BLE001  # any other than the expected one is a finding
+    except Exception as error:  # noqa: BLE001  # any other error than the expected one is a finding
         return error
     return None
 
 
 @pytest.mark.parametrize("name", NEEDS)
 async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, name: str) -> None:
-    """QueueDamaged and nothing changed; a call that gets by without that key leaves it alone."""
+    """The call raises QueueDamaged without a change, or works if it does not need the key."""
     found = []
     q = ps.queue("q")
     jobs: list[Any] = []
@@ -134,7 +134,7 @@ async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, 
         elif error is not None and after != before:
             changed = {one for one in before.keys() | after if before.get(one) != after.get(one)}
             found.append(f"{kind}: {sorted(changed)} changed before the error")
-        if after == before:  # all is as it was but for the one key
+        if after == before:  # only the one key differs
             raw.delete(key)
             raw.copy(ASIDE, key)
         else:
@@ -149,7 +149,7 @@ async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, 
 async def test_the_first_job_meets_another_type(
     q: AsyncQueue, raw: Raw, damage: None, kind: str, delay: int
 ) -> None:
-    """A key of that name was there before the queue: no job is added where it can't be kept."""
+    """A key of a wrong type existed before the queue: the first job is refused."""
     raw.set(q.ops.keys[kind], "somebody else's")
     error = await met(lambda: q.enqueue("x", ttl=60, max_length=5, delay=delay))
     assert raw.get(q.ops.keys[kind]) == b"somebody else's"
@@ -162,7 +162,7 @@ async def test_the_first_job_meets_another_type(
 
 
 async def test_a_producer_key_of_another_type(q: AsyncQueue, raw: Raw, damage: None) -> None:
-    """Nothing is added."""
+    """With a producer key of another type no job is added."""
     await q.enqueue("x")
     (key,) = raw.keys("penstock:{q}:producer:*")
     raw.delete(key)
@@ -174,7 +174,7 @@ async def test_a_producer_key_of_another_type(q: AsyncQueue, raw: Raw, damage: N
 
 
 async def test_the_registry_of_another_type(q: AsyncQueue, raw: Raw, damage: None) -> None:
-    """A queue that can't be listed gets no job."""
+    """With a registry of another type no job is added, as the queue can't be listed."""
     raw.set("penstock:queues", "not a hash")
     with pytest.raises(QueueDamaged):
         await q.enqueue("x")

@@ -69,7 +69,7 @@ def test_the_result_is_frozen(q: Queue) -> None:
     """The result of an enqueue cannot be changed."""
     done = q.enqueue(1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        done.id = "another"  # on purpose
+        done.id = "another"  # type: ignore[misc]  # on purpose
 
 
 @pytest.mark.parametrize("body", BYTES, ids=range(len(BYTES)))

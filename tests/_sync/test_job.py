@@ -1,5 +1,5 @@
 # From tests/_async/test_job.py by tools/unasync.py; do not edit.
-"""The job that a consumer holds: what it knows, and what leaving its block does."""
+"""The job that a consumer holds: its attributes, and the effect of leaving its block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.keyspace import Raw, advance, dump, raw_time
 
 
 def test_a_first_delivery(q: Queue, raw: Raw) -> None:
-    """All that a job knows of itself when it comes for the first time."""
+    """A job of a first delivery has these attributes."""
     done = q.enqueue({"to": "ada"}, headers={"a": "b"}, lease=60, ttl=120)
     before = raw_time(raw)
     (job,) = q.reserve(block=0)
@@ -31,8 +31,8 @@ def test_a_first_delivery(q: Queue, raw: Raw) -> None:
     assert done.id in repr(job)
 
 
-def test_what_counts_as_an_attempt(q: Queue, raw: Raw) -> None:
-    """A nack and a crash do; a release does not. Every delivery is counted as one."""
+def test_nacks_and_crashes_count_as_attempts(q: Queue, raw: Raw) -> None:
+    """A nack and a crash count as attempts; a release does not. Each delivery is counted."""
     q.enqueue("x", lease=10)
     seen = []
     for how in ("nack", "release", "crash", "nack", "release", "end"):
@@ -55,7 +55,7 @@ def test_what_counts_as_an_attempt(q: Queue, raw: Raw) -> None:
 
 
 def test_each_delivery_has_a_receipt_of_its_own(q: Queue) -> None:
-    """Its number rises with every delivery of the job."""
+    """Each delivery has its own receipt, with a rising number."""
     q.enqueue("x")
     receipts = []
     for _ in range(4):
@@ -66,7 +66,7 @@ def test_each_delivery_has_a_receipt_of_its_own(q: Queue) -> None:
 
 
 def test_the_owner_is_kept_with_the_delivery(backend: Backend, raw: Raw) -> None:
-    """The owner is host and process by default; every client can see it."""
+    """The owner of a delivery is host and process by default; every client can see it."""
     with backend.sync_client() as lent:
         mine = Penstock(lent)
         named = Penstock(lent, owner="Köln, worker 3")
@@ -83,7 +83,7 @@ def test_the_owner_is_kept_with_the_delivery(backend: Backend, raw: Raw) -> None
 
 
 def test_leaving_the_block_acknowledges(q: Queue, raw: Raw) -> None:
-    """The job is done and nothing of it is left."""
+    """Leaving the block acknowledges the job, and nothing of it is left."""
     q.enqueue("x", ttl=600)
     (job,) = q.reserve(block=0)
     with job as same:
@@ -96,7 +96,7 @@ def test_leaving_the_block_acknowledges(q: Queue, raw: Raw) -> None:
 
 
 def test_an_exception_is_a_failed_attempt(q: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    """Its text is kept with the job and logged; it does not travel further."""
+    """An exception in the block is stored with the job and logged, and is not raised further."""
     q.configure(backoff_base=60)
     q.enqueue("x")
     (job,) = q.reserve(block=0)
@@ -117,7 +117,7 @@ def test_an_exception_is_a_failed_attempt(q: Queue, caplog: pytest.LogCaptureFix
 def test_an_exception_that_ends_a_job_is_logged_with_its_traceback(
     q: Queue, caplog: pytest.LogCaptureFixture, lease: float | None
 ) -> None:
-    """The job is a dead letter, or was delivered at most once: an ERROR."""
+    """If the exception ends the job (buried, or at most once), the log record is an ERROR."""
     q.configure(max_attempts=1)
     q.enqueue("x", lease=lease)
     (job,) = q.reserve(block=0)
@@ -130,7 +130,7 @@ def test_an_exception_that_ends_a_job_is_logged_with_its_traceback(
 
 
 def test_the_error_may_be_any_text(q: Queue) -> None:
-    """Line breaks, NUL, lone surrogates of undecodable file names, kilobytes of it."""
+    """The error may hold line breaks, NUL, lone surrogates and kilobytes of text."""
     texts = ["a\nb\r\n\x00c", "name \udcff of a file", "", "ü" * 4000, "1 2 3 4"]
     for text in texts:
         q.enqueue("x")
@@ -146,7 +146,7 @@ def test_the_error_may_be_any_text(q: Queue) -> None:
 
 
 def test_a_keyboard_interrupt_gives_the_job_back(q: Queue) -> None:
-    """It is no failure: no attempt is charged, the next consumer gets it, and it travels on."""
+    """A KeyboardInterrupt gives the job back without charging an attempt, and is raised again."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     with pytest.raises(KeyboardInterrupt):
@@ -159,7 +159,7 @@ def test_a_keyboard_interrupt_gives_the_job_back(q: Queue) -> None:
 @pytest.mark.parametrize("how", ["ack", "nack", "release", "bury"])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_job_settled_inside_is_left_alone(q: Queue, raw: Raw, how: str, fails: bool) -> None:
-    """What the handler decided holds, also when it fails after that; the error then travels on."""
+    """A job settled in its block stays so; an exception after that is raised to the caller."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
 
@@ -185,7 +185,7 @@ def test_a_job_settled_inside_is_left_alone(q: Queue, raw: Raw, how: str, fails:
 
 
 def test_leaving_the_block_too_late(q: Queue, raw: Raw) -> None:
-    """If another consumer holds the job by then, the first one learns of it."""
+    """Leaving the block after another consumer got the job raises `StaleReceipt`."""
     q.enqueue("x", lease=10)
     (late,) = q.reserve(block=0)
     seen = []
@@ -204,8 +204,8 @@ def test_leaving_the_block_too_late(q: Queue, raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("now", ["scheduled", "dead", "gone", "held by id", "once more"])
-def test_a_stale_receipt_when_nobody_holds_the_job(q: Queue, raw: Raw, now: str) -> None:
-    """The error tells the receipt that counts, where there is one."""
+def test_a_stale_receipt_error_has_the_current_receipt(q: Queue, raw: Raw, now: str) -> None:
+    """The error has the current receipt, if another consumer holds the job."""
     q.enqueue("x", lease=10)
     (late,) = q.reserve(block=0)
     advance(raw, q.ops, 11)
@@ -234,7 +234,7 @@ def test_a_stale_receipt_when_nobody_holds_the_job(q: Queue, raw: Raw, now: str)
 
 
 def test_a_receipt_that_was_used(q: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This delivery ended by this very receipt: the server need not be asked."""
+    """A receipt that already ended its delivery is refused without asking the server."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     job.release(delay=60)
@@ -246,8 +246,10 @@ def test_a_receipt_that_was_used(q: Queue, monkeypatch: pytest.MonkeyPatch) -> N
     assert asked == []
 
 
-def test_the_look_for_the_holder_fails(q: Queue, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is raised all the same, without the receipt that counts."""
+def test_the_query_for_the_holder_fails(
+    q: Queue, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the query for the current receipt fails, the error is raised without it."""
     q.enqueue("x", lease=10)
     (late,) = q.reserve(block=0)
     advance(raw, q.ops, 11)
@@ -264,7 +266,7 @@ def test_the_look_for_the_holder_fails(q: Queue, raw: Raw, monkeypatch: pytest.M
 
 
 def test_failing_in_the_block_too_late(q: Queue, raw: Raw) -> None:
-    """The failure of a delivery that is over is not charged to the job."""
+    """A failure in the block after the delivery has ended is not charged to the job."""
     q.enqueue("x", lease=10)
     (late,) = q.reserve(block=0)
     seen = []
@@ -284,7 +286,7 @@ def test_failing_in_the_block_too_late(q: Queue, raw: Raw) -> None:
 
 
 def test_a_lease_that_ended_unnoticed_still_counts(q: Queue, raw: Raw) -> None:
-    """The holder may settle its job until that is delivered again."""
+    """After its lease the holder can settle a job until it is delivered again."""
     q.enqueue("x", lease=10)
     (job,) = q.reserve(block=0)
     advance(raw, q.ops, 60)
@@ -294,7 +296,7 @@ def test_a_lease_that_ended_unnoticed_still_counts(q: Queue, raw: Raw) -> None:
 
 
 def test_a_job_that_was_finished_by_id(q: Queue) -> None:
-    """The holder's own ack then has nothing to do, and says so without an error."""
+    """When a job was finished by id, its holder's ack returns False without an error."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     assert q.ack([job.id])

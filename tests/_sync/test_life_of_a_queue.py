@@ -1,5 +1,5 @@
 # From tests/_async/test_life_of_a_queue.py by tools/unasync.py; do not edit.
-"""Names, prefixes, the registry; a queue's birth, its removal when idle, and damage to its keys."""
+"""Names, prefixes and the registry; creation and removal of queues, and damaged keys."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ IDLE = 60
 
 
 def crc16(data: bytes) -> int:
-    """CRC-16/XMODEM, as Redis Cluster has it."""
+    """Return the CRC-16/XMODEM checksum that Redis Cluster uses."""
     crc = 0
     for byte in data:
         crc ^= byte << 8
@@ -58,7 +58,7 @@ def crc16(data: bytes) -> int:
 
 
 def slot(key: bytes) -> int:
-    """The slot of a key in Redis Cluster: of the part between the first { and the next }."""
+    """Return the slot of a key in Redis Cluster: that of the part between the first { and }."""
     start = key.find(b"{")
     if start >= 0:
         end = key.find(b"}", start + 1)
@@ -68,7 +68,7 @@ def slot(key: bytes) -> int:
 
 
 def use(q: Queue) -> None:
-    """Bring every kind of key of a queue into being."""
+    """Create every kind of key of a queue."""
     q.enqueue_many([1, 2, 3, 4], ttl=600)
     q.enqueue("once", lease=0)
     q.enqueue("later", delay=600)
@@ -79,7 +79,7 @@ def use(q: Queue) -> None:
 
 
 def test_the_slot_function_is_the_clusters() -> None:
-    """Checked against known values."""
+    """The slot function agrees with known values."""
     assert crc16(b"123456789") == 0x31C3
     assert slot(b"foo{bar}baz") == slot(b"bar") == 5061
     assert slot(b"{}a") != slot(b"{}b")
@@ -87,7 +87,7 @@ def test_the_slot_function_is_the_clusters() -> None:
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_any_text_is_a_name(ps: Penstock, raw: Raw, name: str) -> None:
-    """A queue of any name works, is listed, and all its keys share one slot."""
+    """A queue may have any name: it works, is listed, and all its keys share one slot."""
     q = ps.queue(name)
     use(q)
     (job,) = q.reserve(block=0)
@@ -100,7 +100,7 @@ def test_any_text_is_a_name(ps: Penstock, raw: Raw, name: str) -> None:
 
 
 def test_names_do_not_clash(ps: Penstock) -> None:
-    """However alike they look when encoded, each is a queue of its own."""
+    """Names that look alike when encoded belong to different queues."""
     for name in NAMES:
         ps.queue(name).enqueue(name)
     assert ps.queues() == sorted(NAMES)
@@ -110,7 +110,7 @@ def test_names_do_not_clash(ps: Penstock) -> None:
 
 
 def test_two_prefixes_do_not_see_each_other(backend: Backend, raw: Raw) -> None:
-    """Two applications on one server: no job, no queue and no key in common."""
+    """Two prefixes on one server share no job, queue or key."""
     with backend.sync_client() as lent:
         one = Penstock(lent, prefix="one")
         two = Penstock(lent, prefix="two:more")
@@ -130,7 +130,7 @@ def test_two_prefixes_do_not_see_each_other(backend: Backend, raw: Raw) -> None:
 
 
 def test_the_node_has_an_id_for_good(backend: Backend, raw: Raw) -> None:
-    """Set once by the first client, and the same for all that come after."""
+    """The first client sets the node's id, and it never changes."""
     ids = set()
     for _ in range(3):
         with backend.sync_client() as lent, Penstock(lent) as ps:
@@ -138,8 +138,8 @@ def test_the_node_has_an_id_for_good(backend: Backend, raw: Raw) -> None:
     assert ids == {raw.hget("penstock:node", "id").decode()[:8]}
 
 
-def test_what_a_server_says_of_itself(backend: Backend, ps: Penstock) -> None:
-    """Its version; fakeredis has no INFO and is taken as it is."""
+def test_the_version_of_a_server(backend: Backend, ps: Penstock) -> None:
+    """The version of the server is known, except for fakeredis, which has no INFO."""
     facts = ps.backend.node.server_facts()
     if backend.is_fake:
         assert (facts.version, facts.name) == ((), "unknown server")
@@ -151,7 +151,7 @@ def test_what_a_server_says_of_itself(backend: Backend, ps: Penstock) -> None:
 
 
 def test_a_client_outlives_a_flushall(q: Queue, raw: Raw) -> None:
-    """Everything is gone, the node's id too: the next job makes all anew, under a new id."""
+    """After FLUSHALL the next enqueue creates the queue and the node id again, with a new id."""
     before = q.enqueue(1)
     raw.flushdb()
     after = q.enqueue(2)
@@ -162,12 +162,12 @@ def test_a_client_outlives_a_flushall(q: Queue, raw: Raw) -> None:
 
 
 def test_an_idle_queue_is_removed(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """Empty, without settings, a minute without a write: the sweep leaves none of its keys."""
+    """A sweep removes a queue that is empty, has no settings and was idle for a minute."""
     q.enqueue_many([1, 2], ttl=600)
     q.nack(q.reserve(2, block=0), delay=0)
     q.ack(q.reserve(2, block=0))
     for name in raw.keys("penstock:{q}:producer:*"):
-        raw.delete(name)  # the server's own clock has not moved
+        raw.delete(name)  # the server's own clock has not advanced
     advance(raw, q.ops, IDLE - 30)
     ps.sweep()
     assert ps.queues() == ["q"]
@@ -180,7 +180,7 @@ def test_an_idle_queue_is_removed(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("why", ["job", "scheduled", "held", "dead", "setting", "pause"])
 def test_a_queue_in_use_is_not_removed(ps: Penstock, q: Queue, raw: Raw, why: str) -> None:
-    """A job in any state, a setting or a pause keeps it."""
+    """A job in any state, a setting or a pause keeps a queue from being removed."""
     q.enqueue("x", delay=10**6 if why == "scheduled" else 0, lease=10**6)
     if why != "scheduled" and why != "job":
         (job,) = q.reserve(block=0)
@@ -198,8 +198,8 @@ def test_a_queue_in_use_is_not_removed(ps: Penstock, q: Queue, raw: Raw, why: st
     assert q.stats().exists
 
 
-def test_no_id_comes_back(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """A queue that was removed and made anew has another epoch; old ids name no job of it."""
+def test_ids_are_not_reused_after_removal(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A queue that is removed and re-created has a new epoch, so old ids match none of its jobs."""
     old = q.enqueue("x")
     (job,) = q.reserve(block=0)
     job.ack()
@@ -224,7 +224,7 @@ def test_no_id_comes_back(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 
 def test_ids_of_two_lives_in_one_call(q: Queue, raw: Raw) -> None:
-    """Are refused before anything is sent, in whatever order they come."""
+    """Ids of two epochs in one call are refused before anything is sent, in either order."""
     old = q.enqueue("x")
     raw.flushdb()
     q.stats()
@@ -237,20 +237,20 @@ def test_ids_of_two_lives_in_one_call(q: Queue, raw: Raw) -> None:
 
 
 def test_ids_keep_rising_after_the_last_job(q: Queue, raw: Raw) -> None:
-    """However the queue became empty, a number is never given out twice."""
+    """A number is never used twice, however the queue became empty."""
     ids = []
     for empty in (q.purge, q.sweep):
         done = q.enqueue("x")
         ids.append(done.id)
         empty()
         q.ack(q.reserve(5, block=0))
-        raw.delete(q.ops.keys["ready"])  # as a restore that leaves out empty streams would
+        raw.delete(q.ops.keys["ready"])  # like a restore that leaves out empty streams
     ids.append(q.enqueue("x").id)
     assert ids == sorted(set(ids))
 
 
 def test_meta_that_is_lost_is_restored(q: Queue, raw: Raw, damage: None) -> None:
-    """While jobs exist the registry tells the epoch, so ids that are out stay good."""
+    """While jobs exist the registry restores the epoch, so known ids stay valid."""
     ids = q.enqueue_many(range(3)).ids
     (job,) = q.reserve(block=0)
     raw.delete(q.ops.keys["meta"])
@@ -272,7 +272,9 @@ def test_meta_that_is_lost_is_restored(q: Queue, raw: Raw, damage: None) -> None
 def test_every_call_that_meets_lost_meta_repairs_it(
     q: Queue, raw: Raw, damage: None, first: str
 ) -> None:
-    """No call takes a queue with jobs for an empty one, or its jobs for those of another life."""
+    """Every call that finds meta missing repairs it, and treats the jobs as those
+    of the same epoch.
+    """
     ids = q.enqueue_many(["x", "y"], dedup_id=str).ids
     (job,) = q.reserve(block=0)
     (again,) = q.reserve(block=0)
@@ -309,7 +311,7 @@ def test_every_call_that_meets_lost_meta_repairs_it(
 
 
 def test_ids_are_whole_after_lost_meta(q: Queue, raw: Raw, damage: None) -> None:
-    """Ids that `peek` and `scan` give can be acknowledged, and `purge` removes all that waits."""
+    """With meta missing, ids from `peek` and `scan` can be acknowledged, and `purge` works."""
     ids = q.enqueue_many([*"abcd"]).ids
     delayed = q.enqueue("later", delay=60)
     raw.delete(q.ops.keys["meta"])
@@ -322,7 +324,7 @@ def test_ids_are_whole_after_lost_meta(q: Queue, raw: Raw, damage: None) -> None
 
 
 def test_held_jobs_alone_are_purged_after_lost_meta(q: Queue, raw: Raw, damage: None) -> None:
-    """The fence of a purge lies above them although no stream tells the last number."""
+    """A purge covers held jobs even if no stream tells the last number."""
     q.enqueue_many([*"abc"], delay=60)
     raw.delete(q.ops.keys["meta"])
     assert q.purge() == 3
@@ -331,7 +333,7 @@ def test_held_jobs_alone_are_purged_after_lost_meta(q: Queue, raw: Raw, damage: 
 def test_repair_takes_the_epoch_of_the_ids_that_are_out(
     q: Queue, ps: Penstock, raw: Raw, damage: None
 ) -> None:
-    """Leftover entries don't mislead it: a call that names ids tells the epoch, and clears them."""
+    """A call with ids tells the epoch, and leftover entries of the registry are removed."""
     ids = q.enqueue_many([*"ab"]).ids
     epoch = parse_id(ids[0]).epoch
     (own,) = raw.hkeys("penstock:queues")
@@ -349,14 +351,14 @@ def test_repair_takes_the_epoch_of_the_ids_that_are_out(
         assert raw.hkeys("penstock:queues") == [own]
     raw.hset("penstock:queues", mapping=dict.fromkeys(leftovers, "q"))
     raw.delete(q.ops.keys["meta"])
-    assert [job.id for job in q.reserve(9, block=0)] == ids  # it has seen these ids
+    assert [job.id for job in q.reserve(9, block=0)] == ids  # the client knows these ids
 
 
 @pytest.mark.parametrize("first", ["enqueue", "configure", "role"])
 def test_a_lost_race_to_create_a_queue_leaves_no_entry(
     q: Queue, ps: Penstock, raw: Raw, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Between the registration and the creation another client is quicker."""
+    """Another client creates the queue between our registration and our creation."""
     register = ps.backend.driver._register
 
     def slowly(effect: Any) -> None:
@@ -378,7 +380,7 @@ def test_a_lost_race_to_create_a_queue_leaves_no_entry(
 
 @pytest.mark.parametrize("call", ["enqueue", "reserve", "configure"])
 def test_meta_and_registry_lost(q: Queue, raw: Raw, damage: None, call: str) -> None:
-    """The epoch cannot be known any more: the call is refused and writes nothing."""
+    """Without meta and registry the epoch is unknown: the call is refused and writes nothing."""
     q.enqueue_many(range(3))
     q.reserve(block=0)
     raw.delete(q.ops.keys["meta"], "penstock:queues")
@@ -394,7 +396,7 @@ def test_meta_and_registry_lost(q: Queue, raw: Raw, damage: None, call: str) -> 
 
 
 def test_a_record_that_is_lost_is_counted(q: Queue, raw: Raw, damage: None) -> None:
-    """An index entry without a job (evicted, or a damaged restore) is skipped and counted."""
+    """An index entry without a record (evicted, or a damaged restore) is skipped and counted."""
     q.enqueue_many(["a", "b", "c"], lease=5)
     jobs = q.reserve(3, block=0)
     raw.hdel(q.ops.keys["held"], jobs[1].number)
@@ -413,7 +415,7 @@ def test_a_record_that_is_lost_is_counted(q: Queue, raw: Raw, damage: None) -> N
     ],
 )  # fmt: skip
 def test_a_newer_version_is_refused(q: Queue, raw: Raw, damage: None, call: str) -> None:
-    """By every call, and nothing is written."""
+    """Every call refuses a queue with a newer protocol version, and writes nothing."""
     q.enqueue("x")
     q.enqueue("y")
     (job,) = q.reserve(block=0)
@@ -446,7 +448,7 @@ def test_a_newer_version_is_refused(q: Queue, raw: Raw, damage: None, call: str)
 
 
 def test_jobs_of_another_queue_by_id(ps: Penstock, raw: Raw) -> None:
-    """An id names its queue; another one refuses it."""
+    """An id names its queue; every other queue refuses it."""
     done = ps.queue("a").enqueue(1)
     ps.queue("b").enqueue(1)
     before = dump(raw)

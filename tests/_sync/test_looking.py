@@ -1,5 +1,5 @@
 # From tests/_async/test_looking.py by tools/unasync.py; do not edit.
-"""Looking at a queue: counts, lists, one job; and removing jobs by hand."""
+"""Inspecting a queue: counts, lists, single jobs; and removing jobs by hand."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.support.keyspace import Raw, advance, dump, numbers, raw_time
 
 
 def fill(q: Queue, raw: Raw) -> None:
-    """Known numbers of jobs in every state there is."""
+    """Put a known number of jobs into every state."""
     q.enqueue_many(range(7))
     q.bury(q.reserve(7, block=0)[:3])  # 3 dead, 4 active for 30 s
     q.enqueue_many(["orphan"] * 2, lease=5)
-    q.reserve(2, block=0)  # 2 whose leases will have ended
+    q.reserve(2, block=0)  # 2 jobs, whose leases will end
     q.enqueue("once", lease=0)
     q.reserve(block=0)  # 1 active, at most once
     q.enqueue_many(["due"] * 5, delay=5)
@@ -27,7 +27,7 @@ def fill(q: Queue, raw: Raw) -> None:
 
 
 def test_counts_are_exact(q: Queue, raw: Raw) -> None:
-    """A due job and an ended lease count as ready; expired ones are swept by the look."""
+    """A due job and an ended lease count as ready; `stats` removes expired jobs."""
     fill(q, raw)
     q.stats()
     before = dump(raw)
@@ -45,9 +45,10 @@ def test_counts_are_exact(q: Queue, raw: Raw) -> None:
 
 
 def test_expired_jobs_in_each_place_are_told_apart(q: Queue, raw: Raw) -> None:
-    """Waiting, delayed, leased, or delivered at most once: in no other figure.
+    """Expired jobs of each state (waiting, delayed, leased, at most once) are counted only as
+    expired.
 
-    `stats` removes 100 of them, `peek` those that it meets as well.
+    `stats` removes 100 of them; `peek` removes those that it reads.
     """
     q.enqueue("delayed", delay=5, ttl=10)
     q.enqueue("leased", ttl=10)
@@ -62,7 +63,7 @@ def test_expired_jobs_in_each_place_are_told_apart(q: Queue, raw: Raw) -> None:
     assert (stats.expired, stats.swept) == (
         202,
         101,
-    )  # those at most once are counted by themselves
+    )  # jobs at most once have their own counter
     assert q.peek() == []
     assert numbers(raw, q.ops, "expiry") == []
     for state in ("scheduled", "active", "dead"):
@@ -72,19 +73,21 @@ def test_expired_jobs_in_each_place_are_told_apart(q: Queue, raw: Raw) -> None:
     assert q.sweep() == 0
 
 
-def test_a_look_makes_room(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """A producer that waits for room is told when a look has swept jobs past their ttl."""
+def test_reading_stats_makes_room(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A call that removes expired jobs wakes a producer that waits for room."""
     q.configure(max_length=1)
     q.enqueue("milk", ttl=5)
     advance(raw, q.ops, 6)
     until = round(raw_time(raw) * 1000) + 60_000
-    raw.hset(q.ops.keys["meta"], "full", until)  # as a producer that waits does
+    raw.hset(q.ops.keys["meta"], "full", until)  # as a waiting producer does
     q.peek()
     assert raw.lrange(q.ops.keys["space"], 0, -1) == [b"1"]
 
 
 def test_the_age_of_the_longest_waiting(q: Queue, raw: Raw) -> None:
-    """Since it could have been delivered: enqueued, fallen due, or its lease ended."""
+    """The age counts from the time when the job became deliverable: enqueued, due,
+    or lease ended.
+    """
     assert q.stats().oldest is None
     q.enqueue("held", lease=50)
     q.reserve(block=0)
@@ -102,7 +105,7 @@ def test_the_age_of_the_longest_waiting(q: Queue, raw: Raw) -> None:
 
 
 def test_totals(q: Queue) -> None:
-    """Each thing that happens to a job is counted since the queue was made."""
+    """Each kind of event is counted since the queue was created."""
     q.enqueue_many(range(10))
     jobs = q.reserve(8, block=0)
     q.ack(jobs[:2])
@@ -120,8 +123,8 @@ def test_totals(q: Queue) -> None:
     assert (stats.ready, stats.active, stats.dead) == (0, 0, 0)
 
 
-def test_a_queue_that_is_not_there(q: Queue, raw: Raw) -> None:
-    """All figures are 0, nothing is found, and nothing is made."""
+def test_a_missing_queue(q: Queue, raw: Raw) -> None:
+    """For a missing queue all figures are 0 and no job is found; the queue is not created."""
     before = dump(raw)
     stats = q.stats()
     assert (stats.exists, stats.ready, stats.enqueued, stats.oldest) == (False, 0, 0, None)
@@ -134,7 +137,7 @@ def test_a_queue_that_is_not_there(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("start, n", [(0, 100), (0, 3), (2, 3), (4, 100), (99, 5)])
 def test_peek_of_ready(q: Queue, raw: Raw, start: int, n: int) -> None:
-    """In the order in which reserve would take them; nothing changes."""
+    """Peek lists ready jobs in the order of reserve, and changes nothing."""
     fill(q, raw)
     q.peek()
     before = dump(raw)
@@ -155,7 +158,7 @@ def test_peek_of_ready(q: Queue, raw: Raw, start: int, n: int) -> None:
     ],
 )
 def test_peek_of_the_other_states(q: Queue, state: str, bodies: list[str]) -> None:
-    """By due time, end of lease, or time of death; with a start and a number."""
+    """Peek sorts by due time, end of lease or time of death, with `start` and a number."""
     for place, body in enumerate(bodies):
         if state == "scheduled":
             q.enqueue(body, delay=60 + place)
@@ -174,7 +177,7 @@ def test_peek_of_the_other_states(q: Queue, state: str, bodies: list[str]) -> No
 
 
 def test_peek_of_active_shows_both_kinds(q: Queue) -> None:
-    """Leased jobs, then those delivered at most once; `start` counts through both."""
+    """Peek lists leased jobs first and then jobs with lease 0; `start` counts through both."""
     q.enqueue_many(["leased"] * 3)
     q.enqueue_many(["once"] * 3, lease=0)
     q.reserve(6, block=0)
@@ -186,7 +189,7 @@ def test_peek_of_active_shows_both_kinds(q: Queue) -> None:
 
 
 def test_peek_through_a_long_queue(q: Queue) -> None:
-    """Page by page, more than a script's inner page."""
+    """Peek reads a long queue in pages, larger than one page of a script."""
     q.enqueue_many(range(450))
     q.enqueue_many(range(450), delay=60)
     for state in ("ready", "scheduled"):
@@ -195,7 +198,7 @@ def test_peek_through_a_long_queue(q: Queue) -> None:
 
 
 def test_peek_reads_about_a_mebibyte(q: Queue) -> None:
-    """Big bodies come in several pages; at least one a page."""
+    """Large bodies need several pages; a page has at least one job."""
     q.enqueue_many(b"x" * 400_000 for _ in range(6))
     first = q.peek(6)
     assert 1 <= len(first) < 6
@@ -203,7 +206,7 @@ def test_peek_reads_about_a_mebibyte(q: Queue) -> None:
 
 
 def test_show_of_a_waiting_job(q: Queue) -> None:
-    """`show` returns what the producer gave, and no delivery."""
+    """`show` of a waiting job returns the producer's data, and no delivery."""
     done = q.enqueue({"a": [1]}, headers={"h": "v"}, lease=7, ttl=70, delay=3)
     view = q.show(done.id)
     assert view is not None
@@ -217,7 +220,7 @@ def test_show_of_a_waiting_job(q: Queue) -> None:
 
 
 def test_show_through_the_life_of_a_job(q: Queue, raw: Raw) -> None:
-    """By id or by delivery; its state, its counters, its owner, its last error."""
+    """`show`, by id or by delivery, has state, counters, owner and last error at each step."""
     done = q.enqueue("x", lease=20)
     seen = []
 
@@ -255,7 +258,7 @@ def test_show_through_the_life_of_a_job(q: Queue, raw: Raw) -> None:
 
 
 def test_show_of_an_expired_job(q: Queue, raw: Raw) -> None:
-    """It says so until it is swept."""
+    """`show` reports an expired job as expired until a sweep removes it."""
     done = q.enqueue("x", ttl=10)
     once = q.enqueue("x", ttl=10, lease=0)
     (_, job) = q.reserve(2, block=0)
@@ -269,7 +272,7 @@ def test_show_of_an_expired_job(q: Queue, raw: Raw) -> None:
 
 
 def test_delete_in_every_state(q: Queue, raw: Raw) -> None:
-    """Nothing of them is left; a holder's settling finds nothing to do."""
+    """Deleted jobs leave no data in any state; their holders' calls find them gone."""
     q.enqueue_many(["dead", "active"], ttl=600)
     dead, active = q.reserve(2, block=0)
     dead.bury()
@@ -287,7 +290,7 @@ def test_delete_in_every_state(q: Queue, raw: Raw) -> None:
 
 
 def numbers_left(raw: Raw, q: Queue, kind: str) -> bool:
-    """Whether a structure of jobs still holds one."""
+    """Tell if a structure of jobs still has entries."""
     return kind not in ("meta", "wake", "space") and bool(numbers(raw, q.ops, kind))
 
 
@@ -303,7 +306,7 @@ def numbers_left(raw: Raw, q: Queue, kind: str) -> bool:
     ],
 )
 def test_purge(q: Queue, raw: Raw, states: tuple[str, ...], left: object) -> None:
-    """Only jobs of the states that are named, and how many there were; none = ready, scheduled."""
+    """Purge removes and counts the jobs of the named states; the default is ready and scheduled."""
     fill(q, raw)
     total = 9 + 5 + 2 + 6 + 4 + 1 + 3 + 8
     removed = q.purge(*states)
@@ -320,7 +323,7 @@ def test_purge(q: Queue, raw: Raw, states: tuple[str, ...], left: object) -> Non
 
 
 def test_purge_of_a_long_queue(q: Queue) -> None:
-    """In bounded steps; numbers keep rising after it, and new jobs are delivered."""
+    """A long queue is purged in bounded steps; later jobs have higher numbers and are delivered."""
     first = q.enqueue_many(range(2500))
     q.enqueue_many(range(1500), delay=60)
     assert q.purge() == 4000
@@ -330,10 +333,10 @@ def test_purge_of_a_long_queue(q: Queue) -> None:
 
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "dead"])
-def test_a_purge_leaves_what_comes_after_its_start(
+def test_a_purge_leaves_jobs_added_after_its_start(
     backend: Backend, q: Queue, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    """A producer beside it is not robbed of its jobs, and does not keep it going."""
+    """A purge ends although a producer keeps adding jobs, and does not remove these."""
     delay = 60 if state == "scheduled" else 0
     q.enqueue_many(range(1200), delay=delay)
     if state == "dead":
@@ -354,7 +357,7 @@ def test_a_purge_leaves_what_comes_after_its_start(
 
 
 def test_purge_of_long_bodies_with_a_ttl(q: Queue) -> None:
-    """Jobs with an end to their life are taken out of that index too."""
+    """Purged jobs with a ttl are removed from the index of ttls too."""
     q.enqueue_many((b"x" * 50_000 for _ in range(60)), ttl=600)
     q.enqueue_many(range(1200), ttl=600)
     assert q.purge("ready") == 1260
@@ -363,7 +366,7 @@ def test_purge_of_long_bodies_with_a_ttl(q: Queue) -> None:
 
 
 def test_a_holder_of_a_purged_job(q: Queue) -> None:
-    """Finds nothing left to settle."""
+    """When an active job was purged, its holder's ack finds it gone."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     assert q.purge("active") == 1
@@ -372,7 +375,7 @@ def test_a_holder_of_a_purged_job(q: Queue) -> None:
 
 
 def test_queues_are_listed_by_name(ps: Penstock, raw: Raw) -> None:
-    """Those that exist, sorted; the registry is a hint that is checked."""
+    """Existing queues are listed by name; stale registry entries are left out."""
     assert ps.queues() == []
     for name in ("b", "a/ü", "{c}", "a"):
         ps.queue(name).enqueue(1)
@@ -382,7 +385,7 @@ def test_queues_are_listed_by_name(ps: Penstock, raw: Raw) -> None:
 
 
 def test_times_are_the_servers(q: Queue, raw: Raw) -> None:
-    """Seconds since 1970, to the ms."""
+    """Times are those of the server, in seconds since 1970 with milliseconds."""
     before = raw_time(raw)
     done = q.enqueue("x")
     (job,) = q.reserve(block=0)

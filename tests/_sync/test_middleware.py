@@ -1,5 +1,5 @@
 # From tests/_async/test_middleware.py by tools/unasync.py; do not edit.
-"""Hooks around enqueues: once a call, headers for every job, and errors before anything is sent."""
+"""Middleware for enqueues: one event per call, headers for every job, errors before sending."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.keyspace import Raw, dump
 
 
 class Tracing(Middleware):
-    """Adds a header, keeps the events, and may refuse a call.
+    """A middleware that adds a header, records events, and may refuse a call.
 
     Args:
         name: the header's.
@@ -67,7 +67,7 @@ def observed(backend: Backend, outer: Tracing, inner: Tracing) -> Iterator[Queue
 
 
 def test_an_enqueue_passes_through_all(observed: Queue, outer: Tracing, inner: Tracing) -> None:
-    """In order; each sees the headers so far and the answer; all other options go with the job."""
+    """Middleware runs in order; each sees the earlier headers and the result, and options stay."""
     given = {"mine": "x"}
     result = observed.enqueue({"n": 1}, headers=given, lease=7)
     [job] = observed.reserve(block=0)
@@ -80,7 +80,7 @@ def test_an_enqueue_passes_through_all(observed: Queue, outer: Tracing, inner: T
 
 
 def test_a_bulk_call_is_one(observed: Queue, outer: Tracing) -> None:
-    """However many chunks it takes; the headers are on every job."""
+    """A bulk call is one event, however many chunks it has; every job gets the headers."""
     results = observed.enqueue_many(range(1500))
     jobs = observed.reserve(1500, block=0)
     assert [job.body for job in jobs] == list(range(1500))
@@ -94,7 +94,9 @@ def test_a_bulk_call_is_one(observed: Queue, outer: Tracing) -> None:
 def test_a_refusal_comes_before_anything_is_written(
     observed: Queue, outer: Tracing, inner: Tracing, raw: Raw
 ) -> None:
-    """The call raises what the middleware raised; those outside see it, no key is touched."""
+    """When a middleware refuses, the call raises its error, outer ones see it, and
+    no key changes.
+    """
     before = dump(raw)
     inner.refusal = PermissionError("not now")
     with pytest.raises(PermissionError):
@@ -106,11 +108,13 @@ def test_a_refusal_comes_before_anything_is_written(
 
 
 def test_errors_of_the_call_are_seen(observed: Queue, outer: Tracing) -> None:
-    """Arguments that can't be used, and a queue that is full; what was accepted is named."""
+    """Middleware sees errors of the call, such as bad arguments and a full queue,
+    with its results.
+    """
     with pytest.raises(BadArgument, match="delay="):
         observed.enqueue(1, delay=-1)
     with pytest.raises(BadArgument, match="headers="):
-        observed.enqueue(1, headers=[("a", "b")])  # type: ignore[arg-type]  # the point
+        observed.enqueue(1, headers=[("a", "b")])  # type: ignore[arg-type]  # on purpose
     with pytest.raises(IncompleteEnqueue):
         observed.enqueue_many(range(1500), max_length=1200)
     with pytest.raises(QueueFull):
@@ -120,15 +124,15 @@ def test_errors_of_the_call_are_seen(observed: Queue, outer: Tracing) -> None:
     assert [len(event.results) for event in outer.events] == [0, 1000, 0]
 
 
-def test_headers_that_a_middleware_spoils(observed: Queue, outer: Tracing) -> None:
-    """Are refused like those of a caller."""
+def test_invalid_headers_from_a_middleware(observed: Queue, outer: Tracing) -> None:
+    """Invalid headers from a middleware are refused like those of a caller."""
     outer.name = ""
     with pytest.raises(BadArgument, match="headers="):
         observed.enqueue(1)
 
 
 def test_duplicates_are_answers_not_errors(observed: Queue, outer: Tracing) -> None:
-    """The event has the answer as the caller has it; a bulk answer says how many they are."""
+    """A duplicate is a result and not an error; a bulk result has the number of duplicates."""
     for _ in range(2):
         observed.enqueue("x", dedup_id="a")
     assert [event.results[0].duplicate for event in outer.events] == [False, True]
@@ -137,7 +141,9 @@ def test_duplicates_are_answers_not_errors(observed: Queue, outer: Tracing) -> N
 
 
 def test_without_middleware_a_queue_is_a_plain_one(q: Queue, ps: Penstock) -> None:
-    """Not even a test for hooks lies on its way; with it a queue is one all the same."""
+    """Without middleware a plain class without hooks is used; with it queues still
+    work the same.
+    """
     assert not isinstance(q, ObservedQueue)
     assert ps.middleware == ()
     seen = Penstock(middleware=[Middleware()]).queue("q")
@@ -148,7 +154,7 @@ def test_without_middleware_a_queue_is_a_plain_one(q: Queue, ps: Penstock) -> No
 @pytest.mark.parametrize(
     "given", [None, Middleware(), [Middleware]], ids=["None", "one", "a class"]
 )
-def test_what_is_no_middleware(given: object) -> None:
-    """Is refused when the client is made."""
+def test_invalid_middleware(given: object) -> None:
+    """A wrong `middleware=` is refused when the client is constructed."""
     with pytest.raises(BadArgument, match="middleware="):
-        Penstock(middleware=given)  # type: ignore[arg-type]  # that is the point
+        Penstock(middleware=given)  # type: ignore[arg-type]  # on purpose

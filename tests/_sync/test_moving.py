@@ -1,5 +1,5 @@
 # From tests/_async/test_moving.py by tools/unasync.py; do not edit.
-"""Jobs that are moved by name: brought forward, taken out, taken back; room on a full server."""
+"""Moving jobs by id: promote, dequeue and withdraw; and evicting on a full server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DONE, GONE, REFUSED, EXPIRED = Outcome.DONE, Outcome.GONE, Outcome.REFUSED, Outc
 
 
 def in_order(q: Queue) -> list[str]:
-    """The ids of what can be reserved, in order."""
+    """Return the ids of the jobs that can be reserved, in order."""
     return [view.id for view in q.peek(1000)]
 
 
@@ -32,7 +32,7 @@ def in_order(q: Queue) -> list[str]:
 
 
 def test_promoted_jobs_stand_at_the_place_of_their_creation(q: Queue, raw: Raw) -> None:
-    """Between those that were added before and after them, whatever they waited for."""
+    """Promoted jobs are ordered by creation among the ready jobs, whatever delayed them."""
     a = q.enqueue("a").id
     later = q.enqueue("later", delay=600).id
     b = q.enqueue("b").id
@@ -53,7 +53,9 @@ def test_promoted_jobs_stand_at_the_place_of_their_creation(q: Queue, raw: Raw) 
 
 
 def test_the_delivery_of_a_promoted_job_ends(q: Queue) -> None:
-    """Its holder's receipt is void; nothing is charged but the delivery."""
+    """Promoting an active job ends its delivery: the receipt is stale, and no
+    attempt is charged.
+    """
     q.enqueue("x", lease=600)
     (old,) = q.reserve(block=0)
     assert q.promote([old])
@@ -71,7 +73,7 @@ def test_the_delivery_of_a_promoted_job_ends(q: Queue) -> None:
 
 
 def test_due_jobs_and_ended_leases_are_promoted_too(q: Queue, raw: Raw) -> None:
-    """They can be reserved already, and come to the place of their age."""
+    """Due jobs and jobs with an ended lease are promoted to the place of their age."""
     ended = q.enqueue("ended", lease=1).id
     q.reserve(block=0)
     due = q.enqueue("due", delay=1).id
@@ -83,8 +85,8 @@ def test_due_jobs_and_ended_leases_are_promoted_too(q: Queue, raw: Raw) -> None:
     assert q.stats().crashed == 0
 
 
-def test_what_can_not_be_promoted(q: Queue, raw: Raw) -> None:
-    """Ready jobs stand where they belong; dead ones are for redrive; at most once is for ever."""
+def test_jobs_that_cannot_be_promoted(q: Queue, raw: Raw) -> None:
+    """Ready, dead and at-most-once jobs are not promoted."""
     dead, once = q.enqueue("dead"), q.enqueue("once", lease=0)
     jobs = q.reserve(2, block=0)
     jobs[0].bury()
@@ -101,7 +103,7 @@ def test_what_can_not_be_promoted(q: Queue, raw: Raw) -> None:
 
 
 def test_a_promoted_job_starts_at_once(q: Queue, waits: Waits) -> None:
-    """A consumer that waits is woken, long before it would look by itself."""
+    """A promoted job wakes a waiting consumer long before its next own look."""
     done = q.enqueue("x", delay=600)
     consumer = spawn(q.reserve, block=30)
     waits.reach(1)
@@ -113,7 +115,7 @@ def test_a_promoted_job_starts_at_once(q: Queue, waits: Waits) -> None:
 
 @pytest.mark.parametrize("side", ["in", "out", "all"])
 def test_promoting_in_a_paused_queue(q: Queue, side: str) -> None:
-    """It is brought forward, and waits for the end of the pause."""
+    """In a paused queue a job is promoted, and delivered after the pause."""
     done = q.enqueue("x", delay=600)
     q.pause(side)
     assert q.promote([done.id])
@@ -123,7 +125,7 @@ def test_promoting_in_a_paused_queue(q: Queue, side: str) -> None:
 
 
 def test_promoting_ends_with_the_ttl(q: Queue, raw: Raw) -> None:
-    """A job with an end is promoted as any other, and keeps its end."""
+    """A job with a ttl can be promoted and keeps its ttl."""
     done = q.enqueue("x", delay=600, ttl=900)
     assert q.promote([done.id])
     view = q.show(done.id)
@@ -138,7 +140,9 @@ def test_promoting_ends_with_the_ttl(q: Queue, raw: Raw) -> None:
 
 
 def test_dequeued_jobs_come_back_after_their_lease(q: Queue, raw: Raw) -> None:
-    """After their own lease, or the queue's; nothing is charged, and no job was delivered."""
+    """A dequeued job is delivered after its lease or the queue's; no attempt or
+    delivery is counted.
+    """
     q.configure(lease=50)
     own = q.enqueue("own", lease=20).id
     plain = q.enqueue("plain").id
@@ -160,7 +164,7 @@ def test_dequeued_jobs_come_back_after_their_lease(q: Queue, raw: Raw) -> None:
 
 
 def test_a_lease_that_has_ended_is_dequeued_without_a_crash(q: Queue, raw: Raw) -> None:
-    """Its holder is too late from then on."""
+    """Dequeuing after the lease has ended counts no crash and makes the old receipt stale."""
     q.enqueue("x", lease=10)
     (old,) = q.reserve(block=0)
     advance(raw, q.ops, 11)
@@ -176,8 +180,8 @@ def test_a_lease_that_has_ended_is_dequeued_without_a_crash(q: Queue, raw: Raw) 
     assert q.stats().crashed == 0
 
 
-def test_what_can_not_be_dequeued(q: Queue, raw: Raw) -> None:
-    """Jobs that are held, not due, dead or delivered at most once are refused."""
+def test_jobs_that_cannot_be_dequeued(q: Queue, raw: Raw) -> None:
+    """Active, delayed, dead and at-most-once jobs cannot be dequeued."""
     dead, once = q.enqueue("dead"), q.enqueue("once", lease=0)
     held = q.enqueue("held", lease=600)
     jobs = q.reserve(3, block=0)
@@ -195,7 +199,7 @@ def test_what_can_not_be_dequeued(q: Queue, raw: Raw) -> None:
 
 
 def test_a_dequeued_job_never_outlives_its_ttl(q: Queue, raw: Raw) -> None:
-    """It comes back at its end at the latest, and is removed then."""
+    """A dequeued job whose ttl ends is removed instead of coming back."""
     done = q.enqueue("x", lease=600, ttl=100)
     assert q.dequeue([done.id])
     view = q.show(done.id)
@@ -206,8 +210,8 @@ def test_a_dequeued_job_never_outlives_its_ttl(q: Queue, raw: Raw) -> None:
     assert q.stats().swept == 1
 
 
-def test_who_waits_learns_of_a_dequeued_job(q: Queue, waits: Waits) -> None:
-    """A job that comes back within a tick is started when its lease is over, and not later."""
+def test_a_waiting_consumer_gets_a_dequeued_job(q: Queue, waits: Waits) -> None:
+    """A dequeued job that is due within a tick is delivered on time to a waiting consumer."""
     done = q.enqueue("x", lease=0.5)
     assert q.dequeue([done.id])
     start = time.monotonic()
@@ -220,8 +224,8 @@ def test_who_waits_learns_of_a_dequeued_job(q: Queue, waits: Waits) -> None:
 # -- withdraw ----------------------------------------------------------------------------------
 
 
-def test_jobs_that_nobody_got_are_withdrawn(q: Queue, raw: Raw) -> None:
-    """Ready, delayed or due; nothing is left of them."""
+def test_undelivered_jobs_are_withdrawn(q: Queue, raw: Raw) -> None:
+    """Jobs that were never delivered can be withdrawn: ready, delayed or due; no data is left."""
     ids = q.enqueue_many(["a", "b"], ttl=900).ids
     ids += q.enqueue_many(["c", "d"], delay=600, ttl=900).ids
     ids += q.enqueue_many(["e", "f"], lease=0).ids
@@ -235,12 +239,12 @@ def test_jobs_that_nobody_got_are_withdrawn(q: Queue, raw: Raw) -> None:
 
 
 def left(raw: Raw, q: Queue, kind: str) -> bool:
-    """Whether a structure still holds a job."""
+    """Tell if a structure still has jobs."""
     return bool(numbers(raw, q.ops, kind))
 
 
-def test_what_somebody_got_is_not_withdrawn(q: Queue, raw: Raw) -> None:
-    """Held, released, backing off, dead: the consumer that had it may have done its work."""
+def test_delivered_jobs_are_not_withdrawn(q: Queue, raw: Raw) -> None:
+    """A delivered job is not withdrawn, as its consumer may have done the work."""
     q.enqueue_many(["held", "released", "failed", "dead"], lease=600)
     held, released, failed, dead = q.reserve(4, block=0)
     released.release()
@@ -262,7 +266,7 @@ def test_what_somebody_got_is_not_withdrawn(q: Queue, raw: Raw) -> None:
 
 
 def test_withdrawing_makes_room(q: Queue, waits: Waits) -> None:
-    """A producer that waits for room is woken."""
+    """A withdrawn job makes room and wakes a waiting producer."""
     q.configure(max_length=1)
     first = q.enqueue(1)
     producer = spawn(q.enqueue, 2, block=30)
@@ -279,7 +283,7 @@ def test_withdrawing_makes_room(q: Queue, waits: Waits) -> None:
 
 @pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
 def test_a_job_that_is_named_twice_is_moved_once(q: Queue, how: str) -> None:
-    """It is answered alike both times, and counted once."""
+    """A job named twice is moved and counted once, and both outcomes are the same."""
     done = q.enqueue("x", delay=600 if how == "promote" else 0)
     settled = method_of(q, how)([done.id, done.id])
     assert (list(settled), settled.ids()) == ([DONE, DONE], [done.id])
@@ -289,7 +293,7 @@ def test_a_job_that_is_named_twice_is_moved_once(q: Queue, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
 def test_more_jobs_than_a_script_takes(q: Queue, how: str) -> None:
-    """In several calls; none at all is no call."""
+    """More ids than a script takes need several calls; no ids need no call."""
     ids = q.enqueue_many(range(1500), delay=600 if how == "promote" else 0).ids
     settled = method_of(q, how)(iter(ids))
     assert (bool(settled), len(settled), settled.done) == (True, 1500, 1500)
@@ -301,7 +305,7 @@ def test_more_jobs_than_a_script_takes(q: Queue, how: str) -> None:
 @pytest.mark.parametrize("how", ["promote", "dequeue", "withdraw"])
 @pytest.mark.parametrize("names", ["x", b"x", None, 5, [""], [b"x"], ["x" * 40], [None]], ids=repr)
 def test_bad_names(q: Queue, raw: Raw, how: str, names: object) -> None:
-    """Refused, and nothing changes."""
+    """Bad ids are refused, and no key changes."""
     q.enqueue("x")
     before = dump(raw)
     with pytest.raises(BadArgument):
@@ -313,7 +317,7 @@ def test_bad_names(q: Queue, raw: Raw, how: str, names: object) -> None:
 
 
 def test_evicting(q: Queue, raw: Raw) -> None:
-    """At most once before dead letters; the nearest end of ttl first, then the oldest letter."""
+    """Evict takes jobs with lease 0 before dead letters: by end of ttl, then the oldest letter."""
     first = q.enqueue_many(range(3)).ids
     q.bury(q.reserve(3, block=0))
     once = [q.enqueue("x", lease=0, ttl=ttl).id for ttl in (300, 100, 200)]
@@ -334,13 +338,13 @@ def test_evicting(q: Queue, raw: Raw) -> None:
 
 
 def shown(q: Queue, job_id: str) -> str:
-    """The state of a job."""
+    """Return the state of a job."""
     view = q.show(job_id)
     return "gone" if view is None else view.state
 
 
 def test_dead_letters_may_be_spared(q: Queue) -> None:
-    """With `dead=False` only what was delivered at most once goes."""
+    """With `dead=False` evict removes only jobs with lease 0."""
     q.enqueue_many(range(3))
     q.bury(q.reserve(3, block=0))
     q.enqueue_many(range(4), lease=0)
@@ -354,20 +358,20 @@ def test_dead_letters_may_be_spared(q: Queue) -> None:
 
 @pytest.mark.parametrize("n", [-1, 1001, True, 1.5, "5", None])
 def test_bad_numbers_to_evict(n: object) -> None:
-    """Nothing is sent: this client would not reach anybody."""
+    """A bad number to evict is refused without a connection."""
     q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="evict="):
-        q.sweep(evict=n)  # type: ignore[arg-type]  # what is refused
+        q.sweep(evict=n)  # type: ignore[arg-type]  # on purpose
 
 
 def test_evicting_in_a_queue_that_does_not_exist(q: Queue, raw: Raw) -> None:
-    """Nothing to remove, and nothing is made."""
+    """Evicting in a missing queue removes nothing and does not create it."""
     assert q.sweep(evict=100) == 0
     assert raw.dbsize() == 1  # the node's id
 
 
 def test_a_full_server_takes_jobs_again(make_server: Callable[..., EmbeddedServer]) -> None:
-    """At `maxmemory` an enqueue is refused and evict is not; after it there is room."""
+    """At `maxmemory` enqueue is refused but evict works; afterwards there is room."""
     server = make_server(args=("--maxmemory-policy", "noeviction"))
     with redis.Redis.from_url(server.url) as raw:
         with Penstock(server.url, evict=False) as ps:
@@ -385,7 +389,7 @@ def test_a_full_server_takes_jobs_again(make_server: Callable[..., EmbeddedServe
 
 
 def test_a_full_server_moves_jobs(make_server: Callable[..., EmbeddedServer]) -> None:
-    """At `maxmemory` jobs are brought forward, taken over, taken out and taken back."""
+    """At `maxmemory` jobs can be promoted, recovered, dequeued and withdrawn."""
     server = make_server(args=("--maxmemory-policy", "noeviction"))
     with redis.Redis.from_url(server.url) as raw:
         with Penstock(server.url) as ps:

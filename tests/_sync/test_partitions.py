@@ -1,5 +1,5 @@
 # From tests/_async/test_partitions.py by tools/unasync.py; do not edit.
-"""A queue in partitions: where jobs go, in which order they come, and what is of all of them."""
+"""Partitioned queues: the partition of each job, the order of delivery, and calls for the whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CRCS = {queue_crc(partition_name("q", number)): number for number in range(COUNT
 
 @pytest.fixture
 def backend(brief_backend: Backend) -> Backend:
-    """Two back ends: no script is new."""
+    """Use two back ends, as partitions have no scripts of their own."""
     return brief_backend
 
 
@@ -54,12 +54,12 @@ def q(ps: Penstock, raw: Raw) -> Iterator[Queue]:
 
 
 def partition(job_id: str) -> int:
-    """In which partition a job is, by its id."""
+    """Return the partition of a job, from its id."""
     return CRCS[parse_id(job_id).crc]
 
 
 def spread(ids: Any) -> Counter[int]:
-    """How many jobs each partition has."""
+    """Count the jobs of each partition."""
     return Counter(partition(one) for one in ids)
 
 
@@ -67,21 +67,21 @@ def spread(ids: Any) -> Counter[int]:
 
 
 def test_jobs_are_spread(q: Queue) -> None:
-    """One after the other to each; the id says to which."""
+    """Jobs go to the partitions in turn; the id has the partition."""
     ids = [q.enqueue(number).id for number in range(8)]
     assert spread(ids) == {0: 2, 1: 2, 2: 2, 3: 2}
     assert [partition(one) for one in ids[:4]] == [partition(one) for one in ids[4:]]
 
 
 def test_a_chunk_lies_together(q: Queue) -> None:
-    """Chunks of a bulk take turns: each is one trip, all or nothing."""
+    """Chunks of a bulk go to the partitions in turn: each is one trip, all or nothing."""
     many = q.enqueue_many(range(3500))
     assert sorted(spread(many.ids).values()) == [500, 1000, 1000, 1000]
     assert q.stats().ready == 3500
 
 
 def test_a_key_chooses(q: Queue) -> None:
-    """By a checksum that every language has."""
+    """A key chooses the partition by a checksum that every language has."""
     for key in ("ada", "eve", "ü", "user:17"):
         done = q.enqueue(1, key=key)
         assert partition(done.id) == partition_of(key, COUNT)
@@ -89,7 +89,9 @@ def test_a_key_chooses(q: Queue) -> None:
 
 
 def test_a_bulk_by_keys(q: Queue) -> None:
-    """Each body goes to the partition of its key; the answers stand in the order of the bodies."""
+    """In a bulk each body goes to the partition of its key; results keep the order
+    of the bodies.
+    """
     bodies = [[f"user:{number % 7}", number] for number in range(5000)]
     many = q.enqueue_many(bodies, key=lambda body: str(body[0]))
     assert len(many) == 5000
@@ -100,13 +102,13 @@ def test_a_bulk_by_keys(q: Queue) -> None:
 
 
 def test_one_key_for_a_whole_bulk(q: Queue) -> None:
-    """A str is the key of them all."""
+    """A str as key applies to all jobs of a bulk."""
     many = q.enqueue_many(range(10), key="ada")
     assert spread(many.ids) == {partition_of("ada", COUNT): 10}
 
 
 def test_a_dedup_id_is_one_in_the_whole_queue(q: Queue) -> None:
-    """It chooses the partition, so that its like is found; in a bulk, too."""
+    """A dedup id chooses the partition, so duplicates are found; in a bulk too."""
     first = q.enqueue("a", dedup_id="x")
     again = q.enqueue("b", dedup_id="x")
     many = q.enqueue_many(["x", "y", "x", "z"], dedup_id=str)
@@ -121,7 +123,7 @@ def test_a_dedup_id_is_one_in_the_whole_queue(q: Queue) -> None:
 
 
 def test_with_a_key_a_dedup_id_is_one_in_its_partition(q: Queue) -> None:
-    """The key goes before."""
+    """A key overrides the dedup id, which is then unique within its partition."""
     keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
     ids = {q.enqueue(1, dedup_id="x", key=key).id for key in keys.values()}
     assert len(ids) == len(keys) > 1
@@ -130,8 +132,8 @@ def test_with_a_key_a_dedup_id_is_one_in_its_partition(q: Queue) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 1025, 5, b"ada", "\ud800"])
-def test_what_is_no_key(ps: Penstock, q: Queue, raw: Raw, key: Any) -> None:
-    """Refused before anything is written, with partitions or without."""
+def test_invalid_keys(ps: Penstock, q: Queue, raw: Raw, key: Any) -> None:
+    """A bad key is refused before anything is written, with and without partitions."""
     for queue in (q, ps.queue("ordinary")):
         with pytest.raises(BadArgument, match="key="):
             queue.enqueue(1, key=key)
@@ -143,7 +145,7 @@ def test_what_is_no_key(ps: Penstock, q: Queue, raw: Raw, key: Any) -> None:
 
 
 def test_an_ordinary_queue_takes_keys(ps: Penstock) -> None:
-    """Code need not know whether a queue has partitions."""
+    """A queue without partitions accepts keys too."""
     queue = ps.queue("ordinary")
     queue.enqueue(1, key="ada")
     queue.enqueue_many([2, 3], key=str)
@@ -151,7 +153,7 @@ def test_an_ordinary_queue_takes_keys(ps: Penstock) -> None:
 
 
 def test_the_vectors_of_partitions() -> None:
-    """Names, keys, slots, checksums, and where keys lead: what other languages have to agree on."""
+    """The vectors fix names, keys, slots and checksums of partitions for other languages."""
     vectors = json.loads(VECTORS.read_text())
     for one in vectors["names"]:
         keys = QueueKeys(one["name"], one["prefix"], one["partition"])
@@ -169,7 +171,7 @@ def test_the_vectors_of_partitions() -> None:
 
 
 def test_jobs_of_a_key_come_in_order(q: Queue) -> None:
-    """Whatever the others do, and in whichever batches they are taken."""
+    """Jobs of one key are delivered in order, whatever other keys do and whatever the batches."""
     bodies = [[f"user:{number % 5}", number] for number in range(300)]
     q.enqueue_many(bodies[:150], key=lambda body: str(body[0]))
     for body in bodies[150:]:
@@ -184,7 +186,7 @@ def test_jobs_of_a_key_come_in_order(q: Queue) -> None:
 
 
 def test_a_job_that_is_given_back_comes_first_again(q: Queue) -> None:
-    """Released at once, or failed with no delay, it is before those of its key that came later."""
+    """A released job, or one failed without a delay, comes before later jobs of its key."""
     for number in range(4):
         q.enqueue(number, key="ada")
     for settle in ("release", "nack"):
@@ -197,7 +199,7 @@ def test_a_job_that_is_given_back_comes_first_again(q: Queue) -> None:
 
 
 def test_all_partitions_have_their_turn(q: Queue) -> None:
-    """While each of them has jobs, one that asks for one job at a time takes from each in turn."""
+    """A consumer of single jobs takes them from all partitions in turn while each has some."""
     keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
     for key in keys.values():
         q.enqueue_many(range(20), key=key)
@@ -206,14 +208,14 @@ def test_all_partitions_have_their_turn(q: Queue) -> None:
 
 
 def test_a_busy_partition_hides_no_other(q: Queue) -> None:
-    """One that was empty is looked at again although another one always has jobs."""
+    """An empty partition is checked again while another one always has jobs."""
     keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
     q.enqueue_many(range(900), key=keys[0])
     for _ in range(5):
         q.reserve(1)
     late = q.enqueue("late", key=keys[3])
     found = []
-    while late.id not in found:  # it would take 900 rounds and raise IndexError
+    while late.id not in found:  # otherwise 900 rounds end in an IndexError
         found.append(q.reserve(1, block=0)[0].id)
     assert len(found) < 890
 
@@ -221,8 +223,8 @@ def test_a_busy_partition_hides_no_other(q: Queue) -> None:
 # -- what is of all of them ------------------------------------------------------------------
 
 
-def test_what_is_counted_adds_up(ps: Penstock, q: Queue) -> None:
-    """Stats, peek, scan, the list of queues: one queue."""
+def test_figures_cover_all_partitions(ps: Penstock, q: Queue) -> None:
+    """Stats, peek, scan and the list of queues treat the partitions as one queue."""
     ids = [q.enqueue(number).id for number in range(10)]
     [job] = q.reserve(1)
     stats = q.stats()
@@ -239,7 +241,7 @@ def test_what_is_counted_adds_up(ps: Penstock, q: Queue) -> None:
 
 
 def test_settings_are_those_of_each(q: Queue) -> None:
-    """`max_length` bounds each partition; a job without a key goes to a partition with room."""
+    """`max_length` applies to each partition; a job without a key goes to one with room."""
     q.configure(max_length=2)
     for number in range(8):
         q.enqueue(number)
@@ -253,8 +255,8 @@ def test_settings_are_those_of_each(q: Queue) -> None:
     assert q.stats().settings.max_length == 2
 
 
-def test_who_waits_for_room_gets_it(q: Queue) -> None:
-    """A producer that may wait takes a partition with room at once, and else waits for some."""
+def test_a_waiting_producer_gets_room(q: Queue) -> None:
+    """A producer uses a partition with room at once, or waits until some partition has room."""
     q.configure(max_length=1)
     for number in range(COUNT - 1):
         q.enqueue(number)
@@ -266,7 +268,7 @@ def test_who_waits_for_room_gets_it(q: Queue) -> None:
 
 
 def test_a_pause_is_everywhere(q: Queue) -> None:
-    """While a pause lasts no job is delivered; its end wakes the consumer that waits."""
+    """A pause stops deliveries from all partitions; its end wakes a waiting consumer."""
     for number in range(COUNT):
         q.enqueue(number)
     q.pause("out")
@@ -277,7 +279,7 @@ def test_a_pause_is_everywhere(q: Queue) -> None:
 
 
 def test_close_purge_redrive(q: Queue) -> None:
-    """What is about the whole queue is done in each partition."""
+    """Close, purge and redrive apply to every partition."""
     for number in range(8):
         q.enqueue(number)
     buried = q.reserve(5)
@@ -300,7 +302,7 @@ METHODS = ["ack", "nack", "release", "bury", "delete", "promote", "dequeue", "wi
 
 @pytest.mark.parametrize("method", METHODS)
 def test_jobs_of_all_partitions_in_one_call(q: Queue, method: str) -> None:
-    """Each is dealt with where it is, and the answers are in order; by id as by delivery."""
+    """One call settles jobs of all partitions, by id or delivery; outcomes keep the order."""
     waiting = [q.enqueue(number).id for number in range(COUNT)]
     if method in ("delete", "withdraw", "dequeue"):
         assert list(method_of(q, method)(waiting)) == [Outcome.DONE] * COUNT
@@ -316,7 +318,7 @@ def test_jobs_of_all_partitions_in_one_call(q: Queue, method: str) -> None:
 
 
 def test_a_job_settles_itself(q: Queue) -> None:
-    """It is a job of the queue, not of a part of it."""
+    """A job object settles itself, and its queue is the partitioned queue."""
     q.enqueue("a")
     for job in q.consume(block=0.1):
         assert job.queue is q
@@ -326,7 +328,7 @@ def test_a_job_settles_itself(q: Queue) -> None:
 
 
 def test_another_client_settles_a_job(ps: Penstock, q: Queue) -> None:
-    """A delivery says in which partition it is, whichever client has it."""
+    """A delivery has its partition, so any client can settle it."""
     for number in range(COUNT):
         q.enqueue(number)
     jobs = q.reserve(COUNT)
@@ -335,29 +337,29 @@ def test_another_client_settles_a_job(ps: Penstock, q: Queue) -> None:
 
 
 def test_an_id_of_another_queue(ps: Penstock, q: Queue) -> None:
-    """It is refused, and nothing is done."""
+    """An id of another queue is refused, and no key changes."""
     foreign = ps.queue("other").enqueue(1)
     with pytest.raises(WrongQueue):
         q.ack([foreign.id])
 
 
-def test_jobs_of_silent_consumers(q: Queue) -> None:
-    """They are taken over in every partition."""
+def test_recover_covers_all_partitions(q: Queue) -> None:
+    """Deliveries are recovered from every partition."""
     for number in range(COUNT):
         q.enqueue(number)
     held = {job.id for job in q.reserve(COUNT)}
     assert {job.id for job in q.recover(10, idle=0)} == held
 
 
-def test_no_role_is_of_several_partitions(q: Queue) -> None:
-    """It would be several roles."""
+def test_a_partitioned_queue_refuses_roles(q: Queue) -> None:
+    """A partitioned queue has no roles."""
     for role in ("producer", "consumer"):
         with pytest.raises(ConfigurationError, match="without partitions"):
             q.exclusive(role)
 
 
-def test_a_job_in_any_partition_wakes_who_waits(q: Queue) -> None:
-    """An idle consumer waits for all of them."""
+def test_a_job_in_any_partition_wakes_a_consumer(q: Queue) -> None:
+    """An idle consumer waits for all partitions at once."""
     for key in {partition_of(key, COUNT): key for key in "abcdefgh"}.values():
         waiting = spawn(q.reserve, 1, block=20)
         done = q.enqueue("a", key=key)
@@ -367,7 +369,7 @@ def test_a_job_in_any_partition_wakes_who_waits(q: Queue) -> None:
 
 
 def test_a_mixed_call(ps: Penstock, q: Queue) -> None:
-    """A queue in partitions is one of several that are waited for, in its place."""
+    """A call for several queues may include a partitioned one, at its place in the order."""
     q.enqueue_many(range(2), key="ada")
     q.enqueue(2, key="eve")
     ps.queue("later").enqueue("later")
@@ -380,14 +382,16 @@ def test_a_mixed_call(ps: Penstock, q: Queue) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 257, -1, 2.0, "4", True])
-def test_what_is_no_number_of_partitions(ps: Penstock, count: Any) -> None:
-    """From 1 to 256."""
+def test_invalid_numbers_of_partitions(ps: Penstock, count: Any) -> None:
+    """The number of partitions is from 1 to 256."""
     with pytest.raises(BadArgument, match="partitions="):
         ps.queue("q", partitions=count)
 
 
 def test_another_number_is_refused(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """The number is stored; a client with another number, or none, is refused and told it."""
+    """The number is stored; a client with another number, or none, is refused with
+    the right one.
+    """
     q.enqueue(1)
     before = sorted(raw.keys("*"))
     with twin_of(ps) as other:
@@ -411,7 +415,7 @@ def test_another_number_is_refused(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 
 def test_opened_by_several_at_once(ps: Penstock) -> None:
-    """The first client stores the number, and the others use the same one."""
+    """Several clients open a queue at once: the first stores the number, and all use it."""
     for name in ("one", "two", "three"):
         queue = ps.queue(name, partitions=COUNT)
         beside = [spawn(queue.enqueue, number) for number in range(8)]
@@ -421,7 +425,7 @@ def test_opened_by_several_at_once(ps: Penstock) -> None:
 
 
 def test_an_ordinary_queue_has_no_partitions(ps: Penstock, raw: Raw) -> None:
-    """A queue that is there gets none, whether it has jobs or not."""
+    """An existing queue without partitions can't get any, with or without jobs."""
     ps.queue("q").enqueue(1)
     other = ps.queue("q", partitions=4)
     for call in (partial(other.enqueue, 1), partial(other.reserve, block=0), other.stats):
@@ -433,7 +437,7 @@ def test_an_ordinary_queue_has_no_partitions(ps: Penstock, raw: Raw) -> None:
 
 
 def test_a_cleared_queue_may_have_another_number(ps: Penstock, q: Queue) -> None:
-    """`clear` removes the number too; a producer with the old number is refused afterwards."""
+    """`clear` removes the number too; a producer with the old number is then refused."""
     q.enqueue_many(range(10))
     assert q.clear() == 10
     other = ps.queue("q", partitions=2)
@@ -448,8 +452,8 @@ def test_a_cleared_queue_may_have_another_number(ps: Penstock, q: Queue) -> None
     assert ps.queues() == []
 
 
-def test_names_with_a_slash_are_others(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """No name that a user may give is that of a partition."""
+def test_names_with_a_slash(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """No queue name that a user may give collides with the name of a partition."""
     q.enqueue_many(range(4), key=str)
     names = ["q/0", "q/000", "q/003-aaa", "q%00/003-aaa", "q/"]
     for name in names:
@@ -463,14 +467,14 @@ def test_names_with_a_slash_are_others(ps: Penstock, q: Queue, raw: Raw) -> None
 
 
 def test_the_checksums_of_partitions_differ() -> None:
-    """An id can lead to one partition alone."""
+    """Partitions have different checksums, so an id leads to exactly one."""
     for name in ("q", "emails", "ü" * 500, "a/003"):
         crcs = {queue_crc(partition_name(name, number)) for number in range(256)}
         assert len(crcs) == 256
 
 
 def test_partitions_are_spread_over_slots() -> None:
-    """Of 2, 4, 8, … there is one in each half, quarter, eighth, … of the slots of a cluster."""
+    """Of 2, 4 or 8 partitions there is one in each half, quarter or eighth of a cluster's slots."""
     for name in ("q", "emails", "ü" * 500, "a/003"):
         slots = [key_slot(QueueKeys(name, partition=number)["meta"]) for number in range(256)]
         for count in (2, 4, 8, 16, 32, 64, 128, 256):
@@ -482,7 +486,7 @@ def test_partitions_are_spread_over_slots() -> None:
 
 
 def test_a_bulk_that_fails_midway(q: Queue) -> None:
-    """What was added has an id at the place of its body; what was not has none."""
+    """After a failure each added body has an id at its position; the others have None."""
     q.configure(max_length=3)
     keys = {partition_of(key, COUNT): key for key in "abcdefgh"}
     bodies = [keys[0], keys[1], keys[0], keys[1], keys[1], keys[1], keys[0]]
@@ -497,15 +501,15 @@ def test_a_bulk_that_fails_midway(q: Queue) -> None:
     assert q.stats().ready == 3
 
 
-def test_errors_say_what_there_is() -> None:
-    """How many partitions there are, and how many were meant."""
+def test_errors_have_the_numbers_of_partitions() -> None:
+    """The error has the stored and the requested number of partitions."""
     error = QueuePartitioned("q", 4, 8)
     assert re.search(r"'q' has 4 partitions, but was opened with 8: pass partitions=4", str(error))
     assert "no partitions" in str(QueuePartitioned("q", None, 8))
 
 
 def test_it_waits_with_few_commands(real_ps: Penstock, real_backend: Backend) -> None:
-    """An idle consumer has one BLPOP for all partitions; in a cluster one for each slot."""
+    """An idle consumer uses one BLPOP for all partitions; in a cluster one for each slot."""
     queue = real_ps.queue("q", partitions=16)
     queue.enqueue(1)
     assert len(queue.reserve()) == 1
@@ -521,7 +525,7 @@ def test_it_waits_with_few_commands(real_ps: Penstock, real_backend: Backend) ->
 
 
 def worked(ps: Penstock, queues: Any, **options: Any) -> list[Any]:
-    """The bodies of the jobs that a worker has done until none could be taken any more."""
+    """Run a worker until no job is left, and return the bodies."""
     done: list[Any] = []
 
     def handle(job: Job) -> None:
@@ -533,7 +537,7 @@ def worked(ps: Penstock, queues: Any, **options: Any) -> list[Any]:
 
 
 def test_a_worker_takes_from_all(ps: Penstock, q: Queue) -> None:
-    """A worker takes from all partitions, also if another client has made them."""
+    """A worker takes jobs from all partitions, also when another client created them."""
     q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))
     assert len(worked(ps, "q")) == 40
     q.enqueue_many([{"n": number} for number in range(40)], key=lambda body: str(body["n"]))
@@ -544,7 +548,7 @@ def test_a_worker_takes_from_all(ps: Penstock, q: Queue) -> None:
 
 
 def test_partitions_share_the_weight_of_their_queue(ps: Penstock, q: Queue) -> None:
-    """A queue has no larger share for having partitions."""
+    """The weight of a queue does not depend on its number of partitions."""
     for number in range(200):
         q.enqueue({"n": number}, key=str(number))
     ps.queue("other").enqueue_many([{"n": "other"}] * 200)
@@ -553,7 +557,7 @@ def test_partitions_share_the_weight_of_their_queue(ps: Penstock, q: Queue) -> N
 
 
 def test_a_worker_ends_when_all_are_drained(ps: Penstock, q: Queue) -> None:
-    """A closed queue is over when no partition has a job left."""
+    """A worker of a closed queue ends when all partitions are drained."""
     q.enqueue_many(range(8), key=str)
     q.close()
     ps._partitions.clear()

@@ -1,5 +1,5 @@
 # From tests/_async/test_pressure.py by tools/unasync.py; do not edit.
-"""Queues of the protocol pressure: what the conformance rows do not ask, and what goes wrong."""
+"""Queues of the protocol pressure: errors and cases that the conformance tests leave out."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Make = Callable[..., PressureQueue]
 
 @pytest.fixture
 def backend(brief_backend: Backend) -> Backend:
-    """Two back ends: the conformance rows run the scripts on all."""
+    """Use two back ends: the conformance tests run the scripts on all."""
     return brief_backend
 
 
@@ -68,7 +68,7 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make(backend: Backend) -> Iterator[Make]:
-    """Handles of one queue, each with connections of its own."""
+    """Make handles of one queue, each with its own connections."""
     made = []
     with backend.sync_client() as lent:
 
@@ -88,19 +88,19 @@ def q(make: Make) -> PressureQueue:
 
 
 def key(suffix: str) -> str:
-    """A key of the queue `q`."""
+    """Return a key of the queue `q`."""
     return f"{BASE}:{suffix}"
 
 
 def tokens(raw: Raw) -> tuple[int, int, int]:
-    """Elements of producer_free, consumer_free and not_full."""
+    """Return the lengths of producer_free, consumer_free and not_full."""
     lists = ("producer_free", "consumer_free", "not_full")
     found = [raw.llen(key(name)) for name in lists]
     return found[0], found[1], found[2]
 
 
 class Turning:
-    """Which calls wait at this moment.
+    """The lists on which calls wait at this moment.
 
     Args:
         pending: the lists that they wait for.
@@ -110,14 +110,14 @@ class Turning:
         self.pending: list[bytes] = []
 
     def reach(self, *suffixes: str) -> None:
-        """Return when these lists, and no others, are waited for."""
+        """Return when calls wait for exactly these lists."""
         wanted = sorted(key(suffix).rstrip(":").encode() for suffix in suffixes)
         wait_for(lambda: sorted(self.pending) == wanted)
 
 
 @pytest.fixture
 def turning(monkeypatch: pytest.MonkeyPatch) -> Turning:
-    """Tells when a call beside the test has begun to wait."""
+    """Return a helper that tells when a call in another task or thread begins to wait."""
     found, turned = Turning(), WatchedConnection.turned
 
     def noted(line: WatchedConnection, key: bytes, **options: Any) -> bool:
@@ -134,14 +134,14 @@ def turning(monkeypatch: pytest.MonkeyPatch) -> Turning:
 # -- server address, names, client id -----------------------------------------------------
 
 
-def test_by_default_it_is_the_server_that_the_protocol_names() -> None:
-    """127.0.0.1, 6379, 0 and `__pressure__`; nothing is sent before a method is called."""
+def test_the_default_server() -> None:
+    """The default is 127.0.0.1, 6379, database 0 and `__pressure__`; constructing sends nothing."""
     queue = PressureQueue("q")
     assert repr(queue) == "<PressureQueue __pressure__:q at 127.0.0.1:6379>"
 
 
-def test_variables_say_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """REDIS_SERVER before REDIS_HOST; arguments beat all of them; empty ones count for nothing."""
+def test_variables_of_the_server_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments override REDIS_SERVER, which overrides REDIS_HOST; empty variables are ignored."""
     monkeypatch.setenv("REDIS_HOST", "queues.example")
     monkeypatch.setenv("REDIS_PORT", "6390")
     monkeypatch.setenv("PRESSURE_PREFIX", "pipes")
@@ -156,7 +156,7 @@ def test_variables_say_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_database_is_one_of_the_variables(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """REDIS_DB picks it, and a queue there is not in database 0."""
+    """REDIS_DB selects the database, and queues are created there."""
     host, port = server.address
     monkeypatch.setenv("REDIS_HOST", host)
     monkeypatch.setenv("REDIS_PORT", str(port))
@@ -184,10 +184,8 @@ def test_the_database_is_one_of_the_variables(
         ("REDIS_SERVER", "two words"),
     ],
 )
-def test_variables_that_can_not_be_used(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    """They are told by their name, where they would be used."""
+def test_unusable_variables(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """An unusable variable is named in the error of the first call that needs it."""
     monkeypatch.setenv(name, value)
     with pytest.raises(BadArgument, match=name):
         PressureQueue("q")
@@ -203,7 +201,9 @@ RESERVED = [
 
 @pytest.mark.parametrize("suffix", [*RESERVED, "stats_produced_messages", "stats_consumed_bytes"])
 def test_names_of_keys_of_other_queues_are_refused(suffix: str) -> None:
-    """`jobs:bound` would be the bound of `jobs`; so would `bound` with the prefix `p:jobs`."""
+    """A name like `jobs:bound` is refused, as it is a key of the queue `jobs`;
+    prefixes likewise.
+    """
     with pytest.raises(BadArgument, match="another queue"):
         PressureQueue(f"jobs:{suffix}", DEAD)
     with pytest.raises(BadArgument, match="another queue"):
@@ -213,8 +213,8 @@ def test_names_of_keys_of_other_queues_are_refused(suffix: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", None, b"q", 7, "\ud800"])
-def test_names_that_are_none(name: Any) -> None:
-    """Text that is not empty, and that UTF-8 can hold; the same for prefixes."""
+def test_invalid_names(name: Any) -> None:
+    """A name or prefix must be text, not empty, and valid UTF-8."""
     with pytest.raises(BadArgument, match="name="):
         PressureQueue(name, DEAD)
     if name is not None:
@@ -223,21 +223,21 @@ def test_names_that_are_none(name: Any) -> None:
 
 
 @pytest.mark.parametrize("client_id", ["", b"me", "a\nb", "x" * 201, 7])
-def test_ids_that_are_none(client_id: Any) -> None:
-    """Printable text of at most 200 bytes."""
+def test_invalid_client_ids(client_id: Any) -> None:
+    """A client id must be printable text of at most 200 bytes."""
     with pytest.raises(BadArgument, match="client_id"):
         PressureQueue("q", DEAD, client_id=client_id)
 
 
 @pytest.mark.parametrize("source", [7, "http://localhost", b"redis://localhost"])
 def test_sources_that_are_none(source: Any) -> None:
-    """A URL of Redis, or a client."""
+    """A source must be a Redis URL or a client."""
     with pytest.raises(BadArgument, match="source"):
         PressureQueue("q", source)
 
 
 def test_a_client_that_decodes_is_refused(backend: Backend) -> None:
-    """Messages are bytes."""
+    """A client with `decode_responses` is refused, as messages are bytes."""
     with backend.sync_client(decode_responses=True) as lent:
         with pytest.raises(ConfigurationError, match="decode_responses"):
             PressureQueue("q", lent)
@@ -275,8 +275,8 @@ def test_a_client_that_decodes_is_refused(backend: Backend) -> None:
         lambda q: q.free_role(None),
     ],
 )
-def test_bad_input_is_told_before_anything_is_sent(call: Callable[..., Any]) -> None:
-    """There is no server that could have seen it."""
+def test_bad_arguments_are_refused_before_anything_is_sent(call: Callable[..., Any]) -> None:
+    """Bad arguments are refused before anything is sent, so no server is needed."""
     with pytest.raises(BadArgument):
         call(PressureQueue("q", DEAD))
 
@@ -302,14 +302,14 @@ OPERATIONS: list[Callable[[PressureQueue], Any]] = [
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_without_a_server_every_operation_fails(operation: Callable[..., Any]) -> None:
-    """With redis-py's error, and not the one of an unknown outcome: nothing can have run."""
+    """Without a server the error is redis-py's, not `OutcomeUnknown`: the call cannot have run."""
     with pytest.raises(RedisConnectionError) as caught:
         operation(PressureQueue("q", DEAD))
     assert not isinstance(caught.value, PenstockError)
 
 
-def test_who_we_are(make: Make, raw: Raw) -> None:
-    """Host, process, and the task or thread that calls; or what was given."""
+def test_the_default_client_id(make: Make, raw: Raw) -> None:
+    """The default client id has host, process and the calling task or thread."""
     q, named = make(), make(client_id="pump 7")
     ours = f"{socket.gethostname()}_pid{os.getpid()}_tid"
     assert q.client_id.startswith(ours)
@@ -330,7 +330,7 @@ def test_who_we_are(make: Make, raw: Raw) -> None:
 
 
 def test_text_is_stored_as_utf_8(q: PressureQueue, raw: Raw) -> None:
-    """Counters count bytes."""
+    """Text is stored as UTF-8, and counters count its bytes."""
     q.create()
     q.put("\u2603")
     assert raw.lrange(BASE, 0, -1) == [b"\xe2\x98\x83"]
@@ -338,7 +338,7 @@ def test_text_is_stored_as_utf_8(q: PressureQueue, raw: Raw) -> None:
 
 
 def test_messages_end_when_the_queue_is_closed(make: Make, turning: Turning) -> None:
-    """An iteration takes what is there, waits, and ends; it does so for later ones too."""
+    """An iteration takes the remaining messages, waits, and ends when the queue is closed."""
     q = make()
     q.create()
     q.put("a")
@@ -355,7 +355,7 @@ def test_messages_end_when_the_queue_is_closed(make: Make, turning: Turning) -> 
 
 
 def test_an_iteration_is_unblocked_between_two_messages(q: PressureQueue) -> None:
-    """It ends before the next message although that is there; one that begins later goes on."""
+    """`unblock` ends a running iteration before its next message; a later iteration works."""
     q.create()
     for message in ("a", "b"):
         q.put(message)
@@ -373,14 +373,14 @@ def test_an_iteration_is_unblocked_between_two_messages(q: PressureQueue) -> Non
 
 
 def test_unblock_leaves_closing_and_others_alone(make: Make, turning: Turning, raw: Raw) -> None:
-    """A close that waits goes on, as in the Python client; so do the waits of another object."""
+    """`unblock` affects neither a waiting close nor the waits of another object."""
     q, other = make(), make()
     q.create(1)
     raw.rpop(key("producer_free"))
     closing, getting = spawn(q.close), spawn(other.get)
     turning.reach("", "producer_free")
     q.unblock()
-    with pytest.raises(QueueInUse):  # a slice has passed
+    with pytest.raises(QueueInUse):  # one slice has passed
         q.put("a", timeout=0.2)
     assert not closing.is_done
     assert not getting.is_done
@@ -391,7 +391,7 @@ def test_unblock_leaves_closing_and_others_alone(make: Make, turning: Turning, r
 
 
 def test_a_context_closes_connections_not_the_queue(one_server: Backend) -> None:
-    """The queue goes on; so does the object, with new connections."""
+    """Leaving the context closes connections; queue and object stay usable."""
     raw = one_server.sync_client()
     assert one_server.url
     with PressureQueue("q", one_server.url) as q:
@@ -410,7 +410,7 @@ def test_a_context_closes_connections_not_the_queue(one_server: Backend) -> None
 
 
 def test_a_refused_creation_changes_nothing(q: PressureQueue, raw: Raw) -> None:
-    """Where the queue is, and where lists of an earlier one are."""
+    """Creating an existing queue, or one with leftover lists, is refused and changes nothing."""
     q.create(3)
     before = dump(raw)
     with pytest.raises(QueueExists, match="exists already"):
@@ -423,8 +423,8 @@ def test_a_refused_creation_changes_nothing(q: PressureQueue, raw: Raw) -> None:
     assert dump(raw) == before
 
 
-def test_a_creation_begins_counting_anew(q: PressureQueue, raw: Raw) -> None:
-    """What the Go client's deletion leaves, and a party that came too late, does not count."""
+def test_a_creation_resets_the_counters(q: PressureQueue, raw: Raw) -> None:
+    """A creation resets counters and removes leftovers of the Go client and of late parties."""
     raw.set(key("stats:produced_messages"), 5)
     raw.set(key("producer"), "late")
     q.create()
@@ -433,7 +433,9 @@ def test_a_creation_begins_counting_anew(q: PressureQueue, raw: Raw) -> None:
 
 
 def test_over_filling(q: PressureQueue, raw: Raw) -> None:
-    """Also when it waits: nothing else is put until there is room below the bound."""
+    """An overfilled queue takes no message until it is below its bound, also for
+    waiting producers.
+    """
     q.create(1)
     q.put("a")
     q.put("b", overfill=True)
@@ -448,8 +450,8 @@ def test_over_filling(q: PressureQueue, raw: Raw) -> None:
     assert tokens(raw) == (1, 1, 1)
 
 
-def test_a_token_of_room_that_lies_is_removed(q: PressureQueue, raw: Raw) -> None:
-    """Old clients give one with every message they take, also from a queue that is over-full."""
+def test_a_wrong_token_of_room_is_removed(q: PressureQueue, raw: Raw) -> None:
+    """Old clients push a token of room with every message taken; a wrong one is removed."""
     q.create(1)
     q.put("a")
     raw.lpush(key("not_full"), 0)
@@ -459,7 +461,7 @@ def test_a_token_of_room_that_lies_is_removed(q: PressureQueue, raw: Raw) -> Non
 
 
 def test_a_token_of_room_that_is_missing(q: PressureQueue, raw: Raw) -> None:
-    """Both roles are free, so a dead party has lost it: the next put makes a new one."""
+    """If both roles are free and the token of room is lost, the next put creates it."""
     q.create(2)
     raw.delete(key("not_full"))
     q.put_nowait("a")
@@ -469,7 +471,7 @@ def test_a_token_of_room_that_is_missing(q: PressureQueue, raw: Raw) -> None:
 def test_a_token_of_room_that_stays_away(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A consumer waits, so it may be about to give it: a waiting producer gives it some time."""
+    """While a consumer waits it may be about to push the token, so a producer waits for a while."""
     q = make()
     q.create(2)
     raw.delete(key("not_full"))
@@ -486,7 +488,7 @@ def test_a_token_of_room_that_stays_away(
 
 
 def test_two_tokens_of_a_role_become_one(q: PressureQueue, raw: Raw) -> None:
-    """A party that was thought dead gave its role back as well."""
+    """A party was taken for dead but gives its role back too: its calls leave one token."""
     q.create()
     raw.lpush(key("producer_free"), 0)
     raw.lpush(key("consumer_free"), 0)
@@ -496,8 +498,10 @@ def test_two_tokens_of_a_role_become_one(q: PressureQueue, raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS[2:], ids=range(2, len(OPERATIONS)))
-def test_what_is_missing_is_told(operation: Callable[..., Any], q: PressureQueue, raw: Raw) -> None:
-    """And no key is made."""
+def test_calls_on_a_missing_queue(
+    operation: Callable[..., Any], q: PressureQueue, raw: Raw
+) -> None:
+    """On a missing queue each call raises `QueueMissing` and creates no key."""
     with pytest.raises(QueueMissing, match="queue 'q' does not exist"):
         operation(q)
     assert raw.keys() == []
@@ -505,7 +509,7 @@ def test_what_is_missing_is_told(operation: Callable[..., Any], q: PressureQueue
 
 @pytest.mark.parametrize("kind", ["bound", *RESERVED[7:]])
 def test_numbers_that_are_none(q: PressureQueue, raw: Raw, kind: str) -> None:
-    """They are told, and no message is lost or added over it."""
+    """Counters and bounds that are not numbers raise an error, and no message is lost or added."""
     q.create()
     q.put("a")
     for value in ("", "many") if kind == "bound" else ("", "many", "-1", "1.5", "9" * 19):
@@ -538,7 +542,7 @@ NEEDS = {
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_keys_of_another_type(q: PressureQueue, raw: Raw, name: str) -> None:
-    """They are told, and nothing has changed."""
+    """Keys of another type raise an error, and nothing changes."""
     arguments = {"put": ["c"], "free_role": ["producer"]}.get(name, [])
     for kind in NEEDS[name]:
         raw.flushdb()
@@ -558,8 +562,8 @@ def test_keys_of_another_type(q: PressureQueue, raw: Raw, name: str) -> None:
 # -- waiting -------------------------------------------------------------------------------
 
 
-def test_time_that_is_over_leaves_nothing_behind(make: Make, raw: Raw) -> None:
-    """Roles are given back, a token of room is where it was; 0 seconds is no waiting at all."""
+def test_a_timed_out_wait_leaves_nothing_behind(make: Make, raw: Raw) -> None:
+    """A wait that times out gives its role and token back; 0 seconds means no wait."""
     q = make()
     q.create(1)
     for seconds in (0, 0.05, 0.15):
@@ -581,7 +585,7 @@ def test_time_that_is_over_leaves_nothing_behind(make: Make, raw: Raw) -> None:
 
 
 def test_parties_of_ours_take_turns(make: Make, turning: Turning, raw: Raw) -> None:
-    """Several wait, one of them for room; each gets its turn, and nothing is lost."""
+    """Several parties wait, one of them for room: each gets its turn, and no message is lost."""
     q = make()
     q.create(1)
     q.put(b"0")
@@ -596,7 +600,9 @@ def test_parties_of_ours_take_turns(make: Make, turning: Turning, raw: Raw) -> N
 
 
 def test_closing_waits_behind_a_producer(make: Make, turning: Turning) -> None:
-    """What that one puts is delivered; the rest is refused at once."""
+    """A close waits for a producer in progress, whose message is delivered; later
+    ones are refused.
+    """
     q = make()
     q.create(1)
     q.put("a")
@@ -618,7 +624,7 @@ def test_closing_waits_behind_a_producer(make: Make, turning: Turning) -> None:
 def test_a_producer_in_line_learns_that_the_queue_is_closed(
     make: Make, turning: Turning, raw: Raw
 ) -> None:
-    """The put ends although the role stays taken: the party that closed does not give it back."""
+    """A put that waits for the producer role ends when another party closes the queue."""
     q = make()
     q.create()
     raw.rpop(key("producer_free"))
@@ -630,8 +636,8 @@ def test_a_producer_in_line_learns_that_the_queue_is_closed(
     assert q.length() == 0
 
 
-def test_a_queue_made_anew_is_not_written_to(make: Make, turning: Turning, raw: Raw) -> None:
-    """Deleted and made again in one moment: holders of a role and parties in line are told."""
+def test_a_recreated_queue_is_not_written_to(make: Make, turning: Turning, raw: Raw) -> None:
+    """A queue is deleted and re-created at once: role holders and waiting parties get an error."""
     q = make()
     q.create(1)
     q.put("a")
@@ -652,10 +658,10 @@ def test_a_queue_made_anew_is_not_written_to(make: Make, turning: Turning, raw: 
     assert dump(raw) == after
 
 
-def test_a_reader_is_not_served_from_a_queue_made_anew(
+def test_a_reader_gets_nothing_from_a_recreated_queue(
     make: Make, turning: Turning, raw: Raw
 ) -> None:
-    """It holds the role of a queue that is gone; in the new one another party has the role."""
+    """A reader with a role of the deleted queue gets no message from the re-created one."""
     q = make()
     q.create()
     reader = spawn(make().get)
@@ -673,8 +679,8 @@ def test_a_reader_is_not_served_from_a_queue_made_anew(
     assert q.length() == 1
 
 
-def test_a_holder_is_told_of_a_queue_made_anew(make: Make, turning: Turning, raw: Raw) -> None:
-    """Although there is nothing to do in the new one, where another party has the role."""
+def test_a_role_holder_is_told_of_a_recreated_queue(make: Make, turning: Turning, raw: Raw) -> None:
+    """A role holder learns of the re-creation even if another party has the role there."""
     q = make()
     q.create(1)
     reader = spawn(make().get)
@@ -693,10 +699,10 @@ def test_a_holder_is_told_of_a_queue_made_anew(make: Make, turning: Turning, raw
 
 
 @pytest.mark.parametrize("defeats", [1, 0], ids=["woken", "popping"])
-def test_who_is_in_line_is_told_of_a_queue_made_anew(
+def test_a_waiting_party_is_told_of_a_recreated_queue(
     server: EmbeddedServer, plain: Raw, monkeypatch: pytest.MonkeyPatch, defeats: int
 ) -> None:
-    """Although another party has the role in the new one as well."""
+    """A party waiting for a role learns of the re-creation even if the role is taken there too."""
     monkeypatch.setattr(turn, "DEFEATS", defeats)
     with PressureQueue("q", server.url) as q:
         q.create(1)
@@ -716,10 +722,8 @@ def test_who_is_in_line_is_told_of_a_queue_made_anew(
         assert dump(plain) == after
 
 
-def test_a_holder_that_was_thought_dead_stands_in_line_again(
-    make: Make, turning: Turning, raw: Raw
-) -> None:
-    """Its role was freed and taken by another party; it acts when that one is done."""
+def test_a_holder_whose_role_was_freed_waits_again(make: Make, turning: Turning, raw: Raw) -> None:
+    """A holder whose role was freed and taken by another party waits for its turn again."""
     q = make()
     q.create(1)
     q.put("a")
@@ -741,11 +745,13 @@ def test_a_holder_that_was_thought_dead_stands_in_line_again(
 def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
     make: Make, turning: Turning, raw: Raw
 ) -> None:
-    """The keys don't tell it from its successor: it goes on, and the other one is in line again."""
+    """A role is freed just after a party popped its token: this party goes on, the
+    next one waits.
+    """
     q = make()
     q.create(1)
     q.put("a")
-    assert raw.rpop(key("producer_free"))  # a party of ours in line, which is stopped here
+    assert raw.rpop(key("producer_free"))  # one of our waiting parties, which is stopped here
     assert q.free_role("producer")
     successor = spawn(make(client_id="successor").put, "b")
     turning.reach("not_full")
@@ -767,7 +773,7 @@ def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
 
 
 def test_freeing_a_role_mends_the_token_of_room(q: PressureQueue, raw: Raw) -> None:
-    """A producer died between taking the token and putting; nothing is mended while one may be."""
+    """A producer died with the token of room: it is restored when the producer role is freed."""
     q.create(2)
     raw.rpop(key("producer_free"))
     raw.rpop(key("not_full"))
@@ -781,7 +787,7 @@ def test_freeing_a_role_mends_the_token_of_room(q: PressureQueue, raw: Raw) -> N
 
 
 def test_scripts_that_vanish_in_a_wait(make: Make, turning: Turning, raw: Raw) -> None:
-    """They are loaded again, also within a transaction."""
+    """Scripts flushed during a wait are loaded again, also within a transaction."""
     q = make()
     q.create()
     reader = spawn(make().get)
@@ -793,10 +799,10 @@ def test_scripts_that_vanish_in_a_wait(make: Make, turning: Turning, raw: Raw) -
 
 
 @pytest.mark.parametrize("size", [0, 300, 3_000, 17_000, 100_000])
-def test_nobody_comes_between_a_script_and_the_next_watch(
+def test_a_script_and_the_next_watch_are_sent_together(
     make: Make, turning: Turning, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """What a server must read at once is sent at once and is short, however long the message."""
+    """What the server must read at once is sent at once and is short, even for a long message."""
     q, packets, send = make(), list[bytes](), link.send
     q.create(1)
     q.put("a")
@@ -819,8 +825,8 @@ def test_nobody_comes_between_a_script_and_the_next_watch(
 # -- deletion ------------------------------------------------------------------------------
 
 
-def test_a_deletion_waits_for_those_who_have_a_role(make: Make, turning: Turning, raw: Raw) -> None:
-    """It tells them; a deaf party keeps it waiting, and a later call goes on with it."""
+def test_a_deletion_waits_for_role_holders(make: Make, turning: Turning, raw: Raw) -> None:
+    """A deletion asks role holders to leave and waits for them; a later call continues it."""
     q = make()
     q.create(1)
     q.put("a")
@@ -848,7 +854,7 @@ def test_a_deletion_waits_for_those_who_have_a_role(make: Make, turning: Turning
 
 
 def test_a_deletion_that_was_broken_off(make: Make, raw: Raw) -> None:
-    """Its party died after the first step; the next delete ends it, and the name is free."""
+    """After a client died in the middle of a deletion, the next delete finishes it."""
     q = make()
     q.create()
     raw.delete(key("bound"))
@@ -860,7 +866,7 @@ def test_a_deletion_that_was_broken_off(make: Make, raw: Raw) -> None:
 
 
 def test_a_deletion_of_another_party_that_goes_on(make: Make, raw: Raw, turning: Turning) -> None:
-    """It is not taken over while it makes progress: the second one finds nothing to delete."""
+    """A deletion in progress is not taken over: a second delete finds no queue."""
     q = make()
     q.create()
     raw.delete(key("bound"))
@@ -876,7 +882,9 @@ def test_a_deletion_of_another_party_that_goes_on(make: Make, raw: Raw, turning:
 def test_a_queue_that_is_made_during_a_deletion_is_whole(
     make: Make, raw: Raw, turning: Turning
 ) -> None:
-    """The other clients look at the bound alone, so they make it too early."""
+    """Other clients check only the bound, so they may re-create the queue before
+    the deletion ends.
+    """
     q = make()
     q.create(1)
     q.put("old")
@@ -895,7 +903,7 @@ def test_a_queue_that_is_made_during_a_deletion_is_whole(
 
 
 def test_a_deletion_that_another_party_has_ended(make: Make, raw: Raw, turning: Turning) -> None:
-    """What has been made since is not touched."""
+    """After another party finished the deletion, a re-created queue is left alone."""
     q = make()
     q.create(1)
     raw.rpop(key("consumer_free"))
@@ -916,17 +924,19 @@ def test_a_deletion_that_another_party_has_ended(make: Make, raw: Raw, turning: 
 def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The quiet time starts again when a role was held: its holder may be the one deleting."""
+    """The quiet time starts again whenever a role was held: its holder may be the
+    deleting party.
+    """
     q, times, codes, once = make(), list[float](), list[int](), link.Link.once
     q.create()
-    raw.delete(key("bound"))  # by another party, which then stopped
+    raw.delete(key("bound"))  # as another party does, which then stopped
 
     def noted(self: link.Link, call: Any) -> Any:
         if "adopt" not in call.args:
             return once(self, call)
         times.append(time.monotonic())
         if len(times) == 1:
-            raw.rpop(key("producer_free"))  # it goes on
+            raw.rpop(key("producer_free"))  # the other party continues
         reply = once(self, call)
         codes.append(reply.code)
         return reply
@@ -935,15 +945,15 @@ def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     deleting = spawn(q.delete)
     wait_for(lambda: bool(codes))
     freed = time.monotonic()
-    raw.lpush(key("producer_free"), 0)  # it has been freed, or has let go
+    raw.lpush(key("producer_free"), 0)  # the role was freed or given back
     deleting.result()
     assert codes == [PressureCode.IN_USE, PressureCode.DONE]
     assert times[1] - freed >= deletion.QUIET
     assert raw.keys() == []
 
 
-def test_a_deletion_whose_sentinels_were_taken(make: Make, raw: Raw, turning: Turning) -> None:
-    """Readers of a client that takes no roles have popped both: what is left is removed, too."""
+def test_a_deletion_with_popped_sentinels(make: Make, raw: Raw, turning: Turning) -> None:
+    """Readers without roles may have popped both sentinels: the remaining keys are removed too."""
     q = make()
     q.create()
     raw.rpop(key("consumer_free"))
@@ -971,17 +981,17 @@ def plain(server: EmbeddedServer) -> Raw:
 
 @pytest.fixture
 def proxied(server: EmbeddedServer, plain: Raw) -> Iterator[tuple[PressureQueue, Proxy]]:
-    """A queue of bound 2 through a proxy, one connection open."""
+    """A queue with bound 2 behind a proxy, with one open connection."""
     with Proxy(server.address) as proxy:
         with PressureQueue("q", proxy.url) as queue:
             queue.create(2)
             yield queue, proxy
 
 
-def test_a_lost_reply_is_told_and_nothing_is_sent_again(
+def test_a_lost_reply_is_reported_and_not_repeated(
     proxied: tuple[PressureQueue, Proxy], plain: Raw
 ) -> None:
-    """The message is there once, or was taken once; the error says that it is not known."""
+    """A lost reply raises `OutcomeUnknown`; the call ran once and is not repeated."""
     q, proxy = proxied
     for put, count in ((q.put_nowait, 1), (q.put, 2)):
         fault = proxy.eat_reply(after=b"EVALSHA")
@@ -1003,7 +1013,7 @@ def test_a_lost_reply_is_told_and_nothing_is_sent_again(
 def test_a_request_that_does_not_get_through(
     proxied: tuple[PressureQueue, Proxy], plain: Raw
 ) -> None:
-    """Half of it is nothing: it has not run, and is not sent again."""
+    """A request that arrived only in part has not run, and is not repeated."""
     q, proxy = proxied
     proxy.cut_after_request_bytes(30, after=b"EVALSHA")
     with pytest.raises(OutcomeUnknown):
@@ -1014,7 +1024,7 @@ def test_a_request_that_does_not_get_through(
 
 
 def test_looking_is_repeated(proxied: tuple[PressureQueue, Proxy]) -> None:
-    """It changes nothing, so a lost reply is no matter."""
+    """Read-only calls are repeated after a lost reply."""
     q, proxy = proxied
     fault = proxy.eat_reply(after=b"EVALSHA")
     assert q.length() == 0
@@ -1024,11 +1034,11 @@ def test_looking_is_repeated(proxied: tuple[PressureQueue, Proxy]) -> None:
 def test_a_connection_that_was_closed_meanwhile(
     proxied: tuple[PressureQueue, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that has not been used for a while is tried first, so a restart is no unknown outcome."""
+    """An idle connection is checked before use, so a restart causes no unknown outcome."""
     q, proxy = proxied
     monkeypatch.setattr(link, "FRESH", -1.0)
     with pytest.raises(QueueEmpty):
-        q.get(timeout=0.01)  # there are two connections now
+        q.get(timeout=0.01)  # now there are two connections
     proxy.cut()
     q.put("a")
     proxy.cut()
@@ -1038,10 +1048,10 @@ def test_a_connection_that_was_closed_meanwhile(
 
 
 @pytest.mark.parametrize("kind", ["put", "get"])
-def test_a_wait_whose_connection_fails_gives_its_role_back(
+def test_a_wait_with_a_failed_connection_returns_its_role(
     proxied: tuple[PressureQueue, Proxy], plain: Raw, turning: Turning, kind: str
 ) -> None:
-    """The failure is raised; no message was put or taken, and the role is free."""
+    """A wait whose connection fails raises the error; no message moved and the role is free."""
     q, proxy = proxied
     if kind == "put":
         q.put("a")
@@ -1061,10 +1071,10 @@ def test_a_wait_whose_connection_fails_gives_its_role_back(
 def test_a_role_that_can_not_be_given_back_is_owed(
     proxied: tuple[PressureQueue, Proxy], plain: Raw, turning: Turning, kind: str
 ) -> None:
-    """The server is away as the wait fails: its party, which lives, does not keep itself out.
+    """The role can't be given back, as the server is down: the client does that later.
 
-    As long as it is away the next call fails too, whatever it is; the first that finds the server
-    gives the role back before it does anything else.
+    Until the server is back every call fails. The first call that reaches it gives the role back
+    before anything else.
     """
     q, proxy = proxied
     if kind == "put":
@@ -1085,10 +1095,12 @@ def test_a_role_that_can_not_be_given_back_is_owed(
     assert tokens(plain) == ((1, 1, 0) if kind == "put" else (1, 1, 1))
 
 
-def test_what_is_owed_is_not_taken_from_others(
+def test_a_pending_role_is_not_taken_from_others(
     proxied: tuple[PressureQueue, Proxy], plain: Raw, turning: Turning
 ) -> None:
-    """The role was freed meanwhile, and another party has it."""
+    """If the role was freed and taken by another party meanwhile, the client does
+    not give it back.
+    """
     q, proxy = proxied
     waiting = spawn(q.get)
     turning.reach("")
@@ -1116,7 +1128,9 @@ def test_what_is_owed_is_not_taken_from_others(
 def test_a_wait_on_a_server_that_has_the_queue_no_longer(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch, method: str, refusal: Exception
 ) -> None:
-    """Wherever it is told that: to the caller the connection has failed, and the role is free."""
+    """A queue moves to another node during a wait: the wait fails like a
+    connection, the role is free.
+    """
     q = make()
     q.create()
 
@@ -1132,7 +1146,7 @@ def test_a_wait_on_a_server_that_has_the_queue_no_longer(
 
 @pytest.mark.parametrize("hops", [1, 3, 40])
 def test_a_call_follows_its_queue(make: Make, monkeypatch: pytest.MonkeyPatch, hops: int) -> None:
-    """From node to node, as each may know the next one only; but not in a circle for ever."""
+    """A call follows redirections from node to node, but not forever in a circle."""
     q, sent, exchange = make(), list[str](), ProducerConnection.exchange
     q.create()
 
@@ -1159,7 +1173,7 @@ def test_a_call_follows_its_queue(make: Make, monkeypatch: pytest.MonkeyPatch, h
 def test_a_connection_with_the_replies_of_others_is_not_kept(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes next on it would be taken for the reply to another call."""
+    """A connection with unread replies is closed, as the next call would read them."""
     q = make()
     q.create()
     with pytest.raises(QueueEmpty):
@@ -1182,7 +1196,9 @@ def test_a_connection_with_the_replies_of_others_is_not_kept(
 def test_a_reply_that_is_lost_at_the_end_of_a_wait(
     proxied: tuple[PressureQueue, Proxy], plain: Raw, turning: Turning
 ) -> None:
-    """The message was taken, so the role is not ours to give back, and the outcome not known."""
+    """The reply at the end of a wait is lost: the outcome is unknown and the role
+    not ours to return.
+    """
     q, proxy = proxied
     reader = spawn(q.get)
     turning.reach("")
@@ -1198,7 +1214,9 @@ def test_a_reply_that_is_lost_at_the_end_of_a_wait(
 def test_the_last_request_of_a_wait_that_is_lost(
     proxied: tuple[PressureQueue, Proxy], plain: Raw, turning: Turning
 ) -> None:
-    """The role is still ours, so it has not run, and that is what the error says."""
+    """The last request of a wait is lost: the role is still ours, so it has not run; the error says
+    so.
+    """
     q, proxy = proxied
     reader = spawn(q.get)
     turning.reach("")
@@ -1213,9 +1231,9 @@ def test_the_last_request_of_a_wait_that_is_lost(
 
 @pytest.fixture
 def rival(plain: Raw, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A connection that pops the token of the role, as other clients wait for it.
+    """Return a connection that pops the role's token, as other clients do while they wait.
 
-    A client that is blocked earlier stays ahead of it: a new slice would begin behind it.
+    It blocks behind clients that already wait, and ahead of a new slice of ours.
     """
     monkeypatch.setattr(link, "SLICE", 30.0)
     pool = redis.ConnectionPool(**plain.connection_pool.connection_kwargs)
@@ -1225,12 +1243,12 @@ def rival(plain: Raw, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def blocked(plain: Raw, count: int) -> None:
-    """Return when so many connections are blocked."""
+    """Return when this many connections are blocked."""
     wait_for(lambda: plain.info("clients")["blocked_clients"] == count)
 
 
 def beaten(plain: Raw, rival: Any) -> None:
-    """Let the rival have the role, which a waiting party of ours was told of before it."""
+    """Give the role to the rival connection, after our waiting party was told that it is free."""
     blocked(plain, 1)
     rival.send_command("BRPOP", key("producer_free"), 0)
     blocked(plain, 2)
@@ -1238,10 +1256,12 @@ def beaten(plain: Raw, rival: Any) -> None:
     rival.read_response()
 
 
-def test_who_is_always_late_stands_in_line(
+def test_a_party_that_is_always_late_is_served_in_turn(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: Turning
 ) -> None:
-    """It is served in turn with parties that pop the token, and the next one after it."""
+    """A party that always loses the race queues up and is served in turn, and so is
+    the next one.
+    """
     with PressureQueue("q", server.url) as q:
         q.create()
         plain.rpop(key("producer_free"))
@@ -1259,10 +1279,10 @@ def test_who_is_always_late_stands_in_line(
         assert tokens(plain) == (0, 1, 1)
 
 
-def test_a_queue_made_anew_gets_its_token_back(
+def test_a_recreated_queue_gets_its_token_back(
     server: EmbeddedServer, plain: Raw, rival: Any, turning: Turning
 ) -> None:
-    """A producer in line for the old queue got the token of the new one, and gives it back."""
+    """A producer waiting for the old queue got the new queue's token, and gives it back."""
     with PressureQueue("q", server.url) as q:
         q.create()
         plain.rpop(key("producer_free"))
@@ -1284,7 +1304,7 @@ def test_a_queue_made_anew_gets_its_token_back(
 
 
 def test_a_full_server_can_be_drained(server: EmbeddedServer, plain: Raw, turning: Turning) -> None:
-    """Nothing is put, and that is told; taking, closing, waiting and deleting go on."""
+    """A full server refuses puts with an error; get, close, wait and delete still work."""
     with (
         PressureQueue("q", server.url) as q,
         PressureQueue("q", server.url) as other,
@@ -1323,7 +1343,7 @@ def test_a_full_server_can_be_drained(server: EmbeddedServer, plain: Raw, turnin
 def test_a_wait_on_a_server_that_fills_up(
     server: EmbeddedServer, plain: Raw, turning: Turning
 ) -> None:
-    """It looks from time to time, as a full server refuses to block; the message is taken."""
+    """A full server refuses to block, so the consumer polls, and gets the message."""
     with PressureQueue("q", server.url) as q:
         q.create()
         reader = spawn(q.get)
@@ -1340,7 +1360,7 @@ def test_a_wait_on_a_server_that_fills_up(
 def test_a_producer_on_a_server_that_fills_up(
     server: EmbeddedServer, plain: Raw, turning: Turning
 ) -> None:
-    """It waited for room, and there is none in memory: told, and the role is given back."""
+    """A producer that waited for room finds no memory: it raises, and gives the role back."""
     with PressureQueue("q", server.url) as q:
         q.create(1)
         q.put("a")
@@ -1357,7 +1377,7 @@ def test_a_producer_on_a_server_that_fills_up(
 
 
 def test_a_cluster_wants_a_tag(make_server: Callable[..., EmbeddedServer]) -> None:
-    """Twelve keys in many slots are refused before anything is written, with what would do."""
+    """In a cluster a name without a hash tag is refused before any write, with a suggestion."""
     server = clustered(make_server)
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))

@@ -1,5 +1,5 @@
 # From tests/_async/test_pressure_replicas.py by tools/unasync.py; do not edit.
-"""Put a message into a pressure queue, and wait for replicas: a primary with two of them."""
+"""Putting a message and waiting for replicas: a primary with two replicas."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def trio(make_server: Callable[..., EmbeddedServer]) -> Iterator[Replicated]:
 
 @pytest.fixture
 def pq(trio: Replicated) -> Iterator[PressureQueue]:
-    """A queue of bound 2 on the primary."""
+    """A queue with bound 2 on the primary."""
     with PressureQueue("q", trio.url) as queue:
         queue.create(2)
         yield queue
 
 
 def copies(trio: Replicated) -> list[list[bytes]]:
-    """The messages that each replica has, newest first."""
+    """Return the messages of each replica, newest first."""
     return [raw.lrange(BASE, 0, -1) for raw in trio.copies]
 
 
 def at_rest(trio: Replicated) -> bool:
-    """Both roles are free."""
+    """Tell if both roles are free."""
     return [trio.raw.llen(f"{BASE}:{role}_free") for role in ("producer", "consumer")] == [1, 1]
 
 
 def test_a_put_that_replicas_confirm(trio: Replicated, pq: PressureQueue) -> None:
-    """Both have the message when the call returns; without `replicas` no WAIT is sent."""
+    """Both replicas have the message when the call returns; without `replicas` no WAIT is sent."""
     pq.put("a", replicas=2, replication_timeout=10)
     assert copies(trio) == [[b"a"]] * 2
     waits = trio.calls()[1]
@@ -56,7 +56,7 @@ def test_a_put_that_replicas_confirm(trio: Replicated, pq: PressureQueue) -> Non
 
 
 def test_a_put_that_had_to_wait_for_room(trio: Replicated, pq: PressureQueue) -> None:
-    """The replicas are waited for on the connection on which the message was put."""
+    """WAIT is sent on the connection on which the message was put."""
     for message in ("a", "b"):
         pq.put(message)
     putting = spawn(pq.put, "c", replicas=2, replication_timeout=10)
@@ -69,7 +69,9 @@ def test_a_put_that_had_to_wait_for_room(trio: Replicated, pq: PressureQueue) ->
 
 
 def test_too_few_replicas_are_connected(trio: Replicated, pq: PressureQueue) -> None:
-    """The call is refused at once, and nothing is put; one replica less is enough."""
+    """With too few connected replicas the put is refused at once; a put that asks
+    for fewer succeeds.
+    """
     trio.cut(0)
     with pytest.raises(NotReplicated, match="1 of 2 replicas are connected") as caught:
         pq.put("a", replicas=2, replication_timeout=60)
@@ -82,7 +84,7 @@ def test_too_few_replicas_are_connected(trio: Replicated, pq: PressureQueue) -> 
 
 
 def test_replicas_that_go_while_the_put_waits(trio: Replicated, pq: PressureQueue) -> None:
-    """It is refused when there is room, nothing is put, and the role goes back."""
+    """Replicas disconnect while the put waits for room: it is refused and gives the role back."""
     for message in ("a", "b"):
         pq.put(message)
     putting = spawn(pq.put, "c", replicas=2)
@@ -102,7 +104,7 @@ def test_replicas_that_go_while_the_put_waits(trio: Replicated, pq: PressureQueu
 def test_a_message_that_is_not_confirmed_in_time(
     trio: Replicated, pq: PressureQueue, waits: bool
 ) -> None:
-    """It stays in the queue, and the error says so; the consumer gets it once."""
+    """A message that is not confirmed in time stays in the queue; the error says so."""
     if waits:
         for message in ("a", "b"):
             pq.put(message)
@@ -127,7 +129,7 @@ def test_a_message_that_is_not_confirmed_in_time(
 def test_a_queue_that_is_full_is_told_before_replicas_are_waited_for(
     trio: Replicated, pq: PressureQueue
 ) -> None:
-    """The time for replicas begins when the message is put."""
+    """For a full queue the call fails before any time for replicas; that begins at the put."""
     for message in ("a", "b"):
         pq.put(message)
     with pytest.raises(QueueFull):
@@ -136,7 +138,7 @@ def test_a_queue_that_is_full_is_told_before_replicas_are_waited_for(
 
 
 def test_a_connection_that_fails_while_replicas_are_waited_for(trio: Replicated) -> None:
-    """What has become of the message is not known, and it is not put again."""
+    """When the connection fails during WAIT the outcome is unknown, and the put is not repeated."""
     with Proxy(trio.primary.address) as proxy:
         with PressureQueue("q", proxy.url) as q:
             q.create()
@@ -148,7 +150,9 @@ def test_a_connection_that_fails_while_replicas_are_waited_for(trio: Replicated)
 
 
 def test_a_server_that_has_no_replicas(backend: Backend) -> None:
-    """The call is refused where that is known; fakeredis can't be asked, and confirms nothing."""
+    """A server without replicas refuses the call; fakeredis can't be asked, and
+    confirms nothing.
+    """
     lent: Any
     with backend.sync_client() as lent:
         q = PressureQueue("q", lent)
@@ -160,8 +164,8 @@ def test_a_server_that_has_no_replicas(backend: Backend) -> None:
         q.disconnect()
 
 
-def test_what_the_error_says() -> None:
-    """How many confirmed, where the message is, and what not to do."""
+def test_the_text_of_the_error() -> None:
+    """The error has the number of confirmations, says that the message is queued, and advises."""
     assert str(PutNotReplicated(3, 1)) == (
         "1 of 3 replicas confirmed: the message is in the queue: do not put it again"
     )

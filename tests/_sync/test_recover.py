@@ -1,5 +1,5 @@
 # From tests/_async/test_recover.py by tools/unasync.py; do not edit.
-"""Taking deliveries over from consumers that have fallen silent."""
+"""Taking over deliveries from consumers that do not report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.twins import spawn
 
 
 def taken(q: Queue, raw: Raw, *leases: float | None) -> list[str]:
-    """Jobs with these leases, delivered one after the other, a second apart; their ids."""
+    """Deliver jobs with these leases one second apart, and return their ids."""
     ids = []
     for lease in leases:
         ids.append(q.enqueue("x", lease=lease, ttl=None if lease else 900).id)
@@ -30,7 +30,7 @@ def taken(q: Queue, raw: Raw, *leases: float | None) -> list[str]:
 
 
 def test_the_oldest_delivery_comes_first(q: Queue, raw: Raw) -> None:
-    """Whatever their leases are and however often they were extended."""
+    """The oldest delivery is recovered first, whatever its lease and extensions."""
     ids = taken(q, raw, 600, 20, 900, 10, 300, 40)
     q.extend([ids[1], ids[3]], 1000)
     q.extend([ids[0]], 8)
@@ -41,7 +41,7 @@ def test_the_oldest_delivery_comes_first(q: Queue, raw: Raw) -> None:
 
 
 def test_the_place_is_that_of_the_delivery(q: Queue, raw: Raw) -> None:
-    """A job that was given back and taken again is as old as its last delivery."""
+    """A job that was released and reserved again is as old as its last delivery."""
     ids = taken(q, raw, 600, 600, 600)
     q.release([ids[0]])
     (again,) = q.reserve(block=0)
@@ -51,14 +51,14 @@ def test_the_place_is_that_of_the_delivery(q: Queue, raw: Raw) -> None:
 
 
 def test_a_lease_that_has_ended_is_taken_over_too(q: Queue, raw: Raw) -> None:
-    """In its place among the others."""
+    """A delivery whose lease has ended is recovered in its order among the others."""
     ids = taken(q, raw, 600, 2, 600)
     assert q.stats().ready == 1
     assert [job.id for job in q.recover(9, idle=0)] == ids
 
 
 def test_a_new_delivery_under_its_own_lease(q: Queue, raw: Raw) -> None:
-    """The caller's, with all of a delivery; a crash of the one before, and no attempt is lost."""
+    """A recovered job is a full delivery with the caller's lease; it counts as a crash."""
     done = q.enqueue({"a": 1}, lease=100, headers={"h": "v"})
     (old,) = q.reserve(block=0)
     old.extend(1000)
@@ -83,8 +83,8 @@ def test_a_new_delivery_under_its_own_lease(q: Queue, raw: Raw) -> None:
     assert q.stats().acked == 1
 
 
-def test_what_the_old_holder_says_is_void(q: Queue, raw: Raw) -> None:
-    """Every call of it raises, and changes nothing."""
+def test_old_receipts_are_stale_after_recover(q: Queue, raw: Raw) -> None:
+    """Every call with the old receipt raises, and changes nothing."""
     q.enqueue("x")
     (old,) = q.reserve(block=0)
     (new,) = q.recover(idle=0)
@@ -98,14 +98,14 @@ def test_what_the_old_holder_says_is_void(q: Queue, raw: Raw) -> None:
 
 
 def test_at_most_once_is_left_alone(q: Queue, raw: Raw) -> None:
-    """Such a job is not delivered again, however long its holder is silent."""
+    """A job with lease 0 is never recovered."""
     taken(q, raw, 0, 0)
     assert q.recover(9, idle=0) == []
     assert q.stats().active == 2
 
 
-def test_what_waits_is_left_alone(q: Queue) -> None:
-    """Jobs that were never taken, were released or were buried are not recovered."""
+def test_waiting_jobs_are_not_recovered(q: Queue) -> None:
+    """Jobs that were never reserved, were released or were buried are not recovered."""
     q.enqueue_many(range(3))
     q.enqueue("later", delay=60)
     one, two, _ = q.reserve(3, block=0)
@@ -114,8 +114,8 @@ def test_what_waits_is_left_alone(q: Queue) -> None:
     assert [job.body for job in q.recover(9, idle=0)] == [2]
 
 
-def test_at_most_so_many(q: Queue) -> None:
-    """As many as are asked for, and the next call takes the next ones."""
+def test_recover_is_bounded(q: Queue) -> None:
+    """`n` bounds the recovered jobs; the next call takes the next ones."""
     ids = q.enqueue_many(range(10)).ids
     q.reserve(10, block=0)
     assert [job.id for job in q.recover(idle=0)] == ids[:1]
@@ -127,23 +127,23 @@ def test_at_most_so_many(q: Queue) -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 1001, True, 1.5, "5", None])
 def test_bad_numbers(n: object) -> None:
-    """Nothing is sent: this client would not reach anybody."""
+    """A bad number is refused without a connection."""
     q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="n="):
-        q.recover(n, idle=1)  # type: ignore[arg-type]  # what is refused
+        q.recover(n, idle=1)  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize("idle", [-1, float("nan"), "1", None, True])
 def test_bad_spans(idle: object) -> None:
-    """The same for what is no duration."""
+    """A bad duration is refused without a connection."""
     q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="idle="):
-        q.recover(1, idle=idle)  # type: ignore[arg-type]  # what is refused
+        q.recover(1, idle=idle)  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize("early", [0, 1])
 def test_the_bound_is_exact(q: Queue, raw: Raw, early: int) -> None:
-    """A delivery that is exactly `idle` old is taken, one that is a ms younger is not."""
+    """A delivery that is exactly `idle` old is recovered; one a millisecond younger is not."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     at = round(job.delivered * 1000)
@@ -155,7 +155,7 @@ def test_the_bound_is_exact(q: Queue, raw: Raw, early: int) -> None:
 
 
 def test_a_queue_of_more_than_a_page(real_q: Queue) -> None:
-    """Thousands of deliveries: the oldest are found, wherever their leases end."""
+    """Among thousands of deliveries the oldest are found, wherever their leases end."""
     young = real_q.enqueue_many(range(2500), lease=900).ids
     while len(jobs := real_q.reserve(1000, block=0)):
         real_q.extend(jobs, 500 + len(jobs))
@@ -167,7 +167,7 @@ def test_a_queue_of_more_than_a_page(real_q: Queue) -> None:
 
 
 def test_nothing_is_left_out(real_q: Queue) -> None:
-    """One end of lease for thousands of jobs, and all of them are found."""
+    """Thousands of jobs whose leases end together are all found."""
     ids = real_q.enqueue_many(range(3000), lease=900).ids
     real_q.configure(max_crashes=0, max_attempts=0)
     real_q.reserve(1000, block=0)
@@ -181,7 +181,7 @@ def test_nothing_is_left_out(real_q: Queue) -> None:
 
 
 def test_too_many_crashes_are_the_end(q: Queue, raw: Raw) -> None:
-    """At the bound of crashes, or of attempts, the job is a dead letter, and is not given out."""
+    """A recovered job at its bound of crashes or attempts is buried instead of returned."""
     q.configure(max_crashes=2, max_attempts=3)
     crashed = q.enqueue("crashed", lease=600)
     q.reserve(block=0)
@@ -194,7 +194,7 @@ def test_too_many_crashes_are_the_end(q: Queue, raw: Raw) -> None:
     ids = q.enqueue_many(["a", "b"], lease=600).ids
     q.reserve(2, block=0)
     jobs = q.recover(2, idle=0)
-    assert [job.id for job in jobs] == ids  # those that died take no place
+    assert [job.id for job in jobs] == ids  # buried jobs do not count for n
     letters = q.peek(state="dead")
     assert {(letter.id, letter.error.partition(" since ")[0]) for letter in letters} == {
         (crashed.id, "lease ended 2 times, last held by tester"),
@@ -207,7 +207,7 @@ def test_too_many_crashes_are_the_end(q: Queue, raw: Raw) -> None:
 
 
 def test_without_limits_a_job_never_dies(q: Queue) -> None:
-    """0 switches them off."""
+    """A bound of 0 means no limit."""
     q.configure(max_crashes=0, max_attempts=0)
     q.enqueue("x")
     q.reserve(block=0)
@@ -217,8 +217,8 @@ def test_without_limits_a_job_never_dies(q: Queue) -> None:
     assert q.stats().dead == 0
 
 
-def test_a_job_beyond_its_ttl(q: Queue, raw: Raw) -> None:
-    """Is not delivered any more; the lease of one that is never passes the end of its ttl."""
+def test_a_job_past_its_ttl(q: Queue, raw: Raw) -> None:
+    """A job past its ttl is not recovered; a new lease never ends after the ttl."""
     q.enqueue("short", ttl=50, lease=100)
     q.enqueue("long", ttl=100, lease=90)
     q.reserve(2, block=0)
@@ -232,7 +232,7 @@ def test_a_job_beyond_its_ttl(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("side", ["in", "out", "all"])
 def test_a_paused_queue(q: Queue, raw: Raw, side: str) -> None:
-    """Nothing is delivered again before the end of the pause."""
+    """In a paused queue nothing is recovered."""
     q.enqueue("x")
     q.reserve(block=0)
     q.pause(side)
@@ -244,13 +244,13 @@ def test_a_paused_queue(q: Queue, raw: Raw, side: str) -> None:
 
 
 def test_a_queue_that_does_not_exist(q: Queue, raw: Raw) -> None:
-    """Nothing to take, and nothing is made."""
+    """In a missing queue nothing is recovered, and the queue is not created."""
     assert q.recover(9, idle=0) == []
     assert raw.dbsize() == 1  # the node's id
 
 
 def test_big_bodies(real_q: Queue) -> None:
-    """A script takes about 1 MiB, and the call as many scripts as it needs."""
+    """A script returns about 1 MiB of bodies; the call runs as many scripts as it needs."""
     ids = real_q.enqueue_many(b"x" * 300_000 for _ in range(12)).ids
     while real_q.stats().ready:
         real_q.reserve(12, block=0)
@@ -260,8 +260,8 @@ def test_big_bodies(real_q: Queue) -> None:
     assert real_q.stats().crashed == 11
 
 
-def test_the_end_of_its_lease_wakes_who_waits(q: Queue, raw: Raw) -> None:
-    """A lease that ends within a tick is announced, as by a reserve."""
+def test_the_end_of_a_recovered_lease_wakes_a_consumer(q: Queue, raw: Raw) -> None:
+    """A recovered lease that ends within a tick is announced, as for reserve."""
     q.enqueue("x", lease=2)
     q.reserve(block=0)
     raw.delete(q.ops.keys["wake"])
@@ -271,7 +271,7 @@ def test_the_end_of_its_lease_wakes_who_waits(q: Queue, raw: Raw) -> None:
 
 
 def recoverer(client: Penstock, start: threading.Barrier, found: list[str]) -> None:
-    """Take over what has been silent for a second, until there is nothing left."""
+    """Recover jobs that were silent for a second until none is left."""
     q = client.queue("q")
     start.wait(20)
     while jobs := q.recover(7, idle=1):
@@ -281,7 +281,7 @@ def recoverer(client: Penstock, start: threading.Barrier, found: list[str]) -> N
 def test_two_at_once_take_nothing_twice(
     real_backend: Backend, real_q: Queue, real_raw: Raw
 ) -> None:
-    """Of two clients that recover at the same time each gets different deliveries."""
+    """Two clients that recover at once get different deliveries."""
     ids = real_q.enqueue_many(range(400), lease=900).ids
     real_q.reserve(400, block=0)
     advance(real_raw, real_q.ops, 100)
@@ -307,13 +307,13 @@ def test_two_at_once_take_nothing_twice(
 
 @pytest.fixture
 def proxy(server: EmbeddedServer) -> Iterator[Proxy]:
-    """What stands between the client and the server."""
+    """A proxy between client and server."""
     with Proxy(server.address) as made:
         yield made
 
 
 def silent(server: EmbeddedServer) -> list[str]:
-    """Three jobs that a silent consumer holds; the server knows all scripts."""
+    """Three jobs of a consumer that does not report; the server knows all scripts."""
     with Penstock(server.url) as client:
         load_scripts(client_of(server))
         ids = client.queue("q").enqueue_many(range(3), lease=600).ids
@@ -322,7 +322,7 @@ def silent(server: EmbeddedServer) -> list[str]:
 
 
 def client_of(server: EmbeddedServer) -> Raw:
-    """A plain client of a server."""
+    """Return a plain client of a server."""
     import redis
 
     return redis.Redis.from_url(server.url, protocol=2)
@@ -330,7 +330,7 @@ def client_of(server: EmbeddedServer) -> Raw:
 
 @pytest.mark.parametrize("name", ["pending", "recover"])
 def test_a_request_that_does_not_arrive(server: EmbeddedServer, proxy: Proxy, name: str) -> None:
-    """It is sent again, and the jobs are the caller's."""
+    """A request that does not arrive is sent again, and its jobs are returned."""
     ids = silent(server)
     with Penstock(proxy.url) as client:
         fault = proxy.cut_after_request_bytes(20, after=script(name).sha.encode())
@@ -340,8 +340,8 @@ def test_a_request_that_does_not_arrive(server: EmbeddedServer, proxy: Proxy, na
         assert client.queue("q").stats().crashed == 3
 
 
-def test_an_answer_that_is_lost(server: EmbeddedServer, proxy: Proxy) -> None:
-    """What the first sending took over waits for its lease; it is not taken a second time."""
+def test_a_lost_reply_of_recover(server: EmbeddedServer, proxy: Proxy) -> None:
+    """If the reply is lost, its jobs wait for their leases and are not recovered again."""
     ids = silent(server)
     with Penstock(proxy.url) as client:
         q = client.queue("q")

@@ -1,5 +1,5 @@
 # From tests/_async/test_replicas.py by tools/unasync.py; do not edit.
-"""Enqueue, acknowledge, and wait for replicas: a primary with two of them."""
+"""Enqueuing and acknowledging with replicas: a primary with two replicas."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_confirmed_by_both(trio: Replicated, tq: Queue) -> None:
 
 
 def test_one_trip(trio: Replicated, tq: Queue) -> None:
-    """One script and one WAIT a call; without replicas no WAIT."""
+    """A call needs one script and one WAIT; without replicas no WAIT."""
     tq.enqueue("the queue is there", durable=Durable(1, timeout=10))
     before, start = trio.calls(), time.monotonic()
     for i in range(10):
@@ -76,12 +76,12 @@ def test_one_trip(trio: Replicated, tq: Queue) -> None:
 
 
 def slices_since(start: float) -> float:
-    """How many a WAIT may have been repeated for slow replicas: each takes 100 ms."""
+    """Return how often a WAIT may have been repeated for slow replicas: each takes 100 ms."""
     return (time.monotonic() - start) / 0.1
 
 
 def test_the_setting_of_the_queue(trio: Replicated, tq: Queue) -> None:
-    """What the queue asks for holds for every client, also for one that does not know it yet."""
+    """The queue's setting applies to all clients, also to one that does not know it yet."""
     tq.configure(replicas=2)
     assert tq.enqueue("a").replicas == 2
     assert tq.enqueue("b", durable=Durable(1, timeout=10)).replicas >= 1
@@ -94,12 +94,12 @@ def test_the_setting_of_the_queue(trio: Replicated, tq: Queue) -> None:
         before = trio.calls()[1]
         other.queue("q").enqueue("f")
         assert other.queue("q").enqueue("g").replicas == 0
-        assert trio.calls()[1] - before <= 1  # the one that went out before it knew
+        assert trio.calls()[1] - before <= 1  # the one that was sent before the setting was known
     assert trio.raw.hget("penstock:{q}:meta", "enqueued") == b"10"
 
 
 def test_at_most_once_is_not_waited_for(trio: Replicated, tq: Queue) -> None:
-    """Given with the call it is refused; the setting of the queue causes no wait."""
+    """With lease 0 an explicit `replicas` is refused; the queue's setting causes no wait."""
     with pytest.raises(BadArgument, match="replicas"):
         tq.enqueue("x", lease=0, durable=Durable(1, timeout=10))
     with pytest.raises(BadArgument, match="replicas"):
@@ -114,7 +114,7 @@ def test_at_most_once_is_not_waited_for(trio: Replicated, tq: Queue) -> None:
 
 @pytest.mark.parametrize("replicas", [-1, 1.5, "1", True])
 def test_bad_numbers_of_replicas(replicas: Any) -> None:
-    """Nothing is sent: this client would not reach anybody."""
+    """A bad number of replicas is refused without a connection."""
     q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="replicas"):
         q.enqueue("x", replicas=replicas)
@@ -124,7 +124,7 @@ def test_bad_numbers_of_replicas(replicas: Any) -> None:
 
 @pytest.mark.parametrize("replicas", [-1, 1.5, "1", True, False, None])
 def test_bad_numbers_of_replicas_of_an_ack(replicas: Any) -> None:
-    """None is one, too: no setting stands behind it."""
+    """For an ack None is refused too, as no setting applies to it."""
     q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="replicas"):
         q.ack(["x"], replicas=replicas)
@@ -132,7 +132,7 @@ def test_bad_numbers_of_replicas_of_an_ack(replicas: Any) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, 0, "1", True, float("nan"), 3601])
 def test_bad_time_outs(timeout: Any) -> None:
-    """The same for what is no duration."""
+    """A bad timeout is refused without a connection."""
     q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument, match="timeout"):
         q.enqueue("x", durable=Durable(1, timeout=timeout))
@@ -141,7 +141,7 @@ def test_bad_time_outs(timeout: Any) -> None:
 
 
 def test_many_jobs(trio: Replicated, tq: Queue) -> None:
-    """One WAIT a chunk of 1,000."""
+    """A bulk sends one WAIT per chunk of 1,000."""
     tq.enqueue("the queue is there", durable=Durable(1, timeout=10))
     before, start = trio.calls(), time.monotonic()
     results = tq.enqueue_many(range(3500), durable=Durable(2, timeout=10))
@@ -153,7 +153,7 @@ def test_many_jobs(trio: Replicated, tq: Queue) -> None:
 
 
 def test_too_few_are_connected(trio: Replicated, tq: Queue) -> None:
-    """Refused at once, however long the time-out, and nothing was written; also by the setting."""
+    """With too few connected replicas the call is refused at once; nothing is written."""
     tq.enqueue("x", durable=Durable(2, timeout=10))
     before = trio.calls()
     for _ in range(2):
@@ -167,25 +167,25 @@ def test_too_few_are_connected(trio: Replicated, tq: Queue) -> None:
     with pytest.raises(NotReplicated, match="2 of 3"):
         tq.enqueue("y", durable=Durable(timeout=3600))
     assert trio.calls()[0] == before[0] + 1  # configure
-    with Penstock(trio.url) as fresh:  # which learns the setting from the reply
+    with Penstock(trio.url) as fresh:  # it learns the setting from the reply
         with pytest.raises(NotReplicated) as caught:
             fresh.queue("q").enqueue("y", durable=Durable(timeout=3600))
         assert (caught.value.wanted, caught.value.withdrawn) == (3, True)
         fresh.queue("q").configure(replicas=2)
-    assert (tq.enqueue("z", durable=Durable(timeout=10))).replicas == 2  # the setting is looked up
+    assert (tq.enqueue("z", durable=Durable(timeout=10))).replicas == 2  # the setting is fetched
     assert [view.body for view in tq.peek()] == ["x", "z"]
     assert tq.stats().withdrawn == 1
 
 
 def test_a_repeat_of_unknown_outcome_is_not_refused(trio: Replicated, tq: Queue) -> None:
-    """The job may be in: the repeat is sent, and judged by what is confirmed."""
+    """A repeat after a lost reply is sent even with too few replicas, and WAIT decides."""
     with Proxy(trio.primary.address) as proxy:
         with Penstock(proxy.url) as client:
             q = client.queue("q")
             q.enqueue("there", durable=Durable(2, timeout=10))
             proxy.eat_reply(after=b"lost")
             trio.cut(0)
-            # This connection takes both for connected, as both have confirmed its last call.
+            # For this connection both are connected, as both confirmed its last call.
             with pytest.raises(NotReplicated) as caught:
                 q.enqueue("lost", durable=Durable(2, timeout=10))
             assert (caught.value.connected, caught.value.withdrawn) == (None, True)
@@ -194,7 +194,7 @@ def test_a_repeat_of_unknown_outcome_is_not_refused(trio: Replicated, tq: Queue)
 
 
 def test_one_that_comes_back_is_waited_for(trio: Replicated, tq: Queue) -> None:
-    """What was refused once is asked for anew: a connection does not remember that."""
+    """A refusal is not cached: a replica that comes back is counted at the next call."""
     trio.cut(0)
     with pytest.raises(NotReplicated, match="1 of 2 replicas are connected"):
         tq.enqueue("x", durable=Durable(2, timeout=3600))
@@ -204,7 +204,7 @@ def test_one_that_comes_back_is_waited_for(trio: Replicated, tq: Queue) -> None:
 
 
 def test_the_number_is_asked_for_only_where_it_matters(trio: Replicated, tq: Queue) -> None:
-    """Once a connection, and again when a call was not confirmed."""
+    """The number of replicas is read once per connection, and again after a failed WAIT."""
 
     def asked() -> int:
         return int(trio.raw.info("commandstats")["cmdstat_info"]["calls"])
@@ -214,11 +214,11 @@ def test_the_number_is_asked_for_only_where_it_matters(trio: Replicated, tq: Que
     for _ in range(20):
         tq.enqueue("x", durable=Durable(2, timeout=10))
     tq.enqueue("x")
-    assert asked() == before + 1  # by this test
+    assert asked() == before + 1  # asked by this test
 
 
 def test_an_ack_waits_for_those_that_are_connected(trio: Replicated, tq: Queue) -> None:
-    """It is done all the same, and told at once that one replica is missing."""
+    """An ack is done although one replica is missing; the error says so at once."""
     jobs = held(tq, 2)
     trio.cut(0)
     with pytest.raises(AckNotReplicated) as caught:
@@ -228,7 +228,7 @@ def test_an_ack_waits_for_those_that_are_connected(trio: Replicated, tq: Queue) 
 
 
 def test_too_few(trio: Replicated, tq: Queue) -> None:
-    """The jobs are taken back, and nothing of them is left."""
+    """Unconfirmed jobs are withdrawn, and no data is left."""
     tq.enqueue("there", durable=Durable(2, timeout=10))
     tq.purge()
     trio.replicas[0].pause()
@@ -251,7 +251,7 @@ def test_too_few(trio: Replicated, tq: Queue) -> None:
 
 
 def test_a_replica_that_is_lost(trio: Replicated, tq: Queue) -> None:
-    """Two can't confirm any more, one can."""
+    """When one of two replicas is lost, two can't confirm and one can."""
     tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.cut(0)
     with pytest.raises(NotReplicated) as caught:
@@ -267,7 +267,7 @@ def test_a_replica_that_is_lost(trio: Replicated, tq: Queue) -> None:
 
 
 def test_an_update_stays(trio: Replicated, tq: Queue) -> None:
-    """The job was there before the call: it keeps its new body, and the error says so."""
+    """An unconfirmed update is kept, and the error says so."""
     tq.enqueue("old", dedup_id="x", durable=Durable(2, timeout=10))
     trio.replicas[0].pause()
     with pytest.raises(NotReplicated) as caught:
@@ -278,7 +278,7 @@ def test_an_update_stays(trio: Replicated, tq: Queue) -> None:
 
 
 def test_a_consumer_was_quicker(trio: Replicated, tq: Queue) -> None:
-    """The job was delivered while replicas were waited for: it lives, and the error says so."""
+    """A job delivered during the wait for replicas is not withdrawn, and the error says so."""
     tq.configure(lease=600)
     with Penstock(trio.url) as beside:
         trio.replicas[0].pause()
@@ -294,7 +294,7 @@ def test_a_consumer_was_quicker(trio: Replicated, tq: Queue) -> None:
 
 
 def eager(beside: Penstock) -> list[Any]:
-    """The first job that appears."""
+    """Reserve the first job that appears."""
     found: list[Any] = []
 
     def look() -> bool:
@@ -306,7 +306,7 @@ def eager(beside: Penstock) -> list[Any]:
 
 
 def test_some_of_them_were_delivered(trio: Replicated, tq: Queue) -> None:
-    """Of several jobs only those without a delivery are taken back."""
+    """Of several unconfirmed jobs only those not yet delivered are withdrawn."""
     tq.configure(lease=600)
     with Penstock(trio.url) as beside:
         trio.replicas[0].pause()
@@ -321,7 +321,7 @@ def test_some_of_them_were_delivered(trio: Replicated, tq: Queue) -> None:
 
 
 def test_a_later_chunk(trio: Replicated, tq: Queue) -> None:
-    """What was confirmed before is reported; the chunk that was not is taken back."""
+    """Confirmed chunks are reported; the unconfirmed chunk is withdrawn."""
 
     def bodies() -> Iterator[int]:
         for i in range(2500):
@@ -343,7 +343,7 @@ def test_a_later_chunk(trio: Replicated, tq: Queue) -> None:
 
 
 def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Queue) -> None:
-    """It confirms when it goes on, and the call that waited for it succeeds."""
+    """A paused replica confirms when it continues, and the waiting call succeeds."""
     tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[0].pause()
     call = spawn(tq.enqueue, "y", durable=Durable(2, timeout=15))
@@ -356,7 +356,7 @@ def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Queue) ->
 
 
 def test_a_replica_that_stands_still_for_too_long(trio: Replicated, tq: Queue) -> None:
-    """The job is taken back, and the replica hears of both when it goes on."""
+    """After the timeout the job is withdrawn; the replica later gets both changes."""
     tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[1].pause()
     with pytest.raises(NotReplicated) as caught:
@@ -369,7 +369,7 @@ def test_a_replica_that_stands_still_for_too_long(trio: Replicated, tq: Queue) -
 
 
 def test_a_time_out_beyond_that_of_the_socket(trio: Replicated) -> None:
-    """Waiting for replicas is not taken for a dead connection, and the job is added once."""
+    """Waiting for replicas is not limited by the socket timeout, and the job is added once."""
     with Penstock(f"{trio.url}?socket_timeout=0.3") as client:
         q = client.queue("q")
         q.enqueue("x", replicas=2)
@@ -389,7 +389,7 @@ def test_a_time_out_beyond_that_of_the_socket(trio: Replicated) -> None:
 
 
 def test_next_to_no_time(trio: Replicated, tq: Queue) -> None:
-    """Replicas that stand still confirm nothing within a ms."""
+    """Paused replicas confirm nothing within a millisecond."""
     trio.replicas[0].pause()
     trio.replicas[1].pause()
     with pytest.raises(NotReplicated) as caught:
@@ -398,7 +398,7 @@ def test_next_to_no_time(trio: Replicated, tq: Queue) -> None:
 
 
 def test_a_server_without_replicas(real_q: Queue) -> None:
-    """No replica confirms, so the job is withdrawn."""
+    """Without replicas the job is withdrawn."""
     with pytest.raises(NotReplicated) as caught:
         real_q.enqueue("x", durable=Durable(1, timeout=0.01))
     assert (caught.value.wanted, caught.value.got, caught.value.withdrawn) == (1, 0, True)
@@ -413,7 +413,7 @@ def test_a_server_without_replicas(real_q: Queue) -> None:
 
 
 def held(tq: Queue, n: int = 1) -> list[Job]:
-    """So many jobs under a lease that does not end."""
+    """Reserve this many jobs with a lease that does not end during the test."""
     tq.configure(lease=600)
     tq.enqueue_many(range(n))
     jobs: list[Job] = []
@@ -423,7 +423,7 @@ def held(tq: Queue, n: int = 1) -> list[Job]:
 
 
 def left(trio: Replicated) -> list[int]:
-    """How many jobs are held, as the primary and each replica have it."""
+    """Count the held jobs on the primary and on each replica."""
     return [raw.hlen("penstock:{q}:held") for raw in (trio.raw, *trio.copies)]
 
 
@@ -442,7 +442,7 @@ def test_acks_confirmed_by_both(trio: Replicated, tq: Queue) -> None:
 
 
 def test_an_ack_of_many(trio: Replicated, tq: Queue) -> None:
-    """One WAIT a chunk of 1,000."""
+    """Many acks need one WAIT per chunk of 1,000."""
     jobs = held(tq, 2500)
     before, start = trio.calls(), time.monotonic()
     settled = tq.ack(jobs, durable=Durable(2, timeout=10))
@@ -453,8 +453,8 @@ def test_an_ack_of_many(trio: Replicated, tq: Queue) -> None:
     assert left(trio) == [0, 0, 0]
 
 
-def test_an_ack_does_not_wait_unasked(trio: Replicated, tq: Queue) -> None:
-    """The queue's setting is for its producers."""
+def test_an_ack_does_not_wait_by_default(trio: Replicated, tq: Queue) -> None:
+    """The queue's setting applies to enqueues, so an ack does not wait unless asked."""
     jobs = held(tq, 2)
     tq.configure(replicas=2)
     before = trio.calls()[1]
@@ -464,7 +464,7 @@ def test_an_ack_does_not_wait_unasked(trio: Replicated, tq: Queue) -> None:
 
 
 def test_an_ack_that_too_few_confirm(trio: Replicated, tq: Queue) -> None:
-    """The jobs are done, the error has the outcome of each, and says what it means."""
+    """The jobs are done although too few replicas confirm; the error has every outcome."""
     jobs = held(tq, 3)
     assert jobs[0].ack()
     trio.cut(0)
@@ -480,7 +480,7 @@ def test_an_ack_that_too_few_confirm(trio: Replicated, tq: Queue) -> None:
 
 
 def test_a_job_whose_ack_too_few_confirm(trio: Replicated, tq: Queue) -> None:
-    """It is done: its block does not report a failed attempt, and the error travels on."""
+    """The job is done: its block reports no failed attempt, and raises the error."""
     (job,) = held(tq)
     with pytest.raises(AckNotReplicated) as caught:
         with job:
@@ -491,8 +491,8 @@ def test_a_job_whose_ack_too_few_confirm(trio: Replicated, tq: Queue) -> None:
     assert (stats.acked, stats.nacked, stats.scheduled) == (1, 0, 0)
 
 
-def test_a_stale_ack_is_stale_whoever_confirms(trio: Replicated, tq: Queue) -> None:
-    """That the job is another's goes before that too few replicas know it."""
+def test_a_stale_ack_is_stale_despite_missing_replicas(trio: Replicated, tq: Queue) -> None:
+    """A stale receipt is reported before missing confirmations."""
     (job,) = held(tq)
     tq.release([job.id])
     (later,) = tq.reserve(block=0)
@@ -504,7 +504,7 @@ def test_a_stale_ack_is_stale_whoever_confirms(trio: Replicated, tq: Queue) -> N
 def test_chunks_behind_one_that_too_few_confirm(
     trio: Replicated, tq: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are acknowledged, and not waited for; the error says which ones were confirmed."""
+    """Later chunks are acknowledged without a wait; the error lists the confirmed ones."""
     jobs = held(tq, 3500)
     build, chunks = tq.ops.ack, list[int]()
 
@@ -523,7 +523,7 @@ def test_chunks_behind_one_that_too_few_confirm(
     assert error.got < 2
     assert error.outcomes.all_done
     assert len(error.outcomes) == 3500
-    assert error.outcomes.replicas == 0  # those that were not waited for
+    assert error.outcomes.replicas == 0  # these were not waited for
     assert chunks == [1000, 1000, 1000, 500]
     assert 2 <= trio.calls()[1] - before[1] <= 2 + slices_since(start)
     assert tq.stats().acked == 3500
@@ -532,7 +532,7 @@ def test_chunks_behind_one_that_too_few_confirm(
 def test_a_chunk_that_fails_behind_others(
     trio: Replicated, tq: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was acknowledged before is told."""
+    """When a chunk fails, the error has the acknowledgements before it."""
     jobs = held(tq, 1500)
     build, chunks = tq.ops.ack, list[int]()
 
@@ -552,10 +552,10 @@ def test_a_chunk_that_fails_behind_others(
     assert tq.stats().active == 500
 
 
-def test_a_chunk_that_fails_behind_one_that_nobody_confirms(
+def test_a_chunk_that_fails_after_an_unconfirmed_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both are told: what was done, and that it was not confirmed."""
+    """The error has the acknowledged jobs, and says that they were not confirmed."""
     with Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as client:
         q = client.queue("q")
         jobs = held(q, 2500)
@@ -582,7 +582,7 @@ def test_a_chunk_that_fails_behind_one_that_nobody_confirms(
 
 
 def test_an_ack_and_a_replica_that_stands_still(trio: Replicated, tq: Queue) -> None:
-    """Too long: it is not confirmed. Then it goes on, and the call that waits succeeds."""
+    """A replica paused too long does not confirm; when it continues, a waiting call succeeds."""
     first, second = held(tq, 2)
     trio.replicas[0].pause()
     with pytest.raises(AckNotReplicated) as caught:
@@ -597,7 +597,7 @@ def test_an_ack_and_a_replica_that_stands_still(trio: Replicated, tq: Queue) -> 
 
 
 def test_an_ack_and_a_replica_that_dies(trio: Replicated, tq: Queue) -> None:
-    """One of two confirms."""
+    """When one of two replicas dies, one confirms."""
     first, second = held(tq, 2)
     trio.replicas[0].kill()
     with pytest.raises(AckNotReplicated) as caught:
@@ -608,8 +608,8 @@ def test_an_ack_and_a_replica_that_dies(trio: Replicated, tq: Queue) -> None:
     trio.replicas[0].restart()
 
 
-def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: Queue) -> None:
-    """A caller that waits on a demoted server fails at once: it can't confirm anything."""
+def test_an_ack_on_a_demoted_primary(trio: Replicated, tq: Queue) -> None:
+    """A wait on a demoted primary fails at once, as it can't confirm anything."""
     (job,) = held(tq)
     for replica in trio.replicas:
         replica.pause()
@@ -620,11 +620,11 @@ def test_an_ack_and_a_primary_that_is_one_no_more(trio: Replicated, tq: Queue) -
     with pytest.raises(AckNotReplicated) as caught:
         call.result()
     assert (caught.value.got, list(caught.value.outcomes)) == (0, [Outcome.DONE])
-    trio.raw.replicaof("NO", "ONE")  # what it has is looked at, before the other one goes on
+    trio.raw.replicaof("NO", "ONE")  # its data is read before the other one continues
 
 
 def test_a_server_without_replicas_and_an_ack(real_q: Queue) -> None:
-    """No replica confirms; the job is done."""
+    """Without replicas nothing confirms; the job is done."""
     (job,) = held(real_q)
     with pytest.raises(AckNotReplicated) as caught:
         job.ack(durable=Durable(1, timeout=0.01))
@@ -633,7 +633,7 @@ def test_a_server_without_replicas_and_an_ack(real_q: Queue) -> None:
 
 
 def test_where_there_is_no_wait() -> None:
-    """A server that knows none is not asked for an hour."""
+    """A server without WAIT is not asked again for an hour."""
     with Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as client:
         q = client.queue("q")
         (job,) = held(q)
@@ -643,12 +643,13 @@ def test_where_there_is_no_wait() -> None:
             q.enqueue("x", durable=Durable(1, timeout=3600))
 
 
-def test_a_repeat_waits_for_what_the_first_one_did(
+def test_a_repeated_ack_waits_for_the_first_one(
     make_server: Callable[..., EmbeddedServer],
 ) -> None:
-    """It finds the job gone; servers from 7.2 on would answer a WAIT behind that at once.
+    """A repeated ack finds the job gone, but must still wait for the replicas.
 
-    So on a newer one, if there is one: the replica stands still, and must not be counted.
+    Servers from 7.2 on answer a WAIT without a write before it at once, so the test uses one if
+    possible. The replica is paused and must not be counted.
     """
     binary = chosen_binaries()[-1]
     args = ("--repl-diskless-sync-delay", "0", "--repl-timeout", "60")
@@ -678,6 +679,6 @@ def test_a_repeat_waits_for_what_the_first_one_did(
             assert (again.replicas, list(again)) == (1, [Outcome.GONE])
             assert q.clear() == 0
             replica.pause()
-            with pytest.raises(AckNotReplicated):  # there is no queue any more
+            with pytest.raises(AckNotReplicated):  # the queue no longer exists
                 q.ack([job], durable=Durable(1, timeout=0.3))
             replica.resume()

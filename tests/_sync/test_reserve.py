@@ -1,5 +1,5 @@
 # From tests/_async/test_reserve.py by tools/unasync.py; do not edit.
-"""Which jobs come, and in which order."""
+"""Reserving: which jobs are returned, and in which order."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .conftest import Waits
 
 
 def bodies(q: Queue, n: int = 100) -> list[object]:
-    """What one reserve takes."""
+    """Return the bodies of one reserve."""
     return [job.body for job in q.reserve(n, block=0)]
 
 
 def test_first_in_first_out(q: Queue) -> None:
-    """One by one or in batches, from single calls or bulk."""
+    """Jobs come in the order of their enqueues, singly or in batches, from single or bulk calls."""
     q.enqueue(0)
     q.enqueue_many([1, 2, 3])
     q.enqueue(4)
@@ -28,7 +28,9 @@ def test_first_in_first_out(q: Queue) -> None:
 
 
 def test_many_jobs_of_one_ms_keep_their_order(q: Queue) -> None:
-    """500 single calls, several a ms, come out as they went in, however they are taken."""
+    """500 single calls, several per millisecond, are delivered in order, however
+    they are reserved.
+    """
     for number in range(500):
         q.enqueue(number)
     taken: list[object] = []
@@ -38,7 +40,7 @@ def test_many_jobs_of_one_ms_keep_their_order(q: Queue) -> None:
 
 
 def test_put_backs_come_first_by_creation(q: Queue) -> None:
-    """Whatever order they are put back in, the oldest job is the next one."""
+    """Released jobs come back by age, whatever the order of the releases."""
     q.enqueue_many(range(4))
     jobs = q.reserve(3, block=0)
     jobs[2].release()
@@ -49,7 +51,7 @@ def test_put_backs_come_first_by_creation(q: Queue) -> None:
 
 
 def test_put_backs_of_one_ms_keep_their_order(q: Queue) -> None:
-    """A whole batch released in reverse comes again in its first order."""
+    """A batch released in reverse is delivered in its first order."""
     q.enqueue_many(range(100))
     jobs = q.reserve(100, block=0)
     q.release(list(reversed(jobs)))
@@ -74,7 +76,7 @@ def test_due_jobs_are_merged_with_ready_ones(q: Queue, raw: Raw) -> None:
 
 
 def test_ended_leases_come_before_all_others(q: Queue, raw: Raw) -> None:
-    """Oldest end first; then what waits."""
+    """Jobs with ended leases come first, by end of lease; then waiting jobs."""
     q.enqueue("put back")
     q.enqueue("longer", lease=20)
     q.enqueue("shorter", lease=10)
@@ -86,7 +88,7 @@ def test_ended_leases_come_before_all_others(q: Queue, raw: Raw) -> None:
 
 
 def test_a_job_is_held_by_one_consumer(q: Queue) -> None:
-    """While its lease holds no other consumer gets it."""
+    """While a lease runs no other consumer gets the job."""
     q.enqueue(1)
     assert bodies(q) == [1]
     assert bodies(q) == []
@@ -94,13 +96,13 @@ def test_a_job_is_held_by_one_consumer(q: Queue) -> None:
 
 
 def test_no_more_than_asked_for(q: Queue) -> None:
-    """The number bounds the batch, also above the 1,000 that one script takes."""
+    """`n` bounds the batch, also above the 1,000 jobs of one script."""
     q.enqueue_many(range(2200))
     assert [len(q.reserve(n, block=0)) for n in (1, 999, 1100, 500)] == [1, 999, 1100, 100]
 
 
 def test_a_call_reads_about_a_mebibyte(q: Queue) -> None:
-    """Big bodies come in several batches, each of at least one job; none is passed over."""
+    """Large bodies come in several batches of at least one job; none is skipped."""
     sizes = [300_000] * 5 + [2_000_000, 5, 300_000]
     q.enqueue_many(b"x" * size for size in sizes)
     batches = []
@@ -112,7 +114,7 @@ def test_a_call_reads_about_a_mebibyte(q: Queue) -> None:
 
 
 def test_several_queues_left_to_right(ps: Penstock) -> None:
-    """The first queue is emptied before the second is asked."""
+    """The first queue is emptied before the second one is asked."""
     high, low = ps.queue("high"), ps.queue("low")
     low.enqueue_many([1, 2, 3])
     high.enqueue_many([10, 20])
@@ -129,7 +131,7 @@ def test_several_queues_left_to_right(ps: Penstock) -> None:
 
 
 def test_waiting_on_several_queues(ps: Penstock, waits: Waits) -> None:
-    """A job on any of them ends the wait."""
+    """A job on any of the queues ends the wait."""
     for name in ("a", "b", "c"):
         consumer = spawn(ps.reserve, ["a", "b", "c"], 5, block=20)
         waits.reach(1)
@@ -140,7 +142,7 @@ def test_waiting_on_several_queues(ps: Penstock, waits: Waits) -> None:
 
 
 def test_reserve_waits_as_long_as_it_is_told(q: Queue) -> None:
-    """`block=0` not at all; else about so many seconds, and then an empty list."""
+    """`block=0` does not wait; otherwise the call returns an empty list after `block` seconds."""
     start = time.monotonic()
     assert q.reserve(block=0) == []
     assert time.monotonic() - start < 2
@@ -150,7 +152,7 @@ def test_reserve_waits_as_long_as_it_is_told(q: Queue) -> None:
 
 
 def test_one_trip_for_a_batch(real_q: Queue, real_raw: Raw) -> None:
-    """reserve, ack, nack, settle and the others are one script each."""
+    """reserve, ack, nack, settle and the other calls need one script each."""
     load_scripts(real_raw)
     real_q.enqueue_many(range(30))
     before = evalshas(real_raw)
@@ -169,7 +171,7 @@ def test_one_trip_for_a_batch(real_q: Queue, real_raw: Raw) -> None:
 
 
 def test_a_consumer_that_blocks_again_and_again(q: Queue) -> None:
-    """One client, job after job over the same connections, from an empty queue each time."""
+    """One client blocks for each of many jobs and reuses its connections."""
     for number in range(20):
         consumer = spawn(q.reserve, 1, block=20)
         q.enqueue(number)
@@ -179,7 +181,7 @@ def test_a_consumer_that_blocks_again_and_again(q: Queue) -> None:
 
 
 def test_a_job_of_a_reserve_is_from_its_queue(ps: Penstock) -> None:
-    """Two queue objects of one name are the same queue."""
+    """Two queue objects with one name are the same queue."""
     assert ps.queue("q") is ps.queue("q")
     assert ps.queue("q").name == "q"
     ps.queue("q").enqueue(1)
@@ -190,7 +192,7 @@ def test_a_job_of_a_reserve_is_from_its_queue(ps: Penstock) -> None:
 
 @pytest.mark.parametrize("n", [1, 5])
 def test_order_survives_the_loss_of_every_lease(q: Queue, raw: Raw, n: int) -> None:
-    """Jobs whose leases ended together come again in their first order."""
+    """Jobs whose leases ended together are delivered in their first order."""
     q.enqueue_many(range(30), lease=10)
     assert bodies(q, 30) == list(range(30))
     advance(raw, q.ops, 11)

@@ -1,5 +1,5 @@
 # From tests/_async/test_retry.py by tools/unasync.py; do not edit.
-"""Jobs with a retry policy of their own: kept with the job, applied by the scripts."""
+"""Jobs with their own retry policy: stored with the job and applied by the scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAYS = 86_400
 
 
 def test_a_policy_comes_with_the_job(q: Queue, raw: Raw) -> None:
-    """The holder sees it, and so does a reader; a job without one has none."""
+    """The holder and readers see the policy of a job; a job without one has None."""
     ids = [
         q.enqueue("own", retry=POLICY).id,
         q.enqueue("bare", retry=RetryPolicy()).id,
@@ -36,14 +36,14 @@ def test_a_policy_comes_with_the_job(q: Queue, raw: Raw) -> None:
 
 
 def test_in_bulk(q: Queue) -> None:
-    """Every job of the call has it, with dedup ids or without."""
+    """Every job of a bulk has the policy, with and without dedup ids."""
     q.enqueue_many(range(2), retry=POLICY)
     q.enqueue_many(range(2), retry=POLICY, dedup_id=str)
     assert [job.retry for job in q.reserve(4, block=0)] == [POLICY] * 4
 
 
 def test_its_own_backoff(q: Queue, raw: Raw) -> None:
-    """A nack without a delay draws from the job's base and cap; its neighbour from the queue's."""
+    """A nack without a delay uses the base and cap of the job; its neighbour uses the queue's."""
     q.configure(backoff_base=0.001, backoff_cap=0.001)
     for policy in (RetryPolicy(base=900 * DAYS, cap=900 * DAYS), RetryPolicy(3), None):
         q.enqueue(1, retry=policy)
@@ -56,7 +56,7 @@ def test_its_own_backoff(q: Queue, raw: Raw) -> None:
 
 
 def failures(q: Queue, raw: Raw, policy: RetryPolicy | None, ways: str) -> int:
-    """After how many nacks (n) and crashes (c), in this order, a job is dead; all = it is not."""
+    """Return the numbers of nacks (n) and crashes (c), in this order, that bury a job."""
     q.enqueue(1, retry=policy, lease=10)
     for count, way in enumerate(ways):
         jobs = q.reserve(block=0)
@@ -71,7 +71,7 @@ def failures(q: Queue, raw: Raw, policy: RetryPolicy | None, ways: str) -> int:
 
 
 def test_its_own_attempts(q: Queue, raw: Raw) -> None:
-    """Failures and crashes count against the job's own number; 0 = it never dies of them."""
+    """Failures and crashes count against the job's own limit; 0 means no limit."""
     q.configure(max_attempts=2, max_crashes=0)
     cases = {None: 2, RetryPolicy(1): 1, RetryPolicy(3): 3, RetryPolicy(0): 5, RetryPolicy(): 2}
     for policy, wanted in cases.items():
@@ -81,13 +81,13 @@ def test_its_own_attempts(q: Queue, raw: Raw) -> None:
 
 
 def test_crashes_are_bounded_by_the_queue(q: Queue, raw: Raw) -> None:
-    """A policy says nothing of leases that end without a word: the third is the last one."""
+    """A policy does not change the queue's bound of crashes: the third one buries the job."""
     for policy in (RetryPolicy(0), RetryPolicy(9)):
         assert failures(q, raw, policy, "nccnccn") == 5
 
 
 def test_an_update_brings_a_policy_or_keeps_the_one_there(q: Queue) -> None:
-    """As with the lease: what is not given stays."""
+    """An update without a policy keeps the old one."""
     update = partial(q.enqueue, dedup=Dedup("a", on_duplicate="update"))
     update(1, retry=POLICY)
     assert update(2).action == "updated"
@@ -96,8 +96,8 @@ def test_an_update_brings_a_policy_or_keeps_the_one_there(q: Queue) -> None:
     assert [(view.body, view.retry) for view in q.peek()] == [(3, RetryPolicy(1))]
 
 
-def test_what_can_not_be_stored(q: Queue, raw: Raw) -> None:
-    """No policy at all, or one with rules that only Python knows; nothing is written."""
+def test_invalid_policies(q: Queue, raw: Raw) -> None:
+    """Values other than a policy, and policies with Python rules, are refused; no key changes."""
     q.enqueue(1)
     before = dump(raw)
     values: list[Any] = [3, "policy", {"max_attempts": 3}, True]
@@ -121,10 +121,10 @@ def test_what_can_not_be_stored(q: Queue, raw: Raw) -> None:
         (b"x=1;p=1,,", None),
     ],
 )
-def test_what_another_client_wrote(
+def test_invalid_parts_of_a_stored_policy(
     q: Queue, raw: Raw, field: bytes, policy: RetryPolicy | None
 ) -> None:
-    """Parts that can't be are as if they were left open; readers and scripts agree."""
+    """Invalid parts of a stored policy count as not given, for readers and scripts alike."""
     q.enqueue(1)
     q.purge()
     q._node.run(q.ops.enqueue([b"1;" + field + b"\nbody"]))
@@ -140,7 +140,7 @@ def test_what_another_client_wrote(
 
 
 def test_policies_of_large_jobs(q: Queue) -> None:
-    """The policies of 15 MB of jobs are read in one call, without their bodies."""
+    """The policies of 15 MB of jobs are read in one call, without the bodies."""
     q.enqueue_many([b"x" * 3_000_000] * 5, retry=RetryPolicy(1))
     q.enqueue(b"small")
     jobs: list[Any] = []
@@ -154,7 +154,7 @@ def test_policies_of_large_jobs(q: Queue) -> None:
 
 
 def test_a_queue_without_policies_pays_nothing(ps: Penstock, raw: Raw) -> None:
-    """Only the queue whose jobs have policies says so in meta, and its nacks read records."""
+    """Only a queue whose jobs have policies is marked in meta, and only its nacks read records."""
     for name, policy in (("plain", None), ("own", POLICY)):
         queue = ps.queue(name)
         queue.enqueue(1, retry=policy)

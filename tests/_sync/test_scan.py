@@ -1,5 +1,5 @@
 # From tests/_async/test_scan.py by tools/unasync.py; do not edit.
-"""Scanning: every job, and every queue, step by step while others go on working."""
+"""Scanning jobs and queues page by page while other clients work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONG = "x" * 100
 
 
 def scanned(q: Queue, n: int, **options: Any) -> list[ScanPage]:
-    """All pages of a scan."""
+    """Return all pages of a scan."""
     pages = [q.scan("0", n, **options)]
     while pages[-1].cursor != "0":
         pages.append(q.scan(pages[-1].cursor, n, **options))
@@ -38,12 +38,12 @@ def scanned(q: Queue, n: int, **options: Any) -> list[ScanPage]:
 
 
 def ids_of(pages: Iterable[ScanPage]) -> set[str]:
-    """The jobs that were found."""
+    """Return the ids of the found jobs."""
     return {job_id for page in pages for job_id in page.ids}
 
 
 def fill(q: Queue, raw: Raw) -> dict[str, set[str]]:
-    """Jobs in every state, and some whose ttl has ended; the ids of those that have not."""
+    """Add jobs in every state, some of them expired; return the ids of the others."""
     q.enqueue_many([LONG] * 15)
     dead = q.reserve(15, block=0)
     q.bury(dead)
@@ -55,7 +55,7 @@ def fill(q: Queue, raw: Raw) -> dict[str, set[str]]:
     advance(raw, q.ops, 2)
     q.enqueue_many([LONG] * 5, lease=0, ttl=900)
     q.enqueue_many([LONG] * 20, lease=900)
-    taken = q.reserve(13 + 25, block=0)  # the ended and the due come first
+    taken = q.reserve(13 + 25, block=0)  # ended leases and due jobs come first
     active = {job.id for job in taken} - {job.id for job in ended} - set(due.ids)
     back = [job for job in taken if job.id not in active]
     q.release(back)
@@ -74,7 +74,7 @@ def fill(q: Queue, raw: Raw) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("n", [1, 3, 10, 1000])
 def test_every_job_is_found(q: Queue, raw: Raw, n: int) -> None:
-    """In steps of any size, and no step is much larger than asked for; no job beyond its ttl."""
+    """Pages of any size together have every job; none is much larger than asked, none expired."""
     placed = fill(q, raw)
     pages = scanned(q, n)
     assert ids_of(pages) == set().union(*placed.values())
@@ -85,7 +85,7 @@ def test_every_job_is_found(q: Queue, raw: Raw, n: int) -> None:
 
 
 def test_jobs_are_described_as_by_show(q: Queue, raw: Raw) -> None:
-    """State, times and counters, whatever state they are in."""
+    """A scanned job has the same state, times and counters as in `show`."""
     fill(q, raw)
     for page in scanned(q, 1000):
         for view in page.jobs:
@@ -96,13 +96,15 @@ def test_jobs_are_described_as_by_show(q: Queue, raw: Raw) -> None:
 
 
 def fields(view: JobView) -> dict[str, Any]:
-    """All that a view holds."""
+    """Return all fields of a view."""
     return {name: getattr(view, name) for name in JobView.__slots__}
 
 
 @pytest.mark.parametrize("n", [2, 1000])
 def test_jobs_of_some_states(q: Queue, raw: Raw, n: int) -> None:
-    """Only those; due jobs and ended leases are ready, jobs delivered at most once are active."""
+    """Only the given states are returned; due jobs and ended leases are ready,
+    lease 0 is active.
+    """
     placed = fill(q, raw)
     for states in (*([state] for state in STATES), ["scheduled", "dead"], ["active", "ready"]):
         pages = scanned(q, n, states=states)
@@ -112,17 +114,17 @@ def test_jobs_of_some_states(q: Queue, raw: Raw, n: int) -> None:
 
 
 def test_a_step_may_find_nothing(q: Queue) -> None:
-    """A filter that few jobs pass does not make one step look at all of them."""
+    """A filter that few jobs match does not make one step read all jobs."""
     q.enqueue_many([LONG] * 50)
     q.bury(q.reserve(50, block=0))
     q.enqueue_many([LONG] * 3)
     pages = scanned(q, 1, states=["active"])
-    assert len(pages) > 1  # a step of Valkey may take in a whole bucket of its table
+    assert len(pages) > 1  # a step of Valkey may include a whole bucket of its table
     assert ids_of(pages) == set()
 
 
 def test_ids_alone(real_q: Queue, real_raw: Raw) -> None:
-    """Without bodies, which stay where they are."""
+    """Without bodies a scan does not read them."""
     ids = real_q.enqueue_many(b"x" * 20_000 for _ in range(60)).ids
     real_q.reserve(30, block=0)
     before = real_raw.info("stats")["total_net_output_bytes"]
@@ -133,7 +135,7 @@ def test_ids_alone(real_q: Queue, real_raw: Raw) -> None:
 
 
 def test_nothing_to_scan(q: Queue, raw: Raw) -> None:
-    """A queue that does not exist, and one without jobs: one empty page, and nothing is made."""
+    """A missing queue and an empty one give one empty page, and nothing is created."""
     assert q.scan() == ScanPage("0", [], [])
     assert raw.dbsize() == 1  # the node's id
     q.configure(max_length=5)
@@ -150,7 +152,7 @@ def test_nothing_to_scan(q: Queue, raw: Raw) -> None:
     ids=repr,
 )
 def test_bad_arguments_of_a_scan(arguments: dict[str, Any]) -> None:
-    """Nothing is sent: this client would not reach anybody."""
+    """A bad argument is refused without a connection."""
     q = Penstock("redis://127.0.0.1:1", retry_for=0).queue("q")
     with pytest.raises(BadArgument) as caught:
         q.scan(**arguments)
@@ -158,7 +160,7 @@ def test_bad_arguments_of_a_scan(arguments: dict[str, Any]) -> None:
 
 
 def test_big_bodies_come_in_bounded_pages(real_q: Queue) -> None:
-    """About 1 MiB of them a step, however many were asked for, or those of one hash bucket."""
+    """A step returns about 1 MiB of bodies or one hash bucket, whatever `count` is."""
     ids = real_q.enqueue_many(b"x" * 300_000 for _ in range(24)).ids
     real_q.reserve(3, block=0)
     while len(real_q.reserve(12, block=0)) and real_q.stats().active < 12:
@@ -170,7 +172,7 @@ def test_big_bodies_come_in_bounded_pages(real_q: Queue) -> None:
 
 
 def test_big_bodies_behind_small_ones(real_q: Queue) -> None:
-    """What a step has seen so far does not let it answer tens of MiB after that."""
+    """After many small jobs a step still returns no more than about 1 MiB."""
     ids = real_q.enqueue_many([b"small"] * 200).ids
     ids += real_q.enqueue_many([b"x" * 500_000] * 40).ids
     for held in (0, 240):
@@ -185,7 +187,7 @@ def test_big_bodies_behind_small_ones(real_q: Queue) -> None:
 
 
 def disturb(q: Queue, what: str, keep: set[str]) -> None:
-    """Something that another client does between two steps; jobs to keep move, and stay."""
+    """Change the queue as other clients do; the jobs to keep move but stay in the queue."""
     if what.startswith("take"):
         take(q, what)
     elif what == "add":
@@ -205,7 +207,7 @@ def disturb(q: Queue, what: str, keep: set[str]) -> None:
 
 
 def take(q: Queue, what: str) -> None:
-    """Take jobs, and say what became of them."""
+    """Reserve jobs, and settle them in the given way."""
     jobs = q.reserve(1000 if what == "take all" else 7, block=0)
     if what == "take and fail":
         q.nack(jobs[:4], delay=0)
@@ -225,7 +227,7 @@ WHATS = st.sampled_from(
 
 
 def mixed(q: Queue) -> set[str]:
-    """Jobs of which every other is to stay; the ids of those."""
+    """Add jobs of which every other one is to stay, and return their ids."""
     keep: set[str] = set()
     for _ in range(25):
         keep |= set(q.enqueue_many([LONG] * 2).ids)
@@ -243,8 +245,10 @@ def mixed(q: Queue) -> set[str]:
     phases=[Phase.generate],
 )
 @given(n=st.sampled_from([1, 2, 5, 13, 40]), events=st.lists(WHATS, min_size=3, max_size=15))
-def test_what_stays_is_found(real_ps: Penstock, real_raw: Raw, n: int, events: list[str]) -> None:
-    """A job that is there from the first page to the last is found, whatever moves between."""
+def test_jobs_that_stay_are_found(
+    real_ps: Penstock, real_raw: Raw, n: int, events: list[str]
+) -> None:
+    """A job that exists during the whole scan is found, whatever moves between the pages."""
     real_raw.flushdb()
     q = real_ps.queue("q")
     keep = mixed(q)
@@ -261,7 +265,7 @@ def test_what_stays_is_found(real_ps: Penstock, real_raw: Raw, n: int, events: l
 
 
 def churn(client: Penstock, keep: set[str], stop: threading.Event, rounds: list[int]) -> None:
-    """Work on the queue until told to stop: take, finish, give back, add; keep some."""
+    """Reserve, finish, release and add jobs until told to stop; keep some."""
     dice, q = random.Random(7), client.queue("q")
     while not stop.is_set():
         jobs = q.reserve(dice.randrange(1, 60), block=0)
@@ -277,8 +281,10 @@ def churn(client: Penstock, keep: set[str], stop: threading.Event, rounds: list[
         rounds.append(len(jobs))
 
 
-def test_what_stays_is_found_beside_a_busy_client(real_backend: Backend, real_q: Queue) -> None:
-    """A full scan finds every job that stays while another client works on the queue."""
+def test_jobs_that_stay_are_found_despite_a_busy_client(
+    real_backend: Backend, real_q: Queue
+) -> None:
+    """A full scan finds every job that stays while another client changes the queue."""
     real_q.configure(max_attempts=0, max_releases=0, max_crashes=0)
     keep = mixed(real_q)
     stop, rounds, scans = threading.Event(), list[int](), 0
@@ -299,7 +305,7 @@ def test_what_stays_is_found_beside_a_busy_client(real_backend: Backend, real_q:
 
 
 def test_iterating(q: Queue, raw: Raw) -> None:
-    """`scan_iter` gives the jobs one by one."""
+    """`scan_iter` yields single jobs."""
     placed = fill(q, raw)
     assert {view.id for view in q.scan_iter()} == set().union(*placed.values())
     states = iter(["dead", "scheduled"])
@@ -310,7 +316,7 @@ def test_iterating(q: Queue, raw: Raw) -> None:
 
 
 def test_iterating_over_queues(ps: Penstock) -> None:
-    """All queues that exist, or those that are named, by name or as objects."""
+    """All queues are scanned, or those given by name or as objects."""
     for name in ("a", "b", "{c}"):
         ps.queue(name).enqueue_many([f"{name} now", f"{name} too"])
         ps.queue(name).enqueue(f"{name} later", delay=60)
@@ -329,7 +335,7 @@ def test_iterating_over_queues(ps: Penstock) -> None:
 
 
 def found_queues(ps: Penstock, n: int, **options: Any) -> list[str]:
-    """The queues that a scan finds, page by page."""
+    """Return the queues of a scan, page by page."""
     page = ps.scan_queues("0", n, **options)
     names = [stats.name for stats in page.queues]
     while page.cursor != "0":
@@ -340,7 +346,7 @@ def found_queues(ps: Penstock, n: int, **options: Any) -> list[str]:
 
 @pytest.mark.parametrize("n", [1, 7, 1000])
 def test_queues_step_by_step(ps: Penstock, n: int) -> None:
-    """Each with its figures, in steps of any size."""
+    """Pages of any size have each queue with its figures."""
     names = {f"{i} {LONG}" for i in range(40)}
     for name in names:
         ps.queue(name).enqueue("x")
@@ -353,7 +359,7 @@ def test_queues_step_by_step(ps: Penstock, n: int) -> None:
 
 
 def test_a_page_of_a_small_registry_is_cut(ps: Penstock) -> None:
-    """The server answers a small hash as a whole; what goes between two pages hides no other."""
+    """The server returns a small hash at once; removals between two pages hide no queue."""
     names = [f"{i}" for i in range(25)]
     for name in names:
         ps.queue(name).enqueue("x")
@@ -369,7 +375,7 @@ def test_a_page_of_a_small_registry_is_cut(ps: Penstock) -> None:
 
 
 def test_queues_of_some_length(ps: Penstock, raw: Raw) -> None:
-    """Bounds of what can be reserved now; of the time since the last write."""
+    """A filter takes bounds on the ready jobs and on the time since the last write."""
     for count in range(5):
         q = ps.queue(f"{count}")
         q.configure(max_length=50)
@@ -386,7 +392,7 @@ def test_queues_of_some_length(ps: Penstock, raw: Raw) -> None:
 
 
 def test_leftovers_of_the_registry_are_not_shown(ps: Penstock, raw: Raw) -> None:
-    """An entry without a queue, and one of an earlier life of a queue that exists."""
+    """Registry entries without a queue, or of an earlier epoch, are not returned."""
     ps.queue("q").enqueue("x")
     raw.hset("penstock:queues", "0123456789abcdef", "never made")
     raw.hset("penstock:queues", f"{ps.queue('q').ops.crc:08x}00000001", "q")
@@ -394,8 +400,8 @@ def test_leftovers_of_the_registry_are_not_shown(ps: Penstock, raw: Raw) -> None
     assert [view.body for view in ps.scan_iter()] == ["x"]
 
 
-def test_a_queue_that_stays_is_found(real_ps: Penstock, real_raw: Raw) -> None:
-    """While others are made and removed between the steps."""
+def test_queues_that_stay_are_found(real_ps: Penstock, real_raw: Raw) -> None:
+    """A queue that exists during the whole scan is found while others come and go."""
     names = [f"{i} {LONG}" for i in range(60)]
     for name in names:
         real_ps.queue(name).enqueue("x")
@@ -430,7 +436,7 @@ def test_a_queue_that_stays_is_found(real_ps: Penstock, real_raw: Raw) -> None:
     ids=repr,
 )
 def test_bad_arguments_of_a_scan_over_queues(arguments: dict[str, Any]) -> None:
-    """Nothing is sent: this client would not reach anybody."""
+    """A bad argument is refused without a connection."""
     ps = Penstock("redis://127.0.0.1:1", retry_for=0)
     with pytest.raises(BadArgument) as caught:
         ps.scan_queues(**arguments)

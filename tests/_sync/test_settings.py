@@ -1,5 +1,5 @@
 # From tests/_async/test_settings.py by tools/unasync.py; do not edit.
-"""What is stored on a queue: settings and pauses, one truth for all its clients."""
+"""Settings and pauses: stored on the queue and valid for all clients."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ EVERYTHING = {
 
 
 def test_defaults(q: Queue) -> None:
-    """Nothing is stored on a fresh queue."""
+    """A new queue has no stored settings."""
     q.enqueue(1)
     assert q.stats().settings == Settings()
 
 
 def test_settings_are_stored_and_answered(ps: Penstock, q: Queue) -> None:
-    """All of them, before the first job too; the queue then exists and is listed."""
+    """`configure` stores all settings and returns them; before the first job it
+    creates the queue.
+    """
     stored = q.configure(**EVERYTHING)  # type: ignore[arg-type]  # one dict for all kinds
     assert stored == Settings(**EVERYTHING)  # type: ignore[arg-type]  # the same
     assert q.stats().settings == stored
     assert ps.queues() == ["q"]
 
 
-def test_what_is_not_named_stays(q: Queue) -> None:
-    """None brings the default back, for that setting alone."""
+def test_settings_that_are_not_given_stay(q: Queue) -> None:
+    """Settings that are not given stay; None restores the default of a single setting."""
     q.configure(lease=45, max_attempts=5, dead_max=0)
     assert q.configure(max_attempts=6) == Settings(lease=45, max_attempts=6, dead_max=0)
     assert q.configure(lease=None) == Settings(max_attempts=6, dead_max=0)
@@ -47,13 +49,13 @@ def test_what_is_not_named_stays(q: Queue) -> None:
 
 
 def test_durations_may_be_timedeltas(q: Queue) -> None:
-    """To the ms."""
+    """Durations may be timedeltas, with millisecond precision."""
     stored = q.configure(lease=timedelta(minutes=2), backoff_base=timedelta(milliseconds=1))
     assert (stored.lease, stored.backoff_base) == (120, 0.001)
 
 
 def test_the_lease_of_the_queue(q: Queue, raw: Raw) -> None:
-    """Holds for jobs without one of their own, from the next delivery on."""
+    """The queue's lease applies to jobs without their own, from the next delivery on."""
     q.enqueue_many([1, 2])
     (before,) = q.reserve(block=0)
     q.configure(lease=100)
@@ -64,7 +66,7 @@ def test_the_lease_of_the_queue(q: Queue, raw: Raw) -> None:
 
 
 def test_all_clients_see_them(ps: Penstock, q: Queue) -> None:
-    """They live on the server."""
+    """All clients see the settings."""
     ps.queue("q").configure(max_attempts=1)
     q.enqueue(1)
     (job,) = q.reserve(block=0)
@@ -74,7 +76,7 @@ def test_all_clients_see_them(ps: Penstock, q: Queue) -> None:
 
 @pytest.mark.parametrize("side", ["in", "all"])
 def test_a_pause_for_producers(q: Queue, raw: Raw, side: str) -> None:
-    """They are refused and told so; nothing is written."""
+    """In a pause of both directions producers are refused, and no key changes."""
     q.enqueue(1)
     q.pause(side)
     before = dump(raw)
@@ -90,7 +92,7 @@ def test_a_pause_for_producers(q: Queue, raw: Raw, side: str) -> None:
 
 @pytest.mark.parametrize("side", ["out", "all"])
 def test_a_pause_for_consumers(q: Queue, raw: Raw, side: str) -> None:
-    """Nothing is delivered; what is held may be settled and extended."""
+    """In a pause nothing is delivered; held jobs may be settled and extended."""
     q.enqueue_many([1, 2, 3, 4])
     one, two, three = q.reserve(3, block=0)
     q.pause(side)
@@ -105,8 +107,8 @@ def test_a_pause_for_consumers(q: Queue, raw: Raw, side: str) -> None:
     assert [job.body for job in q.reserve(5, block=0)] == [2, 4]
 
 
-def test_a_pause_of_the_way_in(q: Queue, raw: Raw) -> None:
-    """Retries, due jobs and ended leases are held back too; what is ready goes out."""
+def test_a_pause_of_the_incoming_side(q: Queue, raw: Raw) -> None:
+    """A pause of the incoming side also holds retries, due jobs and ended leases back."""
     q.enqueue("orphan", lease=5)
     q.reserve(block=0)
     q.enqueue("retried")
@@ -123,8 +125,8 @@ def test_a_pause_of_the_way_in(q: Queue, raw: Raw) -> None:
     assert bodies == ["orphan", "retried", "due"]
 
 
-def test_a_pause_of_the_way_out_lets_producers_in(q: Queue) -> None:
-    """Jobs pile up and are delivered later."""
+def test_a_pause_of_the_outgoing_side_accepts_jobs(q: Queue) -> None:
+    """A pause of the outgoing side accepts jobs, which are delivered later."""
     q.pause("out")
     q.enqueue(1)
     q.enqueue_many([2, 3])
@@ -134,7 +136,7 @@ def test_a_pause_of_the_way_out_lets_producers_in(q: Queue) -> None:
 
 
 def test_one_pause_replaces_another(q: Queue) -> None:
-    """And resume ends whatever it was; it does no harm when there is none."""
+    """A second pause replaces the first; resume ends either, and is harmless without one."""
     for side in ("in", "out", "all"):
         q.pause(side)
         assert q.stats().settings.paused == side
@@ -145,7 +147,7 @@ def test_one_pause_replaces_another(q: Queue) -> None:
 
 
 def test_a_paused_queue_exists(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """Also without a job, and the idle sweep leaves it alone."""
+    """A paused queue exists even without jobs, and an idle sweep keeps it."""
     q.pause("out")
     assert ps.queues() == ["q"]
     advance(raw, q.ops, 100_000)
@@ -154,7 +156,7 @@ def test_a_paused_queue_exists(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 
 def test_purge_and_delete_in_a_pause(q: Queue) -> None:
-    """An operator may still clear the queue."""
+    """Purge and delete work in a pause."""
     results = q.enqueue_many(range(4))
     q.pause("all")
     assert q.delete([results[0].id]).done == 1
@@ -164,7 +166,7 @@ def test_purge_and_delete_in_a_pause(q: Queue) -> None:
 
 
 def test_a_consumer_that_waits_is_not_served_in_a_pause(q: Queue) -> None:
-    """It goes on waiting, and is served after it."""
+    """A waiting consumer gets no job during a pause, and gets one after it."""
     q.pause("out")
     consumer = spawn(q.reserve, 1, block=20)
     q.enqueue(1)

@@ -1,5 +1,5 @@
 # From tests/_async/test_settling.py by tools/unasync.py; do not edit.
-"""How deliveries end: for one job or many, by receipt or by bare id."""
+"""Settling deliveries: one job or many, by receipt or by id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAYS = ["ack", "nack", "release", "bury", "extend"]
 
 
 def settle(how: str, job: Job) -> bool:
-    """End or extend a delivery in one of the ways."""
+    """End or extend a delivery in the given way."""
     if how == "extend":
         return job.extend() > 0
     call = {"ack": job.ack, "nack": job.nack, "release": job.release, "bury": job.bury}[how]
@@ -31,7 +31,7 @@ def settle(how: str, job: Job) -> bool:
 
 
 def settle_many(q: Queue, how: str, named: list[Job | str]) -> list[object]:
-    """The same through the queue, for jobs or ids."""
+    """Settle jobs or ids through the queue in the given way."""
     if how == "extend":
         return [one if isinstance(one, Outcome) else Outcome.DONE for one in q.extend(named)]
     call = {"ack": q.ack, "nack": q.nack, "release": q.release, "bury": q.bury}[how]
@@ -39,7 +39,7 @@ def settle_many(q: Queue, how: str, named: list[Job | str]) -> list[object]:
 
 
 def one_of_each_state(q: Queue) -> dict[str, str]:
-    """A job in every state, by its id."""
+    """Return the ids of one job in each state."""
     ids = {}
     for state in ("dead", "active"):
         ids[state] = q.enqueue(state).id
@@ -52,7 +52,7 @@ def one_of_each_state(q: Queue) -> dict[str, str]:
 
 
 def test_ack_finishes_a_job(q: Queue, raw: Raw) -> None:
-    """Nothing of it is left; the counter knows."""
+    """An acknowledged job leaves no data and is counted."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     assert job.ack() is True
@@ -63,7 +63,7 @@ def test_ack_finishes_a_job(q: Queue, raw: Raw) -> None:
 
 
 def test_nack_without_delay_follows_the_policy(q: Queue, raw: Raw) -> None:
-    """It waits for the backoff; with `delay=0` it comes at once, with another then."""
+    """A nack uses the backoff of the policy; with `delay=0` the job is ready at once."""
     q.enqueue_many(["policy", "at once", "in a minute"])
     policy, at_once, minute = q.reserve(3, block=0)
     assert policy.nack(error="one")
@@ -80,7 +80,7 @@ def test_nack_without_delay_follows_the_policy(q: Queue, raw: Raw) -> None:
 
 
 def test_release_is_no_failure(q: Queue) -> None:
-    """The job comes again at once, or after a delay, with the same attempt."""
+    """A released job is ready at once or after a delay, with an unchanged attempt."""
     q.enqueue_many([1, 2])
     one, two = q.reserve(2, block=0)
     assert one.release()
@@ -92,7 +92,7 @@ def test_release_is_no_failure(q: Queue) -> None:
 
 
 def test_bury_makes_a_dead_letter(q: Queue) -> None:
-    """With its reason, its body and the time of its death; it is not delivered any more."""
+    """A buried job keeps its body, has a reason and a time of death, and is not delivered."""
     q.enqueue({"k": 1}, headers={"a": "b"})
     (job,) = q.reserve(block=0)
     assert job.bury("no such customer")
@@ -105,7 +105,7 @@ def test_bury_makes_a_dead_letter(q: Queue) -> None:
 
 
 def test_extend_renews_the_lease_from_now(q: Queue, raw: Raw) -> None:
-    """By the job's own lease or another one; the receipt stays."""
+    """`extend` renews by the job's lease or a given one; the receipt stays valid."""
     q.enqueue("x", lease=60)
     (job,) = q.reserve(block=0)
     advance(raw, q.ops, 50)
@@ -120,7 +120,7 @@ def test_extend_renews_the_lease_from_now(q: Queue, raw: Raw) -> None:
 
 
 def test_extend_ends_with_the_ttl(q: Queue, raw: Raw) -> None:
-    """A job is not held beyond the end of its life."""
+    """A lease cannot be extended past the ttl."""
     q.enqueue("x", lease=10, ttl=60)
     (job,) = q.reserve(block=0)
     assert job.extend(600) == pytest.approx(60, abs=2)
@@ -130,7 +130,7 @@ def test_extend_ends_with_the_ttl(q: Queue, raw: Raw) -> None:
 
 
 def test_extend_uses_the_lease_of_the_queue(q: Queue) -> None:
-    """For a job without one of its own."""
+    """`extend` uses the queue's lease for a job without its own."""
     q.configure(lease=90)
     q.enqueue("x")
     (job,) = q.reserve(block=0)
@@ -140,7 +140,7 @@ def test_extend_uses_the_lease_of_the_queue(q: Queue) -> None:
 
 @pytest.mark.parametrize("how", ["ack", "nack", "release", "bury", "extend"])
 def test_many_in_one_call(q: Queue, how: str) -> None:
-    """Also more than one script takes; an outcome for each, in order."""
+    """Many jobs, even more than one script takes, get an outcome each, in order."""
     q.enqueue_many(range(1100))
     jobs = q.reserve(1100, block=0)
     assert settle_many(q, how, [*jobs]) == [DONE] * 1100
@@ -151,8 +151,8 @@ def test_many_in_one_call(q: Queue, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_many_of_different_fates(q: Queue, raw: Raw, how: str) -> None:
-    """Each job has its own outcome; one that can't be settled stops none of the others."""
+def test_many_jobs_with_different_outcomes(q: Queue, raw: Raw, how: str) -> None:
+    """Each job has its own outcome; one failure does not affect the others."""
     q.enqueue_many(["fine", "gone", "stale", "dead", "fine too"], lease=10)
     jobs = q.reserve(5, block=0)
     q.delete([jobs[1].id])
@@ -167,7 +167,7 @@ def test_many_of_different_fates(q: Queue, raw: Raw, how: str) -> None:
 
 
 def test_outcomes_as_a_sequence(q: Queue) -> None:
-    """True when all is done; the ids of those that were, or of any outcome."""
+    """Outcomes are true if all are done, and list the ids of each outcome."""
     results = q.enqueue_many([1, 2, 3])
     jobs = q.reserve(3, block=0)
     q.delete([jobs[1].id])
@@ -185,7 +185,7 @@ def test_outcomes_as_a_sequence(q: Queue) -> None:
 
 @pytest.mark.parametrize("how", WAYS)
 def test_a_stale_receipt_changes_nothing(q: Queue, raw: Raw, how: str) -> None:
-    """After a lease has ended and another consumer holds the job, and it is said so."""
+    """When another consumer holds the job, a stale receipt is reported and changes nothing."""
     q.enqueue("x", lease=10)
     (late,) = q.reserve(block=0)
     advance(raw, q.ops, 11)
@@ -206,7 +206,7 @@ def test_a_stale_receipt_changes_nothing(q: Queue, raw: Raw, how: str) -> None:
 
 @pytest.mark.parametrize("how", WAYS)
 def test_release_and_reserve_again_voids_the_receipt(q: Queue, raw: Raw, how: str) -> None:
-    """Also when the same consumer gets the job again."""
+    """After a release the old receipt is stale, even if the same consumer gets the job again."""
     q.enqueue("x")
     (first,) = q.reserve(block=0)
     first.release()
@@ -221,7 +221,7 @@ def test_release_and_reserve_again_voids_the_receipt(q: Queue, raw: Raw, how: st
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("count", [1, 8])
 def test_a_receipt_that_was_guessed(q: Queue, raw: Raw, how: str, count: int) -> None:
-    """The number of the delivery is not enough: the random part has to be the one given out."""
+    """A receipt needs the right random part; the delivery's number is not enough."""
     q.enqueue_many(range(count))
     jobs = q.reserve(count, block=0)
     batch = jobs[0].batch
@@ -239,7 +239,7 @@ def test_a_receipt_that_was_guessed(q: Queue, raw: Raw, how: str, count: int) ->
 @pytest.mark.parametrize("how", ["nack", "release", "bury"])
 @pytest.mark.parametrize("then", WAYS)
 def test_a_call_by_id_ends_the_delivery(q: Queue, raw: Raw, how: str, then: str) -> None:
-    """Its holder's receipt is void from then on, though the job has no new holder."""
+    """A call by id ends the delivery, so the holder's receipt is stale."""
     q.enqueue("x")
     (holder,) = q.reserve(block=0)
     assert settle_many(q, how, [holder.id]) == [DONE]
@@ -251,7 +251,7 @@ def test_a_call_by_id_ends_the_delivery(q: Queue, raw: Raw, how: str, then: str)
 
 
 def test_extend_by_id_keeps_the_receipt(q: Queue) -> None:
-    """It does not end the delivery."""
+    """`extend` by id does not end the delivery, so the receipt stays valid."""
     q.enqueue("x")
     (holder,) = q.reserve(block=0)
     assert q.extend([holder.id], 90) == [90]
@@ -261,7 +261,7 @@ def test_extend_by_id_keeps_the_receipt(q: Queue) -> None:
 
 @pytest.mark.parametrize("how", ["nack", "release", "bury"])
 def test_settling_twice(q: Queue, raw: Raw, how: str) -> None:
-    """The second time changes nothing, and the same receipt is recognised."""
+    """A second call with the same receipt changes nothing and is recognised."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     assert settle(how, job) is True
@@ -273,7 +273,7 @@ def test_settling_twice(q: Queue, raw: Raw, how: str) -> None:
 
 
 def test_acknowledging_twice(q: Queue, raw: Raw) -> None:
-    """The second time there is nothing left to do: False, and no error."""
+    """A second ack of the same job returns False without an error."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     assert job.ack() is True
@@ -294,7 +294,7 @@ def test_acknowledging_twice(q: Queue, raw: Raw) -> None:
     ],
 )
 def test_by_id_in_every_state(q: Queue, raw: Raw, how: str, expected: dict[str, Outcome]) -> None:
-    """What a call without a receipt may do in each state; refused, it changes nothing."""
+    """A call by id has the expected outcome in each state; a refusal changes nothing."""
     ids = one_of_each_state(q)
     for state, outcome in expected.items():
         before = dump(raw)
@@ -303,7 +303,7 @@ def test_by_id_in_every_state(q: Queue, raw: Raw, how: str, expected: dict[str, 
 
 
 def test_a_dead_letter_is_not_finished_by_its_last_holder(q: Queue) -> None:
-    """Once the job is buried by id, its holder's ack comes too late."""
+    """After a job was buried by id, its holder's ack is refused."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     q.bury([job.id], "an operator's decision")
@@ -313,8 +313,8 @@ def test_a_dead_letter_is_not_finished_by_its_last_holder(q: Queue) -> None:
     assert view.error == "an operator's decision"
 
 
-def test_settle_finishes_and_takes(q: Queue) -> None:
-    """The jobs that are done leave, the next ones come, in one call."""
+def test_settle_finishes_and_reserves(q: Queue) -> None:
+    """One call finishes jobs and reserves the next ones."""
     q.enqueue_many(range(6))
     jobs = q.reserve(2, block=0)
     outcomes, jobs = q.settle(jobs, 3)
@@ -325,8 +325,8 @@ def test_settle_finishes_and_takes(q: Queue) -> None:
     assert (stats.acked, stats.active, stats.deliveries) == (4, 2, 6)
 
 
-def test_settle_names_what_it_could_not_finish(q: Queue, raw: Raw) -> None:
-    """A stale or gone job does not keep the next ones from coming."""
+def test_settle_names_jobs_that_it_could_not_finish(q: Queue, raw: Raw) -> None:
+    """A stale or missing job does not prevent the reservation of others."""
     q.enqueue_many(["stale", "gone", "fine"], lease=10)
     jobs = q.reserve(3, block=0)
     q.ack([jobs[1].id])
@@ -340,7 +340,7 @@ def test_settle_names_what_it_could_not_finish(q: Queue, raw: Raw) -> None:
     assert other.ack()
 
 
-def test_settle_does_not_take_what_it_finishes(q: Queue, raw: Raw) -> None:
+def test_settle_does_not_reserve_a_job_that_it_finishes(q: Queue, raw: Raw) -> None:
     """A job whose lease has ended is finished by its late holder, not delivered again."""
     q.enqueue_many([1, 2], lease=10)
     jobs = q.reserve(2, block=0)
@@ -351,7 +351,7 @@ def test_settle_does_not_take_what_it_finishes(q: Queue, raw: Raw) -> None:
 
 
 def test_settle_may_wait_for_the_next_job(q: Queue) -> None:
-    """What is done is finished before; then it waits like reserve."""
+    """Jobs are finished first; then the call waits like reserve."""
     q.enqueue("one")
     (job,) = q.reserve(block=0)
     q.enqueue("two", delay=0.2)
@@ -363,7 +363,7 @@ def test_settle_may_wait_for_the_next_job(q: Queue) -> None:
 
 
 def test_at_most_once_is_delivered_once(q: Queue, raw: Raw) -> None:
-    """Lease 0: seen until acknowledged or until its ttl ends, but never delivered again."""
+    """With lease 0 a job exists until its ack or the end of its ttl, but is delivered once."""
     q.enqueue("x", lease=0, ttl=60)
     (job,) = q.reserve(block=0)
     assert (job.lease, job.at_most_once) == (0, True)
@@ -381,7 +381,7 @@ def test_at_most_once_is_delivered_once(q: Queue, raw: Raw) -> None:
 
 
 def test_at_most_once_lives_for_a_day(q: Queue) -> None:
-    """Unless it has a ttl of its own."""
+    """A job with lease 0 has a ttl of a day by default."""
     q.enqueue("x", lease=0)
     (job,) = q.reserve(block=0)
     view = q.show(job)
@@ -392,7 +392,7 @@ def test_at_most_once_lives_for_a_day(q: Queue) -> None:
 
 @pytest.mark.parametrize("by_id", [False, True])
 def test_at_most_once_can_only_be_acknowledged(q: Queue, raw: Raw, by_id: bool) -> None:
-    """Whatever would bring it back is refused, and changes nothing."""
+    """A job with lease 0 can only be acknowledged; other calls are refused without a change."""
     q.enqueue("x", lease=0)
     (job,) = q.reserve(block=0)
     before = dump(raw)
@@ -407,7 +407,7 @@ def test_at_most_once_can_only_be_acknowledged(q: Queue, raw: Raw, by_id: bool) 
 
 
 def test_at_most_once_in_a_block(q: Queue, raw: Raw) -> None:
-    """Success finishes it; a failure leaves it as it is, logged, and it is not tried again."""
+    """With lease 0 success finishes the job; a failure is logged and changes nothing."""
     q.enqueue_many([1, 2], lease=0)
     one, two = q.reserve(2, block=0)
     with one:
@@ -418,8 +418,8 @@ def test_at_most_once_in_a_block(q: Queue, raw: Raw) -> None:
     assert q.reserve(block=0) == []
 
 
-def test_many_at_most_once_beside_others(q: Queue) -> None:
-    """Acknowledged together with leased jobs, in any order."""
+def test_jobs_at_most_once_and_others_in_one_call(q: Queue) -> None:
+    """Jobs with lease 0 and leased jobs are acknowledged in one call, in any order."""
     q.enqueue_many([1, 2], lease=0)
     q.enqueue_many([3, 4])
     jobs = q.reserve(4, block=0)
@@ -428,7 +428,7 @@ def test_many_at_most_once_beside_others(q: Queue) -> None:
 
 
 def test_deliveries_of_several_reserves_in_one_call(q: Queue) -> None:
-    """Jobs with different receipts are settled together."""
+    """Jobs with different receipts are settled in one call."""
     q.enqueue_many(range(6))
     jobs = [job for _ in range(3) for job in q.reserve(2, block=0)]
     assert len({job.receipt for job in jobs}) >= 2
@@ -442,7 +442,7 @@ def test_deliveries_of_several_reserves_in_one_call(q: Queue) -> None:
     "how, second", [("ack", DONE), ("nack", ENDED), ("release", ENDED), ("bury", ENDED)]
 )
 def test_a_job_named_twice(q: Queue, how: str, second: Outcome) -> None:
-    """It is settled once, and counted once."""
+    """A job named twice is settled and counted once."""
     q.enqueue_many([1, 2])
     one, two = q.reserve(2, block=0)
     assert settle_many(q, how, [one, two, one, one.id]) == [DONE, DONE, second, second]
@@ -452,7 +452,7 @@ def test_a_job_named_twice(q: Queue, how: str, second: Outcome) -> None:
 
 
 def test_jobs_of_another_queue_are_refused(ps: Penstock, raw: Raw) -> None:
-    """A delivery names its queue; another one does not take it."""
+    """A delivery of another queue is refused."""
     ps.queue("a").enqueue(1)
     ps.queue("b").enqueue(1)
     (job,) = ps.queue("a").reserve(block=0)

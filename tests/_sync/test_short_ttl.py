@@ -1,5 +1,5 @@
 # From tests/_async/test_short_ttl.py by tools/unasync.py; do not edit.
-"""Jobs with a ttl: the lease that they have without one of their own, and what expires at work."""
+"""Jobs with a ttl: their default lease, and the count of jobs that expire while active."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def q(ps: Penstock) -> Queue:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_short_ttl_leaves_time_for_another_delivery(q: Queue, raw: Raw, many: bool) -> None:
-    """The consumer dies, and the job is delivered again before its ttl ends."""
+    """After its consumer died, the job is delivered again before its ttl ends."""
     if many:
         q.enqueue_many(["x"], ttl=40)
     else:
@@ -52,7 +52,7 @@ def test_the_lease_of_a_job_with_a_ttl(
     queue: float | None,
     wanted: float,
 ) -> None:
-    """A tenth of the ttl, at least 1 s, at most the queue's lease; the job's own stands."""
+    """The default lease is a tenth of the ttl, between 1 s and the queue's lease."""
     q.configure(lease=queue)
     q.enqueue("x", ttl=ttl, lease=lease)
     (view,) = q.peek()
@@ -66,7 +66,7 @@ def test_the_lease_of_a_job_with_a_ttl(
 
 
 def test_the_hint_of_a_whole_reservation_fits(q: Queue, raw: Raw) -> None:
-    """A client reckons the end of such a lease as the server does."""
+    """The client computes the end of such a lease as the server does."""
     q.enqueue_many(range(20), ttl=100)
     jobs = q.reserve(20, block=0)
     (view,) = q.peek(1, state="active")
@@ -75,8 +75,8 @@ def test_the_hint_of_a_whole_reservation_fits(q: Queue, raw: Raw) -> None:
     assert q.ack(jobs).done == 20
 
 
-def test_what_expires_at_work_is_counted(q: Queue, raw: Raw) -> None:
-    """A job that was delivered and not finished in time, beside one that was never delivered."""
+def test_expired_active_jobs_are_counted(q: Queue, raw: Raw) -> None:
+    """Active jobs that expire are counted apart from jobs that were never delivered."""
     q.enqueue("delivered", ttl=60)
     assert len(q.reserve(block=0)) == 1
     q.enqueue("waits", ttl=60)
@@ -89,7 +89,9 @@ def test_what_expires_at_work_is_counted(q: Queue, raw: Raw) -> None:
 def test_a_lease_as_long_as_the_ttl_is_told_once(
     q: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such a job is not delivered again when its consumer dies; lease 0 says so itself."""
+    """A job with a lease as long as its ttl is logged once, as it can't be
+    redelivered; not lease 0.
+    """
     _warn_of_lease.cache_clear()
     with caplog.at_level(logging.WARNING, "penstock"):
         for _ in range(3):

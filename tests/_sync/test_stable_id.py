@@ -1,5 +1,5 @@
 # From tests/_async/test_stable_id.py by tools/unasync.py; do not edit.
-"""Stable ids of jobs: what a handler makes its work idempotent by."""
+"""Stable ids: a handler can use them to make its work idempotent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def q(ps: Penstock) -> Queue:
 
 
 def test_producer_and_consumer_see_the_same(q: Queue) -> None:
-    """One job, several, and jobs with a dedup id; every delivery has it."""
+    """Producer and consumer see the same id, for single, bulk and dedup jobs, at every delivery."""
     told = [q.enqueue("a"), *q.enqueue_many(["b", b"c"])]
     told += [q.enqueue("d", dedup_id="d"), *q.enqueue_many(["e"], dedup_id="e")]
     jobs = q.reserve(9, block=0)
@@ -36,7 +36,7 @@ def test_producer_and_consumer_see_the_same(q: Queue) -> None:
 
 
 def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: Queue, raw: Raw) -> None:
-    """The old primary delivers the job, the new one does not know it: two ids, one stable id."""
+    """After a failover that lost the call, its repeat has another id but the same stable id."""
     call = q.ops.enqueue
     sent: list[object] = []
 
@@ -52,7 +52,7 @@ def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: Queue, raw: Raw) -> 
     old.ack()
     for key in dump(raw):
         if b":producer:" in key:
-            raw.delete(key)  # as a replica that lags: it has neither the job nor the call
+            raw.delete(key)  # as a lagging replica: it has neither the job nor the call
     reply = q._node.run(sent[-1])  # type: ignore[arg-type,var-annotated]
     assert reply.repeat == 0
     (new,) = q.reserve(1, block=0)
@@ -62,7 +62,7 @@ def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: Queue, raw: Raw) -> 
 
 
 def test_a_refused_duplicate_has_none(q: Queue) -> None:
-    """An update brings that of the new content; what is refused is not there."""
+    """An update has the stable id of the new content; a refused duplicate has none."""
     first = q.enqueue("a", dedup_id="x")
     assert first.stable_id
     assert q.enqueue("b", dedup_id="x").stable_id == ""
@@ -76,7 +76,7 @@ def test_a_refused_duplicate_has_none(q: Queue) -> None:
 
 
 def test_a_job_without_one_has_its_id(q: Queue, raw: Raw) -> None:
-    """A producer of another kind gave none: nothing better is known than the id."""
+    """A job whose producer gave no stable id uses its id."""
     q.enqueue("made")
     q.purge()
     raw.xadd(q.ops.keys["ready"], {"j": b"1\nplain"}, id=b"1900000000000-1000000000")

@@ -1,5 +1,5 @@
 # From tests/_async/test_surface.py by tools/unasync.py; do not edit.
-"""The public objects as a person meets them at a prompt."""
+"""The public objects as shown at a Python prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ URL = "redis://ada:secret@localhost:6390/0"
 
 
 def test_a_client_shows_its_nodes_and_no_password() -> None:
-    """Before the first call as well; the prefix where it is not the usual one."""
+    """The repr of a client has its nodes, no password, and a prefix other than the default."""
     one = Penstock(URL)
     assert repr(one) == "<Penstock at localhost:6390>"
     several = Penstock([URL, "redis://localhost:6391/2"], prefix="shop")
@@ -23,14 +23,14 @@ def test_a_client_shows_its_nodes_and_no_password() -> None:
 
 
 def test_a_client_of_several_nodes_shows_which_are_down() -> None:
-    """A node that did not answer is marked."""
+    """The repr of a federation marks nodes that did not answer."""
     ps = Penstock([URL, "redis://localhost:6391"])
     ps.backend.home.homes[0].state.failed(0, OSError("refused"))  # type: ignore[union-attr]  # a federation
     assert repr(ps) == "<Penstock at localhost:6390 (down), localhost:6391>"
 
 
 def test_a_queue_shows_its_name_its_partitions_and_its_nodes() -> None:
-    """By the public name of its class, whatever kind of queue it is."""
+    """The repr of a queue has its public class, name, partitions and nodes."""
     ps = Penstock(URL)
     assert repr(ps.queue("mail")) == "<Queue 'mail' at localhost:6390>"
     parted = ps.queue("mail", partitions=4)
@@ -40,7 +40,7 @@ def test_a_queue_shows_its_name_its_partitions_and_its_nodes() -> None:
 
 
 def test_a_job_and_a_view_show_their_state(q: Queue) -> None:
-    """The id, the state, the queue and the attempt; of a view the last error, too."""
+    """The repr of a job or view has id, state, queue and attempt; that of a view also the error."""
     done = q.enqueue("x")
     [job] = q.reserve(block=0)
     assert repr(job) == f"<Job {done.id} held in 'q', attempt 1>"
@@ -53,7 +53,7 @@ def test_a_job_and_a_view_show_their_state(q: Queue) -> None:
 
 
 def test_a_role_shows_whether_it_is_held(q: Queue) -> None:
-    """Before it is taken, while it is held, and when the server has said that it has ended."""
+    """The repr of a role says if it is not taken, held or lost."""
     role = q.exclusive("consumer")
     assert repr(role) == "<Role consumer of 'q': not held>"
     with role:
@@ -62,7 +62,7 @@ def test_a_role_shows_whether_it_is_held(q: Queue) -> None:
 
 
 def test_a_worker_shows_its_name_its_queues_and_its_state(ps: Penstock) -> None:
-    """While it works, and afterwards."""
+    """The repr of a worker has name, queues and state, while it runs and afterwards."""
     worker = Worker(ps, ["mail", "low"], print, name="w1")
     assert repr(worker) == "<Worker 'w1' of 'mail', 'low': new>"
     with worker:
@@ -71,8 +71,8 @@ def test_a_worker_shows_its_name_its_queues_and_its_state(ps: Penstock) -> None:
 
 
 @pytest.mark.parametrize("value", ["both", None, 1, ["in"]])
-def test_a_choice_that_there_is_not_is_refused(q: Queue, value: str) -> None:
-    """With the name of the argument and the choices, before anything is sent."""
+def test_an_unknown_choice_is_refused(q: Queue, value: str) -> None:
+    """An unknown choice is refused before anything is sent; the error has argument and choices."""
     with pytest.raises(ValueError, match=r"^side=.*: must be one of in, out, all$"):
         q.pause(value)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^role=.*: must be one of producer, consumer$"):
@@ -96,7 +96,7 @@ QUEUE = (
 
 
 def test_a_queue_has_few_methods() -> None:
-    """Each of them is for callers."""
+    """A queue has only methods for callers."""
     assert [name for name in dir(Queue) if not name.startswith("_")] == QUEUE.split()
 
 
@@ -114,7 +114,7 @@ def test_options_that_belong_together_are_one(call: Callable[..., Any], wanted: 
 
 
 def test_a_client_has_few_members() -> None:
-    """Attributes for the worker, Spark and the command line are those of `backend`."""
+    """Internal attributes for the worker, Spark and the command line are in `backend`."""
     names = {name for name in dir(Penstock("redis://localhost")) if not name.startswith("_")}
     assert names == set(
         "backend clear clear_all close connect hello info middleware nodes open owner prefix queue"  # noqa: SIM905

@@ -1,5 +1,5 @@
 # From tests/_async/test_sweeping.py by tools/unasync.py; do not edit.
-"""Clients that wait give unused memory back (protocol/maintenance.md, Sweeping)."""
+"""Waiting clients free unused memory (protocol/maintenance.md, Sweeping)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MINUTE = 90
 
 
 def hurried(client: Penstock) -> None:
-    """From its second wait on the client sweeps at each."""
+    """Make the client sweep at each wait from its second one."""
     client.backend.driver._turns = SweepSchedule(lambda: 0.0)
 
 
 def used_up(client: Penstock, raw: Raw, name: str) -> None:
-    """A queue that had one job, and was left alone for more than a minute since."""
+    """Create a queue that had one job and was idle for more than a minute."""
     queue = client.queue(name)
     queue.enqueue("only")
     assert queue.ack(queue.reserve(block=0))
@@ -31,7 +31,7 @@ def used_up(client: Penstock, raw: Raw, name: str) -> None:
 
 
 def test_a_consumer_that_waits_sweeps_its_queues(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """Windows that have ended, jobs whose ttl has, and dead letters that are too old."""
+    """A waiting consumer removes ended windows, expired jobs and old dead letters."""
     hurried(ps)
     q.configure(dead_age=100)
     for number in range(150):
@@ -54,7 +54,7 @@ def test_a_consumer_that_waits_sweeps_its_queues(ps: Penstock, q: Queue, raw: Ra
 
 
 def test_a_consumer_of_several_queues_sweeps_all(ps: Penstock, raw: Raw) -> None:
-    """Each has turns of its own."""
+    """A consumer of several queues sweeps each of them."""
     hurried(ps)
     queues = [ps.queue(name) for name in ("a", "b", "c")]
     for queue in queues:
@@ -68,7 +68,7 @@ def test_a_consumer_of_several_queues_sweeps_all(ps: Penstock, raw: Raw) -> None
 
 
 def test_a_short_wait_costs_nothing(real_q: Queue, real_raw: Raw) -> None:
-    """The first sweep of a client is half a minute away: until then a wait is two scripts."""
+    """A client first sweeps after half a minute, so a short wait needs only two scripts."""
     real_q.reserve(block=0)
     before = evalshas(real_raw)
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_a_short_wait_costs_nothing(real_q: Queue, real_raw: Raw) -> None:
 
 
 def test_a_queue_with_a_consumer_stays(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """A waiting consumer needs its queue; the counters are kept."""
+    """A queue with a waiting consumer is kept, and so are its counters."""
     hurried(ps)
     used_up(ps, raw, q.name)
     q.reserve(block=0)
@@ -97,15 +97,17 @@ def test_used_up_queues_of_others_are_removed(ps: Penstock, raw: Raw) -> None:
         if len(ps.queues()) == 1:
             break
         assert q.reserve(block=MOMENT) == []
-        if ps.backend.driver._turns._listed_at is not None:  # the next turn is due
+        if ps.backend.driver._turns._listed_at is not None:  # the next sweep is due
             ps.backend.driver._turns._listed_at = 0.0
     assert ps.queues() == ["waited for"]
     assert raw.hlen("penstock:queues") == 1
-    assert len(raw.keys("penstock:{used*")) == 40  # the producer's notes, which end by themselves
+    assert (
+        len(raw.keys("penstock:{used*")) == 40
+    )  # the stored replies of the producer, which expire
 
 
-def test_whoever_makes_queues_removes_others(ps: Penstock, raw: Raw) -> None:
-    """A queue for each request, used once and left: their number does not grow."""
+def test_creating_queues_removes_unused_ones(ps: Penstock, raw: Raw) -> None:
+    """With a new queue for each request, the number of queues stays bounded."""
     most = 0
     for number in range(150):
         used_up(ps, raw, f"request {number}")
@@ -114,8 +116,8 @@ def test_whoever_makes_queues_removes_others(ps: Penstock, raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("why", ["damaged", "newer", "no name"])
-def test_what_cannot_be_swept_stops_nothing(ps: Penstock, raw: Raw, why: str) -> None:
-    """A listed queue that is damaged or of a newer protocol, or an entry that is no queue."""
+def test_damaged_queues_do_not_stop_the_sweep(ps: Penstock, raw: Raw, why: str) -> None:
+    """Damaged queues, newer protocols and invalid registry entries do not stop the sweep."""
     used_up(ps, raw, "used")
     if why == "no name":
         raw.hset("penstock:queues", "0" * 16, b"")
@@ -130,11 +132,11 @@ def test_what_cannot_be_swept_stops_nothing(ps: Penstock, raw: Raw, why: str) ->
     removed = sum([ps.backend.driver.sweep_listed(1) for _ in range(6)])
     assert removed == 1
     assert not raw.exists(ps.queue("used").ops.keys["meta"])
-    raw.flushdb()  # what is damaged on purpose
+    raw.flushdb()  # the damage is intended
 
 
-def test_an_entry_of_another_life_goes(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """Where a client died before it took the entry out."""
+def test_an_entry_of_an_earlier_epoch_is_removed(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A leftover registry entry of an earlier epoch is removed."""
     q.enqueue("x")
     raw.hset("penstock:queues", f"{q.ops.crc:08x}00000001", q.name)
     for _ in range(4):
@@ -147,19 +149,19 @@ def test_an_entry_of_another_life_goes(ps: Penstock, q: Queue, raw: Raw) -> None
 
 
 def sparse(q: Queue, **options: Any) -> list[Any]:
-    """A queue of 20,000 jobs of which each hundredth is left; their bodies."""
+    """Create a queue of 20,000 jobs, remove all but every hundredth, and return their bodies."""
     added = q.enqueue_many(range(20_000), **options)
     q.delete([one.id for number, one in enumerate(added) if number % 100])
     return list(range(0, 20_000, 100))
 
 
 def memory(raw: Raw, q: Queue) -> int:
-    """Bytes of the structures in which waiting jobs lie."""
+    """Return the bytes of the structures that hold waiting jobs."""
     return sum(raw.memory_usage(q.ops.keys[kind]) or 0 for kind in ("ready", "held", "scheduled"))
 
 
 def test_a_sparse_stream_is_compacted(real_q: Queue, real_raw: Raw) -> None:
-    """Its jobs stay ready, in their order, between those of others, in a fifth of the memory."""
+    """A compacted queue keeps its jobs ready and in order, in a fifth of the memory."""
     wanted = sparse(real_q)
     before, stats = memory(real_raw, real_q), real_q.stats()
     shown = real_q.peek(200)
@@ -178,8 +180,8 @@ def test_a_sparse_stream_is_compacted(real_q: Queue, real_raw: Raw) -> None:
     check_invariant(real_raw)
 
 
-def test_what_is_compacted_keeps_its_ttl_and_dedup_id(real_q: Queue, real_raw: Raw) -> None:
-    """It is a duplicate's other job, can be withdrawn, and goes at the end of its ttl."""
+def test_a_compacted_job_keeps_its_ttl_and_dedup_id(real_q: Queue, real_raw: Raw) -> None:
+    """A compacted job keeps its dedup id, can be withdrawn, and expires."""
     sparse(real_q, ttl=500, dedup_id=str)
     real_q.sweep()
     assert real_raw.xlen(real_q.ops.keys["ready"]) == 0
@@ -196,7 +198,7 @@ def test_what_is_compacted_keeps_its_ttl_and_dedup_id(real_q: Queue, real_raw: R
 
 @pytest.mark.parametrize("side", ["in", "out", "all"])
 def test_a_paused_queue_is_not_compacted(real_q: Queue, real_raw: Raw, side: str) -> None:
-    """A pause is not the same for both structures; behind it jobs move."""
+    """A paused queue is not compacted, as a pause treats the two structures differently."""
     sparse(real_q)
     real_q.pause(side)
     real_q.sweep()
@@ -207,7 +209,7 @@ def test_a_paused_queue_is_not_compacted(real_q: Queue, real_raw: Raw, side: str
 
 
 def test_a_survey_keeps_jobs_in_their_places(real_q: Queue, real_raw: Raw) -> None:
-    """For ten minutes, as others may read the structures one after the other."""
+    """For ten minutes after a survey jobs stay in place, as it reads the structures in turn."""
     sparse(real_q)
     real_q._node.run(survey(real_q.ops, "", "scheduled", "", "", 10, 0))
     for seconds, left in ((0, 200), (590, 200), (120, 0)):
@@ -220,7 +222,7 @@ def test_a_survey_keeps_jobs_in_their_places(real_q: Queue, real_raw: Raw) -> No
 def test_a_stream_that_is_dense_enough_stays(
     real_q: Queue, real_raw: Raw, size: int, keep: int
 ) -> None:
-    """Where jobs would take as much elsewhere they are left where they are."""
+    """A stream is compacted only if that saves memory."""
     added = real_q.enqueue_many(["x" * size] * 3000)
     real_q.delete([one.id for number, one in enumerate(added) if number % keep])
     real_q.sweep()

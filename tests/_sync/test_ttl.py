@@ -1,5 +1,5 @@
 # From tests/_async/test_ttl.py by tools/unasync.py; do not edit.
-"""Jobs with a ttl: what has expired never stands in the way of other jobs."""
+"""Jobs with a ttl: expired jobs never hide others."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ QueueIdentity = Callable[[Queue, Raw], None]
 
 
 def behind_in_ready(q: Queue, raw: Raw) -> None:
-    """350 expired jobs, then the live ones, in ready."""
+    """Put 350 expired jobs before the live ones in ready."""
     q.enqueue_many(range(350), ttl=10)
     q.enqueue_many(LIVE)
     advance(raw, q.ops, 11)
 
 
 def behind_in_scheduled(q: Queue, raw: Raw) -> None:
-    """The same in scheduled."""
+    """Put 350 expired jobs before the live ones in scheduled."""
     q.enqueue_many(range(350), ttl=10, delay=5)
     q.enqueue_many(LIVE, delay=6)
     advance(raw, q.ops, 11)
 
 
 def behind_ended_leases(q: Queue, raw: Raw) -> None:
-    """The same among ended leases."""
+    """Put 350 expired jobs before the live ones among the ended leases."""
     q.enqueue_many(range(350), ttl=10)
     q.enqueue_many(LIVE, lease=20)
     assert len(q.reserve(353, block=0)) == 353
@@ -40,7 +40,7 @@ def behind_ended_leases(q: Queue, raw: Raw) -> None:
 
 
 def between_in_all(q: Queue, raw: Raw) -> None:
-    """A live one in each place, behind expired ones."""
+    """Put a live job in each place, behind expired ones."""
     q.enqueue_many(range(120), ttl=10)
     q.enqueue("a", lease=20)
     assert len(q.reserve(121, block=0)) == 121
@@ -53,19 +53,19 @@ def between_in_all(q: Queue, raw: Raw) -> None:
 
 
 class Counted:
-    """A queue on a real server, and how many scripts have been run there."""
+    """A queue on a real server, with a counter of its scripts."""
 
     def __init__(self, q: Queue, raw: Raw) -> None:
         load_scripts(raw)
         self.q, self.raw, self._before = q, raw, 0
 
     def begin(self) -> None:
-        """Count from here on."""
+        """Start counting."""
         self._before = evalshas(self.raw)
 
     @property
     def calls(self) -> int:
-        """How many scripts were run since then."""
+        """Count the scripts since `begin`."""
         return evalshas(self.raw) - self._before
 
 
@@ -81,7 +81,9 @@ def counted(real_q: Queue, real_raw: Raw) -> Counted:
 def test_live_jobs_behind_expired_ones_come_in_one_call(
     counted: Counted, place: QueueIdentity
 ) -> None:
-    """In order, although more jobs have expired than a call lists; none of those stays."""
+    """Live jobs come in order in one call, with more expired ones than it lists;
+    those are removed.
+    """
     q, raw = counted.q, counted.raw
     place(q, raw)
     counted.begin()
@@ -94,7 +96,7 @@ def test_live_jobs_behind_expired_ones_come_in_one_call(
 
 
 def test_settle_delivers_behind_expired_jobs(counted: Counted) -> None:
-    """It finishes a job whose ttl has not ended, and takes what lives, in its one call."""
+    """One settle finishes a job and reserves live jobs behind expired ones."""
     q, raw = counted.q, counted.raw
     q.enqueue("first")
     done = q.reserve(block=0)
@@ -108,7 +110,7 @@ def test_settle_delivers_behind_expired_jobs(counted: Counted) -> None:
 
 
 def test_live_jobs_between_expired_ones_come_in_one_call(counted: Counted) -> None:
-    """Each second job has expired: a full batch of the others comes at once."""
+    """With every other job expired, one call still returns a full batch."""
     q, raw = counted.q, counted.raw
     for i in range(400):
         q.enqueue_many([i], ttl=10)
@@ -121,7 +123,7 @@ def test_live_jobs_between_expired_ones_come_in_one_call(counted: Counted) -> No
 
 
 def test_a_call_passes_over_a_bounded_number_of_expired_jobs(counted: Counted) -> None:
-    """About two thousand; then it is made again, and the job behind them comes."""
+    """A script skips about two thousand expired jobs; then the call repeats it."""
     q, raw = counted.q, counted.raw
     q.enqueue_many(range(5000), ttl=10)
     q.enqueue("live")
@@ -135,7 +137,7 @@ def test_a_call_passes_over_a_bounded_number_of_expired_jobs(counted: Counted) -
 
 @pytest.mark.parametrize("seed", range(6))
 def test_only_expired_jobs_leave_the_head_of_ready(q: Queue, raw: Raw, seed: int) -> None:
-    """Whatever calls they came with, and although some of the expired are active or missing."""
+    """Only expired jobs are removed from the head of ready, even if some are active or missing."""
     draw = random.Random(seed)
     living, total = [], 0
     q.enqueue_many(range(-40, 0), ttl=10)
@@ -150,7 +152,7 @@ def test_only_expired_jobs_leave_the_head_of_ready(q: Queue, raw: Raw, seed: int
     raw.xdel(q.ops.keys["ready"], missing)
     q.enqueue("last")
     advance(raw, q.ops, 11)
-    for _ in range(20):  # each call removes a part
+    for _ in range(20):  # each call removes some
         q.stats()
     assert [job.body for job in q.reserve(1000, block=0)] == [*living, "last"]
     stats = q.stats()
@@ -159,7 +161,7 @@ def test_only_expired_jobs_leave_the_head_of_ready(q: Queue, raw: Raw, seed: int
 
 
 def test_expired_jobs_that_are_passed_over_free_their_dedup_ids(q: Queue, raw: Raw) -> None:
-    """As those do that the call has listed."""
+    """Skipped expired jobs free their dedup ids, like those that the call has listed."""
     q.enqueue_many(range(300), ttl=10, dedup_id=str)
     q.enqueue("live")
     advance(raw, q.ops, 11)
@@ -169,7 +171,7 @@ def test_expired_jobs_that_are_passed_over_free_their_dedup_ids(q: Queue, raw: R
 
 
 def test_a_consumer_that_finds_only_expired_jobs_returns_with_nothing(q: Queue, raw: Raw) -> None:
-    """Each call removes about two thousand of them, so nothing is left after a few."""
+    """A few calls of about two thousand jobs each remove all expired jobs."""
     q.enqueue_many(range(2500), ttl=10)
     advance(raw, q.ops, 11)
     for _ in range(3):
@@ -178,7 +180,7 @@ def test_a_consumer_that_finds_only_expired_jobs_returns_with_nothing(q: Queue, 
 
 
 def test_peek_passes_over_a_bounded_number_of_expired_jobs(counted: Counted) -> None:
-    """About a thousand a call; it is repeated until the job behind them is found."""
+    """Peek skips about a thousand expired jobs per script, and repeats it until it finds one."""
     q, raw = counted.q, counted.raw
     q.enqueue_many(range(2500), ttl=10)
     q.enqueue_many(range(2500), ttl=10, delay=5)
@@ -199,7 +201,7 @@ def test_peek_passes_over_a_bounded_number_of_expired_jobs(counted: Counted) -> 
 
 @pytest.mark.parametrize("newest", [False, True])
 def test_peek_removes_the_expired_jobs_in_its_way(q: Queue, raw: Raw, newest: bool) -> None:
-    """Those that others have listed before them included, and their dedup ids are free."""
+    """Peek removes expired jobs on its way, also listed ones, and frees their dedup ids."""
     q.enqueue_many(range(150), ttl=9)
     q.enqueue_many(["a", "b"])
     q.enqueue_many(range(300), ttl=10, dedup_id=str)
@@ -213,7 +215,7 @@ def test_peek_removes_the_expired_jobs_in_its_way(q: Queue, raw: Raw, newest: bo
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "active", "dead"])
 def test_peek_of_a_damaged_queue_ends(counted: Counted, state: str) -> None:
-    """It looks at a thousand index entries without a job, and shows what it has found by then."""
+    """Peek stops after a thousand index entries without a job, and returns the jobs found."""
     q, raw = counted.q, counted.raw
     q.enqueue("there")
     index = {"ready": "scheduled"}.get(state, state)

@@ -1,5 +1,5 @@
 # From tests/_async/test_waking.py by tools/unasync.py; do not edit.
-"""Idle consumers learn in time of what there is to do, and of nothing else."""
+"""Idle consumers are woken in time, and only when there is a reason."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from .conftest import Waits
 
 
 def passed(before: Job, after: Job) -> float:
-    """Seconds between two deliveries, by the server's clock, to the ms."""
+    """Return the seconds between two deliveries by the server's clock."""
     return round(after.delivered - before.delivered, 3)
 
 
 def test_an_idle_consumer_recovers_an_ended_lease(q: Queue, waits: Waits) -> None:
-    """Lease 1 s, block 30 s: the orphan starts again within lease + 1 s, with no other traffic."""
+    """With a lease of 1 s an idle consumer gets the orphaned job within 2 s,
+    without other traffic.
+    """
     q.enqueue("orphan", lease=1)
     (held,) = q.reserve(block=0)
     (again,) = q.reserve(block=30)
@@ -30,7 +32,7 @@ def test_an_idle_consumer_recovers_an_ended_lease(q: Queue, waits: Waits) -> Non
 
 
 def test_a_consumer_that_waited_before_recovers_it_too(q: Queue, waits: Waits) -> None:
-    """It blocked before the job was there; another one took the job and fell silent."""
+    """A consumer that blocked before the job came gets it after the other holder's lease."""
     q.enqueue("make the queue")
     q.purge()
     idle = spawn(q.reserve, 1, block=30)
@@ -44,7 +46,7 @@ def test_a_consumer_that_waited_before_recovers_it_too(q: Queue, waits: Waits) -
 
 
 def test_two_idle_consumers_recover_one_job_after_the_other(q: Queue, waits: Waits) -> None:
-    """Two leases end at different times; the wake-up for the first does not lose the second."""
+    """Two leases end one after the other; the wake-up for the first does not lose the second."""
     q.enqueue("a", lease=0.4)
     q.enqueue("b", lease=0.9)
     held = q.reserve(2, block=0)
@@ -62,7 +64,7 @@ def test_two_idle_consumers_recover_one_job_after_the_other(q: Queue, waits: Wai
 
 
 def test_a_lease_cut_short_is_noticed(q: Queue, waits: Waits) -> None:
-    """An idle consumer that was told of a later end hears of the earlier one."""
+    """A consumer that knew a later end of the lease is told of the earlier one."""
     q.enqueue("x", lease=60)
     (held,) = q.reserve(block=0)
     idle = spawn(q.reserve, 1, block=30)
@@ -73,8 +75,8 @@ def test_a_lease_cut_short_is_noticed(q: Queue, waits: Waits) -> None:
 
 
 @pytest.mark.parametrize("how", ["ack", "delete", "bury", "extend", "purge", "nack"])
-def test_an_event_that_does_not_come_hides_no_later_one(q: Queue, waits: Waits, how: str) -> None:
-    """An announced lease ends otherwise; a delay that ends after it is kept all the same."""
+def test_an_early_settled_lease_hides_no_later_event(q: Queue, waits: Waits, how: str) -> None:
+    """An announced lease is settled early; a delay that ends later is still on time."""
     q.enqueue("x", lease=1)
     (job,) = q.reserve(block=0)
     if how == "delete":
@@ -92,12 +94,12 @@ def test_an_event_that_does_not_come_hides_no_later_one(q: Queue, waits: Waits, 
     q.enqueue("later", delay=1.1)
     (later,) = idle.result()
     assert later.body == "later"
-    assert later.delivered - later.created < 3  # by the tick alone it would be 4
+    assert later.delivered - later.created < 3  # a tick alone would need 4
 
 
 @pytest.mark.parametrize("how", ["release", "nack", "release later", "nack later", "redrive"])
 def test_a_job_given_back_wakes_an_idle_consumer(q: Queue, waits: Waits, how: str) -> None:
-    """At once, or after its delay."""
+    """A released job wakes an idle consumer at once or after its delay."""
     delay = 0.1 if "later" in how else 0
     q.enqueue("x")
     (job,) = q.reserve(block=0)
@@ -118,7 +120,7 @@ def test_a_job_given_back_wakes_an_idle_consumer(q: Queue, waits: Waits, how: st
 
 
 def test_a_delayed_job_is_never_early_and_hardly_late(q: Queue, waits: Waits) -> None:
-    """Measured by the server's clock: at most 50 ms late on an idle server (here: the median)."""
+    """A delayed job is never early and, by the median on an idle server, at most 50 ms late."""
     late = []
     for _ in range(7):
         idle = spawn(q.reserve, 1, block=30)
@@ -131,15 +133,15 @@ def test_a_delayed_job_is_never_early_and_hardly_late(q: Queue, waits: Waits) ->
     assert statistics.median(late) <= 0.05
 
 
-def test_a_delay_beyond_a_tick_is_kept_as_well(q: Queue) -> None:
-    """Longer than the 4 s after which a consumer looks by itself."""
+def test_a_delay_longer_than_a_tick_is_on_time(q: Queue) -> None:
+    """A delay longer than the 4 s tick is on time too."""
     q.enqueue("x", delay=4.3)
     (job,) = q.reserve(block=30)
     assert 4.3 <= round(job.delivered - job.created, 3) < 5.3
 
 
 def test_consumers_share_the_delayed_jobs(q: Queue, waits: Waits) -> None:
-    """Three jobs fall due one after the other; three idle consumers start one each, in time."""
+    """Three jobs are due one after the other; three idle consumers start one each on time."""
     consumers = [spawn(q.reserve, 1, block=30) for _ in range(3)]
     waits.reach(3)
     for number in (1, 2, 3):
@@ -152,7 +154,7 @@ def test_consumers_share_the_delayed_jobs(q: Queue, waits: Waits) -> None:
 
 
 def test_one_call_wakes_enough_consumers(q: Queue, waits: Waits) -> None:
-    """Five jobs in one call: the first one woken hands the token on, and so do the others."""
+    """Five jobs in one call: each woken consumer passes the token to the next one."""
     consumers = [spawn(q.reserve, 1, block=30) for _ in range(5)]
     waits.reach(5)
     start = time.monotonic()
@@ -163,7 +165,7 @@ def test_one_call_wakes_enough_consumers(q: Queue, waits: Waits) -> None:
 
 
 def test_a_fresh_job_wakes_one_consumer(real_q: Queue, real_raw: Raw, waits: Waits) -> None:
-    """Of five that wait, the other four send nothing."""
+    """One new job wakes one of five waiting consumers; the other four send nothing."""
     load_scripts(real_raw)
     real_q.enqueue("make the queue")
     real_q.purge()
@@ -177,8 +179,8 @@ def test_a_fresh_job_wakes_one_consumer(real_q: Queue, real_raw: Raw, waits: Wai
     assert sum([len(one.result()) for one in consumers]) == 5
 
 
-def test_a_consumer_that_goes_to_work_swallows_no_token(q: Queue, waits: Waits) -> None:
-    """One of two idle consumers takes a due job by its own timer; the next job wakes the other."""
+def test_a_consumer_that_stops_waiting_takes_no_token(q: Queue, waits: Waits) -> None:
+    """One of two idle consumers takes a due job by its timer; the next job wakes the other one."""
     for _ in range(3):
         consumers = [spawn(q.reserve, 1, block=30) for _ in range(2)]
         waits.reach(2)
@@ -191,7 +193,7 @@ def test_a_consumer_that_goes_to_work_swallows_no_token(q: Queue, waits: Waits) 
         q.ack(jobs)
 
 
-def test_a_token_of_another_queue_is_not_swallowed(ps: Penstock, waits: Waits) -> None:
+def test_a_token_of_another_queue_is_not_taken(ps: Penstock, waits: Waits) -> None:
     """A consumer of two queues takes a job of one; a job of the other wakes its own consumer."""
     for _ in range(3):
         both = spawn(ps.reserve, ["a", "b"], 1, block=30)
@@ -206,7 +208,7 @@ def test_a_token_of_another_queue_is_not_swallowed(ps: Penstock, waits: Waits) -
 
 
 def test_a_wait_that_ends_leaves_the_job_to_others(q: Queue, waits: Waits) -> None:
-    """A consumer gives up after its `block`; a job that comes then reaches the one that stays."""
+    """A consumer's wait times out; a later job reaches the remaining consumer."""
     short = spawn(q.reserve, 1, block=0.1)
     stays = spawn(q.reserve, 1, block=30)
     assert short.result() == []
@@ -220,7 +222,9 @@ def test_a_wait_that_ends_leaves_the_job_to_others(q: Queue, waits: Waits) -> No
 def test_a_pause_with_jobs_waiting_costs_no_busy_loop(
     real_q: Queue, real_raw: Raw, waits: Waits, side: str
 ) -> None:
-    """Two consumers wait before a paused queue with ready, due and orphaned jobs."""
+    """Two consumers wait at a paused queue with ready, due and orphaned jobs
+    without a busy loop.
+    """
     load_scripts(real_raw)
     real_q.enqueue("orphan", lease=0.01)
     real_q.reserve(block=0)
@@ -233,10 +237,10 @@ def test_a_pause_with_jobs_waiting_costs_no_busy_loop(
     assert evalshas(real_raw) - before <= 12
 
 
-def test_a_pause_of_the_way_in_costs_no_busy_loop(
+def test_a_pause_of_the_incoming_side_costs_no_busy_loop(
     real_q: Queue, real_raw: Raw, waits: Waits
 ) -> None:
-    """Retries, due jobs and ended leases are held back, and consumers do not spin meanwhile."""
+    """With the incoming side paused, held-back jobs cause no busy loop."""
     load_scripts(real_raw)
     real_q.enqueue("orphan", lease=0.01)
     real_q.reserve(block=0)
@@ -251,7 +255,7 @@ def test_a_pause_of_the_way_in_costs_no_busy_loop(
 def test_waiting_for_a_far_event_costs_a_call_a_tick(
     real_q: Queue, real_raw: Raw, waits: Waits
 ) -> None:
-    """Leases and delays that end later than the wait are not asked for again and again."""
+    """Leases and delays that end after the wait do not cause repeated calls."""
     load_scripts(real_raw)
     real_q.enqueue("held", lease=3600)
     real_q.reserve(block=0)
@@ -263,7 +267,7 @@ def test_waiting_for_a_far_event_costs_a_call_a_tick(
 
 @pytest.mark.parametrize("side", ["out", "all"])
 def test_resume_wakes_idle_consumers(q: Queue, waits: Waits, side: str) -> None:
-    """They start at once on what has piled up."""
+    """Idle consumers start on the waiting jobs at once after a resume."""
     q.enqueue_many(range(2))
     q.pause(side)
     consumers = [spawn(q.reserve, 1, block=30) for _ in range(2)]
@@ -275,8 +279,8 @@ def test_resume_wakes_idle_consumers(q: Queue, waits: Waits, side: str) -> None:
     assert sorted(job.body for job in jobs) == [0, 1]
 
 
-def test_resuming_the_way_in_wakes_idle_consumers(q: Queue, waits: Waits) -> None:
-    """What was held back meanwhile comes at once."""
+def test_resuming_the_incoming_side_wakes_idle_consumers(q: Queue, waits: Waits) -> None:
+    """Jobs that a pause held back wake idle consumers after a resume."""
     q.enqueue("due", delay=0.01)
     q.pause("in")
     idle = spawn(q.reserve, 1, block=30)

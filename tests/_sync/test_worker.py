@@ -1,5 +1,5 @@
 # From tests/_async/test_worker.py by tools/unasync.py; do not edit.
-"""What a worker does with jobs: every way in which a handler can end."""
+"""Workers: every way in which a handler can end, and the options."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def backend(brief_backend: Backend) -> Backend:
 
 
 def run(ps: Penstock, handlers: Any, queues: Any = "q", **options: Any) -> Worker:
-    """Work until nothing can be taken any more."""
+    """Work until no job is left."""
     worker = Worker(ps, queues, handlers, burst=True, **options)
     worker.run()
     return worker
@@ -62,7 +62,7 @@ def reach(q: Queue, **figures: int) -> None:
 
 
 def test_a_handler_that_returns_finishes_its_job(ps: Penstock, q: Queue) -> None:
-    """Each job is handled once, with all that a delivered job knows; nothing is left."""
+    """Each job is handled once, with all its attributes, and leaves no data."""
     added = q.enqueue_many(range(25))
     seen: list[Job] = []
 
@@ -84,7 +84,7 @@ def test_a_handler_that_returns_finishes_its_job(ps: Penstock, q: Queue) -> None
 def test_a_handler_that_raises_has_failed(
     ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error is kept with the job and logged; the job is tried again by the queue's policy."""
+    """The error is stored and logged; the job is retried by the queue's policy."""
     q.configure(backoff_base=3600)
     job_id = q.enqueue("x").id
 
@@ -106,7 +106,7 @@ def test_a_handler_that_raises_has_failed(
 
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str, bool]]:
-    """Level, text and whether there is a traceback, of the records about a job of the queue q."""
+    """Return level, text and presence of a traceback for the records about jobs of the queue q."""
     return [
         (record.levelno, record.getMessage(), record.exc_info is not None)
         for record in caplog.records
@@ -131,7 +131,7 @@ def test_a_failure_that_is_the_last_is_an_error_with_its_traceback(
     handler_options: dict[str, Any],
     outcome: str,
 ) -> None:
-    """One record of level ERROR, with the traceback that leads to the handler's line."""
+    """The last failure is one ERROR record with a traceback to the handler's line."""
     q.enqueue("x", **options)
     handlers = Handlers()
 
@@ -148,7 +148,7 @@ def test_a_failure_that_is_the_last_is_an_error_with_its_traceback(
 
 @pytest.mark.parametrize("raised", [False, True], ids=["returned", "raised"])
 def test_results(ps: Penstock, q: Queue, raised: bool) -> None:
-    """Retry, Snooze, Reject and Done do the same returned and raised."""
+    """Retry, Snooze, Reject and Done work both returned and raised."""
     q.enqueue_many([0, 1, 2, 3])
     results = [Retry(after=3600, error="busy"), Snooze(3600), Reject("bad"), Done()]
 
@@ -172,7 +172,7 @@ def test_results(ps: Penstock, q: Queue, raised: bool) -> None:
 
 
 def test_a_window_from_the_handler(ps: Penstock, q: Queue) -> None:
-    """Done(dedup_window=) keeps the id taken, whatever the job said, or frees it."""
+    """Done(dedup_window=) sets or ends the window, whatever the job's own setting."""
     q.enqueue(3600, dedup_id="a")
     q.enqueue(0, dedup=Dedup("b", window=3600))
 
@@ -187,7 +187,7 @@ def test_a_window_from_the_handler(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_policy_of_the_handler(ps: Penstock, q: Queue) -> None:
-    """Attempts and rules for kinds of exceptions are the handler's; a rule may allow no retry."""
+    """A handler may have attempts and rules for exceptions; a rule may forbid retries."""
     q.enqueue_many([0, 1])
     handlers = Handlers()
     once = RetryPolicy(max_attempts=1)
@@ -207,7 +207,7 @@ def test_a_policy_of_the_handler(ps: Penstock, q: Queue) -> None:
 
 
 def test_names_and_arguments(ps: Penstock, q: Queue) -> None:
-    """A job with a name goes to that handler, with its arguments; others to the default one."""
+    """A job goes to the handler of its name, with its arguments; others go to the default one."""
     handlers = Handlers()
     seen: list[Any] = []
 
@@ -229,7 +229,7 @@ def test_names_and_arguments(ps: Penstock, q: Queue) -> None:
 def test_jobs_that_no_handler_can_run(
     ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Unknown name, arguments that don't fit, a body that can't be read: dead letters, with why."""
+    """Unknown names, wrong arguments and unreadable bodies make dead letters with a reason."""
     handlers = Handlers()
     ran: list[int] = []
 
@@ -254,8 +254,8 @@ def test_jobs_that_no_handler_can_run(
     assert caplog.text.count("becomes a dead letter") == 5
 
 
-def test_a_handler_that_settles_its_job_itself(ps: Penstock, q: Queue) -> None:
-    """What it said holds; the worker adds nothing."""
+def test_a_handler_that_settles_its_job(ps: Penstock, q: Queue) -> None:
+    """When a handler settles its job, the worker does not settle it again."""
     q.enqueue_many(["ack", "bury", "release"])
 
     def handler(job: Job) -> None:
@@ -273,7 +273,7 @@ def test_a_handler_that_settles_its_job_itself(ps: Penstock, q: Queue) -> None:
 
 
 def test_at_most_once(ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    """Finished it is gone; failed it stays to be looked at, and is not tried again."""
+    """With lease 0 success removes the job; a failed job stays visible and is not retried."""
     q.enqueue_many([0, 1], lease=0, ttl=3600)
 
     def handler(job: Job) -> None:
@@ -287,7 +287,7 @@ def test_at_most_once(ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture) 
 
 
 def test_batches(ps: Penstock, q: Queue) -> None:
-    """A batch handler gets up to `size` jobs, and may say something else of each."""
+    """A batch handler gets up to `size` jobs, and may return a result for each."""
     handlers = Handlers()
     sizes: list[int] = []
 
@@ -305,7 +305,7 @@ def test_batches(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_batch_waits_to_be_filled(ps: Penstock, q: Queue) -> None:
-    """Up to `wait` seconds since its first job; what comes meanwhile goes with it."""
+    """A batch waits up to `wait` seconds after its first job for more."""
     handlers = Handlers()
     batches: list[list[Any]] = []
 
@@ -329,7 +329,7 @@ def test_a_batch_waits_to_be_filled(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_batch_that_raises(ps: Penstock, q: Queue) -> None:
-    """All its jobs have failed."""
+    """When a batch handler raises, all its jobs have failed."""
     q.configure(backoff_base=3600)
     handlers = Handlers()
 
@@ -344,7 +344,7 @@ def test_a_batch_that_raises(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_batch_of_large_jobs(ps: Penstock, q: Queue) -> None:
-    """Jobs of 12 MB with policies of their own are reported as failed in one call."""
+    """Failed jobs of 12 MB with their own policies are reported in one call."""
     handlers = Handlers()
 
     @handlers.batch(size=4, wait=30)
@@ -359,7 +359,7 @@ def test_a_batch_of_large_jobs(ps: Penstock, q: Queue) -> None:
 
 
 def test_hooks_around_a_run(ps: Penstock, q: Queue) -> None:
-    """The client's middleware sees each run: its jobs, handler, error, outcome; hooks may fail."""
+    """The client's middleware sees each run with jobs, handler, error and outcome; it may fail."""
     events: list[tuple[Any, ...]] = []
 
     class Watch(Middleware):
@@ -398,7 +398,7 @@ def test_hooks_around_a_run(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_job_that_is_removed_while_its_handler_runs(ps: Penstock, q: Queue) -> None:
-    """The handler is told; what it says then changes nothing, and the worker goes on."""
+    """A handler is told that its job was removed; its result changes nothing."""
     q.configure(lease=0.3)
     job_id = q.enqueue("long").id
     began: list[Job] = []
@@ -422,7 +422,7 @@ def test_a_job_that_is_removed_while_its_handler_runs(ps: Penstock, q: Queue) ->
 
 
 def test_a_job_of_several_leases(ps: Penstock, q: Queue) -> None:
-    """Its lease is renewed while the handler runs, so it is not delivered again."""
+    """The lease is renewed while the handler runs, so the job is not delivered again."""
     q.enqueue("x", lease=1)
     runs: list[Job] = []
 
@@ -440,8 +440,8 @@ def test_a_job_of_several_leases(ps: Penstock, q: Queue) -> None:
     assert q.stats().crashed == 0
 
 
-def test_prefetch_holds_so_many_and_no_more(ps: Penstock, q: Queue) -> None:
-    """As many as run, and `prefetch` more; when it stops, what has not begun is given back."""
+def test_prefetch_is_bounded(ps: Penstock, q: Queue) -> None:
+    """A worker holds the running jobs and `prefetch` more; stopping releases those not started."""
     q.enqueue_many(range(20))
     began: list[Job] = []
     gate: list[bool] = []
@@ -467,8 +467,10 @@ def test_prefetch_holds_so_many_and_no_more(ps: Penstock, q: Queue) -> None:
     assert worker.status().stats.counts == {"done": 2, "handed back": 3}
 
 
-def test_what_is_not_finished_within_the_grace_is_given_back(ps: Penstock, q: Queue) -> None:
-    """With no attempt charged; a coroutine is cancelled, a thread's job says that it is lost."""
+def test_unfinished_jobs_are_released_after_the_grace(ps: Penstock, q: Queue) -> None:
+    """After the grace unfinished jobs are released without an attempt: coroutines are cancelled,
+    and a job in a thread says that it is lost.
+    """
     q.enqueue("x")
     began: list[Job] = []
     told: list[bool] = []
@@ -491,7 +493,7 @@ def test_what_is_not_finished_within_the_grace_is_given_back(ps: Penstock, q: Qu
 
 
 def test_stop_before_the_start_and_again(ps: Penstock, q: Queue) -> None:
-    """It begins nothing, and ends at once; stopping again, and joining again, does no harm."""
+    """Stopped before its start a worker runs nothing; further stops and joins are harmless."""
     q.enqueue(1)
     ran: list[Job] = []
 
@@ -508,7 +510,7 @@ def test_stop_before_the_start_and_again(ps: Penstock, q: Queue) -> None:
 
 
 def test_max_jobs(ps: Penstock, q: Queue) -> None:
-    """It takes so many jobs, not one more, and ends when they are finished."""
+    """A worker takes exactly `max_jobs` jobs and ends when they are finished."""
     q.enqueue_many(range(30))
 
     def handler(job: Job) -> None:
@@ -522,7 +524,7 @@ def test_max_jobs(ps: Penstock, q: Queue) -> None:
 
 
 def test_weights(ps: Penstock) -> None:
-    """Of the jobs taken while all have some, each queue gets its share."""
+    """While all queues have jobs, each gets its share."""
     weights = {"a": 8, "b": 2}
     for name in weights:
         ps.queue(name).enqueue_many([name] * 1000)
@@ -537,7 +539,7 @@ def test_weights(ps: Penstock) -> None:
 
 
 def test_one_queue_waits_while_another_is_busy(ps: Penstock) -> None:
-    """A queue that was empty is noticed although the other never is."""
+    """A queue that was empty is checked again while another one is always busy."""
     busy, quiet = ps.queue("busy"), ps.queue("quiet")
     busy.enqueue_many([0] * 3000)
     seen: list[str] = []
@@ -554,7 +556,7 @@ def test_one_queue_waits_while_another_is_busy(ps: Penstock) -> None:
 
 
 def test_monitor_and_throttle(ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    """The monitor hears of every loop; when it, or the throttle, fails, the worker goes on."""
+    """The monitor is called in every loop; the worker survives errors of it and of the throttle."""
     q.enqueue_many(range(5))
     events: list[Any] = []
 
@@ -583,7 +585,7 @@ def test_monitor_and_throttle(ps: Penstock, q: Queue, caplog: pytest.LogCaptureF
 
 
 def test_options(ps: Penstock, q: Queue) -> None:
-    """They can be changed while it does not run; status shows them all."""
+    """Options can be changed while the worker is stopped; `status` has them all."""
 
     def handler(job: Job) -> None:
         """Do nothing."""
@@ -623,7 +625,7 @@ def test_options(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_worker_starts_again_after_a_stop(ps: Penstock, q: Queue) -> None:
-    """When it has ended, and while it still waits for its handlers: with figures of its own."""
+    """A worker may be started again after it ended, or during its grace, with new statistics."""
     gate, begun = threading.Event(), threading.Event()
 
     def handler(job: Job) -> None:
@@ -654,8 +656,8 @@ def test_a_worker_starts_again_after_a_stop(ps: Penstock, q: Queue) -> None:
     assert worker.join(20)
 
 
-def test_backoffs_that_handlers_ask_for(ps: Penstock, q: Queue) -> None:
-    """Counted are attempts whose next one the handler has given a time; not those by a policy."""
+def test_backoffs_chosen_by_handlers(ps: Penstock, q: Queue) -> None:
+    """Statistics count retries whose delay the handler chose, not those of a policy."""
     q.configure(backoff_base=3600)
     q.enqueue_many(range(6))
 
@@ -675,7 +677,7 @@ def test_backoffs_that_handlers_ask_for(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_default_handler(ps: Penstock, q: Queue) -> None:
-    """It gets the jobs with a name that is not known here, and those without a name."""
+    """The default handler gets jobs without a name or with an unknown one."""
     handlers = Handlers()
     seen: list[tuple[str, Any]] = []
 
@@ -699,7 +701,7 @@ def test_a_default_handler(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_function_alone_gets_every_job(ps: Penstock, q: Queue) -> None:
-    """Whatever its name."""
+    """A single function gets every job, whatever its name."""
     q.enqueue(1, headers={"handler": "fax"})
     q.enqueue(2)
     seen: list[Any] = []
@@ -714,7 +716,7 @@ def test_a_function_alone_gets_every_job(ps: Penstock, q: Queue) -> None:
 def test_an_idle_worker_sweeps_its_queues(
     ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old dead letters of a queue where nothing else happens go."""
+    """An idle worker removes old dead letters of its queues."""
     monkeypatch.setattr("penstock.core.sweeping.SHORTEST", 0.0)
     monkeypatch.setattr("penstock.core.sweeping.LONGEST", 0.0)
     q.configure(dead_age=0.05)
@@ -732,15 +734,15 @@ def test_an_idle_worker_sweeps_its_queues(
             sleep(0.05)
 
 
-def test_arguments_that_can_not_be_used(ps: Penstock) -> None:
-    """Named in the error, with the value, before anything is connected."""
+def test_bad_worker_arguments(ps: Penstock) -> None:
+    """Bad arguments are refused before connecting; the error has name and value."""
 
     def handler(job: Job) -> None:
         """Do nothing."""
 
     for queues in ("", (), {}, ["a", "a"], {"a": 0}, {"a": "x"}, 5, b"q", [5]):
         with pytest.raises(BadArgument):
-            Worker(ps, queues, handler)  # type: ignore[arg-type]  # that is the point
+            Worker(ps, queues, handler)  # type: ignore[arg-type]  # on purpose
     for handlers in (None, 5, Handlers()):
         with pytest.raises(BadArgument, match=r"^handlers="):
             Worker(ps, "q", handlers)  # type: ignore[arg-type]  # same

@@ -1,5 +1,5 @@
 # From tests/_async/test_wrong_types.py by tools/unasync.py; do not edit.
-"""Keys that hold another type than the protocol's: told, and nothing else is changed by it."""
+"""Keys of another type than the protocol's: the call raises and changes nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock import Dedup, Penstock, Queue, QueueDamaged
 from penstock.wire.keys import KINDS
 from tests.support.keyspace import Raw, advance, dump
 
-# What each call can't do without, of the many keys that its script declares.
+# Of the keys that a script declares, these are the ones that its call needs.
 NEEDS = {
     "enqueue": ["ready", "meta", "wake"],
     "enqueue later": ["held", "scheduled", "meta", "wake"],
@@ -44,7 +44,7 @@ NEEDS = {
 
 
 def fill(q: Queue, raw: Raw) -> list[Any]:
-    """Bring every structure into being; the jobs that are held, the first one to be settled."""
+    """Create every structure; the first held job is the one to settle."""
     q.enqueue_many(range(5), ttl=1000)
     jobs = q.reserve(5, block=0)
     jobs[4].bury()
@@ -62,7 +62,7 @@ def fill(q: Queue, raw: Raw) -> list[Any]:
 
 
 def calls(q: Queue, jobs: list[Any]) -> dict[str, Callable[[], Any]]:
-    """The calls by name."""
+    """Return the calls by name."""
     return {
         "enqueue": lambda: q.enqueue("x"),
         "enqueue later": lambda: q.enqueue("x", delay=60),
@@ -93,8 +93,8 @@ def calls(q: Queue, jobs: list[Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
-def test_every_call_is_here(q: Queue) -> None:
-    """The table names each call, and each key that some call needs."""
+def test_the_table_has_every_call(q: Queue) -> None:
+    """The table has every call, and every key that some call needs."""
     assert set(calls(q, [None] * 5)) == set(NEEDS)
     assert {kind for kinds in NEEDS.values() for kind in kinds} == set(KINDS)
 
@@ -103,17 +103,17 @@ ASIDE = "aside:{q}"
 
 
 def met(call: Callable[[], Any]) -> Exception | None:
-    """The error of a call that meets the key."""
+    """Return the error of a call that finds the key."""
     try:
         call()
-    except Exception as error:  # noqa: BLE001  # any other than the expected one is a finding
+    except Exception as error:  # noqa: BLE001  # any other error than the expected one is a finding
         return error
     return None
 
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) -> None:
-    """QueueDamaged and nothing changed; a call that gets by without that key leaves it alone."""
+    """The call raises QueueDamaged without a change, or works if it does not need the key."""
     found = []
     q = ps.queue("q")
     jobs: list[Any] = []
@@ -135,7 +135,7 @@ def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) 
         elif error is not None and after != before:
             changed = {one for one in before.keys() | after if before.get(one) != after.get(one)}
             found.append(f"{kind}: {sorted(changed)} changed before the error")
-        if after == before:  # all is as it was but for the one key
+        if after == before:  # only the one key differs
             raw.delete(key)
             raw.copy(ASIDE, key)
         else:
@@ -150,7 +150,7 @@ def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) 
 def test_the_first_job_meets_another_type(
     q: Queue, raw: Raw, damage: None, kind: str, delay: int
 ) -> None:
-    """A key of that name was there before the queue: no job is added where it can't be kept."""
+    """A key of a wrong type existed before the queue: the first job is refused."""
     raw.set(q.ops.keys[kind], "somebody else's")
     error = met(lambda: q.enqueue("x", ttl=60, max_length=5, delay=delay))
     assert raw.get(q.ops.keys[kind]) == b"somebody else's"
@@ -163,7 +163,7 @@ def test_the_first_job_meets_another_type(
 
 
 def test_a_producer_key_of_another_type(q: Queue, raw: Raw, damage: None) -> None:
-    """Nothing is added."""
+    """With a producer key of another type no job is added."""
     q.enqueue("x")
     (key,) = raw.keys("penstock:{q}:producer:*")
     raw.delete(key)
@@ -175,7 +175,7 @@ def test_a_producer_key_of_another_type(q: Queue, raw: Raw, damage: None) -> Non
 
 
 def test_the_registry_of_another_type(q: Queue, raw: Raw, damage: None) -> None:
-    """A queue that can't be listed gets no job."""
+    """With a registry of another type no job is added, as the queue can't be listed."""
     raw.set("penstock:queues", "not a hash")
     with pytest.raises(QueueDamaged):
         q.enqueue("x")

@@ -37,7 +37,7 @@ ROWS: Rows = {
         "Redis replicates, and does not tell which replica has which job; nothing lists them"
     ),
     "QLEN": ("test_the_length_of_a_queue",),
-    "QSTAT": ("test_every_field_of_a_queue", "test_a_queue_that_is_not_there"),
+    "QSTAT": ("test_every_field_of_a_queue", "test_a_missing_queue"),
     "QSTAT … age, idle": ("test_age_and_idle_time",),
     "QSTAT … blocked": ("test_blocked_clients_are_the_servers",),
     "QSTAT … import-from, import-rate": SEVERAL_NODES,
@@ -162,7 +162,7 @@ def test_every_field_of_a_queue(q: Queue) -> None:
     assert not named & {"blocked", "import_from", "import_rate"}
 
 
-def test_a_queue_that_is_not_there(q: Queue, raw: Raw) -> None:
+def test_a_missing_queue(q: Queue, raw: Raw) -> None:
     """QSTAT: a queue that was not used does not exist, and looking does not make it."""
     before = dump(raw)
     stats = q.stats()

@@ -96,7 +96,7 @@ ROWS: Rows = {
         "test_put_back_jobs_come_first",
     ),
     "a.7 3": ("test_an_ack_counts_what_it_finished",),
-    "a.7 4": ("test_a_nack_at_most_once", "test_what_can_not_be_dequeued"),
+    "a.7 4": ("test_a_nack_at_most_once", "test_jobs_that_cannot_be_dequeued"),
     "a.7 5": ("test_what_a_bound_counts", "test_the_length_of_a_queue"),
     "a.7 6": (
         "test_pauses_replace_each_other",

@@ -47,14 +47,14 @@ ROWS: Rows = {
     "ENQUEUE": (
         "test_promoting_a_delayed_job",
         "test_promoting_a_held_job",
-        "test_what_can_not_be_promoted",
+        "test_jobs_that_cannot_be_promoted",
         "test_a_reader_hears_of_a_promoted_job",
         "test_putting_back_under_a_pause",
     ),
     "DEQUEUE": (
         "test_a_dequeued_job_comes_back",
         "test_dequeuing_an_ended_lease",
-        "test_what_can_not_be_dequeued",
+        "test_jobs_that_cannot_be_dequeued",
         "test_a_reader_hears_of_a_dequeued_job",
     ),
     "WORKING": (
@@ -263,7 +263,7 @@ def test_promoting_a_held_job(q: Queue) -> None:
     assert again.ack()
 
 
-def test_what_can_not_be_promoted(q: Queue, raw: Raw) -> None:
+def test_jobs_that_cannot_be_promoted(q: Queue, raw: Raw) -> None:
     """ENQUEUE: what is queued already, at most once and delivered, dead, expired or unknown."""
     ids = {}
     for name in ("once", "dead"):
@@ -321,7 +321,7 @@ def test_dequeuing_an_ended_lease(q: Queue, raw: Raw) -> None:
     assert {job.body: job.redeliveries for job in again} == {"due": 0, "held": 1}
 
 
-def test_what_can_not_be_dequeued(q: Queue, raw: Raw) -> None:
+def test_jobs_that_cannot_be_dequeued(q: Queue, raw: Raw) -> None:
     """DEQUEUE; a.7 4: what is held, delayed or dead; and no job at most once, which would be
     lost.
     """

@@ -65,7 +65,7 @@ def test_who_waits_for_room_hears_that_the_node_leaves(three: Servers, many: boo
         assert three.raw(number).xlen("penstock:{q}:ready") == 1
 
 
-def test_who_waits_for_room_gets_it(three: Servers) -> None:
+def test_a_waiting_producer_gets_room(three: Servers) -> None:
     """When a consumer makes it, at once; in vain it is told at the time given, and no earlier."""
     with three.client() as ps, three.client() as other:
         q = ps.queue("q")

@@ -63,7 +63,7 @@ def test_no_two_names_share_keys() -> None:
 
 
 @pytest.mark.parametrize("case", _cases("names", "refused"), ids=lambda case: case["why"])
-def test_names_that_are_none(case: dict[str, Any]) -> None:
+def test_invalid_names(case: dict[str, Any]) -> None:
     """They are refused before a key is made of them."""
     with pytest.raises(BadArgument):
         check_queue_name(case["name"])
@@ -113,7 +113,7 @@ def test_ids_of_a_node_sort_by_creation() -> None:
 
 
 @pytest.mark.parametrize("case", _cases("ids", "refused"), ids=lambda case: case["why"])
-def test_ids_that_are_none(case: dict[str, Any]) -> None:
+def test_invalid_client_ids(case: dict[str, Any]) -> None:
     """They are refused before anything is sent."""
     with pytest.raises(BadJobId):
         parse_id(case["id"])

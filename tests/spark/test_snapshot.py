@@ -210,7 +210,7 @@ def test_some_columns(columns: str, client: Penstock) -> None:
         assert {row["payload"] for row in found} == {f"plain {i}" for i in range(5)}
 
 
-def test_a_queue_that_is_not_there(client: Penstock) -> None:
+def test_a_missing_queue(client: Penstock) -> None:
     """It has no rows and no partitions, unless it has to be there."""
     assert rows() == []
     with pytest.raises(QueueMissing, match="requireQueue"):
