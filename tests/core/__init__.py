@@ -1,1 +1,1 @@
-"""The rules without I/O: no server is needed."""
+"""Tests of the rules without I/O; they need no server."""

@@ -1,4 +1,4 @@
-"""The way of the usual calls: few functions, each of which does something."""
+"""The number of functions that the common calls pass through."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = 12
 
 
 def passed(call: Callable[[], Any]) -> list[str]:
-    """The own functions that a call passes, in the order in which they are entered."""
+    """Return the package's functions that a call enters, in order."""
     found: list[str] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -39,7 +39,7 @@ def passed(call: Callable[[], Any]) -> list[str]:
 
 @pytest.fixture
 def queue() -> Iterator[Queue]:
-    """A queue of a client of one source, which has been used before."""
+    """A queue of a client of one source, already used before."""
     with Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as client:
         queue = client.queue("q")
         for _ in range(2):
@@ -50,14 +50,14 @@ def queue() -> Iterator[Queue]:
 
 
 def test_an_enqueue_passes_few_functions(queue: Queue) -> None:
-    """Of bytes, without options."""
+    """An enqueue of bytes without options."""
     found = passed(lambda: queue.enqueue(b"body"))
     print(f"enqueue: {len(found)}", *found, sep="\n  ")  # noqa: T201  # shown by pytest -s
     assert len(found) <= MOST
 
 
 def test_a_reserve_passes_few_functions(queue: Queue) -> None:
-    """Of one job that is there."""
+    """A reserve that finds one job."""
     queue.enqueue(b"body")
     found = passed(queue.reserve)
     print(f"reserve: {len(found)}", *found, sep="\n  ")  # noqa: T201  # same
@@ -65,7 +65,7 @@ def test_a_reserve_passes_few_functions(queue: Queue) -> None:
 
 
 def test_an_ack_passes_few_functions(queue: Queue) -> None:
-    """Of the job itself."""
+    """An ack by the job object."""
     queue.enqueue(b"body")
     job: Job
     [job] = queue.reserve()

@@ -1,4 +1,4 @@
-"""The map of a cluster, the way of a command, and how long a call is tried."""
+"""The slot map of a cluster, the slots of a command, and how long a call is retried."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.wire.keys import QueueKeys, key_slot
 
 
 def test_the_map() -> None:
-    """Ranges with their primaries; replicas are left out."""
+    """The map has slot ranges with their primaries; replicas are left out."""
     reply = [
         [0, 5460, [b"10.0.0.1", 7000, b"id1", []], [b"10.0.0.4", 7003, b"id4", []]],
         [5461, 16383, [b"10.0.0.2", 7001, b"id2", []]],
@@ -42,13 +42,13 @@ def test_the_map() -> None:
         ([b"::1", 7000, b"id"], "::1"),
     ],
 )
-def test_the_preferred_end_point(entry: list[object], host: str) -> None:
-    """A name, an address, or that of the queried server where it does not know its own."""
+def test_the_preferred_endpoint(entry: list[object], host: str) -> None:
+    """An endpoint is a name, an address, or the queried server's address if it is empty."""
     assert read_slots([[0, 1, entry]], "asked") == [SlotRange(0, 1, Address(host, 7000))]
 
 
 def test_the_slot_of_a_command() -> None:
-    """That of its first key; none where there is no key."""
+    """The slot of a command is that of its first key; without keys there is none."""
     key = QueueKeys("q")["meta"]
     assert slot_of(("HGET", key, "epoch")) == key_slot(key)
     assert slot_of((b"hget", key.decode(), "epoch")) == key_slot(key)
@@ -57,8 +57,8 @@ def test_the_slot_of_a_command() -> None:
     assert slot_of(("PING",)) is None
 
 
-def test_keys_apart() -> None:
-    """Those of a queue together, in their order; those of another one by themselves."""
+def test_keys_are_grouped_by_queue() -> None:
+    """Keys of one queue are grouped in their order; those of another queue are separate."""
     a, b = QueueKeys("a"), QueueKeys("b")
     assert apart([a["wake"], b["wake"], a["space"]]) == {
         key_slot(a["wake"]): (a["wake"], a["space"]),
@@ -75,13 +75,15 @@ class Clock:
 
 
 def made(retry_for: float) -> tuple[Clock, Patience]:
-    """A clock, and patience by it whose pauses are the longest."""
+    """Return a clock and a patience on it that always draws the longest pause."""
     clock = Clock()
     return clock, Patience(retry_for, clock, lambda: 1.0)
 
 
-def test_what_is_broken_is_tried_for_a_bounded_time() -> None:
-    """In growing pauses, up to 0.25 s in the first second, then up to a second; once at least."""
+def test_a_failing_server_is_retried_for_a_bounded_time() -> None:
+    """Retries have growing pauses, up to 0.25 s in the first second, then up to 1
+    s; at least one.
+    """
     clock, patience = made(5)
     pauses = []
     while (pause := patience.pause()) is not None:
@@ -95,8 +97,8 @@ def test_what_is_broken_is_tried_for_a_bounded_time() -> None:
     assert patience.pause() is None
 
 
-def test_what_moves_is_tried_as_long_as_it_moves() -> None:
-    """The time begins anew with each key that has gone; then it is over."""
+def test_a_migration_is_retried_while_it_progresses() -> None:
+    """The time starts again with each migrated key, and ends without progress."""
     clock, patience = made(5)
     for left in range(20, 0, -1):
         patience.watch(left)
@@ -109,8 +111,8 @@ def test_what_moves_is_tried_as_long_as_it_moves() -> None:
     assert patience.pause(NEAR) is None
 
 
-def test_what_may_have_run_is_not_repeated_for_ever() -> None:
-    """Its producer's key is forgotten after ten minutes; half of that is enough."""
+def test_a_call_that_may_have_run_is_repeated_for_a_bounded_time() -> None:
+    """A call that may have run is retried for five minutes, as its stored reply is kept for ten."""
     clock, patience = made(5)
     patience.lost()
     assert patience.is_unsure
@@ -123,7 +125,7 @@ def test_what_may_have_run_is_not_repeated_for_ever() -> None:
 
 
 def test_redirections_are_followed_at_once() -> None:
-    """Some of them; two servers that send a call to and fro do not keep it for ever."""
+    """The first redirections are followed at once; two servers that redirect in a circle end it."""
     clock, patience = made(5)
     assert [patience.hop() for _ in range(HOPS)] == [0.0] * HOPS
     while (pause := patience.hop()) is not None:
@@ -133,7 +135,7 @@ def test_redirections_are_followed_at_once() -> None:
 
 
 def test_the_facts_of_several_servers() -> None:
-    """Sums, and the worst of each; crowded if one of them is."""
+    """Facts of several servers are sums and worst values; one crowded server makes all crowded."""
     one = {
         "redis_version": "7.0.15",
         "used_memory": "70",

@@ -1,4 +1,4 @@
-"""Codecs of a client's own: names, what they make, and what they raise."""
+"""Codecs of a client: names, encoding and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINES = Codec("json", lambda body: json.dumps(body, indent=1).encode(), json.loa
 
 @pytest.mark.parametrize("name", ["json", "x-a", "x-msgpack", "x-0", "x-a.b_c-d", "x-" + "a" * 62])
 def test_names(name: str) -> None:
-    """Are kept with each job."""
+    """A codec's name is stored with each job."""
     codec = Codec(name, bytes, bytes)
     record = parse_record(encode_head(codec=codec.name)[1] + b"z")
     assert (record.codec, record.raw) == (name, b"z")
@@ -28,14 +28,14 @@ def test_names(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "x-", "msgpack", "X-a", "x-A", "x-a;", "x-a\n", "x-" + "a" * 63, 5]
 )
-def test_names_that_can_not_be(name: Any) -> None:
-    """Would be another field, or one that the protocol may use some day."""
+def test_invalid_names_of_codecs(name: Any) -> None:
+    """A name is refused if it would be another field or is reserved by the protocol."""
     with pytest.raises(BadArgument, match="name="):
         Codec(name, bytes, bytes)
 
 
-def test_functions_that_are_none() -> None:
-    """Each is named."""
+def test_invalid_functions() -> None:
+    """An argument that is not a function is refused by name."""
     bad: Any = "json.dumps"
     with pytest.raises(BadArgument, match="encode="):
         Codec("json", bad, bytes)
@@ -44,7 +44,7 @@ def test_functions_that_are_none() -> None:
 
 
 def test_bodies_through_a_codec() -> None:
-    """Bytes pass untouched; the rest is the codec's, and what it can't do is a typed error."""
+    """Bytes are not encoded; for other bodies errors of the codec become typed errors."""
     assert encode_body("ada", UPPER) == (b"ADA", True)
     assert encode_body(b"ada", UPPER) == (b"ada", False)
     assert parse_record(b"1;c=x-upper\nADA").body(UPPER) == "ada"
@@ -54,7 +54,7 @@ def test_bodies_through_a_codec() -> None:
         encode_body(5, UPPER)
     assert isinstance(caught.value.__cause__, AttributeError)
     with pytest.raises(BadArgument, match="codec x-text returned str: it must return bytes"):
-        encode_body(5, Codec("x-text", str, str))  # type: ignore[arg-type]  # what is tested
+        encode_body(5, Codec("x-text", str, str))  # type: ignore[arg-type]  # on purpose
     with pytest.raises(UndecodableBody, match=r"codec x-upper: .*utf-8"):
         parse_record(b"1;c=x-upper\n\xff").body(UPPER)
     for codec in (None, LINES):
@@ -64,13 +64,13 @@ def test_bodies_through_a_codec() -> None:
 
 @pytest.mark.parametrize("kind", [Penstock, AsyncPenstock])
 @pytest.mark.parametrize("codec", ["json", json, object()])
-def test_what_is_no_codec(kind: Any, codec: Any) -> None:
-    """Is refused when the client is made."""
+def test_invalid_codecs(kind: Any, codec: Any) -> None:
+    """An invalid codec is refused when the client is constructed."""
     with pytest.raises(BadArgument, match="codec="):
         kind(codec=codec)
 
 
 def test_a_codec_can_be_pickled() -> None:
-    """If its functions can."""
+    """A codec can be pickled if its functions can."""
     made = Codec("x-int", bytes, bytes)
     assert pickle.loads(pickle.dumps(made)) == made

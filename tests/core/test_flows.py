@@ -1,4 +1,4 @@
-"""Procedures of several steps: what they ask for, in which order, whatever the answers are."""
+"""Flows: the effects that they yield, and their order, for all kinds of answers."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ OVER = Taken(-2, [])
 
 
 def ops(name: str = "q") -> QueueOps:
-    """The operations of a queue on no server."""
+    """Return the operations of a queue without a server."""
     return QueueOps(QueueKeys(name), "me", ["00000000"])
 
 
 def is_transient(error: BaseException) -> bool:
-    """Here: a failure of the connection."""
+    """Tell if an error is a failure of the connection."""
     return isinstance(error, ConnectionError)
 
 
 class Clock:
-    """A clock that stands still until it is told."""
+    """A clock that stands still until the test moves it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -83,14 +83,14 @@ class Driven:
         self.effect: Any = self._behind_sweeps(next(flow))
 
     def _behind_sweeps(self, effect: Any) -> Any:
-        """The next effect but the sweeps before it, which are kept in `tidied`."""
+        """Return the next effect after the sweeps, which are recorded in `tidied`."""
         while isinstance(effect, Tidy):
             self.tidied.append(effect)
             effect = self._flow.send(None)
         return effect
 
     def answer(self, value: Any) -> Any:
-        """Answer the last effect; the next one. A list is a reply of a script."""
+        """Answer the last effect and return the next one. A list is a reply of a script."""
         if isinstance(self.effect, Run) and isinstance(value, list):
             if value[0] < 0:
                 return self.fail(refusal("q", value))
@@ -99,19 +99,19 @@ class Driven:
         return self.effect
 
     def fail(self, error: BaseException) -> Any:
-        """Let the last effect fail; the next one."""
+        """Raise this error from the last effect and return the next one."""
         self.effect = self._behind_sweeps(self._flow.throw(error))
         return self.effect
 
     def ends_with(self, value: Any) -> Any:
-        """Answer the last effect, which has to be the last; the result of the flow."""
+        """Answer the last effect, which must end the flow, and return the flow's result."""
         with pytest.raises(StopIteration) as end:
             self.answer(value)
         return result(end.value.value)
 
 
 def result(value: Any) -> Any:
-    """The result of a flow, a reply as it came."""
+    """Return the result of a flow, with replies unparsed."""
     if isinstance(value, tuple) and value and isinstance(value[0], Enqueue):
         assert value[1] == Confirmed()
         return list(value[0])
@@ -119,33 +119,35 @@ def result(value: Any) -> Any:
 
 
 def enqueue(clock: Clock | None = None, **changed: Any) -> Driven:
-    """An enqueue of one record without options."""
+    """Return an enqueue of one record without options."""
     given: dict[str, Any] = {"delay": 0, "bound": "", "block": 0, "partial": False, **changed}
     records = given.pop("records", [b"1\n"])
     return Driven(flows.enqueue(ops(), records, clock=clock or Clock(), **given))
 
 
 def created_with(registered: Register) -> list[Any]:
-    """The reply to an enqueue that made the queue with the epoch that was registered."""
+    """Return the reply to an enqueue that created the queue with the registered epoch."""
     return [*ADDED[:4], registered.epoch.encode(), 1, 0, 0, 0]
 
 
 def args(effect: Any, script: str) -> tuple[Any, ...]:
-    """The arguments of a call of that script."""
+    """Return the arguments of a call of that script."""
     assert isinstance(effect, Run)
     assert effect.call.script.name == script
     return effect.call.args
 
 
 def test_an_enqueue_is_one_call() -> None:
-    """When the queue exists and has room."""
+    """If the queue exists and has room, an enqueue is one call."""
     flow = enqueue()
     assert args(flow.effect, "enqueue") == ("", 0, "", 0, "", b"1\n")
     assert flow.ends_with(ADDED) == ADDED
 
 
 def test_a_queue_is_listed_before_its_first_job() -> None:
-    """A crash between the steps leaves a listed queue without jobs, never the other way round."""
+    """A crash between the steps leaves a listed queue without jobs, never an
+    unlisted one with jobs.
+    """
     flow = enqueue()
     registered = flow.answer(MISSING)
     assert isinstance(registered, Register)
@@ -158,7 +160,7 @@ def test_a_queue_is_listed_before_its_first_job() -> None:
 
 
 def test_a_failure_after_the_job_is_in_is_not_raised() -> None:
-    """The job was added, and the caller has to know."""
+    """A failure after the job was added is not raised, as the caller needs the result."""
     flow = enqueue()
     reply = created_with(flow.answer(MISSING))
     flow.answer(None)
@@ -169,7 +171,7 @@ def test_a_failure_after_the_job_is_in_is_not_raised() -> None:
 
 
 def test_each_life_of_a_queue_has_another_epoch() -> None:
-    """Eight hex digits, never all zero."""
+    """Each epoch is different: eight hex digits, not all zero."""
     epochs = {flows.new_epoch() for _ in range(200)}
     assert len(epochs) == 200
     assert {len(epoch) for epoch in epochs} == {8}
@@ -177,7 +179,7 @@ def test_each_life_of_a_queue_has_another_epoch() -> None:
 
 
 def test_a_lost_race_leaves_no_entry_in_the_registry() -> None:
-    """The epoch that was registered for nothing is unlisted, whatever the answer is."""
+    """If another client created the queue, the unused epoch is removed from the registry."""
     flow = enqueue()
     registered = flow.answer(MISSING)
     flow.answer(None)
@@ -192,7 +194,7 @@ def test_a_lost_race_leaves_no_entry_in_the_registry() -> None:
 
 
 def test_a_leftover_that_can_not_be_unlisted_does_not_fail_the_call() -> None:
-    """The jobs are in."""
+    """A failure to remove the leftover entry is not raised, as the jobs were added."""
     flow = enqueue()
     flow.answer(MISSING)
     flow.answer(None)
@@ -203,7 +205,7 @@ def test_a_leftover_that_can_not_be_unlisted_does_not_fail_the_call() -> None:
 
 
 def test_settings_that_lose_the_race_leave_no_entry() -> None:
-    """As for a job."""
+    """Settings that lose the race to create a queue leave no entry either."""
     flow = Driven(flows.configure(ops(), ("lease", 5)))
     registered = flow.answer(MISSING)
     flow.answer(None)
@@ -213,14 +215,14 @@ def test_settings_that_lose_the_race_leave_no_entry() -> None:
 
 
 def test_a_full_queue_without_waiting() -> None:
-    """Refused at once, with the figures."""
+    """Without waiting a full queue refuses at once; the error has both figures."""
     flow = enqueue(bound=5)
     with pytest.raises(QueueFull, match="'q' is full: 7 jobs wait, the limit is 5"):
         flow.answer([-3, b"1", 7, 5, 0])
 
 
 def test_waiting_for_room() -> None:
-    """The server is told, and the producer looks again at a token, at the latest after a tick."""
+    """The server notes that a producer waits; it tries again at a token or after a tick."""
     clock = Clock()
     flow = enqueue(clock, bound=5, block=30.0)
     assert args(flow.effect, "enqueue")[3] == TICK * 2000
@@ -235,8 +237,8 @@ def test_waiting_for_room() -> None:
     assert flow.ends_with(()) == ADDED
 
 
-def test_a_token_taken_on_leaving_is_handed_on() -> None:
-    """Another producer may be waiting for the same room."""
+def test_a_token_taken_on_leaving_is_passed_on() -> None:
+    """A token taken while leaving is passed on to the next waiting producer."""
     flow = enqueue(bound=5, block=30.0)
     flow.answer([-3, b"1", 5, 5, 0])
     flow.answer(None)
@@ -247,7 +249,7 @@ def test_a_token_taken_on_leaving_is_handed_on() -> None:
 
 
 def test_room_that_does_not_appear() -> None:
-    """A last try when the time is over, and the wait is ended before the error."""
+    """When the time is over the producer tries once more and ends its wait before raising."""
     clock = Clock()
     flow = enqueue(clock, bound=5, block=2.0)
     assert flow.answer([-3, b"1", 5, 5, 0]).until == clock.now + 2
@@ -259,7 +261,7 @@ def test_room_that_does_not_appear() -> None:
 
 
 def test_a_bulk_goes_in_as_room_appears() -> None:
-    """As many as fit; the reply tells how many."""
+    """A bulk adds as many jobs as fit; the reply has their number."""
     flow = enqueue(records=[b"1\na", b"1\nb", b"1\nc"], bound=5, block=None, partial=True)
     part = flow.answer([-3, b"1", 3, 5, 0])
     assert args(part, "enqueue")[5:] == (b"1\na", b"1\nb")
@@ -268,7 +270,7 @@ def test_a_bulk_goes_in_as_room_appears() -> None:
 
 
 def test_a_bulk_that_never_fits() -> None:
-    """All or nothing of a chunk beyond the bound is not waited for."""
+    """A chunk that is all-or-nothing and larger than the bound is refused without a wait."""
     flow = enqueue(records=[b"1\n"] * 6, bound=5, block=None)
     with pytest.raises(QueueFull):
         flow.answer([-3, b"1", 0, 5, 0])
@@ -285,14 +287,14 @@ def test_a_bulk_that_never_fits() -> None:
     ],
 )
 def test_refusals_are_raised(reply: list[Any], kind: type[Exception]) -> None:
-    """They are not waited for."""
+    """Other refusals are raised without a wait."""
     flow = enqueue(block=30.0)
     with pytest.raises(kind):
         flow.answer(reply)
 
 
 def test_a_producer_that_waited_leaves_in_order() -> None:
-    """The queue was closed meanwhile: the wait is ended, and a token taken goes on."""
+    """The queue is closed during the wait: the producer ends its wait and passes a token on."""
     flow = enqueue(bound=5, block=30.0)
     flow.answer([-3, b"1", 5, 5, 0])
     flow.answer(None)
@@ -303,7 +305,7 @@ def test_a_producer_that_waited_leaves_in_order() -> None:
 
 
 def test_a_wait_for_room_is_shorter_than_a_third_of_a_role() -> None:
-    """Each try renews it."""
+    """A producer with a role tries at least once in a third of its lease, which renews it."""
     clock, mine = Clock(), ops()
     mine.bear(RoleLease("producer", 3000, "0123456789abcdef", 7))
     given: dict[str, Any] = {"delay": 0, "bound": 5, "block": None, "partial": False}
@@ -313,7 +315,7 @@ def test_a_wait_for_room_is_shorter_than_a_third_of_a_role() -> None:
 
 
 def test_configure_makes_the_queue() -> None:
-    """Listed before it exists, as for a first job."""
+    """`configure` registers the queue before it creates it, as a first job does."""
     flow = Driven(flows.configure(ops(), ["lease", 5]))
     assert args(flow.effect, "configure") == ("", "lease", 5)
     registered = flow.answer(MISSING)
@@ -327,27 +329,29 @@ def test_configure_makes_the_queue() -> None:
 def reserve(
     clock: Clock, *names: str, n: int = 1, block: float | None = 30.0, **options: Any
 ) -> tuple[Driven, list[QueueOps]]:
-    """A reserve on queues of these names."""
+    """Return a reserve on queues of these names."""
     sources = [ops(name) for name in names or ("q",)]
     flow = flows.reserve(sources, n, block, clock=clock, transient=is_transient, **options)
     return Driven(flow), sources
 
 
 def test_a_reserve_that_finds_a_job_does_not_wait() -> None:
-    """One call."""
+    """A reserve that finds a job is one call."""
     flow, (source,) = reserve(Clock())
     assert flow.effect == ReserveJobs(source, 1, False)
     assert flow.ends_with(Taken(-1, ["job"])) == ["job"]
 
 
 def test_a_reserve_that_may_not_wait() -> None:
-    """One call, found or not."""
+    """A reserve that may not wait is one call per queue, with or without a job."""
     flow, _ = reserve(Clock(), block=0.0)
     assert flow.ends_with(NOTHING) == []
 
 
 def test_expired_jobs_do_not_hold_up_a_reserve_that_may_not_wait() -> None:
-    """It looks behind them for LINGER, then answers with nothing; with a job at once."""
+    """A reserve that may not wait skips expired jobs for LINGER seconds, or until
+    it finds a job.
+    """
     clock = Clock()
     flow, (a, b) = reserve(clock, "a", "b", block=0.0)
     bounded = Taken(0, [])
@@ -361,7 +365,7 @@ def test_expired_jobs_do_not_hold_up_a_reserve_that_may_not_wait() -> None:
 
 
 def test_expired_jobs_are_looked_behind_until_the_deadline() -> None:
-    """A consumer that may wait goes on until its time is over."""
+    """A reserve that may wait skips expired jobs until its deadline."""
     clock = Clock()
     flow, (source,) = reserve(clock, block=5.0)
     clock.now += 4.9
@@ -370,8 +374,10 @@ def test_expired_jobs_are_looked_behind_until_the_deadline() -> None:
     assert flow.ends_with(Taken(0, [])) == []
 
 
-def test_apart_a_queue_that_does_not_answer_is_left_out() -> None:
-    """Others are asked; it is asked again after a while, and its failure is noted."""
+def test_a_node_that_does_not_answer_is_left_out() -> None:
+    """A node that does not answer is left out: its failure is recorded, and it is
+    asked again later.
+    """
     clock, noted = Clock(), list[Any]()
     flow, (a, b) = reserve(clock, "a", "b", apart=True, noted=lambda *one: noted.append(one))
     assert flow.effect == ReserveJobs(a, 1, False, True)
@@ -385,8 +391,8 @@ def test_apart_a_queue_that_does_not_answer_is_left_out() -> None:
     assert noted == [(a, None), (b, 0), (b, 0)]
 
 
-def test_apart_one_is_asked_with_patience_if_none_answers() -> None:
-    """Then its failure is the call's."""
+def test_a_node_is_asked_again_if_none_answers() -> None:
+    """If no node answers, each is asked once more, and then the failure is raised."""
     flow, (a, b) = reserve(Clock(), "a", "b", apart=True)
     assert flow.fail(ConnectionError("gone")) == ReserveJobs(b, 1, False, True)
     assert flow.fail(ConnectionError("gone")) == ReserveJobs(a, 1, False, False)
@@ -394,8 +400,8 @@ def test_apart_one_is_asked_with_patience_if_none_answers() -> None:
         flow.fail(ConnectionError("gone"))
 
 
-def test_with_some_jobs_only_the_eager_are_asked_for_more() -> None:
-    """Those behind them had nothing a moment ago."""
+def test_with_some_jobs_only_nodes_with_jobs_are_asked_for_more() -> None:
+    """With some jobs found, only nodes that just had jobs are asked for more."""
     flow, (_, b, _) = reserve(Clock(), "a", "b", "c", n=9, eager=2)
     assert flow.answer(Taken(-1, ["job"])) == ReserveJobs(b, 8, False)
     assert flow.ends_with(NOTHING) == ["job"]
@@ -405,7 +411,7 @@ def test_with_some_jobs_only_the_eager_are_asked_for_more() -> None:
 
 
 def test_queues_are_asked_left_to_right() -> None:
-    """For what is still wanted; not further when there is enough."""
+    """Queues are asked from left to right until there are enough jobs."""
     flow, (a, b, c) = reserve(Clock(), "a", "b", "c", n=3)
     assert flow.effect == ReserveJobs(a, 3, False)
     assert flow.answer(Taken(-1, ["1"])) == ReserveJobs(b, 2, False)
@@ -413,15 +419,17 @@ def test_queues_are_asked_left_to_right() -> None:
     assert c.name == "c"
 
 
-def test_a_bound_of_the_script_is_no_end() -> None:
-    """`next` 0 without a job says: call again. It does not mean that there is none."""
+def test_a_script_that_reached_its_bound_is_repeated() -> None:
+    """`next` of 0 without a job means that the script reached its bound and is to be repeated."""
     flow, (source,) = reserve(Clock(), block=0.0)
     assert flow.answer(Taken(0, [])) == ReserveJobs(source, 1, False)
     assert flow.ends_with(Taken(-1, ["job"])) == ["job"]
 
 
-def test_a_wait_begins_with_a_look_at_what_is_to_be_swept() -> None:
-    """Each time nothing was there; a call that does not wait sweeps nothing."""
+def test_a_wait_begins_with_a_sweep() -> None:
+    """A wait starts with a sweep, each time no job was found; a call that may not
+    wait never sweeps.
+    """
     sources = (ops("a"), ops("b"))
     clock = Clock()
     flow = Driven(flows.reserve(sources, 1, None, clock=clock, transient=is_transient))
@@ -434,8 +442,8 @@ def test_a_wait_begins_with_a_look_at_what_is_to_be_swept() -> None:
     assert flow.tidied == [Tidy(sources)] * 2
 
 
-def test_whoever_makes_a_queue_sweeps_others() -> None:
-    """Behind the second entry in the registry."""
+def test_creating_a_queue_sweeps_others() -> None:
+    """A client that created a second queue sweeps listed queues."""
     flow = enqueue()
     registered = flow.answer(MISSING)
     flow.answer(None)
@@ -446,7 +454,7 @@ def test_whoever_makes_a_queue_sweeps_others() -> None:
 
 
 def test_waiting_for_a_token() -> None:
-    """A consumer that gets a token reserves on that queue before anything else."""
+    """After a token the consumer reserves on the token's queue first."""
     clock = Clock()
     flow, (a, b) = reserve(clock, "a", "b")
     flow.answer(NOTHING)
@@ -459,7 +467,7 @@ def test_waiting_for_a_token() -> None:
 
 
 def test_a_token_taken_on_leaving_is_used() -> None:
-    """A reserve of nothing hands it on to the next consumer."""
+    """A token taken while leaving is passed on by a reserve of 0 jobs."""
     flow, (source,) = reserve(Clock())
     flow.answer(NOTHING)
     flow.answer(b"penstock:{q}:wake")
@@ -469,7 +477,7 @@ def test_a_token_taken_on_leaving_is_used() -> None:
 
 
 def test_all_tokens_taken_on_leaving_are_used() -> None:
-    """Where queues lie apart there are several waits, and each may have taken one."""
+    """Queues on several nodes have several waits, each of which may have taken a token."""
     flow, (a, _, c) = reserve(Clock(), "a", "b", "c")
     flow.answer(NOTHING)
     flow.answer(NOTHING)
@@ -482,7 +490,7 @@ def test_all_tokens_taken_on_leaving_are_used() -> None:
 
 
 def test_a_tick_asks_every_queue() -> None:
-    """Whatever `block` says, and nothing was heard."""
+    """After a tick without a token every queue is asked, whatever `block` is."""
     clock = Clock()
     flow, (a, b) = reserve(clock, "a", "b", block=None)
     flow.answer(NOTHING)
@@ -493,8 +501,8 @@ def test_a_tick_asks_every_queue() -> None:
     assert flow.answer(NOTHING).until == clock.now + TICK
 
 
-def test_a_near_event_is_waited_for_here() -> None:
-    """The consumer keeps its own timer, and asks only that queue when it has run out."""
+def test_a_near_event_sets_a_timer() -> None:
+    """For a near event the consumer sets its own timer, and then asks only that queue."""
     clock = Clock()
     flow, (_, b) = reserve(clock, "a", "b")
     flow.answer(NOTHING)
@@ -504,8 +512,8 @@ def test_a_near_event_is_waited_for_here() -> None:
     assert flow.answer(None) == ReserveJobs(b, 1, True)
 
 
-def test_a_near_event_is_handed_on() -> None:
-    """By a consumer that was told of it and leaves with another job."""
+def test_a_near_event_is_passed_on() -> None:
+    """A consumer that knew of an event and leaves with another job passes the event on."""
     clock = Clock()
     flow, (a, b) = reserve(clock, "a", "b")
     flow.answer(Taken(1500, []))
@@ -517,8 +525,8 @@ def test_a_near_event_is_handed_on() -> None:
     assert b.name == "b"
 
 
-def test_a_lost_connection_is_no_silence() -> None:
-    """A token may have gone with it: all queues are asked."""
+def test_all_queues_are_asked_after_a_lost_connection() -> None:
+    """After a lost connection all queues are asked, as a token may have been lost."""
     flow, (a, b) = reserve(Clock(), "a", "b")
     flow.answer(NOTHING)
     flow.answer(NOTHING)
@@ -527,7 +535,7 @@ def test_a_lost_connection_is_no_silence() -> None:
 
 
 def test_a_wait_ends_in_time() -> None:
-    """With a last look, and the pending wait ended."""
+    """When the time is over the consumer asks once more and ends its wait."""
     clock = Clock()
     flow, (source,) = reserve(clock, block=1.0)
     assert flow.answer(NOTHING).until == clock.now + 1
@@ -538,7 +546,7 @@ def test_a_wait_ends_in_time() -> None:
 
 
 def test_the_end_of_a_queue() -> None:
-    """A call that asks is told; one that waits is told, leaves in order and tells the next."""
+    """A drained queue ends its consumers; a waiting one ends its wait and tells the next."""
     flow, _ = reserve(Clock())
     with pytest.raises(QueueClosed, match="'q' is closed, and no job is left"):
         flow.answer(OVER)
@@ -554,28 +562,30 @@ def test_the_end_of_a_queue() -> None:
         flow.answer(OVER)
 
 
-def test_jobs_that_are_the_last_are_no_end_yet() -> None:
-    """They were delivered at most once, so nothing is left behind them; the next call says so."""
+def test_the_last_jobs_are_returned_before_the_end() -> None:
+    """The last jobs have lease 0, so nothing is left after them; the next call says so."""
     flow, _ = reserve(Clock())
     assert flow.ends_with(Taken(-2, ["job"])) == ["job"]
 
 
 def test_a_drained_queue_is_not_waited_for() -> None:
-    """It always has a token. The others are, and it is looked at again at the tick."""
+    """A drained queue is not waited for, as it always has a token; it is asked
+    again at the tick.
+    """
     clock = Clock()
     flow, (a, b) = reserve(clock, "a", "b", block=None)
     flow.answer(OVER)
     assert flow.answer(NOTHING).keys == (b"penstock:{b}:wake",)
     clock.now += TICK
     assert flow.answer(None) == ReserveJobs(a, 1, True)
-    flow.answer(NOTHING)  # it has been opened again
+    flow.answer(NOTHING)  # it was reopened
     assert flow.answer(NOTHING) == Quit()
     assert flow.answer((b"penstock:{b}:wake",)) == ReserveJobs(b, 1, True)
     assert flow.answer(NOTHING).keys == (b"penstock:{a}:wake", b"penstock:{b}:wake")
 
 
-def test_several_queues_are_over_in_one_look() -> None:
-    """One was drained a while ago, the other is now: the first is asked once more."""
+def test_several_drained_queues() -> None:
+    """Two queues end one after the other: the first one is checked again before all have ended."""
     flow, (a, b) = reserve(Clock(), "a", "b")
     flow.answer(OVER)
     flow.answer(NOTHING)
@@ -588,7 +598,7 @@ def test_several_queues_are_over_in_one_look() -> None:
 
 
 def test_a_consumer_that_is_refused_leaves_in_order() -> None:
-    """A token or an event that it was told of is left to the holder of the role."""
+    """A refused consumer passes its token or event on to the holder of the role."""
     clock = Clock()
     flow, (source,) = reserve(clock)
     flow.answer(Taken(1500, []))
@@ -599,8 +609,8 @@ def test_a_consumer_that_is_refused_leaves_in_order() -> None:
         flow.fail(QueueInUse("consumer", "ada"))
 
 
-def test_a_refusal_of_one_queue_keeps_nothing_from_another() -> None:
-    """What was told of the others goes on, too."""
+def test_a_refusal_of_one_queue_passes_events_of_others_on() -> None:
+    """One queue refuses: events of the other queues are passed on too."""
     flow, (a, b) = reserve(Clock(), "a", "b")
     flow.answer(Taken(1500, []))
     flow.answer(NOTHING)
@@ -617,13 +627,13 @@ HELD = [1, b"1", b"1700000000000", b"01020304", 0]
 
 
 def acquire(clock: Clock, block: float | None) -> Driven:
-    """The taking of a role."""
+    """Return a flow that takes a role."""
     tenure = RoleLease("producer", 30_000, "0123456789abcdef")
     return Driven(flows.acquire(ops(), tenure, block=block, clock=clock))
 
 
 def test_a_role_that_is_free_is_one_call() -> None:
-    """The number of the taking is the result."""
+    """Taking a free role is one call; the result is its number."""
     flow = acquire(Clock(), 0.0)
     taking = ("", "producer", "0123456789abcdef", "", 30_000, b"me")
     assert args(flow.effect, "acquire") == taking
@@ -631,7 +641,7 @@ def test_a_role_that_is_free_is_one_call() -> None:
 
 
 def test_a_role_of_a_queue_that_does_not_exist() -> None:
-    """Listed before it exists, as for a first job."""
+    """A role of a missing queue registers the queue before creating it, as a first job does."""
     flow = acquire(Clock(), 0.0)
     registered = flow.answer(MISSING)
     assert isinstance(registered, Register)
@@ -641,7 +651,7 @@ def test_a_role_of_a_queue_that_does_not_exist() -> None:
 
 
 def test_a_role_is_waited_for() -> None:
-    """Looked for soon at first, then every 2.5 s; exactly when its lease ends; not beyond block."""
+    """A taken role is asked for soon at first, then every 2.5 s, and at the end of its lease."""
     clock = Clock()
     flow = acquire(clock, 10.0)
     pauses = []
@@ -661,7 +671,7 @@ def test_a_role_is_waited_for() -> None:
 
 
 def test_a_taking_that_is_cancelled_is_given_back() -> None:
-    """It may have got through."""
+    """A cancelled taking is given back, as it may have reached the server."""
     flow = acquire(Clock(), None)
     given = flow.fail(Cancelled())
     assert args(given, "resign") == ("producer", "0123456789abcdef")
@@ -670,7 +680,7 @@ def test_a_taking_that_is_cancelled_is_given_back() -> None:
 
 
 def test_jobs_that_were_taken_are_the_callers() -> None:
-    """A failure after the first jobs does not lose them."""
+    """A failure after the first jobs does not lose them: they are returned."""
     flow, (_, b) = reserve(Clock(), "a", "b", n=2)
     assert flow.answer(Taken(-1, ["job"])) == ReserveJobs(b, 1, False)
     with pytest.raises(StopIteration) as end:
@@ -680,7 +690,7 @@ def test_jobs_that_were_taken_are_the_callers() -> None:
 
 @dataclass
 class Taking:
-    """A job as a flow sees it."""
+    """A job as flows see it."""
 
     queue_name: str
     number: bytes = b"1700000000000-1000000000"
@@ -691,21 +701,23 @@ class Taking:
 
 
 def test_a_refusal_gives_the_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were taken from other queues in this call are released, and the error travels."""
+    """When one queue refuses, jobs reserved from other queues are released; then it raises."""
     flow, (a, _) = reserve(Clock(), "a", "b", n=3)
     released: list[tuple[Any, int]] = []
     monkeypatch.setattr(a, "release", lambda jobs, delay: released.append((list(jobs), delay)))
     batch = SimpleNamespace(ops=a)
     held = [Taking("a", batch=batch), Taking("a", batch=batch)]
     flow.answer(Taken(-1, held))
-    assert flow.fail(QueueDamaged("another type")) == Run(None)  # type: ignore[arg-type]  # no call was made
+    assert flow.fail(QueueDamaged("another type")) == Run(None)  # type: ignore[arg-type]  # the call was never made
     assert released == [(held, 0)]
     with pytest.raises(QueueDamaged, match="another type"):
         flow.fail(ConnectionError("gone"))
 
 
-def test_a_refusal_gives_nothing_back_that_comes_once() -> None:
-    """A job at most once would be lost: the caller gets what was taken, and hears of it later."""
+def test_a_refusal_returns_jobs_at_most_once() -> None:
+    """A job with lease 0 can't be released, so reserved jobs are returned and the
+    error comes later.
+    """
     flow, _ = reserve(Clock(), "a", "b", n=3)
     held = [Taking("a"), Taking("a", at_most_once=True)]
     flow.answer(Taken(-1, held))
@@ -715,7 +727,7 @@ def test_a_refusal_gives_nothing_back_that_comes_once() -> None:
 
 
 def withdrawal(answer: Any, resent: bool) -> NotReplicated:
-    """What becomes of an enqueue that too few replicas confirmed."""
+    """Return the result of an enqueue that too few replicas confirmed."""
     flow = Driven(flows.withdraw(ops(), PARSERS["enqueue"](ADDED), 2, 1))
     assert flow.effect.call.script.name == "withdraw"
     assert flow.effect.call.args == (b"01020304", b"1700000000000-1000000000")
@@ -732,29 +744,27 @@ def withdrawal(answer: Any, resent: bool) -> NotReplicated:
     [
         ([1, b"1", 1], False, True),
         ([1, b"1", 1], True, True),
-        ([1, b"1", 0, 0], False, False),  # a consumer has got it and was quick
-        ([1, b"1", 0, 0], True, None),  # or the first sending has done it
+        ([1, b"1", 0, 0], False, False),  # a consumer took it and finished
+        ([1, b"1", 0, 0], True, None),  # or the first sending withdrew it
         ([1, b"1", 0, -2], False, False),
         ([1, b"1", 0, -2], True, False),
         (ConnectionError("gone"), False, None),
         ([-9, b"1", b"ffffffff"], False, None),
     ],
 )
-def test_what_too_few_replicas_have_is_withdrawn(
-    answer: Any, resent: bool, withdrawn: bool | None
-) -> None:
-    """The error says whether the job is withdrawn, or that this is unknown."""
+def test_an_unconfirmed_job_is_withdrawn(answer: Any, resent: bool, withdrawn: bool | None) -> None:
+    """The error says that the job is withdrawn, or that this is unknown."""
     assert withdrawal(answer, resent).withdrawn is withdrawn
 
 
 def page(*deliveries: tuple[bytes, int], score: bytes = b"", skip: int = 0) -> list[Any]:
-    """A reply of pending: numbers and times of delivery."""
+    """Return a reply of `pending`: numbers and times of delivery."""
     flat = [part for number, at in deliveries for part in (number, b"1-abc", b"%d" % at)]
     return [1, b"1", 0, b"01020304", score, skip, *flat]
 
 
 def test_deliveries_are_recovered_oldest_first() -> None:
-    """All pages are read before the first is taken; what comes twice is named once."""
+    """All pages are read before the first recovery; a delivery on two pages is named once."""
     source = ops()
     flow = Driven(flows.recover(source, 2, 5))
     assert flow.effect == Run(source.pending("-inf", 0, 5))
@@ -762,7 +772,7 @@ def test_deliveries_are_recovered_oldest_first() -> None:
     assert flow.effect == Run(source.pending(b"77", 1, 5))
     flow.answer(page((b"1-2", 20), (b"1-1", 10)))
     assert flow.effect.call.args[5:] == (b"1-1", b"1-abc", b"1-2", b"1-abc")
-    # one had ended meanwhile: the next oldest stands in for it
+    # one had ended, so the next oldest replaces it
     flow.answer([1, b"2", 2, b"01020304", 30_000, 50, b"1-1", b"2 0 1 0", b"1\nx"])
     assert flow.effect.call.args[5:] == (b"1-3", b"1-abc")
     jobs = flow.ends_with([1, b"3", 1, b"01020304", 30_000, 50])
@@ -770,20 +780,20 @@ def test_deliveries_are_recovered_oldest_first() -> None:
 
 
 def test_nothing_to_recover() -> None:
-    """One look, and no call that takes."""
+    """Without old deliveries there is one read and no recovery."""
     flow = Driven(flows.recover(ops(), 5, 5))
     assert flow.ends_with(page()) == []
 
 
 def test_a_failure_before_the_first_job_is_raised() -> None:
-    """There is nothing to lose."""
+    """A failure before the first job is raised."""
     flow, _ = reserve(Clock())
     with pytest.raises(ConnectionError):
         flow.fail(ConnectionError("gone"))
 
 
 def test_more_than_a_script_takes() -> None:
-    """In calls of a thousand, as long as each is full."""
+    """Recovery runs in calls of a thousand jobs while each of them is full."""
     flow, (source,) = reserve(Clock(), n=2500)
     assert flow.effect == ReserveJobs(source, 1000, False)
     assert flow.answer(Taken(0, ["job"] * 1000)) == ReserveJobs(source, 1000, False)
@@ -792,7 +802,7 @@ def test_more_than_a_script_takes() -> None:
 
 
 def test_flows_do_no_input_or_output() -> None:
-    """They are plain generators: nothing runs until they are driven."""
+    """Flows are plain generators: no code runs until they are driven."""
     made: list[Callable[[], Flow]] = [
         lambda: flows.reserve([ops()], 1, None, clock=Clock(), transient=is_transient),
         lambda: flows.configure(ops(), []),

@@ -1,4 +1,4 @@
-"""Calls that are kept on another node: what is written, and what is made of it."""
+"""Hints: calls that another node keeps; their format and their delivery."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ PLACE = QueueIdentity("two words", "e6a1c3f0", 5, "1f2e3d4c")
 
 
 def delivery(record: bytes = b"1\nbody") -> Delivery:
-    """A job that was just delivered."""
+    """Return a job that was just delivered."""
     batch = Batch(None, PLACE, "me", tag=0xABC, now=NOW, lease_ms=30_000)
     return Delivery(batch, NUMBER, b"", record)
 
 
 def kept(name: Delivery | str, intent: Intent) -> Hint:
-    """What is kept for a job."""
+    """Return the hint for a job."""
     found = hints.hint_of(name, "e6a1c3f0", "two words", intent, NOW)
     assert found is not None
     return found
 
 
-def test_a_hint_as_it_is_kept() -> None:
-    """What it is about in the field, until when and how in the value."""
+def test_the_form_of_a_hint() -> None:
+    """The field of a hint has the job, and its value the expiry and the arguments."""
     hint = kept(delivery(), Intent("ack", 5000))
     assert hint.field == "e6a1c3f0 ack 1f2e3d4c 1763700000123-1000000000 1-abc two words"
     assert hint.value == f"{NOW + 0xFFFF * 60_000} 5000 "
@@ -43,8 +43,8 @@ def test_a_hint_as_it_is_kept() -> None:
 
 
 @pytest.mark.parametrize("record", [b"1;l=0;t=60000\n", b"1;t=1\n"])
-def test_what_is_not_worth_keeping(record: bytes) -> None:
-    """Jobs that are delivered at most once, and those whose ttl is over by any clock."""
+def test_jobs_without_hints(record: bytes) -> None:
+    """No hint is made for jobs with lease 0 or past their ttl."""
     when = NOW + 200 + hints.SKEW_MS
     assert hints.hint_of(delivery(record), "e6a1c3f0", "q", Intent("ack"), when) is None
     once = encode_id("e6a1c3f0", PLACE.packed, NUMBER, ttl_code(None, at_most_once=True))
@@ -63,16 +63,16 @@ def test_what_is_not_worth_keeping(record: bytes) -> None:
         ("e6a1c3f0 ack 1f2e3d4c 1800000000000 1-abc q", "5 - "),
     ],
 )
-def test_what_nobody_understands(field: str, value: str) -> None:
-    """Is left where it is: a newer version may have written it."""
+def test_unparsable_hints(field: str, value: str) -> None:
+    """A hint that cannot be parsed is left in place, as a newer version may have written it."""
     assert hints.read_hint(field, value) is None
     good = kept(delivery(), Intent("ack"))
     flat = [field.encode(), value.encode(), good.field.encode(), good.value.encode()]
     assert hints.read_hints(flat) == ([good], [field.encode()])
 
 
-def test_what_is_made_up_for_together() -> None:
-    """Calls of one kind about jobs of one life of one queue, up to a thousand."""
+def test_hints_are_delivered_together() -> None:
+    """Calls of one kind for one epoch of a queue are delivered together, up to a thousand."""
     many = [
         Hint("e6a1c3f0", kind, epoch, str(number), "", queue, 5, "-", "")
         for number in range(600)

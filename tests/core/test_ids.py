@@ -1,4 +1,4 @@
-"""Job ids: what they carry, how they sort, and what is none."""
+"""Job ids: their parts, their order, and invalid ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GOOD = encode_id("deadbeef", PLACE, b"1700000000000-1000000000", "ffff")
 
 
 def test_an_id_has_a_fixed_form() -> None:
-    """40 characters: D, node, 24 of the ordered alphabet, ttl."""
+    """An id has 40 characters: D, node, 24 of the ordered alphabet, ttl."""
     assert GOOD == "D-deadbeef--NjEtLV-Dtf9-Bfyifs0-VB3-ffff"
     assert len(GOOD) == 40
     assert "/" not in GOOD
@@ -22,7 +22,7 @@ def test_an_id_has_a_fixed_form() -> None:
 @pytest.mark.parametrize("ms", [1, 1_700_000_000_000, (1 << 42) - 1])
 @pytest.mark.parametrize("seq", [SEQ_BASE, SEQ_BASE + 1, 1_234_567_890, MAX_SEQ])
 def test_every_part_comes_back(ms: int, seq: int) -> None:
-    """What was put in is read out, and gives the number as scripts take it."""
+    """Every encoded part is decoded, and gives the number in the form of the scripts."""
     number = b"%d-%010d" % (ms, seq)
     if len(str(ms)) < 13:
         number = b"%013d-%010d" % (ms, seq)
@@ -34,13 +34,13 @@ def test_every_part_comes_back(ms: int, seq: int) -> None:
 
 
 def test_the_alphabet_is_in_ascii_order() -> None:
-    """So that ids sort as the bytes in them."""
+    """The alphabet is in ASCII order, so ids sort as the bytes that they encode."""
     assert bytes(sorted(ORDERED)) == ORDERED
     assert len(set(ORDERED)) == 64
 
 
 def test_ids_of_a_node_sort_by_creation() -> None:
-    """By ms, then by the place within it, whatever the rest of the id says."""
+    """Ids of one node sort by millisecond and place in it, whatever the other parts are."""
     moments = [
         (ms, seq)
         for ms in (1, 999, 1_700_000_000_000, 1_700_000_000_001, (1 << 42) - 1)
@@ -55,7 +55,7 @@ def test_ids_of_a_node_sort_by_creation() -> None:
 
 
 def test_the_first_character_is_constant() -> None:
-    """Until 2109; any other is another version of the id."""
+    """The first character is constant until 2109; another one means another version."""
     last = encode_id("00000000", PLACE, b"4398046511103-4294967295", "ffff")
     assert last[11] == "-"
     assert parse_id(last).ms == (1 << 42) - 1
@@ -81,13 +81,13 @@ def test_the_first_character_is_constant() -> None:
 def test_the_ttl_in_minutes_rounded_up(
     ttl_ms: int | None, at_least_once: str, at_most_once: str
 ) -> None:
-    """Capped; odd = at least once, even = at most once."""
+    """The ttl is in minutes, rounded up and capped; odd is at least once, even at most once."""
     assert ttl_code(ttl_ms) == at_least_once
     assert ttl_code(ttl_ms, at_most_once=True) == at_most_once
 
 
 def test_the_cap_says_that_there_is_no_ttl() -> None:
-    """As far as an id can tell."""
+    """A capped ttl is read as no ttl."""
     assert parse_id(GOOD).ttl_minutes is None
     assert parse_id(GOOD[:-4] + "fffe").ttl_minutes is None
     assert parse_id(GOOD[:-4] + "fffd").ttl_minutes == 0xFFFD
@@ -96,7 +96,7 @@ def test_the_cap_says_that_there_is_no_ttl() -> None:
 
 @pytest.mark.parametrize("place", range(40))
 def test_a_character_of_no_meaning_is_refused(place: int) -> None:
-    """Wherever it stands."""
+    """An unknown character is refused at every position."""
     for wrong in ("!", "ü", "\n", " ", "\0"):
         with pytest.raises(BadJobId, match="id="):
             parse_id(GOOD[:place] + wrong + GOOD[place + 1 :])
@@ -104,19 +104,19 @@ def test_a_character_of_no_meaning_is_refused(place: int) -> None:
 
 @pytest.mark.parametrize("text", [GOOD[:-1], GOOD + "f", GOOD.lower(), GOOD.upper(), "", GOOD * 2])
 def test_another_form_is_refused(text: str) -> None:
-    """Too short, too long, in the wrong case."""
+    """An id that is too short, too long or in the wrong case is refused."""
     with pytest.raises(BadJobId):
         parse_id(text)
 
 
 @pytest.mark.parametrize("seq", [0, 1, SEQ_BASE - 1])
 def test_a_number_that_no_script_makes_is_refused(seq: int) -> None:
-    """The place within a ms starts at 1000000000."""
+    """The place within a millisecond starts at 1000000000; a lower one is refused."""
     with pytest.raises(BadJobId):
         parse_id(encode_id("00000000", PLACE, b"1700000000000-%010d" % seq, "ffff"))
 
 
 def test_parts_are_frozen_and_equal_by_value() -> None:
-    """They may be used as keys."""
+    """Parsed ids can be used as dictionary keys."""
     assert parse_id(GOOD) == parse_id(GOOD)
     assert len({parse_id(GOOD), parse_id(GOOD)}) == 1

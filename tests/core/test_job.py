@@ -1,4 +1,4 @@
-"""What calls return: sequences of results and outcomes, deliveries, errors."""
+"""Results of calls: sequences of results and outcomes, deliveries, errors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DONE, GONE, STALE, DEAD, ENDED = (
 
 
 def delivery(counts: bytes = b"", data: bytes = b"1;l=5000;t=60000;c=json;h.a=b\n[1]") -> Delivery:
-    """A delivery as reserve makes it."""
+    """Return a delivery as reserve makes it."""
     batch = Batch(None, PLACE, "me", tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000)
     return Delivery(batch, NUMBER, counts, data)
 
 
 def test_a_first_delivery() -> None:
-    """No counters were kept: it is the first one."""
+    """Without stored counters it is the first delivery."""
     job = delivery()
     assert (job.attempt, job.nacks, job.crashes, job.deliveries, job.last_error) == (1, 0, 0, 1, "")
     assert (job.body, job.raw, job.headers) == ([1], b"[1]", {"a": "b"})
@@ -37,7 +37,9 @@ def test_a_first_delivery() -> None:
 
 
 def test_a_later_delivery() -> None:
-    """Deliveries, nacks, crashes, releases, and the text of the last error."""
+    """A later delivery has counters of deliveries, nacks, crashes and releases, and
+    the last error.
+    """
     job = delivery(b"7 2 1 3 5 of 6 failed\nwith a line break")
     assert (job.deliveries, job.nacks, job.crashes, job.attempt) == (7, 2, 1, 4)
     assert job.counters.releases == 3
@@ -46,7 +48,7 @@ def test_a_later_delivery() -> None:
 
 
 def test_the_lease_of_the_queue() -> None:
-    """For a job without its own; 0 is at most once."""
+    """The queue's lease applies to a job without its own; 0 is at most once."""
     assert delivery(data=b"1\n").lease == 30
     assert delivery(data=b"1;l=0;t=5\n").lease == 0
     assert delivery(data=b"1;l=0;t=5\n").at_most_once
@@ -59,7 +61,7 @@ def test_counters_that_are_no_text() -> None:
 
 
 def test_bulk_results_over_several_chunks() -> None:
-    """Indexes and slices go through them as through one list."""
+    """Indexes and slices work across chunks as in one list."""
     results = BulkEnqueued("ffff")
     assert len(results) == 0
     assert not results
@@ -84,7 +86,7 @@ def test_bulk_results_over_several_chunks() -> None:
 
 
 def test_outcomes_when_all_are_done() -> None:
-    """Nothing was listed by the script."""
+    """If the script lists no exceptions, all jobs are done."""
     settled = Settled(["a", "b"], None)
     assert settled
     assert list(settled) == [DONE, DONE]
@@ -96,7 +98,7 @@ def test_outcomes_when_all_are_done() -> None:
 
 
 def test_outcomes_of_each() -> None:
-    """Done and dead count as done: the call did what it says."""
+    """Done and dead both count as done."""
     settled = Settled(["a", "b", "c", "d"], [1, 3, 0, -1])
     assert not settled
     assert list(settled) == [DONE, DEAD, GONE, STALE]
@@ -107,21 +109,21 @@ def test_outcomes_of_each() -> None:
 
 
 def test_outcomes_of_several_calls() -> None:
-    """Joined in order."""
+    """Outcomes of several calls are joined in order."""
     both = Settled(["a"], None).joined(Settled(["b", "c"], [0, 1]))
     assert (list(both), both.ids()) == ([DONE, GONE, DONE], ["a", "c"])
     assert list(Settled(["a"], None).joined(Settled(["b"], None))) == [DONE, DONE]
 
 
-def test_what_a_first_sending_did_counts_as_done() -> None:
-    """After a lost reply: an ack that finds the job gone, a nack that finds its own mark."""
+def test_the_effect_of_a_first_sending_counts_as_done() -> None:
+    """After a lost reply an ack that finds no job, or a nack that finds its own mark, is done."""
     sent = Settled(["a", "b", "c"], [0, 2, -1])
     assert list(sent.after_resend(0)) == [DONE, ENDED, STALE]
     assert list(sent.after_resend(2)) == [GONE, DONE, STALE]
 
 
 def test_outcomes_are_words() -> None:
-    """For people and for JSON."""
+    """Outcomes are words, for people and for JSON."""
     assert [str(outcome) for outcome in (DONE, GONE)] == ["done", "gone"]
     assert Outcome("stale") is STALE
 
@@ -146,7 +148,7 @@ ERRORS: list[Any] = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_errors_survive_pickling(error: errors.PenstockError) -> None:
-    """With their message and their attributes: they cross process borders."""
+    """Errors keep message and attributes when pickled."""
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert type(again) is type(error)
         assert str(again) == str(error)
@@ -154,7 +156,7 @@ def test_errors_survive_pickling(error: errors.PenstockError) -> None:
 
 
 def test_an_error_within_an_error_survives_pickling() -> None:
-    """What was not confirmed, too."""
+    """An error that contains another one keeps it when pickled."""
     error = errors.IncompleteSettle([1, 2], errors.AckNotReplicated([1, 2], 1, 2, 1, True))
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)
@@ -163,7 +165,7 @@ def test_an_error_within_an_error_survives_pickling() -> None:
 
 
 def test_every_error_has_one_root() -> None:
-    """And those about arguments are ValueErrors as well."""
+    """Every error is a PenstockError; those about arguments are ValueErrors too."""
     kinds = [getattr(errors, name) for name in errors.__all__]
     assert all(issubclass(kind, errors.PenstockError) for kind in kinds)
     for kind in (errors.BadJobId, errors.WrongNode, errors.WrongQueue, errors.WrongEpoch):
@@ -174,7 +176,7 @@ def test_every_error_has_one_root() -> None:
 
 
 class Unshowable:
-    """Its repr fails."""
+    """An object whose repr fails."""
 
     def __repr__(self) -> str:
         raise RecursionError
@@ -184,7 +186,7 @@ class Unshowable:
     "value", ["x" * 10_000, 10**5000, list(range(10_000)), Unshowable()], ids=range(4)
 )
 def test_messages_stay_short(value: Any) -> None:
-    """However long the value is that was passed, or impossible to show."""
+    """A long value, or one that cannot be shown, does not make the message long."""
     message = str(errors.BadArgument("body", value, "no good"))
     assert message.startswith("body=")
     assert message.endswith(": no good")
@@ -192,7 +194,7 @@ def test_messages_stay_short(value: Any) -> None:
 
 
 def test_the_id_of_a_delivery_is_that_of_its_enqueue() -> None:
-    """Both sides build it from the same parts."""
+    """The id of a delivery equals that of its enqueue, as both have the same parts."""
     job = delivery()
     assert job.id == encode_id("deadbeef", PLACE.packed, NUMBER, "0001")
     assert job.id in repr(job)

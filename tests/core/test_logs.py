@@ -1,4 +1,4 @@
-"""Log records: the names of their fields, and that no text of unknown origin can forge a line."""
+"""Log records: their fields, and that no foreign text can forge a line."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PLACE = QueueIdentity("emails", "deadbeef", 0xCAFEBABE, "01020304")
 
 
 def delivery(data: bytes = b"1;h.handler=greet\nbody") -> Delivery:
-    """The second attempt at a job."""
+    """Return the second delivery of a job."""
     batch = Batch(None, PLACE, "host:1", tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000)
     return Delivery(batch, b"1700000000000-1000000005", b"2 1 0 0", data)
 
 
 def test_the_fields_of_a_job() -> None:
-    """All of them; the default handler has no name."""
+    """A job has all fields; the default handler has no name."""
     job = delivery()
     assert Fields(job) == {
         "job_id": job.id, "queue": "emails", "handler": "greet", "worker": "host:1", "attempt": 2,
@@ -39,7 +39,7 @@ def test_the_fields_of_a_job() -> None:
 
 
 def test_a_record_has_them(caplog: pytest.LogCaptureFixture) -> None:
-    """As its attributes, beside those that logging itself fills in."""
+    """The fields are attributes of the record."""
     job = delivery()
     with caplog.at_level(logging.WARNING, "penstock"):
         logging.getLogger("penstock").warning("%s is lost", job.id, extra=Fields(job, why="late"))
@@ -48,8 +48,8 @@ def test_a_record_has_them(caplog: pytest.LogCaptureFixture) -> None:
     assert (record.getMessage(), vars(record)["why"]) == (f"{job.id} is lost", "late")
 
 
-def test_what_is_not_written_is_not_put_together() -> None:
-    """At a level that is not logged the job is not even looked at."""
+def test_unlogged_records_are_not_built() -> None:
+    """At a level that is not logged the job is not accessed."""
     quiet = logging.getLogger("penstock.tests.quiet")
     quiet.setLevel(logging.ERROR)
     job: Any = object()
@@ -63,7 +63,7 @@ def test_what_is_not_written_is_not_put_together() -> None:
 
 @given(HOSTILE)
 def test_printable_text_is_one_harmless_line(text: str) -> None:
-    """Nothing is lost: Python reads the original back, apart from its own backslashes."""
+    """Escaped text is one harmless line; Python can restore the original."""
     shown = printable(text)
     assert is_harmless(shown)
     assert printable(shown) == shown
@@ -74,12 +74,12 @@ def test_printable_text_is_one_harmless_line(text: str) -> None:
 
 @given(st.text(st.characters(categories=["L", "N", "P", "S"])))
 def test_harmless_text_stays_as_it_is(text: str) -> None:
-    """Letters of every language among it."""
+    """Harmless text in any language is not changed."""
     assert printable(text) == text
 
 
 def test_characters_that_are_escaped() -> None:
-    """C0, DEL and C1; marks that change the direction of text; separators of lines."""
+    """C0, DEL, C1, marks of text direction and line separators are escaped."""
     bidi = [c for c in map(chr, range(0x110000)) if is_bidi_control(c)]
     assert len(bidi) == 12
     for char in [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *bidi, "\u2028", "\u2029"]:
@@ -87,14 +87,14 @@ def test_characters_that_are_escaped() -> None:
 
 
 def is_bidi_control(char: str) -> bool:
-    """By Unicode's property Bidi_Control: the explicit formatting characters and three marks."""
+    """Tell if a character has Unicode's property Bidi_Control."""
     explicit = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     return unicodedata.bidirectional(char) in explicit or char in "\u200e\u200f\u061c"
 
 
 @pytest.fixture(scope="module")
 def lines() -> Any:
-    """What a plain formatter of logging writes, with the fields of a job."""
+    """Return the lines that a plain logging formatter writes, with the fields of a job."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     shown = "%(levelname)s %(message)s [%(job_id)s %(queue)s %(handler)s %(worker)s]"
@@ -110,7 +110,7 @@ def lines() -> Any:
 
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_hostile_text_in_a_record(lines: io.StringIO, name: str, owner: str, error: str) -> None:
-    """Names, owner and error of a job: one harmless line for each record, and a traceback."""
+    """Hostile names, owners and errors give one harmless line per record, also with a traceback."""
     place = QueueIdentity(name, "deadbeef", 0xCAFEBABE, "01020304")
     batch = Batch(None, place, owner, tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000)
     job = Delivery(batch, b"1700000000000-1000000005", b"2 1 0 0", b"1;h.handler=%1B%0A\nbody")
@@ -123,14 +123,14 @@ def test_hostile_text_in_a_record(lines: io.StringIO, name: str, owner: str, err
     written = lines.getvalue().removesuffix("\n").split("\n")
     assert all(map(is_harmless, written))
     starts = [line.split(" ")[0] for line in written if not line.startswith("  ")]
-    if starts[1].startswith("ValueError"):  # its message is harmless: as logging shows it
+    if starts[1].startswith("ValueError"):  # its message is harmless
         del starts[1]
     assert starts == ["ERROR", "WARNING", "INFO"]
     assert r"\x1b\n" in written[0]
 
 
 def test_every_module_takes_its_logger_from_one_place() -> None:
-    """No record of penstock goes by the filter."""
+    """Every module uses the same logger, so no record bypasses the filter."""
     root = Path(penstock.__file__).parent
     for path in root.rglob("*.py"):
         if path != root / "core" / "logs.py":

@@ -1,4 +1,4 @@
-"""The list of nodes, and how addresses are written."""
+"""The list of nodes, and the form of their addresses."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from penstock.errors import BadArgument, ConfigurationError
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )  # fmt: skip
-def test_an_address_tells_nothing_of_who_may(source: object, address: str) -> None:
-    """An address has no password; one that is of no use to other clients is empty."""
+def test_an_address_has_no_credentials(source: object, address: str) -> None:
+    """An address has no password; one that other clients can't use is empty."""
     assert members.address_of(source) == address
     if address.startswith("redis://"):
         assert members.address_of(address) == address
@@ -56,15 +56,15 @@ USER = "redis://me:se%2Fcret@h:1/0?socket_timeout=3&db=9"
         (PLAIN, "redis+sentinel://a:1,b:2/service/1", "redis+sentinel://a:1,b:2/service/1"),
     ],
 )  # fmt: skip
-def test_a_learned_node_is_reached_with_the_options_that_were_given(
+def test_a_listed_node_is_reached_with_the_given_options(
     source: str, address: str, url: str
 ) -> None:
-    """Only the place is that of the list."""
+    """A listed node is reached with the options of the given URL; only the place differs."""
     assert members.learned(address, [source], ()) == url
 
 
-def test_a_learned_node_is_reached_with_the_settings_of_a_client() -> None:
-    """Name, password, time-outs and everything about TLS; the place is the new one."""
+def test_a_listed_node_is_reached_with_the_settings_of_a_client() -> None:
+    """A listed node is reached with the client's user, password, timeouts and TLS settings."""
     source = redis.Redis(
         host="h", db=9, username="me", password="se/cret", ssl=True, ssl_ca_certs="/ca.pem",
         ssl_check_hostname=True, socket_timeout=3, protocol=2,
@@ -91,7 +91,7 @@ SECRETS: list[Any] = [
 
 @pytest.mark.parametrize("source", SECRETS, ids=range(len(SECRETS)))
 def test_a_foreign_host_gets_no_password(source: Any) -> None:
-    """The same scheme is not enough: the user has to name the host, or a pattern of hosts."""
+    """A foreign host gets a password only if the user named it or a pattern of hosts."""
     scheme = "rediss" if members.address_of(source).startswith("rediss") else "redis"
     address = f"{scheme}://Db7.internal:6379/0"
     for hosts in ((), ("internal",), ("db8.internal", "*.internal.example")):
@@ -107,14 +107,14 @@ def test_a_foreign_host_gets_no_password(source: Any) -> None:
 
 
 def test_a_password_stays_as_it_is_in_its_url() -> None:
-    """Percent-encoding and all."""
+    """A percent-encoded password is used unchanged."""
     found = members.learned(HERE, [USER], ["new"])
     assert found == "redis://me:se%2Fcret@new:6379/2?socket_timeout=3"
 
 
 @pytest.mark.parametrize("address", [HERE, "unix:///tmp/s?db=0", "redis+sentinel://new/service/0"])
 @pytest.mark.parametrize("source", [TLS, redis.Redis(ssl=True)], ids=["URL", "client"])
-def test_tls_is_not_given_up(source: object, address: str) -> None:
+def test_a_listed_node_without_tls_is_refused(source: object, address: str) -> None:
     """An address without TLS is refused if any source has TLS, even for trusted hosts."""
     for given in ([source], [PLAIN, source]):
         with pytest.raises(ConfigurationError, match="has no TLS"):
@@ -131,20 +131,20 @@ def test_tls_is_not_given_up(source: object, address: str) -> None:
         "redis+sentinel://a:1,/service/0", "REDIS://evil/0",
     ],
 )  # fmt: skip
-def test_an_address_is_a_place_and_nothing_else(address: str) -> None:
-    """An option, a user, or what a parser may read in two ways makes it unusable."""
+def test_an_address_has_only_a_place(address: str) -> None:
+    """An address with an option, a user or an ambiguous part is unusable."""
     with pytest.raises(ConfigurationError, match="scheme, host, port and database, and nothing"):
         members.learned(address, [PLAIN], ["*"])
 
 
 @pytest.mark.parametrize("value", ["host", b"host", 5, None, [5], [""], ["a b"], ["redis://h"]])
-def test_what_is_no_list_of_hosts(value: Any) -> None:
-    """A URL, one text instead of a list, and other things are refused."""
+def test_invalid_lists_of_hosts(value: Any) -> None:
+    """A URL, a single text or another value is refused as a list of hosts."""
     with pytest.raises(BadArgument, match="node_hosts"):
         members.check_hosts(value)
 
 
-def test_the_youngest_entry_counts() -> None:
+def test_the_newest_entry_counts() -> None:
     """The newest entry of each node counts; entries that cannot be parsed are left out."""
     a, b, c, d = (letter * 40 for letter in "abcd")
     lists = [

@@ -1,4 +1,4 @@
-"""Hooks around a call: their order, what they see, and what becomes of errors."""
+"""Middleware around a call: order, events and errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PLACE = QueueIdentity("q", "deadbeef", 0xCAFEBABE, "01020304")
 
 
 def delivery(counts: bytes = b"", number: bytes = b"1700000000000-1000000005") -> Delivery:
-    """A job delivered 2.5 s after this number's time."""
+    """Return a job delivered 2.5 s after the time of its number."""
     batch = Batch(None, PLACE, "me", tag=0x0AB, now=1_700_000_002_500, lease_ms=30_000)
     return Delivery(batch, number, counts, b"1\n")
 
 
 class Noting(Middleware):
-    """Notes what it is told.
+    """A middleware that records its calls.
 
     Args:
         name: its own.
@@ -41,7 +41,7 @@ class Noting(Middleware):
 
     @contextmanager
     def around(self, error: BaseException | None) -> Iterator[None]:
-        """Before, and after with the error that came out."""
+        """Record the call before and after, with the error."""
         self.notes.append(f"{self.name} in")
         try:
             yield
@@ -62,7 +62,7 @@ class Noting(Middleware):
 
 
 class Swallowing(Middleware):
-    """Lets no error through."""
+    """A middleware that suppresses errors."""
 
     def enqueue(self, event: EnqueueEvent) -> suppress:
         return suppress(Exception)
@@ -72,7 +72,7 @@ class Swallowing(Middleware):
 
 
 class Refusing(Middleware):
-    """Raises before the call."""
+    """A middleware that raises before the call."""
 
     @contextmanager
     def run(self, event: RunEvent) -> Iterator[None]:
@@ -81,7 +81,7 @@ class Refusing(Middleware):
 
 
 class Uncommitted(Middleware):
-    """Raises after the call, if that went well."""
+    """A middleware that raises after a successful call."""
 
     @contextmanager
     def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
@@ -95,7 +95,7 @@ class Uncommitted(Middleware):
 
 
 class Replacing(Middleware):
-    """Raises another error in the place of one."""
+    """A middleware that replaces an error by another one."""
 
     @contextmanager
     def run(self, event: RunEvent) -> Iterator[None]:
@@ -106,7 +106,7 @@ class Replacing(Middleware):
 
 
 class Watching(Middleware):
-    """Keeps what an event says when the call is over."""
+    """A middleware that stores the event's attributes after the call."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, BaseException | None]] = []
@@ -127,12 +127,12 @@ class Watching(Middleware):
 
 
 def a_run() -> RunEvent:
-    """Of one job."""
+    """Return the event of a run of one job."""
     return RunEvent("q", (delivery(),), "greet")
 
 
 def test_hooks_are_nested_in_order() -> None:
-    """The first is the outermost."""
+    """Hooks are nested in order; the first is the outermost."""
     notes: list[str] = []
     with running((Noting("a", notes), Noting("b", notes)), a_run()):
         notes.append("run")
@@ -140,7 +140,7 @@ def test_hooks_are_nested_in_order() -> None:
 
 
 def test_an_error_passes_through_all_of_them() -> None:
-    """From the innermost on, and then to the caller."""
+    """An error passes from the innermost hook to the outermost and to the caller."""
     notes: list[str] = []
     event = a_run()
     error = LookupError("no")
@@ -151,7 +151,7 @@ def test_an_error_passes_through_all_of_them() -> None:
 
 
 def test_a_hook_that_raises_before_it_yields() -> None:
-    """Nothing runs; those outside of it see the error."""
+    """A hook raises before it yields: the handler does not run, and outer hooks see the error."""
     notes: list[str] = []
     hooks = (Noting("a", notes), Refusing(), Noting("b", notes))
     with pytest.raises(PermissionError), running(hooks, a_run()):
@@ -160,7 +160,7 @@ def test_a_hook_that_raises_before_it_yields() -> None:
 
 
 def test_the_outcome_is_known_after_the_run() -> None:
-    """Done, or the runner's word for the value or for the error."""
+    """After the run the outcome is done, or the runner's outcome of the result or error."""
     watching = Watching()
     error = LookupError("no")
     with running((watching,), a_run()):
@@ -177,8 +177,8 @@ def test_the_outcome_is_known_after_the_run() -> None:
     ]  # fmt: skip
 
 
-def test_each_sees_what_comes_to_it() -> None:
-    """The error of one further inside, before or after the run, in place of the handler's."""
+def test_a_hook_sees_errors_of_inner_hooks() -> None:
+    """Each hook sees the error of an inner hook in place of the handler's."""
     outer = Watching()
     with suppress(PermissionError), running((outer, Refusing()), a_run(), repr):
         pytest.fail("not reached")
@@ -200,16 +200,16 @@ def test_each_sees_what_comes_to_it() -> None:
 
 
 @pytest.mark.parametrize("hook", [Refusing, Uncommitted])
-def test_the_caller_sees_it_too(hook: type[Middleware]) -> None:
-    """What the outermost hook raises is in the event, and judged, when the block is left."""
+def test_an_error_of_the_outermost_hook_is_in_the_event(hook: type[Middleware]) -> None:
+    """An error of the outermost hook is in the event too, with its outcome."""
     event = a_run()
     with pytest.raises(OSError, match="not") as caught, running((hook(),), event, repr):
         pass
     assert (event.error, event.outcome) == (caught.value, repr(caught.value))
 
 
-def test_what_the_caller_knows_is_not_judged_again() -> None:
-    """It has set the error and its outcome before it raises."""
+def test_an_outcome_set_by_the_caller_is_kept() -> None:
+    """An error and outcome set by the caller are not changed."""
     event, watching, error = a_run(), Watching(), LookupError("no")
     with suppress(LookupError), running((watching,), event, lambda _: pytest.fail("judged")):
         event.error, event.outcome = error, "retried"
@@ -218,7 +218,7 @@ def test_what_the_caller_knows_is_not_judged_again() -> None:
 
 
 def test_an_error_cannot_be_swallowed() -> None:
-    """It comes out all the same, and those outside know of it, although nothing passes them."""
+    """A suppressed error is raised all the same, and outer hooks see it."""
     notes: list[str] = []
     for around in (running, enqueuing):
         watching, error = Watching(), LookupError("no")
@@ -232,7 +232,7 @@ def test_an_error_cannot_be_swallowed() -> None:
 
 
 def test_stop_iteration_is_an_error_like_others() -> None:
-    """Generators, of which these contexts are made, have another use for it."""
+    """StopIteration is handled as any other error, although the hooks are generators."""
     event = a_run()
     with pytest.raises(StopIteration), running((Noting("a", []), Watching()), event):
         raise StopIteration("end")
@@ -240,7 +240,7 @@ def test_stop_iteration_is_an_error_like_others() -> None:
 
 
 def test_without_middleware_nothing_is_made() -> None:
-    """The same context for every run."""
+    """Without middleware every run uses one shared context."""
     assert running((), a_run()) is running((), a_run()) is NOTHING
     with (
         running((), a_run()),
@@ -251,7 +251,7 @@ def test_without_middleware_nothing_is_made() -> None:
 
 
 def test_the_time_is_that_of_the_handler() -> None:
-    """Not that of the hooks; also when it raises."""
+    """The measured time is the handler's without the hooks, also when it raises."""
     event = a_run()
     with suppress(LookupError), running((Middleware(),), event):
         assert event.seconds == 0
@@ -260,7 +260,7 @@ def test_the_time_is_that_of_the_handler() -> None:
 
 
 def test_an_error_after_an_enqueue_keeps_the_answer() -> None:
-    """The jobs are there, and the event says so."""
+    """After an error behind an enqueue the event has the results."""
     event, results = EnqueueEvent("q", 1), [Enqueued("id", "ready")]
     with pytest.raises(OSError, match="not committed"), enqueuing((Uncommitted(),), event):
         event.results = results
@@ -269,7 +269,7 @@ def test_an_error_after_an_enqueue_keeps_the_answer() -> None:
 
 
 def test_an_incomplete_enqueue_names_the_jobs_that_are_there() -> None:
-    """In the event as in the error."""
+    """The event of an incomplete enqueue lists the added jobs, as the error does."""
     event, results = EnqueueEvent("q", None), [object()]
     with pytest.raises(IncompleteEnqueue), enqueuing((Noting("a", []),), event):
         raise IncompleteEnqueue(results)
@@ -277,7 +277,7 @@ def test_an_incomplete_enqueue_names_the_jobs_that_are_there() -> None:
 
 
 def test_headers_are_the_event_s_own() -> None:
-    """What is added does not come back to the caller's mapping; the handler's name is one."""
+    """Added headers do not change the caller's mapping; the handler's name is a header."""
     given = {"handler": "greet"}
     event = enqueue_event("q", 1, given)
     event.headers["more"] = "x"
@@ -289,13 +289,13 @@ def test_headers_are_the_event_s_own() -> None:
 
 @pytest.mark.parametrize("given", [None, 5, Noting("a", []), [Noting], [Noting("a", []), print]])
 def test_only_middleware_is_taken(given: object) -> None:
-    """One by itself, a class or a function: a slip of the pen, refused."""
+    """A single middleware, a class or a function is refused."""
     with pytest.raises(BadArgument, match="middleware="):
         check_middleware(given)
 
 
 def test_jobs_of_a_mixed_batch_are_counted_by_outcome() -> None:
-    """One outcome for all, or as many as there are."""
+    """A mixed batch counts its jobs by outcome; a single outcome applies to all."""
     event = RunEvent("q", (delivery(), delivery(), delivery()))
     event.outcome = "done"
     assert event.counts == {"done": 3}
@@ -304,7 +304,9 @@ def test_jobs_of_a_mixed_batch_are_counted_by_outcome() -> None:
 
 
 def test_queueing_is_that_of_the_first_new_job() -> None:
-    """Later deliveries have waited for other reasons; a clock that ran back is no negative time."""
+    """Queueing time is that of the first new job; redeliveries do not count, and it
+    is never negative.
+    """
     again, late = delivery(b"2 1 0 0"), delivery(number=b"1700000002000-1000000006")
     ahead = delivery(number=b"1700000009999-1000000006")
     assert RunEvent("q", (delivery(), late)).queueing == 2.5

@@ -1,4 +1,4 @@
-"""One class name means one thing in the whole package."""
+"""A class name is used once in the whole package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TWIN = re.compile(r"^_*(Async)?(?=[A-Z])")
 
 
 def _classes() -> Iterator[tuple[str, str]]:
-    """Name and file of each class; the generated trees are left out, and twins of one file."""
+    """Return name and file of each class, without generated files."""
     for path in sorted(PACKAGE.rglob("*.py")):
         if "_sync" in path.parts:
             continue
@@ -28,7 +28,7 @@ def _classes() -> Iterator[tuple[str, str]]:
 
 
 def test_a_class_name_is_defined_once() -> None:
-    """`Place`, `_Place` and `AsyncPlace` in two files are two meanings of one word."""
+    """`Place`, `_Place` and `AsyncPlace` in two files count as one name with two meanings."""
     places = defaultdict(list)
     for name, path in _classes():
         places[name].append(path)

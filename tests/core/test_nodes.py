@@ -1,4 +1,4 @@
-"""Several nodes, without any: which is tried first, what is borne, how answers become one."""
+"""Rules for several nodes, without servers: order, failures, and merged results."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ ROOMY = ServerFacts({"used_memory": "75", "maxmemory": "100"})
 
 
 class Node(str):  # noqa: SLOT000  # it has a state
-    """A node that is named; it is up, until it has failed."""
+    """A node with a state, which is up until it fails."""
 
     def __init__(self, name: str) -> None:
         self.state = NodeState(met=True)
 
 
 def part(home: object, name: str = "q") -> QueueOps:
-    """A part of a queue."""
+    """Return one shard of a queue."""
     ops = QueueOps(QueueKeys(name), "me", ["00000000"])
     ops.home = home
     return ops
 
 
 def job_of(ops: QueueOps) -> Delivery:
-    """A job that these have reserved."""
+    """A job reserved from this shard."""
     place = QueueIdentity(ops.name, "00000000", ops.crc, "01020304")
     batch = Batch(None, place, "me", tag=1, now=1_700_000_000_000, lease_ms=30_000)
     batch.ops = ops
@@ -75,7 +75,7 @@ class Stage:
         return effect
 
     def asks(self, home: str, n: int = 1, *, idle: bool = False) -> bool:
-        """Whether this node is asked now."""
+        """Tell if this node is asked now."""
         wanted = At(home, ReserveJobs(self.parts[home], n, idle))
         return bool(self.effect == wanted)
 
@@ -85,7 +85,7 @@ class Stage:
         return self
 
     def fail(self, error: BaseException) -> Stage:
-        """Let the last effect fail, and note that as a client does."""
+        """Raise an error from the last effect, and record it as a client does."""
         if isinstance(self.effect, At) and is_transient(error):
             self.effect.home.state.failed(self.clock(), error)
             self.borne.append(self.effect.home)
@@ -93,25 +93,25 @@ class Stage:
         return self
 
     def end(self, value: Any) -> Any:
-        """Answer the last effect of all; the result."""
+        """Answer the last effect, which ends the call, and return the result."""
         with pytest.raises(StopIteration) as end:
             self.answer(value)
         return end.value.value
 
     def waits(self, *homes: str) -> bool:
-        """Whether it listens to exactly these."""
+        """Tell if the call listens to exactly these nodes."""
         wake = self.parts[next(iter(self.parts))].keys["wake"]
         return isinstance(self.effect, Listen) and dict(self.effect.wanted) == dict.fromkeys(
             homes, (wake,)
         )
 
     def token(self, *homes: str) -> Heard:
-        """Tokens of these nodes."""
+        """Return tokens of these nodes."""
         return Heard(tuple((home, self.parts[home].keys["wake"]) for home in homes))
 
 
 def test_settings_stored_last_go_to_the_others() -> None:
-    """By the time at which they were; of two of one ms the same ones everywhere, made younger."""
+    """The newest settings go to the other nodes; of equally old ones all nodes get the same."""
 
     def values(age: int | None, lease: int | None) -> list[bytes | None]:
         found = dict.fromkeys(nodes.STORED, None) | {"configured": age, "lease": lease}
@@ -132,15 +132,15 @@ def test_settings_stored_last_go_to_the_others() -> None:
         assert told({name: both[name] for name in order}) == {"a": (6, b"8")}
 
 
-def test_one_that_has_jobs_is_enough() -> None:
-    """The others are not asked when nothing is lacking."""
+def test_one_node_with_jobs_is_enough() -> None:
+    """If one node has enough jobs, the others are not asked."""
     stage = Stage("a", "b")
     assert stage.asks("a")
     assert stage.end(Taken(0, ["job"])) == ["job"]
 
 
-def test_what_is_lacking_comes_from_the_next() -> None:
-    """Up to the number asked for."""
+def test_missing_jobs_come_from_the_next_node() -> None:
+    """Missing jobs are reserved from the next node, up to the requested number."""
     stage = Stage("a", "b", "c", n=3)
     assert stage.asks("a", 3)
     assert stage.answer(Taken(-1, ["x", "y"])).asks("b")
@@ -148,8 +148,8 @@ def test_what_is_lacking_comes_from_the_next() -> None:
     assert stage.end(Taken(-1, ["z"])) == ["x", "y", "z"]
 
 
-def test_a_wait_begins_with_a_look_at_what_is_to_be_swept() -> None:
-    """On each node that is up."""
+def test_a_wait_begins_with_a_sweep() -> None:
+    """A wait starts with a sweep of each node that is up."""
     stage = Stage("a", "b", "c")
     stage.answer(NOTHING)
     stage.parts["c"].home.state.failed(0.0, OSError("gone"))
@@ -159,7 +159,7 @@ def test_a_wait_begins_with_a_look_at_what_is_to_be_swept() -> None:
 
 
 def test_it_waits_on_all_at_once() -> None:
-    """And asks the one whose token it has taken."""
+    """The call waits on all nodes at once, and asks the one with the token."""
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
     assert stage.waits("a", "b")
@@ -170,7 +170,7 @@ def test_it_waits_on_all_at_once() -> None:
 
 
 def test_two_tokens_and_one_job_wanted() -> None:
-    """The token that is of no use is handed on before the call ends."""
+    """With two tokens and one job wanted, the unused token is passed on before the call ends."""
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
     assert stage.answer(stage.token("a", "b")).asks("a", idle=True)
@@ -180,7 +180,7 @@ def test_two_tokens_and_one_job_wanted() -> None:
 
 
 def test_a_token_that_comes_while_it_leaves() -> None:
-    """Is handed on as well; so is an event that only this one was told of."""
+    """Tokens and events that come while the call leaves are passed on."""
     stage = Stage("a", "b", "c")
     stage.answer(NOTHING).answer(Taken(2500, [])).answer(NOTHING)
     assert stage.waits("a", "b", "c")
@@ -193,7 +193,7 @@ def test_a_token_that_comes_while_it_leaves() -> None:
 
 
 def test_a_node_that_fails_is_left_to_the_others() -> None:
-    """It is not waited for, and asked again when it is back."""
+    """A failed node is left out of the wait, and asked again when it is back."""
     stage = Stage("a", "b")
     assert stage.fail(ConnectionError("gone")).asks("b")
     assert stage.answer(NOTHING).waits("b")
@@ -204,16 +204,16 @@ def test_a_node_that_fails_is_left_to_the_others() -> None:
     assert stage.answer(NOTHING).waits("a", "b")
 
 
-def test_a_wait_that_fails_is_a_reason_to_ask() -> None:
-    """A token may have gone with the connection."""
+def test_a_node_is_asked_after_a_failed_wait() -> None:
+    """After a failed wait the node is asked, as a token may have been lost."""
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
     assert stage.answer(Heard(lost=("b",))).asks("b", idle=True)
     assert stage.answer(NOTHING).waits("a", "b")
 
 
-def test_everyone_is_asked_after_a_tick() -> None:
-    """Whatever was heard."""
+def test_every_node_is_asked_after_a_tick() -> None:
+    """After a tick every node is asked, whatever was received."""
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
     stage.clock.now += TICK
@@ -221,8 +221,8 @@ def test_everyone_is_asked_after_a_tick() -> None:
     assert stage.answer(NOTHING).asks("b", idle=True)
 
 
-def test_when_nobody_answers() -> None:
-    """The error comes at the end of the time given; a node without jobs is an answer."""
+def test_no_node_answers() -> None:
+    """If no node answers the error comes at the end of the time; an empty node is an answer."""
     stage = Stage("a", "b", block=0)
     with pytest.raises(NodesUnavailable):
         stage.fail(ConnectionError("gone")).fail(ConnectionError("gone"))
@@ -230,8 +230,8 @@ def test_when_nobody_answers() -> None:
     assert stage.fail(ConnectionError("gone")).end(NOTHING) == []
 
 
-def test_what_is_no_failure_of_a_node_is_raised() -> None:
-    """Jobs that were taken from others before are given back: no caller has seen them."""
+def test_other_errors_than_failures_of_nodes_are_raised() -> None:
+    """An error that is not a node's failure is raised, and jobs of other nodes are released."""
     stage = Stage("a", "b", n=2)
     job = job_of(stage.parts["a"])
     stage.answer(Taken(-1, [job]))
@@ -244,7 +244,7 @@ def test_what_is_no_failure_of_a_node_is_raised() -> None:
 
 
 def test_a_queue_that_is_closed_and_drained_everywhere() -> None:
-    """Is over; one that may have jobs on a node that is down is not."""
+    """A queue ends if it is drained on all nodes; a node that is down may still have jobs."""
     stage = Stage("a", "b")
     over = Taken(-2, [])
     assert over.is_over
@@ -261,7 +261,7 @@ def test_a_queue_that_is_closed_and_drained_everywhere() -> None:
 
 
 def test_a_cancelled_wait_is_left_in_order() -> None:
-    """The token that it got goes to another consumer."""
+    """The token of a cancelled wait is passed on to another consumer."""
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
     assert isinstance(stage.fail(Cancelled()).effect, Quit)
@@ -271,17 +271,20 @@ def test_a_cancelled_wait_is_left_in_order() -> None:
 
 
 def test_a_sticky_producer() -> None:
-    """Stays with the one that took its last job; the others follow in a ring."""
+    """A producer stays with the node of its last job; the others follow in a ring."""
     sticky = Sticky(4)
     assert sticky.order(["a", "b", "c"]) == ["b", "c", "a"]
     sticky.chose("c")
     assert sticky.order(["a", "b", "c"]) == ["c", "a", "b"]
-    assert sticky.order(["a", "b"]) == ["a", "b"]  # it has gone: the one in its place
+    assert sticky.order(["a", "b"]) == [
+        "a",
+        "b",
+    ]  # that node was removed, so the one at its place is used
     assert sticky.order([]) == []
 
 
-def test_hunger() -> None:
-    """Nodes that gave jobs are asked again, in turn; nodes without jobs only after a pause."""
+def test_nodes_with_jobs_are_asked_first() -> None:
+    """Nodes that had jobs are asked in turn; empty ones only after a pause."""
     poll_order = PollOrder()
     assert poll_order.order("abc", 0) == ["a", "b", "c"]
     for name, count in (("a", 1), ("b", 0), ("c", 1)):
@@ -297,7 +300,7 @@ def test_hunger() -> None:
 
 
 def test_a_node_that_fails_cools_down() -> None:
-    """Longer each time, up to two seconds; an answer makes it whole."""
+    """A failed node is left out for longer each time, up to two seconds, until it answers."""
     state = NodeState()
     assert not state.is_up
     state.saw(5, leaving=False, facts=ROOMY)
@@ -321,7 +324,7 @@ def test_a_node_that_fails_cools_down() -> None:
 
 
 def stats(**values: Any) -> QueueStats:
-    """The figures of a queue."""
+    """Return the figures of a queue."""
     numbers = dict.fromkeys(nodes.SUMMED, 0)
     given: dict[str, Any] = {"exists": True, "epoch": "01020304", "age": 5.0, "idle": 1.0}
     given |= {"closed": False, "producer": None, "consumer": None, **values}
@@ -332,7 +335,7 @@ def stats(**values: Any) -> QueueStats:
 
 
 def test_figures_are_added_up() -> None:
-    """Sums, the longest wait, the shortest idleness; settings of the first that exists."""
+    """Stats are sums, the longest wait and the shortest idle time; settings of the first queue."""
     none = stats(exists=False, epoch=None, age=None, idle=None)
     one = stats(ready=2, acked=5, oldest=3.0, settings=Settings(max_length=4))
     two = stats(ready=1, oldest=7.0, age=9.0, idle=4.0)
@@ -350,7 +353,7 @@ def test_figures_are_added_up() -> None:
 
 
 def test_nodes_taken_together() -> None:
-    """Numbers add up; what is not the same everywhere is left out."""
+    """Merged info has sums; values that differ are left out."""
     one = Info("a" * 40, "Redis 7", 5, 1, 0, 10, 0, "noeviction", True, 0, 1, 2, 2)
     two = replace(one, node="b" * 40, uptime=3, used_memory=None, maxmemory_policy="x")
     merged = nodes.merged_info([one, two])
@@ -361,7 +364,7 @@ def test_nodes_taken_together() -> None:
 
 
 def test_cursors_of_several_parts() -> None:
-    """Name the part and the place in it."""
+    """A cursor of several shards has the shard and its own cursor."""
     assert nodes.split_cursor("0") == ("", "0")
     assert nodes.split_cursor("0a0b0c0d:17") == ("0a0b0c0d", "17")
     assert nodes.split_cursor("0a0b0c0d-01020304:h5") == ("0a0b0c0d-01020304", "h5")
@@ -371,7 +374,7 @@ def test_cursors_of_several_parts() -> None:
 
 
 def test_partial_answers_are_lists() -> None:
-    """With the names of those that did not answer."""
+    """A partial result is a list with the names of nodes that did not answer."""
     found = Partial([1, 2], ["a:1"])
     assert found == [1, 2]
     assert found.unreachable == ("a:1",)

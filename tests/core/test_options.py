@@ -1,4 +1,4 @@
-"""What callers write, as whole numbers on the wire."""
+"""Options of callers as whole numbers on the wire."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from penstock.core.options import (
     ],
 )
 def test_durations_are_rounded_up_to_ms(value: Any, ms: int) -> None:
-    """But not by what floats can't say: 0.29 s is 290 ms."""
+    """Durations are rounded up to ms without float noise: 0.29 s is 290 ms."""
     assert duration_ms("delay", value) == ms
 
 
@@ -47,8 +47,8 @@ def test_durations_are_rounded_up_to_ms(value: Any, ms: int) -> None:
     "value",
     [-1, -1e-9, math.nan, math.inf, True, False, "1", None, 10**400, timedelta(-1), 1e12, [1]],
 )
-def test_what_is_no_duration(value: Any) -> None:
-    """The error names argument and value."""
+def test_invalid_durations(value: Any) -> None:
+    """An invalid duration is refused; the error has argument and value."""
     with pytest.raises(BadArgument, match="delay=") as caught:
         duration_ms("delay", value)
     assert caught.value.argument == "delay"
@@ -56,14 +56,14 @@ def test_what_is_no_duration(value: Any) -> None:
 
 
 def test_a_duration_that_can_not_be_zero() -> None:
-    """Where nothing makes no sense."""
+    """With `zero=False` a duration of 0 is refused."""
     with pytest.raises(BadArgument, match="ttl=0: can't be zero"):
         duration_ms("ttl", 0, zero=False)
     assert duration_ms("ttl", 1e-9, zero=False) >= 0
 
 
 def test_leases_end_at_24_days() -> None:
-    """Zero is at most once."""
+    """A lease is at most 24 days; 0 is at most once."""
     assert lease_ms("lease", 0) == 0
     assert lease_ms("lease", timedelta(days=24)) == MAX_LEASE_MS
     with pytest.raises(BadArgument, match="at most 24 days"):
@@ -71,7 +71,7 @@ def test_leases_end_at_24_days() -> None:
 
 
 def test_moments() -> None:
-    """Seconds since 1970, or an aware datetime in any zone; rounded up to ms."""
+    """A time is in seconds since 1970 or an aware datetime, rounded up to ms."""
     assert moment_ms("at", 0) == 0
     assert moment_ms("at", 1_700_000_000.1234) == 1_700_000_000_124
     zone = timezone(timedelta(hours=5, minutes=30))
@@ -83,7 +83,7 @@ def test_moments() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        datetime(2030, 1, 1),  # noqa: DTZ001  # that is the point
+        datetime(2030, 1, 1),  # noqa: DTZ001  # on purpose
         -0.001,
         5e9,
         math.nan,
@@ -94,14 +94,14 @@ def test_moments() -> None:
         10**400,
     ],
 )
-def test_what_is_no_moment(value: Any) -> None:
-    """Naive, before 1970, beyond 2109, or nothing of the kind."""
+def test_invalid_times(value: Any) -> None:
+    """A time that is naive, before 1970, after 2109 or of another type is refused."""
     with pytest.raises(BadArgument, match="at="):
         moment_ms("at", value)
 
 
 def test_counts() -> None:
-    """Whole numbers within bounds; the message names them."""
+    """A count is a whole number; the error has the bounds."""
     assert check_count("n", 1) == 1
     assert check_count("n", 0, low=0) == 0
     for value in (0, -1, 1.0, "1", None, True, 1 << 60):
@@ -112,7 +112,7 @@ def test_counts() -> None:
 
 
 def test_blocking() -> None:
-    """None is for ever, 0 not at all."""
+    """`block` of None waits forever, and 0 not at all."""
     assert check_block(None) is None
     assert check_block(0) == 0
     assert check_block(timedelta(milliseconds=1500)) == 1.5
@@ -133,12 +133,12 @@ def test_blocking() -> None:
     ],
 )
 def test_texts_are_cut_at_a_character(text: str, limit: int, expected: str) -> None:
-    """And what UTF-8 can't say is replaced."""
+    """A text is cut between characters, and characters that UTF-8 can't encode are replaced."""
     assert check_text("error", text, limit=limit) == expected
 
 
 @pytest.mark.parametrize("value", [None, 5, b"x", ValueError("x")])
-def test_what_is_no_text(value: Any) -> None:
-    """An error is passed as text."""
+def test_invalid_texts(value: Any) -> None:
+    """An error must be text."""
     with pytest.raises(BadArgument, match=r"error=.*must be a str"):
         check_text("error", value, limit=10)

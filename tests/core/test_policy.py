@@ -1,4 +1,4 @@
-"""Retry policies: what they say of a failure, and what can't be one."""
+"""Retry policies: the delay after a failure, and invalid policies."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SPANS = st.integers(1, int(CENTURY * 1000)).map(lambda ms: ms / 1000)
 
 
 class Refused(ConnectionError):
-    """An error of one's own."""
+    """An error of the user."""
 
 
 def test_delays_double_up_to_the_cap() -> None:
-    """With the longest draw the waits are base, 2 base, 4 base, ... and then the cap."""
+    """With the largest draw the delays are base, 2 base, 4 base, ... up to the cap."""
     policy = RetryPolicy(base=2, cap=15)
     assert [policy.delay(n, 1.0) for n in (1, 2, 3, 4, 5, 99)] == [2, 4, 8, 15, 15, 15]
 
 
-def test_what_is_left_open_is_the_defaults_of_a_queue() -> None:
-    """5 seconds and 6 hours, as the settings of protocol/core.md say."""
+def test_the_defaults_are_those_of_a_queue() -> None:
+    """The defaults are 5 seconds and 6 hours, as in the settings of protocol/core.md."""
     assert RetryPolicy().delay(1, 1.0) == 5
     assert RetryPolicy().delay(100, 1.0) == 6 * 3600
     assert RetryPolicy(cap=1).delay(1, 1.0) == 1
@@ -41,7 +41,7 @@ def test_what_is_left_open_is_the_defaults_of_a_queue() -> None:
 def test_a_delay_is_a_share_of_the_longest(
     failures: int, draw: float, base: float, cap: float
 ) -> None:
-    """Never longer than the cap or the doubled base, never below a millisecond, always finite."""
+    """A delay is between a millisecond and the cap or doubled base, and finite."""
     policy = RetryPolicy(base=base, cap=cap)
     longest = min(cap, base * 2 ** min(failures - 1, 64))
     assert policy.delay(failures, draw) == pytest.approx(max(0.001, draw * longest))
@@ -50,7 +50,7 @@ def test_a_delay_is_a_share_of_the_longest(
 
 @given(draw=DRAWS, base=SPANS, cap=SPANS)
 def test_delays_never_shrink(draw: float, base: float, cap: float) -> None:
-    """With the same draw a later failure waits at least as long as an earlier one."""
+    """With the same draw a later failure never has a shorter delay."""
     policy = RetryPolicy(base=base, cap=cap)
     delays = [policy.delay(n, draw) for n in (*range(1, 60), 10**9)]
     assert delays == sorted(delays)
@@ -58,13 +58,13 @@ def test_delays_never_shrink(draw: float, base: float, cap: float) -> None:
 
 @pytest.mark.parametrize("failures", [0, -3])
 def test_no_failure_yet_is_as_the_first(failures: int) -> None:
-    """A number that can't be gives no error and no wait out of bounds."""
+    """An invalid number of failures is treated as the first and raises nothing."""
     assert RetryPolicy(base=2).delay(failures, 1.0) == 2
     assert RetryPolicy(base=2).delay(1, 0.0) == 0.001
 
 
 def test_the_most_specific_rule_matches() -> None:
-    """The order in which rules are written does not matter, the class hierarchy does."""
+    """The rule of the most specific class matches, in any order of the rules."""
     broad, narrow = RetryPolicy(max_attempts=2), RetryPolicy(max_attempts=3)
     policy = RetryPolicy(on={OSError: broad, ConnectionError: narrow})
     assert policy.matching(Refused()) is narrow
@@ -74,7 +74,7 @@ def test_the_most_specific_rule_matches() -> None:
 
 
 def test_rules_are_copied() -> None:
-    """What becomes of the mapping later changes nothing."""
+    """Later changes of the given mapping do not affect the policy."""
     rules = {OSError: RetryPolicy(max_attempts=2)}
     policy = RetryPolicy(on=rules)
     rules.clear()
@@ -82,7 +82,7 @@ def test_rules_are_copied() -> None:
 
 
 def test_policies_are_values() -> None:
-    """Equal by what they say; hashed, copied and pickled like other values."""
+    """Policies are compared, hashed, copied and pickled by value."""
     policy = RetryPolicy(5, timedelta(seconds=1), 60, on={OSError: RetryPolicy(1)})
     assert policy == RetryPolicy(5, 1.0, timedelta(minutes=1), on={OSError: RetryPolicy(1)})
     assert policy != RetryPolicy(5, 1, 60)
@@ -102,8 +102,8 @@ def test_policies_are_values() -> None:
         ("on", {OSError: RetryPolicy(on={OSError: RetryPolicy()})}),
     ],
 )  # fmt: skip
-def test_what_can_not_be_a_policy(argument: str, value: Any) -> None:
-    """The error names the argument."""
+def test_invalid_retry_policies(argument: str, value: Any) -> None:
+    """An invalid policy is refused; the error names the argument."""
     with pytest.raises(BadArgument) as caught:
         RetryPolicy(**{argument: value})
     assert caught.value.argument == argument

@@ -1,4 +1,4 @@
-"""The record: the bytes that a job is."""
+"""The record: the encoded bytes of a job."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.core.record import MAX_RECORD, check_size, encode_body, encode_hea
 
 
 def test_the_shortest_record() -> None:
-    """A version and an empty line; JSON is named."""
+    """The shortest record is a version and an empty line; JSON is named."""
     assert encode_head() == (b"1\n", b"1;c=json\n")
 
 
 def test_lease_and_ttl_come_first() -> None:
-    """Where the scripts look for them; then the codec, then the headers."""
+    """Lease and ttl come first for the scripts, then the codec, then the headers."""
     head, json_head = encode_head(lease_ms=60_000, ttl_ms=1, headers={"a": "b", "c": ""})
     assert head == b"1;l=60000;t=1;h.a=b;h.c=\n"
     assert json_head == b"1;l=60000;t=1;c=json;h.a=b;h.c=\n"
@@ -29,7 +29,7 @@ def test_lease_and_ttl_come_first() -> None:
     "text", ["a;b", "a=b", "50%", "x\ny", "\r", "\0", "é", "日本", "a b", "%3B"]
 )
 def test_headers_are_escaped_where_they_must_be(text: str) -> None:
-    """No header breaks the line that holds it, and each comes back."""
+    """Headers are escaped so that they stay in one line, and are decoded unchanged."""
     head, _ = encode_head(headers={text: text})
     assert head.count(b"\n") == 1
     assert head.isascii()
@@ -37,28 +37,28 @@ def test_headers_are_escaped_where_they_must_be(text: str) -> None:
 
 
 def test_a_record_is_taken_apart() -> None:
-    """Lease, ttl, codec, headers; the body is all after the first line."""
+    """A record has lease, ttl, codec and headers in its first line; the body follows."""
     record = parse_record(b"1;l=5;t=70;c=json;h.a=%0A;h.b=c\n[1]\n2")
     assert (record.lease_ms, record.ttl_ms, record.codec) == (5, 70, "json")
     assert (record.headers, record.raw) == ({"a": "\n", "b": "c"}, b"[1]\n2")
 
 
 def test_unknown_fields_are_ignored() -> None:
-    """A newer writer may say more."""
+    """Unknown fields of a newer writer are ignored."""
     record = parse_record(b"1;l=5;z=9;flag;d=x;h.a=b\nbody")
     assert (record.lease_ms, record.headers, record.body()) == (5, {"a": "b"}, b"body")
 
 
 def test_an_unknown_codec_is_told_when_the_body_is_asked_for() -> None:
-    """The raw bytes are there all the same."""
+    """An unknown codec raises on access to the body; the raw bytes are available."""
     record = parse_record(b"1;c=cbor\n\xa0")
     assert record.raw == b"\xa0"
     with pytest.raises(ValueError, match="unknown codec 'cbor'"):
         record.body()
 
 
-def test_json_that_is_none() -> None:
-    """A ValueError when the body is asked for, the bytes in reach."""
+def test_invalid_json() -> None:
+    """Invalid JSON raises ValueError on access to the body; the raw bytes are available."""
     record = parse_record(b"1;c=json\nno json")
     with pytest.raises(ValueError, match="Expecting value"):
         record.body()
@@ -67,7 +67,7 @@ def test_json_that_is_none() -> None:
 
 @pytest.mark.parametrize("body", [None, "text", 5, [1, {"a": None}], {"b": [1.5, True]}, "日本"])
 def test_json_is_compact_and_readable(body: object) -> None:
-    """No blanks, and text as it is."""
+    """JSON has no blanks and no escaped text."""
     raw, is_json = encode_body(body)
     assert is_json
     assert json.loads(raw) == body
@@ -76,14 +76,14 @@ def test_json_is_compact_and_readable(body: object) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", bytearray(b"x"), memoryview(b"xyz")[1:2]])
-def test_bytes_are_no_json(body: bytes) -> None:
-    """They pass as they are."""
+def test_bytes_are_stored_unchanged(body: bytes) -> None:
+    """Bytes are stored unchanged."""
     assert encode_body(body) == (bytes(body), False)
 
 
 @pytest.mark.parametrize("body", [math.nan, math.inf, {1}, object(), {(1,): 2}, "\ud800", 1j])
-def test_what_json_can_not_say(body: object) -> None:
-    """Is refused with the reason."""
+def test_values_that_json_cannot_express(body: object) -> None:
+    """A value that JSON can't express is refused with a reason."""
     with pytest.raises(BadArgument, match=r"body=.*can't be written as JSON") as caught:
         encode_body(body)
     assert isinstance(caught.value.__cause__, (TypeError, ValueError))
@@ -101,14 +101,14 @@ def test_what_json_can_not_say(body: object) -> None:
     ids=str,
 )
 def test_keys_that_json_would_make_text(body: object) -> None:
-    """Are refused at any depth: they would come back as others."""
+    """Keys that JSON would turn into text are refused at any depth."""
     with pytest.raises(BadArgument, match=r"the key \S+ must be a str") as caught:
         encode_body(body)
     assert caught.value.argument == "body"
 
 
 def test_keys_that_are_a_kind_of_text() -> None:
-    """Pass."""
+    """Keys of a subclass of str are accepted."""
 
     class Text(str):
         __slots__ = ()
@@ -117,7 +117,7 @@ def test_keys_that_are_a_kind_of_text() -> None:
 
 
 def test_the_largest_record() -> None:
-    """Below 512 MiB, head and body together."""
+    """A record must be below 512 MiB, header and body together."""
     check_size(MAX_RECORD - 1)
     assert MAX_RECORD == 1 << 29
     with pytest.raises(BadArgument, match=r"body='<536870912 bytes>': .*below 512 MiB"):
@@ -128,6 +128,6 @@ def test_the_largest_record() -> None:
     "field, value", [("x", None), ("", None), ("12abc", 12), ("5000", 5000), ("\u0663", None)]
 )
 def test_a_number_as_the_scripts_read_it(field: str, value: int | None) -> None:
-    """Digits at its start; without any the record says nothing, as for the scripts."""
+    """Numbers are parsed as the scripts do: leading digits; without any the field is absent."""
     record = parse_record(f"1;l={field};t={field}\n".encode())
     assert (record.lease_ms, record.ttl_ms) == (value, value)

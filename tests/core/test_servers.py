@@ -1,4 +1,4 @@
-"""How a server tells what is on its disk, from what it says of itself."""
+"""How the client decides that a server's writes are on disk."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ BEGINNING = {"aof_rewrite_in_progress": "1", "aof_base_size": "0"}
 @pytest.mark.parametrize("settings", [EVERYSEC, ALWAYS, SUSPENDED, None])
 @pytest.mark.parametrize("replicas", [0, 2])
 def test_redis_8_is_asked(settings: dict[str, str] | None, replicas: int) -> None:
-    """Whatever its settings are, and for its replicas, too."""
+    """Redis 8 is asked with WAITAOF, whatever its settings, and for its replicas too."""
     assert ServerFacts(REDIS_8).syncing(settings, replicas) is Syncing.WAITAOF
 
 
 @pytest.mark.parametrize("fields", [REDIS_7, REDIS_74, VALKEY], ids=["7.0", "7.4", "valkey"])
 def test_always_is_the_proof_elsewhere(fields: dict[str, str]) -> None:
-    """Of the server itself; while its file is rewritten, too."""
+    """On other servers `appendfsync always` is proof for the server itself, even in a rewrite."""
     assert ServerFacts(fields).syncing(ALWAYS, 0) is Syncing.ALWAYS
     rewritten = {**fields, "aof_rewrite_in_progress": "1", "aof_base_size": "500"}
     assert ServerFacts(rewritten).syncing(ALWAYS, 0) is Syncing.ALWAYS
@@ -58,13 +58,13 @@ REFUSED = [
 def test_all_else_is_refused(
     fields: dict[str, str], settings: dict[str, str] | None, replicas: int, reason: str
 ) -> None:
-    """With the server's name and the reason."""
+    """Everything else is refused, with the server's name and the reason."""
     with pytest.raises(CannotSync, match=reason):
         ServerFacts(fields).syncing(settings, replicas)
 
 
-def test_what_a_reply_proves() -> None:
-    """Only `always` that nothing suspends."""
+def test_proof_from_a_reply() -> None:
+    """A reply proves only an `always` that is not suspended."""
     assert unsynced(ALWAYS) == ""
     assert "everysec" in unsynced(EVERYSEC)
     assert "suspends" in unsynced(SUSPENDED)

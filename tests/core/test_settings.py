@@ -1,4 +1,4 @@
-"""Settings on the wire, and what a server says of itself."""
+"""Settings on the wire, and the server's INFO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from penstock.wire.replies import PARSERS
 
 
 def test_settings_to_fields() -> None:
-    """Durations in ms, counts as they are, None drops one, what is kept is not sent."""
+    """Durations are in ms, counts unchanged; None removes a setting, unchanged ones
+    are not sent.
+    """
     assert setting_fields(
         lease=1.5, max_length=5, dead_max=0, dead_age=timedelta(days=1), backoff_cap=None,
         max_attempts=KEEP,
@@ -27,18 +29,18 @@ def test_settings_to_fields() -> None:
 
 
 @pytest.mark.parametrize("name", SETTING_KINDS)
-def test_settings_that_can_not_be(name: str) -> None:
-    """Each names itself."""
+def test_invalid_settings(name: str) -> None:
+    """An invalid setting is refused by name."""
     for value in (-1, math.nan, True, "5", math.inf, 0):
         if SETTING_KINDS[name] == "limit" and value == 0 and value is not True:
-            continue  # none at all
+            continue  # no settings
         with pytest.raises(BadArgument) as caught:
             setting_fields(**{name: value})
         assert caught.value.argument == name
 
 
 def test_fields_to_settings() -> None:
-    """The same way back; what is no setting is passed over."""
+    """Stored fields are parsed into settings; unknown ones are ignored."""
     fields = {"v": "1", "lease": "1500", "max_length": "5", "dead_max": "0", "paused": "in"}
     assert read_settings(fields) == Settings(lease=1.5, max_length=5, dead_max=0, paused="in")
     assert read_settings({}) == Settings()
@@ -46,7 +48,7 @@ def test_fields_to_settings() -> None:
 
 @pytest.mark.parametrize("value", ["", "abc", "-", "-5", "\x00", "0x", "\u0661"])
 def test_fields_that_are_no_numbers(value: str) -> None:
-    """Count as absent, as for the scripts; everything else is read."""
+    """A field that is not a number counts as absent, as for the scripts."""
     assert read_settings({"lease": value, "max_length": "5"}) == Settings(max_length=5)
     names = ("acked", "made", "seen", "lease", "dangling", "producer", "consumer")
     flat = [part.encode() for name in names for part in (name, value)]
@@ -58,12 +60,12 @@ def test_fields_that_are_no_numbers(value: str) -> None:
 
 
 def facts(**fields: Any) -> ServerFacts:
-    """A server that says this of itself."""
+    """A server with this INFO."""
     return ServerFacts({name: str(value) for name, value in fields.items()})
 
 
 def test_info_is_read() -> None:
-    """Sections and empty lines are passed over; values may hold colons."""
+    """Section headers and empty lines are skipped; values may have colons."""
     text = b"# Server\r\nredis_version:7.0.15\r\n\r\nexecutable:/a:b\r\n"
     assert parse_info(text) == {"redis_version": "7.0.15", "executable": "/a:b"}
 
@@ -82,28 +84,28 @@ def test_info_is_read() -> None:
     ],
 )
 def test_versions(fields: dict[str, str], version: tuple[int, ...], name: str) -> None:
-    """As numbers, and for people."""
+    """Versions are available as numbers and as text."""
     made = ServerFacts(fields)
     assert (made.version, made.name) == (version, name)
 
 
 @pytest.mark.parametrize("version", ["6.0.16", "5.0.14", "2.8", "6.1.240"])
 def test_old_servers_are_refused(version: str) -> None:
-    """The message names what it is and what it should be."""
+    """An old server is refused; the error has its version and the required one."""
     with pytest.raises(UnsupportedServer, match=f"Redis {version}: .*6.2 or newer"):
         facts(redis_version=version).check()
 
 
 @pytest.mark.parametrize("version", ["6.2.0", "7.0.15", "8.2.1", "10.0.0"])
 def test_newer_servers_are_taken(version: str) -> None:
-    """From 6.2 on; and one that does not say what it is."""
+    """Servers from 6.2 on are accepted, and those without a version."""
     facts(redis_version=version).check()
     ServerFacts({}).check()
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
 def test_policies_that_delete_jobs(policy: str) -> None:
-    """Warned of, with what to do."""
+    """A policy that deletes jobs causes a warning with advice."""
     (text,) = facts(maxmemory_policy=policy).warnings()
     assert policy in text
     assert "noeviction" in text
@@ -111,12 +113,12 @@ def test_policies_that_delete_jobs(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["noeviction", ""])
 def test_policies_that_delete_nothing(policy: str) -> None:
-    """No warning."""
+    """A policy that deletes nothing causes no warning."""
     assert facts(maxmemory_policy=policy).warnings() == []
 
 
 @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
-def test_policies_that_delete_what_tells_repeats(policy: str) -> None:
-    """Producer keys have an end: without them a call that is sent twice adds its jobs twice."""
+def test_policies_that_delete_producer_keys(policy: str) -> None:
+    """A policy that deletes expiring keys causes a warning: repeated calls would add jobs twice."""
     (text,) = facts(maxmemory_policy=policy).warnings()
     assert policy in text

@@ -1,4 +1,4 @@
-"""Stable ids: no two records have the same one, in no process, whatever is forked."""
+"""Stable ids: unique across records, threads, processes and forks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORM = re.compile(rb"[-0-9A-Z_a-z]{12,16}")
 
 
 def test_each_is_another_one() -> None:
-    """Of 10,000 made by several threads no two are alike; each has the form of the protocol."""
+    """10,000 ids made by several threads are unique and have the form of the protocol."""
     made: list[bytes] = []
     threads = [
         threading.Thread(target=lambda: made.extend(next_stable_id() for _ in range(2_500)))
@@ -31,7 +31,7 @@ def test_each_is_another_one() -> None:
 
 
 def test_the_count_never_repeats_another_one() -> None:
-    """It grows by two characters when two are used up."""
+    """The counter grows by two characters when two are used up."""
     source = _Source()
     made = [source.next() for _ in range(4_100)]
     assert len(set(made)) == 4_100
@@ -40,8 +40,8 @@ def test_the_count_never_repeats_another_one() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_begins_anew() -> None:
-    """The child's ids do not go on where the parent's do."""
+def test_a_forked_child_has_other_ids() -> None:
+    """The ids of a forked child do not continue those of the parent."""
     mine = next_stable_id()
     reader, writer = os.pipe()
     child = os.fork()
@@ -58,7 +58,7 @@ def test_a_forked_child_begins_anew() -> None:
 @pytest.mark.parametrize("body", [b"x", {"a": 1}, b";i=no\n;i=no"])
 @pytest.mark.parametrize("dedup_id", [None, "x;i=no"])
 def test_every_record_has_one(body: object, dedup_id: str | None) -> None:
-    """Whatever else an enqueue says; nothing in a body or a header is taken for it."""
+    """Every record has a stable id; text in a body or header is not taken for one."""
     headers = {"i": "no", "a;i=b": ";i=no"}
     options = prepared(ttl=60, headers=headers, dedup_id=dedup_id, many=True)
     records = [record for chunk in chunks([body] * 3, options) for record in chunk]

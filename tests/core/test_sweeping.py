@@ -1,4 +1,4 @@
-"""When a client sweeps: each queue about once a minute, more where something is left."""
+"""The schedule of sweeps: each queue about once a minute, sooner if something is left."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ GAP = 60.0
 
 
 def turns() -> SweepSchedule:
-    """Turns whose every gap is the same."""
+    """Return turns that always draw the same gap."""
     return SweepSchedule(lambda: GAP)
 
 
 def test_the_first_turn_is_after_a_gap() -> None:
-    """A client that lives shortly sweeps nothing."""
+    """The first sweep comes after a gap, so a short-lived client never sweeps."""
     made = turns()
     assert not made.is_due("q", 1000.0)
     assert not made.is_due("q", 1000.0 + GAP - 1)
@@ -22,7 +22,7 @@ def test_the_first_turn_is_after_a_gap() -> None:
 
 
 def test_each_queue_has_turns_of_its_own() -> None:
-    """One that is met later is swept later."""
+    """Each queue has its own schedule, which starts when it is first used."""
     made = turns()
     made.is_due("a", 0.0)
     made.is_due("b", 30.0)
@@ -32,7 +32,7 @@ def test_each_queue_has_turns_of_its_own() -> None:
 
 
 def test_gaps_are_drawn() -> None:
-    """Between half a minute and one and a half, so that clients that begin together spread."""
+    """Gaps are random, 30 to 90 seconds, so clients that start together spread."""
     first = []
     for _ in range(200):
         made = SweepSchedule()
@@ -42,8 +42,8 @@ def test_gaps_are_drawn() -> None:
     assert 75 < max(first) <= LONGEST + 1
 
 
-def test_what_is_left_is_swept_soon() -> None:
-    """A queue with more than one turn can remove is not left for a minute."""
+def test_an_incomplete_sweep_is_repeated_soon() -> None:
+    """A queue with more to remove than one sweep does is swept again soon."""
     made = turns()
     made.is_due("q", 0.0)
     made.again("q", 0.0)
@@ -52,7 +52,7 @@ def test_what_is_left_is_swept_soon() -> None:
 
 
 def test_listed_queues_are_few_until_one_is_removed() -> None:
-    """Then many, soon; and few again when there was nothing."""
+    """Few listed queues are checked until one is removed; then many, soon."""
     made = turns()
     assert made.listed(0.0) == 0
     assert made.listed(GAP) == FEW
@@ -63,14 +63,16 @@ def test_listed_queues_are_few_until_one_is_removed() -> None:
     assert made.listed(2 * GAP + SOON) == FEW
 
 
-def test_whoever_makes_queues_sweeps_twice_as_many() -> None:
-    """So their number can't grow without bound."""
+def test_creating_queues_sweeps_twice_as_many() -> None:
+    """A client checks two listed queues for each one that it creates, so their
+    number is bounded.
+    """
     made = turns()
     assert sum(made.made() for _ in range(10 * MADE)) == 20 * MADE
 
 
 def test_the_names_that_are_kept_are_bounded() -> None:
-    """A client that has waited for very many queues forgets their turns."""
+    """The number of stored schedules is bounded; the client forgets them all beyond it."""
     made = turns()
     for number in range(25_000):
         made.is_due(str(number), 0.0)

@@ -1,4 +1,4 @@
-"""URLs of servers: what is refused, and that no part of a password is ever shown."""
+"""URLs of servers: refused ones, and that no part of a password is ever shown."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ THOROUGH = settings(max_examples=60, deadline=None, suppress_health_check=list(H
 
 
 def use(source: Any) -> None:
-    """A client of the source, and a call."""
+    """Make a client of the source, and call the server."""
     with contextlib.closing(Penstock(source, retry_for=0)) as ps:
         ps.queue("q").enqueue(1)
 
 
 def ause(source: Any) -> None:
-    """An asyncio client of the source, and a call."""
+    """Make an asyncio client of the source, and call the server."""
 
     async def call() -> None:
         ps = AsyncPenstock(source, retry_for=0)
@@ -43,7 +43,7 @@ def ause(source: Any) -> None:
 
 
 def admit(source: Any) -> None:
-    """A node is added to a federation, and taken out."""
+    """Add a node to a federation, and remove it."""
     with contextlib.closing(Penstock(["redis://127.0.0.1:1/0"], retry_for=0)) as ps:
         for call in (ps.nodes.add, ps.nodes.forget):
             with contextlib.suppress(OSError):
@@ -51,12 +51,12 @@ def admit(source: Any) -> None:
 
 
 def press(source: Any) -> None:
-    """A queue of the protocol pressure."""
+    """Use a queue of the protocol pressure."""
     PressureQueue("q", source=source)
 
 
 def apress(source: Any) -> None:
-    """An asyncio queue of the protocol pressure."""
+    """Use an asyncio queue of the protocol pressure."""
     AsyncPressureQueue("q", source=source)
 
 
@@ -80,12 +80,12 @@ ENTRIES: dict[str, Callable[[Any], None]] = {
 def test_no_part_of_a_password_is_in_an_error(
     caplog: pytest.LogCaptureFixture, entry: Callable[[Any], None], url: str
 ) -> None:
-    """Wherever a URL is given, encoded or not: text, attributes, pickle, causes and the log."""
+    """No part of a password is in an error's text, attributes, pickle and causes, or in the log."""
     caplog.clear()
     caplog.set_level(logging.DEBUG)
     try:
         entry(url)
-    except Exception as error:  # noqa: BLE001  # every one of them
+    except Exception as error:  # noqa: BLE001  # every error is checked
         found = [mark for mark in MARKS if mark in seen_in(error)]
         assert not found
     assert not [mark for mark in MARKS if mark in caplog.text]
@@ -103,7 +103,7 @@ def test_no_part_of_a_password_is_in_an_error(
 @example(url="redis://127.0.0.1:1/0?password=hunter2secret@918273645", behind=True)
 @example(url="redis://hunter2secret '918273645@127.0.0.1:1/0", behind=False)
 def test_no_part_of_a_password_is_on_a_terminal(command: list[str], url: str, behind: bool) -> None:
-    """Neither on stdout nor on stderr, where `--url` stands or where it was forgotten."""
+    """No part of a password is on stdout or stderr, with or without `--url`."""
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch("penstock.cli.app.RETRY_FOR", 0.0),
@@ -134,8 +134,8 @@ def test_no_part_of_a_password_is_on_a_terminal(command: list[str], url: str, be
         (["redis://:s3cret@h", 5], "[redis://h, <builtins.int>]"),
     ],
 )
-def test_what_is_shown_of_a_source(source: object, expected: str) -> None:
-    """Its place, if that can be told from the rest."""
+def test_the_shown_part_of_a_source(source: object, expected: str) -> None:
+    """A source is shown by its place, if that can be separated from the rest."""
     assert shown(source) == expected
 
 
@@ -145,7 +145,7 @@ def test_what_is_shown_of_a_source(source: object, expected: str) -> None:
      "redis+sentinel://u:p@a,b:26379/jobs/0?sentinel_password=x", "redis://:a@b@h"],
 )  # fmt: skip
 def test_sound_urls(url: str) -> None:
-    """Are taken as they are."""
+    """Valid URLs are used unchanged."""
     assert check_url("source", url) == url
 
 
@@ -161,7 +161,7 @@ def test_sound_urls(url: str) -> None:
     ],
 )
 def test_urls_that_are_refused(url: str, reason: str) -> None:
-    """With the way out."""
+    """An invalid URL is refused with advice."""
     with pytest.raises(BadArgument, match=reason):
         Penstock(url)
 
@@ -179,7 +179,7 @@ def test_urls_that_are_refused(url: str, reason: str) -> None:
 def test_an_option_that_is_not_known(
     kind: Callable[[str], Any], start: str, query: str, reason: str
 ) -> None:
-    """Is a typed error that names it, before anything is sent."""
+    """An unknown option raises a typed error with its name before anything is sent."""
     with pytest.raises(BadArgument, match=reason) as caught:
         kind(f"{start}?{query}")
     assert caught.value.argument == "source"
@@ -187,20 +187,20 @@ def test_an_option_that_is_not_known(
 
 
 def test_an_option_for_the_sentinels_that_is_not_known() -> None:
-    """Is named as the URL has it."""
+    """An unknown option for the sentinels has the name of the URL in the error."""
     with pytest.raises(BadArgument, match="unknown option 'sentinel_foo'"):
         Penstock("redis+sentinel://h:1/jobs?sentinel_foo=1")
 
 
 @pytest.mark.parametrize("value", ["", "host:6379", 5, None, "redis://h#x@"])
-def test_what_is_no_url(value: object) -> None:
-    """Is refused before anything is written."""
+def test_invalid_urls(value: object) -> None:
+    """A text that is not a URL is refused before anything is written."""
     with pytest.raises(BadArgument):
         check_url("url", value)
 
 
 def test_text_with_a_url_in_it() -> None:
-    """Loses what stands before the last @."""
+    """In a text with a URL the part before the last @ is removed."""
     assert redacted("Got 'redis://:a b@c@h:1'") == "Got 'redis://<not shown>@h:1'"
     assert redacted("argument (redis:/:a@h)") == "argument (redis:/<not shown>@h)"
     assert redacted("argument (:a@h)") == "argument (:<not shown>@h)"

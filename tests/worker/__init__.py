@@ -1,1 +1,1 @@
-"""The worker: its parts without a server, and the whole against one."""
+"""Tests of the worker: its parts without a server, and whole workers with one."""

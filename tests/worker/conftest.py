@@ -21,7 +21,7 @@ from tests.worker.support import Crew, Diary
 
 @pytest.fixture(scope="session")
 def home() -> Iterator[Callable[[], Nursery]]:
-    """Gives a nursery for one more worker; they are used again when their child is dead."""
+    """Yield a function that gives a nursery for one more worker; nurseries are reused."""
     with ExitStack() as stack:
         nurseries: list[Nursery] = []
 
@@ -37,7 +37,7 @@ def home() -> Iterator[Callable[[], Nursery]]:
 
 @pytest.fixture(scope="session")
 def worker_server() -> Iterator[EmbeddedServer]:
-    """A server on loopback that outlives the workers."""
+    """A server on loopback that exists longer than the workers."""
     with EmbeddedServer(first_binary(), tcp=True) as server:
         yield server
 
@@ -53,14 +53,14 @@ def raw(worker_server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def queue(worker_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Queue]:
-    """The queue of which workers take jobs."""
+    """The queue of the workers."""
     with Penstock(worker_server.url) as client:
         yield client.queue("work")
 
 
 @pytest.fixture
 def diary(tmp_path: Path) -> Diary:
-    """What the handlers write."""
+    """The log file of the handlers."""
     path = tmp_path / "diary"
     path.touch()
     return Diary(path)
@@ -70,7 +70,7 @@ def diary(tmp_path: Path) -> Diary:
 def crew(
     worker_server: EmbeddedServer, diary: Diary, home: Callable[[], Nursery]
 ) -> Iterator[Crew]:
-    """Workers on the server; killed at the end of the test, if they live."""
+    """Workers on the server; the test's end kills those that run."""
     made = Crew(worker_server.url, diary, home)
     yield made
     made.close()
@@ -78,13 +78,13 @@ def crew(
 
 @pytest.fixture
 def worker_url(worker_server: EmbeddedServer) -> str:
-    """Where the server is."""
+    """The URL of the server."""
     return worker_server.url
 
 
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
-    """The file of the app; its directory is where programs run."""
+    """The file of the app; programs run in its directory."""
     path = tmp_path / "app.py"
     path.write_text(APP)
     return path
@@ -92,7 +92,7 @@ def app(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def told(server: EmbeddedServer) -> Iterator[Told]:
-    """What the app's processes tell."""
+    """The events that processes of the app report."""
     told = Told(server.url)
     yield told
     told.close()

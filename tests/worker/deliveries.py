@@ -13,7 +13,7 @@ NUMBER = b"1700000000000-1000000005"
 
 
 def stored(data: bytes, counts: bytes = b"") -> Delivery:
-    """A delivery of a record."""
+    """Return a delivery of a record."""
     batch = Batch(None, PLACE, "me", tag=0x0AB, now=1_700_000_060_000, lease_ms=30_000)
     return Delivery(batch, NUMBER, counts, data)
 
@@ -21,12 +21,12 @@ def stored(data: bytes, counts: bytes = b"") -> Delivery:
 def made(
     body: Any, headers: Mapping[str, str] | None = None, counts: bytes = b"", **options: Any
 ) -> Delivery:
-    """A delivery of a job as `enqueue` makes it."""
+    """Return a delivery of a job as `enqueue` makes it."""
     raw, is_json = encode_body(body)
     plain, of_json = encode_head(headers=headers, **options)
     return stored((of_json if is_json else plain) + raw, counts)
 
 
 def named(name: str, body: Any, counts: bytes = b"") -> Delivery:
-    """A delivery of a job with a name."""
+    """Return a delivery of a job with a name."""
     return made(body, {"handler": name}, counts)

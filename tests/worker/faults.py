@@ -1,4 +1,4 @@
-"""Workers of both kinds under one handle, and what the tests of trouble look at."""
+"""Workers of both kinds with one interface, and helpers for the tests of faults."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Handle = Callable[[Any], Any]
 
 
 class Seen:
-    """What handlers have got: bodies, in order, and when."""
+    """The jobs that handlers received: bodies in order, and times."""
 
     def __init__(self) -> None:
         self.bodies: list[Any] = []
         self.times: list[float] = []
 
     def __call__(self, job: Any) -> None:
-        """Handle a job."""
+        """Record a job."""
         self.times.append(time.monotonic())
         self.bodies.append(job.body)
 
     def wait(self, *bodies: Any, timeout: float = 20.0) -> float:
-        """Wait until all these have come; seconds it took."""
+        """Wait until all these jobs have come, and return the seconds."""
         began = time.monotonic()
         wait_for(lambda: set(bodies) <= set(self.bodies), timeout)
         return time.monotonic() - began
@@ -55,7 +55,7 @@ def at_work(
     client: Any = None,
     **options: Any,
 ) -> Iterator[Worker | AsyncWorker]:
-    """A worker in the background, of threads or of an event loop in a thread of its own.
+    """Run a worker in the background, in threads or in an event loop of its own thread.
 
     Args:
         kind: one of `KINDS`.
@@ -121,7 +121,7 @@ def _looping(
 
 @contextmanager
 def both(url: str, **options: Any) -> Iterator[dict[str, tuple[Seen, Worker | AsyncWorker]]]:
-    """A worker of each kind at once, with a queue of its own that has the name of the kind."""
+    """Run a worker of each kind at once, each with a queue named after its kind."""
     with ExitStack() as stack:
         found = {}
         for kind in KINDS:
@@ -132,12 +132,12 @@ def both(url: str, **options: Any) -> Iterator[dict[str, tuple[Seen, Worker | As
 
 
 def wait_idle(raw: redis.Redis, workers: int = 1) -> None:
-    """Wait until so many workers wait for a token."""
+    """Wait until this many workers wait for a token."""
     wait_for(lambda: raw.info("clients")["blocked_clients"] >= workers, 20)
 
 
 def sent(raw: redis.Redis) -> dict[str, int]:
-    """How many commands clients have sent, by name; those of scripts are not among them."""
+    """Count the commands of clients by name, without those of scripts."""
     stats = raw.info("commandstats")
     found: dict[str, int] = {}
     for name, value in stats.items():

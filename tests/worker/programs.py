@@ -1,6 +1,6 @@
-"""`penstock worker` in processes of its own, with an app that the tests steer through Redis.
+"""`penstock worker` as a process of its own, with an app that tests control through Redis.
 
-The app's jobs are words in the queue `jobs`; what its processes tell is on the list `told`.
+The jobs of the app are words in the queue `jobs`; its processes report events to the list `told`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ worker = Told(URL, "jobs", handle, concurrency=1, name="app")
 
 
 class Program:
-    """A supervisor, or a worker alone; what it writes to stderr is read as it comes.
+    """A supervisor or a single worker whose stderr is read as it is written.
 
     Args:
         directory: where it runs, with the app in it.
@@ -107,7 +107,7 @@ class Program:
         self._unread = ""
 
     def line(self, pattern: str) -> re.Match[str]:
-        """Wait for a line like this among those not looked at yet."""
+        """Wait for an unread line that matches."""
         deadline = time.monotonic() + TIMEOUT
         while True:
             found = re.search(f"^.*{pattern}.*$", self._unread, flags=re.MULTILINE)
@@ -117,18 +117,18 @@ class Program:
             assert self._read(deadline), f"no line like {pattern!r}:\n{self.seen}"
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to it alone."""
+        """Send a signal to this process only."""
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """Its exit code, when it has ended and written its last line."""
+        """Return the exit code after the process has ended and written its last line."""
         deadline = time.monotonic() + TIMEOUT
         while self._read(deadline):
             pass
         return self.process.wait(TIMEOUT)
 
     def close(self) -> None:
-        """End it, whatever it does, and wait for its children to see that."""
+        """End the process and wait for its children to end."""
         children = self.children()
         self.process.kill()
         self.process.wait()
@@ -137,13 +137,13 @@ class Program:
         wait_until(lambda: all(map(ended, children)), "the children have ended")
 
     def children(self) -> list[psutil.Process]:
-        """Its own processes, and theirs."""
+        """Return its child processes and their children."""
         with contextlib.suppress(psutil.Error):
             return psutil.Process(self.process.pid).children(recursive=True)
         return []
 
     def has_more(self, seconds: float) -> bool:
-        """Whether it writes, or ends, within this time."""
+        """Tell if it writes or ends within this time."""
         assert self.process.stderr
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stderr, selectors.EVENT_READ)
@@ -161,7 +161,7 @@ class Program:
 
 @contextlib.contextmanager
 def running(directory: Path, url: str, *argv: str, **options: Any) -> Iterator[Program]:
-    """A program that ends with the block."""
+    """Run a program until the end of the block."""
     program = Program(directory, url, *argv, **options)
     try:
         yield program
@@ -170,7 +170,7 @@ def running(directory: Path, url: str, *argv: str, **options: Any) -> Iterator[P
 
 
 class Told:
-    """What the app's processes tell, in the order in which it happened.
+    """The events that processes of the app report, in order.
 
     Args:
         url: of the app's server.
@@ -181,31 +181,31 @@ class Told:
         self._client = Penstock(url)
 
     def do(self, *jobs: str, queue: str = "jobs") -> None:
-        """Give them work."""
+        """Enqueue jobs for the app."""
         self._client.queue(queue).enqueue_many(jobs)
 
     def next(self) -> tuple[str, int, str, str]:
-        """The number, pid, and name of a process, and what it told."""
+        """Return the number, pid and name of a process, and its event."""
         got = self._redis.blpop(["told"], TIMEOUT)
         assert isinstance(got, (list, tuple)), "nothing was told"
         number, pid, name, what = got[1].decode().split(" ", 3)
         return number, int(pid), name, what
 
     def until(self, what: str) -> tuple[str, int, str]:
-        """The next process that told this; what was told before it is forgotten."""
+        """Return the next process with this event; earlier events are skipped."""
         while True:
             *who, told = self.next()
             if told == what:
                 return who[0], who[1], who[2]
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connections."""
         self._client.close()
         self._redis.close()
 
 
 def ended(process: psutil.Process) -> bool:
-    """Whether a process is gone, or is a zombie that its parent has not reaped."""
+    """Tell if a process is gone, or is a zombie."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -213,7 +213,7 @@ def ended(process: psutil.Process) -> bool:
 
 
 def ask(url: str) -> tuple[int, Any]:
-    """Status and document of an HTTP answer."""
+    """Return status and document of an HTTP answer."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
             return answer.status, json.load(answer)
@@ -223,7 +223,7 @@ def ask(url: str) -> tuple[int, Any]:
 
 
 def wait_until(condition: Any, what: str) -> None:
-    """Look until it is so."""
+    """Wait until the condition is true."""
     deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"

@@ -1,10 +1,7 @@
-"""Worker processes, and what they say in their diary, as tests look at them.
+"""Worker processes, and the events that their handlers log, for tests.
 
-    worker = crew.start("asyncio", queues=["a"], concurrency=2)
-    queue.enqueue({"n": 1, "do": "nap", "s": 0.5})
-    crew.diary.wait("start", n=1)
-    worker.signal(signal.SIGTERM)
-    assert worker.ended() == 0
+worker = crew.start("asyncio", queues=["a"], concurrency=2) queue.enqueue({"n": 1, "do": "nap", "s":
+0.5}) crew.diary.wait("start", n=1) worker.signal(signal.SIGTERM) assert worker.ended() == 0
 
 Times are of the monotonic clock, which all processes of a machine share.
 """
@@ -28,7 +25,7 @@ Event = dict[str, Any]
 
 
 class Diary:
-    """What the handlers of several processes have written.
+    """The events logged by handlers of several processes.
 
     Args:
         path: of the file, which is there.
@@ -40,7 +37,7 @@ class Diary:
         self._events: list[Event] = []
 
     def events(self, event: str | None = None, **wanted: Any) -> list[Event]:
-        """The entries of a kind so far, with these values."""
+        """Return the events of a kind so far, with these values."""
         with self.path.open("rb") as file:
             file.seek(self._read)
             lines, ending, _ = file.read().rpartition(b"\n")
@@ -51,7 +48,7 @@ class Diary:
         return [one for one in self._events if wanted.items() <= one.items()]
 
     def wait(self, event: str, count: int = 1, patience: float = PATIENCE, **wanted: Any) -> Event:
-        """Wait for an entry; the last of `count` of them.
+        """Wait for an event, and return the last of `count` ones.
 
         Raises:
             TimeoutError: there were not so many in that time.
@@ -77,12 +74,12 @@ class WorkerProcess:
         self.died: float | None = None
 
     def signal(self, number: signal.Signals) -> float:
-        """Send it a signal; when that was."""
+        """Send a signal and return the time."""
         self.child.signal(number)
         return time.monotonic()
 
     def kill(self) -> float:
-        """End it as SIGKILL does; when it was dead."""
+        """Kill the process with SIGKILL and return the time of its end."""
         self.child.signal(signal.SIGKILL)
         self.ended()
         assert self.child.killed
@@ -90,14 +87,14 @@ class WorkerProcess:
         return self.died
 
     def ended(self) -> int | None:
-        """Wait until it has ended; its exit code."""
+        """Wait until the process has ended, and return its exit code."""
         self.child.wait()
         self.died = self.child.ended_at
         return self.child.exit_code
 
 
 class Crew:
-    """Starts workers on one server, and ends those that are left.
+    """The workers on one server; the end of the test kills those that run.
 
     Args:
         url: of the server.
@@ -112,9 +109,9 @@ class Crew:
         self._home = home
 
     def start(self, kind: str, *, patient: bool = True, **options: Any) -> WorkerProcess:
-        """Start a worker, and wait until it has asked for jobs, unless one is impatient.
+        """Start a worker, and wait until it asks for jobs if `patient`.
 
-        Options as of `tests.worker.tasks.work`.
+        Options as in `tests.worker.tasks.work`.
         """
         options = {"url": self.url, "queues": ["work"], **options}
         child = self._home().start("work", kind=kind, diary=str(self.diary.path), **options)
@@ -127,11 +124,11 @@ class Crew:
         return worker
 
     def deaths(self) -> dict[int, float]:
-        """When which process ended."""
+        """Return the time of death of each process."""
         return {one.pid: one.died for one in self.workers if one.died is not None}
 
     def close(self) -> None:
-        """Kill the workers that are left."""
+        """Kill the remaining workers."""
         for worker in self.workers:
             if worker.died is None and worker.child.status is None:
                 worker.signal(signal.SIGCONT)
@@ -161,7 +158,7 @@ class Run:
 
 
 def runs(events: Iterable[Event], deaths: dict[int, float] | None = None) -> dict[int, list[Run]]:
-    """The runs of each job, the earliest first."""
+    """Return the runs of each job, the earliest first."""
     found: dict[int, list[Run]] = defaultdict(list)
     open_runs: dict[tuple[int, str, int], Run] = {}
     for event in sorted(events, key=lambda one: one["t"]):
@@ -178,7 +175,7 @@ def runs(events: Iterable[Event], deaths: dict[int, float] | None = None) -> dic
 
 
 def runs_at_once(found: dict[int, list[Run]]) -> list[tuple[Run, Run]]:
-    """Runs that began while an earlier one of the same number was going on."""
+    """Return the runs that began while an earlier run of the same job was active."""
     pairs = []
     for one in found.values():
         for i, later in enumerate(one):
@@ -187,5 +184,5 @@ def runs_at_once(found: dict[int, list[Run]]) -> list[tuple[Run, Run]]:
 
 
 def add(queue: Queue, count: int, do: str = "nothing", s: float = 0.0, **options: Any) -> None:
-    """Add jobs 0, 1, 2, … that do the same."""
+    """Enqueue jobs 0, 1, 2, … with the same task."""
     queue.enqueue_many(({"n": n, "do": do, "s": s} for n in range(count)), **options)

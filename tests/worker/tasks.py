@@ -1,6 +1,6 @@
-"""Workers in processes of their own, which say in a file what their handlers do.
+"""Workers in processes of their own; their handlers log events to a file.
 
-What a handler does stands in the body of its job: `{"n": 7, "do": "nap", "s": 0.5}`.
+The body of a job says what its handler does: `{"n": 7, "do": "nap", "s": 0.5}`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ TOLD = "PENSTOCK_TEST_WORKER"
 
 
 class Diary:
-    """What handlers say, in one file for several processes."""
+    """A log file of handlers for several processes."""
 
     def __init__(self, path: str) -> None:
         self._log = Log(path)
 
     def write(self, event: str, job: Any = None, **more: Any) -> None:
-        """Add an entry; it is the system's when this returns."""
+        """Add an event; the write has reached the system when this returns."""
         if job is not None:
             body = job.body
             more |= {"n": body.get("n"), "id": job.id, "attempt": job.attempt, "lost": job.lost}
@@ -49,7 +49,7 @@ class Diary:
 
 
 class Deeds:
-    """What handlers do.
+    """The handlers.
 
     Args:
         diary: where they say so.
@@ -59,13 +59,13 @@ class Deeds:
         self._diary = diary
 
     def plain(self, job: Any) -> None:
-        """A handler in a thread."""
+        """Handle a job in a thread."""
         self._diary.write("start", job)
         self._do(job)
         self._diary.write("end", job)
 
     async def coroutine(self, job: Any) -> None:
-        """A handler in a task."""
+        """Handle a job in a task."""
         self._diary.write("start", job)
         try:
             await self._ado(job)
@@ -75,7 +75,7 @@ class Deeds:
         self._diary.write("end", job)
 
     def batch(self, jobs: list[Any]) -> None:
-        """A handler of several jobs in a thread."""
+        """Handle several jobs in a thread."""
         for job in jobs:
             self._diary.write("start", job)
         self._do(jobs[0])
@@ -83,7 +83,7 @@ class Deeds:
             self._diary.write("end", job)
 
     async def batch_coroutine(self, jobs: list[Any]) -> None:
-        """The same in a task."""
+        """Handle several jobs in a task."""
         for job in jobs:
             self._diary.write("start", job)
         await self._ado(jobs[0])
@@ -124,11 +124,11 @@ class Deeds:
             while not job.lost:
                 time.sleep(0.01)
         elif do == "wait":
-            while not os.path.exists(body["for"]):  # noqa: PTH110  # a file that the test makes
+            while not os.path.exists(body["for"]):  # noqa: PTH110  # a file that the test creates
                 time.sleep(0.01)
 
     def _keep(self, seconds: float, piece: float) -> None:
-        """Keep the interpreter, let it go for a moment, and so on."""
+        """Hold the interpreter lock in slices with short breaks."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             LIBC.usleep(ctypes.c_uint(round(piece * 1e6)))
@@ -174,7 +174,7 @@ def work(
     worker = made(kind, url, Deeds(out), queues, batch, monitor=look, **options)
     if control:
         threading.Thread(target=_obey, args=(worker,), daemon=True).start()
-    for number in (signal.SIGTERM, signal.SIGINT):  # one behind the run does no harm
+    for number in (signal.SIGTERM, signal.SIGINT):  # a signal after the end of the run is harmless
         signal.signal(number, lambda *_: worker.stop())
 
     async def main() -> None:
@@ -191,7 +191,7 @@ def work(
 
 
 def again() -> Worker | AsyncWorker:
-    """The worker of the process that has started this one."""
+    """Run another worker of the same process."""
     kind, url, diary, queues, batch, options = json.loads(os.environ[TOLD])
     return made(kind, url, Deeds(Diary(diary)), queues, batch, **options)
 
@@ -199,7 +199,7 @@ def again() -> Worker | AsyncWorker:
 def made(
     kind: str, url: str, deeds: Deeds, queues: Any, batch: tuple[int, float] | None, **options: Any
 ) -> Worker | AsyncWorker:
-    """A worker of a kind."""
+    """Make a worker of a kind."""
     handlers = Handlers()
     function: Callable[..., Any]
     if batch is not None:

@@ -1,5 +1,5 @@
 # ruff: noqa: D103, UP007, UP045, RUF013  # signatures of all kinds, old spellings too, are the data
-"""Bodies are bound to parameters: by name or place, checked, and never with another exception."""
+"""Bodies are bound to parameters by name or position and checked; only Unfit is raised."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Address(TypedDict):
 
 
 def handler(function: Callable[..., Any], **options: Any) -> Any:
-    """The function as a handler named f."""
+    """Return the function as a handler named f."""
     return Handlers(**options).handler("f")(function)
 
 
 def call(function: Callable[..., Any], body: Any) -> Any:
-    """What the function returns when it is called for a job with this body."""
+    """Return the function's result for a job with this body."""
     there: NamedHandler[..., ..., Any] = handler(function)
     args, kwargs = there.arguments(named("f", body))
     return there(*args, **kwargs)
@@ -135,8 +135,8 @@ def anything(*args: Any, **kwargs: Any) -> Any:
         (anything, {"self": 1, "": 2}, ((), {"self": 1, "": 2})),
     ],
 )
-def test_what_fits(function: Callable[..., Any], body: Any, result: Any) -> None:
-    """Objects hold arguments by name, arrays by place; the job goes where it is wanted."""
+def test_fitting_bodies(function: Callable[..., Any], body: Any, result: Any) -> None:
+    """A JSON object gives arguments by name, an array by position; the job is added if wanted."""
     assert call(function, body) == result
 
 
@@ -168,8 +168,8 @@ def test_what_fits(function: Callable[..., Any], body: Any, result: Any) -> None
         (plain, {"user_id": 1, "a\nb": 5}, r"a\nb=5: unexpected"),
     ],
 )
-def test_what_does_not_fit(function: Callable[..., Any], body: Any, reason: str) -> None:
-    """The reason names the parameter and the value, and is short."""
+def test_unfit_bodies(function: Callable[..., Any], body: Any, reason: str) -> None:
+    """The reason has parameter and value, and is short."""
     with pytest.raises(Unfit) as caught:
         call(function, body)
     assert str(caught.value) == caught.value.reason == f"arguments don't fit f: {reason}"
@@ -188,8 +188,8 @@ def test_what_does_not_fit(function: Callable[..., Any], body: Any, reason: str)
         (b"1;h.handler=f", "Expecting value"),
     ],
 )
-def test_bodies_that_say_nothing(data: bytes, reason: str) -> None:
-    """A body that is not JSON, or in an unknown codec, is unfit, with a reason."""
+def test_undecodable_bodies(data: bytes, reason: str) -> None:
+    """A body that is not JSON or has an unknown codec is unfit, with a reason."""
     with pytest.raises(Unfit, match=r"^body can't be decoded: ") as caught:
         handler(plain).arguments(stored(data))
     assert reason in caught.value.reason
@@ -200,7 +200,7 @@ def test_bodies_that_say_nothing(data: bytes, reason: str) -> None:
     "head", [b"1", b"1;l=5000", b"1;l=x", b"1;c=json", b"1;c=json;h.a=b", b"1;h.a=c=json"]
 )
 def test_the_codec_may_be_left_out(head: bytes) -> None:
-    """Bytes that are JSON are taken as such, as a job with a name has nothing else."""
+    """Bytes that are JSON are parsed, as a named job can have nothing else."""
     job = stored(head + b';h.handler=f\n{"user_id": 7}')
     assert handler(plain).arguments(job) == ((), {"user_id": 7})
 
@@ -239,7 +239,7 @@ ANNOTATIONS: list[tuple[Any, list[Any], list[Any]]] = [
 
 @pytest.mark.parametrize("annotation, good, bad", ANNOTATIONS)
 def test_annotations(annotation: Any, good: list[Any], bad: list[Any]) -> None:
-    """What JSON knows is checked by exact type; the rest is a comment."""
+    """JSON types are checked exactly; other annotations are ignored."""
 
     def function(value):  # type: ignore[no-untyped-def]
         return value
@@ -253,7 +253,7 @@ def test_annotations(annotation: Any, good: list[Any], bad: list[Any]) -> None:
 
 
 def test_a_default_of_none_allows_none() -> None:
-    """As the function can be called so."""
+    """A default of None allows None."""
 
     def function(value: int = None) -> Any:  # type: ignore[assignment]
         return value
@@ -263,8 +263,8 @@ def test_a_default_of_none_allows_none() -> None:
         call(function, ["1"])
 
 
-def test_hints_that_are_not_there_yet() -> None:
-    """A name that the module gets further down is known when the first job comes."""
+def test_annotations_that_are_defined_later() -> None:
+    """An annotation may name something defined later in the module."""
     source = """from __future__ import annotations
 def function(value: Later, other: Never, third: int): return value
 """
@@ -279,7 +279,7 @@ def function(value: Later, other: Never, third: int): return value
 
 
 def test_unresolvable_hints_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """At debug, when the first job comes; the parameter is not checked."""
+    """Unresolvable annotations are logged once at DEBUG with the first job, and not checked."""
 
     def function(value: Unknown) -> None: ...
 
@@ -293,7 +293,7 @@ def test_unresolvable_hints_are_logged_once(caplog: pytest.LogCaptureFixture) ->
 
 
 class Counter:
-    """An object that can be called."""
+    """A callable object."""
 
     def __call__(self, n: int) -> int:
         return n
@@ -303,14 +303,14 @@ class Counter:
 
 
 class Maker:
-    """A class that can be called."""
+    """A callable class."""
 
     def __init__(self, n: int) -> None:
         self.n = n
 
 
 def logged(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator as people write them."""
+    """A typical decorator."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -333,8 +333,8 @@ def logged(function: Callable[..., Any]) -> Callable[..., Any]:
         lambda n: n,
     ],
 )
-def test_what_can_be_called(function: Callable[..., Any]) -> None:
-    """The annotations of what is inside count."""
+def test_annotations_of_wrapped_functions(function: Callable[..., Any]) -> None:
+    """The annotations of the wrapped function count."""
     there = handler(function)
     assert there.arguments(named("f", [1]))[1].popitem()[1] == 1
     if not inspect.isfunction(function) or function.__name__ != "<lambda>":
@@ -343,14 +343,14 @@ def test_what_can_be_called(function: Callable[..., Any]) -> None:
 
 
 def test_a_partial_that_gave_the_first() -> None:
-    """What is given already is no argument of the job."""
+    """Arguments bound by a partial are not taken from the job."""
     assert call(functools.partial(plain, 7), {"lang": "de"}) == (7, "de")
     with pytest.raises(Unfit, match="user_id=1: unexpected"):
         call(functools.partial(plain, 7), {"user_id": 1})
 
 
 def test_two_parameters_for_the_job() -> None:
-    """Refused, as one of them is a mistake."""
+    """Two parameters for the job are refused."""
 
     def function(job: Job, other: Job) -> None: ...
 
@@ -359,7 +359,7 @@ def test_two_parameters_for_the_job() -> None:
 
 
 def test_a_function_without_a_signature() -> None:
-    """It can't be bound to."""
+    """A function without a signature can't be registered."""
     with pytest.raises(BadArgument, match="has no signature"):
         handler(type)
 
@@ -384,7 +384,7 @@ def test_a_function_without_a_signature() -> None:
 def test_jobs_of_a_function(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], body: Any
 ) -> None:
-    """The body is an object whenever possible, and says what the function would be called with."""
+    """The body for given arguments is a JSON object if possible."""
     there = handler(function)
     assert there.job(*args, **kwargs) == {"body": body, "headers": {"handler": "f"}}
     there.arguments(named("f", there.body(*args, **kwargs)))
@@ -413,7 +413,7 @@ def test_jobs_that_would_not_fit(
     argument: str,
     reason: str,
 ) -> None:
-    """Told where they are made, before anything is written."""
+    """Wrong arguments raise at the producer before anything is written."""
     with pytest.raises(BadArgument) as caught:
         handler(function).job(*args, **kwargs)
     assert caught.value.argument == argument
@@ -421,7 +421,7 @@ def test_jobs_that_would_not_fit(
 
 
 def test_values_that_can_not_be_shown() -> None:
-    """A producer's error says at least of what type they are."""
+    """For a value that can't be shown the producer's error has its type."""
 
     class Shy:
         def __repr__(self) -> str:
@@ -433,7 +433,7 @@ def test_values_that_can_not_be_shown() -> None:
 
 
 def test_a_name_that_means_two_things() -> None:
-    """A positional-only parameter and a further argument by the same name can't both be said."""
+    """A positional-only parameter and an extra keyword of the same name are refused together."""
 
     def function(a: int, /, **more: int) -> None: ...
 
@@ -442,7 +442,7 @@ def test_a_name_that_means_two_things() -> None:
 
 
 def test_conversions() -> None:
-    """What JSON does not know goes through the converter in both directions, wherever it stands."""
+    """Types that JSON lacks are converted in both directions, at any depth."""
 
     def convert(annotation: Any) -> Conversion | None:
         if annotation is complex:
@@ -465,7 +465,7 @@ def test_conversions() -> None:
 
 
 def test_a_converter_that_fails() -> None:
-    """Whatever it raises is a reason; what can't be written is told to the producer."""
+    """An error of a converter is the reason of an unfit job, or raised at the producer."""
 
     def refuse(value: Any) -> Any:
         raise KeyError(value)
@@ -495,7 +495,7 @@ HEADS = st.sampled_from([b"1", b"1;c=json", b"1;c=x", b"1;t=9;c=json", b"1;t=;h.
 
 
 def refused(function: Callable[..., Any], data: bytes) -> str:
-    """Why a record does not fit; empty = it does, and the function could be called."""
+    """Return the reason why a record is unfit, or an empty text if the function can be called."""
     try:
         args, kwargs = NAMED[function].arguments(stored(data))
     except Unfit as error:
@@ -507,7 +507,7 @@ def refused(function: Callable[..., Any], data: bytes) -> str:
 
 @given(function=st.sampled_from(SIGNATURES), body=BODIES)
 def test_any_body_fits_or_is_unfit(function: Callable[..., Any], body: Any) -> None:
-    """A body is refused, or the function can be called with what comes out."""
+    """Any body is refused, or the function can be called with its arguments."""
     data = b"1;c=json;h.handler=f\n" + json.dumps(body).encode()
     assert len(refused(function, data)) < 400
 
@@ -516,7 +516,7 @@ def test_any_body_fits_or_is_unfit(function: Callable[..., Any], body: Any) -> N
     function=st.sampled_from(SIGNATURES), head=HEADS, raw=st.binary() | st.text().map(str.encode)
 )
 def test_any_bytes_fit_or_are_unfit(function: Callable[..., Any], head: bytes, raw: bytes) -> None:
-    """The same for whatever stands in a record."""
+    """Any record is refused, or the function can be called with its arguments."""
     refused(function, head + b"\n" + raw)
 
 
@@ -528,7 +528,7 @@ def test_any_bytes_fit_or_are_unfit(function: Callable[..., Any], head: bytes, r
 def test_a_job_is_refused_or_fits(
     function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
 ) -> None:
-    """What a producer is allowed to enqueue, a worker can run."""
+    """A job that a producer may enqueue can be run by a worker."""
     try:
         body = NAMED[function].body(*args, **kwargs)
     except BadArgument:

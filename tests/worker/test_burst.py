@@ -1,4 +1,4 @@
-"""Burst mode: until the queues are empty, whatever handlers put into them."""
+"""Burst mode: a worker runs until its queues are empty, including jobs added by handlers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def queue(backend: Backend) -> Any:
 
 
 def test_jobs_that_handlers_add_are_run_too(backend: Backend, queue: Queue) -> None:
-    """A handler adds a job, whose handler adds another, in this queue or another."""
+    """Jobs that handlers add, in this queue or another, run before the worker ends."""
     seen: list[str] = []
     with Penstock(backend.sync_client()) as client:
 
@@ -34,8 +34,8 @@ def test_jobs_that_handlers_add_are_run_too(backend: Backend, queue: Queue) -> N
     assert seen == ["work", "more", "work", "more", "work"]
 
 
-async def test_what_a_handler_gives_back_is_run_again(backend: Backend, queue: Queue) -> None:
-    """A handler releases its job by hand: the worker does not end before it is done."""
+async def test_a_released_job_runs_again(backend: Backend, queue: Queue) -> None:
+    """A job released by its handler runs again before the worker ends."""
     deliveries: list[int] = []
 
     async def handle(job: Any) -> None:
@@ -50,8 +50,8 @@ async def test_what_a_handler_gives_back_is_run_again(backend: Backend, queue: Q
     assert queue.stats().acked == 1
 
 
-def test_jobs_that_were_put_aside_are_waited_for(backend: Backend, queue: Queue) -> None:
-    """Suspects run one after the other, and none is left behind; only what ran counts as taken."""
+def test_a_burst_runs_its_suspects(backend: Backend, queue: Queue) -> None:
+    """Suspects run one after the other before the worker ends; only runs count as taken."""
     queue.configure(lease=0.05)
     queue.enqueue_many(range(3))
     for _ in range(2):  # two crashes each

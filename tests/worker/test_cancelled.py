@@ -1,4 +1,4 @@
-"""An asyncio worker that is cancelled with everything around it, as at the end of `asyncio.run`."""
+"""Cancelling an asyncio worker, for example at the end of `asyncio.run`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.twins import await_for
 
 @pytest.fixture
 def queue(worker_server: EmbeddedServer) -> Iterator[Queue]:
-    """The queue of which the worker takes jobs; it is empty."""
+    """An empty queue for the worker."""
     with Penstock(worker_server.url) as client:
         client.backend.node.command("FLUSHALL")
         yield client.queue("work")
@@ -24,7 +24,7 @@ def queue(worker_server: EmbeddedServer) -> Iterator[Queue]:
 def test_a_loop_that_ends_under_its_worker(
     worker_server: EmbeddedServer, queue: Queue, busy: bool
 ) -> None:
-    """A worker ends with its event loop and gives its jobs back, no attempt charged."""
+    """A worker whose event loop ends gives its jobs back without charging an attempt."""
     began: list[AsyncJob] = []
     if busy:
         queue.enqueue_many([1, 2])
@@ -46,7 +46,7 @@ def test_a_loop_that_ends_under_its_worker(
 
 
 async def test_a_run_that_is_cancelled(worker_server: EmbeddedServer, queue: Queue) -> None:
-    """As by a task group: the worker has ended when the cancellation comes out."""
+    """When a task group cancels a worker, it has ended before the cancellation is raised."""
     queue.enqueue(1)
     began: list[AsyncJob] = []
 
@@ -65,7 +65,7 @@ async def test_a_run_that_is_cancelled(worker_server: EmbeddedServer, queue: Que
 async def test_a_handler_that_cancels_something_of_its_own(
     worker_server: EmbeddedServer, queue: Queue
 ) -> None:
-    """It has failed, as with any other exception; the worker goes on."""
+    """A CancelledError from the handler's own task is a failure, and the worker continues."""
     queue.configure(backoff_base=3600)
     queue.enqueue_many([1, 2])
 

@@ -1,4 +1,4 @@
-"""Handlers are registered, found by the name in a job, and say what becomes of it."""
+"""Handlers: registration, lookup by a job's name, and the verdict on a job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LEFT = Verdict("nack", text="ValueError: x")
 
 
 def asked(delay_ms: int, text: str = "") -> Verdict:
-    """A failure whose handler has said when the next try is due."""
+    """Return a failure whose handler chose the delay."""
     return Verdict("nack", delay_ms, text, is_asked=True)
 
 
@@ -60,7 +60,7 @@ async def anothing(job: Any) -> None:
 
 
 def alone(**options: Any) -> Handler[..., Any]:
-    """A named handler without parameters."""
+    """Return a named handler without parameters."""
 
     def function() -> None: ...
 
@@ -68,11 +68,11 @@ def alone(**options: Any) -> Handler[..., Any]:
     return handler
 
 
-# Registering and finding
+# Registration and lookup
 
 
 def test_decorators() -> None:
-    """With and without parentheses; what comes out is called as the function."""
+    """Decorators work with and without parentheses and keep the function callable."""
     handlers, others = Handlers(), Handlers()
 
     @handlers.handler
@@ -99,7 +99,7 @@ def test_decorators() -> None:
 
 
 def test_finding() -> None:
-    """By the header of the name; a job without one goes to the handler without a name."""
+    """A handler is found by the name header; a job without a name gets the unnamed handler."""
     handlers = Handlers()
     default = handlers.handler(nothing)
     odd = 'a;b=ä "c"\\%'
@@ -115,7 +115,7 @@ def test_finding() -> None:
 
 @pytest.mark.parametrize("name", ["missing", "", "x" * 500, "ä;", "%"])
 def test_an_unknown_name(name: str) -> None:
-    """There is none, and a reason that names it."""
+    """An unknown name has no handler; the reason has the name."""
     handlers = Handlers()
     handlers.handler(nothing)
     job = named(name, {})
@@ -124,7 +124,7 @@ def test_an_unknown_name(name: str) -> None:
 
 
 def test_no_default() -> None:
-    """A job without a name has no handler then."""
+    """Without a default handler a job without a name has no handler."""
     handlers = Handlers()
     assert handlers.find(made(1)) is None
     assert handlers.find(made(1, {"a": "b"})) is None
@@ -132,7 +132,7 @@ def test_no_default() -> None:
 
 
 def test_the_default_handler() -> None:
-    """It takes what no other handler takes; there is one at most."""
+    """The default handler gets all other jobs; there is at most one."""
     handlers, others = Handlers(), Handlers()
     rest = others.default(nothing)
     handlers.include(others)
@@ -150,13 +150,13 @@ def test_the_default_handler() -> None:
     with pytest.raises(BadArgument, match="is a handler already"):
         Handlers().default(rest)
     with pytest.raises(BadArgument, match="RetryPolicy"):
-        Handlers().default(retry=5)  # type: ignore[call-overload]  # that is the point
+        Handlers().default(retry=5)  # type: ignore[call-overload]  # on purpose
     with pytest.raises(BadArgument, match="must take one argument"):
-        Handlers().default(lambda: None)  # type: ignore[call-overload,arg-type,misc]  # same
+        Handlers().default(lambda: None)  # type: ignore[call-overload,arg-type,misc]  # on purpose
 
 
 def test_registered_twice() -> None:
-    """A name has one handler, and the error says which; nothing changed."""
+    """A second handler of one name is refused with the name of the first; nothing changes."""
     handlers = Handlers()
     first = handlers.handler("f")(nothing)
     default = handlers.handler(nothing)
@@ -177,7 +177,7 @@ def test_registered_twice() -> None:
 
 
 def test_including() -> None:
-    """All or nothing."""
+    """Including handlers is all or nothing."""
     handlers, other, third = Handlers(), Handlers(), Handlers()
     first = other.handler("f")(nothing)
     default = other.handler(nothing)
@@ -192,7 +192,7 @@ def test_including() -> None:
 
 
 def test_a_handler_of_another_set() -> None:
-    """Taken as it is; it is no function that could be registered anew."""
+    """A handler of another set is included unchanged, and can't be decorated again."""
     other, handlers = Handlers(), Handlers()
     batch = other.batch("index", size=5)(nothing)
     assert handlers.handler(batch) is batch
@@ -206,7 +206,7 @@ def test_a_handler_of_another_set() -> None:
 
 @pytest.mark.parametrize("name", ["", "a\nb", "\ud800", "x" * 201, "ä" * 101, 5, b"f", ["f"]])
 def test_bad_names(name: Any) -> None:
-    """A printable text, not empty, of 200 bytes at most."""
+    """A name is printable text, not empty, and at most 200 bytes."""
     with pytest.raises(BadArgument) as caught:
         Handlers().handler(name)
     assert caught.value.argument == "name"
@@ -230,7 +230,7 @@ def test_bad_names(name: Any) -> None:
     ],
 )
 def test_bad_options(argument: str, options: dict[str, Any]) -> None:
-    """Told when the decorator is made, by the name of the argument."""
+    """A bad option is refused by name when the decorator is called."""
     with pytest.raises(BadArgument) as caught:
         Handlers().handler("f", **options)
     assert caught.value.argument == argument
@@ -249,19 +249,19 @@ def test_bad_options(argument: str, options: dict[str, Any]) -> None:
     ],
 )
 def test_bad_batches(argument: str, options: dict[str, Any]) -> None:
-    """The same."""
+    """A bad batch option is refused by name when the decorator is called."""
     with pytest.raises(BadArgument) as caught:
         Handlers().batch("f", **options)
     assert caught.value.argument == argument
 
 
 def generator(job: Any) -> Iterator[int]:
-    """No handler."""
+    """Yield nothing."""
     yield 1
 
 
 async def agenerator(job: Any) -> AsyncIterator[int]:
-    """No handler."""
+    """Yield nothing, asynchronously."""
     yield 1
 
 
@@ -280,20 +280,20 @@ async def agenerator(job: Any) -> AsyncIterator[int]:
     ],
 )
 def test_bad_functions(function: Any, reason: str) -> None:
-    """What can't be called with a job, or would do nothing."""
+    """Functions that can't be called with a job, and generators, are refused."""
     with pytest.raises(BadArgument, match=reason):
         Handlers().handler()(function)
     with pytest.raises(BadArgument, match=reason):
         Handlers().batch(size=5)(function)
 
 
-def test_functions_that_do_not_tell() -> None:
-    """Some builtins have no signature; they are taken as they are."""
+def test_functions_without_a_signature() -> None:
+    """Builtins without a signature are accepted."""
     assert Handlers().handler(dict).arguments(made(1))[1] == {}
 
 
 def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator as people write them, for functions of both kinds."""
+    """Wrap functions of both kinds, as a typical decorator does."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -303,13 +303,13 @@ def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Calls:
-    """An object that can be called."""
+    """A callable object."""
 
     def __call__(self, job: Any) -> None: ...
 
 
 class AsyncCalls:
-    """The same, for asyncio."""
+    """A callable object for asyncio."""
 
     async def __call__(self, job: Any) -> None: ...
 
@@ -336,7 +336,7 @@ class AsyncCalls:
     ],
 )
 def test_is_async(function: Any, is_async: bool, around: Callable[..., Any]) -> None:
-    """Whether a call gives a coroutine, in whatever the coroutine function is wrapped."""
+    """A coroutine function is recognised inside wrappers."""
     assert Handlers().batch(size=1)(around(function)).is_async is is_async
 
 
@@ -344,13 +344,13 @@ def test_is_async(function: Any, is_async: bool, around: Callable[..., Any]) -> 
 
 
 def test_the_default_handler_gets_the_job() -> None:
-    """Whatever its body: nothing is decoded for it."""
+    """The default handler gets the job itself, with an undecoded body."""
     job = stored(b"1;c=x-pack\n\xff")
     assert Handlers().handler(nothing).arguments(job) == ((job,), {})
 
 
 def test_describing_jobs() -> None:
-    """Body and header; the lease and what of the policy can be stored, if there is any."""
+    """A job of a handler has body and name header, and the lease and stored policy if given."""
     handlers = Handlers()
     rule = {OSError: RetryPolicy(max_attempts=1)}
 
@@ -372,7 +372,7 @@ def test_describing_jobs() -> None:
 
 
 def test_describing_jobs_for_handlers_of_whole_jobs() -> None:
-    """Their only argument is the body."""
+    """For a handler of whole jobs the only argument is the body."""
     handlers = Handlers()
     default = handlers.handler(nothing)
     batch = handlers.batch("index", size=5)(nothing)
@@ -385,7 +385,7 @@ def test_describing_jobs_for_handlers_of_whole_jobs() -> None:
 
 
 def test_a_job_from_end_to_end() -> None:
-    """What is enqueued by the handler comes back as its arguments."""
+    """Arguments enqueued through the handler reach it unchanged."""
     handlers = Handlers()
 
     policy = RetryPolicy(max_attempts=3)
@@ -410,12 +410,12 @@ def test_a_job_from_end_to_end() -> None:
     assert found == [(7, "de", 60), (8, "en", 30), (9, "en", 30), (10, "en", 5)]
 
 
-# What was returned
+# Returned values
 
 
 @pytest.mark.parametrize("value", [None, 5, "Retry", [], {}, object(), Verdict("bury"), Done()])
 def test_success(value: Any) -> None:
-    """Whatever is no result of ours is success, as one object that is quickly told."""
+    """Any other returned value is success, which is a single object."""
     assert alone().returned(made(1), value) is ACK
 
 
@@ -432,21 +432,21 @@ def test_success(value: Any) -> None:
     ],
 )
 def test_results(result: Any, verdict: Verdict) -> None:
-    """Returned or raised, it is the same; other exceptions too."""
+    """Results have the same effect returned and raised; other exceptions are failures."""
     assert alone().returned(made(1), result) == verdict
     raised = result if isinstance(result, Exception) else result()
     assert alone().failed(made(1), raised) == verdict
 
 
 def test_a_class_that_can_not_be_made() -> None:
-    """`return Snooze` forgets for how long: that is a failure, and says so."""
+    """Returning the class Snooze without seconds is a failure with a reason."""
     verdict = alone().returned(made(1), Snooze)
     assert verdict.kind == "nack"
     assert verdict.text.startswith("TypeError: Snooze.__init__() missing")
 
 
-def test_work_that_was_not_done() -> None:
-    """A coroutine or a generator that comes back says that nothing has run yet."""
+def test_returned_coroutines_and_generators() -> None:
+    """A returned coroutine or generator is a failure, as it has not run."""
     handler = alone()
     for value in (anothing(1), generator(1), agenerator(1)):
         verdict = handler.returned(made(1), value)
@@ -455,7 +455,7 @@ def test_work_that_was_not_done() -> None:
 
 
 def test_batches() -> None:
-    """None = all done; a list says something of each, anything else the same of all."""
+    """A batch handler returns None for success, a list for each job, or one result for all."""
     handler = Handlers().batch(size=5)(nothing)
     jobs = [made(n) for n in range(3)]
     for done in (None, [None, None, None], (1, Done(), None), [5], [], "abc", {}, Done()):
@@ -468,7 +468,7 @@ def test_batches() -> None:
 
 
 async def test_tasks_that_were_not_awaited() -> None:
-    """A handler that returns a Task fails: its end would not be seen."""
+    """A handler that returns a Task fails, as its result would be lost."""
     task = asyncio.ensure_future(anothing(1))
     verdict = alone().returned(made(1), task)
     await task
@@ -476,7 +476,7 @@ async def test_tasks_that_were_not_awaited() -> None:
 
 
 async def test_batches_of_gathered_results() -> None:
-    """What `asyncio.gather(return_exceptions=True)` gives is what a batch may return."""
+    """A batch may return the result of `asyncio.gather(return_exceptions=True)`."""
 
     async def one(n: int) -> None:
         if n == 1:
@@ -488,24 +488,24 @@ async def test_batches_of_gathered_results() -> None:
     assert handler.returned_batch(jobs, results) == [ACK, LEFT, ACK]
 
 
-# What was raised
+# Raised exceptions
 
 ATTEMPT_3 = b"3 1 1 0 before"
 """Counters: one nack and one crash came before."""
 
 
 def failed(error: BaseException | None = None, **options: Any) -> Verdict:
-    """What a handler with these options says of a failure of the third attempt."""
+    """Return the verdict of a handler with these options on the third attempt's failure."""
     return alone(**options).failed(made(1, counts=ATTEMPT_3), error or ValueError("x"))
 
 
 def test_without_a_policy() -> None:
-    """The script decides, by what is stored with the job or the queue."""
+    """Without a policy the script decides, by the policy of the job or the queue."""
     assert failed() == LEFT
 
 
 def test_the_policy_of_the_handler() -> None:
-    """Evaluated here, so that it also counts for jobs that others enqueued without it."""
+    """The handler's policy is evaluated in the worker, so jobs enqueued without it have it too."""
     assert failed(retry=RetryPolicy(max_attempts=4)) == LEFT
     assert failed(retry=RetryPolicy(max_attempts=0)) == LEFT
     assert failed(retry=RetryPolicy(max_attempts=3)) == Verdict("bury", text="ValueError: x")
@@ -515,7 +515,9 @@ def test_the_policy_of_the_handler() -> None:
 
 
 def test_the_policy_of_the_job() -> None:
-    """It comes before the handler's, and is left to the script; rules and tenacity come first."""
+    """A job's policy precedes the handler's and is left to the script; rules and
+    tenacity precede it.
+    """
     job = made({}, {"handler": "f"}, ATTEMPT_3, retry=RetryPolicy(max_attempts=9))
     error = ValueError("x")
     once = RetryPolicy(max_attempts=1, on={KeyError: RetryPolicy(base=0.001, cap=0.001)})
@@ -526,13 +528,13 @@ def test_the_policy_of_the_job() -> None:
 
 
 def test_a_damaged_record() -> None:
-    """Its failure is judged without what can't be read."""
+    """A failure of a job with a damaged record is judged without its unreadable parts."""
     handler = alone(retry=RetryPolicy(max_attempts=1))
     assert handler.failed(stored(b"1;l=x;h.handler=f\n{}"), ValueError("x")).kind == "bury"
 
 
 def test_rules_for_exceptions() -> None:
-    """The rule that matches counts, whole; what it leaves open is the script's."""
+    """Only the matching rule counts; the script decides what it leaves open."""
     never, soon = RetryPolicy(max_attempts=1), RetryPolicy(base=0.001, cap=0.001)
     retry = RetryPolicy(
         max_attempts=3, on={LookupError: never, KeyError: soon, OSError: RetryPolicy()}
@@ -545,7 +547,7 @@ def test_rules_for_exceptions() -> None:
 
 
 def test_the_end_of_the_attempts_counts_for_retry_too() -> None:
-    """Retry sets the delay of a next try, it does not make one."""
+    """Retry sets the delay of the next attempt, but does not raise the maximum."""
     assert failed(Retry(5), retry=RetryPolicy(max_attempts=4)) == asked(5000)
     assert failed(Retry(5, "e"), retry=RetryPolicy(max_attempts=3)) == Verdict("bury", text="e")
     assert failed(Retry(5), stop=stop_after_attempt(3)) == Verdict("bury")
@@ -555,7 +557,7 @@ def test_the_end_of_the_attempts_counts_for_retry_too() -> None:
 
 
 def test_rules_for_results() -> None:
-    """A rule for all exceptions is not for Retry, which asks for another try; one for it is."""
+    """A rule for all exceptions does not apply to Retry; a rule for Retry does."""
 
     class Busy(Retry):
         pass
@@ -569,7 +571,7 @@ def test_rules_for_results() -> None:
 
 
 def test_retry_from_another_exception() -> None:
-    """That one is what went wrong, for the rules and for the text."""
+    """For `raise Retry from error` the rules and the text use that error."""
 
     def raised(result: Result) -> Result:
         try:
@@ -585,7 +587,7 @@ def test_retry_from_another_exception() -> None:
 
 
 class Bad(wait_base):
-    """A wait that gives what it was made with."""
+    """A wait strategy that returns a given value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -597,14 +599,14 @@ class Bad(wait_base):
 
 
 def test_tenacity() -> None:
-    """Its objects are asked with the attempt's number, the exception, and the job's age."""
+    """Tenacity's objects get the attempt's number, the exception and the job's age."""
     text = "ValueError: x"
     assert failed(wait=wait_exponential(multiplier=1)) == Verdict("nack", 4000, text)
     assert failed(wait=wait_exception(lambda e: len(str(e)))) == Verdict("nack", 1000, text)
     assert failed(wait=wait_fixed(1), stop=stop_after_attempt(3)) == Verdict("bury", text=text)
     assert failed(wait=wait_fixed(1), stop=stop_after_attempt(4)) == Verdict("nack", 1000, text)
     assert failed(stop=stop_after_attempt(4)) == LEFT
-    # The job was made a minute before this delivery.
+    # The job was created a minute before this delivery.
     assert failed(stop=stop_after_delay(59)) == Verdict("bury", text=text)
     assert failed(stop=stop_after_delay(61)) == LEFT
     assert failed(wait=wait_fixed(10), stop=stop_before_delay(69)).kind == "bury"
@@ -612,7 +614,7 @@ def test_tenacity() -> None:
 
 
 def test_tenacity_before_the_policy_of_the_handler() -> None:
-    """What it leaves open is the policy's."""
+    """Tenacity precedes the handler's policy, which decides the rest."""
     retry = RetryPolicy(max_attempts=3)
     assert failed(retry=retry, wait=wait_fixed(1)) == Verdict("nack", 1000, "ValueError: x")
     assert failed(retry=retry, stop=stop_after_attempt(9)).kind == "bury"
@@ -623,12 +625,12 @@ def test_tenacity_before_the_policy_of_the_handler() -> None:
     [(math.inf, 3_162_240_000_000), (-5, 0), (0.0001, 1), (10**400, -1), (math.nan, -1)],
 )
 def test_odd_delays(value: Any, delay_ms: int) -> None:
-    """What is no delay is brought into bounds, or left to the next policy."""
+    """An invalid delay is bounded or left to the next policy."""
     assert failed(wait=Bad(value)) == Verdict("nack", delay_ms, "ValueError: x")
 
 
 def test_tenacity_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and the next policy decides."""
+    """A failure of tenacity is logged, and the next policy decides."""
     with caplog.at_level(logging.ERROR, "penstock.worker"):
         assert failed(wait=Bad(KeyError("k"))) == LEFT
     assert "wait or stop failed" in caplog.text
@@ -643,7 +645,7 @@ def test_tenacity_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     ],
 )
 def test_bodies_that_can_not_be_decoded(data: bytes, reason: str) -> None:
-    """The default handler asked for it: that is no failure that a next try could mend."""
+    """An undecodable body in the default handler is a dead letter, as a retry can't help."""
     handler = Handlers().handler(nothing)
     job = stored(data)
     with pytest.raises(UndecodableBody) as caught:
@@ -657,7 +659,7 @@ def test_bodies_that_can_not_be_decoded(data: bytes, reason: str) -> None:
 
 
 def test_unfit_jobs_name_the_handler() -> None:
-    """As the dead letter should say which it was."""
+    """The reason of an unfit job has the handler's name."""
     handler = Handlers().handler("welcome")(nothing)
     with pytest.raises(Unfit, match=r"^arguments don't fit welcome: x=1: unexpected$"):
         handler.arguments(named("welcome", {"x": 1}))

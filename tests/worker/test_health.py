@@ -1,4 +1,4 @@
-"""Signs of life: over HTTP, as a file, and what is made of the file."""
+"""Health checks: over HTTP, as a file, and the check of that file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Status:
 
 
 class Patient:
-    """What can be asked how it is.
+    """A stand-in for a worker's health and status.
 
     Attributes:
         well: what it answers.
@@ -49,12 +49,12 @@ class Patient:
 
 @pytest.fixture
 def patient() -> Patient:
-    """In good health."""
+    """A healthy worker."""
     return Patient()
 
 
 def test_the_server_answers_probes(patient: Patient) -> None:
-    """200 or 503 for /health, and the status for /status; the query does not matter."""
+    """/health returns 200 or 503, /status returns the status; a query is ignored."""
     with HealthServer(patient) as server:
         assert server.url == f"http://127.0.0.1:{server.port}/health"
         assert ask(server.url) == (200, {"healthy": True})
@@ -66,7 +66,7 @@ def test_the_server_answers_probes(patient: Patient) -> None:
 
 
 def test_the_head_of_an_answer(patient: Patient) -> None:
-    """HEAD gets it without the body; nothing tells the versions of what runs here."""
+    """HEAD returns the header without the body; no header has software versions."""
     with HealthServer(patient) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         connection.request("HEAD", "/health")
@@ -78,7 +78,7 @@ def test_the_head_of_an_answer(patient: Patient) -> None:
 
 
 def test_a_status_that_can_not_be_told(patient: Patient, caplog: pytest.LogCaptureFixture) -> None:
-    """500, and the log says why; the next probe is answered."""
+    """A failing status returns 500 and is logged; the next request works."""
     patient.error = RuntimeError("no idea")
     with HealthServer(patient) as server:
         assert ask(server.url) == (500, {"error": "RuntimeError('no idea')"})
@@ -87,10 +87,10 @@ def test_a_status_that_can_not_be_told(patient: Patient, caplog: pytest.LogCaptu
     assert "no idea" in caplog.text
 
 
-def test_a_client_that_says_nothing_keeps_nobody_waiting(
+def test_a_silent_client_does_not_block_others(
     patient: Patient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are answered meanwhile, and it is hung up on after a while."""
+    """A silent client does not block others and is disconnected after a timeout."""
     monkeypatch.setattr("penstock.worker.health._Answer.timeout", 0.2)
     with (
         HealthServer(patient) as server,
@@ -101,7 +101,7 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(
 
 
 def test_a_closed_server_frees_its_port(patient: Patient) -> None:
-    """Closing twice does no harm, and its thread is gone."""
+    """A server may be closed twice, and its thread ends."""
     before = threading.active_count()
     server = HealthServer(patient)
     server.close()
@@ -112,7 +112,7 @@ def test_a_closed_server_frees_its_port(patient: Patient) -> None:
 
 
 def test_the_file_is_there_while_it_is_written(patient: Patient, tmp_path: Path) -> None:
-    """From the first moment, new every time, whole, and removed at the end with nothing beside."""
+    """The file exists from the start, is replaced atomically, and is removed at the end."""
     path = tmp_path / "health"
     with HealthFile(path, patient, every=0.01):
         first = path.stat()
@@ -129,7 +129,7 @@ def test_the_file_is_there_while_it_is_written(patient: Patient, tmp_path: Path)
 def test_a_file_that_can_not_be_written(
     patient: Patient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error at the start; later it is logged once, and the file grows old."""
+    """The first write raises; later failures are logged once, and the file grows old."""
     with pytest.raises(FileNotFoundError):
         HealthFile(tmp_path / "nosuch" / "health", patient)
     path = tmp_path / "health"
@@ -148,8 +148,8 @@ def test_a_file_that_can_not_be_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_old_file_is_no_sign_of_life(tmp_path: Path) -> None:
-    """Nor is one from the future: the clock was set back, and its writer may be long dead."""
+def test_an_old_file_is_unhealthy(tmp_path: Path) -> None:
+    """An old file, or one from the future, is unhealthy."""
     path = tmp_path / "health"
     path.write_text('{"healthy": true}')
     assert ailment(path, max_age=15) == ""
@@ -163,7 +163,7 @@ def test_an_old_file_is_no_sign_of_life(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "nonsense", '{"healthy": "yes"}', "\x80"])
 def test_a_file_of_another_kind(tmp_path: Path, text: str) -> None:
-    """It does not say that anybody is well."""
+    """A file of another format is unhealthy."""
     path = tmp_path / "health"
     path.write_text(text, encoding="latin-1")
     assert ailment(path, max_age=15)

@@ -1,4 +1,4 @@
-"""The helper process that renews leases where no thread of the worker could."""
+"""The helper process that renews leases while the worker's threads can't run."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LEASE = 0.8
 
 
 def start(crew: Crew, kind: str, prefetch: int = 0) -> tuple[WorkerProcess, int]:
-    """A worker with a helper, and the helper's process."""
+    """Start a worker with a helper, and return the helper's process."""
     options: dict[str, Any] = {"heartbeat": "process", "concurrency": 1, "prefetch": prefetch}
     worker = crew.start(kind, control=True, **options)
     return worker, keeper_of(worker)
 
 
 def keeper_of(worker: WorkerProcess, old: int | None = None) -> int:
-    """The process of the worker's helper; another than the old one."""
+    """Wait for the worker's helper and return its process, other than the old one."""
     found: list[int] = []
 
     def is_there() -> bool:
@@ -54,14 +54,14 @@ def keeper_of(worker: WorkerProcess, old: int | None = None) -> int:
 
 @pytest.fixture
 def other(worker_server: EmbeddedServer) -> Iterator[Queue]:
-    """The queue as another consumer sees it."""
+    """The queue as used by another consumer."""
     with Penstock(worker_server.url) as client:
         yield client.queue("work")
 
 
 @pytest.fixture
 def helper(worker_server: EmbeddedServer, raw: redis.Redis) -> Iterator[HeartbeatProcess]:
-    """The worker's side of a helper that has reached the server."""
+    """The worker's side of a helper that is connected to the server."""
     made = HeartbeatProcess(worker_server.url, prefix="penstock", owner="tester")
     made.start()
     until(made.is_ready)
@@ -70,7 +70,7 @@ def helper(worker_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Heartbea
 
 
 def taken(queue: Queue, count: int, lease: float = 60.0) -> list[Any]:
-    """Jobs that were just taken; the last are made up, and the server does not know of them."""
+    """Return just reserved jobs; the last ones are unknown to the server."""
     queue.enqueue({})
     jobs: list[Any] = queue.reserve()
     batch, (at, number) = jobs[0].batch, jobs[0].number.split(b"-")
@@ -79,18 +79,18 @@ def taken(queue: Queue, count: int, lease: float = 60.0) -> list[Any]:
 
 
 def made(batch: Batch, number: bytes, lease: float) -> Any:
-    """A job of that number."""
+    """Return a job of that number."""
     return held(Delivery(batch, number, b"", b"1\n"), lease)
 
 
 def held(job: Any, lease: float) -> Any:
-    """The job, held for a lease from now."""
+    """Return the job with a lease from now on."""
     job.term = Term(monotonic() + lease, lease)
     return job
 
 
 def told_lost(helper: HeartbeatProcess, count: int) -> list[Any]:
-    """Wait until so many jobs are lost."""
+    """Wait until this many jobs are lost."""
     found: dict[Any, None] = {}
 
     def is_enough() -> bool:
@@ -102,7 +102,7 @@ def told_lost(helper: HeartbeatProcess, count: int) -> list[Any]:
 
 
 def stop(helper: HeartbeatProcess) -> int:
-    """Stop the helper with SIGSTOP; its process."""
+    """Stop the helper with SIGSTOP and return its process."""
     pid = helper.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -110,7 +110,7 @@ def stop(helper: HeartbeatProcess) -> int:
 
 
 def end(helper: HeartbeatProcess) -> None:
-    """Kill the helper, and wait until that is known."""
+    """Kill the helper and wait until the worker knows."""
     pid = helper.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -118,10 +118,10 @@ def end(helper: HeartbeatProcess) -> None:
 
 
 @KINDS
-def test_a_handler_that_never_lets_the_interpreter_go(
+def test_a_handler_that_holds_the_interpreter_lock(
     crew: Crew, queue: Queue, other: Queue, kind: str
 ) -> None:
-    """For five leases: it is started once, and what it did counts."""
+    """A handler holds the interpreter lock for five leases: it runs once, and its result counts."""
     queue.configure(lease=LEASE)
     start(crew, kind)
     queue.enqueue({"n": 1, "do": "keep", "s": 5 * LEASE, "slice": 5 * LEASE})
@@ -135,7 +135,7 @@ def test_a_handler_that_never_lets_the_interpreter_go(
 
 
 def test_the_helper_ends_with_its_worker(crew: Crew, queue: Queue, other: Queue) -> None:
-    """Killed in a job, the worker loses it after the lease: the helper has ended too."""
+    """When the worker is killed its helper ends too, so the job's lease ends."""
     queue.configure(lease=LEASE)
     worker, helper = start(crew, "thread")
     queue.enqueue({"n": 1, "do": "nap", "s": 60})
@@ -147,7 +147,9 @@ def test_the_helper_ends_with_its_worker(crew: Crew, queue: Queue, other: Queue)
 
 
 def test_a_stopped_worker_holds_nothing(crew: Crew, queue: Queue, other: Queue) -> None:
-    """While its process is stopped the helper extends nothing; awake again it finds that out."""
+    """While the worker is stopped the helper renews nothing; the worker notices
+    when it continues.
+    """
     queue.configure(lease=LEASE)
     worker, _ = start(crew, "thread")
     queue.enqueue({"n": 1, "do": "watch"})
@@ -164,7 +166,7 @@ def test_a_stopped_worker_holds_nothing(crew: Crew, queue: Queue, other: Queue) 
 def test_a_helper_that_dies_is_replaced(
     crew: Crew, queue: Queue, other: Queue, raw: redis.Redis
 ) -> None:
-    """The worker's own thread takes over meanwhile: the job is not lost."""
+    """When the helper dies the worker's thread renews the leases until a new one runs."""
     queue.configure(lease=LEASE)
     worker, helper = start(crew, "thread")
     queue.enqueue({"n": 1, "do": "nap", "s": 4 * LEASE})
@@ -177,8 +179,8 @@ def test_a_helper_that_dies_is_replaced(
     assert queue.stats().crashed == 0
 
 
-def test_a_helper_that_does_not_listen(crew: Crew, queue: Queue) -> None:
-    """One that hangs does not hold up the worker."""
+def test_a_helper_that_hangs(crew: Crew, queue: Queue) -> None:
+    """A helper that hangs does not block the worker."""
     worker, helper = start(crew, "thread", prefetch=1000)
     os.kill(helper, signal.SIGSTOP)
     queue.enqueue_many({"n": n, "do": "nothing"} for n in range(6000))
@@ -188,8 +190,8 @@ def test_a_helper_that_does_not_listen(crew: Crew, queue: Queue) -> None:
     assert not psutil.pid_exists(helper)
 
 
-def test_a_helper_that_listens_late_knows_all(helper: HeartbeatProcess, queue: Queue) -> None:
-    """More than a socket takes at once waits for it; the helper is not ended for that."""
+def test_a_slow_helper_gets_all_jobs(helper: HeartbeatProcess, queue: Queue) -> None:
+    """A slow helper gets all jobs, even more than a socket holds, and is not killed."""
     pid = stop(helper)
     jobs = taken(queue, 6000, lease=1.0)
     began = jobs[0].term
@@ -206,17 +208,19 @@ def test_a_helper_that_listens_late_knows_all(helper: HeartbeatProcess, queue: Q
 def test_jobs_are_known_before_their_handlers_run(
     helper: HeartbeatProcess, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To take many jobs waits for a helper that listens: nothing may run in the worker then."""
+    """Handlers start only after the helper knows their jobs."""
     monkeypatch.setattr(module, "MOMENT", 30.0)
     helper.hold(taken(queue, 6000))
     assert not helper._outbox
 
 
 @pytest.mark.parametrize("bound", ["STUCK", "MOST"])
-def test_a_helper_that_does_not_listen_is_replaced(
+def test_a_helper_that_hangs_is_replaced(
     helper: HeartbeatProcess, queue: Queue, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    """After some time, or at once when too much waits for it; the next one is told everything."""
+    """A hanging helper is replaced after a timeout or with too much pending; the new one gets all
+    jobs.
+    """
     pid = stop(helper)
     jobs = taken(queue, 6000, lease=3.0)
     with monkeypatch.context() as patch:
@@ -233,7 +237,7 @@ def test_a_helper_that_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Without files or processes to be had it is said, and tried again, not at each look."""
+    """If no helper can be started, that is logged and retried with pauses."""
     calls = []
 
     def refuse(*args: Any, **options: Any) -> None:
@@ -253,8 +257,8 @@ def test_a_helper_that_cannot_be_started(
     assert told_lost(helper, 1) == jobs[1:]
 
 
-def test_news_of_a_job_is_never_that_of_another(helper: HeartbeatProcess, queue: Queue) -> None:
-    """What the helper said of a job that was dropped since says nothing of the next one."""
+def test_a_report_is_never_applied_to_another_job(helper: HeartbeatProcess, queue: Queue) -> None:
+    """A report on a dropped job is not applied to a new job with its number."""
     jobs = taken(queue, 2)
     batch, number = jobs[1].batch, jobs[1].number
     del jobs
@@ -265,15 +269,15 @@ def test_news_of_a_job_is_never_that_of_another(helper: HeartbeatProcess, queue:
         assert select.select([helper._socket], [], [], 30)[0]
         helper.drop([lapsed])
         del lapsed
-        other = made(batch, number, lease=60.0)  # as a rule where the lapsed one was
+        other = made(batch, number, lease=60.0)  # usually stored where the lapsed one was
         helper.hold([other])
         assert helper.news() == []
         helper.drop([other])
         del other
 
 
-def test_what_is_dropped_is_forgotten(helper: HeartbeatProcess, queue: Queue) -> None:
-    """Nothing of a job stays; one that is not known, or is dropped again, does no harm."""
+def test_a_dropped_job_is_forgotten(helper: HeartbeatProcess, queue: Queue) -> None:
+    """A dropped job is forgotten; dropping it again or an unknown job is harmless."""
     jobs = taken(queue, 10)
     helper.hold(jobs)
     helper.hold(jobs[:3])
@@ -287,7 +291,7 @@ def test_what_is_dropped_is_forgotten(helper: HeartbeatProcess, queue: Queue) ->
 def test_jobs_of_an_earlier_life_of_the_queue(
     helper: HeartbeatProcess, queue: Queue, raw: redis.Redis
 ) -> None:
-    """They are lost; those of the queue as it is now are kept all the same."""
+    """Jobs of an earlier epoch are lost; those of the current one are renewed."""
     earlier = taken(queue, 2, lease=1.0)
     raw.flushall()
     later = taken(queue, 1, lease=1.0)
@@ -300,7 +304,7 @@ def test_jobs_of_an_earlier_life_of_the_queue(
 
 @KINDS
 def test_it_ends_in_order(crew: Crew, queue: Queue, kind: str) -> None:
-    """Told to stop, the worker ends its helper with it."""
+    """A stopping worker ends its helper."""
     worker, helper = start(crew, kind)
     queue.enqueue({"n": 1, "do": "nothing"})
     crew.diary.wait("end", n=1)
@@ -309,8 +313,8 @@ def test_it_ends_in_order(crew: Crew, queue: Queue, kind: str) -> None:
     assert not psutil.pid_exists(helper)
 
 
-def test_only_a_url_can_be_told_to_another_process(raw: redis.Redis) -> None:
-    """A client's settings can't; that is said before anything is started."""
+def test_a_helper_needs_a_url(raw: redis.Redis) -> None:
+    """A helper needs a client made from a URL; this is checked before the start."""
 
     def handler(job: Any) -> None:
         """Do nothing."""
@@ -322,7 +326,7 @@ def test_only_a_url_can_be_told_to_another_process(raw: redis.Redis) -> None:
 
 
 def test_it_needs_a_unix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere a process can't be given one end of a socket; that is said."""
+    """On systems other than Unix a helper is refused, as it can't inherit a socket."""
     monkeypatch.setattr(module, "os", SimpleNamespace(name="nt"))
     with pytest.raises(BadArgument, match=r"^heartbeat='process': needs a Unix"):
         HeartbeatProcess("redis://127.0.0.1:1/0", prefix="penstock", owner="tester")

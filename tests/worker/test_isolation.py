@@ -1,4 +1,4 @@
-"""Suspects run in a process of their own: ordinary jobs of the same worker go on, and none dies."""
+"""Suspects run in a separate process, while the same worker runs ordinary jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = ("thread", "asyncio", "mixed")
 
 
 def crashed_twice(queue: Queue, *bodies: dict[str, Any], lease: float = 30) -> None:
-    """Add jobs that two consumers in a row have let lapse."""
+    """Enqueue jobs whose lease ended twice."""
     queue.configure(lease=0.05)
     queue.enqueue_many(bodies)
     for _ in range(2):
@@ -33,26 +33,26 @@ def crashed_twice(queue: Queue, *bodies: dict[str, Any], lease: float = 30) -> N
 
 
 def started(crew: Crew, kind: str, **options: Any) -> WorkerProcess:
-    """A worker that runs suspects apart."""
+    """Start a worker that isolates suspects."""
     return crew.start(kind, isolate=True, **{"concurrency": 4, **options})
 
 
 def begun(crew: Crew, worker: WorkerProcess, **wanted: Any) -> Event:
-    """A suspect has begun, in another process of the worker."""
+    """Wait until a suspect runs in a separate process."""
     event = crew.diary.wait("start", **wanted)
     assert psutil.Process(event["pid"]).ppid() == worker.pid
     return event
 
 
 def status(worker: WorkerProcess) -> tuple[int, int]:
-    """How many jobs a worker holds, and how many are running, as it says itself."""
+    """Return the numbers of held and of running jobs, as reported by the worker."""
     worker.child.send("status")
     told = worker.child.next_event()
     return told["held"], told["running"]
 
 
 def test_no_process_without_suspects(crew: Crew, queue: Queue) -> None:
-    """Ordinary jobs, and those that have crashed once, run in the worker itself."""
+    """Without suspects no process is started; one crash does not make a suspect."""
     queue.configure(lease=0.05)
     queue.enqueue({"n": 0, "do": "no"})
     queue.reserve(block=1)
@@ -65,10 +65,10 @@ def test_no_process_without_suspects(crew: Crew, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ordinary_jobs_go_on_in_the_same_worker(
+def test_ordinary_jobs_continue_in_the_same_worker(
     kind: str, crew: Crew, queue: Queue, tmp_path: Path
 ) -> None:
-    """They are done while the suspect runs; its result is reported like any other."""
+    """Ordinary jobs run next to the suspect, whose result is reported as usual."""
     gate = tmp_path / "gate"
     crashed_twice(queue, {"n": 0, "do": "wait", "for": str(gate)})
     worker = started(crew, kind, control=True)
@@ -88,7 +88,7 @@ def test_ordinary_jobs_go_on_in_the_same_worker(
 def test_a_suspect_that_keeps_the_interpreter(
     kind: str, heartbeat: str, crew: Crew, queue: Queue
 ) -> None:
-    """It is the only one that can die of it, for its own process is the only one that stalls.
+    """A suspect that holds the interpreter lock stalls only its own process.
 
     With a helper process that renews its lease it is done.
     """
@@ -108,7 +108,7 @@ def test_a_suspect_that_keeps_the_interpreter(
 @pytest.mark.usefixtures("raw")
 @pytest.mark.parametrize("kind", KINDS)
 def test_suspects_of_partitions(kind: str, crew: Crew, worker_url: str) -> None:
-    """The process learns of the partitions, as its worker did."""
+    """The separate process knows the partitions of a queue."""
     with Penstock(worker_url) as client:
         queue = client.queue("work", partitions=3)
         crashed_twice(queue, *({"n": n, "do": "no"} for n in range(4)))
@@ -119,7 +119,7 @@ def test_suspects_of_partitions(kind: str, crew: Crew, worker_url: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_suspect_that_kills_its_process(kind: str, crew: Crew, queue: Queue) -> None:
-    """Its last crash is counted when the lease ends; the worker lives, and starts another one."""
+    """A suspect kills its process: the crash counts when its lease ends; a new process starts."""
     crashed_twice(queue, {"n": 0, "do": "die"}, {"n": 1, "do": "no"}, lease=0.5)
     worker = started(crew, kind)
     until(lambda: queue.stats().dead == 1)
@@ -131,10 +131,8 @@ def test_a_suspect_that_kills_its_process(kind: str, crew: Crew, queue: Queue) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_innocent_jobs_beside_one_that_stalls_its_worker(
-    kind: str, crew: Crew, queue: Queue
-) -> None:
-    """One worker and all: only jobs that stall it may become dead letters."""
+def test_jobs_with_one_that_stalls_its_worker(kind: str, crew: Crew, queue: Queue) -> None:
+    """One worker: only jobs that stall it may become dead letters."""
     queue.configure(lease=0.5)
     queue.enqueue({"n": 0, "do": "keep", "s": 1.5, "slice": 1.5})
     queue.enqueue_many({"n": n, "do": "nap", "s": 0.02} for n in range(1, 30))
@@ -147,7 +145,7 @@ def test_innocent_jobs_beside_one_that_stalls_its_worker(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_suspect_that_is_not_done_at_a_stop(kind: str, crew: Crew, queue: Queue) -> None:
-    """When the grace ends it is given back, without a crash; both processes end."""
+    """A suspect that runs longer than the grace is released without a crash; both processes end."""
     crashed_twice(queue, {"n": 0, "do": "nap", "s": 20})
     worker = started(crew, kind, grace=0.1)
     process = psutil.Process(begun(crew, worker, n=0)["pid"])
@@ -162,7 +160,7 @@ def test_a_suspect_that_is_not_done_at_a_stop(kind: str, crew: Crew, queue: Queu
 def test_a_suspect_that_is_done_within_the_grace(
     kind: str, crew: Crew, queue: Queue, tmp_path: Path
 ) -> None:
-    """The worker waits for it."""
+    """A stopping worker waits for its suspect within the grace."""
     gate = tmp_path / "gate"
     crashed_twice(queue, {"n": 0, "do": "wait", "for": str(gate)})
     worker = started(crew, kind, grace=60)
@@ -175,7 +173,7 @@ def test_a_suspect_that_is_done_within_the_grace(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_death_of_the_worker(kind: str, crew: Crew, queue: Queue, tmp_path: Path) -> None:
-    """Its process finishes the suspect, within the grace, and ends."""
+    """When the worker is killed its process finishes the suspect within the grace, and ends."""
     gate = tmp_path / "gate"
     crashed_twice(queue, {"n": 0, "do": "wait", "for": str(gate)})
     worker = started(crew, kind)
@@ -187,10 +185,12 @@ def test_the_death_of_the_worker(kind: str, crew: Crew, queue: Queue, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_death_of_the_worker_beside_a_suspect_that_does_not_end(
+def test_the_death_of_the_worker_with_an_endless_suspect(
     kind: str, crew: Crew, queue: Queue, tmp_path: Path
 ) -> None:
-    """Its process ends some seconds after the grace, also if the handler blocks its event loop."""
+    """When the worker is killed its process ends seconds after the grace, even with
+    a blocked loop.
+    """
     crashed_twice(queue, {"n": 0, "do": "wait", "for": str(tmp_path / "never")})
     worker = started(crew, kind, grace=0.1)
     process = psutil.Process(begun(crew, worker, n=0)["pid"])
@@ -202,7 +202,7 @@ def test_the_death_of_the_worker_beside_a_suspect_that_does_not_end(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_burst_waits_for_its_suspects(kind: str, crew: Crew, queue: Queue) -> None:
-    """They run one after the other; none is left behind."""
+    """In burst mode suspects run one after the other, and all are done."""
     crashed_twice(queue, *({"n": n, "do": "no"} for n in range(3)))
     worker = started(crew, kind, burst=True)
     assert worker.ended() == 0
@@ -211,8 +211,8 @@ def test_a_burst_waits_for_its_suspects(kind: str, crew: Crew, queue: Queue) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_figures_and_fates(kind: str, crew: Crew, queue: Queue, diary: Any) -> None:
-    """What became of suspects counts in the worker's own figures."""
+def test_outcomes_of_suspects_are_counted(kind: str, crew: Crew, queue: Queue, diary: Any) -> None:
+    """The outcomes of suspects are in the worker's statistics."""
     crashed_twice(queue, {"n": 0, "do": "no"}, {"n": 1, "do": "boom"})
     queue.configure(max_attempts=3)
     options = [kind, crew.url, str(diary.path), ["work"], None, {}]
@@ -227,7 +227,7 @@ def test_figures_and_fates(kind: str, crew: Crew, queue: Queue, diary: Any) -> N
 
 
 def worker_here(told: list[Any]) -> Worker | AsyncWorker:
-    """A worker of this process."""
+    """Return a worker of this process."""
     kind, url, diary, queues, batch, options = told
     os.environ[tasks.TOLD] = tasks.json.dumps(told)
     deeds = tasks.Deeds(tasks.Diary(diary))
@@ -236,7 +236,7 @@ def worker_here(told: list[Any]) -> Worker | AsyncWorker:
 
 
 def run(worker: Worker | AsyncWorker) -> None:
-    """Run it to its end."""
+    """Run it until it ends."""
     if isinstance(worker, AsyncWorker):
         tasks.asyncio.run(worker.run())
     else:
@@ -246,7 +246,7 @@ def run(worker: Worker | AsyncWorker) -> None:
 def test_an_app_that_can_not_be_loaded(
     crew: Crew, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The suspects run in the worker, while it has no other job; the log tells why."""
+    """If the app can't be loaded, suspects run alone in the worker; the reason is logged."""
     crashed_twice(queue, {"n": 0, "do": "no"}, {"n": 1, "do": "no"})
     seen: list[int] = []
 
@@ -262,7 +262,7 @@ def test_an_app_that_can_not_be_loaded(
 
 
 @pytest.mark.parametrize("value", ["app", "app:", "./app.py:worker", 5])
-def test_what_is_no_name_of_a_worker(crew: Crew, value: Any) -> None:
-    """It is refused when the worker is made."""
+def test_invalid_names_of_workers(crew: Crew, value: Any) -> None:
+    """An invalid worker name is refused when the worker is constructed."""
     with pytest.raises(BadArgument, match="isolate"):
         Worker(crew.url, "work", print, isolate=value)

@@ -1,4 +1,4 @@
-"""Workers that are killed and cut off: no job is lost, and none runs twice at once."""
+"""Killed and disconnected workers: no job is lost, and none runs twice at once."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ CALLS = {
 def test_r2_killed_at_each_step_of_a_call(
     call: str, crew: Crew, raw: redis.Redis, worker_url: str
 ) -> None:
-    """R2: killed before, in and after a call, also when it ran and its reply was not read.
+    """R2: a worker is killed before, during or after a call, also with its reply unread.
 
-    Each job is completed by another worker, and nothing is left behind; R15: its dedup id is free.
+    Another worker completes each job and nothing is left; R15: its dedup id is free.
     """
     jobs = CALLS[call]
     with Penstock(worker_url) as client:
@@ -85,9 +85,9 @@ def test_r2_killed_at_each_step_of_a_call(
 def test_r2_cut_off_at_a_call(
     kind: str, call: str, crew: Crew, queue: Queue, worker_server: EmbeddedServer
 ) -> None:
-    """R2: the reply is lost, or the socket cut in the middle of a call: the same worker goes on.
+    """R2: a reply is lost, or the socket breaks during a call: the same worker continues.
 
-    It completes every job, the last after a lease.
+    It completes every job, the last one after a lease.
     """
     jobs = CALLS[call]
     queue.configure(lease=1.0, backoff_base=0.01)
@@ -110,16 +110,16 @@ def test_r2_cut_off_at_a_call(
 
 @pytest.mark.slow
 def test_r2_kills_in_a_loop(crew: Crew, queue: Queue, raw: redis.Redis) -> None:
-    """R2, scaled down: 200 kills at random moments over 20,000 jobs; none is lost.
+    """R2, scaled down: 200 kills at random times over 20,000 jobs lose no job.
 
-    And none is begun while an earlier run of it goes on in a living process.
+    And no job starts while an earlier run of it continues in a living process.
     """
     dice = random.Random(5)
     queue.configure(lease=2.0, max_crashes=1_000_000, max_attempts=1_000_000)
     queue.enqueue_many({"n": n, "do": "nap", "s": n % 40 / 1000} for n in range(JOBS))
     places = [crew.start(**options) for options in CREW]
     for turn in range(KILLS):
-        time.sleep(dice.uniform(0.0, 0.2))  # the work that is to be interrupted
+        time.sleep(dice.uniform(0.0, 0.2))  # the work to be interrupted
         i = turn % len(CREW)
         places[i].kill()
         places[i] = crew.start(**CREW[i], patient=False)
@@ -144,12 +144,13 @@ def test_r2_kills_in_a_loop(crew: Crew, queue: Queue, raw: redis.Redis) -> None:
     assert stats.crashed > KILLS / 2
 
 
-# -- poison --------------------------------------------------------------------------------------
+# -- jobs that kill their worker
+# --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> None:
-    """After three workers died of it a job is a dead letter, which names the last of them.
+    """After three crashed workers the job is a dead letter that names the last one.
 
     Crashes count apart from nacks.
     """
@@ -169,8 +170,8 @@ def test_a_job_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_jobs_beside_one_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> None:
-    """They die with it as often, and are done all the same: its last run is without them."""
+def test_jobs_with_one_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> None:
+    """Jobs held by the same worker crash as often but are done, as each runs alone at last."""
     queue.configure(lease=0.5)
     options: dict[str, Any] = {"concurrency": 4, "prefetch": 4}
     queue.enqueue_many({"n": n, "do": "nap", "s": 0.2} for n in range(4))
@@ -187,7 +188,7 @@ def test_jobs_beside_one_that_kills_its_worker(kind: str, crew: Crew, queue: Que
 
 
 def crashed_twice(queue: Queue, count: int, **body: Any) -> None:
-    """Add jobs that two consumers in a row have let lapse."""
+    """Enqueue jobs whose lease ended twice."""
     queue.configure(lease=0.05)
     queue.enqueue_many({"n": n, **body} for n in range(count))
     for _ in range(2):
@@ -197,10 +198,8 @@ def crashed_twice(queue: Queue, count: int, **body: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_innocent_suspects_beside_a_new_job_that_kills_its_worker(
-    kind: str, crew: Crew, queue: Queue
-) -> None:
-    """They have one crash left, and come in one batch with it: it is the only one that dies."""
+def test_suspects_with_a_new_job_that_kills_its_worker(kind: str, crew: Crew, queue: Queue) -> None:
+    """Jobs with one crash left come in a batch with a killing job: only that one dies."""
     crashed_twice(queue, 5, do="nap", s=0.02)
     queue.enqueue({"n": 5, "do": "die"})
     queue.enqueue_many({"n": n, "do": "nap", "s": 0.02} for n in range(6, 9))
@@ -215,12 +214,8 @@ def test_innocent_suspects_beside_a_new_job_that_kills_its_worker(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_innocent_jobs_beside_one_that_stalls_its_worker(
-    kind: str, crew: Crew, queue: Queue
-) -> None:
-    """A handler keeps the interpreter for longer than leases last, wherever it runs: only its own
-    job may become a dead letter.
-    """
+def test_jobs_with_one_that_stalls_its_worker(kind: str, crew: Crew, queue: Queue) -> None:
+    """A handler holds the interpreter lock for longer than a lease: only its job may die."""
     queue.configure(lease=0.5)
     queue.enqueue({"n": 0, "do": "keep", "s": 1.5, "slice": 1.5})
     queue.enqueue_many({"n": n, "do": "nap", "s": 0.02} for n in range(1, 30))
@@ -233,7 +228,7 @@ def test_innocent_jobs_beside_one_that_stalls_its_worker(
 
 
 BEFORE_A_SUSPECT_BEGINS = (
-    *(("reserve", step, 1) for step in STEPS_AFTER_RUN),  # number 0 asks for no jobs
+    *(("reserve", step, 1) for step in STEPS_AFTER_RUN),  # number 0 reserves no jobs
     *(("extend", step, 0) for step in ("before", "torn")),
 )
 
@@ -242,7 +237,7 @@ BEFORE_A_SUSPECT_BEGINS = (
 def test_a_suspect_whose_worker_dies_before_it_begins(
     call: str, step: str, which: int, crew: Crew, queue: Queue
 ) -> None:
-    """It was only delivered: no crash is charged, and another worker runs it."""
+    """A suspect that was delivered but not started is not charged a crash."""
     crashed_twice(queue, 1, do="no")
     trap = {"operation": call, "step": step, "which": which}
     victim = crew.start("thread", patient=False, trap=trap)
@@ -256,7 +251,7 @@ def test_a_suspect_whose_worker_dies_before_it_begins(
 
 @pytest.mark.parametrize("step", STEPS_AFTER_RUN)
 def test_a_suspect_whose_worker_dies_after_it_begins(step: str, crew: Crew, queue: Queue) -> None:
-    """When the server counts it as begun it is a crash: its last one."""
+    """A suspect that has started is charged its last crash."""
     crashed_twice(queue, 1, do="no")
     trap = {"operation": "extend", "step": step, "which": 0}
     victim = crew.start("thread", patient=False, trap=trap)
@@ -267,8 +262,8 @@ def test_a_suspect_whose_worker_dies_after_it_begins(step: str, crew: Crew, queu
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ordinary_jobs_go_on_beside_a_suspect(kind: str, crew: Crew, queue: Queue) -> None:
-    """It has a worker for itself while it runs; another worker runs the others meanwhile."""
+def test_ordinary_jobs_continue_during_a_suspect(kind: str, crew: Crew, queue: Queue) -> None:
+    """A suspect has a worker for itself; another worker runs the other jobs."""
     crashed_twice(queue, 1, do="nap", s=3.0)
     queue.configure(lease=30)
     workers = [crew.start(kind, concurrency=4) for _ in range(2)]
@@ -285,8 +280,8 @@ def test_ordinary_jobs_go_on_beside_a_suspect(kind: str, crew: Crew, queue: Queu
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_job_that_somebody_else_took(kind: str, crew: Crew, queue: Queue) -> None:
-    """The handler is told at the next renewal; its late word changes nothing, and all goes on."""
+def test_a_job_that_another_worker_took(kind: str, crew: Crew, queue: Queue) -> None:
+    """The handler learns at the next renewal that its job is lost; its report changes nothing."""
     queue.configure(lease=1.0)
     worker = crew.start(kind, concurrency=2)
     queue.enqueue({"n": 1, "do": "watch"})
@@ -307,9 +302,9 @@ def test_a_job_that_somebody_else_took(kind: str, crew: Crew, queue: Queue) -> N
 def test_leases_that_end_while_the_server_stands_still(
     kind: str, server: EmbeddedServer, diary: Diary, home: Callable[[], Nursery]
 ) -> None:
-    """Connections are cut, and the server is paused for longer than a lease: the handler is told.
+    """Connections are cut and the server pauses longer than a lease: the handlers are told.
 
-    The worker goes on when the server does.
+    The worker continues when the server does.
     """
     crew = Crew(server.url, diary, home)
     with Penstock(server.url) as client:

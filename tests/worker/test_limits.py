@@ -1,4 +1,4 @@
-"""R8 to R11, R14: what a worker leaves behind, and what it asks of the server."""
+"""R8 to R11, R14: memory that a worker leaves behind, and its load on the server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture
 def server(make_server: MakeServer) -> EmbeddedServer:
-    """A server of the test's own, whose figures no other client changes."""
+    """A server of its own for the test, so that no other client changes its figures."""
     return make_server(tcp=True)
 
 
@@ -45,7 +45,7 @@ def ps(server: EmbeddedServer) -> Iterator[Penstock]:
 
 
 def drained(q: Queue) -> None:
-    """Wait until nothing of the queue is left but dead letters."""
+    """Wait until only dead letters are left in the queue."""
     wait_for(lambda: _waiting(q) == 0, 60)
 
 
@@ -58,7 +58,7 @@ def _waiting(q: Queue) -> int:
 
 
 def mixed(job: Any) -> Any:
-    """Of a hundred jobs 70 are done, 10 put off, 10 tried again, 5 rejected; 5 had dedup ids."""
+    """Handle a hundred jobs: 70 done, 10 snoozed, 10 retried, 5 rejected; 5 had dedup ids."""
     turn = job.body % 100
     if turn < 5:
         raise Reject("no")
@@ -72,7 +72,7 @@ def mixed(job: Any) -> Any:
 def test_r8_nothing_is_kept_of_finished_jobs(
     server: EmbeddedServer, raw: redis.Redis, ps: Penstock
 ) -> None:
-    """R8: after 100,000 jobs of mixed outcome the memory is what it was; every key has a bound."""
+    """R8: after 100,000 jobs of mixed outcome memory is unchanged; every key has a bound."""
     q = ps.queue("q")
     with at_work("threads", server.url, "q", mixed, prefetch=200):
         _run_off(q, 20_000)
@@ -88,7 +88,7 @@ def test_r8_nothing_is_kept_of_finished_jobs(
 
 
 def _run_off(q: Queue, jobs: int) -> None:
-    """So many more jobs, half of them with dedup ids; all are finished, and no dead letter left."""
+    """Run this many more jobs, half with dedup ids; none is left, dead letters included."""
     for start in range(0, jobs, 10_000):
         ids = str if start % 20_000 else None
         q.enqueue_many(range(start, start + 10_000), dedup_id=ids)
@@ -99,9 +99,7 @@ def _run_off(q: Queue, jobs: int) -> None:
 
 
 def _used(raw: redis.Redis) -> int:
-    """Bytes in use, but for buffers of connections, which the server frees when it has time, and
-    for what it has noted of slow commands.
-    """
+    """Return used memory without connection buffers and the slow log."""
     raw.slowlog_reset()
     memory = raw.info("memory")
     return int(memory["used_memory"] - memory["mem_clients_normal"])
@@ -114,7 +112,7 @@ def _used(raw: redis.Redis) -> int:
 def test_r9_a_full_server_is_drained(
     server: EmbeddedServer, raw: redis.Redis, ps: Penstock, kind: str
 ) -> None:
-    """R9: enqueues are refused without a trace; done, retried, put off, renewed and dead go on."""
+    """R9: on a full server enqueues are refused without a trace; jobs are still settled."""
     q = ps.queue("q")
     q.configure(lease=0.6)
     q.enqueue_many(range(500))
@@ -148,7 +146,7 @@ def test_r9_a_full_server_is_drained(
 
 
 def test_r9_a_server_that_evicts_is_warned_of(server: EmbeddedServer, raw: redis.Redis) -> None:
-    """R9: at the start of a worker, which works all the same."""
+    """R9: at its start a worker warns of a server that evicts, and works."""
     raw.config_set("maxmemory-policy", "allkeys-lru")
     seen = Seen()
     with warnings.catch_warnings(record=True) as caught:
@@ -167,7 +165,7 @@ def test_r9_a_server_that_evicts_is_warned_of(server: EmbeddedServer, raw: redis
 def test_leases_are_renewed_together(
     server: EmbeddedServer, raw: redis.Redis, ps: Penstock, kind: str
 ) -> None:
-    """Fifty jobs are held for two leases: some calls, not some for each job."""
+    """Fifty jobs held for two leases need a few calls, not some for each job."""
     q = ps.queue("q")
     q.configure(lease=1)
     q.enqueue_many(range(50))
@@ -186,7 +184,7 @@ def test_leases_are_renewed_together(
             looks = 0
             while not all_renewed():
                 looks += 1
-                time.sleep(0.2)  # a look is a call too
+                time.sleep(0.2)  # each look is a call too
             assert sent(raw)["evalsha"] - first - looks < 50
             done.set()
             wait_for(lambda: q.stats().acked == 50)
@@ -201,9 +199,9 @@ def test_leases_are_renewed_together(
 def test_r10_no_script_is_slow_on_long_queues(
     server: EmbeddedServer, raw: redis.Redis, ps: Penstock
 ) -> None:
-    """R10: scripts take less than 5 ms of the server beside 50,000 jobs in each state.
+    """R10: with 50,000 jobs in each state a script takes less than 5 ms of server time.
 
-    By its own time; single calls may be held up by whatever else a noisy machine has to do.
+    The median counts, as a busy machine may delay single calls.
     """
     q = ps.queue("q")
     q.configure(lease=3600, dead_max=1_000_000)
@@ -219,19 +217,19 @@ def test_r10_no_script_is_slow_on_long_queues(
             wait_for(lambda jobs=jobs: len(seen.bodies) > jobs, 60)
     calls, spent = sent(raw)["evalsha"] - before, _spent(raw) - spent
     slow = [one for one in raw.slowlog_get(10_000) if one["command"].startswith(b"EVALSHA")]
-    assert calls > 100  # the rest of the jobs goes in few of them
+    assert calls > 100  # few calls settle the rest of the jobs
     assert spent / calls < 0.005
     assert len(slow) <= calls * 0.1
 
 
 def _spent(raw: redis.Redis) -> float:
-    """Seconds of CPU of the server."""
+    """Return the CPU seconds of the server."""
     figures = raw.info("cpu")
     return figures["used_cpu_user"] + figures["used_cpu_sys"]
 
 
 def _fill(q: Queue, state: str, jobs: int) -> None:
-    """Bring so many jobs into a state."""
+    """Put this many jobs into a state."""
     for _ in range(jobs // 10_000):
         q.enqueue_many([b"x" * 50] * 10_000, delay=86_400 if state == "scheduled" else 0)
         if state in ("dead", "active"):
@@ -246,7 +244,7 @@ def _fill(q: Queue, state: str, jobs: int) -> None:
 
 @pytest.fixture
 def cluster(make_server: MakeServer) -> Iterator[redis.Redis]:
-    """A client of a node that holds all slots of its cluster; it refuses undeclared keys."""
+    """A client of a cluster node that has all slots; it refuses undeclared keys."""
     server = clustered(make_server)
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
@@ -256,7 +254,7 @@ def cluster(make_server: MakeServer) -> Iterator[redis.Redis]:
 
 @kinds
 def test_r11_names_without_braces_on_a_cluster(cluster: redis.Redis, kind: str) -> None:
-    """R11: one queue, and several in different slots, of names that their users chose."""
+    """R11: user-chosen queue names work on a cluster, one or several in different slots."""
     names = ["e-mails to Ana\N{LATIN SMALL LETTER I WITH ACUTE}s", "reports", "{a}b{c}"]
     seen = Seen()
     with Penstock(cluster) as ps:
@@ -270,7 +268,7 @@ def test_r11_names_without_braces_on_a_cluster(cluster: redis.Redis, kind: str) 
                 ps.queue(name).enqueue_many(range(100))
                 drained(ps.queue(name))
             wait_for(lambda: all(ps.queue(name).stats().acked >= 95 for name in names))
-            ps.queue(names[2]).enqueue(50)  # the others are idle: it is noticed all the same
+            ps.queue(names[2]).enqueue(50)  # the other queues are idle, and it is noticed
             drained(ps.queue(names[2]))
 
 
@@ -278,7 +276,7 @@ def test_r11_names_without_braces_on_a_cluster(cluster: redis.Redis, kind: str) 
 
 
 def test_r14_delayed_jobs_start_when_they_are_due(server: EmbeddedServer, ps: Penstock) -> None:
-    """R14: never early, and soon after, beyond the next tick as well."""
+    """R14: delayed jobs start soon after they are due and never before, beyond a tick too."""
     late: dict[str, list[float]] = {kind: [] for kind in KINDS}
 
     def handle(job: Any) -> None:
@@ -303,7 +301,7 @@ def test_r14_delayed_jobs_start_when_they_are_due(server: EmbeddedServer, ps: Pe
 def test_an_enqueued_job_starts_at_once(
     server: EmbeddedServer, raw: redis.Redis, ps: Penstock, kind: str
 ) -> None:
-    """In an idle worker: some ms on a busy machine, less than one on a quiet one."""
+    """An idle worker starts an enqueued job within milliseconds."""
     q, seen, waits = ps.queue("q"), Seen(), list[float]()
     with at_work(kind, server.url, "q", seen):
         for serial in range(100):
@@ -316,7 +314,7 @@ def test_an_enqueued_job_starts_at_once(
 
 
 def test_a_worker_of_a_real_backend(real_backend: Backend) -> None:
-    """Each server there is runs a worker: the same script, whatever its version."""
+    """A worker runs on each installed server version."""
     with Penstock(real_backend.sync_client()) as ps:
         ps.queue("q").enqueue_many(range(200))
         assert real_backend.url is not None

@@ -1,7 +1,7 @@
-"""The worker's loop as a flow: whatever fails, and whenever handlers end, no job is lost.
+"""The worker's loop as a flow: no job is lost, whatever fails and whenever handlers end.
 
-The flow is driven by hand, on fakeredis: the test answers its effects, lets calls fail before or
-after the server has run them, ends handlers in any order, and stops the worker at any moment.
+The test drives the flow by hand on fakeredis: it answers its effects, lets calls fail before or
+after they ran, ends handlers in any order, and stops the worker at any time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VERDICTS = (
 
 
 class Runners:
-    """Holds what the loop gives out until the test ends it."""
+    """A stand-in for runners that holds its jobs until the test ends them."""
 
     def __init__(self) -> None:
         self.items: list[tuple[Any, Sequence[Any]]] = []
@@ -62,7 +62,7 @@ class Runners:
 
 
 class Stage:
-    """A crew on fakeredis, a clock that moves when the loop rests, and a source of decisions.
+    """A worker state on fakeredis, with a clock that the loop's rests move, and random decisions.
 
     Args:
         draw: decides: a whole number from 0 up to what is given, exclusive.
@@ -118,7 +118,7 @@ class Stage:
     # -- handlers --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Runners begin with what is there, as far as there are so many of them."""
+        """Start waiting jobs up to the number of runners."""
         for _, jobs in self.runners.items:
             if len(self._begun()) < self.options.concurrency:
                 self.runners.began.add(jobs[0])
@@ -127,7 +127,7 @@ class Stage:
         return [jobs for _, jobs in self.runners.items if jobs[0] in self.runners.began]
 
     def finish_one(self) -> None:
-        """One of the handlers ends."""
+        """End one of the handlers."""
         self.begin()
         begun = self._begun()
         if not begun:
@@ -144,7 +144,7 @@ class Stage:
 
     def drive(self, *, most: int = 2000) -> None:
         """Answer the loop until it ends."""
-        flow = work(self.state, _nobody)
+        flow = work(self.state, _ignore)
         answer: Any = None
         error: Exception | None = None
         try:
@@ -161,7 +161,7 @@ class Stage:
         raise AssertionError("the loop does not end")
 
     def _look(self) -> None:
-        """No more is held than may be; on the server besides what was in a reply that was lost."""
+        """Check that no more jobs are held than allowed; on the server, lost replies are extra."""
         active = sum(self.raw.zcard(queue.ops.keys["active"]) for queue in self.queues)
         assert active <= self.state.capacity or self.has_failed
         assert len(self.state.held) <= self.state.capacity
@@ -225,7 +225,7 @@ def _nothing(job: Any) -> None:
     del job
 
 
-def _nobody(got: int) -> None:
+def _ignore(got: int) -> None:
     del got
 
 
@@ -240,7 +240,7 @@ def _first(count: int) -> int:
 
 @pytest.fixture
 def many() -> Iterator[Callable[..., Stage]]:
-    """Makes stages, and closes them."""
+    """Return a function that makes stages, which are closed at the end."""
     made: list[Stage] = []
 
     def make(*args: Any, **options: Any) -> Stage:
@@ -254,7 +254,7 @@ def many() -> Iterator[Callable[..., Stage]]:
 
 
 def figures(queues: Sequence[Queue]) -> Counter[str]:
-    """What the queues count, together."""
+    """Return the sum of the counters of the queues."""
     found: Counter[str] = Counter()
     for queue in queues:
         stats = queue.stats()
@@ -264,7 +264,7 @@ def figures(queues: Sequence[Queue]) -> Counter[str]:
 
 
 def staged(data: st.DataObject, **options: Any) -> Stage:
-    """One queue or two, few runners; Hypothesis decides."""
+    """Return a stage with one or two queues and few runners, chosen by Hypothesis."""
     return Stage(
         lambda n: data.draw(st.integers(0, n - 1)) if n > 1 else 0,
         ["a", "b"][: data.draw(st.integers(1, 2), label="queues")],
@@ -277,8 +277,8 @@ def staged(data: st.DataObject, **options: Any) -> Stage:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_nothing_is_lost_whatever_happens(data: st.DataObject) -> None:
-    """Every job ends as its handler said; what was given out and lost in a reply stays leased."""
+def test_no_job_is_lost(data: st.DataObject) -> None:
+    """Every job ends with its handler's result; jobs of lost replies stay leased."""
     stage = staged(data, burst=True)
     total = 0
     for queue in stage.queues:
@@ -309,8 +309,8 @@ def test_nothing_is_lost_whatever_happens(data: st.DataObject) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_stopped_at_any_moment_it_gives_back_what_it_has(data: st.DataObject) -> None:
-    """No job stays leased, none is charged an attempt that its handler did not report."""
+def test_a_stopped_worker_releases_its_jobs(data: st.DataObject) -> None:
+    """After a stop no job stays leased, and only reported attempts are charged."""
     stage = staged(data, grace=data.draw(st.sampled_from([0, 3, 1000]), label="grace"))
     for queue in stage.queues:
         queue.enqueue_many(range(data.draw(st.integers(0, 9), label="jobs")))
@@ -326,7 +326,7 @@ def test_stopped_at_any_moment_it_gives_back_what_it_has(data: st.DataObject) ->
             stage.state.stop()
         return answer(effect)
 
-    stage._answer = stopping  # type: ignore[method-assign]  # the loop is stopped at that effect
+    stage._answer = stopping  # type: ignore[method-assign]  # the loop is stopped at this effect
     if steps == 0:
         stage.state.stop()
     stage.drive()
@@ -340,16 +340,16 @@ def test_stopped_at_any_moment_it_gives_back_what_it_has(data: st.DataObject) ->
     stage.raw.close()
 
 
-def test_a_waiting_worker_that_fills_up_hands_its_token_on(many: Callable[..., Stage]) -> None:
-    """A token that comes while it ends its wait is put back for another consumer."""
+def test_a_waiting_worker_that_fills_up_passes_its_token_on(many: Callable[..., Stage]) -> None:
+    """A token that arrives while a full worker ends its wait is put back for another consumer."""
     stage = many(_first, ["a"], concurrency=1)
     queue, state = stage.queues[0], stage.state
-    flow = work(state, _nobody)
+    flow = work(state, _ignore)
     effect = next(flow)
-    while not isinstance(effect, flows.Pop):  # nothing is there
+    while not isinstance(effect, flows.Pop):  # no job is there
         effect = flow.send(stage._answer(effect))
     queue.enqueue_many([1, 2])
-    state.polls[0].at = 0.0  # as at a due time: it takes a job without having popped the token
+    state.polls[0].at = 0.0  # as at a due time: reserves without having popped the token
     effect = flow.send(None)
     assert isinstance(effect, flows.Run)
     effect = flow.send(stage._run(effect))
@@ -365,7 +365,7 @@ def test_a_waiting_worker_that_fills_up_hands_its_token_on(many: Callable[..., S
 
 
 def test_a_kept_job_is_not_reported(many: Callable[..., Stage]) -> None:
-    """A job that its handler has settled, or that another worker has, is dropped without a call."""
+    """A job that its handler settled, or that another worker holds, needs no report."""
     stage = many(_first, ["a"], concurrency=1, burst=True)
     stage.queues[0].enqueue(1)
     hand = stage.state.dispatcher.hand
@@ -384,7 +384,7 @@ def test_a_kept_job_is_not_reported(many: Callable[..., Stage]) -> None:
 
 
 def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> None:
-    """A reply that came after a longer time-out than the lease is not a lost job."""
+    """A reply later than the lease does not make the job lost if the call was resent."""
     stage = many(_first, ["a"])
     stage.queues[0].configure(lease=3)
     stage.queues[0].enqueue("x")
@@ -395,7 +395,7 @@ def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> Non
         effect.call.resent = stage.now
         return reply
 
-    flow = work(stage.state, _nobody)
+    flow = work(stage.state, _ignore)
     effect = next(flow)
     while not stage.state.held:
         is_run = isinstance(effect, flows.Run)
@@ -417,11 +417,11 @@ class Slow:
         self.stage, self.queue = stage, stage.queues[0]
         self.queue.configure(lease=30 if own else lease)
         self.queue.enqueue_many(range(6), lease=lease if own else None)
-        self._flow = work(stage.state, _nobody)
+        self._flow = work(stage.state, _ignore)
         self._effect: Any = next(self._flow)
 
     def step(self, trip: float, calls: int) -> None:
-        """Go on until there were so many calls more."""
+        """Continue until this many more calls were made."""
         self.stage.trip, most = trip, len(self.stage.calls) + calls
         while len(self.stage.calls) < most:
             self._effect = self._flow.send(self.stage._answer(self._effect))
@@ -435,9 +435,9 @@ class Slow:
 def test_no_jobs_are_taken_over_trips_too_long_for_their_leases(
     many: Callable[..., Stage], caplog: pytest.LogCaptureFixture, lease: float
 ) -> None:
-    """Not even the first: the lease is known and the trip measured before. It says so once.
+    """If round trips are too long for the lease, no job is reserved, not even the first.
 
-    When trips are shorter, the jobs are taken.
+    The worker logs this once. When trips are shorter, jobs are reserved.
     """
     slow = Slow(many(_first, ["a"]), lease=lease)
     slow.step(2.4, 20)
@@ -459,7 +459,7 @@ def test_no_jobs_are_taken_over_trips_too_long_for_their_leases(
 def test_leases_are_lengthened_for_long_trips(
     many: Callable[..., Stage], caplog: pytest.LogCaptureFixture, own: bool
 ) -> None:
-    """To eight times the trip, at once; it says so once a minute."""
+    """Leases are extended to eight round trips, with one log record a minute."""
     slow = Slow(many(_first, ["a"]), lease=2, own=own)
     slow.step(0.8, 2)
     (job, _) = slow.stage.state.held
@@ -471,10 +471,10 @@ def test_leases_are_lengthened_for_long_trips(
     slow.close()
 
 
-def test_jobs_whose_lease_ended_on_the_way_are_not_run(
+def test_jobs_whose_lease_ended_during_the_reserve_are_not_run(
     many: Callable[..., Stage], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The trip became long when they were under way; no more are taken until it is short."""
+    """Round trips became long during a reserve: its jobs are not run, and reserving pauses."""
     slow = Slow(many(_first, ["a"]), lease=2)
     slow.step(0.01, 1)
     slow.step(2.4, 10)
@@ -486,7 +486,7 @@ def test_jobs_whose_lease_ended_on_the_way_are_not_run(
 
 
 def test_one_job_with_a_short_lease_on_a_slow_network(many: Callable[..., Stage]) -> None:
-    """It shows that leases of the jobs are shorter than the queue's: no more are taken."""
+    """One job shows that leases of jobs are shorter than the queue's: reserving stops."""
     slow = Slow(many(_first, ["a"]), lease=2, own=True)
     slow.step(1.4, 10)
     assert slow.queue.stats().ready == 4
@@ -496,11 +496,11 @@ def test_one_job_with_a_short_lease_on_a_slow_network(many: Callable[..., Stage]
 
 
 def test_an_idle_worker_sweeps_its_queues(many: Callable[..., Stage]) -> None:
-    """Whenever it begins to wait; not while it has a job, and none that can't be used."""
+    """A worker sweeps when it begins to wait, but not while it has a job."""
     stage = many(_first, ["a", "b"])
     stage.state.polls[1].failures = 1
     stage.state.polls[1].barred = math.inf
-    flow = work(stage.state, _nobody)
+    flow = work(stage.state, _ignore)
     effect = next(flow)
     while not isinstance(effect, flows.Pop):
         effect = flow.send(stage._answer(effect))
@@ -509,11 +509,11 @@ def test_an_idle_worker_sweeps_its_queues(many: Callable[..., Stage]) -> None:
 
 
 def test_a_report_is_not_held_back(many: Callable[..., Stage]) -> None:
-    """What a handler has finished while the worker waits goes out in the very next call."""
+    """A result finished while the worker waits is reported in the next call."""
     stage = many(_first, ["a"], concurrency=2)
     queue = stage.queues[0]
     queue.enqueue(1)
-    flow = work(stage.state, _nobody)
+    flow = work(stage.state, _ignore)
     effect = next(flow)
     while not (isinstance(effect, flows.Pop) and stage.runners.items):
         effect = flow.send(stage._answer(effect))
@@ -529,11 +529,11 @@ def test_a_report_is_not_held_back(many: Callable[..., Stage]) -> None:
 
 
 def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None:
-    """Another client is the only consumer: no job is taken, and finished ones are reported."""
+    """Another client has the consumer role: no job is reserved, but finished ones are reported."""
     stage = many(_first, ["a"], concurrency=2)
     queue = stage.queues[0]
     queue.enqueue(1)
-    flow = work(stage.state, _nobody)
+    flow = work(stage.state, _ignore)
     effect = next(flow)
     while not (isinstance(effect, flows.Pop) and stage.runners.items):
         effect = flow.send(stage._answer(effect))
@@ -548,7 +548,7 @@ def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None
                 effect = flow.throw(error)
             else:
                 effect = flow.send(answer)
-        assert 5 <= asked <= 12  # more often at first, then at a tick, and no token is waited for
+        assert 5 <= asked <= 12  # more often at first, then at a tick, without waiting for a token
         now = stage.now
         finish()
         effect = flow.send(None)  # the runner's signal has ended the wait
@@ -557,12 +557,12 @@ def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None
         effect = flow.send(stage._run(effect))
         assert stage.now == now
         assert queue.stats().acked == 1
-        assert not isinstance(effect, flows.Run)  # and the role is not asked for because of that
+        assert not isinstance(effect, flows.Run)  # and the role is not asked for again
     flow.close()
 
 
-def test_a_burst_ends_beside_a_role(many: Callable[..., Stage]) -> None:
-    """No job can be taken, as with a queue that is paused; what was begun is done and reported."""
+def test_a_burst_without_the_role_ends(many: Callable[..., Stage]) -> None:
+    """In burst mode a worker without the role ends after its running jobs are reported."""
     stage = many(_first, ["a"], concurrency=1, burst=True)
     queue = stage.queues[0]
     queue.enqueue_many([1, 2])

@@ -1,4 +1,4 @@
-"""The ready-made monitor warns of long queues, and not again and again."""
+"""The size monitor warns of long queues, with a pause between warnings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.worker.monitor import LoopEvent, size_monitor
 
 
 class Clock:
-    """A clock that the test moves; stands in for the module `time`."""
+    """A clock that the test moves; it replaces the module `time`."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def warned(caplog: pytest.LogCaptureFixture) -> Any:
-    """What was warned of since the last look: queue and size."""
+    """Return a function that returns the new warnings: queue and size."""
     caplog.set_level(logging.WARNING, "penstock")
 
     def look() -> list[tuple[str, int]]:
@@ -47,12 +47,12 @@ def warned(caplog: pytest.LogCaptureFixture) -> Any:
 
 
 def loop(**sizes: int) -> LoopEvent:
-    """A loop in which queues had these sizes."""
+    """Return a loop event with these queue sizes."""
     return LoopEvent(sizes, 0, 0)
 
 
 def test_only_more_than_the_limit_is_warned_of(clock: Clock, warned: Any) -> None:
-    """Exactly the limit is fine."""
+    """Only a size above the limit is warned of."""
     monitor = size_monitor(10)
     monitor(loop(a=10, b=0))
     assert warned() == []
@@ -61,7 +61,7 @@ def test_only_more_than_the_limit_is_warned_of(clock: Clock, warned: Any) -> Non
 
 
 def test_the_usual_limit_is_a_thousand_every_six_hours(clock: Clock, warned: Any) -> None:
-    """As Carmine's."""
+    """The defaults are a thousand jobs and six hours, as in Carmine."""
     monitor = size_monitor()
     monitor(loop(a=1000))
     monitor(loop(a=1001))
@@ -74,7 +74,7 @@ def test_the_usual_limit_is_a_thousand_every_six_hours(clock: Clock, warned: Any
 
 
 def test_each_queue_has_its_own_pause(clock: Clock, warned: Any) -> None:
-    """A queue that swings about the limit is warned of once; another one is not held back."""
+    """Each queue has its own pause: one around the limit is warned of once."""
     monitor = size_monitor(5, every=timedelta(minutes=1))
     for a, b in [(6, 0), (0, 0), (7, 8), (9, 9)]:
         monitor(loop(a=a, b=b))
@@ -86,7 +86,7 @@ def test_each_queue_has_its_own_pause(clock: Clock, warned: Any) -> None:
 
 
 def test_the_warning_can_be_read(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    """Queue, size and limit."""
+    """The text of the warning has queue, size and limit."""
     size_monitor(5)(loop(emails=6))
     assert caplog.messages == ["queue 'emails' holds 6 jobs, more than 5"]
 
@@ -95,7 +95,7 @@ def test_the_warning_can_be_read(clock: Clock, caplog: pytest.LogCaptureFixture)
     "arguments", [{"limit": -1}, {"limit": 1.5}, {"every": -1}, {"every": "6h"}], ids=str
 )
 def test_arguments_that_cannot_be_used(arguments: dict[str, Any]) -> None:
-    """Refused when the monitor is made, by name."""
+    """A bad argument is refused by name when the monitor is constructed."""
     with pytest.raises(BadArgument) as caught:
         size_monitor(**arguments)
     assert {caught.value.argument: caught.value.value} == arguments

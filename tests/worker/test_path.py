@@ -21,9 +21,9 @@ WARM = 5
 
 
 class Tracer:
-    """A handler that traces all threads from its call for one job to its call for the next.
+    """A handler that traces all threads from one job's call to the next job's call.
 
-    So all is in it that follows the handler's work, the report, the next job's delivery and way.
+    The trace has the handler's return, the report, and the delivery of the next job.
 
     Args:
         look: what the handler does with a job.
@@ -35,12 +35,12 @@ class Tracer:
         self._runs = 0
 
     def __call__(self, job: Any) -> None:
-        """The handler."""
+        """Handle a job."""
         self._runs += 1
         self._look(job)
 
     def profile(self, frame: FrameType, event: str, arg: object) -> None:  # its form
-        """Note a call; comprehensions and lambdas count as a part of their function."""
+        """Record a call; comprehensions and lambdas belong to their function."""
         code = frame.f_code
         is_own = code.co_filename.startswith(ROOT) and not code.co_name.startswith("<")
         if event == "call" and is_own and self._runs == WARM:
@@ -55,7 +55,7 @@ class Tracer:
 def test_a_job_passes_few_functions(
     look: Callable[[Any], object], most: int, queue: Queue, worker_server: EmbeddedServer
 ) -> None:
-    """From one job to the next a worker calls at most 44 functions; to read a body takes 4 more."""
+    """Between two jobs a worker calls at most 44 functions; decoding a body takes 4 more."""
     queue.enqueue_many(range(WARM + 2))
     tracer = Tracer(look)
     worker = Worker(worker_server.url, "work", tracer.__call__, concurrency=1, burst=True)

@@ -1,4 +1,4 @@
-"""An idle worker and the job that ends its wait."""
+"""An idle worker starts a job before it waits again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.embedded import EmbeddedServer
 async def test_the_handler_begins_before_the_worker_waits_again(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token, a reserve, the handler's first line; only then is the next BLPOP sent."""
+    """A token, a reserve, the handler's first line, and only then the next BLPOP."""
     steps: list[str] = []
     waits, handled = asyncio.Event(), asyncio.Event()
     send: Callable[..., Any] = blocking.asend

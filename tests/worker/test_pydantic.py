@@ -1,4 +1,4 @@
-"""Arguments that pydantic makes: models, dataclasses, dates, and what they say when they can't."""
+"""Arguments through pydantic: models, dataclasses, dates, and validation errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker.deliveries import named, stored
 
 
 class User(BaseModel):
-    """A model; a strict one, as JSON has no dates."""
+    """A strict model; JSON has no dates, so they are text."""
 
     model_config = ConfigDict(strict=True)
 
@@ -70,7 +70,7 @@ VALUES: list[tuple[Any, Any, Any]] = [
 
 
 def handler(annotation: Any) -> Any:
-    """A handler with one parameter of this type."""
+    """Return a handler with one parameter of this type."""
 
     def function(job: Job, value):  # type: ignore[no-untyped-def]
         return value
@@ -81,7 +81,7 @@ def handler(annotation: Any) -> Any:
 
 @pytest.mark.parametrize("annotation, value, said", VALUES)
 def test_there_and_back(annotation: Any, value: Any, said: Any) -> None:
-    """A job says the value in JSON, and the handler gets it as it was."""
+    """A value is stored as JSON and reaches the handler unchanged."""
     there = handler(annotation)
     assert there.body(value) == {"value": said}
     assert there.arguments(named("f", there.body(value)))[1]["value"] == value
@@ -102,8 +102,8 @@ def test_there_and_back(annotation: Any, value: Any, said: Any) -> None:
         (Path, "\ud800", "value='\\ud800': "),
     ],
 )
-def test_what_does_not_fit(annotation: Any, said: Any, reason: str) -> None:
-    """The reason is one line: where, and what was wanted."""
+def test_unfit_bodies(annotation: Any, said: Any, reason: str) -> None:
+    """The reason is one line with the place and the expected type."""
     job = stored(b'1;c=json;h.handler=f\n{"value":"\\ud800"}')
     with pytest.raises(Unfit) as caught:
         handler(annotation).arguments(job if said == "\ud800" else named("f", [said]))
@@ -111,22 +111,22 @@ def test_what_does_not_fit(annotation: Any, said: Any, reason: str) -> None:
     assert "\n" not in caught.value.reason
 
 
-def test_what_a_producer_can_not_say() -> None:
-    """Told before anything is written."""
+def test_wrong_values_at_the_producer() -> None:
+    """A wrong value raises at the producer before anything is written."""
     for annotation, value in ((Point, 5), (Annotated[int, Field(gt=0)], -5), (datetime, "soon")):
         with pytest.raises(BadArgument) as caught:
             handler(annotation).job(value)
         assert caught.value.argument == "value"
 
 
-def test_an_annotation_that_it_does_not_know() -> None:
-    """Told when the handler is registered."""
+def test_an_unknown_annotation() -> None:
+    """An unknown annotation is refused at registration."""
     with pytest.raises(BadArgument, match="Unable to generate pydantic-core schema"):
         handler(Handlers)
 
 
-def test_an_annotation_that_it_does_not_know_and_comes_later() -> None:
-    """Told when the worker starts; a job is unfit then, and nothing else is raised."""
+def test_an_unknown_annotation_that_is_defined_later() -> None:
+    """An unknown annotation defined later is refused at the worker's start; jobs are unfit."""
     module: dict[str, Any] = {}
     exec("def function(value: 'Later'): ...", module)
     handlers = Handlers(convert=converter)

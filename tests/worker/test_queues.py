@@ -1,4 +1,4 @@
-"""A worker of several queues: shares, damage, pauses; and jobs that end while a handler runs."""
+"""Workers of several queues: weights, damage, pauses, and jobs removed during their run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def raw(one_server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def url(one_server: EmbeddedServer, raw: redis.Redis) -> str:
-    """Where it is."""
+    """The URL of the server."""
     return one_server.url
 
 
@@ -64,7 +64,7 @@ TWO, THREE = {"h": 8, "l": 2}, {"h": 8, "m": 3, "l": 1}
     [("threads", TWO, 0), ("asyncio", TWO, 5000), ("threads", THREE, 100), ("asyncio", THREE, 0)],
 )
 def test_weights(url: str, ps: Penstock, kind: str, weights: dict[str, int], prefetch: int) -> None:
-    """Of 10,000 jobs each queue gets its share, and none waits for long."""
+    """Of 10,000 jobs each queue gets its share, and none waits long."""
     names: list[str] = []
     for name in weights:
         ps.queue(name).enqueue_many(range(10_000))
@@ -81,7 +81,7 @@ def test_weights(url: str, ps: Penstock, kind: str, weights: dict[str, int], pre
 
 @kinds
 def test_a_queue_that_was_empty_is_noticed(url: str, ps: Penstock, kind: str) -> None:
-    """While the other one is busy: within a second, though the worker never waits."""
+    """A queue that was empty is checked within a second although the other one is always busy."""
     ps.queue("busy").enqueue_many(range(40_000))
     ps.queue("rare").enqueue("first")
     rare, waits = Seen(), []
@@ -95,7 +95,7 @@ def test_a_queue_that_was_empty_is_noticed(url: str, ps: Penstock, kind: str) ->
     with at_work(kind, url, {"busy": 8, "rare": 2}, handle, grace=1):
         rare.wait("first")
         for serial in range(3):
-            time.sleep(0.3)  # long enough for the longest pause between two questions
+            time.sleep(0.3)  # longer than the longest pause between two checks
             ps.queue("rare").enqueue(serial)
             waits.append(rare.wait(serial))
         assert ps.queue("busy").stats().ready > 0
@@ -109,7 +109,7 @@ def test_a_queue_that_was_empty_is_noticed(url: str, ps: Penstock, kind: str) ->
 def test_a_damaged_queue_does_not_hold_up_the_others(
     url: str, ps: Penstock, raw: redis.Redis, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said once, looked at now and then, and served again when it is sound."""
+    """A damaged queue is logged once, checked now and then, and used again when repaired."""
     seen = Seen()
     for name in "abc":
         ps.queue(name).enqueue(name)
@@ -136,7 +136,7 @@ def test_a_damaged_queue_does_not_hold_up_the_others(
 def test_a_queue_is_damaged_while_its_handlers_run(
     url: str, ps: Penstock, raw: redis.Redis, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Leases of the other one are renewed all the same; what was done is reported when it can."""
+    """The other queue's leases are renewed; finished jobs are reported when possible."""
     begun, calls = Seen(), Counter[str]()
     go = threading.Event()
     handlers = Handlers()
@@ -171,7 +171,7 @@ def test_a_queue_is_damaged_while_its_handlers_run(
 
 @kinds
 def test_a_paused_queue(url: str, ps: Penstock, raw: redis.Redis, kind: str) -> None:
-    """Nothing of it is taken, without many questions; when it is resumed its jobs start at once."""
+    """A paused queue is rarely asked; after resume its jobs start at once."""
     q, seen = ps.queue("q"), Seen()
     q.pause("out")
     q.enqueue_many(range(100))
@@ -189,7 +189,7 @@ def test_a_paused_queue(url: str, ps: Penstock, raw: redis.Redis, kind: str) -> 
 
 
 class Long:
-    """Handlers that run until their job is lost, and say so."""
+    """Handlers that run until their job is lost, and record it."""
 
     def __init__(self, kind: str) -> None:
         self.begun = threading.Event()
@@ -219,7 +219,7 @@ class Long:
 def test_a_job_is_removed_while_its_handler_runs(
     url: str, ps: Penstock, kind: str, how: str
 ) -> None:
-    """The handler learns of it at the next renewal of the lease; nothing of the job comes back."""
+    """The handler learns at the next renewal that its job was removed; no data of it comes back."""
     q, long = ps.queue("q"), Long(kind)
     job = q.enqueue("x", lease=1.2)
     with at_work(kind, url, "q", long.handlers) as worker:
@@ -238,7 +238,7 @@ def test_a_job_is_removed_while_its_handler_runs(
 
 @kinds
 def test_a_ttl_ends_while_the_handler_runs(url: str, ps: Penstock, kind: str) -> None:
-    """Its lease is renewed until then, and the handler told when it ends, not before."""
+    """The lease is renewed until the ttl ends; then the handler is told."""
     q, long = ps.queue("q"), Long(kind)
     with at_work(kind, url, "q", long.handlers) as worker:
         began = time.monotonic()
@@ -267,7 +267,7 @@ def test_a_ttl_ends_while_the_handler_runs(url: str, ps: Penstock, kind: str) ->
     ids=["none", "seconds", "timedelta", "function", "function of timedelta", "function of None"],
 )
 def test_throttle(url: str, ps: Penstock, kind: str, throttle: Any, seconds: float) -> None:
-    """The queues are left alone for so long after each look at them; 0 and None are no time."""
+    """After each loop the queues are not asked for this long; 0 and None mean no pause."""
     ps.queue("q").enqueue_many(range(10))
     seen = Seen()
     with at_work(kind, url, "q", seen, concurrency=1, throttle=throttle):
@@ -277,7 +277,7 @@ def test_throttle(url: str, ps: Penstock, kind: str, throttle: Any, seconds: flo
 
 
 def test_a_throttle_of_the_queue_s_size(url: str, ps: Penstock) -> None:
-    """It is told how many jobs wait, of all queues together."""
+    """The throttle gets the number of waiting jobs of all queues."""
     sizes: list[int] = []
     for name in "ab":
         ps.queue(name).enqueue_many(range(50))
@@ -298,7 +298,7 @@ def test_a_throttle_of_the_queue_s_size(url: str, ps: Penstock) -> None:
 def test_a_throttle_that_fails(
     url: str, ps: Penstock, kind: str, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said once, and taken for one second; jobs are run all the same."""
+    """A failing throttle is logged once and counts as one second."""
     answers = {"negative": -1, "a text": "soon"}
 
     def throttle(size: int) -> Any:
@@ -317,7 +317,7 @@ def test_a_throttle_that_fails(
 
 @kinds
 def test_a_monitor(url: str, ps: Penstock, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is told of each loop; that it raises is said once, and stops nothing."""
+    """The monitor is called for each loop; its error is logged once."""
     events: list[LoopEvent] = []
 
     def monitor(event: LoopEvent) -> None:
@@ -337,7 +337,7 @@ def test_a_monitor(url: str, ps: Penstock, kind: str, caplog: pytest.LogCaptureF
 
 
 def test_a_size_monitor(url: str, ps: Penstock, caplog: pytest.LogCaptureFixture) -> None:
-    """The ready-made one warns of a queue that is too long, once."""
+    """The size monitor warns once of a queue that is too long."""
     caplog.set_level(logging.WARNING, "penstock")
     q = ps.queue("q")
     q.pause("out")

@@ -1,6 +1,6 @@
-"""What a worker promises, by the numbers of the requirements: R1 to R5, R12, R13, R15.
+"""The worker's requirements by number: R1 to R5, R12, R13, R15.
 
-Real processes, and a real server. Each number is stated in the test's docstring.
+They run real processes and a real server. The docstring of a test states its requirement.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLACK = 1.0
 
 
 def active(queue: Queue) -> int:
-    """How many jobs are held."""
+    """Return the number of active jobs."""
     return queue.stats().active
 
 
@@ -39,8 +39,10 @@ def active(queue: Queue) -> int:
 
 
 def test_r1_a_delay_longer_than_the_lease(queue: Queue, raw: redis.Redis, worker_url: str) -> None:
-    """R1: delayed 24 h with a lease of 5 s, beside 20 idle workers: not held before, started
-    once, and not early. The queue's clock is set forward, hour by hour.
+    """R1: a job delayed by 24 h with a lease of 5 s, and 20 idle workers: it starts once, and on
+    time.
+
+    The queue's clock is set forward hour by hour.
     """
     starts: list[Any] = []
 
@@ -77,8 +79,9 @@ def test_r1_a_delay_longer_than_the_lease(queue: Queue, raw: redis.Redis, worker
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_r3_an_orphan_starts_again(kind: str, crew: Crew, queue: Queue) -> None:
-    """R3: the job of a killed worker starts again within lease + 1 s, in the one that is left and
-    was idle, on a queue with no other traffic, with default settings but for the lease.
+    """R3: the job of a killed worker starts again within lease + 1 s in an idle worker.
+
+    The queue has no other traffic, and settings are the defaults except for the lease.
     """
     queue.configure(lease=LEASE)
     victim = crew.start(kind, concurrency=1)
@@ -96,12 +99,12 @@ def test_r3_an_orphan_starts_again(kind: str, crew: Crew, queue: Queue) -> None:
 
 
 @pytest.mark.slow
-def test_r4_handlers_that_let_nobody_work(crew: Crew, queue: Queue) -> None:
-    """R4: a handler is started once that blocks the event loop, or keeps the interpreter in slices.
+def test_r4_handlers_that_block_other_work(crew: Crew, queue: Queue) -> None:
+    """R4: a handler that blocks the event loop, or holds the interpreter lock in slices, runs once.
 
-    For five leases, while others have nothing to do. Slices of 0.1 s under a lease of 3 s are to a
-    heartbeat what slices of 1 s are under the usual 30 s. It needs about six of them, and begins at
-    half of the lease.
+    It does so for five leases, while other workers are idle. Slices of 0.1 s with a lease of 3 s
+    affect a heartbeat as 1 s with the default of 30 s: it needs about six and starts at half of the
+    lease.
     """
     names = [f"{kind} {do}" for kind, do in BLOCKERS]
     for name, (kind, do) in zip(names, BLOCKERS, strict=True):
@@ -120,7 +123,7 @@ def test_r4_handlers_that_let_nobody_work(crew: Crew, queue: Queue) -> None:
 
 @pytest.mark.slow
 async def test_r4_a_finished_job_behind_a_blocked_loop(crew: Crew, queue: Queue) -> None:
-    """R4: a job is not taken by others when its handler has returned but is not reported yet.
+    """R4: a job whose handler returned but is not yet reported is not delivered to others.
 
     Another handler blocks the event loop from that moment on, for five leases.
     """
@@ -138,7 +141,7 @@ async def test_r4_a_finished_job_behind_a_blocked_loop(crew: Crew, queue: Queue)
         else:
             blocking.set()
             await returning.wait()
-            time.sleep(5 * 1.0)  # noqa: ASYNC251  # what must not be done
+            time.sleep(5 * 1.0)  # noqa: ASYNC251  # on purpose
 
     queue.configure(lease=1.0)
     async with AsyncWorker(crew.url, "work", handle, concurrency=2, max_jobs=2) as worker:
@@ -156,8 +159,8 @@ async def test_r4_a_finished_job_behind_a_blocked_loop(crew: Crew, queue: Queue)
 
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "release", "bury", "extend"])
-def test_r5_a_late_word_changes_nothing(verb: str, queue: Queue, worker_url: str) -> None:
-    """R5: what a former holder says raises StaleReceipt with both receipts, and changes nothing.
+def test_r5_a_late_report_changes_nothing(verb: str, queue: Queue, worker_url: str) -> None:
+    """R5: a report of a former holder raises StaleReceipt with both receipts, and changes nothing.
 
     Receipts of one job only grow.
     """
@@ -185,7 +188,7 @@ def test_r5_a_late_word_changes_nothing(verb: str, queue: Queue, worker_url: str
 
 
 def delivery_number(receipt: str) -> int:
-    """The part of a receipt that grows."""
+    """Return the part of a receipt that grows."""
     return int(receipt.partition("-")[0])
 
 
@@ -194,12 +197,12 @@ def delivery_number(receipt: str) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prefetch", [0, 3])
-def test_r12_no_more_than_it_may_hold(
+def test_r12_leases_are_bounded(
     kind: str, prefetch: int, crew: Crew, queue: Queue, raw: redis.Redis
 ) -> None:
-    """R12: never more leases than handlers that may run and jobs that may be prefetched.
+    """R12: leases never exceed concurrency plus prefetch.
 
-    Looked at all the while, on two queues at once; delayed jobs are never among them.
+    This is checked all the time on two queues; delayed jobs are never leased.
     """
     concurrency, jobs = 2, 400
     with Penstock(crew.url) as client:
@@ -222,7 +225,7 @@ def test_r12_no_more_than_it_may_hold(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_r12_prefetched_jobs_keep_their_lease(kind: str, crew: Crew, queue: Queue) -> None:
-    """R12: a job that waits for its turn for three leases is not taken by others meanwhile."""
+    """R12: a prefetched job that waits for three leases is not delivered to others."""
     queue.configure(lease=1.0)
     busy = crew.start(kind, concurrency=1, prefetch=2)
     queue.enqueue_many([{"n": 0, "do": "nap", "s": 3.0}] + [{"n": n, "do": "no"} for n in (1, 2)])
@@ -239,12 +242,12 @@ def test_r12_prefetched_jobs_keep_their_lease(kind: str, crew: Crew, queue: Queu
 
 @pytest.mark.parametrize("kind", ["thread", "asyncio", "mixed"])
 def test_r13_a_deploy(kind: str, crew: Crew, queue: Queue) -> None:
-    """R13: at SIGTERM short handlers finish, the rest is given back and runs elsewhere within 1 s.
+    """R13: at SIGTERM short handlers finish; other jobs are released and start elsewhere within 1
+    s.
 
-    No attempt is charged for what was given back, nothing is taken any more, and the exit code
-    is 0.
+    Released jobs are charged no attempt, no more jobs are reserved, and the exit code is 0.
     """
-    grace = 3.0  # another worker has started within the first handler's 2.5 s
+    grace = 3.0  # another worker starts within the first handler's 2.5 s
     old = crew.start(kind, concurrency=3, prefetch=2, grace=grace)
     queue.enqueue_many({"n": n, "do": "nap", "s": s} for n, s in enumerate((2.5, 9.0, 9.0)))
     queue.enqueue_many({"n": n, "do": "no"} for n in (3, 4))
@@ -265,7 +268,7 @@ def test_r13_a_deploy(kind: str, crew: Crew, queue: Queue) -> None:
 
 @pytest.mark.parametrize("kind", ["thread", "asyncio", "mixed"])
 def test_r13_a_second_signal(kind: str, crew: Crew, queue: Queue) -> None:
-    """R13: at the second SIGTERM all is given back at once, whatever the grace."""
+    """R13: at the second SIGTERM all jobs are released at once, whatever the grace."""
     old = crew.start(kind, concurrency=2, prefetch=1)
     add(queue, 3, "nap", 60)
     crew.diary.wait("start", 2)
@@ -285,7 +288,8 @@ def test_r13_a_second_signal(kind: str, crew: Crew, queue: Queue) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_r15_the_id_of_a_killed_workers_job(kind: str, crew: Crew, queue: Queue) -> None:
-    """R15: within lease + 1 s after a kill a dedup id is a living worker's, and free when it ends.
+    """R15: within lease + 1 s of a kill the dedup id's job runs in another worker; then the id is
+    free.
 
     Until then it names the killed worker's job.
     """

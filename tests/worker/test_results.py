@@ -1,4 +1,4 @@
-"""What handlers say of their jobs: checked when made, comparable, and fit for travel."""
+"""Results of handlers: checked when constructed, comparable, copyable."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ RESULTS: list[tuple[Result, Verdict, str]] = [
 
 
 @pytest.mark.parametrize("result, verdict, text", RESULTS)
-def test_what_they_do(result: Result, verdict: Verdict, text: str) -> None:
-    """Each says one thing, and shows how it was made."""
+def test_effects_of_results(result: Result, verdict: Verdict, text: str) -> None:
+    """Each result has one effect, and its repr shows its arguments."""
     assert result.verdict == verdict
     assert repr(result) == str(result) == text
 
 
 @pytest.mark.parametrize("result", [result for result, *_ in RESULTS])
-def test_they_travel(result: Result) -> None:
-    """Copied and pickled they are equal, and still the same exception."""
+def test_results_can_be_copied_and_pickled(result: Result) -> None:
+    """Copied and pickled results are equal and keep their exception."""
     for twin in (pickle.loads(pickle.dumps(result)), copy.copy(result), copy.deepcopy(result)):
         assert twin == result
         assert hash(twin) == hash(result)
@@ -48,7 +48,7 @@ def test_they_travel(result: Result) -> None:
 
 
 def test_equality() -> None:
-    """By class and effect: seconds are seconds, and no two classes are equal."""
+    """Results are equal by class and effect, with seconds in any form."""
     assert Retry(after=5) == Retry(timedelta(seconds=5))
     assert Retry(5) != Retry(6)
     assert Retry(5) != Retry(5, "busy")
@@ -58,7 +58,7 @@ def test_equality() -> None:
 
 
 def test_success_is_one_object() -> None:
-    """The usual verdict is told by identity, so Done alone gives that very object."""
+    """`Done()` without arguments is the single success object."""
     assert Done().verdict is ACK
 
 
@@ -78,14 +78,14 @@ def test_success_is_one_object() -> None:
     ],
 )
 def test_bad_arguments(make: Any, argument: str) -> None:
-    """Refused where they are made, by the name of the argument."""
+    """A bad argument is refused by name when the result is constructed."""
     with pytest.raises(BadArgument) as caught:
         make()
     assert caught.value.argument == argument
 
 
-def test_the_base_says_nothing() -> None:
-    """There is no such result; a class of one's own may be derived from it, and is success."""
+def test_the_base_class_of_results() -> None:
+    """The base class can't be constructed; a subclass of the user is success."""
     with pytest.raises(TypeError, match="one of Done"):
         Result()
 
@@ -96,13 +96,13 @@ def test_the_base_says_nothing() -> None:
 
 
 def test_texts_are_cut() -> None:
-    """What the script would cut is cut here, between characters."""
+    """Texts are cut as the script does, between characters."""
     assert len(Reject("x" * 5000).verdict.text) == 1024
     assert len(Retry(error="ä" * 5000).verdict.text) == 512
 
 
 def test_the_text_of_an_error() -> None:
-    """Type and message; a type alone if there is none, or if the exception can't be shown."""
+    """The text of an error is type and message, or the type alone."""
 
     class Shy(Exception):
         def __str__(self) -> str:

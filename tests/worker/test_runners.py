@@ -1,6 +1,6 @@
-"""Runners outlive what they run: lost leases, cancellations of all kinds, errors in the error path.
+"""Runners survive lost leases, cancellations, and errors while reporting errors.
 
-Without a server: jobs as reserve makes them go in, verdicts come out.
+There is no server: deliveries go in, verdicts come out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("penstock")
 
 
 class Scene:
-    """A bench with its runners, and one handler.
+    """A HandlerRunner with its runners and one handler.
 
     Args:
         function: the handler.
@@ -54,21 +54,21 @@ class Scene:
 
     @property
     def verdicts(self) -> dict[Any, str]:
-        """What is to become of which job, by their bodies."""
+        """Return the verdict on each job, by body."""
         return {job.body: done.verdict.kind for done in self._finished for job in done.jobs}
 
     def put(self, *jobs: Any) -> None:
-        """A run of these jobs."""
+        """Add a run of these jobs."""
         self.runners.put((self.handler, jobs))
 
     def put_all(self, jobs: Sequence[Any]) -> None:
-        """A run for each of these jobs."""
+        """Add a run for each of these jobs."""
         for job in jobs:
             self.put(job)
 
 
 class Broken(Exception):
-    """An error that can't be shown, nor even be asked."""
+    """An error whose text and attributes can't be read."""
 
     def __str__(self) -> str:
         raise SystemExit
@@ -76,7 +76,7 @@ class Broken(Exception):
 
 @pytest.fixture
 def strict() -> Iterator[None]:
-    """A filter of the log that raises."""
+    """A log filter that raises."""
 
     def refuse(record: logging.LogRecord) -> bool:
         raise RuntimeError(record.msg)
@@ -90,12 +90,12 @@ def strict() -> Iterator[None]:
 
 
 async def test_a_job_lost_before_its_batch_begins() -> None:
-    """While a coroutine blocks the event loop; the rest of the batch runs, and so do others."""
+    """A job lost while a coroutine blocks the loop is not run; its batch and others are."""
     jobs = [made(n) for n in range(6)]
 
     async def batch(part: list[Any]) -> None:
         if part[0].body == 0:
-            scene.runners.lose([jobs[2]])  # as the renewer's thread does it
+            scene.runners.lose([jobs[2]])  # as the heartbeat thread does
             return  # the next run begins in the same step
         await asyncio.sleep(0.01)
 
@@ -109,7 +109,7 @@ async def test_a_job_lost_before_its_batch_begins() -> None:
 
 
 async def test_a_job_lost_in_the_midst_of_its_batch() -> None:
-    """The run is cancelled; the others of the batch begin anew, and the runner goes on."""
+    """The run is cancelled, the other jobs of its batch start again, and the runner continues."""
     jobs = [made(n) for n in range(3)]
 
     async def batch(part: list[Any]) -> None:
@@ -127,7 +127,7 @@ async def test_a_job_lost_in_the_midst_of_its_batch() -> None:
 
 
 def test_a_thread_that_stops_when_it_is_told() -> None:
-    """It returns half way, perhaps before the lease has ended: that must not finish the job."""
+    """A handler in a thread that stops when its job is lost does not finish the job."""
     jobs = [made(n) for n in range(4)]
 
     def batch(part: list[Any]) -> None:
@@ -144,7 +144,7 @@ def test_a_thread_that_stops_when_it_is_told() -> None:
 
 
 async def test_a_handler_that_swallows_its_cancellation() -> None:
-    """Nothing of it is left: what the next handlers do with their tasks is their own affair."""
+    """A suppressed cancellation has no effect on the tasks of later handlers."""
     jobs = [made(n) for n in range(3)]
     left: list[int] = []
 
@@ -166,7 +166,7 @@ async def test_a_handler_that_swallows_its_cancellation() -> None:
     scene.runners.start()
     scene.put_all(jobs)
     await await_for(lambda: len(scene.verdicts) == 3)
-    assert scene.verdicts == {0: "none", 1: "nack", 2: "ack"}  # of a lost job nothing is reported
+    assert scene.verdicts == {0: "none", 1: "nack", 2: "ack"}  # a lost job is not reported
     assert left == [0, 0, 0]
     assert await scene.runners.close(1)
 
@@ -175,7 +175,7 @@ async def test_a_handler_that_swallows_its_cancellation() -> None:
 
 
 async def test_a_handler_that_is_cancelled_by_its_own_program() -> None:
-    """As by a button of the user's: it has failed, its task ends, and another takes its place."""
+    """A handler cancelled by its own program has failed; a new task replaces its task."""
     tasks: list[Any] = []
 
     async def handler(job: Any) -> None:
@@ -194,7 +194,7 @@ async def test_a_handler_that_is_cancelled_by_its_own_program() -> None:
 
 
 async def test_an_idle_runner_that_is_cancelled() -> None:
-    """By a handler that has cancelled its own task and returned, say: another takes its place."""
+    """When a handler has cancelled its runner's task, a new one replaces it."""
 
     async def handler(job: Any) -> None:
         task = asyncio.current_task()
@@ -215,7 +215,7 @@ async def test_an_idle_runner_that_is_cancelled() -> None:
 
 @pytest.mark.parametrize("is_swallowed", [False, True])
 def test_the_end_of_the_event_loop(is_swallowed: bool) -> None:
-    """Every task is cancelled: what runs is given back, nothing else begins, nothing hangs."""
+    """At the end of the loop running jobs are released, nothing starts, and nothing hangs."""
     began: list[Any] = []
     scenes: list[Scene] = []
 
@@ -240,7 +240,7 @@ def test_the_end_of_the_event_loop(is_swallowed: bool) -> None:
 
 
 def test_the_end_of_the_event_loop_around_idle_runners() -> None:
-    """They end."""
+    """Idle runners end with the event loop."""
 
     async def handler(job: Any) -> None:
         raise AssertionError(job)
@@ -259,7 +259,7 @@ ERRORS = pytest.mark.parametrize("error", [ValueError, Broken, KeyboardInterrupt
 
 @ERRORS
 def test_a_failure_that_cannot_be_logged(strict: None, error: type[BaseException]) -> None:
-    """The job is tried again all the same, and the thread lives."""
+    """The job is retried although the log raises, and the thread continues."""
 
     def handler(job: Any) -> None:
         raise error
@@ -276,7 +276,7 @@ def test_a_failure_that_cannot_be_logged(strict: None, error: type[BaseException
 async def test_a_failure_of_a_coroutine_that_cannot_be_logged(
     strict: None, error: type[BaseException]
 ) -> None:
-    """The same with tasks."""
+    """The job is retried although the log raises, and the task continues."""
 
     async def handler(job: Any) -> None:
         raise error
@@ -290,7 +290,7 @@ async def test_a_failure_of_a_coroutine_that_cannot_be_logged(
 
 
 def test_a_dead_letter_that_cannot_be_logged(strict: None) -> None:
-    """It becomes one nevertheless: that its handler is missing must not end the worker."""
+    """A job without a handler becomes a dead letter although the log raises."""
     scene = Scene(lambda job: job)
     handler_runner = HandlerRunner(Handlers(), (), lambda: None)
     handler_runner.runners, handler_runner.finished = scene.runners, deque()
@@ -298,8 +298,8 @@ def test_a_dead_letter_that_cannot_be_logged(strict: None) -> None:
     assert [done.verdict.kind for done in handler_runner.finished] == ["bury"]
 
 
-def test_a_thread_outlives_its_bench(strict: None) -> None:
-    """Whatever comes out of a run: the next one is run."""
+def test_a_thread_outlives_its_handler_runner(strict: None) -> None:
+    """A thread continues after any error of a run."""
     seen: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def execute(item: Any) -> None:
@@ -315,8 +315,8 @@ def test_a_thread_outlives_its_bench(strict: None) -> None:
     assert runners.close(10)
 
 
-async def test_a_task_outlives_its_bench(strict: None) -> None:
-    """The same with tasks."""
+async def test_a_task_outlives_its_handler_runner(strict: None) -> None:
+    """A task continues after any error of a run."""
     seen: list[Any] = []
 
     async def execute(item: Any) -> None:
@@ -337,7 +337,7 @@ async def test_a_task_outlives_its_bench(strict: None) -> None:
 
 
 class Forking:
-    """A handler that forks a child, which comes back from it, and waits for the child's end.
+    """A handler that forks a child, which returns from it, and waits for the child's end.
 
     Attributes:
         codes: exit codes of the children; -9 = a child went on and had to be killed.
@@ -364,7 +364,7 @@ class Forking:
         self.codes.append(os.waitstatus_to_exitcode(found[1]))
 
     async def coroutine(self, job: Any) -> None:
-        """The same in an event loop."""
+        """Do the same in an event loop."""
         self(job)
 
 
@@ -374,7 +374,9 @@ forks = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:Depreca
 
 @forks
 def test_a_forked_child_that_comes_back_to_its_thread_ends() -> None:
-    """It takes no further job; its exit code says how it left the handler."""
+    """A forked child that returns to its thread ends without another job; its exit
+    code is known.
+    """
     handler = Forking()
     scene = Scene(handler)
     scene.runners.start()
@@ -388,7 +390,7 @@ def test_a_forked_child_that_comes_back_to_its_thread_ends() -> None:
 @forks
 @pytest.mark.parametrize("is_async", [False, True], ids=["function", "coroutine"])
 async def test_a_forked_child_that_comes_back_to_its_task_ends(is_async: bool) -> None:
-    """The same in an event loop, and in the threads beside one."""
+    """A forked child that returns to its task ends, in an event loop and in its threads."""
     forking = Forking()
     handlers, finished = Handlers(), deque[Any]()
     made_of = handlers.handler(forking.coroutine if is_async else forking)

@@ -1,7 +1,7 @@
-"""How workers end: whatever they are at, and however they are told.
+"""How workers end in each situation, for each way to stop them.
 
-Each test has four workers, which are told in one way each: SIGTERM, SIGTERM twice, SIGINT, and
-`stop()` from another thread.
+Each test runs four workers, each stopped in one way: SIGTERM, SIGTERM twice, SIGINT, and `stop()`
+from another thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LATE = 2.0
 
 @dataclass
 class Situation:
-    """What a worker is at when it is told to stop.
+    """The state of a worker when it is told to stop.
 
     Attributes:
         jobs: bodies.
@@ -62,7 +62,7 @@ class Situation:
 
 
 def nap(seconds: float) -> dict[str, Any]:
-    """A job that takes so long, and lets others work."""
+    """Return a job that sleeps this long."""
     return {"do": "nap", "s": seconds}
 
 
@@ -92,7 +92,7 @@ SITUATIONS = {
 
 
 def tell(worker: WorkerProcess, way: str) -> float:
-    """Have a worker stop; when it was told first."""
+    """Stop a worker, and return the time of the first stop."""
     told = time.monotonic()
     if way == "stop":
         worker.child.send("stop")
@@ -103,7 +103,7 @@ def tell(worker: WorkerProcess, way: str) -> float:
 
 @pytest.fixture
 def client(worker_url: str, queue: Queue) -> Any:
-    """A client of the server, which is empty."""
+    """A client of the empty server."""
     with Penstock(worker_url) as made:
         yield made
 
@@ -111,11 +111,11 @@ def client(worker_url: str, queue: Queue) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_end_of_a_worker(kind: str, name: str, crew: Crew, client: Penstock) -> None:
-    """Exit code 0, in time; nothing is lost, and what is given back was no attempt.
+    """The exit code is 0, in time; no job is lost, and released jobs are charged no attempt.
 
-    What runs may finish, unless it takes longer than the grace or the worker is told twice. Only
-    where a handler keeps the event loop, the process has to be ended: with exit code 1, and where
-    the loop moves, the lines after `run` have run.
+    Running handlers may finish, unless they outlast the grace or the worker is told twice. Only a
+    handler that blocks the event loop needs the process to be ended, with exit code 1. If the loop
+    runs, the lines after `run` are executed.
     """
     at = SITUATIONS[name]
     workers: dict[str, WorkerProcess] = {}
@@ -136,7 +136,7 @@ def test_the_end_of_a_worker(kind: str, name: str, crew: Crew, client: Penstock)
         is_kept = kind == "asyncio" and name in ("deaf", "blocking")
         has_returned = bool(crew.diary.events("returned", pid=worker.pid))
         assert has_returned != (kind == "asyncio" and name == "blocking"), (way, code)
-        # A signal that comes after `run` has returned is the program's.
+        # A signal after the return of `run` is the program's.
         is_late = code == -signal.SIGTERM and way == "twice" and has_returned
         assert code == (1 if is_kept else 0) or is_late, (way, code)
         assert worker.died is not None
@@ -145,21 +145,21 @@ def test_the_end_of_a_worker(kind: str, name: str, crew: Crew, client: Penstock)
         assert took >= at.at_least or way == "twice", way
         late = told[way] + LATE
         assert at.lease == 0 or not [one for one in starts(crew, worker) if one > late], way
-        if (name, way) != ("at most once", "twice"):  # those cannot be given back
+        if (name, way) != ("at most once", "twice"):  # jobs at most once can't be released
             check_jobs(crew, client.queue(f"{name} {way}"), at, way)
 
 
 def starts(crew: Crew, worker: WorkerProcess) -> list[float]:
-    """When handlers were begun."""
+    """Return the start times of the handlers."""
     return [one["t"] for one in crew.diary.events("start", pid=worker.pid)]
 
 
 def check_jobs(crew: Crew, queue: Queue, at: Situation, way: str) -> None:
-    """Each job is done, or there for the next, with no attempt charged."""
+    """Check that each job is done, or ready again without a charged attempt."""
     stats = queue.stats()
     assert (stats.active, stats.dead, stats.nacked, stats.crashed) == (0, 0, 0, 0), way
     done = {one["n"] for one in crew.diary.events("end", queue=queue.name)}
-    if way != "twice":  # then a handler may come to its end when its job is given back already
+    if way != "twice":  # otherwise a handler may end after its job was released
         assert at.finish in (None, len(done)), way
         assert at.lease == 0 or stats.acked == len(done), way
     back = queue.reserve(1000, block=0)
@@ -177,9 +177,9 @@ def test_the_end_while_the_server_is_away(
     diary: Diary,
     home: Callable[[], Nursery],
 ) -> None:
-    """`run` returns in time, told before or after the grace, also if calls never come back.
+    """`run` returns in time, told before or after the grace, even if calls never return.
 
-    The lines after it run; jobs are there when the server is.
+    The lines after it are executed; the jobs are there when the server is back.
     """
     crew = Crew(server.url, diary, home)
     with Penstock(server.url) as client:
@@ -214,10 +214,10 @@ def test_the_end_while_the_server_is_away(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signal_in_the_first_moment(kind: str, crew: Crew, queue: Queue) -> None:
-    """A worker that has hardly begun is stopped too: by itself, or by the system before it."""
+    """A worker that just started is stopped too, by its own handler or the default one."""
     for n in range(20):
         worker = crew.start(kind, patient=False)
-        time.sleep(n / 1000)  # some while it begins
+        time.sleep(n / 1000)  # somewhere during its start
         told = worker.signal(signal.SIGTERM)
         assert worker.ended() in (0, -signal.SIGTERM)
         assert worker.died is not None

@@ -1,4 +1,4 @@
-"""The figures of a worker: what they mean, and that they stay small."""
+"""Statistics of a worker: their definitions and their bounded size."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ seconds = st.floats(min_value=0, max_value=1e6, allow_subnormal=False)
 
 
 def close(expected: float) -> object:
-    """Equal but for the last digits."""
+    """Compare floats up to rounding."""
     return pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 @given(st.lists(seconds, min_size=2, max_size=60))
-def test_a_summary_says_what_the_statistics_module_says(samples: list[float]) -> None:
-    """Mean, variance, percentiles; the mean absolute deviation by its definition."""
+def test_a_summary_agrees_with_the_statistics_module(samples: list[float]) -> None:
+    """Mean, variance and percentiles agree with the statistics module."""
     found = summary(samples)
     mean = statistics.fmean(samples)
     hundredths = statistics.quantiles(samples, n=100, method="inclusive")
@@ -44,32 +44,34 @@ def test_a_summary_says_what_the_statistics_module_says(samples: list[float]) ->
 
 @given(st.lists(st.integers(0, 10**9), max_size=40))
 def test_the_figures_are_in_order(samples: list[int]) -> None:
-    """Smallest, percentiles, largest; no deviation is larger than the whole range."""
+    """Minimum, percentiles and maximum are in order; deviations are within the range."""
     found = summary(samples)
     assert found.min <= found.p50 <= found.p90 <= found.p99 <= found.max
     assert found.min <= found.mean <= found.max
     assert 0 <= found.mad <= found.max - found.min
 
 
-def test_one_sample_is_all_there_is() -> None:
-    """It is every percentile, and nothing deviates."""
+def test_a_single_sample() -> None:
+    """A single sample is every percentile, and has no deviation."""
     assert summary([3.5]) == Summary(1, 3.5, 3.5, 3.5, 3.5, 0.0, 0.0, 3.5, 3.5, 3.5)
 
 
 def test_mad_is_the_mean_absolute_deviation() -> None:
-    """From the mean, as in Carmine: of these the median one would be 1."""
+    """MAD is the mean absolute deviation from the mean, as in Carmine; the median
+    one would be 1.
+    """
     assert summary([1, 2, 3, 4, 100]).mad == pytest.approx(31.2)
 
 
 def test_a_new_worker_has_done_nothing() -> None:
-    """Zeros, no outcome, no queue."""
+    """A new worker has zeros and no outcomes or queues."""
     found = Statistics().snapshot()
     assert found == WorkerStats({}, NO_SAMPLES, {}, NO_SAMPLES, NO_SAMPLES)
     assert (found.jobs, found.handling.count, found.handling.p99) == (0, 0, 0.0)
 
 
 def test_jobs_are_counted_by_outcome() -> None:
-    """A batch is one call and one time of handling; all its jobs count."""
+    """A batch counts as one call with one time; all its jobs count."""
     figures = Statistics()
     figures.finished("done", 1, 0.1, 0.5)
     figures.finished("done", 100, 0.3, 0.7)
@@ -83,7 +85,7 @@ def test_jobs_are_counted_by_outcome() -> None:
 
 
 def test_the_window_is_the_last_thousand() -> None:
-    """Older samples have left every figure; the counts are since the beginning."""
+    """Figures cover the last thousand samples; counts cover all."""
     figures = Statistics()
     figures.finished("done", 1, 1e6, 1e6)
     for number in range(WINDOW):
@@ -94,7 +96,7 @@ def test_the_window_is_the_last_thousand() -> None:
 
 
 def test_sizes_are_kept_queue_by_queue_and_together() -> None:
-    """Together: the sum of what each was last seen to hold."""
+    """Sizes are kept for each queue; the total is the sum of the last ones."""
     figures = Statistics()
     for queue, size in [("a", 5), ("b", 10), ("a", 1), ("b", 0)]:
         figures.sized(queue, size)
@@ -104,7 +106,7 @@ def test_sizes_are_kept_queue_by_queue_and_together() -> None:
 
 
 def test_figures_go_into_json() -> None:
-    """And come back the same."""
+    """Statistics can be stored as JSON and restored."""
     figures = Statistics()
     figures.finished("done", 2, 0.25, 1.5)
     figures.sized("q", 7)
@@ -118,18 +120,18 @@ def test_figures_go_into_json() -> None:
 
 
 def test_a_snapshot_stays_as_it_is() -> None:
-    """What is recorded later is not in it, and it can't be changed."""
+    """A snapshot is immutable and has no later samples."""
     figures = Statistics()
     figures.finished("done", 1, 1, None)
     before = figures.snapshot()
     figures.finished("done", 1, 2, None)
     assert (before.jobs, before.handling.max) == (1, 1)
     with pytest.raises(FrozenInstanceError):
-        before.counts = {}  # type: ignore[misc]  # that is the point
+        before.counts = {}  # type: ignore[misc]  # on purpose
 
 
 def test_threads_record_while_another_looks() -> None:
-    """Not one job is lost, and no snapshot fails."""
+    """Threads record while another takes snapshots: no job is lost."""
     figures = Statistics()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Several processes of one app: they die, grow, are told to end, and others take their places."""
+"""Supervisor: several processes of one app that die, grow, stop, and are replaced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ dies = Dies(URL, "jobs", handle)
 
 
 def test_each_process_has_a_number_and_a_name(worker: Worker, told: Told) -> None:
-    """From 1; the worker's name ends with it. SIGTERM ends each in its own way, and all with 0."""
+    """Processes are numbered from 1, and the worker's name ends with the number; SIGTERM ends all
+    with 0.
+    """
     program = worker("--processes", "2")
     seen = [told.next() for _ in range(2)]
     assert sorted((number, name) for number, _, name, _ in seen) == [("1", "app-1"), ("2", "app-2")]
@@ -38,7 +40,7 @@ def test_each_process_has_a_number_and_a_name(worker: Worker, told: Told) -> Non
 
 
 def test_a_killed_process_is_replaced(worker: Worker, told: Told) -> None:
-    """By one with its number, and the work goes on; the other is left alone."""
+    """A killed process is replaced by one with its number; the other one continues."""
     program = worker("--processes", "2")
     pids = {number: pid for number, pid, *_ in (told.next(), told.next())}
     os.kill(pids["1"], signal.SIGKILL)
@@ -51,8 +53,10 @@ def test_a_killed_process_is_replaced(worker: Worker, told: Told) -> None:
     assert {child.pid for child in program.children()} == {pid, pids["2"]}
 
 
-def test_who_dies_again_and_again_is_replaced_ever_more_slowly(worker: Worker, app: Path) -> None:
-    """After 0.1 s, then twice as long each time; SIGTERM does not wait for that to pass."""
+def test_a_process_that_keeps_dying_is_replaced_with_growing_delays(
+    worker: Worker, app: Path
+) -> None:
+    """Replacement is delayed by 0.1 s, doubled each time; SIGTERM does not wait for that."""
     app.write_text(APP + DIES)
     program = worker("--processes", "1", target="app:dies")
     for pause in ("0.1", "0.2", "0.4"):
@@ -62,7 +66,7 @@ def test_who_dies_again_and_again_is_replaced_ever_more_slowly(worker: Worker, a
 
 
 def test_pauses_double_up_to_a_bound() -> None:
-    """30 s; at any number of failures they are finite, and one long life makes them forgotten."""
+    """Delays are at most 30 s for any number of failures; one long life resets them."""
     slot = ChildSlot(1)
     assert [round(slot.postpone(), 1) for _ in range(10)] == [
         0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30,
@@ -73,9 +77,10 @@ def test_pauses_double_up_to_a_bound() -> None:
     assert (slot.due, round(slot.postpone(), 1)) == (0, 0.1)
 
 
-def test_a_second_signal_is_handed_on(worker: Worker, told: Told) -> None:
-    """Processes that wait for their jobs end at once. Ctrl-C, heard by all that belong to the
-    terminal, is the first signal and no more: it cuts no job short.
+def test_a_second_signal_is_forwarded(worker: Worker, told: Told) -> None:
+    """A second SIGTERM ends waiting processes at once.
+
+    Ctrl-C reaches all processes of a terminal and counts as one first signal: it interrupts no job.
     """
     program = worker("--processes", "2")
     told.until("up"), told.until("up")
@@ -89,8 +94,8 @@ def test_a_second_signal_is_handed_on(worker: Worker, told: Told) -> None:
     told.until("down"), told.until("down")
 
 
-def test_who_does_not_stop_is_killed(worker: Worker, told: Told) -> None:
-    """When its grace and the last word's time have passed; the exit code tells."""
+def test_a_process_that_does_not_stop_is_killed(worker: Worker, told: Told) -> None:
+    """A process that outlasts its grace is killed; the exit code shows it."""
     before = "from penstock.worker import children; children.LAST_WORD = 0.5"
     program = worker("--processes", "2", "--grace", "0.5", before=before)
     told.until("up"), told.until("up")
@@ -102,7 +107,7 @@ def test_who_does_not_stop_is_killed(worker: Worker, told: Told) -> None:
 
 
 def test_burst_ends_when_all_have(worker: Worker, told: Told) -> None:
-    """A process that ends with 0 is not replaced; a process that dies is."""
+    """In burst mode a process that ends with 0 is not replaced; one that dies is."""
     told.do("long", *(["short"] * 20))
     program = worker("--processes", "2", "--burst")
     number, pid, _ = told.until("long")
@@ -118,7 +123,7 @@ def test_burst_ends_when_all_have(worker: Worker, told: Told) -> None:
 def test_processes_end_with_their_queues(
     worker: Worker, told: Told, server: EmbeddedServer
 ) -> None:
-    """A process ends well when its queues are closed and drained, and is not replaced."""
+    """A process whose queues are closed and drained is not replaced."""
     program = worker("--processes", "2")
     told.until("up"), told.until("up")
     told.do(*(["short"] * 5))
@@ -131,7 +136,7 @@ def test_processes_end_with_their_queues(
 
 
 def test_a_process_that_has_done_its_jobs_is_replaced(worker: Worker, told: Told) -> None:
-    """At once, however soon that is: --max-jobs 1 works through all of them."""
+    """With --max-jobs 1 a process that did its jobs is replaced at once until all are done."""
     told.do(*(f"job-{n}" for n in range(4)))
     worker("--processes", "1", "--max-jobs", "1")
     pids = {told.until(f"job-{n}")[1] for n in range(4)}
@@ -139,7 +144,7 @@ def test_a_process_that_has_done_its_jobs_is_replaced(worker: Worker, told: Told
 
 
 def test_a_process_that_has_grown_is_replaced(worker: Worker, told: Told) -> None:
-    """It ends in its own way, and the next has its number; the supervisor needs no --processes."""
+    """A process that has grown is replaced by one with its number, even without --processes."""
     program = worker("--max-memory", "200M")
     pid = told.until("up")[1]
     told.do("grow", "small")
@@ -149,8 +154,9 @@ def test_a_process_that_has_grown_is_replaced(worker: Worker, told: Told) -> Non
 
 
 def test_sighup_replaces_one_after_the_other(worker: Worker, told: Told, app: Path) -> None:
-    """With the code that is there now, if it can be loaded; the second is asked when the first has
-    been replaced. The supervisor is healthy all the time.
+    """SIGHUP replaces one process after the other with the current code, if it can be loaded.
+
+    The supervisor is healthy all the time.
     """
     program = worker("--processes", "2", "--health-port", "0")
     health = program.line(r"health is told at (\S+)")[1]
@@ -166,7 +172,7 @@ def test_sighup_replaces_one_after_the_other(worker: Worker, told: Told, app: Pa
     order = []
     for _ in range(4):
         order.append(told.next()[3::-3])
-        assert ask(health)[0] == 200  # a process that is replaced on purpose is not ill
+        assert ask(health)[0] == 200  # an intended replacement is healthy
     assert sorted(order) == [("down", "1"), ("down", "2"), ("new", "1"), ("new", "2")]
     assert order.index(("down", "1")) < order.index(("down", "2"))
     program.line("process 2 has started")
@@ -177,8 +183,10 @@ def test_sighup_replaces_one_after_the_other(worker: Worker, told: Told, app: Pa
     assert one < program.seen.index(f"process 1 has started, pid {started[2]}") < two
 
 
-def test_a_killed_supervisor_leaves_nobody(worker: Worker, told: Told, app: Path) -> None:
-    """Its processes end in their own way; one that does not listen kills itself after its grace."""
+def test_a_killed_supervisor_leaves_no_processes(worker: Worker, told: Told, app: Path) -> None:
+    """When the supervisor is killed its processes stop; one that hangs kills itself
+    after its grace.
+    """
     short = "from penstock.worker import children; children.LAST_WORD = 0.5\n"
     app.write_text(short + APP)
     program = worker("--processes", "2", "--grace", "0.5")
@@ -193,7 +201,7 @@ def test_a_killed_supervisor_leaves_nobody(worker: Worker, told: Told, app: Path
 
 
 def test_a_broken_app_ends_the_supervisor(worker: Worker, app: Path) -> None:
-    """With 2, after one look at it; the reason is told once."""
+    """A broken app ends the supervisor with 2 after one attempt; the reason is printed once."""
     app.write_text("import nosuch")
     program = worker("--processes", "3")
     assert program.wait() == 2
@@ -202,14 +210,16 @@ def test_a_broken_app_ends_the_supervisor(worker: Worker, app: Path) -> None:
 
 
 def test_reload(worker: Worker, told: Told, app: Path) -> None:
-    """A change replaces the process, if the app can be imported; if not, at the start too, the next
-    change is waited for. SIGHUP ends all, as the terminal was closed.
+    """A change replaces the process if the app can be imported; if not, also at the start, it waits
+    for the next change.
+
+    SIGHUP ends all, as the terminal was closed.
     """
     app.write_text("import nosuch")
     program = worker("--reload")
 
     def change(text: str, awaited: str) -> None:
-        # No output tells when the watch begins, so the first change may have to be made twice.
+        # No output tells when the watch begins, so the first change may need a repetition.
         app.write_text(text)
         while not program.has_more(3):
             app.write_text(text)
@@ -228,7 +238,7 @@ def test_reload(worker: Worker, told: Told, app: Path) -> None:
 
 
 def test_a_signal_before_the_app_is_loaded(worker: Worker, app: Path) -> None:
-    """The supervisor ends with 0 at once, and whatever the app waits for with it."""
+    """A signal while the app loads ends the supervisor with 0 at once."""
     app.write_text(
         "import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(99)"
     )
@@ -241,7 +251,7 @@ def test_a_signal_before_the_app_is_loaded(worker: Worker, app: Path) -> None:
 
 
 def test_a_report_is_heard_although_its_process_has_ended() -> None:
-    """Whatever else was written on the line goes unheard."""
+    """A report is read although its process has ended; other data on the line is ignored."""
     good = '{"terms": {"grace": 3, "burst": true, "limited": false}, "status": {"healthy": true}}'
     text = "\n".join(["nonsense", "[]", "{}", good, '{"terms": {"x": 1}}', "{}", good[:20]])
     write = "import os, sys; os.write(int(os.environ['PENSTOCK_LINE']), sys.argv[1].encode())"

@@ -1,4 +1,4 @@
-"""What others do to a worker's queues and jobs while it works: it goes on with the rest."""
+"""Changes to a worker's queues and jobs by others: the worker continues with the rest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.worker.deliveries import stored
 
 @pytest.fixture
 def backend(brief_backend: Backend) -> Backend:
-    """Two back ends: scripts are not what is tested here."""
+    """Use two back ends, as scripts are not tested here."""
     return brief_backend
 
 
@@ -54,7 +54,7 @@ def q(ps: Penstock) -> Queue:
 
 
 class Gate:
-    """A handler whose jobs called "old" wait until they may go on."""
+    """A handler whose jobs with the body "old" wait until they may continue."""
 
     def __init__(self) -> None:
         self.bodies: list[Any] = []
@@ -68,8 +68,8 @@ class Gate:
         self.lost.append(job.lost)
 
 
-def test_a_queue_that_is_made_anew_under_its_worker(ps: Penstock, q: Queue) -> None:
-    """A job of its earlier life is gone; those of the new one are run, and none runs twice."""
+def test_a_queue_is_recreated_while_its_worker_runs(ps: Penstock, q: Queue) -> None:
+    """A job of the earlier epoch is lost; new ones run, and none runs twice."""
     q.enqueue("old", lease=1.2)
     gate = Gate()
     with Worker(ps, "q", gate, concurrency=2) as worker:
@@ -85,8 +85,8 @@ def test_a_queue_that_is_made_anew_under_its_worker(ps: Penstock, q: Queue) -> N
     assert worker.status().stats.counts == {"done": 4, "lost": 1}
 
 
-def test_leases_of_two_lives_are_renewed_apart(ps: Penstock, q: Queue) -> None:
-    """Held beside a job of a life that has ended, one of the new life keeps its lease."""
+def test_leases_of_two_epochs_are_renewed_separately(ps: Penstock, q: Queue) -> None:
+    """Leases of two epochs are renewed separately, so the new job keeps its lease."""
     q.configure(lease=0.6)
     q.enqueue("old")
     gate, both = Gate(), threading.Event()
@@ -111,8 +111,8 @@ def test_leases_of_two_lives_are_renewed_apart(ps: Penstock, q: Queue) -> None:
     assert (len(runs), runs[0].lost, gate.lost) == (1, False, [True])
 
 
-def test_a_record_that_somebody_wrote_badly(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """What is no number in it counts as not given, for the worker as for the scripts."""
+def test_a_malformed_record(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A field that is not a number counts as not given, for the worker as for the scripts."""
     q.enqueue_many([b"x"] * 3)
     entry, fields = raw.xrange(q.ops.keys["ready"])[-1]
     ms, _, number = entry.partition(b"-")
@@ -125,11 +125,11 @@ def test_a_record_that_somebody_wrote_badly(ps: Penstock, q: Queue, raw: Raw) ->
 
 
 @pytest.mark.parametrize("lease", [0.5, 0.7, 0], ids="{} s".format)
-def test_damage_while_a_job_is_in_hand(ps: Penstock, q: Queue, raw: Raw, lease: float) -> None:
-    """What can't be reported is let go when its lease is over; a burst ends.
+def test_damage_while_a_job_runs(ps: Penstock, q: Queue, raw: Raw, lease: float) -> None:
+    """A job that can't be reported is dropped when its lease ends, and a burst ends.
 
-    The loop looks again half a second after the damage, so the end of the second lease is noticed
-    by the thread that renews it; the third job is delivered at most once and has none.
+    The loop checks again half a second after the damage, so the heartbeat notices the end of the
+    second lease. The third job has lease 0.
     """
     q.enqueue("old", lease=lease)
     gate = Gate()
@@ -145,8 +145,8 @@ def test_damage_while_a_job_is_in_hand(ps: Penstock, q: Queue, raw: Raw, lease: 
     assert worker.status().stats.counts == {"lost": 1}
 
 
-def test_figures_that_can_not_be_had(ps: Penstock, raw: Raw) -> None:
-    """A key that only `stats` reads is damaged: jobs are run as if nothing were."""
+def test_stats_of_a_damaged_queue(ps: Penstock, raw: Raw) -> None:
+    """With a damaged key that only `stats` reads, jobs are run as usual."""
     a, b = ps.queue("a"), ps.queue("b")
     a.enqueue(1)
     raw.set(a.ops.keys["dead"], b"x")
@@ -160,7 +160,7 @@ def test_figures_that_can_not_be_had(ps: Penstock, raw: Raw) -> None:
 def test_a_long_throttle_does_not_look_unwell(
     ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is asked for jobs meanwhile, but the server is asked whether it is there."""
+    """During a long throttle the worker pings the server, so it stays healthy."""
     monkeypatch.setattr("penstock.worker.state.HEALTHY", 0.9)
     q.enqueue(1)
     with Worker(ps, "q", lambda _: None, throttle=60) as worker:
@@ -173,10 +173,10 @@ def test_a_long_throttle_does_not_look_unwell(
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-async def test_a_cancelled_worker_beside_a_damaged_queue(
+async def test_a_cancelled_worker_with_a_damaged_queue(
     backend: Backend, ps: Penstock, raw: Raw, damaged: bool
 ) -> None:
-    """The jobs of the other queues are given back."""
+    """Jobs of the undamaged queues are released."""
     a, b = ps.queue("a"), ps.queue("b")
     a.enqueue(1)
     b.enqueue(1)
@@ -201,7 +201,7 @@ async def test_a_cancelled_worker_beside_a_damaged_queue(
 
 
 class Runners:
-    """Notes what it is given."""
+    """A stand-in for runners that records its jobs."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -218,7 +218,7 @@ class Runners:
 
 
 class HandlerRunner:
-    """A worker without its loop: what begins, and what is given back."""
+    """A worker without its loop, with its started and released jobs."""
 
     def __init__(self) -> None:
         self.runners = Runners()
@@ -235,27 +235,27 @@ class HandlerRunner:
         )
 
     def take(self, *jobs: Any) -> None:
-        """The server has delivered these."""
+        """Pass these deliveries to the worker."""
         self.state.asked(self.poll, Taken(-1, list(jobs)), len(jobs), time.monotonic())
 
     @property
     def begun(self) -> list[Any]:
-        """Jobs that runners were given."""
+        """Return the jobs given to runners."""
         return [job for _, jobs in self.runners.items for job in jobs]
 
     @property
     def back(self) -> list[tuple[Any, Verdict]]:
-        """Jobs that are reported without having run."""
+        """Return the jobs that are released without a run."""
         return [(job, done.verdict) for done in self.state.finished for job in done.jobs]
 
 
 def suspects(count: int) -> list[Any]:
-    """Jobs that crashed twice."""
+    """Return jobs that crashed twice."""
     return [stored(b"1\nx", b"3 0 2 0") for _ in range(count)]
 
 
-def test_suspects_beside_ordinary_jobs_are_given_back() -> None:
-    """The others of the same delivery run; a job that crashed once is an ordinary one."""
+def test_suspects_delivered_with_ordinary_jobs_are_released() -> None:
+    """Suspects are released while other jobs of the delivery run; one crash is no suspect."""
     handler_runner, jobs = HandlerRunner(), suspects(2)
     ordinary = [stored(b"1\nx", counts) for counts in (b"", b"2 0 1 0")]
     handler_runner.take(jobs[0], *ordinary, jobs[1])
@@ -264,7 +264,7 @@ def test_suspects_beside_ordinary_jobs_are_given_back() -> None:
 
 
 def test_a_suspect_in_a_worker_that_has_other_jobs_is_given_back() -> None:
-    """Also when it comes by itself."""
+    """A worker with other jobs releases a suspect, even if that comes alone."""
     handler_runner, jobs, ordinary = HandlerRunner(), suspects(1), stored(b"1\nx")
     handler_runner.take(ordinary)
     handler_runner.take(*jobs)
@@ -273,7 +273,7 @@ def test_a_suspect_in_a_worker_that_has_other_jobs_is_given_back() -> None:
 
 
 def test_a_suspect_without_a_handler_is_not_isolated() -> None:
-    """It goes to the dispatcher, which makes it a dead letter, also if there is an isolator."""
+    """A suspect without a handler goes to the dispatcher and becomes a dead letter."""
     unknown: list[Any] = []
     handlers = Handlers()
     handlers.handler("known")(lambda: None)
@@ -294,7 +294,7 @@ def test_a_suspect_without_a_handler_is_not_isolated() -> None:
 
 
 def test_one_of_several_suspects_runs_alone() -> None:
-    """In a worker that has nothing else: the first, when the server counts it as begun."""
+    """An idle worker runs the first suspect, when the server counts it as started."""
     handler_runner, jobs = HandlerRunner(), suspects(3)
     handler_runner.take(*jobs)
     assert (handler_runner.begun, handler_runner.state.suspects.waits) == ([], True)
@@ -304,7 +304,7 @@ def test_one_of_several_suspects_runs_alone() -> None:
 
 
 def test_a_suspect_that_is_lost_before_it_begins_does_not_run() -> None:
-    """Another worker has the job by now."""
+    """A suspect that another worker took does not run."""
     handler_runner, jobs = HandlerRunner(), suspects(1)
     handler_runner.take(*jobs)
     handler_runner.state.begin(None)
@@ -317,7 +317,7 @@ def test_a_suspect_that_is_lost_before_it_begins_does_not_run() -> None:
 
 
 def test_a_suspect_that_has_not_begun_is_given_back_at_a_stop() -> None:
-    """As every job that has not begun."""
+    """At a stop a suspect that has not started is released."""
     handler_runner, jobs = HandlerRunner(), suspects(1)
     handler_runner.take(*jobs)
     handler_runner.state.stop()
@@ -327,7 +327,7 @@ def test_a_suspect_that_has_not_begun_is_given_back_at_a_stop() -> None:
 
 
 def test_a_second_signal_inside_of_stop() -> None:
-    """The shorter grace holds, whichever call ends first."""
+    """A signal during `stop` applies the shorter grace."""
     handlers = Handlers()
     handlers.handler(lambda _: None)
     calls: list[Callable[[], None]] = []

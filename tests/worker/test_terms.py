@@ -1,4 +1,4 @@
-"""The heartbeat policy that workers, their helper process and tasks of Spark share."""
+"""The lease rules shared by workers, their helper process and Spark tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.worker.deliveries import made, stored
 
 
 def test_a_term_counts_from_the_request() -> None:
-    """A job with a lease of its own has it; a ttl that ends first bounds it; lease 0 has no end."""
+    """A term starts with the request; it has the job's lease, bounded by its ttl;
+    lease 0 has none.
+    """
     usual, own, mortal, once = (
         stored(b"1\n"),
         made(1, lease_ms=5000),
@@ -27,7 +29,7 @@ def test_a_term_counts_from_the_request() -> None:
 
 
 def test_a_lease_is_due_when_a_third_has_passed() -> None:
-    """Calls are split by lease; what can't be renewed is in none of them."""
+    """A lease is renewed after a third of its time; calls are grouped by lease."""
     jobs = [stored(b"1\n"), stored(b"1\n"), made(1, lease_ms=6000), made(1, lease_ms=0)]
     assert begin(jobs, 100.0, 100.0) == (6.0, next_renewal(jobs))
     assert (next_renewal(jobs), next_renewal(jobs[3:])) == (102.0, math.inf)
@@ -46,13 +48,13 @@ def test_many_leases_are_renewed_in_several_calls() -> None:
 @pytest.mark.parametrize(
     "code, term",
     [
-        (61_000, Term(160.0, 30.0)),  # 60 s from when it was sent
-        (11_000, Term(110.0, 0.0)),  # fewer than were asked for: the ttl ends then
+        (61_000, Term(160.0, 30.0)),  # 60 s from its sending
+        (11_000, Term(110.0, 0.0)),  # shortened by the ttl
         (0, None),
     ],
 )
 def test_an_answer_makes_a_new_term(code: int, term: Term | None) -> None:
-    """A code is the new end, or says that another worker holds the job."""
+    """An answer is the new end of the lease, or says that another worker has the job."""
     job = stored(b"1\n")
     begin([job], 90.0, 90.0)
     gone = renew([job], [code], 1000, 100.0, 100.1)
@@ -61,6 +63,6 @@ def test_an_answer_makes_a_new_term(code: int, term: Term | None) -> None:
 
 
 def test_the_helper_is_earlier_than_the_thread() -> None:
-    """The thread of the worker has nothing to renew while its helper process lives."""
+    """While the helper process lives the worker's thread renews nothing."""
     assert heartbeat_process.LEFT > LEFT
     assert heartbeat.due is heartbeat_process.due

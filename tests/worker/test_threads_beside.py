@@ -1,4 +1,4 @@
-"""Plain functions in an AsyncWorker: they run in threads, and nothing of asyncio shows."""
+"""Plain functions in an AsyncWorker run in threads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.worker.support import add
 
 
 @pytest.mark.parametrize("error", [StopIteration, ValueError, KeyboardInterrupt])
-async def test_what_a_function_raises_is_its_failure(
+async def test_an_exception_is_the_failure_of_its_job(
     error: type[BaseException], queue: Queue, worker_url: str
 ) -> None:
-    """Also StopIteration, which no future takes: its task must not wait for ever."""
+    """Any exception is the job's failure, also StopIteration, which a future can't hold."""
 
     def luckless(job: Any) -> None:
         raise error("no luck")
@@ -28,7 +28,7 @@ async def test_what_a_function_raises_is_its_failure(
 
 
 async def test_a_function_sees_the_context_of_its_task(queue: Queue, worker_url: str) -> None:
-    """What was set where the worker was started, or by a hook, is there in the thread."""
+    """Context variables set at the worker's start or by a hook are visible in the thread."""
     seen: list[str] = []
     where = contextvars.ContextVar("where", default="nowhere")
     where.set("here")

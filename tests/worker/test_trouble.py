@@ -1,7 +1,7 @@
-"""R6, R7: whatever happens to the server or to the network, workers go on by themselves.
+"""R6, R7: workers continue by themselves after faults of the server or the network.
 
-Each trouble meets a worker of threads and one of an event loop at once. What they have to do is
-asked for by a client that goes to the server directly.
+Each fault hits a threaded and an asyncio worker at once. A client that bypasses the proxy enqueues
+their jobs.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ Both = dict[str, tuple[Seen, Worker | AsyncWorker]]
 
 @pytest.fixture
 def raw(server: EmbeddedServer) -> Iterator[redis.Redis]:
-    """A plain client of the server; redis-py makes new connections by itself."""
+    """A plain client of the server, which reconnects by itself."""
     with redis.Redis.from_url(server.url) as client:
         yield client
 
 
 @pytest.fixture
 def proxy(server: EmbeddedServer) -> Iterator[Proxy]:
-    """What may come between the workers and the server."""
+    """A proxy between the workers and the server."""
     with Proxy(server.address) as made:
         yield made
 
 
 @pytest.fixture
 def ps(server: EmbeddedServer) -> Iterator[Penstock]:
-    """A client that goes to the server directly; queues of short leases are there."""
+    """A client that bypasses the proxy; it creates queues with short leases."""
     with Penstock(server.url) as client:
         for kind in KINDS:
             client.queue(kind).configure(lease=LEASE)
@@ -61,7 +61,7 @@ def ask(ps: Penstock, workers: Both, *bodies: Any) -> None:
 
 
 def resumed(ps: Penstock, workers: Both, what: str) -> float:
-    """Seconds until each worker has done a job that is enqueued now; no process has ended."""
+    """Return the seconds until each worker has done a new job; no process has ended."""
     began = time.monotonic()
     ask(ps, workers, what)
     for seen, worker in workers.values():
@@ -71,7 +71,7 @@ def resumed(ps: Penstock, workers: Both, what: str) -> float:
 
 
 def drained(ps: Penstock, raw: redis.Redis) -> None:
-    """Nothing is left anywhere: no job is lost, and none is a dead letter."""
+    """Check that no job is left, lost or dead."""
     for kind in KINDS:
         stats = ps.queue(kind).stats
         wait_for(lambda: (stats().ready, stats().active, stats().scheduled) == (0, 0, 0))  # noqa: B023
@@ -80,7 +80,7 @@ def drained(ps: Penstock, raw: redis.Redis) -> None:
 
 
 def test_r6_connections_are_killed(server: EmbeddedServer, ps: Penstock, raw: redis.Redis) -> None:
-    """R6: CLIENT KILL of every connection, at work and while idle, again and again."""
+    """R6: CLIENT KILL of every connection, while working and idle, repeatedly."""
     with both(server.url) as workers:
         for turn in range(10):
             ask(ps, workers, *range(turn * 100, turn * 100 + 100))
@@ -95,7 +95,7 @@ def test_r6_connections_are_killed(server: EmbeddedServer, ps: Penstock, raw: re
 
 
 def test_r6_the_server_restarts(server: EmbeddedServer, ps: Penstock, raw: redis.Redis) -> None:
-    """R6: workers at work go on with what the server kept; scripts are loaded again."""
+    """R6: after a restart workers continue with the stored jobs, and load scripts again."""
     with both(server.url) as workers:
         ask(ps, workers, *range(2000))
         for seen, _ in workers.values():
@@ -110,7 +110,7 @@ def test_r6_the_server_restarts(server: EmbeddedServer, ps: Penstock, raw: redis
 def test_r6_a_long_outage(
     server: EmbeddedServer, ps: Penstock, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R6, scaled to some seconds: unwell while nothing answers, at work soon after; well again."""
+    """R6, scaled to seconds: unhealthy during an outage, soon working and healthy after it."""
     monkeypatch.setattr(state, "HEALTHY", 3.0)
     with both(server.url) as workers:
         assert resumed(ps, workers, "before") < RESUMED
@@ -127,7 +127,7 @@ def test_r6_a_long_outage(
 def test_r6_the_server_comes_late(
     server: EmbeddedServer, ps: Penstock, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R6: workers that are started before their server wait for it, and are unwell meanwhile."""
+    """R6: workers started before their server wait for it, unhealthy meanwhile."""
     monkeypatch.setattr(state, "HEALTHY", 1.0)
     proxy.refuse()
     with both(proxy.url) as workers:
@@ -140,7 +140,7 @@ def test_r6_the_server_comes_late(
 def test_r6_the_server_refuses_at_the_start(
     server: EmbeddedServer, raw: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R6: a fresh server that takes no writes yet is one to wait for."""
+    """R6: a new server that refuses writes is waited for."""
     raw.replicaof("127.0.0.1", 1)
     with both(server.url) as workers:
         wait_for(lambda: sum("no server yet" in text for text in caplog.messages) >= 2)
@@ -150,7 +150,7 @@ def test_r6_the_server_refuses_at_the_start(
 
 
 def test_r6_the_server_stands_still(server: EmbeddedServer, ps: Penstock, raw: redis.Redis) -> None:
-    """R6: a server is stopped and goes on later; jobs reserved for clients that gave up return."""
+    """R6: a server is paused; jobs reserved for clients that gave up come back."""
     with both(server.url, client={"socket_timeout": 1}) as workers:
         ask(ps, workers, *range(500))
         server.pause()
@@ -169,7 +169,7 @@ def test_r6_the_primary_becomes_a_replica(
     ps: Penstock,
     raw: redis.Redis,
 ) -> None:
-    """R6: waits end with UNBLOCKED, writes with READONLY; the name leads to the new primary."""
+    """R6: UNBLOCKED ends waits and READONLY writes; the name leads to the new primary."""
     other = make_server(tcp=True)
     with redis.Redis.from_url(other.url) as new, Penstock(other.url) as after:
         new.replicaof("127.0.0.1", server.port)
@@ -188,7 +188,7 @@ def test_r6_the_primary_becomes_a_replica(
 def test_r6_writes_are_refused_for_a_while(
     server: EmbeddedServer, ps: Penstock, raw: redis.Redis, refusal: str
 ) -> None:
-    """R6: the server answers and does nothing: workers try again on and on."""
+    """R6: the server refuses all writes: workers keep trying."""
     with both(server.url) as workers:
         for kind in KINDS:
             ps.queue(kind).enqueue_many(range(20), delay=0.5)
@@ -207,7 +207,7 @@ def test_r6_writes_are_refused_for_a_while(
 
 
 def is_loading(raw: redis.Redis) -> bool:
-    """Whether the server says that it is not ready yet."""
+    """Tell if the server is loading its data."""
     try:
         raw.get("1")
     except redis.exceptions.BusyLoadingError:
@@ -220,10 +220,10 @@ def is_loading(raw: redis.Redis) -> bool:
 def test_r6_a_server_that_loads_its_data(
     server: EmbeddedServer, ps: Penstock, proxy: Proxy, raw: redis.Redis
 ) -> None:
-    """R6: LOADING is an answer to everything, for as long as it takes."""
+    """R6: LOADING answers every command for a while."""
     with raw.pipeline(transaction=False) as pipe:
         for serial in range(30_000):
-            pipe.set("1", serial)  # so much to read again
+            pipe.set("1", serial)  # enough data to make loading slow
         pipe.execute()
     with both(server.url) as workers:
         server.args = ("--key-load-delay", "50", "--loading-process-events-interval-bytes", "1024")
@@ -241,7 +241,7 @@ def test_r6_a_server_that_is_busy(
     raw: redis.Redis,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """R6: BUSY is an answer to everything while a slow script of another client runs."""
+    """R6: BUSY answers every command while another client's slow script runs."""
     caplog.set_level(logging.INFO, "penstock")
     with both(server.url) as workers:
         wait_idle(raw, 2)
@@ -255,9 +255,9 @@ def test_r6_a_server_that_is_busy(
 def test_r6_r7_connections_are_forgotten(
     ps: Penstock, proxy: Proxy, raw: redis.Redis, limit: float
 ) -> None:
-    """R6, R7: open connections swallow everything, new ones work; waits don't stay on the old.
+    """R6, R7: open connections swallow all data but new ones work; waits leave the old ones.
 
-    It takes a tick of 4 s at most, and the time-out of a socket: 9 s by default.
+    It takes at most a tick of 4 s and the socket timeout, 9 s by default.
     """
     with both(proxy.url, client={"socket_timeout": limit}) as workers:
         assert resumed(ps, workers, "before") < RESUMED
@@ -275,7 +275,7 @@ def test_r6_everything_is_swallowed(
     raw: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """R6: also new connections hang; unwell meanwhile."""
+    """R6: new connections hang too; the worker is unhealthy meanwhile."""
     monkeypatch.setattr(state, "HEALTHY", 4.5)
     with both(proxy.url) as workers:
         assert resumed(ps, workers, "before") < RESUMED
@@ -291,15 +291,15 @@ def test_r6_everything_is_swallowed(
 def test_r7_idle_with_a_short_socket_timeout(
     server: EmbeddedServer, ps: Penstock, raw: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R7: an idle wait is no time-out: nothing is logged, no connection made anew.
+    """R7: an idle wait is no timeout: no log record, no new connection.
 
-    R12: and it costs at most half a command a second for a queue, counted by the server.
+    R12: it costs at most half a command per second and queue, as counted by the server.
     """
     caplog.set_level(logging.INFO, "penstock")
     with both(server.url, client={"socket_timeout": 0.5}) as workers:
         assert resumed(ps, workers, "first") < RESUMED
         wait_idle(raw, 2)
-        time.sleep(1.5)  # once more after the work: how long are the queues?
+        time.sleep(1.5)  # the worker checks the queue sizes once more after the work
         caplog.clear()
         connections = raw.info("stats")["total_connections_received"]
         before, began = sent(raw), time.monotonic()
