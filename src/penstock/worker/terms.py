@@ -1,7 +1,7 @@
 """The heartbeat policy: until when a worker holds a job, and when to renew its lease.
 
-The heartbeat, which a worker or a task of Spark runs in a thread, and the helper process of a worker
-renew leases by these rules.
+The heartbeat, which a worker or a task of Spark runs in a thread, and the helper process of a
+worker renew leases by these rules.
 """
 
 from __future__ import annotations
