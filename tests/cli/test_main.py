@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import get_annotations
 from pathlib import Path
 
 import pytest
 import redis
+from typer.models import OptionInfo
 
 import penstock
 from penstock import Penstock
+from penstock.cli import main
+from penstock.cli.app import app
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, environment, in_process_of_its_own
 from tests.support.backends import Backend
@@ -52,6 +56,20 @@ def test_help_names_every_command(run_cli: Cli) -> None:
         assert page.code == 0
         assert f"penstock {name}" in page.out
         assert name == "healthy" or "--url" in page.out
+
+
+def test_each_option_has_help() -> None:
+    """The help is the line about the option in the docstring of the command."""
+    main(["--version"])  # imports the commands
+    helps = {
+        (command.name, name): mark.help
+        for command in app.registered_commands
+        for name, annotation in get_annotations(command.callback).items()
+        for mark in getattr(annotation, "__metadata__", ())
+        if isinstance(mark, OptionInfo)
+    }
+    assert len(helps) > 100
+    assert [option for option, text in helps.items() if not text] == []
 
 
 def test_version(run_cli: Cli) -> None:

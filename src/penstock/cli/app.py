@@ -6,11 +6,13 @@ import contextlib
 import inspect
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -24,7 +26,7 @@ from penstock.core.logs import printable
 from penstock.core.urls import HIDDEN, fault_of, redacted
 from penstock.wire.keys import DEFAULT_PREFIX
 
-__all__ = ["Failed", "Session", "app", "command", "option", "run"]
+__all__ = ["Failed", "Session", "app", "command", "run"]
 
 DEFAULT_URL = "redis://localhost:6379/0"
 QUIET = logging.NullHandler()
@@ -70,6 +72,11 @@ COMMON = {
     "node_hosts": HostsOption,
 }
 """The fields of `Session` and their options, which stand before or after the command's name."""
+
+METAVARS = {
+    float: "SECONDS", float | None: "SECONDS", int: "N", int | None: "N", str | None: "TEXT",
+}  # fmt: skip
+"""Names of the values of options in the help, unless an option has one of its own."""
 
 app = typer.Typer(
     name="penstock",
@@ -185,19 +192,10 @@ def options(
     ctx.obj = given.changed(given_url=url, prefix=prefix, as_json=as_json, node_hosts=node_hosts)
 
 
-def option(metavar: str, text: str, **more: Any) -> Any:
-    """Return typer's description of an option whose value is shown as `metavar`.
-
-    Args:
-        metavar: in the help.
-        text: the help.
-        more: further arguments of `typer.Option`.
-    """
-    return typer.Option(metavar=metavar, help=text, **more)
-
-
 def command(name: str, *, common: bool = True) -> Callable[[Function], Function]:
     """Register a command: its function gets a `Session` first, then its own parameters.
+
+    The function's docstring is the help. Its Args are the help of arguments and options.
 
     Args:
         name: as the user types it.
@@ -211,21 +209,49 @@ def command(name: str, *, common: bool = True) -> Callable[[Function], Function]
             changes = {option: values.pop(option) for option in shared}
             function(session.changed(**changes), **values)
 
+        text, helps = _split_docstring(function)
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [
             inspect.Parameter("ctx", keyword, annotation=typer.Context),
-            *(one.replace(kind=keyword) for one in own),
+            *(_parameter(one, helps.get(one.name)).replace(kind=keyword) for one in own),
             *(inspect.Parameter(n, keyword, annotation=t, default=None) for n, t in shared.items()),
         ]
         # typer reads these, not those of `call`
-        call.__doc__ = function.__doc__
+        call.__doc__ = text
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
         call.__annotations__ = {one.name: one.annotation for one in parameters}
         app.command(name)(call)
         return function
 
     return register
+
+
+def _split_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the text before the Args, and the text of each argument."""
+    text, _, described = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
+    texts = re.findall(r"^    (\w+): ((?:.|\n {8})+)", described, flags=re.MULTILINE)
+    return text, {name: one[0].upper() + " ".join(one[1:].split()) for name, one in texts}
+
+
+def _parameter(one: inspect.Parameter, text: str | None) -> inspect.Parameter:
+    """Return a parameter with its help and the name of its value, for typer.
+
+    Args:
+        one: may be marked with `typer.Argument` or `typer.Option`; otherwise it is an option.
+        text: the help.
+    """
+    kind: Any = one.annotation
+    if get_origin(kind) is Annotated:
+        kind, mark = get_args(kind)
+        mark = copy(mark)  # commands share it
+    elif kind is bool:
+        mark = typer.Option("--" + one.name.replace("_", "-"))  # and no --no-...
+    else:
+        mark = typer.Option()
+    mark.help = text
+    mark.metavar = mark.metavar or METAVARS.get(kind)
+    return one.replace(annotation=Annotated[kind, mark])
 
 
 def run(argv: list[str]) -> int:

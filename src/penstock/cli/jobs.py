@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
 from typing import Annotated, Any, BinaryIO
@@ -28,7 +28,7 @@ from penstock import (
     parse_id,
 )
 from penstock.cli import output
-from penstock.cli.app import Failed, Session, command, option
+from penstock.cli.app import Failed, Session, command
 
 __all__ = ["QueueArgument", "State", "enqueue", "existing", "peek", "scan", "show", "status"]
 
@@ -48,75 +48,53 @@ class State(str, Enum):  # typer knows no list of Literals
 def enqueue(
     session: Session,
     queue: QueueArgument,
-    body: Annotated[
-        str | None, typer.Argument(metavar="BODY", help="The body; - = read it from stdin.")
-    ] = None,
-    lines: Annotated[
-        bool, typer.Option("--lines", help="Add a job for each line of stdin.")
-    ] = False,
-    json_body: Annotated[
-        bool, typer.Option("--json-body/--raw", help="The body is JSON; default: bytes.")
-    ] = False,
-    delay: Annotated[float, option("SECONDS", "Not before.")] = 0,
-    lease: Annotated[float | None, option("SECONDS", "0 = deliver at most once.")] = None,
-    ttl: Annotated[float | None, option("SECONDS", "Not after.")] = None,
-    header: Annotated[list[str] | None, option("NAME=VALUE", "May be repeated.")] = None,
-    replicas: Annotated[
-        int | None, option("N", "Replicas that must confirm. Default: the queue's setting.")
-    ] = None,
-    fsynced: Annotated[
-        bool,
-        typer.Option(
-            "--fsynced",
-            help="Wait until the job is on the disks of the server and of these replicas.",
-        ),
-    ] = False,
-    timeout: Annotated[
-        float | None,
-        option(
-            "SECONDS", "Most seconds to wait for replicas and disks. Default: 1, with --fsynced 5."
-        ),
-    ] = None,
-    dedup_id: Annotated[
-        str | None, option("TEXT", "Refuse the job while another one has this id.")
-    ] = None,
-    dedup_window: Annotated[
-        float | None, option("SECONDS", "Keep the id taken for this time after the job is done.")
-    ] = None,
-    dedup_until: Annotated[
-        DedupUntil,
-        typer.Option(
-            help="When the id is free again: after the job has finished or started; enqueued ="
-            " after the window, counted from now."
-        ),
-    ] = "finished",
-    on_duplicate: Annotated[
-        OnDuplicate,
-        typer.Option(
-            help="What happens to a duplicate: update = the waiting job gets its content; debounce"
-            " = the delay starts again, too; requeue = it runs after the active job;"
-            " requeue+update, requeue+debounce = later duplicates also replace that one."
-        ),
-    ] = "refuse",
-    key: Annotated[
-        str | None, option("TEXT", "Jobs with the same key go to one partition, in order.")
-    ] = None,
-    max_attempts: Annotated[
-        int | None,
-        option("N", "Attempts until the job is a dead letter; 0 = no limit. Default: the queue's."),
-    ] = None,
-    backoff_base: Annotated[
-        float | None,
-        option("SECONDS", "Delay after the first failure; it doubles. Default: the queue's."),
-    ] = None,
-    backoff_cap: Annotated[
-        float | None, option("SECONDS", "The longest delay. Default: the queue's.")
-    ] = None,
+    body: Annotated[str | None, typer.Argument(metavar="BODY")] = None,
+    lines: bool = False,
+    json_body: Annotated[bool, typer.Option("--json-body/--raw")] = False,
+    delay: float = 0,
+    lease: float | None = None,
+    ttl: float | None = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
+    replicas: int | None = None,
+    fsynced: bool = False,
+    timeout: float | None = None,
+    dedup_id: str | None = None,
+    dedup_window: float | None = None,
+    dedup_until: DedupUntil = "finished",
+    on_duplicate: OnDuplicate = "refuse",
+    key: str | None = None,
+    max_attempts: int | None = None,
+    backoff_base: float | None = None,
+    backoff_cap: float | None = None,
 ) -> None:
     """Add a job, or with --lines one for each line of stdin.
 
     Prints the job's id and state. A duplicate prints those of the job that has the dedup id, and
     the action taken.
+
+    Args:
+        body: the body of the job; - = read it from stdin.
+        lines: add a job for each line of stdin.
+        json_body: the body is JSON. Default: bytes.
+        delay: time before the job is delivered.
+        lease: time that a consumer may hold the job; 0 = deliver it at most once. Default: the
+            queue's.
+        ttl: time after which the job expires. Default: never.
+        header: a header of the job; may be repeated.
+        replicas: replicas that must confirm the job. Default: the queue's.
+        fsynced: wait until the job is on the disks of the server and of these replicas.
+        timeout: longest wait for replicas and disks. Default: 1, with --fsynced 5.
+        dedup_id: refuse the job while another one has this id.
+        dedup_window: keep the id taken for this time after the job is done.
+        dedup_until: when the id is free again: after the job has finished or started; enqueued =
+            after the window, counted from now.
+        on_duplicate: the effect of a duplicate: update = the waiting job gets its content;
+            debounce = the delay starts again, too; requeue = it runs after the active job;
+            requeue+update, requeue+debounce = later duplicates also replace that one.
+        key: jobs with the same key go to one partition, in order.
+        max_attempts: attempts until the job is a dead letter; 0 = no limit. Default: the queue's.
+        backoff_base: delay after the first failure; it doubles. Default: the queue's.
+        backoff_cap: the longest delay after a failure. Default: the queue's.
     """
     if lines == (body is not None):
         raise typer.BadParameter("give a BODY, - to read it from stdin, or --lines")
@@ -201,12 +179,19 @@ def _each_line(stdin: BinaryIO, is_json: bool) -> Iterator[Any]:
 def peek(
     session: Session,
     queue: QueueArgument,
-    state: Annotated[State, typer.Option(help="State of the jobs.")] = State.READY,
-    n: Annotated[int, typer.Option("--n", "-n", help="Most jobs to show.")] = 10,
-    start: Annotated[int, typer.Option(help="Jobs to skip; negative = count from the end.")] = 0,
-    newest: Annotated[bool, typer.Option("--newest", help="Start at the end.")] = False,
+    state: State = State.READY,
+    n: Annotated[int, typer.Option("--n", "-n")] = 10,
+    start: int = 0,
+    newest: bool = False,
 ) -> None:
-    """Show the next jobs of a queue without reserving them."""
+    """Show the next jobs of a queue without reserving them.
+
+    Args:
+        state: state of the jobs.
+        n: most jobs to show.
+        start: jobs to skip; negative = count from the end.
+        newest: start at the end.
+    """
     with session.client() as client:
         views = client.open(queue).peek(n, state=state.value, start=start, newest=newest)
         if not views:
@@ -219,7 +204,7 @@ def peek(
         "jobs": [output.job_document(view) for view in views],
     }
     columns = ("id", TIME_OF_STATE[state.value], "attempt", "owner", "body", "error")
-    session.answer(document, lambda: _print_jobs(views, columns, f"{state.value} jobs"))
+    session.answer(document, lambda: output.job_table(views, columns, f"{state.value} jobs"))
 
 
 TIME_OF_STATE = {
@@ -227,27 +212,21 @@ TIME_OF_STATE = {
 }  # fmt: skip
 
 
-def _print_jobs(views: Sequence[JobView], columns: Sequence[str], kind: str = "jobs") -> None:
-    if views:
-        output.job_table(views, columns)
-    else:
-        output.note(f"no {kind}")
-
-
 @command("scan")
 def scan(
     session: Session,
-    queue: Annotated[
-        str | None, typer.Argument(metavar="[QUEUE]", help="Default: every queue.")
-    ] = None,
-    state: Annotated[
-        list[State] | None, typer.Option(help="Only these jobs; may be repeated. Default: all.")
-    ] = None,
-    ids: Annotated[bool, typer.Option("--ids", help="Print only ids; read no bodies.")] = False,
+    queue: Annotated[str | None, typer.Argument(metavar="QUEUE")] = None,
+    state: list[State] | None = None,
+    ids: bool = False,
 ) -> None:
     """List all jobs, each once, in no order and in bounded steps.
 
     A job that is added, removed or changes its state meanwhile may be missed.
+
+    Args:
+        queue: name of a queue. Default: every queue.
+        state: only jobs in this state; may be repeated. Default: all jobs.
+        ids: print only ids; read no bodies.
     """
     states: list[StateName] = [one.value for one in dict.fromkeys(state or ())]
     document: dict[str, Any] = {"queue": queue, "states": states or None}
@@ -266,7 +245,7 @@ def scan(
             document["jobs"] = [output.job_document(view) for view in views]
     queue_column = ["queue"] if queue is None else []
     columns = ["id", *queue_column, "state", "created", "attempt", "owner", "body", "error"]
-    session.answer(document, lambda: _print_jobs(views, columns))
+    session.answer(document, lambda: output.job_table(views, columns))
 
 
 def _each_id(client: Penstock, queues: Sequence[str], states: Sequence[StateName]) -> Iterator[str]:
@@ -286,12 +265,13 @@ STEP = 1000
 @command("show")
 def show(
     session: Session,
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="[QUEUE] ID", help="The queue may be omitted: the id finds it."),
-    ],
+    names: Annotated[list[str], typer.Argument(metavar="[QUEUE] ID")],
 ) -> None:
-    """Show everything about one job."""
+    """Show everything about one job.
+
+    Args:
+        names: the queue may be omitted: the id finds it.
+    """
     if len(names) > 2:
         raise typer.BadParameter("give [QUEUE] ID: one id, with or without its queue")
     with session.client() as client:
@@ -317,10 +297,9 @@ def queue_of(client: Penstock, job_id: str) -> str:
 
 
 def _print_job(view: JobView) -> None:
-    lease = output.span(view.lease) if view.lease else "none (at most once)"
-    facts = {
+    figures = {
         **{name.replace("_", " "): output.job_cell(view, name) for name in FACTS},
-        "lease": lease,
+        "lease": output.span(view.lease) if view.lease else "none (at most once)",
         "owner": view.owner,
         "attempt": view.attempt,
         "retry policy": _policy_text(view.retry),
@@ -330,8 +309,7 @@ def _print_job(view: JobView) -> None:
         "size": output.size(len(view.raw)),
         "codec": output.body_value(view)[0],
     }
-    rows = [(name, value) for name, value in facts.items() if value not in ("", None)]
-    output.table(("", ""), rows)
+    output.facts(figures)
     output.write_lines(view.raw.decode("utf-8", "backslashreplace").split("\n"))
 
 
@@ -366,42 +344,32 @@ def status(
         found = client.open(queue).status(dedup_id)
         if found is None:
             existing(client, queue)
+    told = found or DedupStatus(dedup_id, "", None, None, None)
+    jobs = {"job": told.job, "successor": told.successor}
+    document = {
+        "queue": queue,
+        "dedup_id": dedup_id,
+        "state": told.state or None,
+        "window_ends": told.window_ends,
+        **{role: view and output.job_document(view) for role, view in jobs.items()},
+    }
     if found or session.as_json:
-        document = _status_document(queue, found or DedupStatus(dedup_id, "", None, None, None))
-        session.answer(document, lambda: _print_status(found))
+        session.answer(document, lambda: _print_status(told, jobs))
     if found is None:
         raise Failed(f"no job has the dedup id {dedup_id!r} in queue {queue!r}")
 
 
-def _jobs_of(found: DedupStatus) -> dict[str, JobView | None]:
-    return {"job": found.job, "successor": found.successor}
-
-
-def _status_document(queue: str, found: DedupStatus) -> dict[str, Any]:
-    jobs = _jobs_of(found).items()
-    return {
-        "queue": queue,
-        "dedup_id": found.dedup_id,
-        "state": found.state or None,
-        "window_ends": found.window_ends,
-        **{name: output.job_document(view) if view else None for name, view in jobs},
-    }
-
-
-def _print_status(found: DedupStatus | None) -> None:
-    if found is None:
-        return
+def _print_status(found: DedupStatus, jobs: Mapping[str, JobView | None]) -> None:
     ends = f", ends {output.moment(found.window_ends)}" if found.window_ends is not None else ""
     output.write(f"{found.dedup_id}: {found.state}{ends}")
     columns = ("id", "state", "age", "next_in", "attempt", "owner", "body")
     rows = [
         (role, *(output.job_cell(view, name) for name in columns))
-        for role, view in _jobs_of(found).items()
+        for role, view in jobs.items()
         if view is not None
     ]
     if rows:
-        headings = (name.replace("_", " ") for name in columns)
-        output.table(("", *headings), rows, right="attempt")
+        output.table(("", *columns), rows, right="attempt")
 
 
 def existing(client: Penstock, name: str) -> Queue | None:

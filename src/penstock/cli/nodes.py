@@ -20,21 +20,19 @@ def nodes(
     session: Session,
     action: Annotated[
         Literal["list", "add", "leave", "drained", "forget", "join"],
-        typer.Argument(
-            help="list; add URL; leave = send no new jobs there; drained = exit code 1 unless it "
-            "is empty; forget = remove it from the list; join = undo leave."
-        ),
+        typer.Argument(metavar="ACTION"),
     ] = "list",
-    node: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NODE]", help="Id (its first 8 digits) or address of the node; for add a URL."
-        ),
-    ] = None,
+    node: Annotated[str | None, typer.Argument(metavar="NODE")] = None,
 ) -> None:
     """List the nodes of a federation, or change one of them.
 
     --url names one or several of them; the others are learned from these.
+
+    Args:
+        action: what to do: list; add = add the node at a URL; leave = send no new jobs to it;
+            drained = exit code 1 unless it is empty; forget = remove it from the list; join =
+            undo leave.
+        node: id (its first 8 digits) or address of the node; for add a URL.
     """
     if (node is None) != (action == "list"):
         raise typer.BadParameter("list takes no NODE; the other actions need one")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NoReturn
@@ -33,6 +33,7 @@ __all__ = [
     "body_value",
     "complain",
     "console",
+    "facts",
     "job_cell",
     "job_document",
     "job_table",
@@ -97,7 +98,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: st
     """Print a table.
 
     Args:
-        columns: the headings.
+        columns: the headings; _ is printed as a space.
         rows: a cell for each column; None stays empty.
         right: headings of the columns of numbers, separated by spaces.
     """
@@ -105,18 +106,26 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: st
     grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in columns:
         side: Literal["left", "right"] = "right" if column in numbers else "left"
-        grid.add_column(column, justify=side, overflow="fold", no_wrap=column in WHOLE)
+        heading = column.replace("_", " ")
+        grid.add_column(heading, justify=side, overflow="fold", no_wrap=column in WHOLE)
     for row in rows:
         # Text, because rich would search a str for markup.
         grid.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
     console().print(grid)
 
 
-def job_table(views: Iterable[JobView], attributes: Sequence[str]) -> None:
-    """Print a row for each job with these attributes of `JobView`."""
-    headings = [name.replace("_", " ") for name in attributes]
-    rows = [[job_cell(view, name) for name in attributes] for view in views]
-    table(headings, rows, right="attempt")
+def facts(figures: Mapping[str, object]) -> None:
+    """Print a line for each name with its value; leave out values that are None or empty."""
+    table(("", ""), [fact for fact in figures.items() if fact[1] not in ("", None)])
+
+
+def job_table(views: Sequence[JobView], attributes: Sequence[str], kind: str = "jobs") -> None:
+    """Print a row for each job with these attributes of `JobView`; without a job, say so."""
+    if views:
+        rows = ([job_cell(view, name) for name in attributes] for view in views)
+        table(attributes, rows, right="attempt")
+    else:
+        note(f"no {kind}")
 
 
 def job_cell(view: JobView, name: str) -> object:

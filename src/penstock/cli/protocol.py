@@ -7,8 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from penstock.cli import output
-from penstock.cli.app import Session, command, option
+from penstock.cli.app import Session, command
 from penstock.wire.scripts import Script, all_scripts, pressure_scripts
 
 __all__ = ["scripts"]
@@ -17,12 +19,15 @@ __all__ = ["scripts"]
 @command("scripts")
 def scripts(
     session: Session,
-    out: Annotated[Path | None, option("DIR", "Directory to write to.", file_okay=False)] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False)] = None,
 ) -> None:
     """List the Lua scripts, or write them for clients in other languages.
 
     With --out, index.json says how to call them, and the directory vectors has test cases. The
     scripts of the protocol pressure are in a directory of that name.
+
+    Args:
+        out: directory to write to.
     """
     found = (*all_scripts(), *pressure_scripts())
     index = {"scripts": [_described(script) for script in found]}

@@ -11,7 +11,7 @@ import typer
 
 from penstock import Outcome, PauseSide, Penstock, QueueDamaged, QueueStats, Settled, StateName
 from penstock.cli import output
-from penstock.cli.app import Failed, Session, command, option
+from penstock.cli.app import Failed, Session, command
 from penstock.cli.jobs import QueueArgument, State, existing
 
 __all__ = [
@@ -19,35 +19,27 @@ __all__ = [
     "reopen", "resume", "stats", "sweep",
 ]  # fmt: skip
 
-QueuesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Default: every queue.")
-]
-
-
-IdsArgument = Annotated[list[str], typer.Argument(metavar="ID...")]
+QueuesArgument = Annotated[list[str] | None, typer.Argument(metavar="QUEUE")]
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y")]
 
 
 @command("queues")
 def queues(
     session: Session,
-    pattern: Annotated[
-        str,
-        typer.Argument(
-            metavar="[PATTERN]",
-            help="Only names that match: * any text, ? any character, [abc] one of these.",
-        ),
-    ] = "*",
-    min_length: Annotated[
-        int | None, typer.Option(help="Only queues with at least this many ready jobs.")
-    ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(help="Only queues with at most this many ready jobs.")
-    ] = None,
-    max_idle: Annotated[
-        float | None, option("SECONDS", "Only queues written to in this time.")
-    ] = None,
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN")] = "*",
+    min_length: int | None = None,
+    max_length: int | None = None,
+    max_idle: float | None = None,
 ) -> None:
-    """List the queues that exist, or those that pattern and options choose."""
+    """List the queues that exist, or those that pattern and options choose.
+
+    Args:
+        pattern: only names that match: * any text, ? any character, [abc] one of these.
+        min_length: only queues with at least this many ready jobs.
+        max_length: only queues with at most this many ready jobs.
+        max_idle: only queues that were written to in this time.
+    """
     with session.client() as client:
         if min_length is max_length is max_idle is None:
             names = client.queues(pattern)
@@ -61,7 +53,11 @@ def queues(
 
 @command("stats")
 def stats(session: Session, queues: QueuesArgument = None) -> None:
-    """Count the jobs of queues, exactly."""
+    """Count the jobs of queues, exactly.
+
+    Args:
+        queues: names of queues. Default: every queue.
+    """
     with session.client() as client:
         names = queues or client.queues()
         counts = list(_counted(client, names))
@@ -132,11 +128,13 @@ def _settings(one: QueueStats) -> str:
 def pause(
     session: Session,
     queue: QueueArgument,
-    side: Annotated[
-        PauseSide, typer.Option(help="in = refuse new jobs; out = deliver nothing; all = both.")
-    ] = "all",
+    side: PauseSide = "all",
 ) -> None:
-    """Stop a side of a queue; it stays stopped until `resume`."""
+    """Stop a side of a queue; it stays stopped until `resume`.
+
+    Args:
+        side: what to stop: in = refuse new jobs; out = deliver nothing; all = both.
+    """
     with session.client() as client:
         client.open(queue).pause(side)
     session.answer({"queue": queue, "paused": side}, f"{queue}: paused ({side})")
@@ -175,16 +173,17 @@ def reopen(session: Session, queue: QueueArgument) -> None:
 def redrive(
     session: Session,
     queue: QueueArgument,
-    ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Default: all dead letters, oldest first."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most this many, oldest first.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID")] = None,
+    limit: int | None = None,
 ) -> None:
     """Bring dead letters back.
 
     Their attempts are counted from zero again. A dead letter whose dedup id another job has by now
     stays dead.
+
+    Args:
+        ids: ids of dead letters. Default: all, oldest first.
+        limit: at most this many, oldest first.
     """
     if ids and limit is not None:
         raise typer.BadParameter("--limit can't be combined with ids")
@@ -243,13 +242,17 @@ def _move(
 def evict(
     session: Session,
     queue: QueueArgument,
-    count: Annotated[int, option("N", "Most jobs to remove.", min=1)] = 100,
-    keep_dead: Annotated[bool, typer.Option("--keep-dead", help="Keep dead letters.")] = False,
+    count: Annotated[int, typer.Option(min=1)] = 100,
+    keep_dead: bool = False,
 ) -> None:
     """Make room on a full server: remove jobs that are never delivered again.
 
     Jobs that were delivered at most once go first, nearest end of ttl first; then dead letters,
     oldest first.
+
+    Args:
+        count: most jobs to remove.
+        keep_dead: keep dead letters.
     """
     with session.client() as client:
         target = client.open(queue)
@@ -271,15 +274,15 @@ STEP = 1000
 def purge(
     session: Session,
     queue: QueueArgument,
-    state: Annotated[
-        list[State] | None,
-        typer.Option(
-            help="State of the jobs to remove; may be repeated. Default: ready and scheduled."
-        ),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    state: list[State] | None = None,
+    yes: YesOption = False,
 ) -> None:
-    """Remove the jobs that a queue holds now."""
+    """Remove the jobs that a queue holds now.
+
+    Args:
+        state: state of the jobs to remove; may be repeated. Default: ready and scheduled.
+        yes: do not ask for confirmation.
+    """
     given: list[StateName] = [one.value for one in dict.fromkeys(state or ())]
     states: list[StateName] = given or ["ready", "scheduled"]
     with session.client() as client:
@@ -303,11 +306,17 @@ def _confirm(question: str) -> None:
 @command("clear")
 def clear(
     session: Session,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Remove every queue of the prefix.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    queues: QueuesArgument = None,
+    every: Annotated[bool, typer.Option("--all")] = False,
+    yes: YesOption = False,
 ) -> None:
-    """Remove whole queues: jobs in every state, dedup ids, settings, a pause."""
+    """Remove whole queues: jobs in every state, dedup ids, settings, a pause.
+
+    Args:
+        queues: names of the queues.
+        every: remove every queue of the prefix.
+        yes: do not ask for confirmation.
+    """
     if every == bool(queues):
         raise typer.BadParameter("give QUEUE names, or --all")
     with session.client() as client:
@@ -341,7 +350,11 @@ SHOWN = 10
 
 @command("sweep")
 def sweep(session: Session, queues: QueuesArgument = None) -> None:
-    """Remove expired jobs, old dead letters and idle queues."""
+    """Remove expired jobs, old dead letters and idle queues.
+
+    Args:
+        queues: names of queues. Default: every queue.
+    """
     with session.client() as client:
         swept = [(name, client.open(name).sweep()) for name in queues or client.queues()]
     total = sum(count for _, count in swept)

@@ -21,7 +21,7 @@ def info(session: Session) -> None:
 
 
 def _print_info(hello: Hello, found: Info) -> None:
-    facts = {
+    figures = {
         "address": ", ".join(one.address for one in hello.nodes),
         **asdict(found),
         "protocol": hello.version,
@@ -30,6 +30,4 @@ def _print_info(hello: Hello, found: Info) -> None:
         "max_memory": "no limit" if found.max_memory == 0 else output.size(found.max_memory),
         "aof_enabled": {True: "yes", False: "no", None: None}[found.aof_enabled],
     }
-    # Some servers do not report every fact.
-    rows = [(name.replace("_", " "), value) for name, value in facts.items()]
-    output.table(("", ""), [row for row in rows if row[1] not in (None, "")])
+    output.facts({name.replace("_", " "): value for name, value in figures.items()})

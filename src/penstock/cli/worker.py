@@ -17,7 +17,7 @@ import typer
 
 from penstock import BadArgument
 from penstock.cli import output
-from penstock.cli.app import Session, command, option
+from penstock.cli.app import Session, command
 from penstock.cli.watching import calling_on_change, resident
 from penstock.core.logs import get_logger
 from penstock.wire.keys import DEFAULT_PREFIX
@@ -104,83 +104,51 @@ class Health:
 @command("worker", common=False)
 def worker(
     session: Session,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:NAME",
-            help="A Worker or an AsyncWorker, or a function that returns one.",
-        ),
-    ],
-    processes: Annotated[
-        int | None,
-        option(
-            "N",
-            "Number of processes; dead ones are replaced. Default: run in this process.",
-            min=1,
-            max=1000,
-        ),
-    ] = None,
-    queues: Annotated[
-        str | None, option("NAME[:WEIGHT],...", "Replaces the queues of the app.")
-    ] = None,
-    concurrency: Annotated[int | None, option("N", "Jobs to run at the same time.", min=1)] = None,
-    prefetch: Annotated[int | None, option("N", "Jobs to reserve ahead.", min=0)] = None,
-    grace: Annotated[
-        float | None,
-        option(
-            "SECONDS",
-            "Time for running jobs after SIGTERM; unfinished ones are then released.",
-            min=0,
-        ),
-    ] = None,
-    burst: Annotated[
-        bool, typer.Option("--burst", help="End when there is no job to take.")
-    ] = False,
-    max_jobs: Annotated[
-        int | None, option("N", "Replace a process after this many jobs.", min=1)
-    ] = None,
-    max_memory: Annotated[
-        str | None,
-        option("SIZE", "Replace a process that uses more memory, with its children: 512M, 2G."),
-    ] = None,
-    name: Annotated[str | None, option("TEXT", "Name of the worker.")] = None,
-    reload: Annotated[
-        bool,
-        typer.Option(
-            "--reload", help="For development: restart when a .py file in or below . changes."
-        ),
-    ] = False,
-    health_port: Annotated[
-        int | None,
-        option(
-            "PORT",
-            "Answer GET /health (200 or 503) and /status; 0 = any free port.",
-            min=0,
-            max=65535,
-        ),
-    ] = None,
-    health_host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "127.0.0.1",
+    target: Annotated[str, typer.Argument(metavar="MODULE:NAME")],
+    processes: Annotated[int | None, typer.Option(min=1, max=1000)] = None,
+    queues: Annotated[str | None, typer.Option(metavar="NAME[:WEIGHT],...")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1)] = None,
+    prefetch: Annotated[int | None, typer.Option(min=0)] = None,
+    grace: Annotated[float | None, typer.Option(min=0)] = None,
+    burst: bool = False,
+    max_jobs: Annotated[int | None, typer.Option(min=1)] = None,
+    max_memory: Annotated[str | None, typer.Option(metavar="SIZE")] = None,
+    name: str | None = None,
+    reload: bool = False,
+    health_port: Annotated[int | None, typer.Option(metavar="PORT", min=0, max=65535)] = None,
+    health_host: Annotated[str, typer.Option(metavar="ADDRESS")] = "127.0.0.1",
     health_file: Annotated[
         Path | None,
-        option(
-            "FILE",
-            "Write the status there every second, for `penstock healthy`.",
-            dir_okay=False,
-            resolve_path=True,  # the app may change the directory
-        ),
+        # The app may change the directory.
+        typer.Option(metavar="FILE", dir_okay=False, resolve_path=True),
     ] = None,
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(case_sensitive=False, help="Default: info, or the app's own setup."),
+        Literal["debug", "info", "warning", "error"] | None, typer.Option(case_sensitive=False)
     ] = None,
-    trial: Annotated[
-        bool, typer.Option("--trial", help="Only check that the app can be loaded.", hidden=True)
-    ] = False,
+    trial: Annotated[bool, typer.Option("--trial", hidden=True)] = False,
 ) -> None:
     """Run a worker, in one process or in several, until SIGTERM or SIGINT.
 
     The app chooses the server; it finds --url, given before the command, in PENSTOCK_URL. Exit
     code 2 if the app can't be loaded, or refuses an option.
+
+    Args:
+        target: a Worker or an AsyncWorker, or a function that returns one.
+        processes: number of processes; dead ones are replaced. Default: run in this process.
+        queues: replaces the queues of the app.
+        concurrency: jobs to run at the same time.
+        prefetch: jobs to reserve ahead.
+        grace: time for running jobs after SIGTERM; unfinished ones are then released.
+        burst: end when there is no job to take.
+        max_jobs: replace a process after this many jobs.
+        max_memory: replace a process that uses more memory, with its children: 512M, 2G.
+        name: name of the worker.
+        reload: for development: restart when a .py file in or below . changes.
+        health_port: answer GET /health (200 or 503) and /status; 0 = any free port.
+        health_host: address to listen on.
+        health_file: write the status there every second, for `penstock healthy`.
+        log_level: default: info, or the app's own setup.
+        trial: only check that the app can be loaded.
     """
     if session.prefix != DEFAULT_PREFIX:
         raise _bad("prefix", "set it in the app")
@@ -260,11 +228,13 @@ def _work(target: str, changes: Changes, health: Health, level: str | None, *, t
 def healthy(
     session: Session,  # noqa: ARG001 - it needs no server
     file: Annotated[Path, typer.Argument(metavar="FILE")],
-    max_age: Annotated[
-        float, option("SECONDS", "Most seconds since the file was written.", min=0)
-    ] = 15,
+    max_age: Annotated[float, typer.Option(min=0)] = 15,
 ) -> None:
-    """Exit with code 0 if the worker that writes FILE (--health-file) is well, else with 1."""
+    """Exit with code 0 if the worker that writes FILE (--health-file) is well, else with 1.
+
+    Args:
+        max_age: longest time since the file was written.
+    """
     wrong = ailment(file, max_age=max_age)
     if wrong:
         output.complain(wrong)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock import Penstock
-from penstock.cli.app import Failed, Session, command, option
+from penstock.cli.app import Failed, Session, command
 from penstock.cli.demo.files import list_files, standard_library
 from penstock.cli.demo.report import print_report
 from penstock.cli.demo.run import DemoPlan, DemoRun, keys
@@ -25,21 +25,18 @@ __all__ = ["clean", "demo"]
 def demo(
     session: Session,
     path: Annotated[
-        Path | None,
-        option(
-            "DIR",
-            "Directory of files. Default: the sources of Python's standard library.",
-            exists=True,
-            file_okay=False,
-            resolve_path=True,
-        ),
+        Path | None, typer.Option(metavar="DIR", exists=True, file_okay=False, resolve_path=True)
     ] = None,
-    workers: Annotated[int, typer.Option(min=2, max=32, help="Number of worker processes.")] = 3,
+    workers: Annotated[int, typer.Option(min=2, max=32)] = 3,
 ) -> None:
     """Watch a queue at work: a job for each file of a directory, and a worker killed midway.
 
     Starts a server for the run, or uses that of --url or PENSTOCK_URL, with another prefix. Exit
     code 1 if a file has no result.
+
+    Args:
+        path: directory of files. Default: the sources of Python's standard library.
+        workers: number of worker processes.
     """
     root = path or standard_library()
     listing = list_files(root, "" if path else ".py")

@@ -10,7 +10,7 @@ import typer
 from redis.exceptions import RedisError
 
 from penstock.cli import output
-from penstock.cli.app import Failed, Session, command, option
+from penstock.cli.app import Failed, Session, command
 from penstock.cli.doctor import cluster, keys, server, times
 from penstock.cli.doctor.findings import Finding, Severity, examined, placed
 from penstock.cli.doctor.nodes import DoctorNodes
@@ -23,27 +23,17 @@ __all__ = ["doctor"]
 @command("doctor")
 def doctor(
     session: Session,
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair",
-            help="Correct times that a wrong server clock has set too far in the future.",
-        ),
-    ] = False,
-    horizon: Annotated[
-        int,
-        option(
-            "DAYS",
-            "A delay or window that ends later than this counts as a wrong time.",
-            min=1,
-            max=36_600,
-        ),
-    ] = times.HORIZON_DAYS,
+    repair: bool = False,
+    horizon: Annotated[int, typer.Option(metavar="DAYS", min=1, max=36_600)] = times.HORIZON_DAYS,
 ) -> None:
     """Examine the servers and the queues; exit code 1 if something breaks a promise.
 
     Looks at every primary of a cluster and every listed node of a federation. Nothing is written
     without --repair. Jobs are sampled, and keys are read for a few seconds at most.
+
+    Args:
+        repair: correct times that a wrong server clock has set too far in the future.
+        horizon: a delay or window that ends later than this counts as a wrong time.
     """
     urls = session.urls()
     with ExitStack() as stack:
