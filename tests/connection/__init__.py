@@ -1,1 +1,1 @@
-"""What needs real servers: transports, lost connections, processes, threads."""
+"""Tests that need real servers: transports, lost connections, processes, threads."""

@@ -1,4 +1,4 @@
-"""A Sentinel that says what a test wants it to say, and a server that is no primary any more."""
+"""A Sentinel whose answers the test sets, and a server that is no longer the primary."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NAME = b"jobs"
 
 
 class FakeSentinel(Stub):
-    """Knows one service.
+    """A Sentinel that knows one service.
 
     Args:
         port: of its primary.
 
     Attributes:
-        port, epoch, peers: what it says; a port of 0 = it does not know this name.
+        port, epoch, peers: its answers; a port of 0 means an unknown name.
         asked: how often it was asked where the primary is.
     """
 
@@ -35,7 +35,7 @@ class FakeSentinel(Stub):
         return self.url.removeprefix("redis://").removesuffix("/0")
 
     def moves(self, port: int | None) -> None:
-        """From now on another server is the primary."""
+        """Name another server as the primary from now on."""
         self.port, self.epoch = port or 0, self.epoch + 1
 
     def _says(self, command: Command) -> bytes:
@@ -57,12 +57,12 @@ def _array(*texts: bytes) -> bytes:
 
 
 def sentinel_url(*sentinels: FakeSentinel) -> str:
-    """The service by these Sentinels."""
+    """Return the URL of the service with these Sentinels."""
     return f"redis+sentinel://{','.join(one.place for one in sentinels)}/jobs"
 
 
 class Demoted(Stub):
-    """A server that was the primary a moment ago: it says that it is, and does nothing.
+    """A demoted primary: it claims to be the primary and answers some commands with errors.
 
     Args:
         says: bytes that answer a command, by its name; b"" closes the connection.
@@ -82,7 +82,7 @@ class Demoted(Stub):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return its port."""
         return int(self.url.rpartition(":")[2].removesuffix("/0"))
 
     def _answered(self, command: Command) -> bytes:

@@ -1,4 +1,4 @@
-"""A server of our own making, that answers what a test wants it to answer."""
+"""A server whose answers the test chooses."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Command = list[bytes]
 
 
 def bulk(data: bytes) -> bytes:
-    """A bulk string."""
+    """Return a bulk string."""
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
 def info(**fields: str) -> bytes:
-    """A reply to INFO."""
+    """Return a reply to INFO."""
     lines = "".join(f"{name}:{value}\r\n" for name, value in fields.items())
     return bulk(f"# Server\r\n{lines}".encode())
 
 
 class Stub:
-    """Listens on loopback and answers each command with the bytes that `answer` returns.
+    """A server on loopback that answers each command with the bytes returned by `answer`.
 
     Args:
         answer: from a command to its reply; b"" closes the connection instead.
@@ -47,11 +47,11 @@ class Stub:
 
     @property
     def connections(self) -> int:
-        """How many were accepted so far."""
+        """Return the number of accepted connections."""
         return len(self._sockets)
 
     def names(self) -> list[bytes]:
-        """The names of the commands that came, but for a client's introduction."""
+        """Return the names of the received commands, without a client's handshake."""
         return [one[0] for one in self.commands if one[0] not in (b"CLIENT", b"HELLO", b"SELECT")]
 
     def _accept(self, accepted: socket.socket) -> None:

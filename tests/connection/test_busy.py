@@ -1,4 +1,4 @@
-"""Refusals that pass by themselves: a slow script of another client, a disk that fails."""
+"""Temporary refusals: another client's slow script, and a failing disk."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def raw(server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 
 def met(caplog: pytest.LogCaptureFixture) -> int:
-    """How many calls were refused as BUSY, and are tried again."""
+    """Count the calls refused as BUSY and to be repeated."""
     return sum("BUSY" in text and "trying again" in text for text in caplog.messages)
 
 
 def refused(raw: redis.Redis, code: str = "BUSY") -> int:
-    """How often the server has answered with this code since its statistics were reset."""
+    """Count the error replies with this code since the last reset."""
     return int(raw.info("errorstats").get(f"errorstat_{code}", {}).get("count", 0))
 
 
@@ -53,7 +53,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 def test_calls_wait_until_a_busy_server_answers(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture, database: int
 ) -> None:
-    """BUSY is no answer to a call, nor to what makes a connection: each is repeated, done once."""
+    """BUSY as the reply to a call or a handshake is retried, and each call runs once."""
     caplog.set_level("INFO", "penstock")
     url = server.url.rpartition("/")[0] + f"/{database}"
     fresh = Penstock(url, retry_for=60)  # not connected yet
@@ -73,7 +73,7 @@ def test_calls_wait_until_a_busy_server_answers(
 async def test_calls_of_asyncio_wait_until_a_busy_server_answers(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also what makes a client ready; each call is done once."""
+    """The asyncio client retries too, also in its handshake; each call runs once."""
     caplog.set_level("INFO", "penstock")
     async with AsyncPenstock(server.url, retry_for=60) as ps:
         q = ps.queue("q")
@@ -92,7 +92,7 @@ async def test_calls_of_asyncio_wait_until_a_busy_server_answers(
 def test_consume_survives_a_busy_server(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The loop goes on with the next job, whether it was waiting or acknowledging."""
+    """The loop continues, whether BUSY interrupts a wait or an ack."""
     caplog.set_level("INFO", "penstock")
     got: list[Any] = []
     with Penstock(server.url, retry_for=60) as ps:
@@ -110,7 +110,7 @@ def test_consume_survives_a_busy_server(
         wait_for(lambda: got == ["first"])
         with busy(server.url):
             late = spawn(q.enqueue, "second")
-            wait_for(lambda: met(caplog) >= 2)  # the consumer's look is one of them
+            wait_for(lambda: met(caplog) >= 2)  # one of them is the consumer's look
         late.result()
         wait_for(lambda: got == ["first", "second"])
         q.enqueue("close")
@@ -121,7 +121,7 @@ def test_consume_survives_a_busy_server(
 async def test_consume_of_asyncio_survives_a_busy_server(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An asynchronous loop goes on with the next job."""
+    """The asynchronous loop continues."""
     caplog.set_level("INFO", "penstock")
     got: list[Any] = []
     async with AsyncPenstock(server.url, retry_for=60) as ps:
@@ -148,7 +148,7 @@ async def test_consume_of_asyncio_survives_a_busy_server(
 
 
 def test_a_busy_server_is_given_up_in_time(server: EmbeddedServer, raw: redis.Redis) -> None:
-    """After `retry_for` the server's own refusal is raised, and nothing was done."""
+    """After `retry_for` the server's own error is raised, and no call has run."""
     with Penstock(server.url, retry_for=0.2) as ps:
         q = ps.queue("q")
         q.enqueue("old")
@@ -158,8 +158,8 @@ def test_a_busy_server_is_given_up_in_time(server: EmbeddedServer, raw: redis.Re
         assert refused(raw) > 2
 
 
-def test_a_confirmation_is_asked_for_again() -> None:
-    """BUSY behind a call that has run says nothing of its replicas: WAIT is sent again."""
+def test_wait_is_repeated_after_busy() -> None:
+    """BUSY behind a completed call leaves its replicas unknown, so WAIT is sent again."""
     answers: list[bytes] = [b"-BUSY Redis is busy running a script.\r\n"] * 2 + [b":1\r\n"]
     told = iter(answers)
 
@@ -185,8 +185,8 @@ def test_a_confirmation_is_asked_for_again() -> None:
         assert stub.names().count(b"WAIT") == 3
 
 
-def test_a_disk_that_fails_is_waited_for(make_server: Server) -> None:
-    """MISCONF: the server refuses to write until it can save again; the call is repeated."""
+def test_a_failing_disk_is_retried(make_server: Server) -> None:
+    """MISCONF: the server refuses writes until it can save again; the call is retried."""
     server = make_server(tcp=True, args=("--save", "3600 1"))
     with redis.Redis.from_url(server.url) as raw, Penstock(server.url, retry_for=60) as ps:
         q = ps.queue("q")
@@ -212,7 +212,7 @@ def test_a_disk_that_fails_is_waited_for(make_server: Server) -> None:
 
 @pytest.mark.parametrize("outage", [0.001, 0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 0.99])
 def test_a_short_outage_costs_little_more_than_it_lasts(outage: float) -> None:
-    """With the longest pauses that can be drawn: no more than as long again, at most 0.25 s."""
+    """With the longest pauses a call takes at most twice the outage or 0.25 s more."""
     now, tries = 0.0, 0
     while now < outage:
         tries += 1
@@ -222,12 +222,12 @@ def test_a_short_outage_costs_little_more_than_it_lasts(outage: float) -> None:
 
 
 def test_a_long_outage_is_tried_once_a_second() -> None:
-    """At most: the pauses have grown by then."""
+    """Later pauses are about a second."""
     assert [longest_pause(tries, 1.0) for tries in (20, 2000)] == [LATER, LATER]
 
 
 def test_a_cluster_has_the_same_patience() -> None:
-    """Its pauses are drawn from the same."""
+    """The pauses for a cluster are drawn from the same distribution."""
     clock = [100.0]
     patience = Patience(5.0, lambda: clock[0], lambda: 1.0)
     for tries in range(1, 7):
@@ -236,8 +236,8 @@ def test_a_cluster_has_the_same_patience() -> None:
     assert patience.pause() == longest_pause(7, 2.0) == 0.64
 
 
-def test_a_call_pauses_so(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the tries of a call that fails, with the longest draws, until `retry_for` is over."""
+def test_pauses_of_a_failing_call(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failing call makes the longest pauses between its attempts until `retry_for` is over."""
     slept: list[float] = []
     now = [1000.0]
 

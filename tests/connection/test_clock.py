@@ -1,4 +1,4 @@
-"""The server's clock steps; shown on fakeredis, whose clock is that of the process."""
+"""Steps of the server's clock, on fakeredis, which uses the clock of the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock import BadArgument, Penstock, Queue, parse_id
 
 
 class Steps:
-    """The process's clock with an offset that the test sets.
+    """A clock with an offset that the test sets.
 
     Attributes:
         offset: seconds by which it is wrong.
@@ -28,7 +28,7 @@ class Steps:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
-    """The clock that fakeredis asks."""
+    """The clock used by fakeredis."""
     made = Steps()
     monkeypatch.setattr(time, "time", made)
     return made
@@ -36,7 +36,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
 
 @pytest.fixture
 def raw() -> Iterator[fakeredis.FakeRedis]:
-    """A server of this test's own."""
+    """A server of its own for each test."""
     with fakeredis.FakeRedis() as client:
         yield client
 
@@ -49,12 +49,12 @@ def q(raw: fakeredis.FakeRedis) -> Iterator[Queue]:
 
 
 def offset(raw: fakeredis.FakeRedis) -> int:
-    """How far the queue's clock is ahead of the server's, in ms."""
+    """Return how far the queue's clock is ahead of the server's, in ms."""
     return int(raw.hget("penstock:{q}:meta", "off") or 0)
 
 
 def test_numbers_keep_rising_when_the_clock_steps_back(q: Queue, steps: Steps) -> None:
-    """By a second, by a day; ids sort in the order of the calls."""
+    """After a step back by a second or a day, ids still sort in the order of the calls."""
     ids = []
     for offset in (0, -1, -1.5, -86_400, -3600, 5, -86_400):
         steps.offset = offset
@@ -64,7 +64,7 @@ def test_numbers_keep_rising_when_the_clock_steps_back(q: Queue, steps: Steps) -
 
 
 def test_numbers_keep_rising_without_a_queue(q: Queue, steps: Steps) -> None:
-    """Also when the queue was emptied in between."""
+    """Numbers also rise if the queue was empty in between."""
     first = q.enqueue(1).id
     q.purge()
     steps.offset = -3600
@@ -72,7 +72,7 @@ def test_numbers_keep_rising_without_a_queue(q: Queue, steps: Steps) -> None:
 
 
 def test_leases_end_although_the_clock_stepped_back(q: Queue, steps: Steps) -> None:
-    """After their own length, not after the step and their length."""
+    """A lease ends after its own length, without the step."""
     q.enqueue("x", lease=0.5)
     (held,) = q.reserve(block=0)
     steps.offset = -3600
@@ -84,7 +84,7 @@ def test_leases_end_although_the_clock_stepped_back(q: Queue, steps: Steps) -> N
 
 
 def test_delays_end_although_the_clock_stepped_back(q: Queue, steps: Steps) -> None:
-    """A job that was due in 0.3 s is not due in an hour."""
+    """A job that was due in 0.3 s is due in time."""
     q.enqueue("x", delay=0.3)
     steps.offset = -3600
     start = time.monotonic()
@@ -94,7 +94,7 @@ def test_delays_end_although_the_clock_stepped_back(q: Queue, steps: Steps) -> N
 
 
 def test_the_offset_shrinks(q: Queue, raw: fakeredis.FakeRedis, steps: Steps) -> None:
-    """The queue's clock returns to the server's: by a tenth of the time that passes."""
+    """The queue's clock approaches the server's by a tenth of the elapsed time."""
     q.enqueue("x")
     steps.offset = -60
     q.enqueue("x")
@@ -111,8 +111,8 @@ def test_the_offset_shrinks(q: Queue, raw: fakeredis.FakeRedis, steps: Steps) ->
     assert ids == sorted(ids)
 
 
-def test_a_moment_is_the_servers(q: Queue, raw: fakeredis.FakeRedis, steps: Steps) -> None:
-    """While the queue's clock is ahead, `at` is still not early by the server's."""
+def test_at_is_by_the_servers_clock(q: Queue, raw: fakeredis.FakeRedis, steps: Steps) -> None:
+    """While the queue's clock is ahead, `at` is never early by the server's clock."""
     q.enqueue("x")
     steps.offset = -3600
     q.enqueue("y")
@@ -124,8 +124,8 @@ def test_a_moment_is_the_servers(q: Queue, raw: fakeredis.FakeRedis, steps: Step
     assert view.due - offset(raw) / 1000 == pytest.approx(moment, abs=1)
 
 
-def test_a_step_forward_ends_what_it_must(q: Queue, steps: Steps) -> None:
-    """Leases, delays and ttls that lie within it end early; nothing else is lost."""
+def test_a_step_forward_ends_times_within_it(q: Queue, steps: Steps) -> None:
+    """A step forward ends leases, delays and ttls within it early; no job is lost otherwise."""
     q.enqueue("leased", lease=30)
     q.reserve(block=0)
     q.enqueue("delayed", delay=30)
@@ -139,7 +139,7 @@ def test_a_step_forward_ends_what_it_must(q: Queue, steps: Steps) -> None:
 
 
 def test_put_backs_after_a_step_back(q: Queue, steps: Steps) -> None:
-    """A job given back is there at once, though its creation lies ahead of the clock."""
+    """A released job is ready at once, although it was created ahead of the clock."""
     q.enqueue("x")
     steps.offset = -0.5
     (job,) = q.reserve(block=0)
@@ -154,16 +154,16 @@ def test_put_backs_after_a_step_back(q: Queue, steps: Steps) -> None:
     assert q.stats().oldest is None
 
 
-def test_times_of_a_job_are_the_queues(q: Queue, steps: Steps) -> None:
-    """They never run back, so a job is not delivered before it was created."""
+def test_times_of_a_job_never_run_backwards(q: Queue, steps: Steps) -> None:
+    """The times of a job never run backwards."""
     done = q.enqueue("x")
     steps.offset = -3600
     (job,) = q.reserve(block=0)
     assert job.delivered >= job.created == parse_id(done.id).ms / 1000
 
 
-def test_a_lease_that_can_not_be_kept_is_refused(q: Queue, steps: Steps) -> None:
-    """Near the end of the range of scores the error names lease, value and bound."""
+def test_a_lease_beyond_the_range_of_scores_is_refused(q: Queue, steps: Steps) -> None:
+    """A lease beyond the range of scores is refused; the error has lease, value and bound."""
     q.enqueue("x", lease=0.5)
     (job,) = q.reserve(block=0)
     steps.offset = (3_934_712_855_551 - 5_000) / 1000 - time.time()

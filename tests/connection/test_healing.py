@@ -1,4 +1,4 @@
-"""Servers that go away and come back, and replies that are lost."""
+"""Servers that stop and return, and lost replies."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Server = Callable[..., EmbeddedServer]
 
 
 def has_more_than(connections: int, proxy: Proxy) -> bool:
-    """Whether the proxy has taken further connections since there were so many."""
+    """Tell if the proxy has accepted more connections than this."""
     return proxy.connections > connections
 
 
 def test_a_restart_between_two_calls(server: EmbeddedServer) -> None:
-    """The connection and the scripts are gone: the next call works all the same."""
+    """Connection and scripts are gone after a restart, and the next call works."""
     with Penstock(server.url) as ps:
         q = ps.queue("q")
         for turn in range(3):
@@ -48,7 +48,7 @@ def test_a_restart_between_two_calls(server: EmbeddedServer) -> None:
 
 
 async def test_a_restart_between_two_calls_of_asyncio(server: EmbeddedServer) -> None:
-    """The same for asyncio."""
+    """The next call of the asyncio client works after a restart."""
     async with AsyncPenstock(server.url) as ps:
         q = ps.queue("q")
         await q.enqueue(1)
@@ -59,7 +59,7 @@ async def test_a_restart_between_two_calls_of_asyncio(server: EmbeddedServer) ->
 
 
 def test_a_restart_while_a_consumer_waits(server: EmbeddedServer) -> None:
-    """It waits on, and gets the job that comes after."""
+    """A waiting consumer waits again after a restart, and gets the next job."""
     with Penstock(server.url) as ps, Penstock(server.url) as producer:
         producer.queue("q").enqueue("make the queue")
         producer.queue("q").purge()
@@ -73,7 +73,7 @@ def test_a_restart_while_a_consumer_waits(server: EmbeddedServer) -> None:
 
 
 async def test_a_restart_while_a_task_waits(server: EmbeddedServer) -> None:
-    """The same for asyncio."""
+    """A waiting task waits again after a restart, and gets the next job."""
     async with AsyncPenstock(server.url) as ps:
         q = ps.queue("q")
         await q.enqueue("make the queue")
@@ -88,17 +88,17 @@ async def test_a_restart_while_a_task_waits(server: EmbeddedServer) -> None:
 
 
 def test_a_server_that_is_down() -> None:
-    """Tried again for a bounded time, then redis-py's own exception."""
-    with Proxy(("127.0.0.1", 1)) as nobody:
-        nobody.refuse()
+    """A call to a stopped server is retried for a bounded time and raises redis-py's error."""
+    with Proxy(("127.0.0.1", 1)) as proxy:
+        proxy.refuse()
         for retry_for in (0, 0.3):
             start = time.monotonic()
             with pytest.raises(RedisConnectionError):
-                Penstock(nobody.url, retry_for=retry_for).queue("q").enqueue(1)
+                Penstock(proxy.url, retry_for=retry_for).queue("q").enqueue(1)
             assert retry_for <= time.monotonic() - start < retry_for + 5
 
         async def run() -> None:
-            await AsyncPenstock(nobody.url, retry_for=0.3).queue("q").reserve(block=0)
+            await AsyncPenstock(proxy.url, retry_for=0.3).queue("q").reserve(block=0)
 
         start = time.monotonic()
         with pytest.raises(RedisConnectionError):
@@ -107,7 +107,7 @@ def test_a_server_that_is_down() -> None:
 
 
 def test_a_server_that_comes_back_in_time(server: EmbeddedServer) -> None:
-    """A call that began while it was down succeeds."""
+    """A call succeeds if its server starts again in time."""
     with Penstock(server.url, retry_for=20) as ps:
         q = ps.queue("q")
         q.enqueue(1)
@@ -119,7 +119,7 @@ def test_a_server_that_comes_back_in_time(server: EmbeddedServer) -> None:
 
 
 def test_a_client_goes_on_after_an_outage(server: EmbeddedServer) -> None:
-    """What failed has failed; the next call works as if nothing had been."""
+    """After a failed call and the end of the outage the next call works."""
     with Penstock(server.url, retry_for=0.1) as ps:
         q = ps.queue("q")
         q.enqueue(1)
@@ -133,7 +133,9 @@ def test_a_client_goes_on_after_an_outage(server: EmbeddedServer) -> None:
 
 
 def test_a_server_that_does_not_answer(server: EmbeddedServer) -> None:
-    """A time-out of the socket, tried again for a bounded time; later all is well."""
+    """A hanging server causes a socket timeout, retries for a bounded time, and
+    later calls work.
+    """
     with redis.Redis.from_url(server.url, socket_timeout=0.2) as lent:
         ps = Penstock(lent, retry_for=0.3)
         q = ps.queue("q")
@@ -149,7 +151,7 @@ def test_a_server_that_does_not_answer(server: EmbeddedServer) -> None:
 
 
 def silent_introduction(monkeypatch: pytest.MonkeyPatch, waiter: Any, proxy: Proxy) -> list[Any]:
-    """What the network swallows from when a waiter first connects until that has failed; how."""
+    """Drop all data from a waiter's first handshake until it has failed, and collect the errors."""
     introduce, failures = waiter._introduce, list[Any]()
 
     def struck(error: BaseException) -> None:
@@ -181,10 +183,10 @@ def silent_introduction(monkeypatch: pytest.MonkeyPatch, waiter: Any, proxy: Pro
     return failures
 
 
-def test_a_server_that_is_silent_when_a_consumer_begins_to_wait(
+def test_a_server_that_hangs_when_a_consumer_begins_to_wait(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A time-out, however long the wait may be, and another connection."""
+    """The handshake of a waiting consumer times out, and it connects again."""
     monkeypatch.setattr(threads, "SOCKET_TIMEOUT", 0.3)
     with (
         Proxy(server.address) as proxy,
@@ -199,10 +201,10 @@ def test_a_server_that_is_silent_when_a_consumer_begins_to_wait(
         assert [job.body for job in idle.result()] == [1]
 
 
-async def test_a_server_that_is_silent_when_a_task_begins_to_wait(
+async def test_a_server_that_hangs_when_a_task_begins_to_wait(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same for asyncio."""
+    """The handshake of a waiting task times out, and it connects again."""
     monkeypatch.setattr(tasks, "SOCKET_TIMEOUT", 0.3)
     with Proxy(server.address) as proxy:
         async with AsyncPenstock(proxy.url) as ps, AsyncPenstock(server.url) as producer:
@@ -215,14 +217,14 @@ async def test_a_server_that_is_silent_when_a_task_begins_to_wait(
 
 
 def eager(url: str) -> redis.Redis:
-    """A client whose own settings would send everything again and again."""
+    """A client whose own settings would repeat every call."""
     return redis.Redis.from_url(
         url, retry=Retry(ExponentialBackoff(cap=0.01, base=0.001), 10), retry_on_timeout=True
     )
 
 
 def test_a_lost_reply_adds_no_job(server: EmbeddedServer) -> None:
-    """The call is sent once more, by this client alone, and the server knows it again."""
+    """The call is repeated once, by our client only, and the server recognises it."""
     with Proxy(server.address) as proxy, eager(proxy.url) as lent, Penstock(lent) as ps:
         q = ps.queue("q")
         ids = [q.enqueue(0).id]
@@ -239,7 +241,7 @@ def test_a_lost_reply_adds_no_job(server: EmbeddedServer) -> None:
 
 
 async def test_a_lost_reply_adds_no_job_of_asyncio(server: EmbeddedServer) -> None:
-    """The same for asyncio, in bulk."""
+    """A bulk of the asyncio client is repeated once and recognised."""
     with Proxy(server.address) as proxy:
         async with AsyncPenstock(proxy.url) as ps:
             q = ps.queue("q")
@@ -255,7 +257,7 @@ async def test_a_lost_reply_adds_no_job_of_asyncio(server: EmbeddedServer) -> No
 
 @pytest.mark.parametrize("how", ["ack", "nack", "release", "bury", "extend", "delete", "settle"])
 def test_a_lost_reply_of_settling(server: EmbeddedServer, how: str) -> None:
-    """What the first sending did is told as done, not as gone or stale."""
+    """After a lost reply the repeat reports done, not gone or stale."""
     with Proxy(server.address) as proxy, Penstock(proxy.url) as ps:
         q = ps.queue("q")
         q.enqueue_many(["x", "next"])
@@ -280,7 +282,7 @@ def test_a_lost_reply_of_settling(server: EmbeddedServer, how: str) -> None:
 
 
 def test_a_lost_reply_of_reserve(server: EmbeddedServer) -> None:
-    """The jobs of the lost reply come again when their lease ends; none is lost."""
+    """Jobs of a lost reply are delivered again after their lease; none is lost."""
     with Proxy(server.address) as proxy, Penstock(proxy.url) as ps:
         q = ps.queue("q")
         q.enqueue_many(range(2), lease=0.3)
@@ -295,7 +297,7 @@ def test_a_lost_reply_of_reserve(server: EmbeddedServer) -> None:
 
 
 def test_a_connection_cut_while_a_consumer_waits(server: EmbeddedServer) -> None:
-    """It looks again, waits again, and gets the job."""
+    """A waiting consumer looks and waits again, and gets the job."""
     with Proxy(server.address) as proxy, Penstock(proxy.url) as ps, Penstock(server.url) as other:
         other.queue("q").enqueue("make the queue")
         other.queue("q").purge()
@@ -315,7 +317,7 @@ def test_a_connection_cut_while_a_consumer_waits(server: EmbeddedServer) -> None
 
 
 def test_a_client_closed_by_another_thread(server: EmbeddedServer) -> None:
-    """A call under way is not disturbed, and the client can be used again."""
+    """Closing does not disturb a running call, and the client can be used again."""
     with Penstock(server.url) as ps:
         q = ps.queue("q")
         stop = threading.Event()

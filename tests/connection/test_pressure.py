@@ -1,4 +1,4 @@
-"""Queues of the protocol pressure: threads that are interrupted, and users with few rights."""
+"""Queues of the protocol pressure: interrupted threads, and users with few permissions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plain(server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 
 def after(plain: redis.Redis, role: str | None) -> Beside[None]:
-    """Interrupt the main thread when it is blocked, and then give the role, if any."""
+    """Interrupt the blocked main thread, and then push the role's token if any."""
     main = threading.main_thread().ident
     assert main
 
@@ -41,7 +41,7 @@ def after(plain: redis.Redis, role: str | None) -> Beside[None]:
 
 
 def tokens(plain: redis.Redis) -> list[int]:
-    """Elements of the three lists of tokens."""
+    """Return the lengths of the three token lists."""
     names = ("producer_free", "consumer_free", "not_full")
     return [plain.llen(f"__pressure__:q:{name}") for name in names]
 
@@ -50,7 +50,7 @@ def tokens(plain: redis.Redis) -> list[int]:
 def test_an_interrupted_wait_gives_its_role_back(
     server: EmbeddedServer, plain: redis.Redis, kind: str
 ) -> None:
-    """Ctrl-C in a wait for room or for a message: the next call finds the queue as it was."""
+    """Ctrl-C during a wait for room or a message leaves the queue unchanged."""
     with PressureQueue("q", server.url) as q:
         q.create(1)
         if kind == "put":
@@ -62,10 +62,10 @@ def test_an_interrupted_wait_gives_its_role_back(
         assert tokens(plain) == ([1, 1, 0] if kind == "put" else [1, 1, 1])
 
 
-def test_who_is_interrupted_in_line_gives_back_what_it_got(
+def test_a_party_interrupted_while_waiting_returns_its_role(
     server: EmbeddedServer, plain: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server hands the role over after the interrupt, to a call that is about to end."""
+    """The server pops the role's token for a call that was interrupted just before."""
     monkeypatch.setattr(turn, "DEFEATS", 0)
     with PressureQueue("q", server.url) as q:
         q.create()
@@ -79,7 +79,7 @@ def test_who_is_interrupted_in_line_gives_back_what_it_got(
 
 
 def test_the_rights_in_the_document_are_enough(server: EmbeddedServer, plain: redis.Redis) -> None:
-    """Every operation and every kind of wait works with the rights in protocol/pressure.md."""
+    """Every operation and wait works with the permissions in protocol/pressure.md."""
     plain.execute_command("ACL", "SETUSER", "party", *acl_rules("party"))
     host, port = server.address
     url = f"redis://party:secret@{host}:{port}"
@@ -107,7 +107,7 @@ def test_the_rights_in_the_document_are_enough(server: EmbeddedServer, plain: re
 
 
 def _stand_in_line(plain: redis.Redis, q: PressureQueue) -> None:
-    """Stand in line for the role from the first."""
+    """Queue for the role from the first attempt on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(turn, "DEFEATS", 0)
         putting = spawn(q.put, "e")

@@ -1,4 +1,4 @@
-"""Forks, threads, event loops, and consumers that are killed."""
+"""Forks, threads, event loops, and killed consumers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ assert len(q.reserve(1000, block=0)) == 20 + 3 * 21 + 1
 
 
 def python(code: str, *arguments: str) -> subprocess.Popen[str]:
-    """A process that runs this code with the library in reach."""
+    """Start a process that runs this code with the library on its path."""
     return subprocess.Popen(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *arguments],
         stdout=subprocess.PIPE,
@@ -70,20 +70,20 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def url(real_backend: Backend) -> str:
-    """Where the server is."""
+    """The URL of the server."""
     assert real_backend.url is not None
     return real_backend.url
 
 
 def test_a_fork_shares_no_connection(url: str) -> None:
-    """Parent and children use one client object side by side: no reply and no job is mixed up."""
+    """Parent and children use one client at once: no reply or job is mixed up."""
     with python(FORKING, url) as process:
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0, errors
 
 
 def test_the_job_of_a_killed_consumer(url: str) -> None:
-    """Lease 1 s, block 30 s, two more consumers: one of them starts it within lease + 1 s."""
+    """Lease 1 s, block 30 s, two other consumers: one of them gets the job within lease + 1 s."""
     with Penstock(url) as ps:
         q = ps.queue("q")
         with python(HOLDER, url) as holder:
@@ -107,7 +107,7 @@ def test_the_job_of_a_killed_consumer(url: str) -> None:
 
 
 async def test_the_job_of_a_killed_consumer_of_asyncio(url: str) -> None:
-    """The same for asyncio."""
+    """An asyncio consumer gets the job of a killed process within lease + 1 s."""
     async with AsyncPenstock(url) as ps:
         q = ps.queue("q")
         with python(HOLDER, url) as holder:
@@ -129,7 +129,7 @@ async def test_the_job_of_a_killed_consumer_of_asyncio(url: str) -> None:
 
 
 def test_sixteen_threads_share_a_client(url: str) -> None:
-    """Every job is done once, whichever thread adds it and whichever takes it."""
+    """Every job is done once, whichever threads add and reserve it."""
     with Penstock(url) as ps:
         q = ps.queue("q")
         start = threading.Barrier(16)
@@ -156,7 +156,7 @@ def test_sixteen_threads_share_a_client(url: str) -> None:
 
 
 def test_sixteen_threads_wait_on_a_client(url: str) -> None:
-    """Each gets one job; none is taken twice."""
+    """Each thread gets one job; none is delivered twice."""
     with Penstock(url) as ps:
         q = ps.queue("q")
         threads = [spawn(q.reserve, 1, block=20) for _ in range(16)]
@@ -167,7 +167,7 @@ def test_sixteen_threads_wait_on_a_client(url: str) -> None:
 
 
 async def test_many_tasks_share_a_client(url: str) -> None:
-    """The same with tasks of one loop."""
+    """Sixteen tasks of one loop get one job each."""
     async with AsyncPenstock(url) as ps:
         q = ps.queue("q")
         consumers = [asyncio.ensure_future(q.reserve(1, block=20)) for _ in range(16)]
@@ -176,18 +176,16 @@ async def test_many_tasks_share_a_client(url: str) -> None:
         assert sorted(got) == list(range(16))
 
 
-@pytest.mark.filterwarnings(
-    "ignore::ResourceWarning"
-)  # as an error it would keep the sockets alive
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # an error here would keep the sockets alive
 def test_one_client_in_two_event_loops(url: str) -> None:
-    """Connections belong to a loop; the client makes new ones in the next."""
+    """Connections belong to a loop; the client opens new ones in the next loop."""
     ps = AsyncPenstock(url)
     q = ps.queue("q")
 
     async def first() -> None:
         await q.enqueue(1)
         assert await q.reserve(block=0.02) != []
-        assert await q.reserve(block=0.02) == []  # a waiter was in use as well
+        assert await q.reserve(block=0.02) == []  # uses a waiter too
 
     async def second() -> object:
         await q.enqueue(2)
@@ -199,11 +197,11 @@ def test_one_client_in_two_event_loops(url: str) -> None:
 
     asyncio.run(first())
     assert asyncio.run(second()) == 2
-    gc.collect()  # the sockets of the first loop say here that they were not closed
+    gc.collect()  # the sockets of the first loop warn here that they were not closed
 
 
 async def test_a_cancelled_task_leaves_the_client_usable(url: str) -> None:
-    """While it waited, and while it called."""
+    """A task is cancelled during a wait and during a call; the client still works."""
     async with AsyncPenstock(url) as ps:
         q = ps.queue("q")
         await q.enqueue("make the queue")
@@ -220,7 +218,7 @@ async def test_a_cancelled_task_leaves_the_client_usable(url: str) -> None:
 
 
 def test_a_client_ends_with_its_process(server: EmbeddedServer) -> None:
-    """Nothing of ours keeps an interpreter from ending."""
+    """Clients do not keep an interpreter from ending."""
     code = "import sys\nfrom penstock import Penstock\nPenstock(sys.argv[1]).queue('q').enqueue(1)"
     with python(code, server.url) as process:
         _, errors = process.communicate(timeout=20)

@@ -1,4 +1,4 @@
-"""Exclusive roles with a taking that is not confirmed: a lost reply, or a cancelled call."""
+"""Exclusive roles whose taking has no reply, or is cancelled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Server = Callable[..., EmbeddedServer]
 
 
 def test_a_taking_that_was_not_answered(make_server: Server) -> None:
-    """A role whose reply was lost is taken again by the same object; another object is refused."""
+    """After a lost reply the same object takes the role again; another object is refused."""
     server = make_server(tcp=True)
     with (
         Penstock(server.url) as other,
@@ -42,19 +42,19 @@ def test_a_taking_that_was_not_answered(make_server: Server) -> None:
         assert holder is not None
         with pytest.raises(QueueInUse):
             other.queue("q").enqueue("refused")
-        with pytest.raises(QueueInUse):  # another object is another party
+        with pytest.raises(QueueInUse):  # another object counts as another client
             q.exclusive("producer", block=0).take()
         with role:
             assert role.fence == holder.fence
             role.queue.enqueue("accepted")
         first = role.fence
-        with role:  # a taking that was answered is over when it is given back
+        with role:  # after a confirmed taking, giving back ends it
             assert role.fence > first
         other.queue("q").enqueue("free again")
 
 
 def test_a_taking_that_was_not_answered_may_be_given_back(make_server: Server) -> None:
-    """The object that took the role can give it back."""
+    """The object that took the role without a reply can give it back."""
     server = make_server(tcp=True)
     with Proxy(server.address) as door, Penstock(door.url, retry_for=0) as ps:
         q = ps.queue("q")
@@ -82,7 +82,7 @@ def is_refused(taking: Beside[Any]) -> bool:
 
 
 def test_one_object_in_two_threads_is_two_parties(make_server: Server) -> None:
-    """The second is refused; what the first gives back is what it has."""
+    """The second thread is refused; the first one gives back its own role."""
     with Penstock(make_server().url) as ps:
         q = ps.queue("q")
         role = q.exclusive("producer", lease=600, block=1)
@@ -95,8 +95,8 @@ def test_one_object_in_two_threads_is_two_parties(make_server: Server) -> None:
         assert q.stats().producer is None
 
 
-def test_what_is_held_is_given_back_beside_what_was_not_answered(make_server: Server) -> None:
-    """Whichever of its takings the server has: none is left behind."""
+def test_confirmed_and_unconfirmed_takings_are_given_back(make_server: Server) -> None:
+    """Whichever taking reached the server, giving back leaves no role."""
     server = make_server(tcp=True)
     with Proxy(server.address) as door, Penstock(door.url, retry_for=0) as ps:
         q = ps.queue("q")
@@ -116,12 +116,14 @@ def test_what_is_held_is_given_back_beside_what_was_not_answered(make_server: Se
         with pytest.raises(redis.ConnectionError):
             role.take()
         door.restore()
-        assert not role.release()  # the server had never heard of that
+        assert not role.release()  # the server never received it
 
 
 @pytest.mark.parametrize("exists", [True, False], ids=["a queue", "none yet"])
 async def test_a_taking_that_is_cancelled(make_server: Server, exists: bool) -> None:
-    """At any point, once or twice: the role is free, and the next client takes it at once."""
+    """A taking is cancelled at any point, once or twice: the next client can take
+    the role at once.
+    """
     server = make_server()
     async with AsyncPenstock(server.url) as ps:
         for steps in range(200):

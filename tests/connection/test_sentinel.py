@@ -1,6 +1,7 @@
-"""A primary that is found through Sentinel, and another one after it.
+"""Finding a primary, and its successor, through Sentinel.
 
-The servers are real, the Sentinels say what a test wants. tests/nodes has real Sentinels.
+The servers are real; the answers of the Sentinels are chosen by the test. tests/nodes has real
+Sentinels.
 """
 
 from __future__ import annotations
@@ -59,16 +60,16 @@ def raw(server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 
 def bodies(server: EmbeddedServer) -> list[Any]:
-    """What waits in the queue on a server."""
+    """Return the bodies of the jobs on a server."""
     with Penstock(server.url) as ps:
         return [view.body for view in ps.queue("q").peek(100)]
 
 
-# -- what names a service ----------------------------------------------------------------------
+# -- URLs ----------------------------------------------------------------------------------------
 
 
 def settings(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a connection to the primary is made with, and one to the first Sentinel."""
+    """Return the settings of a connection to the primary, and of one to the first Sentinel."""
     primary = connection_factory(url)[0]()
     ours, theirs = vars(primary), vars(primary.connection_pool._sentinels[0][1]())
     return ours, theirs
@@ -86,7 +87,7 @@ def settings(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
     ],
 )
 def test_urls(rest: str, address: str) -> None:
-    """Sentinels with or without a port, the service, the database, options."""
+    """A URL has Sentinels with or without a port, the service, the database and options."""
     for scheme in ("redis+sentinel", "REDISS+Sentinel"):
         assert connection_factory(f"{scheme}://{rest}")[1] == address
 
@@ -112,8 +113,8 @@ def test_urls(rest: str, address: str) -> None:
         "redis-sentinel://h/jobs",
     ],
 )
-def test_urls_that_are_none(url: str) -> None:
-    """A typed error before anything is sent, in which no password stands."""
+def test_invalid_sentinel_urls(url: str) -> None:
+    """An invalid URL raises a typed error before anything is sent; no password is in it."""
     for make in (Penstock, AsyncPenstock):
         with pytest.raises(BadArgument) as caught:
             make(url)
@@ -121,7 +122,9 @@ def test_urls_that_are_none(url: str) -> None:
 
 
 def test_the_options_of_a_url() -> None:
-    """User, password and database are the primary's; `sentinel_...` is for the Sentinels."""
+    """User, password and database are for the primary; `sentinel_...` options are
+    for the Sentinels.
+    """
     url = "redis+sentinel://ada:one@h/jobs/3?socket_timeout=7&sentinel_password=two"
     ours, theirs = settings(url)
     assert (ours["username"], ours["password"], ours["db"]) == ("ada", "one", 3)
@@ -131,7 +134,7 @@ def test_the_options_of_a_url() -> None:
 
 
 def test_tls_is_for_both() -> None:
-    """`rediss+sentinel` goes by TLS to the primary and to the Sentinels."""
+    """`rediss+sentinel` uses TLS for the primary and the Sentinels."""
     ours, theirs = settings("rediss+sentinel://h/jobs?ssl_ca_certs=/ca&sentinel_ssl_cert_reqs=none")
     assert (ours["ca_certs"], theirs["ca_certs"]) == ("/ca", "/ca")
     assert ours["cert_reqs"] != theirs["cert_reqs"]
@@ -140,7 +143,7 @@ def test_tls_is_for_both() -> None:
 def test_a_client_of_redis_py_lends_its_settings(
     server: EmbeddedServer, sentinel: FakeSentinel
 ) -> None:
-    """One made by `master_for`: database and Sentinels are taken over."""
+    """Database and Sentinels of a client from `master_for` are used."""
     host, port = sentinel.place.split(":")
     made = redis.sentinel.Sentinel([(host, int(port))], socket_timeout=3)
     with made.master_for("jobs", db=5) as lent, Penstock(lent) as ps:
@@ -154,7 +157,7 @@ def test_a_client_of_redis_py_lends_its_settings(
 async def test_an_asyncio_client_of_redis_py_lends_its_settings(
     server: EmbeddedServer, sentinel: FakeSentinel
 ) -> None:
-    """The same for asyncio."""
+    """Settings of an asyncio client from `master_for` are used."""
     host, port = sentinel.place.split(":")
     made = redis.asyncio.sentinel.Sentinel([(host, int(port))])
     async with made.master_for("jobs", db=5) as lent, AsyncPenstock(lent) as ps:
@@ -164,8 +167,8 @@ async def test_an_asyncio_client_of_redis_py_lends_its_settings(
         assert client.exists("penstock:{q}:meta")
 
 
-def test_clients_that_are_of_no_use(sentinel: FakeSentinel) -> None:
-    """Of replicas; or one that decodes; or one of the other world."""
+def test_unusable_clients(sentinel: FakeSentinel) -> None:
+    """A client of replicas, one that decodes, or one of the other kind is refused."""
     host, port = sentinel.place.split(":")
     made = redis.sentinel.Sentinel([(host, int(port))])
     for lent in (made.slave_for("jobs"), redis.asyncio.sentinel.Sentinel([]).master_for("jobs")):
@@ -179,7 +182,7 @@ def test_clients_that_are_of_no_use(sentinel: FakeSentinel) -> None:
 
 
 def test_the_next_sentinel_is_asked(server: EmbeddedServer) -> None:
-    """No server, another service, too few peers, refused: each such Sentinel is passed over."""
+    """A Sentinel is skipped if it is down, does not know the service, lacks peers or refuses."""
     with (
         FakeSentinel(server.port) as gone,
         FakeSentinel(None) as ignorant,
@@ -196,7 +199,7 @@ def test_the_next_sentinel_is_asked(server: EmbeddedServer) -> None:
 
 
 def test_a_sentinel_that_is_alone_is_not_believed(server: EmbeddedServer) -> None:
-    """A client of redis-py may ask for so many other Sentinels."""
+    """redis-py's minimum of other Sentinels is respected."""
     with FakeSentinel(1, peers=0) as alone, FakeSentinel(server.port) as good:
         places = [("127.0.0.1", int(one.place.split(":")[1])) for one in (alone, good)]
         made = redis.sentinel.Sentinel(places, min_other_sentinels=1)
@@ -206,7 +209,7 @@ def test_a_sentinel_that_is_alone_is_not_believed(server: EmbeddedServer) -> Non
 
 
 def test_no_sentinel_is_there() -> None:
-    """Tried again for `retry_for`, then an error that says what each of them said."""
+    """Retries last for `retry_for`; then the error has each Sentinel's answer."""
     with FakeSentinel(None) as ignorant, FakeSentinel(1) as gone:
         gone._listener.close()
         url = sentinel_url(ignorant, gone)
@@ -226,10 +229,10 @@ def test_no_sentinel_is_there() -> None:
             asyncio.run(run())
 
 
-def test_what_is_named_is_a_replica(
+def test_a_sentinel_names_a_replica(
     server: EmbeddedServer, make_server: Server, sentinel: FakeSentinel
 ) -> None:
-    """Old news: nothing is sent there but the question, another Sentinel is asked."""
+    """A Sentinel names a replica: only its role is asked, and then another Sentinel."""
     replica = make_server(tcp=True)
     with raw(replica) as client, FakeSentinel(replica.port) as late:
         client.replicaof("127.0.0.1", server.port)
@@ -243,7 +246,7 @@ def test_what_is_named_is_a_replica(
 def test_a_user_that_may_not_ask_for_the_role(
     server: EmbeddedServer, sentinel: FakeSentinel
 ) -> None:
-    """The server is taken as it is."""
+    """Without permission for ROLE the named server is used."""
     with raw(server) as client:
         client.acl_setuser("ada", enabled=True, nopass=True, keys="*", commands=["+@all", "-role"])
     with Penstock(f"redis+sentinel://ada:x@{sentinel.place}/jobs") as ps:
@@ -271,12 +274,12 @@ REFUSALS = {
 
 
 def error(text: bytes) -> bytes:
-    """An error reply; without a text the connection is closed instead."""
+    """Return an error reply; an empty text closes the connection instead."""
     return b"-%b\r\n" % text if text else b""
 
 
 def call_of(command: Command) -> tuple[bytes, bytes]:
-    """Producer key and number of an enqueue."""
+    """Return producer key and number of an enqueue."""
     count = int(command[2])
     return command[2 + count], command[3 + count]
 
@@ -285,7 +288,7 @@ def call_of(command: Command) -> tuple[bytes, bytes]:
 def test_an_enqueue_that_is_refused_goes_to_the_next_primary(
     server: EmbeddedServer, text: bytes
 ) -> None:
-    """On a new connection, to what the Sentinels say then, and with the same number."""
+    """A refused enqueue is repeated with its number on the primary that Sentinels name then."""
     with FakeSentinel(1) as sentinel:
 
         def moved(command: Command) -> None:
@@ -310,7 +313,9 @@ def test_an_enqueue_that_is_refused_goes_to_the_next_primary(
 async def test_an_enqueue_of_asyncio_that_is_refused_goes_to_the_next_primary(
     server: EmbeddedServer, text: bytes
 ) -> None:
-    """The same for asyncio."""
+    """A refused enqueue of asyncio is repeated with its number on the primary that
+    Sentinels name.
+    """
     with (
         FakeSentinel(1) as sentinel,
         Demoted({b"EVALSHA": error(text)}, lambda _: sentinel.moves(server.port)) as old,
@@ -323,7 +328,7 @@ async def test_an_enqueue_of_asyncio_that_is_refused_goes_to_the_next_primary(
 
 
 def test_a_refusal_that_does_not_pass() -> None:
-    """After `retry_for` it is the caller's, as Redis has said it; also without Sentinels."""
+    """A lasting refusal is raised unchanged after `retry_for`, also without Sentinels."""
     with Demoted({b"EVALSHA": error(REFUSALS["READONLY"])}) as old, FakeSentinel(old.port) as one:
         for url in (old.url, sentinel_url(one)):
             with Penstock(url, retry_for=0.2) as ps:
@@ -338,7 +343,7 @@ def test_a_refusal_that_does_not_pass() -> None:
 def test_a_wait_for_replicas_that_a_demotion_ends(
     server: EmbeddedServer, sentinel: FakeSentinel
 ) -> None:
-    """It is the reply that is missing: the call is repeated, and only then judged."""
+    """A demotion during WAIT loses the reply: the call is repeated and then judged."""
     with Penstock(server.url) as ps:
         ps.queue("q").configure(lease=7)
     first = bulk(b"1700000000000-1000000000")
@@ -363,7 +368,7 @@ def test_a_wait_for_replicas_that_a_demotion_ends(
 
 @contextmanager
 def waiting(url: str, server: EmbeddedServer) -> Iterator[Any]:
-    """A consumer that is blocked on a server, of a client by this URL."""
+    """Run a consumer that blocks on a server through this URL."""
     with Penstock(url) as ps, raw(server) as client:
         idle = spawn(ps.queue("q").reserve, 1, block=30)
         wait_for(lambda: client.info("clients")["blocked_clients"] == 1)
@@ -372,7 +377,7 @@ def waiting(url: str, server: EmbeddedServer) -> Iterator[Any]:
 
 @asynccontextmanager
 async def awaiting(url: str, server: EmbeddedServer) -> AsyncIterator[asyncio.Future[Any]]:
-    """The same for asyncio."""
+    """Run an asyncio consumer that blocks on a server through this URL."""
     async with AsyncPenstock(url) as ps:
         idle = asyncio.ensure_future(ps.queue("q").reserve(1, block=30))
         with raw(server) as client:
@@ -381,7 +386,7 @@ async def awaiting(url: str, server: EmbeddedServer) -> AsyncIterator[asyncio.Fu
 
 
 def demote(old: EmbeddedServer, new: EmbeddedServer, sentinel: FakeSentinel) -> None:
-    """Make a server a replica of another one, and leave its connections open."""
+    """Make a server a replica of another one, keeping its connections."""
     with raw(new) as client:
         client.replicaof("NO", "ONE")
     with raw(old) as client:
@@ -392,7 +397,7 @@ def demote(old: EmbeddedServer, new: EmbeddedServer, sentinel: FakeSentinel) -> 
 def test_a_consumer_that_waits_moves(
     server: EmbeddedServer, make_server: Server, sentinel: FakeSentinel
 ) -> None:
-    """Its BLPOP ends with UNBLOCKED: it waits on at the new primary."""
+    """UNBLOCKED ends its BLPOP, and the consumer waits at the new primary."""
     new = make_server(tcp=True)
     with waiting(sentinel_url(sentinel), server) as idle, Penstock(new.url) as ps:
         demote(server, new, sentinel)
@@ -400,13 +405,13 @@ def test_a_consumer_that_waits_moves(
         start = time.monotonic()
         assert [job.body for job in idle.result()] == ["after"]
         assert time.monotonic() - start < 4
-    server.kill()  # or its primary would wait for it at the end
+    server.kill()  # otherwise its primary would wait for it at the end
 
 
 async def test_a_task_that_waits_moves(
     server: EmbeddedServer, make_server: Server, sentinel: FakeSentinel
 ) -> None:
-    """The same for asyncio."""
+    """UNBLOCKED ends the BLPOP of a task, which waits at the new primary."""
     new = make_server(tcp=True)
     async with awaiting(sentinel_url(sentinel), server) as idle:
         demote(server, new, sentinel)
@@ -416,12 +421,12 @@ async def test_a_task_that_waits_moves(
     server.kill()
 
 
-# -- a primary that is cut off -----------------------------------------------------------------
+# -- an isolated primary ------------------------------------------------------------------------
 
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sentinels are asked again at every call, and consumers look several times a second."""
+    """Ask Sentinels at every call, and let consumers look several times a second."""
     for module in (sync_sentinel, async_sentinel):
         monkeypatch.setattr(module, "LOOK", 0.0)
     monkeypatch.setattr(flows, "TICK", 0.3)
@@ -431,7 +436,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_primary_that_works_on_is_left(
     server: EmbeddedServer, make_server: Server, sentinel: FakeSentinel
 ) -> None:
-    """It does not know that another one was chosen: connections work, and would for ever."""
+    """A primary that was replaced without knowing still works; clients leave it."""
     new = make_server(tcp=True)
     url = sentinel_url(sentinel)
     with waiting(url, server) as idle, Penstock(url) as ps:
@@ -441,14 +446,16 @@ def test_a_primary_that_works_on_is_left(
         assert [job.body for job in idle.result()] == ["after"]
         with raw(server) as client:
             assert not client.exists("penstock:{q}:meta")
-            wait_for(lambda: client.info("clients")["connected_clients"] == 2)  # the test's own
+            wait_for(
+                lambda: client.info("clients")["connected_clients"] == 2
+            )  # the test's own connection
 
 
 @pytest.mark.usefixtures("eager")
 async def test_a_primary_that_works_on_is_left_by_tasks(
     server: EmbeddedServer, make_server: Server, sentinel: FakeSentinel
 ) -> None:
-    """The same for asyncio."""
+    """Tasks leave a replaced primary that still works."""
     new = make_server(tcp=True)
     url = sentinel_url(sentinel)
     async with awaiting(url, server) as idle, AsyncPenstock(url) as ps:
@@ -459,10 +466,8 @@ async def test_a_primary_that_works_on_is_left_by_tasks(
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_sentinel_with_old_news_is_not_believed(
-    server: EmbeddedServer, make_server: Server
-) -> None:
-    """It was cut off too, as its epoch tells; a client that knows a newer epoch stays."""
+def test_an_outdated_sentinel_is_ignored(server: EmbeddedServer, make_server: Server) -> None:
+    """A client ignores a Sentinel with an older epoch than it has seen."""
     old = make_server(tcp=True)
     with FakeSentinel(old.port, epoch=1) as late, FakeSentinel(server.port, epoch=2) as good:
         with Penstock(sentinel_url(good, late)) as ps:
@@ -481,7 +486,7 @@ def test_a_sentinel_with_old_news_is_not_believed(
 def test_sentinels_may_be_gone_while_the_primary_works(
     server: EmbeddedServer, sentinel: FakeSentinel
 ) -> None:
-    """The client asks the Sentinels in vain, and its calls do not fail."""
+    """While the primary works, calls succeed without any Sentinel."""
     with Penstock(sentinel_url(sentinel), retry_for=0) as ps:
         ps.queue("q").enqueue(1)
         sentinel._listener.close()
@@ -490,8 +495,8 @@ def test_sentinels_may_be_gone_while_the_primary_works(
     assert bodies(server) == [1, 2, 3]
 
 
-def test_sentinels_that_were_made_anew(server: EmbeddedServer, make_server: Server) -> None:
-    """Their epochs begin from 0: what all of them say is believed."""
+def test_new_sentinels(server: EmbeddedServer, make_server: Server) -> None:
+    """New Sentinels start with epoch 0: if all agree, clients believe them."""
     new = make_server(tcp=True)
     with FakeSentinel(server.port, epoch=7) as one, Penstock(sentinel_url(one)) as ps:
         ps.queue("q").enqueue(1)
@@ -502,7 +507,7 @@ def test_sentinels_that_were_made_anew(server: EmbeddedServer, make_server: Serv
 
 
 def test_sentinels_are_asked_seldom(server: EmbeddedServer, sentinel: FakeSentinel) -> None:
-    """Once for all calls of some seconds."""
+    """Sentinels are asked once every few seconds, not for each call."""
     with Penstock(sentinel_url(sentinel)) as ps:
         start = time.monotonic()
         for body in range(300):
@@ -511,12 +516,12 @@ def test_sentinels_are_asked_seldom(server: EmbeddedServer, sentinel: FakeSentin
 
 
 def is_asking(sentinel: FakeSentinel) -> bool:
-    """Whether a connection to a Sentinel is open."""
+    """Tell if a connection to a Sentinel is open."""
     return any(thread.is_alive() for thread in sentinel._threads)
 
 
 def test_connections_to_sentinels_end_with_the_client(sentinel: FakeSentinel) -> None:
-    """One is kept for the next question, until the client is closed; it can be used after that."""
+    """One connection is kept until the client is closed; the client can be used again."""
     ps = Penstock(sentinel_url(sentinel))
     for _ in range(2):
         ps.queue("q").enqueue(1)
@@ -527,7 +532,7 @@ def test_connections_to_sentinels_end_with_the_client(sentinel: FakeSentinel) ->
 
 @pytest.mark.usefixtures("eager")
 def test_a_client_of_two_event_loops(server: EmbeddedServer, sentinel: FakeSentinel) -> None:
-    """What belongs to one loop is not used in the next."""
+    """Connections of one event loop are not used in the next one."""
     ps = AsyncPenstock(sentinel_url(sentinel))
 
     async def add(body: int) -> None:
@@ -542,7 +547,7 @@ def test_a_client_of_two_event_loops(server: EmbeddedServer, sentinel: FakeSenti
 
 @pytest.mark.usefixtures("eager")
 def test_many_threads_ask(server: EmbeddedServer, sentinel: FakeSentinel) -> None:
-    """Each gets an answer of its own; what they leave is closed with the client."""
+    """Each thread gets its answer; closing the client closes all connections."""
     with Penstock(sentinel_url(sentinel)) as ps:
         q = ps.queue("q")
         adding = [spawn(lambda: [q.enqueue(n) for n in range(20)]) for _ in range(8)]

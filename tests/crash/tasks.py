@@ -1,6 +1,6 @@
-"""What the children of the crash tests do; each runs in a process that is to be killed.
+"""Tasks of the crash tests' child processes, which are to be killed.
 
-A task tells what it attempts before it does, and what it knows after.
+A task reports what it attempts before it does it, and the result afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHUNK = 4
 
 
 def set_chunk(size: int) -> None:
-    """Have a bulk enqueue send so many jobs a call."""
+    """Make a bulk enqueue send this many jobs per call."""
     bulk: Any = importlib.import_module("penstock.core.bulk")
     bulk.BATCH = size
 
@@ -38,7 +38,7 @@ def set_chunk(size: int) -> None:
 def struck(
     operation: str, step: str, which: int, halt: Callable[[], None], strike: Callable[[], None]
 ) -> Callable[[Any, Any], None]:
-    """Make a replacement of `connection.send` that strikes one call at one step of it.
+    """Return a replacement of `connection.send` that acts at one step of one call.
 
     Args:
         operation: a script.
@@ -77,7 +77,7 @@ def struck(
 
 
 def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
-    """Run an operation and die at a step of it.
+    """Run an operation and die at one of its steps.
 
     Args:
         url: of the server.
@@ -94,7 +94,7 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
 
     def halt() -> None:
         tell({"held": [job.body.decode() for job in held]})
-        await_word()  # by now the server is frozen if it is to run the call after our death
+        await_word()  # the server is frozen by now if it is to run the call after the death
 
     patched: Any = connection
     patched.send = struck(name, step, which, halt, die)
@@ -111,11 +111,11 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
     raise AssertionError("still alive")
 
 
-# -- loops, to be killed at any moment -----------------------------------------------------------
+# -- loops, killed at any time -------------------------------------------------------------------
 
 
 def produce(url: str, log: str, name: str) -> None:
-    """Add jobs for ever, one by one and in bulk, ready and delayed; wait when there is no room."""
+    """Add jobs forever, singly and in bulk, ready and delayed; wait for room."""
     out = Log(log)
     set_chunk(50)
     queue = Penstock(url, retry_for=10).queue(QUEUE)
@@ -133,7 +133,7 @@ def produce(url: str, log: str, name: str) -> None:
 
 
 def add_many(queue: Queue, bodies: list[str], delay: float) -> int:
-    """Add them in chunks; how many were accepted."""
+    """Add jobs in chunks, and return the number of accepted ones."""
     try:
         return len(queue.enqueue_many((body.encode() for body in bodies), delay=delay))
     except IncompleteEnqueue as error:
@@ -141,7 +141,7 @@ def add_many(queue: Queue, bodies: list[str], delay: float) -> int:
 
 
 def consume(url: str, log: str) -> None:
-    """Reserve jobs and finish them, or now and then fail or give them back, for ever."""
+    """Reserve jobs forever, and finish, fail or release them."""
     out = Log(log)
     queue = Penstock(url, retry_for=10).queue(QUEUE)
     jobs: list[Job] = []
@@ -167,7 +167,7 @@ def consume(url: str, log: str) -> None:
 
 
 def note_acked(out: Log, jobs: list[Job], outcomes: Iterable[Outcome]) -> None:
-    """Write down what was acknowledged for certain."""
+    """Record the jobs that were certainly acknowledged."""
     for job, outcome in zip(jobs, outcomes, strict=True):
         if outcome is Outcome.DONE:
             out.write("acked", job.body.decode(), job.deliveries)

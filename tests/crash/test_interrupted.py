@@ -1,4 +1,4 @@
-"""A call that is interrupted by an exception leaves no reply behind for the next call."""
+"""A call interrupted by an exception leaves no reply for the next call."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SOON = 0.003
 
 
 class Interrupted(Exception):
-    """What the signal handler raises."""
+    """The exception raised by the signal handler."""
 
 
 @pytest.fixture
 def handler() -> Iterator[None]:
-    """Two signals whose handler raises: one at once, one from a timer."""
+    """Install a raising handler for two signals: one sent at once, one by a timer."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         raise Interrupted
@@ -43,7 +43,7 @@ def handler() -> Iterator[None]:
 
 
 class Interruptions:
-    """Calls that are interrupted at a step.
+    """Calls interrupted at a given step.
 
     Args:
         server: frozen while a call waits for its reply.
@@ -55,7 +55,7 @@ class Interruptions:
         self.patch = patch
 
     def of(self, operation: str, step: str, which: int, call: Callable[[], Any]) -> None:
-        """Run a call that does not come to its end."""
+        """Run a call that is interrupted."""
         waits = step in ("sent", "reading")
 
         def halt() -> None:
@@ -63,7 +63,7 @@ class Interruptions:
                 self.server.pause()
 
         def strike() -> None:
-            if step == "reading":  # the handler runs while recv blocks: the server is frozen
+            if step == "reading":  # the handler runs while recv blocks on the frozen server
                 signal.setitimer(signal.ITIMER_REAL, SOON)
             else:
                 signal.raise_signal(signal.SIGUSR1)
@@ -91,14 +91,14 @@ def interruptions(
 
 @pytest.fixture
 def queue(client: Penstock) -> Queue:
-    """A queue in which a job survives any number of crashes."""
+    """A queue whose jobs survive any number of crashes."""
     found = client.queue(QUEUE)
     found.configure(max_crashes=1_000_000, max_attempts=1_000_000)
     return found
 
 
 def check_own_replies(queue: Queue, serial: int) -> None:
-    """The next calls are answered with what is theirs."""
+    """Check that the next calls get their own replies."""
     body = b"probe %d" % serial
     result = queue.enqueue(body)
     view = queue.show(result.id)
@@ -117,10 +117,10 @@ def test_a_signal_handler_raises(
     raw: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The call is done or not done, by the step; the next calls get their own replies."""
+    """The call is done or not, depending on the step; the next calls get their own replies."""
     monkeypatch.setattr("penstock.core.bulk.BATCH", CHUNK)
     has_run = step != "before"
-    expected = 0  # jobs that have to be there
+    expected = 0  # the number of jobs that must exist
     for i in range(INTERRUPTIONS):
         if operation in ("reserve", "ack", "settle"):
             queue.enqueue_many([b"1", b"2"])
@@ -139,7 +139,7 @@ def test_a_signal_handler_raises(
 
 
 def call_of(operation: str, queue: Queue) -> Callable[[], Any]:
-    """A call that is ready to be made."""
+    """Return a call that is ready to run."""
     held = queue.reserve(1, block=0) if operation in ("ack", "settle") else []
     bodies = [b"%d" % n for n in range(3 * CHUNK)]
     calls: dict[str, Callable[[], Any]] = {
@@ -153,7 +153,7 @@ def call_of(operation: str, queue: Queue) -> Callable[[], Any]:
 
 
 def await_jobs(queue: Queue, expected: int) -> None:
-    """Wait for a thawed server, which may run a dead connection's call after ours."""
+    """Wait for the resumed server, which may run a dead connection's call after ours."""
 
     def are_there() -> bool:
         stats = queue.stats()
@@ -165,7 +165,7 @@ def await_jobs(queue: Queue, expected: int) -> None:
 async def test_a_task_is_cancelled(
     crash_server: EmbeddedServer, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task that is cancelled while it waits for its reply leaves none for the next call."""
+    """A task cancelled before its reply leaves no reply for the next call."""
     load_scripts(raw)
     sent = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Producers and consumers that are killed, frozen and cut off at any moment, for a while."""
+"""Producers and consumers killed, frozen and disconnected at random for a while."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEASE = 0.6
 
 
 class Slot:
-    """A place for one client: when it dies, another is born."""
+    """A place for one client: a new client replaces a dead one."""
 
     def __init__(self, nursery: Nursery, task: str, **arguments: str) -> None:
         self._nursery = nursery
@@ -39,30 +39,30 @@ class Slot:
     def _born(self) -> Child:
         self._births += 1
         arguments = dict(self._arguments)
-        if "name" in arguments:  # bodies like no others, also after a rebirth
+        if "name" in arguments:  # unique bodies, also after a restart
             arguments["name"] += f".{self._births}"
         return self._nursery.start(self._task, **arguments)
 
     def kill(self) -> None:
-        """End the client as SIGKILL does."""
+        """Kill the client with SIGKILL."""
         self.child.signal(signal.SIGKILL)
         assert self.child.wait() == []
         assert self.child.killed
         self.is_frozen = False
 
     def renew(self) -> None:
-        """Kill it, and let another take its place."""
+        """Kill the client and start another one."""
         self.kill()
         self.child = self._born()
 
     def freeze(self) -> None:
-        """Stop it, or let it go on."""
+        """Stop the client, or let it continue."""
         self.child.signal(signal.SIGCONT if self.is_frozen else signal.SIGSTOP)
         self.is_frozen = not self.is_frozen
 
 
 class Story:
-    """What the clients wrote down, and what was left in the queue."""
+    """The records of the clients, and the final content of the queue."""
 
     def __init__(self, log: Path) -> None:
         self.told: dict[str, Counter[str]] = defaultdict(Counter)
@@ -84,7 +84,7 @@ class Story:
             self.acked[body] = int(deliveries)
 
     def delivered(self, body: str, job_id: str, deliveries: int) -> None:
-        """A job was delivered, for the so many-th time."""
+        """Record the n-th delivery of a job."""
         self.told["got"][body] += 1
         self.ids[body].add(job_id)
         self.latest[body] = max(self.latest[body], deliveries)
@@ -92,7 +92,7 @@ class Story:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Where the clients write."""
+    """The file to which the clients write."""
     path = tmp_path / "log"
     path.touch()
     return path
@@ -100,13 +100,13 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def durable(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
-    """A server that has on disk whatever it has answered."""
+    """A server that has every answered write on disk."""
     return make_server(tcp=True, appendonly=True, args=("--appendfsync", "always"))
 
 
 @pytest.fixture
 def queue(durable: EmbeddedServer) -> Iterator[Queue]:
-    """A bounded queue with short leases, in which nothing is buried."""
+    """A bounded queue with short leases, in which no job is buried."""
     with Penstock(durable.url, retry_for=10) as client:
         made = client.queue(QUEUE)
         made.configure(
@@ -120,7 +120,7 @@ def queue(durable: EmbeddedServer) -> Iterator[Queue]:
 
 
 def live_and_die(server: EmbeddedServer, log: Path, *, restarts: bool) -> Counter[str]:
-    """Let clients run and be killed; what was done to them, how often."""
+    """Run clients and kill them; return how often each fault occurred."""
     done: Counter[str] = Counter()
     dice = random.Random(7)
     with ExitStack() as stack:
@@ -135,7 +135,7 @@ def live_and_die(server: EmbeddedServer, log: Path, *, restarts: bool) -> Counte
         consumers = [Slot(home, "consume", **places) for home in homes[PRODUCERS:]]
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
-            time.sleep(dice.uniform(0.0, 0.1))  # the work that is to be interrupted
+            time.sleep(dice.uniform(0.0, 0.1))  # the work to be interrupted
             chance = dice.random()
             if restarts and chance < 0.06:
                 server.kill()
@@ -153,7 +153,7 @@ def live_and_die(server: EmbeddedServer, log: Path, *, restarts: bool) -> Counte
 
 
 def drain(queue: Queue, raw: redis.Redis, story: Story) -> Counter[str]:
-    """Take and acknowledge all there is; the bodies."""
+    """Reserve and acknowledge all jobs, and return the bodies."""
     drained: Counter[str] = Counter()
     while True:
         advance(raw, queue.ops, 10)
@@ -172,7 +172,7 @@ def drain(queue: Queue, raw: redis.Redis, story: Story) -> Counter[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("restarts", [False, True], ids=["clients", "clients-and-server"])
 def test_nothing_is_lost(restarts: bool, durable: EmbeddedServer, queue: Queue, log: Path) -> None:
-    """What a producer was told is added is delivered; what is acknowledged never comes again."""
+    """A job confirmed to its producer is delivered; an acknowledged job never comes back."""
     done = live_and_die(durable, log, restarts=restarts)
     with redis.Redis.from_url(durable.url) as raw:
         check_invariant(raw)
@@ -189,7 +189,7 @@ def test_nothing_is_lost(restarts: bool, durable: EmbeddedServer, queue: Queue, 
     assert {body for body, ids in story.ids.items() if len(ids) > 1} == set(), "added twice"
     assert not set(story.acked) & set(drained), "acknowledged, and still there"
     if not restarts:
-        # An acknowledgement that had to be repeated may find another's work; here none had to be.
+        # A repeated acknowledgement may find another consumer's work; here none was repeated.
         assert max(story.told["acked"].values()) == 1
         later = {body for body, number in story.acked.items() if story.latest[body] > number}
         assert later == set(), "acknowledged, and delivered again"
@@ -198,7 +198,7 @@ def test_nothing_is_lost(restarts: bool, durable: EmbeddedServer, queue: Queue, 
 
 
 def check_that_it_was_hard(done: Counter[str], story: Story, *, restarts: bool) -> None:
-    """There were many jobs, and many interruptions."""
+    """Check that there were many jobs and many interruptions."""
     assert done["kills"] >= 20
     assert done["freezes"] >= 10
     assert done["restarts"] >= 3 or not restarts

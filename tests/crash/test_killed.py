@@ -1,4 +1,4 @@
-"""A client that dies at any step of a call loses no job, doubles none and leaves nothing."""
+"""A client that dies at any step of a call loses, doubles and leaves nothing."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ MEMORY_NOISE = 300_000
 
 
 class Account:
-    """Every body that was ever attempted, and what came of it."""
+    """The bodies that were attempted, and their results."""
 
     def __init__(self, server: EmbeddedServer, nursery: Nursery, queue: Queue) -> None:
         self.server = server
         self.nursery = nursery
         self.queue = queue
-        self.living: list[str] = []  # those that have to be in the queue
+        self.living: list[str] = []  # must be in the queue
         self.taken = 0  # deliveries with a dead client or a lost reply
         self.serial = 0
 
     def names(self, count: int) -> list[str]:
-        """Bodies like no others."""
+        """Return unique bodies."""
         self.serial += count
         return [f"job {i}" for i in range(self.serial - count, self.serial)]
 
     def add(self, count: int) -> None:
-        """Jobs of a producer that lives."""
+        """Add jobs with a producer that survives."""
         bodies = self.names(count)
         self.queue.enqueue_many(body.encode() for body in bodies)
         self.living += bodies
 
     def kill(self, operation: str, step: str) -> None:
-        """One client dies; the account is what has to be there then."""
+        """Kill one client, and record which jobs must exist then."""
         has_run = step in STEPS_AFTER_RUN
         adds = {"enqueue": 1, "enqueue_many": BULK}.get(operation, 0)
         self.add({"reserve": 1, "ack": 1, "settle": 2}.get(operation, 0))
@@ -65,7 +65,7 @@ class Account:
     def settle_account(
         self, operation: str, has_run: bool, held: list[str], bodies: list[str]
     ) -> None:
-        """What the call did, if the server ran it, and nothing if not."""
+        """Record the effect of the call if the server ran it."""
         if operation == "enqueue":
             self.living += bodies if has_run else []
         elif operation == "enqueue_many":
@@ -83,7 +83,7 @@ class Account:
 
 @pytest.fixture
 def account(crash_server: EmbeddedServer, nursery: Nursery, client: Penstock) -> Account:
-    """The account of an empty queue, in which a job survives any number of crashes."""
+    """The account of an empty queue whose jobs survive any number of crashes."""
     queue = client.queue(QUEUE)
     queue.configure(max_crashes=1_000_000, max_attempts=1_000_000)
     return Account(crash_server, nursery, queue)
@@ -93,13 +93,13 @@ def account(crash_server: EmbeddedServer, nursery: Nursery, client: Penstock) ->
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("operation", ["enqueue", "enqueue_many", "reserve", "ack", "settle"])
 def test_a_client_is_killed(operation: str, step: str, account: Account, raw: redis.Redis) -> None:
-    """Of 50 clients that die here, each one's call is done wholly or not at all."""
+    """Fifty clients die at this step; each one's call is done completely or not at all."""
     queue, ops = account.queue, account.queue.ops
     before = memory(raw)
     for _ in range(KILLS):
         account.kill(operation, step)
         check_invariant(raw)
-        advance(raw, ops, 31)  # leases of the dead end
+        advance(raw, ops, 31)  # leases of dead clients end
     stats = queue.stats()
     assert (stats.ready, stats.active, stats.dead) == (len(account.living), 0, 0)
     assert drained(queue) == Counter(account.living)
@@ -111,12 +111,12 @@ def test_a_client_is_killed(operation: str, step: str, account: Account, raw: re
         registry_key("penstock"),
     }
     assert raw.xlen(ops.keys["ready"]) == 0
-    raw.delete(*producers(raw, queue))  # the server does so by itself, 10 minutes later
+    raw.delete(*producers(raw, queue))  # the server does it after 10 minutes
     until(lambda: memory(raw) - before < MEMORY_NOISE)
 
 
 def drained(queue: Queue) -> Counter[str]:
-    """Take and acknowledge all there is; the bodies, and how often each was there."""
+    """Reserve and acknowledge all jobs; count their bodies."""
     bodies: Counter[str] = Counter()
     while jobs := queue.reserve(1000, block=0):
         bodies.update(job.body.decode() for job in jobs)
@@ -125,12 +125,12 @@ def drained(queue: Queue) -> Counter[str]:
 
 
 def producers(raw: redis.Redis, queue: Queue) -> set[bytes]:
-    """The keys of producers; each goes by itself."""
+    """Return the keys of producers, which expire."""
     found = set(raw.scan_iter(queue.ops.keys.producer("*"), count=1000))
     assert all(0 < raw.pttl(key) <= 600_000 for key in found)
     return found
 
 
 def memory(raw: redis.Redis) -> int:
-    """What the server has allocated."""
+    """Return the allocated memory of the server."""
     return int(raw.info("memory")["used_memory"])

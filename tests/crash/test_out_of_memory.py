@@ -1,4 +1,4 @@
-"""A server at maxmemory refuses work, and everything else goes on: it can be drained to empty."""
+"""A server at maxmemory refuses new jobs, but its queues can be drained."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STAGED = Staged("loader", 0)
 
 @pytest.fixture(scope="module", params=BINARIES, ids=lambda binary: binary.name)
 def small_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
-    """Each server at hand, one that never evicts."""
+    """A server that never evicts, for each installed version."""
     binary: ServerBinary = request.param
     with EmbeddedServer(binary, args=("--maxmemory-policy", "noeviction")) as server:
         yield server
@@ -61,21 +61,21 @@ def raw(small_server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def client(small_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Penstock]:
-    """A client of it that evicts nothing."""
+    """A client that evicts no jobs."""
     with Penstock(small_server.url, evict=False) as made:
         yield made
 
 
 @pytest.fixture
 def evicting(small_server: EmbeddedServer, raw: redis.Redis) -> Iterator[Penstock]:
-    """A client of it as it comes."""
+    """A client with default settings."""
     with Penstock(small_server.url) as made:
         yield made
 
 
 @pytest.fixture
 def queue(client: Penstock, raw: redis.Redis) -> Queue:
-    """A queue with jobs in every state, and nothing in it that was never used."""
+    """A queue with jobs in every state, all of whose structures have been used."""
     made = client.queue("full")
     made.configure(max_length=1000, backoff_base=1)
     made.enqueue_many([b"dead"] * 3)
@@ -95,7 +95,7 @@ def queue(client: Penstock, raw: redis.Redis) -> Queue:
 
 @contextmanager
 def no_memory(raw: redis.Redis) -> Iterator[None]:
-    """Let the server be full."""
+    """Fill the server's memory."""
     raw.config_set("maxmemory", 1)
     try:
         with pytest.raises(redis.exceptions.ResponseError, match="maxmemory"):
@@ -109,7 +109,7 @@ def no_memory(raw: redis.Redis) -> Iterator[None]:
     "options", [{}, {"delay": 60}, {"ttl": 60}, {"lease": 0}, {"dedup_id": "b"}], ids=str
 )
 def test_enqueue_is_refused(options: dict[str, Any], queue: Queue, raw: redis.Redis) -> None:
-    """The producer is told by a typed error, and not one key is written."""
+    """The producer gets a typed error, and no key changes."""
     queue.stats()
     before = dump(raw)
     with no_memory(raw):
@@ -126,7 +126,7 @@ def test_enqueue_is_refused(options: dict[str, Any], queue: Queue, raw: redis.Re
 def test_enqueue_to_a_new_queue_is_refused(
     client: Penstock, queue: Queue, raw: redis.Redis
 ) -> None:
-    """A queue that does not exist yet is not half made."""
+    """A new queue is not partly created."""
     before = dump(raw)
     with no_memory(raw):
         with pytest.raises(OutOfMemory):
@@ -148,7 +148,7 @@ def _published(queue: Queue) -> Call[Any]:
 
 
 def test_staging_is_refused(queue: Queue, raw: redis.Redis) -> None:
-    """No step of it is half done: not the next chunk, nor the promise, nor what was promised."""
+    """Neither staging, nor promising, nor publishing is done in part."""
     steps = [
         _staged(queue, "a:1"),
         commit(queue.ops, STAGED, [("a", 2)], 60_000, None),
@@ -337,13 +337,13 @@ WORKING: dict[str, Callable[[Queue], None]] = {
 
 
 def test_every_script_is_tried() -> None:
-    """Each script but those that add jobs, and clear, is among those that must work."""
+    """Each script except those that add jobs, and `clear`, is among the tested ones."""
     refused = {"enqueue", "claim", "stage", "commit", "publish"}
     assert {*WORKING, *refused, "clear"} == {found.name for found in all_scripts()}
 
 
 def test_clearing_works(client: Penstock, queue: Queue, raw: redis.Redis) -> None:
-    """A full server can be rid of a whole queue."""
+    """`clear` removes a whole queue on a full server."""
     with no_memory(raw):
         assert queue.clear() > 30
         assert client.queues() == []
@@ -354,16 +354,16 @@ def test_clearing_works(client: Penstock, queue: Queue, raw: redis.Redis) -> Non
 def test_everything_else_works(
     work: Callable[[Queue], None], queue: Queue, raw: redis.Redis
 ) -> None:
-    """On a full server the other scripts do what they do on any, in every state of the queue."""
+    """Other scripts work on a full server as usual, in every state of the queue."""
     with no_memory(raw):
         work(queue)
         check_invariant(raw)
-    advance(raw, queue.ops, 40)  # leases have ended, delayed jobs are due: the other branches
+    advance(raw, queue.ops, 40)  # leases have ended, delayed jobs are due: other branches run
     queue.enqueue_many([b"more"] * 10, delay=60)
     queue.reserve(1, block=0)
     queue.bury([view.id for view in queue.peek(3)])
     with no_memory(raw):
-        if work not in (_sweep, _purge, _redrive, _stats):  # these count what the fixture made
+        if work not in (_sweep, _purge, _redrive, _stats):  # these count the fixture's jobs
             work(queue)
         check_invariant(raw)
 
@@ -371,7 +371,7 @@ def test_everything_else_works(
 def test_a_new_client_drains_it(
     small_server: EmbeddedServer, queue: Queue, raw: redis.Redis
 ) -> None:
-    """A client that starts on a full server brings a queue with every kind of job to empty."""
+    """A new client on a full server drains a queue with every kind of job."""
     advance(raw, queue.ops, 3601)
     living = queue.stats().ready + queue.stats().dead
     with no_memory(raw), Penstock(small_server.url) as late:
@@ -392,7 +392,7 @@ def test_a_new_client_drains_it(
 
 @pytest.mark.parametrize("is_paused", [False, True], ids=["empty", "paused"])
 def test_an_idle_consumer_stays_idle(is_paused: bool, client: Penstock, raw: redis.Redis) -> None:
-    """A consumer that waits on a full server neither fails nor spins, and takes what falls due."""
+    """A waiting consumer on a full server neither fails nor spins, and gets due jobs."""
     queue = client.queue("idle")
     queue.enqueue(b"1", delay=1)
     if is_paused:
@@ -405,7 +405,7 @@ def test_an_idle_consumer_stays_idle(is_paused: bool, client: Penstock, raw: red
 
 
 def test_a_waiting_consumer_is_woken(small_server: EmbeddedServer, client: Penstock) -> None:
-    """A job that comes back on a full server reaches a consumer that waits."""
+    """A job that becomes ready on a full server wakes a waiting consumer."""
     queue = client.queue("wake")
     queue.enqueue(b"1")
     (job,) = queue.reserve(1, block=0)
@@ -418,7 +418,7 @@ def test_a_waiting_consumer_is_woken(small_server: EmbeddedServer, client: Penst
 
 
 def test_a_waiting_producer_is_told(client: Penstock, raw: redis.Redis) -> None:
-    """A producer that would wait for room in a queue does not wait for the server's memory."""
+    """A producer that would wait for room does not wait for the server's memory."""
     queue = client.queue("bounded")
     queue.configure(max_length=1)
     queue.enqueue(b"1")
@@ -438,7 +438,7 @@ LARGE = b"x" * 40_000
 
 @contextmanager
 def lacking(raw: redis.Redis, mebibytes: float) -> Iterator[None]:
-    """Let the server have so much less memory than it uses."""
+    """Leave the server this many bytes short."""
     used = raw.info("memory")["used_memory"]
     raw.config_set("maxmemory", int(used - mebibytes * (1 << 20)))
     try:
@@ -448,7 +448,7 @@ def lacking(raw: redis.Redis, mebibytes: float) -> Iterator[None]:
 
 
 def crowded(client: Penstock) -> Queue:
-    """300 delivered lease-0 jobs of 40 KB; and small jobs of every other kind."""
+    """300 delivered lease-0 jobs of 40 KB, and small jobs of every other kind."""
     queue = client.queue("crowded")
     queue.enqueue_many([LARGE] * 300, lease=0, ttl=3600)
     assert sum(len(queue.reserve(100, block=0)) for _ in range(12)) == 300
@@ -467,7 +467,7 @@ def crowded(client: Penstock) -> Queue:
 def test_an_enqueue_makes_room(
     options: dict[str, Any], evicting: Penstock, raw: redis.Redis
 ) -> None:
-    """Delivered lease-0 jobs go, a hundred at first, and the job is added; nothing else goes."""
+    """Enqueue evicts delivered lease-0 jobs, a hundred at first, and then adds its job."""
     queue = crowded(evicting)
     before = queue.stats()
     with lacking(raw, 1):
@@ -481,7 +481,7 @@ def test_an_enqueue_makes_room(
 
 
 def test_a_bulk_makes_room(evicting: Penstock, raw: redis.Redis) -> None:
-    """As much as it takes: twice as many jobs go each time that the server refuses."""
+    """Each time the server refuses, twice as many jobs are evicted."""
     queue = crowded(evicting)
     with lacking(raw, 6):
         assert len(queue.enqueue_many([b"new"] * 50)) == 50
@@ -489,8 +489,8 @@ def test_a_bulk_makes_room(evicting: Penstock, raw: redis.Redis) -> None:
     check_invariant(raw)
 
 
-def test_where_nothing_is_left_it_is_refused(evicting: Penstock, raw: redis.Redis) -> None:
-    """The last lease-0 job that was delivered is gone; what waits, is held or dead stays."""
+def test_an_enqueue_without_evictable_jobs_is_refused(evicting: Penstock, raw: redis.Redis) -> None:
+    """Without delivered lease-0 jobs the enqueue is refused; other jobs stay."""
     queue = crowded(evicting)
     with no_memory(raw), pytest.raises(OutOfMemory):
         queue.enqueue(b"new")
@@ -500,8 +500,8 @@ def test_where_nothing_is_left_it_is_refused(evicting: Penstock, raw: redis.Redi
     check_invariant(raw)
 
 
-def test_a_client_may_be_told_not_to(client: Penstock, raw: redis.Redis) -> None:
-    """With evict=False the first refusal is raised, and nothing is removed."""
+def test_a_client_with_evict_false(client: Penstock, raw: redis.Redis) -> None:
+    """With evict=False the first refusal is raised, and no job is removed."""
     queue = crowded(client)
     before = dump(raw)
     with lacking(raw, 1):
@@ -514,7 +514,7 @@ def test_a_client_may_be_told_not_to(client: Penstock, raw: redis.Redis) -> None
 
 
 def test_an_evicted_job_is_gone_for_its_holder(evicting: Penstock, raw: redis.Redis) -> None:
-    """Its late ack changes nothing, and says so."""
+    """A late ack of an evicted job changes nothing and reports it gone."""
     queue = evicting.queue("late")
     queue.enqueue(LARGE, lease=0, ttl=3600)
     (job,) = queue.reserve(block=0)
@@ -524,8 +524,8 @@ def test_an_evicted_job_is_gone_for_its_holder(evicting: Penstock, raw: redis.Re
     assert queue.stats().evicted == 1
 
 
-def test_used_up_queues_make_room(evicting: Penstock, raw: redis.Redis) -> None:
-    """If no job can be evicted, queues that were unused for a minute are removed."""
+def test_unused_queues_make_room(evicting: Penstock, raw: redis.Redis) -> None:
+    """If no job can be evicted, queues unused for a minute are removed."""
     for number in range(10):
         used = evicting.queue(f"used {number}")
         used.enqueue(b"only")

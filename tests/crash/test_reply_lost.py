@@ -1,6 +1,6 @@
-"""The connection is cut after the server ran a call: the client repeats it, and nothing is doubled.
+"""The connection breaks after the server ran a call: the repeat doubles nothing.
 
-Every test runs with the plain client and with the asyncio client.
+Every test runs with the synchronous client and with the asyncio client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DONE = [Outcome.DONE]
 
 
 class Plain:
-    """An asyncio queue that is called like a plain one.
+    """An asyncio queue with synchronous methods.
 
     Args:
         queue: to be called.
@@ -44,7 +44,7 @@ class Plain:
 
 @pytest.fixture
 def proxy(crash_server: EmbeddedServer) -> Iterator[Proxy]:
-    """What stands between the client and the server."""
+    """A proxy between client and server."""
     with Proxy(crash_server.address) as made:
         yield made
 
@@ -67,19 +67,19 @@ def queue(request: pytest.FixtureRequest, proxy: Proxy, raw: redis.Redis) -> Ite
 
 
 def ready_to_use(queue: Any) -> Any:
-    """A queue that exists, in which a job survives any number of crashes."""
+    """An existing queue whose jobs survive any number of crashes."""
     queue.configure(max_crashes=1_000_000, max_attempts=1_000_000, max_releases=1_000_000)
     return queue
 
 
 @pytest.fixture
 def lose(proxy: Proxy) -> Callable[[str], Fault]:
-    """Have the next reply to a script vanish, and the connection with it."""
+    """Drop the next reply to a script, and the connection with it."""
     return lambda name: proxy.eat_reply(after=script(name).sha.encode())
 
 
 def test_enqueue(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> None:
-    """The job is there once, and the id that the repeat answers is its id."""
+    """The job exists once, and the repeat returns its id."""
     for i in range(LOSSES):
         body = b"job %d" % i
         fault = lose("enqueue")
@@ -91,7 +91,7 @@ def test_enqueue(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> 
 
 
 def test_enqueue_with_a_delay(queue: Any, lose: Callable[[str], Fault]) -> None:
-    """A delayed job is scheduled once, and the repeat says that it is scheduled."""
+    """A delayed job is scheduled once, and the repeat says so."""
     fault = lose("enqueue")
     result = queue.enqueue(b"later", delay=60)
     fault.wait()
@@ -102,7 +102,7 @@ def test_enqueue_with_a_delay(queue: Any, lose: Callable[[str], Fault]) -> None:
 def test_first_enqueue_of_a_queue(
     lose: Callable[[str], Fault], proxy: Proxy, raw: redis.Redis
 ) -> None:
-    """A queue that is made by a call whose reply is lost is listed and has one job."""
+    """A queue created by a call without a reply is listed and has one job."""
     with Penstock(proxy.url) as client:
         client.queue("other").stats()
         fault = lose("enqueue")
@@ -120,7 +120,7 @@ def test_enqueue_many(
     monkeypatch: pytest.MonkeyPatch,
     raw: redis.Redis,
 ) -> None:
-    """Whichever chunk's reply is lost: every job is there once, in order, under the id answered."""
+    """Whichever chunk's reply is lost, every job exists once, in order, with its returned id."""
     monkeypatch.setattr("penstock.core.bulk.BATCH", CHUNK)
     faults: list[Fault] = []
 
@@ -142,7 +142,7 @@ def test_enqueue_many(
 
 
 def test_reserve(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> None:
-    """The jobs of the lost reply come back when their lease ends, each with one crash more."""
+    """Jobs of the lost reply are delivered again after their lease, with one more crash."""
     for _ in range(LOSSES):
         queue.enqueue_many([b"1", b"2", b"3", b"4"])
         fault = lose("reserve")
@@ -163,13 +163,13 @@ def test_reserve(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> 
 
 
 def body_of(job: Any) -> bytes:
-    """For sorting."""
+    """Return the body, as a sort key."""
     body: bytes = job.body
     return body
 
 
 def test_ack(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> None:
-    """The repeat finds the jobs gone, by the first sending: done, and counted once."""
+    """The repeat finds the jobs gone by the first sending: done, and counted once."""
     for i in range(LOSSES):
         queue.enqueue_many([b"1", b"2"])
         jobs = queue.reserve(2, block=0)
@@ -182,7 +182,7 @@ def test_ack(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> None
 
 
 def test_settle(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> None:
-    """Acknowledged once; what the lost reply carried comes back when its lease ends."""
+    """Jobs are acknowledged once; those in the lost reply come back after their lease."""
     for i in range(LOSSES):
         queue.enqueue_many([b"1", b"2", b"3"])
         jobs = queue.reserve(1, block=0)
@@ -204,7 +204,7 @@ def test_settle(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> N
 def test_the_end_of_a_delivery(
     operation: str, named_by: str, queue: Any, lose: Callable[[str], Fault], raw: redis.Redis
 ) -> None:
-    """The delivery ends once: one count more, not two; with the receipt the answer is done."""
+    """The delivery ends once and is counted once; with the receipt the outcome is done."""
     for i in range(LOSSES):
         queue.enqueue(b"1")
         (job,) = queue.reserve(1, block=0)
@@ -224,7 +224,7 @@ def test_the_end_of_a_delivery(
 
 
 def test_extend(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> None:
-    """The lease runs from the repeat, and the receipt stays good."""
+    """The lease runs from the repeat, and the receipt stays valid."""
     queue.enqueue(b"1")
     (job,) = queue.reserve(1, block=0)
     for _ in range(LOSSES):
@@ -236,7 +236,7 @@ def test_extend(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> N
 
 
 def test_delete_and_redrive(queue: Any, lose: Callable[[str], Fault]) -> None:
-    """What the first sending did counts as done."""
+    """The effect of the first sending counts as done."""
     result = queue.enqueue(b"1")
     queue.bury([result.id])
     fault = lose("redrive")
@@ -250,7 +250,7 @@ def test_delete_and_redrive(queue: Any, lose: Callable[[str], Fault]) -> None:
 
 @pytest.mark.parametrize("operation", ["enqueue", "reserve", "ack", "settle"])
 def test_torn_request(operation: str, queue: Any, proxy: Proxy, raw: redis.Redis) -> None:
-    """A request of which only a part arrived was never run; its repeat is the only run."""
+    """An incomplete request is not run; only its repeat is."""
     for i in range(LOSSES):
         if operation != "enqueue":
             queue.enqueue_many([b"1", b"2"])

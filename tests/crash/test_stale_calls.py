@@ -1,4 +1,4 @@
-"""A call that reaches the server late, after a later one of its producer, does nothing."""
+"""A call that arrives after a later one of its producer does nothing."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PRODUCER = "00112233aabbccdd"
 
 @pytest.fixture
 def queue(client: Penstock) -> Queue:
-    """The queue."""
+    """The queue of these tests."""
     return client.queue(QUEUE)
 
 
 @pytest.fixture
 def call(queue: Queue, raw: redis.Redis) -> Callable[..., list[Any]]:
-    """Run enqueue directly: a call number and bodies of one producer."""
+    """Run enqueue directly with a producer's call number and bodies."""
 
     def run(number: int, *bodies: bytes) -> list[Any]:
         built = queue.ops.enqueue([b"1\n" + body for body in bodies])
@@ -44,7 +44,7 @@ def call(queue: Queue, raw: redis.Redis) -> Callable[..., list[Any]]:
 
 
 def test_lower_number(call: Callable[..., list[Any]], raw: redis.Redis) -> None:
-    """A number below the producer's last one is answered so, and not one key changes."""
+    """A number below the producer's last one is refused, and no key changes."""
     call(8, b"8")
     before = dump(raw)
     for number in range(8):
@@ -54,7 +54,7 @@ def test_lower_number(call: Callable[..., list[Any]], raw: redis.Redis) -> None:
 
 
 def test_equal_number(call: Callable[..., list[Any]], queue: Queue, raw: redis.Redis) -> None:
-    """The same number is answered as the first time, adds nothing, and keeps the answer longer."""
+    """An equal number returns the first answer, adds nothing, and extends the stored answer."""
     key = queue.ops.keys.producer(PRODUCER)
     first = call(8, b"8", b"9")
     before = dump(raw)
@@ -66,7 +66,7 @@ def test_equal_number(call: Callable[..., list[Any]], queue: Queue, raw: redis.R
 
 
 def test_numbers_of_a_thawed_server(call: Callable[..., list[Any]], queue: Queue) -> None:
-    """7, 7 and 8 that arrive as 8, 7, 7 add the jobs of 8; as 7, 8, 7 those of both, once."""
+    """Calls 7, 7 and 8 arriving as 8, 7, 7 add the jobs of 8; as 7, 8, 7 those of both, once."""
     enqueued = queue.stats().enqueued
     for number in (8, 7, 7):
         call(number, b"%d" % number)
@@ -77,7 +77,7 @@ def test_numbers_of_a_thawed_server(call: Callable[..., list[Any]], queue: Queue
 
 
 def test_client_reports_a_stale_call(queue: Queue, raw: redis.Redis) -> None:
-    """A client with a call that came too late gets an error, and nothing is written."""
+    """A client whose call came too late raises, and no key changes."""
     queue.enqueue(b"1")
     (lane,) = queue._node.link.callers
     lane.calls -= 5
@@ -90,9 +90,9 @@ def test_client_reports_a_stale_call(queue: Queue, raw: redis.Redis) -> None:
 def test_frozen_server(
     crash_server: EmbeddedServer, client: Penstock, queue: Queue, raw: redis.Redis
 ) -> None:
-    """A producer that times out, repeats and gives up on a frozen server has added one job at most.
+    """A producer that times out and gives up on a frozen server has added at most one job.
 
-    The requests lie in the server's sockets and are run when it goes on, in any order.
+    The requests stay in the server's sockets, and run in any order when it continues.
     """
     enqueued = queue.stats().enqueued
     source = redis.Redis.from_url(crash_server.url, socket_timeout=0.1)
@@ -116,7 +116,7 @@ def test_frozen_server(
 
 
 class Freezer:
-    """Freezes the server between a client's first call and its enqueue, until it tries again."""
+    """Freezes the server between a client's first call and its enqueue, until the retry."""
 
     def __init__(self, server: EmbeddedServer, proxy: Proxy) -> None:
         self.server = server
@@ -124,12 +124,12 @@ class Freezer:
         self.frozen: SimpleQueue[int] = SimpleQueue()
 
     def freeze(self) -> None:
-        """Called by the client, which is connected."""
+        """Freeze the server; the connected client calls this."""
         self.server.pause()
         self.frozen.put(self.proxy.connections)
 
     def thaw(self) -> None:
-        """Called by the test: the client has given the first connection up, and made another."""
+        """Let the server continue, after the client has opened a second connection."""
         before = self.frozen.get(timeout=20)
         try:
             self.proxy.wait_until(lambda proxy: proxy.connections > before)
@@ -138,7 +138,7 @@ class Freezer:
 
 
 def add(freezer: Freezer, body: bytes) -> str:
-    """Add two jobs; the call of the second one is repeated after a moment."""
+    """Add two jobs; the second call is repeated after a moment."""
     with (
         redis.Redis.from_url(freezer.proxy.url, socket_timeout=0.3) as source,
         Penstock(source) as client,
@@ -150,7 +150,7 @@ def add(freezer: Freezer, body: bytes) -> str:
 
 
 def add_in_a_task(freezer: Freezer, body: bytes) -> str:
-    """The same with asyncio."""
+    """Add two jobs with asyncio."""
 
     async def run() -> str:
         async with (
@@ -172,9 +172,9 @@ def test_both_sendings_are_run(
     queue: Queue,
     raw: redis.Redis,
 ) -> None:
-    """A call that timed out and its repeat are both run by a thawed server; the job is there once.
+    """A resumed server runs a timed-out call and its repeat; the job exists once.
 
-    The first lies in the socket of a connection that the client has closed.
+    The first one is in the socket of a connection that the client has closed.
     """
     enqueued, scripts = queue.stats().enqueued, evalshas(raw)
     with Proxy(crash_server.address) as proxy:
@@ -183,7 +183,7 @@ def test_both_sendings_are_run(
             work = spawn(add_one, freezer, b"%d" % i)
             freezer.thaw()
             assert work.result() == queue.peek(100)[-1].id
-    # In each lap: the client's first enqueue, its second one twice, and our peek.
+    # In each round: the client's first enqueue, its second one twice, and our peek.
     assert evalshas(raw) - scripts >= 5 * 4
     assert queue.stats().enqueued == enqueued + 10
     bodies = [view.raw for view in queue.peek(100)]

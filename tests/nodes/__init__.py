@@ -1,1 +1,3 @@
-"""Several servers at once, failovers, minutes of faults: a session of its own, `nox -s nodes`."""
+"""Several servers, failovers and long faults; they run in a session of their own,
+`nox -s nodes`.
+"""

@@ -1,4 +1,4 @@
-"""Federations for the tests of this folder."""
+"""Fixtures with several nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.nodes.federation import Servers
 
 @contextmanager
 def soon(count: int) -> Iterator[Servers]:
-    """So many servers, which are there within 10 seconds."""
+    """Return this many servers, started within 10 seconds."""
     began = time.monotonic()
     with Servers(count) as servers:
         assert time.monotonic() - began < 10

@@ -1,11 +1,7 @@
-"""Several servers to kill, freeze and fill, each a node; and a ledger of what became of jobs.
+"""Servers to kill, freeze and fill, each of them a node; and a ledger of the jobs.
 
-with Servers(3) as servers, servers.client() as ps:
-ledger = Ledger(ps.queue("q"))
-...
-servers[0].kill()
-...
-ledger.settle(servers)
+with Servers(3) as servers, servers.client() as ps: ledger = Ledger(ps.queue("q")) ...
+servers[0].kill() ... ledger.settle(servers)
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ __all__ = ["Ledger", "Servers", "fill_up", "home_of", "one_on"]
 
 
 class Servers:
-    """So many servers with append-only files that are on disk before each answer.
+    """Servers whose append-only files are on disk before each answer.
 
     Args:
         count: how many.
@@ -44,30 +40,30 @@ class Servers:
         self.all = [self.more() for _ in range(count)]
 
     def more(self, *args: str) -> EmbeddedServer:
-        """One more, which is not among `all`."""
+        """Start one more, which is not in `all`."""
         binary = first_binary()
         made = EmbeddedServer(binary, tcp=True, appendonly=True, args=(*self._args, *args))
         return self._stack.enter_context(made)
 
     @property
     def urls(self) -> list[str]:
-        """Their addresses."""
+        """Return their addresses."""
         return [server.url for server in self.all]
 
     def client(self, **options: Any) -> Penstock:
-        """A client of all of them."""
+        """Return a client of all of them."""
         return Penstock(self.urls, **options)
 
     def raw(self, number: int) -> Any:
-        """A plain client of one of them."""
+        """Return a plain client of one of them."""
         return self._stack.enter_context(redis.Redis.from_url(self.all[number].url))
 
     def number_of(self, address: str) -> int:
-        """Which one has this address."""
+        """Return the number of the server with this address."""
         return [f"127.0.0.1:{server.port}" for server in self.all].index(address)
 
     def with_id(self, ps: Penstock, node: str) -> EmbeddedServer:
-        """The one whose id begins so."""
+        """Return the server whose id has this prefix."""
         [view] = [one for one in ps.hello().nodes if one.id.startswith(node)]
         return self.all[self.number_of(view.address)]
 
@@ -88,18 +84,18 @@ class Servers:
 
 
 def home_of(job_id: str) -> str:
-    """The node that an id names."""
+    """Return the node that an id names."""
     return parse_id(job_id).node
 
 
 def one_on(server: EmbeddedServer, body: Any = "x", **options: Any) -> str:
-    """Add a job on one node; its id."""
+    """Add a job on one node, and return its id."""
     with Penstock(server.url, federation=False) as single:
         return single.queue("q").enqueue(body, **options).id
 
 
 def fill_up(raw: Any, share: float) -> None:
-    """Let so much of its memory be in use, by a bound that is set to fit.
+    """Fill this share of its memory by setting the bound.
 
     Args:
         raw: a plain client.
@@ -110,7 +106,7 @@ def fill_up(raw: Any, share: float) -> None:
 
 
 class Ledger:
-    """Producers and consumers of one queue, and what became of each job.
+    """Producers and consumers of one queue, and the results for each job.
 
     Args:
         servers: where.
@@ -132,7 +128,7 @@ class Ledger:
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         with self.client() as ps:
-            # Deliveries whose reply is lost come back soon, as often as it takes.
+            # Jobs of lost replies come back soon, any number of times.
             ps.queue(self.name).configure(lease=3, max_crashes=0)
 
     def client(self) -> Penstock:
@@ -140,18 +136,18 @@ class Ledger:
         return Penstock(self.urls, **self.options)
 
     def produce(self, pause: float = 0.0) -> None:
-        """Begin to add jobs, until the end."""
+        """Start adding jobs, until the end."""
         self._run(lambda: self._produce(pause))
 
     def consume(self) -> None:
-        """Begin to take and acknowledge jobs, until the end."""
+        """Start reserving and acknowledging jobs, until the end."""
         self._run(self._consume)
 
     def _run(self, work: Any) -> None:
         def guarded() -> None:
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001  # told at the end
+            except BaseException as error:  # noqa: BLE001  # raised at the end
                 self.broken.append(error)
 
         thread = threading.Thread(target=guarded)
@@ -178,7 +174,7 @@ class Ledger:
                 self.take(queue, 0.2)
 
     def take(self, queue: Queue, block: float) -> int:
-        """Take some jobs, acknowledge them, and note it; how many."""
+        """Reserve, acknowledge and record some jobs; return their number."""
         try:
             jobs = queue.reserve(10, block=block)
         except RedisError:
@@ -194,17 +190,17 @@ class Ledger:
         return len(jobs)
 
     def wait_added(self, count: int) -> None:
-        """Return when so many more jobs were added."""
+        """Return when this many more jobs were added."""
         goal = len(self.added) + count
         wait_for(lambda: bool(self.broken) or len(self.added) >= goal)
 
     def wait_acked(self, count: int) -> None:
-        """Return when so many more jobs were acknowledged."""
+        """Return when this many more jobs were acknowledged."""
         goal = len(self.outcomes) + count
         wait_for(lambda: bool(self.broken) or len(self.outcomes) >= goal)
 
     def end(self) -> None:
-        """No more jobs; everything that is left is taken, and the laws of a total queue hold.
+        """Stop adding jobs, drain the queue, and check the rules of a total queue.
 
         Raises:
             AssertionError: a job was lost, or one came back that was acknowledged.
@@ -224,7 +220,7 @@ class Ledger:
         assert len(foreign) <= len(bodies), "jobs that were never added"
 
     def came_back(self) -> list[str]:
-        """The jobs that were acknowledged at home, and delivered again all the same."""
+        """Return the jobs that were acknowledged on their node and delivered again."""
         return [job for job, outcomes in self.outcomes.items() if "done" in outcomes[:-1]]
 
 
@@ -234,7 +230,7 @@ def _is_empty(queue: Queue) -> bool:
 
 
 def spread(ids: Iterable[str]) -> Counter[str]:
-    """How many jobs each node has."""
+    """Count the jobs of each node."""
     return Counter(home_of(one) for one in ids)
 
 

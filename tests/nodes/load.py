@@ -1,4 +1,4 @@
-"""Producers and consumers of every kind on one service, and what became of each job.
+"""Producers and consumers of every kind on one service, and the results for each job.
 
 Two queues: `called` is drained by consumers that reserve and acknowledge themselves, `worked` by
 workers. What is checked at the end is that of a total queue: every job whose enqueue returned was
@@ -33,7 +33,7 @@ LATE = 5.0
 
 
 class Load:
-    """Runs from construction to `drain`.
+    """Producers, consumers and workers that run from construction to `drain`.
 
     Args:
         url: of the service.
@@ -73,7 +73,7 @@ class Load:
         self._stack.enter_context(worker)
 
     def _watch(self) -> None:
-        """Another primary is a fault as well: a slow machine makes some by itself."""
+        """Watch for a new primary, which is a fault too: a slow machine may cause one."""
         noting = _Noting(self.faults)
         logger = logging.getLogger("penstock")
         before = logger.level
@@ -92,7 +92,7 @@ class Load:
         def guarded() -> None:
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001  # told by `check`
+            except BaseException as error:  # noqa: BLE001  # raised by `check`
                 self.broken.append(error)
 
         thread = threading.Thread(target=guarded)
@@ -149,7 +149,7 @@ class Load:
         self.made[job.body] = max(self.made[job.body], job.delivered)
 
     def _done(self, job: Any) -> None:
-        """Note the youngest delivery that was acknowledged: an older one's may be told so, too."""
+        """Record the latest acknowledged delivery, as an older one may be acknowledged too."""
         _, made = self.acked.get(job.body, (0.0, 0.0))
         self.acked[job.body] = (time.monotonic(), max(made, job.delivered))
 
@@ -161,7 +161,7 @@ class Load:
             while self._consuming:
                 for job in self._queue(ps, "called").reserve(10, block=0.5):
                     self._seen(job)
-                    # A delivery that was forgotten, or took its lease, has another holder by now.
+                    # A lost delivery, or one whose lease has ended, has another holder by now.
                     with suppress(StaleReceipt):
                         if job.ack():
                             self._done(job)
@@ -179,16 +179,16 @@ class Load:
         asyncio.run(self._aio())
 
     async def _aio(self) -> None:
-        """Tasks of every kind, and a worker, in one event loop."""
+        """Run tasks of every kind and a worker in one event loop."""
         ps = AsyncPenstock(self.url, retry_for=self._retry_for)
         async with AsyncWorker(ps, "worked", self._aseen):
             tasks = (self._aproduce("task 1"), self._aproduce("task 2"), self._aconsume())
             await asyncio.gather(*tasks)
 
-    # -- the test's side -------------------------------------------------------------------
+    # -- control of the test ---------------------------------------------------------------
 
     def strike(self, fault: Callable[[], Any]) -> Any:
-        """Let something happen, and note when it began and ended."""
+        """Cause a fault, and record its begin and end."""
         began = time.monotonic()
         try:
             return fault()
@@ -196,17 +196,17 @@ class Load:
             self.faults.append((began, time.monotonic()))
 
     def wait_more(self, count: int = 200, timeout: float = 30) -> float:
-        """Wait until so many more jobs are confirmed, and delivered; seconds it took."""
+        """Wait until this many more jobs are confirmed and delivered; return the seconds."""
         began, before = time.monotonic(), (len(self.confirmed), len(self.delivered))
         wait_for(lambda: len(self.confirmed) >= before[0] + count, timeout)
         wait_for(lambda: len(self.delivered) >= before[1] + count, timeout)
         return time.monotonic() - began
 
     def wait_delivery(self, timeout: float = 30) -> float:
-        """Wait until each queue delivers a job that is new; seconds it took.
+        """Wait until each queue delivers a new job; return the seconds.
 
-        The job needs no replica: there may be too few for those of the producers, and nothing else
-        left to deliver. A primary that is replaced may lose it, so another one follows each second.
+        The job needs no replica, as there may be too few. A replaced primary may lose it, so
+        another one is added every second.
         """
         began = time.monotonic()
         for name in QUEUES:
@@ -227,14 +227,14 @@ class Load:
         return serial
 
     def drain(self) -> None:
-        """No more jobs; wait until nothing is left."""
+        """Stop adding jobs, and wait until none is left."""
         self._producing = False
         for name in QUEUES:
             wait_for(lambda: _left(self._queue(self._connected, name)) == 0, 60)  # noqa: B023
         self._consuming = False
 
     def check(self) -> dict[str, int]:
-        """The laws of a total queue; how much of what there was."""
+        """Check the rules of a total queue, and return counts."""
         assert not self.broken, self.broken
         seen = set(self.delivered)
         lost = self.confirmed.keys() - seen
@@ -251,18 +251,18 @@ class Load:
         }
 
     def _check_order(self) -> None:
-        """Ids of one producer in one queue rise, whichever server made them."""
+        """Check that the ids of one producer in one queue rise, on whatever server."""
         for who, ids in self.ids.items():
             assert ids == sorted(set(ids)), who
 
     def _again(self) -> list[int]:
-        """Return what was delivered again after its acknowledgement: only faults may cause that.
+        """Return jobs delivered again after their acknowledgement; only faults may cause that.
 
-        A primary that is replaced loses acknowledgements of the last `LATE` seconds, and those that
-        it takes until it learns of its successor.
+        A replaced primary loses the acknowledgements of its last `LATE` seconds, and those made
+        until it learns of its successor.
 
-        By the server's time of the delivery: a consumer that was held up may come late to the jobs
-        of its batch, whose leases have ended, and which others have done by then.
+        The server's time of the delivery counts: a delayed consumer may come late to jobs of its
+        batch whose leases have ended and which others have done.
         """
         found = []
         for serial, (acked, made) in self.acked.items():
@@ -286,7 +286,7 @@ class Load:
 
 
 class _Noting(logging.Handler):
-    """Notes when a client has found another primary."""
+    """A log handler that records when a client finds another primary."""
 
     def __init__(self, times: list[tuple[float, float]]) -> None:
         super().__init__()

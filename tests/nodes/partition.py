@@ -1,10 +1,8 @@
-"""A service whose network can be divided: between servers, and between clients and servers.
+"""A service whose network can be cut between servers, and between clients and servers.
 
-    with Partitioned() as service, Penstock(service.url) as ps:
-        cut = service.inner[service.primary()]     # what other servers and Sentinels come in by
-        cut.hole()                                 # the primary is alone with the clients
-        ...
-        cut.restore()
+with Partitioned() as service, Penstock(service.url) as ps: cut = service.inner[service.primary()] #
+what other servers and Sentinels come in by cut.hole() # the primary is alone with the clients ...
+cut.restore()
 
 Each server has two doors. The inner one is where Sentinels and servers believe it to be; clients
 come in by the outer one, as the Sentinels that they ask, by doors of their own (`gates`), say so.
@@ -25,7 +23,7 @@ NOBODY = (LOOPBACK, 1)
 
 
 class Front(Stub):
-    """Asks a Sentinel, and names the outer doors in place of the inner ones.
+    """A Sentinel proxy that names the outer doors instead of the inner ones.
 
     Args:
         sentinel: a client of it.
@@ -39,7 +37,7 @@ class Front(Stub):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return its port."""
         return int(self.url.rpartition(":")[2].removesuffix("/0"))
 
     def _says(self, command: Command) -> bytes:
@@ -58,7 +56,7 @@ class Front(Stub):
 
 
 class Partitioned(Service):
-    """Servers behind doors; see above.
+    """Servers behind proxies.
 
     Attributes:
         inner, outer: the doors of each server.
@@ -91,16 +89,16 @@ class Partitioned(Service):
 
     @property
     def url(self) -> str:
-        """The service as clients name it."""
+        """Return the service's URL for clients."""
         hosts = ",".join(f"{LOOPBACK}:{gate.port}" for gate in self.gates)
         return f"redis+sentinel://{hosts}/{NAME}?socket_timeout=1"
 
     def isolate(self, server: EmbeddedServer) -> None:
-        """Nothing that other servers and Sentinels send it arrives, nor what it answers."""
+        """Drop all data from other servers and Sentinels to it, and its answers."""
         self.inner[server].hole()
 
     def heal(self) -> None:
-        """The network is whole again; wait until the service is, too."""
+        """Restore the network, and wait until the service is whole."""
         for door in (*self.inner.values(), *self.outer.values(), *self.gates):
             door.restore()
         self.wait_whole()

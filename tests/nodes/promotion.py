@@ -1,7 +1,7 @@
-"""A primary that is killed under load, a replica in its place, and what became of each job.
+"""A primary is killed under load and a replica promoted; the results for each job are counted.
 
-    PYTHONPATH=src python -m tests.nodes.promotion                        # replicas 0, 1, 2
-    PYTHONPATH=src python -m tests.nodes.promotion --cut 0.5 --runs 20    # behind a broken link
+PYTHONPATH=src python -m tests.nodes.promotion # replicas 0, 1, 2 PYTHONPATH=src python -m
+tests.nodes.promotion --cut 0.5 --runs 20 # behind a broken link
 
 Producers and consumers ask so many replicas to confirm what they add, and what they finish. At a
 random moment the primary gets SIGKILL and one of the two replicas takes its place; the clients go
@@ -9,8 +9,8 @@ on there, asking for one replica less. With `--cut` the link of the one that is 
 many seconds (at most) before. In half of the runs the consumers stand still just then, so that jobs
 wait. At the end the queue is drained, and counted: a job is
 
-- *lost* when its enqueue was answered as asked for, and it was never delivered;
-- *back* when its ack was answered as asked for, and it was delivered after that.
+- *lost* when its enqueue was answered as asked for, and it was never delivered; - *back* when its
+ack was answered as asked for, and it was delivered after that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATIENCE = 60.0
 
 
 class Promotion:
-    """A primary and two replicas; clients, and each replica, come in by a door of their own.
+    """A primary and two replicas; clients and each replica connect through proxies.
 
     Args:
         binary: the servers.
@@ -63,7 +63,8 @@ class Promotion:
             raise
 
     def fall(self, heir: int, cut: float = 0.0) -> tuple[float, float]:
-        """Kill the primary, and put a replica in its place; when its link broke, and the kill.
+        """Kill the primary and promote a replica; return when its link broke, and when the primary
+        died.
 
         Args:
             heir: which, 1 or 2.
@@ -98,7 +99,7 @@ class Promotion:
 
 @dataclass
 class Account:
-    """What clients were told, and when; times are those of the answers.
+    """The answers that clients got, with their times.
 
     Attributes:
         cut: when the heir's link broke, or the primary was killed if it did not.
@@ -122,27 +123,29 @@ class Account:
 
     @property
     def lost(self) -> dict[int, float]:
-        """Confirmed and never delivered, with the time of the confirmation."""
+        """Return jobs that were confirmed and never delivered, with the time of the
+        confirmation.
+        """
         return {n: at for n, at in self.confirmed.items() if n not in self.delivered}
 
     @property
     def back(self) -> list[int]:
-        """Delivered after it was acknowledged."""
+        """Return jobs that were delivered after their acknowledgement."""
         return [n for n, at in self.acked.items() if self.delivered[n] > at]
 
     @property
     def unexpected(self) -> set[int]:
-        """Delivered, and never attempted."""
+        """Return jobs that were delivered and never attempted."""
         return self.delivered.keys() - self.attempted
 
     @property
     def seconds(self) -> float:
-        """From the answer to the first job that is lost to the kill."""
+        """Return the seconds between the confirmation of the first lost job and the kill."""
         return max(0.0, self.killed - min(self.lost.values(), default=self.killed))
 
 
 class Load:
-    """Producers and consumers, from construction to `drain`."""
+    """Producers and consumers that run from construction to `drain`."""
 
     def __init__(self, url: str, replicas: int) -> None:
         self.replicas = replicas
@@ -163,7 +166,7 @@ class Load:
         try:
             with Penstock(self._url, retry_for=PATIENCE) as ps:
                 work(ps.queue("q"))
-        except BaseException as error:  # noqa: BLE001  # told by the account
+        except BaseException as error:  # noqa: BLE001  # recorded in the account
             self.account.broken.append(error)
 
     def _numbers(self, n: int) -> list[int]:
@@ -207,14 +210,14 @@ class Load:
                         self.account.acked[job.body] = now
 
     def wait_more(self, count: int) -> None:
-        """Wait until so many more are confirmed, and acknowledged."""
+        """Wait until this many more are confirmed and acknowledged."""
         account = self.account
         before = len(account.confirmed), len(account.acked)
         wait_for(lambda: bool(account.broken) or len(account.confirmed) >= before[0] + count, 60)
         wait_for(lambda: bool(account.broken) or len(account.acked) >= before[1] + count, 60)
 
     def drain(self) -> None:
-        """No more jobs; end when nothing is left."""
+        """Stop adding jobs, and return when none is left."""
         self._is_producing = False
         with Penstock(self._url, retry_for=PATIENCE) as ps:
             queue = ps.queue("q")
@@ -253,7 +256,7 @@ def one_run(
     resting: bool = False,
     binary: ServerBinary | None = None,
 ) -> Account:
-    """Load, kill, promote, load, drain; the account.
+    """Run one experiment, and return its account.
 
     Args:
         replicas: that have to confirm, of two.
@@ -276,7 +279,7 @@ def one_run(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the experiments."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -39,7 +39,7 @@ Address = tuple[str, int]
 
 
 class Sentinel(EmbeddedServer):
-    """A Sentinel; it knows the others and the replicas from the start.
+    """A Sentinel process that knows the others and the replicas from the start.
 
     Args:
         binary: the server.
@@ -55,7 +55,7 @@ class Sentinel(EmbeddedServer):
     def _command(self) -> list[str]:
         self.port = self._fixed
         path = self.directory / "sentinel.conf"
-        if not path.exists():  # after a restart it goes on with what it has written
+        if not path.exists():  # after a restart it uses its rewritten file
             path.write_text("\n".join([*self._lines, f"dir {self.directory}", ""]))
         listening = super()._command()
         command = listening[: listening.index(str(self.binary.path)) + 1]
@@ -110,7 +110,7 @@ class Service:
         return self._stack.enter_context(started)
 
     def _seen(self, server: EmbeddedServer) -> Address:
-        """Where Sentinels and other servers see it."""
+        """Return its address as Sentinels and servers see it."""
         return LOOPBACK, server.port or 0
 
     def _watched(self, others: Sequence[tuple[int, str]]) -> list[str]:
@@ -128,54 +128,54 @@ class Service:
 
     @property
     def places(self) -> list[Address]:
-        """Host and port of each Sentinel."""
+        """Return host and port of each Sentinel."""
         return [(LOOPBACK, one.port or 0) for one in self.sentinels]
 
     @property
     def url(self) -> str:
-        """The service as a client names it."""
+        """Return the service's URL for clients."""
         hosts = ",".join(f"{host}:{port}" for host, port in self.places)
         return f"redis+sentinel://{hosts}/{NAME}"
 
     def client(self) -> redis.Redis:
-        """A client of redis-py's, which lends its settings; nothing is connected."""
+        """Return a redis-py client, whose settings can be used; it is not connected."""
         made = redis.sentinel.Sentinel(self.places)  # type: ignore[no-untyped-call]  # not typed
         found: redis.Redis = made.master_for(NAME)
         return found
 
     def async_client(self) -> redis.asyncio.Redis:
-        """The same for asyncio."""
+        """Return a redis-py asyncio client, which is not connected."""
         made = redis.asyncio.sentinel.Sentinel(self.places)  # type: ignore[no-untyped-call]  # same
         found: redis.asyncio.Redis = made.master_for(NAME)
         return found
 
     def raw(self, server: EmbeddedServer) -> redis.Redis:
-        """A plain client of one server or Sentinel."""
+        """Return a plain client of one server or Sentinel."""
         made: redis.Redis = redis.Redis.from_url(server.url, retry=Retry(NoBackoff(), 0))
         return self._stack.enter_context(made)
 
     # -- roles -----------------------------------------------------------------------------
 
     def told(self, sentinel: Sentinel) -> Address:
-        """Where a Sentinel says that the primary is."""
+        """Return the primary's address according to a Sentinel."""
         return _told(self.raw(sentinel))
 
     def primary(self) -> EmbeddedServer:
-        """The server that is the primary by the word of the first Sentinel that runs."""
+        """Return the primary according to the first running Sentinel."""
         address = self.told(next(one for one in self.sentinels if one.is_running))
         return next(one for one in self.servers if self._seen(one) == address)
 
     def replicas(self) -> list[EmbeddedServer]:
-        """The other servers that run."""
+        """Return the other running servers."""
         primary = self.primary()
         return [one for one in self.servers if one is not primary and one.is_running]
 
     def wait_whole(self) -> None:
-        """Wait until every server that runs has its part, and every Sentinel knows.
+        """Wait until every running server has its role, and every Sentinel knows.
 
-        What the Sentinels say of links is up to 10 s old, so the servers themselves are asked. A
-        Sentinel learns within 10 s that a replaced primary is back, watches it for 8 s more, and
-        then makes it a replica, which needs a copy.
+        Sentinels report links up to 10 s late, so the servers themselves are asked. A Sentinel
+        learns within 10 s that a replaced primary is back, watches it for 8 s more, and then makes
+        it a replica, which needs a copy.
         """
         running = [self.raw(one) for one in self.sentinels if one.is_running]
         wait_for(lambda: len({_told(one) for one in running}) == 1)
@@ -189,21 +189,21 @@ class Service:
         wait_for(lambda: all(_is_content(one, replicas, others) for one in running))
 
     def _is_followed(self, address: Address) -> bool:
-        """Whether the primary knows that it is one, and all other servers that run follow it."""
+        """Tell if the primary knows its role, and all other running servers follow it."""
         primary = next(one for one in self.servers if self._seen(one) == address)
         others = sum(one.is_running for one in self.servers) - 1
         with redis.Redis.from_url(primary.url, retry=Retry(NoBackoff(), 0)) as client:
             try:
                 told = client.info("replication")
-            except redis.exceptions.ConnectionError:  # Sentinel ends connections where it changes
+            except redis.exceptions.ConnectionError:  # Sentinel closes connections during changes
                 return False
         if told["role"] != "master" or _online(told) != others:
             return False
-        # Valkey 9.1 lists a replica as online that still loads its first copy.
+        # Valkey 9.1 lists a replica as online while it loads its first copy.
         replicas = [one for one in self.servers if one is not primary and one.is_running]
         return all(_has_its_copy(one) for one in replicas)
 
-    # -- what happens ----------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------
 
     def kill_primary(self) -> EmbeddedServer:
         """Kill the primary at once, and return it."""
@@ -219,14 +219,14 @@ class Service:
         return old
 
     def wait_for_another_than(self, old: EmbeddedServer) -> EmbeddedServer:
-        """Wait until all Sentinels that run name another server; which one."""
+        """Wait until all running Sentinels name another server, and return it."""
         before = self._seen(old)
         running = [one for one in self.sentinels if one.is_running]
         wait_for(lambda: all(self.told(one) != before for one in running), 30)
         return self.primary()
 
     def bring_back(self, server: EmbeddedServer) -> None:
-        """Start a server that was killed, as a replica; wait until all is as at the start."""
+        """Start a killed server as a replica, and wait until the service is whole."""
         host, port = self._seen(self.primary())
         server.args = (*server.args, "--replicaof", f"{host} {port}")
         server.restart()
@@ -236,7 +236,7 @@ class Service:
         self.raw(server).execute_command("REPLICAOF", *self._seen(primary))
 
     def close(self) -> None:
-        """End all of them, Sentinels first."""
+        """End all processes, Sentinels first."""
         for one in self.servers:
             if one.is_running:
                 one.resume()
@@ -280,14 +280,14 @@ def _told(sentinel: redis.Redis) -> Address:
 
 
 def _online(told: dict[str, Any]) -> int:
-    """How many replicas follow, as a server says."""
+    """Count the replicas that follow, according to a server."""
     return sum(
         told[f"slave{number}"]["state"] == "online" for number in range(told["connected_slaves"])
     )
 
 
 def _is_content(sentinel: redis.Redis, replicas: int, others: int) -> bool:
-    """Whether a Sentinel sees as many servers as run, and nothing amiss with them."""
+    """Tell if a Sentinel sees as many healthy servers as run."""
     state = sentinel.sentinel_master(NAME)
     seen = [one for one in sentinel.sentinel_slaves(NAME) if one["flags"] == "slave"]
     is_well = state["flags"] == "master" and state["num-other-sentinels"] >= others

@@ -1,4 +1,4 @@
-"""Disque's tests of several nodes, each one restated for nodes that do not know each other.
+"""Disque's tests of several nodes, restated for nodes that do not know each other.
 
 A docstring begins with the rows of tests/conformance/test_disque_suite.py (and _promises) it holds.
 """
@@ -27,12 +27,12 @@ ROWS: Rows = {
         "test_a_crowded_node_comes_last",
     ),
     "02 uses more nodes when the first are down (3 tests)": (
-        "test_adds_land_on_who_is_left",
-        "test_adds_when_nobody_is_left",
+        "test_adds_use_the_remaining_nodes",
+        "test_adds_without_any_node",
     ),
-    "05 ack to a node that does not know the job": ("test_an_ack_goes_home",),
+    "05 ack to a node that does not know the job": ("test_an_ack_goes_to_the_node_of_its_job",),
     "05 ack while owners are down (2 tests)": ("test_an_ack_while_the_home_is_down",),
-    "05 fast ack to another node": ("test_an_ack_goes_home",),
+    "05 fast ack to another node": ("test_an_ack_goes_to_the_node_of_its_job",),
     "06 add 100 to random nodes": ("test_a_hundred_jobs_on_several_nodes",),
     "06 node 0 has not all": ("test_a_hundred_jobs_on_several_nodes",),
     "06 fetch each from one instance": ("test_a_hundred_jobs_on_several_nodes",),
@@ -47,14 +47,14 @@ ROWS: Rows = {
     "a.4 at most once and another node": ("test_a_leaving_node_takes_no_jobs",),
     "a.5 requeue race": "one node has a job, so nobody races for it",
     "a.5 ack among holders": ("test_an_ack_while_the_home_is_down",),
-    "a.5 wrong node": ("test_every_call_goes_home",),
+    "a.5 wrong node": ("test_every_call_goes_to_the_node_of_its_job",),
     "a.5 reach of counts": ("test_counts_reach_every_node",),
     "a.5 federation delay": ("test_a_cold_node_wakes_a_reader",),
 }
 
 
 def one_on_each(servers: Servers, **options: object) -> list[str]:
-    """The ids of jobs, one on each node, in their order."""
+    """Return the ids of jobs, one on each node in order."""
     ids = []
     for url in servers.urls:
         with Penstock(url) as single:
@@ -63,7 +63,7 @@ def one_on_each(servers: Servers, **options: object) -> list[str]:
 
 
 def test_every_row_is_held_or_has_a_reason() -> None:
-    """The tables of one node leave these rows to this file."""
+    """Every row is either here or in the tables of one node."""
     check_rows(ROWS, sys.modules[__name__])
     left = {row for rows in (SUITE, PROMISES) for row in rows if rows[row] == SEVERAL_NODES}
     assert left <= set(ROWS)
@@ -71,9 +71,7 @@ def test_every_row_is_held_or_has_a_reason() -> None:
 
 
 def test_two_nodes_that_are_killed(five: Servers) -> None:
-    """01 kill two nodes, flagged as failing: within a second they are seen to be down, and no add
-    goes there.
-    """
+    """01 kill two nodes, flagged as failing: within a second they are down, and get no jobs."""
     with five.client() as ps:
         down = {ps.hello().nodes[i].id for i in (1, 3)}
         for number in (1, 3):
@@ -88,9 +86,7 @@ def test_two_nodes_that_are_killed(five: Servers) -> None:
 
 
 def test_two_nodes_that_come_back(five: Servers) -> None:
-    """01 restart two nodes, flag cleared: they are used again, by clients that have known them as
-    down.
-    """
+    """01 restart two nodes, flag cleared: clients that knew them as down use them again."""
     with five.client() as ps:
         ps.connect()
         for number in (1, 3):
@@ -108,8 +104,8 @@ def test_two_nodes_that_come_back(five: Servers) -> None:
 
 @pytest.mark.parametrize("full", [1, 2])
 def test_a_full_node_is_passed_over(three: Servers, full: int) -> None:
-    """02 ADDJOB out of memory, external replication, 1 and 2 nodes: the add moves to another node,
-    whose prefix the id carries, and the body can be read there.
+    """02 ADDJOB out of memory, external replication, 1 and 2 nodes: the add goes to another node,
+    whose prefix the id has, and the body can be read.
     """
     with three.client() as ps:
         q = ps.queue("q")
@@ -129,7 +125,7 @@ def test_a_full_node_is_passed_over(three: Servers, full: int) -> None:
 
 def test_a_crowded_node_comes_last(three: Servers) -> None:
     """02 ADDJOB out of memory, external replication, 1 and 2 nodes: above three quarters of its
-    memory a node gets new jobs only when all others do as well.
+    memory a node gets jobs only if all others are as full.
     """
     with three.client() as ps:
         q = ps.queue("q")
@@ -144,9 +140,9 @@ def test_a_crowded_node_comes_last(three: Servers) -> None:
 
 
 @pytest.mark.parametrize("down", [1, 2, 4])
-def test_adds_land_on_who_is_left(five: Servers, down: int) -> None:
-    """02 uses more nodes when the first are down (3 tests): with all but one of them dead as well;
-    those that were connected to the dead ones go on too.
+def test_adds_use_the_remaining_nodes(five: Servers, down: int) -> None:
+    """02 uses more nodes when the first are down (3 tests): one of five nodes is sufficient;
+    clients connected to dead ones continue too.
     """
     with five.client() as ps:
         q = ps.queue("q")
@@ -161,9 +157,9 @@ def test_adds_land_on_who_is_left(five: Servers, down: int) -> None:
             assert fresh.queue("q").enqueue("fresh").id
 
 
-def test_adds_when_nobody_is_left(three: Servers) -> None:
-    """02 uses more nodes when the first are down (3 tests): each node is named with the reason,
-    when the time is over.
+def test_adds_without_any_node(three: Servers) -> None:
+    """02 uses more nodes when the first are down (3 tests): without any node the error names each
+    with its reason after the time.
     """
     with three.client(retry_for=0.3) as ps:
         q = ps.queue("q")
@@ -175,9 +171,9 @@ def test_adds_when_nobody_is_left(three: Servers) -> None:
         assert len(caught.value.reasons) == 3
 
 
-def test_an_ack_goes_home(three: Servers) -> None:
-    """05 ack to a node that does not know the job; 05 fast ack to another node: from a client whose
-    own producer uses another node; the answer is exact.
+def test_an_ack_goes_to_the_node_of_its_job(three: Servers) -> None:
+    """05 ack to a node that does not know the job; 05 fast ack to another node: it works from a
+    client whose producer uses another node; the outcome is exact.
     """
     ids = one_on_each(three)
     with three.client() as ps:
@@ -188,9 +184,8 @@ def test_an_ack_goes_home(three: Servers) -> None:
 
 
 def test_an_ack_while_the_home_is_down(three: Servers) -> None:
-    """05 ack while owners are down (2 tests); a.5 ack among holders: it is kept elsewhere and made
-    up for when the home is back: the job does not come again, though its lease has ended
-    meanwhile.
+    """05 ack while owners are down (2 tests); a.5 ack among holders: it is kept as a hint and
+    applied when the node is back: the job is not redelivered, although its lease has ended.
     """
     with three.client(retry_for=0.5) as ps:
         q = ps.queue("q")
@@ -208,8 +203,8 @@ def test_an_ack_while_the_home_is_down(three: Servers) -> None:
 @pytest.mark.parametrize("lease", [None, 0])
 def test_a_hundred_jobs_on_several_nodes(three: Servers, lease: float | None) -> None:
     """06 add 100 to random nodes; 06 node 0 has not all; 06 fetch each from one instance; 06 add
-    100 with RETRY 0; 06 fetch each RETRY 0 job: each node has some and none has all; one reader
-    drains them all, each body once.
+    100 with RETRY 0; 06 fetch each RETRY 0 job: each node has some jobs; one reader drains them
+    all, each body once.
     """
     homes: Counter[str] = Counter()
     for number in range(100):
@@ -231,8 +226,8 @@ def test_a_hundred_jobs_on_several_nodes(three: Servers, lease: float | None) ->
 
 def test_leaving_is_a_flag_of_the_node(three: Servers) -> None:
     """10 leaving can be queried, and set (2 tests); 10 leaving reaches other nodes; 10 HELLO
-    priority of a leaving node: it is kept on the node, so it outlives a restart; every client
-    sees it, and the end of it.
+    priority of a leaving node: the flag is stored on the node and survives a restart; every client
+    sees its changes.
     """
     with three.client() as ps, three.client() as other:
         node = ps.nodes.list()[0]
@@ -253,7 +248,7 @@ def test_leaving_is_a_flag_of_the_node(three: Servers) -> None:
 @pytest.mark.parametrize("lease", [None, 0])
 def test_a_leaving_node_takes_no_jobs(three: Servers, lease: float | None) -> None:
     """10 a leaving node takes no copies (2 tests); a.4 at most once and another node: within a
-    second of the flag, at most once or not; when all of them leave, none does.
+    second of the flag, for every class of jobs; if all nodes leave, adds are refused.
     """
     with three.client() as ps, three.client() as steering:
         q = ps.queue("q")
@@ -276,7 +271,7 @@ def test_a_leaving_node_takes_no_jobs(three: Servers, lease: float | None) -> No
 
 
 def test_a_leaving_node_is_drained(three: Servers) -> None:
-    """10 GETJOB of a leaving node (2 tests): a reader empties it and goes on with the others,
+    """10 GETJOB of a leaving node (2 tests): a reader empties it and continues with the others
     without an error.
     """
     with three.client() as ps, three.client() as reader:
@@ -297,9 +292,9 @@ def test_a_leaving_node_is_drained(three: Servers) -> None:
         assert spawn(q.reserve, 1, block=0.2).result() == []
 
 
-def test_every_call_goes_home(three: Servers) -> None:
-    """a.5 wrong node: all that names a job by its id alone reaches the node that has it; a node
-    that the client does not know is named.
+def test_every_call_goes_to_the_node_of_its_job(three: Servers) -> None:
+    """a.5 wrong node: every call by id reaches the job's node; an unknown node is
+    named in the error.
     """
     ids = one_on_each(three)
     with three.client() as ps:
@@ -316,8 +311,8 @@ def test_every_call_goes_home(three: Servers) -> None:
 
 
 def test_counts_reach_every_node(three: Servers) -> None:
-    """a.5 reach of counts: lengths, figures, peeks and scans are those of all nodes; one that is
-    down is named.
+    """a.5 reach of counts: lengths, stats, peeks and scans cover all nodes; one
+    that is down is named.
     """
     ids = one_on_each(three)
     with three.client() as ps:
@@ -331,13 +326,13 @@ def test_counts_reach_every_node(three: Servers) -> None:
 
 
 def test_a_cold_node_wakes_a_reader(five: Servers) -> None:
-    """a.5 federation delay: a reader that is blocked on five nodes gets a job within 50 ms, from
-    whichever it comes.
+    """a.5 federation delay: a reader blocked on five nodes gets a job of any of
+    them within 50 ms.
     """
     with five.client() as ps:
         q = ps.queue("q")
         best = [9.0] * 5
-        for _ in range(5):  # the machine has other things to do as well
+        for _ in range(5):  # the machine may be busy
             for number, url in enumerate(five.urls):
                 if best[number] < 0.05:
                     continue

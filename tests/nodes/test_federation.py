@@ -1,4 +1,4 @@
-"""Several nodes under faults: killed, frozen, cut off, full; no job is lost, no call hangs."""
+"""Several nodes with faults: killed, frozen, disconnected, full; no job is lost, no call hangs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tests.support.twins import aspawn, spawn, wait_for
 
 
 def test_nodes_are_killed_and_restarted_under_load(five: Servers) -> None:
-    """Nodes that have most of the jobs, one, then two at once: no job that was answered is lost.
+    """The nodes with most jobs are killed, one and then two: no confirmed job is lost.
 
-    Jobs go to the others meanwhile. What was acknowledged at home is not delivered again.
+    Meanwhile jobs go to other nodes. A job acknowledged on its node is not delivered again.
     """
     ledger = Ledger(five, retry_for=1)
     with five.client() as ps:
@@ -49,7 +49,7 @@ def test_nodes_are_killed_and_restarted_under_load(five: Servers) -> None:
         ledger.wait_added(100)
         ledger.wait_acked(50)
         late = spread(set(ledger.added) - before)
-        assert sum(late[home] for home in used) <= 3  # one call of each producer was answered
+        assert sum(late[home] for home in used) <= 3  # one call of each producer had its answer
         for server in down:
             server.restart()
         ledger.wait_acked(50)
@@ -59,7 +59,7 @@ def test_nodes_are_killed_and_restarted_under_load(five: Servers) -> None:
 
 
 def test_progress_with_one_node_of_five(five: Servers) -> None:
-    """Four are dead: jobs are added and done all the same, and the rest when they are back."""
+    """With four of five nodes dead, jobs are added and done; the rest when they are back."""
     ledger = Ledger(five, retry_for=1)
     ledger.produce(0.002)
     ledger.consume()
@@ -75,7 +75,7 @@ def test_progress_with_one_node_of_five(five: Servers) -> None:
 
 
 def test_frozen_nodes_under_load(three: Servers) -> None:
-    """A node stands still (SIGSTOP) and goes on: nothing is lost, and the others are used."""
+    """A node is paused (SIGSTOP) and continues: no job is lost, and the others are used."""
     ledger = Ledger(three, "socket_timeout=0.5", retry_for=1)
     for _ in range(2):
         ledger.produce(0.002)
@@ -97,8 +97,8 @@ def test_frozen_nodes_under_load(three: Servers) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_a_node_that_is_down_delays_nobody(five: Servers, how: str) -> None:
-    """A consumer goes on with the others at once, or when a call to one that hangs is given up."""
+def test_a_node_that_is_down_delays_no_client(five: Servers, how: str) -> None:
+    """A consumer uses the other nodes at once, or after a timeout if a node hangs."""
     with five.client(retry_for=1) as ps:
         q = ps.queue("q")
         q.reserve(1, block=0)
@@ -128,7 +128,7 @@ def test_a_node_that_is_down_delays_nobody(five: Servers, how: str) -> None:
 
 
 def test_a_blocked_consumer_sees_a_node_come_back(three: Servers) -> None:
-    """It waits on the others meanwhile, and hears the first job of the one that was away."""
+    """It waits on the other nodes, and gets the first job of the one that comes back."""
     with three.client() as ps:
         q = ps.queue("q")
         three.all[0].kill()
@@ -141,7 +141,7 @@ def test_a_blocked_consumer_sees_a_node_come_back(three: Servers) -> None:
 
 
 async def test_a_blocked_task_sees_a_node_fall_and_come_back(three: Servers) -> None:
-    """The same for asyncio, with the node killed during the wait."""
+    """A task waits on, when a node is killed during the wait and comes back."""
     async with AsyncPenstock(three.urls) as ps:
         q = ps.queue("q")
         waiting = aspawn(q.reserve, 1, block=30)
@@ -156,7 +156,7 @@ async def test_a_blocked_task_sees_a_node_fall_and_come_back(three: Servers) -> 
 
 
 def test_an_idle_consumer_costs_little(five: Servers) -> None:
-    """At most half a command a second on each node, over several ticks."""
+    """An idle consumer sends at most half a command a second to each node."""
     with five.client() as ps:
         waiting = spawn(ps.queue("q").reserve, 1, block=13)
         for number in range(5):
@@ -166,7 +166,7 @@ def test_an_idle_consumer_costs_little(five: Servers) -> None:
         time.sleep(12)
         span = time.monotonic() - began
         after = [_commands(five, number) for number in range(5)]
-        rates = [(b - a - 1) / span for a, b in zip(before, after, strict=True)]  # less the INFO
+        rates = [(b - a - 1) / span for a, b in zip(before, after, strict=True)]  # without the INFO
         assert max(rates) <= 0.5, rates
         assert waiting.result() == []
 
@@ -176,9 +176,9 @@ def _blocked(servers: Servers, number: int) -> int:
 
 
 def _commands(servers: Servers, number: int) -> int:
-    """How many commands clients have sent, all but those that scripts run as well.
+    """Count the commands of clients, without those run by scripts.
 
-    Of these only HMGET could be a client's; every script runs it once.
+    Only HMGET may be sent by both; every script runs it once.
     """
     stats = servers.raw(number).info("commandstats")
     counts = {name.removeprefix("cmdstat_"): found["calls"] for name, found in stats.items()}
@@ -191,7 +191,7 @@ def _commands(servers: Servers, number: int) -> int:
 
 
 def behind(proxy: Proxy, other: EmbeddedServer, **options: Any) -> tuple[Penstock, Any]:
-    """A client of a node behind a proxy and of another one, whose producer uses the former."""
+    """A client of a node behind a proxy and of another one; its producer uses the former."""
     while True:
         source = [f"{proxy.url}?socket_timeout=0.2", other.url]
         ps = Penstock(source, retry_for=0.3, **options)
@@ -201,13 +201,13 @@ def behind(proxy: Proxy, other: EmbeddedServer, **options: Any) -> tuple[Penstoc
 
 
 def id_of(url: str) -> str:
-    """The first digits of a node's id."""
+    """Return the id prefix of a node."""
     with Penstock(url) as single:
         return single.hello().node[:8]
 
 
 def test_an_unknown_outcome_raises(three: Servers) -> None:
-    """The replies of a node are lost: it may have the job, so no other one gets it."""
+    """The replies of a node are lost: it may have the job, so no other node gets it."""
     with Proxy(three.all[0].address) as proxy:
         ps, q = behind(proxy, three.all[1])
         with ps:
@@ -222,7 +222,7 @@ def test_an_unknown_outcome_raises(three: Servers) -> None:
 
 
 def test_an_unknown_outcome_may_go_on(three: Servers) -> None:
-    """With on_unknown="next" the enqueue returns, and the job may be there twice: here it is."""
+    """With on_unknown="next" the enqueue returns, and the job may exist twice, as it does here."""
     with Proxy(three.all[0].address) as proxy:
         ps, q = behind(proxy, three.all[1], on_unknown="next")
         with ps:
@@ -234,7 +234,7 @@ def test_an_unknown_outcome_may_go_on(three: Servers) -> None:
 
 
 def test_a_bulk_goes_on_elsewhere(three: Servers) -> None:
-    """Chunks before the fall are on one node, those behind it on another; the ids say which."""
+    """A node fails between chunks: the ids show which node has which chunk."""
     with three.client(retry_for=1) as ps:
         q = ps.queue("q")
 
@@ -250,7 +250,7 @@ def test_a_bulk_goes_on_elsewhere(three: Servers) -> None:
 
 
 def test_a_full_federation_refuses(three: Servers) -> None:
-    """When no node has memory left it is told as by a single one, and all can be drained."""
+    """Without memory on any node the error is that of a single node; all nodes can be drained."""
     with three.client() as ps:
         q = ps.queue("q")
         q.enqueue("before")
@@ -263,7 +263,7 @@ def test_a_full_federation_refuses(three: Servers) -> None:
 
 
 def test_replicas_decide_where_a_job_goes(three: Servers) -> None:
-    """A node without the replicas that are wanted gives the job back, and the next one gets it."""
+    """A node without enough replicas withdraws the job, and the next node gets it."""
     replica = three.more("--replicaof", "127.0.0.1", str(three.all[1].port))
     with three.client() as ps:
         q = ps.queue("q")
@@ -280,8 +280,8 @@ def test_replicas_decide_where_a_job_goes(three: Servers) -> None:
         assert q.stats().ready == 5
 
 
-def test_a_node_that_returns_gets_what_it_missed(three: Servers) -> None:
-    """Before a consumer that waits takes anything from it: the queue was paused meanwhile."""
+def test_a_returning_node_gets_missed_changes(three: Servers) -> None:
+    """A returning node gets a missed pause before a waiting consumer reserves from it."""
     with three.client(retry_for=1) as ps:
         q = ps.queue("q")
         q.configure(lease=7)
@@ -308,7 +308,7 @@ def test_a_node_that_returns_gets_what_it_missed(three: Servers) -> None:
 
 @pytest.mark.parametrize("kind", ["ack", "delete", "bury"])
 def test_a_call_is_kept_while_its_home_is_down(three: Servers, kind: str) -> None:
-    """By receipt and by id; made up for when the home is back, and then kept no more."""
+    """A call by receipt or id is kept as a hint, applied when its node is back, and removed."""
     with three.client(retry_for=0.3) as ps:
         q = ps.queue("q")
         ids = [one_on(three.all[0], number, lease=1) for number in range(3)]
@@ -332,10 +332,10 @@ def test_a_call_is_kept_while_its_home_is_down(three: Servers, kind: str) -> Non
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 @pytest.mark.parametrize("method", ["ack", "bury", "delete"])
-def test_a_dead_node_does_not_hold_up_what_can_be_kept(
-    three: Servers, how: str, method: str
-) -> None:
-    """The first call finds out within a second, the next one knows; `retry_for` is for others."""
+def test_a_dead_node_does_not_delay_hints(three: Servers, how: str, method: str) -> None:
+    """The first call finds out within a second, later ones know; `retry_for` does
+    not delay them.
+    """
     with three.client(retry_for=60) as ps:
         q = ps.queue("q")
         jobs = [one_on(three.all[0]) for _ in range(3)]
@@ -345,7 +345,7 @@ def test_a_dead_node_does_not_hold_up_what_can_be_kept(
         began = time.monotonic()
         for job in jobs:
             assert list(getattr(q, method)([job])) == [Outcome.HINTED]
-        assert time.monotonic() - began < 10  # 0.8 s on a machine with nothing else to do
+        assert time.monotonic() - began < 10  # 0.8 s on an idle machine
         (down.restart if how == "killed" else down.resume)()
         wait_for(lambda: not q.stats().unreachable)
         wait_for(lambda: not any(three.raw(number).hlen("penstock:hints") for number in (1, 2)))
@@ -354,7 +354,7 @@ def test_a_dead_node_does_not_hold_up_what_can_be_kept(
 
 
 def test_a_call_that_no_node_keeps_is_tried_for_longer(three: Servers) -> None:
-    """Jobs delivered at most once, and a call that waits for replicas: until the node is back."""
+    """Calls for jobs with lease 0, or with replicas, are retried until the node is back."""
     with three.client(retry_for=20) as ps:
         q = ps.queue("q")
         once = [one_on(three.all[0], lease=0, ttl=600), one_on(three.all[0], lease=0, ttl=600)]
@@ -368,8 +368,8 @@ def test_a_call_that_no_node_keeps_is_tried_for_longer(three: Servers) -> None:
         assert list(q.ack(once[1:], durable=Durable(0, timeout=1))) == [Outcome.DONE]
 
 
-def test_a_hint_is_made_up_for_by_others(three: Servers) -> None:
-    """A client that reaches both applies the hint before it takes jobs of the home."""
+def test_a_hint_is_applied_by_other_clients(three: Servers) -> None:
+    """A client that reaches both nodes applies the hint before it reserves from the job's node."""
     with three.client(retry_for=0.3) as ps, three.client() as other, three.client() as third:
         for one in (other, third):
             one.queue("q").reserve(1, block=0)
@@ -385,8 +385,8 @@ def test_a_hint_is_made_up_for_by_others(three: Servers) -> None:
         assert third.queue("q").reserve(1, block=0) == []
 
 
-def test_what_is_not_kept(three: Servers) -> None:
-    """Acks of jobs delivered at most once, and nothing on nodes that leave or are full."""
+def test_calls_without_hints(three: Servers) -> None:
+    """Acks of jobs with lease 0 are not kept, nor hints on nodes that leave or are full."""
     with three.client(retry_for=0.2) as ps:
         q = ps.queue("q")
         once = one_on(three.all[0], lease=0)
@@ -401,7 +401,7 @@ def test_what_is_not_kept(three: Servers) -> None:
             three.raw(number).delete("penstock:hints")
         ps.nodes.leave(views[f"127.0.0.1:{three.all[1].port}"])
         fill_up(three.raw(2), 0.9)
-        time.sleep(1.1)  # what was seen of them before
+        time.sleep(1.1)  # its cached state of the nodes expires
         with pytest.raises(RedisError):
             q.ack([jobs[twice]])
         with pytest.raises(RedisError):
@@ -409,8 +409,8 @@ def test_what_is_not_kept(three: Servers) -> None:
         assert [three.raw(number).hlen("penstock:hints") for number in (1, 2)] == [0, 0]
 
 
-def test_some_nodes_of_a_call_are_missed(three: Servers) -> None:
-    """The outcomes of the others are told with the error."""
+def test_some_nodes_of_a_call_are_missing(three: Servers) -> None:
+    """The error has the outcomes of the other nodes."""
     ids = [one_on(server) for server in three.all]
     with three.client(retry_for=0.2) as ps:
         q = ps.queue("q")
@@ -423,7 +423,9 @@ def test_some_nodes_of_a_call_are_missed(three: Servers) -> None:
 
 
 def test_a_consumer_goes_on_when_the_home_of_its_job_dies(three: Servers) -> None:
-    """Between delivery and ack: the loop does not raise, and the job does not come again."""
+    """The node dies between delivery and ack: the loop continues, and the job is
+    not redelivered.
+    """
     ids = {one_on(server, number, lease=1) for number, server in enumerate(three.all)}
     with three.client(retry_for=0.3) as ps:
         seen = []

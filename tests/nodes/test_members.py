@@ -1,4 +1,4 @@
-"""Nodes that are not what they were: emptied, replaced, copied, forgotten, repaired."""
+"""Nodes that change: emptied, replaced, copied, removed from the list, repaired."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from tests.support.twins import await_for, wait_for
 
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
-    """Three nodes, whose clients read the lists every 0.2 s."""
+    """Three nodes whose clients read the lists every 0.2 s."""
     monkeypatch.setattr(federation, "REFRESH", 0.2)
     with Servers(3) as servers:
         yield servers
 
 
 def inside(ps: Penstock) -> Federation:
-    """The nodes of a client."""
+    """Return the nodes of a client."""
     found = ps.backend.home
     assert isinstance(found, Federation)
     return found
 
 
 def connections(servers: Servers, number: int) -> int:
-    """How many connections a node has, but for that which asks."""
+    """Count the connections of a node except the one that asks."""
     with redis.Redis.from_url(servers.all[number].url) as raw:
         own = {int(raw.client_id())}
         return len([one for one in raw.client_list() if int(one["id"]) not in own])
 
 
 def listed(servers: Servers) -> None:
-    """Write all nodes into the list."""
+    """Add all nodes to the list."""
     with Penstock(servers.urls[0]) as first, Penstock([servers.urls[0]]) as ps:
         assert first.hello().nodes
         for url in servers.urls:
@@ -53,7 +53,7 @@ def listed(servers: Servers) -> None:
 
 
 def test_a_node_that_comes_back_empty(three: Servers) -> None:
-    """It has a new id; its former jobs are gone, and a client that knew it grows no state."""
+    """An emptied node has a new id; its old jobs are gone, and clients keep bounded state."""
     listed(three)
     with three.client(retry_for=0.3) as ps:
         q = ps.queue("q")
@@ -83,7 +83,7 @@ def test_a_node_that_comes_back_empty(three: Servers) -> None:
         while time.monotonic() < began + 3:
             assert q.reserve(1, block=0.1) == []
         assert len(inside(ps).homes) == looks == 3
-        assert connections(three, 0) < held + 6  # of 15 looks
+        assert connections(three, 0) < held + 6  # after 15 looks
 
 
 def test_a_node_that_was_restarted_is_steered(three: Servers) -> None:
@@ -100,7 +100,7 @@ def test_a_node_that_was_restarted_is_steered(three: Servers) -> None:
 
 
 def test_a_hint_for_a_node_that_stays_away(three: Servers) -> None:
-    """The node that keeps the hint is not taken for down, and the home is left alone."""
+    """The node that keeps the hint stays up, and the missing node is not asked."""
     with three.client(retry_for=0.3) as ps:
         q = ps.queue("q")
         one_on(three.all[0], lease=9)
@@ -117,7 +117,7 @@ def test_a_hint_for_a_node_that_stays_away(three: Servers) -> None:
 
 
 def test_a_forgotten_node_leaves_no_connection(three: Servers) -> None:
-    """Jobs that were taken there are settled there; the end of the client is the end of all."""
+    """Jobs of a removed node are settled there; closing the client closes all connections."""
     listed(three)
     with three.client() as ps:
         q = ps.queue("q")
@@ -130,7 +130,7 @@ def test_a_forgotten_node_leaves_no_connection(three: Servers) -> None:
 
 
 def test_a_copy_is_refused_until_it_is_another(three: Servers) -> None:
-    """Once it has an id of its own the clients that refused it go on."""
+    """When the copy has its own id, clients that refused it use it."""
     with three.client(retry_for=1) as ps:
         ps.queue("q").enqueue("x")
         ids = {node.address: node.id for node in ps.nodes.list()}
@@ -152,7 +152,7 @@ def test_a_copy_is_refused_until_it_is_another(three: Servers) -> None:
 
 
 def test_a_producer_refuses_a_copy(three: Servers) -> None:
-    """Which has taken the place of its node: ids of jobs added there would lead elsewhere."""
+    """A copy replaces the producer's node: it is refused, as ids would name the wrong node."""
     with three.client(retry_for=1) as ps:
         q = ps.queue("q")
         home = home_of(q.enqueue("x").id)
@@ -169,8 +169,8 @@ def test_a_producer_refuses_a_copy(three: Servers) -> None:
     assert sum(ready) == len(added)
 
 
-def test_clients_that_run_hear_of_forgetting(three: Servers) -> None:
-    """Producers and consumers use the node no more, until it is added again."""
+def test_running_clients_learn_of_removed_nodes(three: Servers) -> None:
+    """Running producers and consumers stop using a removed node until it is added again."""
     listed(three)
     with three.client() as ps, three.client() as steering:
         q = ps.queue("q")
@@ -196,7 +196,7 @@ def _works(ps: Penstock, count: int = 3) -> bool:
 
 
 def test_threads_meet_a_node_at_once(three: Servers) -> None:
-    """It is one node to them, and nothing is left of it when the client is closed."""
+    """Threads that find a node at once share one object; closing the client leaves nothing."""
     with Penstock([three.urls[0]]) as ps:
         ps.queue("q").enqueue("x")
         listed(three)
@@ -213,7 +213,7 @@ def test_threads_meet_a_node_at_once(three: Servers) -> None:
             one.start()
         for one in threads:
             one.join()
-        # What two threads have met at once is left out as soon as the client is used.
+        # A duplicate object is removed at the next use of the client.
         wait_for(lambda: bool(ps.queue("q").stats()) and len(inside(ps).homes) == 3)
         assert len({home.id for home in inside(ps).homes}) == 3
     for number in range(3):
@@ -221,7 +221,7 @@ def test_threads_meet_a_node_at_once(three: Servers) -> None:
 
 
 def test_a_node_that_was_met_twice_is_left_out_once(three: Servers) -> None:
-    """Whichever of the two is looked at first, and also when the other one is, one stays."""
+    """Of two objects for one node exactly one stays, in whichever order they are checked."""
     listed(three)
     with Penstock([three.urls[0]]) as ps:
         found = inside(ps)
@@ -239,7 +239,7 @@ def test_a_node_that_was_met_twice_is_left_out_once(three: Servers) -> None:
 
 
 def test_a_forked_child_looks_after_nodes(three: Servers) -> None:
-    """A look that was under way in its parent is not under way in the child."""
+    """A check running in the parent does not count as running in the child."""
     with three.client(retry_for=0.3) as ps:
         q = ps.queue("q")
         q.reserve(1, block=0)
@@ -263,16 +263,16 @@ def _in_child(ps: Penstock) -> None:
     try:
         wait_for(lambda: not ps.queue("q").stats().unreachable, 8)
         ps.close()
-    except BaseException:  # noqa: BLE001  # the parent does not see it
+    except BaseException:  # noqa: BLE001  # the parent can't see it
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
 
 
 def test_one_event_loop_after_another(three: Servers) -> None:
-    """A look that was under way when a loop was stopped is not waited for in the next one."""
+    """A check running in a stopped event loop is not waited for in the next loop."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # the first one's cannot be closed
+        warnings.simplefilter("ignore", ResourceWarning)  # the first loop's sockets can't be closed
         _in_two_loops(three)
         gc.collect()
 
@@ -301,8 +301,10 @@ def _in_two_loops(servers: Servers) -> None:
         loop.close()
 
 
-def test_who_is_cancelled_gives_back_what_he_took(three: Servers) -> None:
-    """A job of one node, taken when the next node hangs and the caller is cancelled there."""
+def test_a_cancelled_reserve_releases_its_jobs(three: Servers) -> None:
+    """A job was reserved from one node, the next node hangs, the caller is
+    cancelled: it is released.
+    """
 
     async def main() -> int:
         async with AsyncPenstock(three.urls) as ps:

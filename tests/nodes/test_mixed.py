@@ -1,4 +1,4 @@
-"""Nodes of every kind in one federation: a server, a service under Sentinel, a Redis Cluster."""
+"""A federation of a server, a service with Sentinel, and a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def urls(service: Service) -> Iterator[list[str]]:
 
 
 def one_on_each(urls: list[str], name: str) -> list[str]:
-    """The ids of jobs, one on each node."""
+    """Return the ids of jobs, one on each node."""
     ids = []
     for url in urls:
         with Penstock(url) as single:
@@ -45,7 +45,7 @@ def one_on_each(urls: list[str], name: str) -> list[str]:
 
 
 def test_they_are_one_federation(urls: list[str]) -> None:
-    """Jobs of all of them are taken, woken for, looked at and done."""
+    """Jobs of all nodes are found, reserved, awaited and finished."""
     with Penstock(urls) as ps:
         assert len({node.id for node in ps.nodes.list()}) == 3
         assert not any(node.error for node in ps.nodes.list())
@@ -89,7 +89,7 @@ def test_a_worker_on_all_of_them(urls: list[str]) -> None:
 
 
 def test_a_node_of_any_kind_may_leave(urls: list[str]) -> None:
-    """Producers go to the others."""
+    """Producers use the other nodes."""
     with Penstock(urls) as ps:
         homes = [node.id[:8] for node in ps.nodes.list()]
         for home in homes[:2]:
@@ -106,9 +106,9 @@ def test_a_node_of_any_kind_may_leave(urls: list[str]) -> None:
 
 
 def test_a_failover_within_a_node(urls: list[str], service: Service) -> None:
-    """Meanwhile the others are used, and acks are kept there; then the node is itself again.
+    """During a failover the other nodes are used, and acks are kept as hints; then it works again.
 
-    Its next primary has got the delivery, so the job does not come again.
+    The new primary has the delivery, so the job is not redelivered.
     """
     with Penstock(urls, retry_for=1) as ps:
         q = ps.queue("emails")

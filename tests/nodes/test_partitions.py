@@ -1,4 +1,4 @@
-"""Networks that are divided: what was confirmed by all replicas is delivered, on whichever side."""
+"""Network partitions: jobs confirmed by all replicas are delivered on either side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.twins import spawn, wait_for
 
 @pytest.fixture
 def service() -> Iterator[Partitioned]:
-    """A primary, two replicas and three Sentinels, with doors in between."""
+    """A primary, two replicas and three Sentinels, connected through proxies."""
     began = time.monotonic()
     with Partitioned() as made:
         assert time.monotonic() - began < 10
@@ -24,9 +24,9 @@ def service() -> Iterator[Partitioned]:
 
 
 def test_the_primary_is_alone_with_the_clients(service: Partitioned) -> None:
-    """It works on and is not told: clients leave it all the same, with all that is confirmed.
+    """The primary is isolated with its clients: they leave it, and confirmed jobs are safe.
 
-    What it confirms by itself is lost when it follows the others again.
+    Jobs that only this primary confirmed are lost when it becomes a replica.
     """
     with Load(service.url, replicas=2) as load:
         load.wait_more()
@@ -46,9 +46,9 @@ def test_the_primary_is_alone_with_the_clients(service: Partitioned) -> None:
 
 
 def test_how_long_a_primary_that_is_alone_is_believed(service: Partitioned) -> None:
-    """Without WAIT what it takes meanwhile is lost: until a second after the others have chosen.
+    """Without WAIT an isolated primary loses jobs until a second after the election.
 
-    The ids of what is lost name no job, and no other job has them.
+    Ids of lost jobs match no job.
     """
     with Penstock(service.url, retry_for=30) as ps:
         q = ps.queue("q")
@@ -71,7 +71,7 @@ def test_how_long_a_primary_that_is_alone_is_believed(service: Partitioned) -> N
 
 
 def test_the_clients_are_cut_off_from_the_primary(service: Partitioned) -> None:
-    """They are alone: no other is chosen, they try on, and each call counts once."""
+    """Clients are isolated: there is no election, they retry, and each call counts once."""
     with Load(service.url, replicas=2) as load:
         load.wait_more()
         old = service.primary()
@@ -88,13 +88,13 @@ def test_the_clients_are_cut_off_from_the_primary(service: Partitioned) -> None:
 
 
 def _is_silent(load: Load) -> bool:
-    """Whether nothing has been delivered for more than a socket's time-out."""
+    """Tell if no job was delivered for longer than a socket timeout."""
     last = max(times[-1] for times in list(load.delivered.values()))
     return time.monotonic() - last > 2.5
 
 
 def test_clients_and_primary_are_cut_off_together(service: Partitioned) -> None:
-    """The clients cannot be told; what two replicas have confirmed outlives the cut."""
+    """Isolated clients can't learn of the election; jobs confirmed by two replicas are safe."""
     with Load(service.url, replicas=2) as load:
         load.wait_more()
         old = service.primary()
@@ -116,7 +116,7 @@ def test_replies_are_lost_on_the_way_to_the_next_primary(service: Partitioned) -
         q.enqueue("first")
         old = service.primary()
         door = service.outer[old]
-        door.hole("down")  # it does what it is told, and its replies are lost
+        door.hole("down")  # it runs commands, and its replies are lost
         call = spawn(q.enqueue, "second")
         raw = service.raw(old)
         wait_for(lambda: raw.xlen("penstock:{q}:ready") == 2)

@@ -1,4 +1,4 @@
-"""Queues of the protocol pressure in a Redis Cluster, and under Sentinel."""
+"""Queues of the protocol pressure in a Redis Cluster and with Sentinel."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def _is_whole(node: redis.Redis) -> bool:
 
 
 def url_of(node: redis.Redis) -> str:
-    """Where a node is."""
+    """Return the URL of a node."""
     known = node.connection_pool.connection_kwargs
     return f"redis://{known['host']}:{known['port']}"
 
 
 def test_a_queue_is_found_wherever_its_slot_is(cluster: list[redis.Redis]) -> None:
-    """One node is named; queues on both of them are made, waited for, and removed."""
+    """With one node given, queues on both are created, awaited and removed."""
     homes = set()
     for name in NAMES:
         with (
@@ -70,7 +70,7 @@ def test_a_queue_is_found_wherever_its_slot_is(cluster: list[redis.Redis]) -> No
 
 
 def test_the_same_with_asyncio(cluster: list[redis.Redis]) -> None:
-    """The first call, whatever it is, finds the node."""
+    """The first call of the asyncio client finds the node."""
 
     async def run(name: str) -> bytes:
         async with AsyncPressureQueue(name, url_of(cluster[0])) as q:
@@ -86,9 +86,9 @@ def test_the_same_with_asyncio(cluster: list[redis.Redis]) -> None:
 
 @pytest.mark.parametrize("strike", ["kill_primary", "fail_over"])
 def test_another_primary(strike: str) -> None:
-    """A wait ends with an error of the connection; the next call goes to the new primary.
+    """A failover ends a wait with a connection error; the next call uses the new primary.
 
-    Its role is free there, if the replica had heard of it: else it is freed as a dead party's.
+    Its role is free there if the replica knew of it, otherwise it is freed as a dead party's.
     """
     with (
         Service() as service,

@@ -1,4 +1,4 @@
-"""A minute of parties at pressure queues that are killed at random moments."""
+"""A minute of pressure queues whose clients are killed at random."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 60.0
 
 
 def test_a_minute_of_kills(make_server: Callable[..., EmbeddedServer], tmp_path: Path) -> None:
-    """Ours and foreign ones put, get, close, delete and create, and die where they stand.
+    """Our clients and others put, get, close, delete, create, and are killed at any point.
 
     No party is stuck beyond `free_role()`, each producer's order is kept, no message is doubled,
     and none is lost but the one that a dead consumer had just taken. Counters are exact, as far as

@@ -1,4 +1,4 @@
-"""Queues in partitions on a cluster of real servers, and on several nodes."""
+"""Partitioned queues on a cluster of real servers, and on several nodes."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def frail_cluster() -> Iterator[Cluster]:
 
 
 def slot_of(name: str, number: int) -> int:
-    """The slot of a partition."""
+    """Return the slot of a partition."""
     return key_slot(QueueKeys(name, partition=number)["meta"])
 
 
 def sound(cluster: Cluster) -> None:
-    """Every partition is as it should be."""
+    """Check every partition."""
     cluster.settle()
     with RawCluster(cluster) as raw:
         check_invariant(raw)
 
 
 def test_a_queue_lies_on_all_servers(cluster: Cluster) -> None:
-    """Its partitions lie on all servers; a waiting consumer hears of a job on any of them."""
+    """Partitions are on all servers; a job on any of them wakes a waiting consumer."""
     owners = {cluster.owner(slot_of("q", number)) for number in range(4)}
     assert owners == set(cluster.primaries)
     with Penstock(cluster.url) as ps, Penstock(cluster.url) as other:
@@ -80,9 +80,9 @@ def _blocked(cluster: Cluster) -> int:
 
 
 def test_four_partitions_do_more_than_one(cluster: Cluster) -> None:
-    """No server has more than half of the jobs; what one server can't do, three can.
+    """No server has more than half of the jobs, so three servers do more than one.
 
-    A run uses hundredths of a second of CPU, which neighbours disturb: one of some has to show it.
+    A run uses hundredths of a second of CPU, which other load disturbs: one of some has to show it.
     """
     assert _added(cluster, 1) == [0, 0, 1000]
     assert _added(cluster, 4) == [250, 250, 500]
@@ -95,7 +95,7 @@ def test_four_partitions_do_more_than_one(cluster: Cluster) -> None:
 
 
 def _added(cluster: Cluster, partitions: int) -> list[int]:
-    """How many of 1000 jobs each server has taken, the fewest first."""
+    """Count how many of 1000 jobs each server got, in ascending order."""
     before = [member.calls("xadd") for member in cluster.primaries]
     with Penstock(cluster.url) as ps:
         queue = ps.queue(f"spread {partitions}", partitions=partitions)
@@ -107,13 +107,15 @@ def _added(cluster: Cluster, partitions: int) -> list[int]:
 
 
 def test_an_idle_consumer_is_quiet(cluster: Cluster) -> None:
-    """It looks at each partition once a tick, and sends nothing else."""
+    """An idle consumer checks each partition once per tick, and sends nothing else."""
     rate, _ = tool.idle(cluster, 16, 8.5)
     assert rate <= 16 / 4 * 1.5 + 0.5
 
 
-def test_a_server_that_is_gone_holds_up_no_other_partition(cluster: Cluster) -> None:
-    """Consumers take what the others have, and a worker does; what was there comes back with it."""
+def test_a_stopped_server_does_not_delay_other_partitions(cluster: Cluster) -> None:
+    """A consumer and a worker use the remaining partitions; the others come back
+    with the server.
+    """
     with Penstock(cluster.url, retry_for=60) as ps:
         queue = ps.queue("q", partitions=4)
         queue.enqueue_many([{"n": number} for number in range(40)], key=lambda b: str(b["n"]))
@@ -145,7 +147,7 @@ def test_a_server_that_is_gone_holds_up_no_other_partition(cluster: Cluster) -> 
 
 @pytest.fixture
 def load(frail_cluster: Cluster) -> Iterator[Load]:
-    """Clients of queues in partitions; all replicas confirm each enqueue."""
+    """Clients of partitioned queues; all replicas confirm each enqueue."""
     with Load(frail_cluster.url, replicas=1, partitions=6) as load:
         load.wait_more()
         yield load
@@ -158,7 +160,7 @@ def owners(cluster: Cluster) -> list[Member]:
 
 
 def test_a_primary_is_killed_under_load(frail_cluster: Cluster, load: Load) -> None:
-    """What the replica has confirmed is delivered by it; what was acknowledged stays done."""
+    """Jobs confirmed by the replica are delivered; acknowledged jobs stay done."""
     primary = owners(frail_cluster)[0]
     load.strike(primary.kill)
     frail_cluster.wait_taken_over(primary)
@@ -171,7 +173,7 @@ def test_a_primary_is_killed_under_load(frail_cluster: Cluster, load: Load) -> N
 
 
 def test_slots_move_under_load(frail_cluster: Cluster, load: Load) -> None:
-    """The slots of two partitions go elsewhere: nothing is lost, nothing delivered twice."""
+    """Slots of two partitions move: no job is lost or delivered twice."""
     for name in QUEUES:
         slot = slot_of(name, 1)
         frail_cluster.move(slot, frail_cluster.other(slot))
@@ -185,7 +187,7 @@ def test_slots_move_under_load(frail_cluster: Cluster, load: Load) -> None:
 
 
 def test_each_partition_is_on_each_node(three: Servers) -> None:
-    """Producers stay with a node; consumers take from all partitions on all nodes."""
+    """Producers stay with a node; consumers use all partitions of all nodes."""
     with three.client() as ps, three.client() as other:
         queue = ps.queue("q", partitions=4)
         ids = [queue.enqueue(number, key=str(number)).id for number in range(40)]
@@ -207,7 +209,7 @@ def test_each_partition_is_on_each_node(three: Servers) -> None:
 
 
 def test_the_order_of_a_key(three: Servers) -> None:
-    """It holds on the node on which its producer stays."""
+    """Order is kept on the producer's node."""
     seen = defaultdict(list)
     with three.client() as ps:
         queue = ps.queue("q", partitions=4)
@@ -222,7 +224,7 @@ def test_the_order_of_a_key(three: Servers) -> None:
 
 
 def test_an_ack_of_a_partition_is_kept_as_a_hint(three: Servers) -> None:
-    """Its node dies between delivery and ack; the job is done when it is back, not redelivered."""
+    """The node dies between delivery and ack; the job is done when it is back, not redelivered."""
     with three.client() as ps, three.client() as other:
         queue = ps.queue("q", partitions=4)
         queue.configure(lease=1)
@@ -234,7 +236,7 @@ def test_an_ack_of_a_partition_is_kept_as_a_hint(three: Servers) -> None:
         home.restart()
         wait_for(lambda: not other.open("q").stats().unreachable)
         wait_for(lambda: not queue.stats().unreachable)
-        time.sleep(1.2)  # the lease is over
+        time.sleep(1.2)  # the lease has ended
         assert queue.reserve(1, block=0) == []
         assert queue.stats().acked == 1
 

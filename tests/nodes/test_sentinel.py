@@ -1,4 +1,4 @@
-"""A service of real servers and Sentinels: the primary dies, is replaced, or stands still."""
+"""A service of real servers and Sentinels: the primary dies, is replaced, or is paused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def service() -> Iterator[Service]:
 
 
 def test_the_fixture(service: Service) -> None:
-    """All are there, agree, and take what redis-py sends by its own means."""
+    """All processes run, agree, and work with redis-py itself."""
     assert len(service.replicas()) == 2
     with service.client() as client:
         client.set("k", 1)
@@ -48,7 +48,7 @@ def test_the_fixture(service: Service) -> None:
 
 @pytest.mark.parametrize("turns", [3])
 def test_the_primary_is_killed_under_load(service: Service, turns: int) -> None:
-    """Again and again: what two replicas have confirmed is delivered by the new primary."""
+    """Repeated kills: jobs confirmed by two replicas are delivered by the new primary."""
     with Load(service.url, replicas=2) as load:
         load.wait_more()
         for _ in range(turns):
@@ -63,7 +63,7 @@ def test_the_primary_is_killed_under_load(service: Service, turns: int) -> None:
 
 
 def test_another_primary_is_chosen_under_load(service: Service) -> None:
-    """By SENTINEL FAILOVER, while the old one works on for some seconds and loses what it takes."""
+    """After SENTINEL FAILOVER the old primary works for some seconds and loses its writes."""
     with Load(service.url, replicas=2) as load:
         load.wait_more()
         for _ in range(2):
@@ -80,7 +80,7 @@ def test_another_primary_is_chosen_under_load(service: Service) -> None:
 
 
 class Waiting:
-    """A consumer of each kind, each blocked on a queue of its own.
+    """Consumers of each kind, each blocked on its own queue.
 
     Args:
         service: where.
@@ -134,7 +134,7 @@ class Waiting:
         await lent.aclose()
 
     def got(self, url: str, body: str) -> dict[str, float]:
-        """Seconds from an enqueue by this URL to the delivery, for each kind."""
+        """Return the seconds from an enqueue to its delivery, for each kind."""
         began, found = time.monotonic(), {}
         with Penstock(url, retry_for=RETRY_FOR) as ps:
             for kind in self.KINDS:
@@ -146,14 +146,14 @@ class Waiting:
 
 
 def kill(service: Service) -> EmbeddedServer:
-    """The process is gone."""
+    """Kill the primary."""
     old = service.kill_primary()
     service.wait_for_another_than(old)
     return old
 
 
 def freeze(service: Service) -> EmbeddedServer:
-    """The process stands still: connections stay, and nothing is said on them."""
+    """Pause the primary: its connections stay open."""
     old = service.primary()
     old.pause()
     service.wait_for_another_than(old)
@@ -164,7 +164,7 @@ def freeze(service: Service) -> EmbeddedServer:
 def test_consumers_that_wait_move(
     service: Service, how: Callable[[Service], EmbeddedServer], record_property: Any
 ) -> None:
-    """They consume from the new primary soon after it is there, whatever became of theirs."""
+    """Waiting consumers continue at the new primary soon after its promotion."""
     with Waiting(service) as waiting:
         waiting.got(service.url, "before")
         how(service)
@@ -175,8 +175,8 @@ def test_consumers_that_wait_move(
         assert max(again.values()) < MOVED, again
 
 
-def test_nobody_stays_with_a_demoted_primary(service: Service) -> None:
-    """The Sentinels close its connections, clients close theirs; new ones lead elsewhere."""
+def test_all_clients_leave_a_demoted_primary(service: Service) -> None:
+    """Sentinels and clients close its connections; new ones go to the new primary."""
     with Waiting(service):
         old = service.fail_over()
         raw = service.raw(old)
@@ -184,24 +184,24 @@ def test_nobody_stays_with_a_demoted_primary(service: Service) -> None:
 
 
 def _is_left(raw: redis.Redis) -> bool:
-    """Whether a server has been demoted, and no other client asks it anything, or waits there."""
+    """Tell if a server is demoted, and no client calls it or waits there."""
     try:
         is_demoted = raw.info("replication")["role"] == "slave"
-        nobody_waits = raw.info("clients")["blocked_clients"] == 0
+        no_client_waits = raw.info("clients")["blocked_clients"] == 0
         only_known = all(_is_known(client) for client in raw.client_list())
-        return is_demoted and nobody_waits and only_known
-    except redis.ConnectionError:  # the Sentinels close the connection of the test, too
+        return is_demoted and no_client_waits and only_known
+    except redis.ConnectionError:  # Sentinels close the test's connection too
         return False
 
 
 def _is_known(client: dict[str, Any]) -> bool:
-    """Whether a connection is that of a Sentinel, of the primary, or of the test."""
+    """Tell if a connection is that of a Sentinel, of the primary, or of the test."""
     asks = client["cmd"] in ("client|list", "info")
     return client["name"].startswith("sentinel-") or client["flags"] != "N" or asks
 
 
 def test_one_sentinel_is_enough(service: Service) -> None:
-    """Two of three are gone: clients find their primary, and new ones do so too."""
+    """With one of three Sentinels left, old and new clients find their primary."""
     with Penstock(service.url) as ps:
         ps.queue("q").enqueue(1)
         for sentinel in service.sentinels[:2]:
@@ -212,10 +212,9 @@ def test_one_sentinel_is_enough(service: Service) -> None:
 
 
 def test_the_primary_comes_back_before_it_is_missed(service: Service) -> None:
-    """A quick restart is none of the Sentinels' business; without a file its jobs are gone.
+    """A primary without a file restarts before its Sentinels notice, and its jobs are lost.
 
-    They are on the replicas no more than there: those copy the empty server. A restart by itself
-    belongs to servers that keep a file.
+    The replicas copy the empty server. Automatic restarts need a server with a file.
     """
     primary = service.primary()
     with Penstock(service.url, retry_for=RETRY_FOR) as ps:
@@ -235,46 +234,46 @@ START = 1_800_000_000_000
 
 
 def settled(service: Service) -> None:
-    """Wait until both replicas have what was written."""
+    """Wait until both replicas have all writes."""
     raw = service.raw(service.primary())
     wait_for(lambda: bool(raw.set("settled", 1)) and raw.execute_command("WAIT", 2, 1000) == 2)
 
 
 def take(q: Queue) -> list[Any]:
-    """What can be reserved now."""
+    """Return the bodies that can be reserved now."""
     return [job.body for job in q.reserve(100, block=0)]
 
 
 def lease_left(q: Queue) -> dict[Any, int]:
-    """Seconds that deliveries have left, by the queue's time."""
+    """Return the remaining seconds of the leases, by the queue's time."""
     views = q.peek(100, state="active")
     return {view.body: round((view.lease_until or 0) - view.now) for view in views}
 
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts read the time that the test says, on each server."""
+    """Make scripts read the time that the test sets on each server."""
     use_test_clock(monkeypatch)
 
 
 def prepared(q: Queue, clock: TestClock) -> list[str]:
-    """A queue with something in each state that time ends; the ids so far."""
+    """A queue with timed jobs in each state; returns the ids."""
     ids = [q.enqueue(body, lease=30).id for body in ("held", "leased")]
     held, leased = q.reserve(2, block=0)
     assert (held.body, leased.body) == ("held", "leased")
     ids.append(q.enqueue("delayed", delay=40).id)
     ids.append(q.enqueue("mortal", ttl=50, delay=10).id)
     clock.set(START + 5_000)
-    held.extend(30)  # writes: the queue's clock is noted
+    held.extend(30)  # a write, which stores the queue's clock
     return ids
 
 
 @pytest.mark.usefixtures("clocks")
 def test_the_next_primary_is_a_minute_behind(service: Service) -> None:
-    """The queue's time stands still where it was noted last: nothing ends early, nothing is stuck.
+    """The queue's clock continues from its last stored time, so nothing ends early.
 
-    What was promised for 30 seconds ends 30 seconds later by the queue's time, which goes on from
-    5 s and not from 55 s before.
+    A lease of 30 seconds ends 30 seconds later by the queue's time, which continues from 5 s and
+    not from 55 s before.
     """
     raw = service.raw(service.primary())
     clock = TestClock(raw, START)
@@ -294,13 +293,16 @@ def test_the_next_primary_is_a_minute_behind(service: Service) -> None:
         clock.set(clock.ms + 10_000)
         assert take(q) == ["mortal"]
         clock.set(clock.ms + 20_000)
-        assert sorted(take(q)) == ["leased", "mortal"]  # the lease of a short ttl is short
+        assert sorted(take(q)) == [
+            "leased",
+            "mortal",
+        ]  # the lease of a job with a short ttl is short
         check_invariant(service.raw(service.primary()))
 
 
 @pytest.mark.usefixtures("clocks")
 def test_the_next_primary_is_a_minute_ahead(service: Service) -> None:
-    """All that lasts less than a minute is over at once; ids rise, and nothing else is lost."""
+    """Times below a minute end at once; ids rise, and no job is lost."""
     raw = service.raw(service.primary())
     clock = TestClock(raw, START)
     with Penstock(service.url, retry_for=RETRY_FOR) as ps:
@@ -309,7 +311,7 @@ def test_the_next_primary_is_a_minute_ahead(service: Service) -> None:
         settled(service)
         kill(service)
         clock = TestClock(service.raw(service.primary()), START + 5_000 + 60_000)
-        assert take(q) == ["leased", "held", "delayed"]  # as their times have come
+        assert take(q) == ["leased", "held", "delayed"]  # their times have come
         assert q.stats().expired + q.stats().swept == 1  # "mortal"
         ids.append(q.enqueue("after").id)
         service.bring_back(next(one for one in service.servers if not one.is_running))

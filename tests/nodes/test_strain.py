@@ -1,4 +1,4 @@
-"""Callers that wait, share, and end, while nodes leave, hang, or tell another time."""
+"""Clients that wait, are shared, or are closed, while nodes leave, hang, or differ in time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HASTY = "socket_timeout=0.5"
 
 
 def hasty(servers: Servers, **options: Any) -> Penstock:
-    """A client that does not wait long for a reply."""
+    """Return a client with a short timeout for replies."""
     return Penstock([f"{url}?{HASTY}" for url in servers.urls], retry_for=0.5, **options)
 
 
@@ -46,8 +46,8 @@ def hasty(servers: Servers, **options: Any) -> Penstock:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_who_waits_for_room_hears_that_the_node_leaves(three: Servers, many: bool) -> None:
-    """The room that comes there is not taken: the job goes to another node, within a second."""
+def test_a_waiting_producer_learns_that_the_node_leaves(three: Servers, many: bool) -> None:
+    """Room on a leaving node is not used: within a second the job goes to another node."""
     with three.client() as ps:
         q = ps.queue("q")
         q.configure(max_length=1)
@@ -66,7 +66,7 @@ def test_who_waits_for_room_hears_that_the_node_leaves(three: Servers, many: boo
 
 
 def test_a_waiting_producer_gets_room(three: Servers) -> None:
-    """When a consumer makes it, at once; in vain it is told at the time given, and no earlier."""
+    """A producer gets room at once when a consumer makes it, or raises after exactly its time."""
     with three.client() as ps, three.client() as other:
         q = ps.queue("q")
         q.configure(max_length=1)
@@ -86,7 +86,9 @@ def test_a_waiting_producer_gets_room(three: Servers) -> None:
 
 
 def test_a_node_that_hangs_during_an_enqueue(three: Servers) -> None:
-    """Whether it has the job is not known, which is told soon; the next one goes elsewhere."""
+    """It is unknown if the hanging node has the job, which raises soon; the next
+    enqueue uses another.
+    """
     with hasty(three) as ps:
         q = ps.queue("q")
         home = home_of(q.enqueue("before").id)
@@ -110,7 +112,7 @@ def test_a_node_that_hangs_during_an_enqueue(three: Servers) -> None:
 
 
 def test_a_node_that_hangs_during_an_ack(three: Servers) -> None:
-    """The ack is kept elsewhere; that the node does it too when it goes on changes nothing."""
+    """The ack is kept as a hint; its later execution by the resumed node changes nothing."""
     with hasty(three) as ps:
         q = ps.queue("q")
         one_on(three.all[0], lease=2)
@@ -129,8 +131,8 @@ def test_a_node_that_hangs_during_an_ack(three: Servers) -> None:
         wait_for(lambda: not any(three.raw(n).hlen("penstock:hints") for n in range(3)))
 
 
-def test_a_client_is_closed_beside_a_node_that_hangs(three: Servers) -> None:
-    """It does not wait for it longer than for one reply, in either world."""
+def test_a_client_is_closed_while_a_node_hangs(three: Servers) -> None:
+    """Closing waits for a hanging node no longer than for one reply, with both clients."""
     ps = three.client()
     ps.queue("q").reserve(1, block=0)
     three.all[0].pause()
@@ -156,7 +158,7 @@ async def _closed_in(servers: Servers) -> float:
 
 
 class Sharing:
-    """Threads that add and do jobs by one client, with the interpreter given away often.
+    """Threads that add and do jobs with one client and a short switch interval.
 
     Args:
         q: the queue.
@@ -188,11 +190,11 @@ class Sharing:
         try:
             while not self._stop.is_set():
                 work()
-        except BaseException as error:  # noqa: BLE001  # told at the end
+        except BaseException as error:  # noqa: BLE001  # raised at the end
             self.broken.append(error)
 
     def _produce(self) -> None:
-        with suppress(RedisError):  # it is not known
+        with suppress(RedisError):  # the result is unknown
             self.added.append(self._q.enqueue("x").id)
 
     def consume(self) -> None:
@@ -203,13 +205,13 @@ class Sharing:
                 job.ack()
 
     def wait_added(self, count: int) -> None:
-        """Return when so many more jobs were added."""
+        """Return when this many more jobs were added."""
         goal = len(self.added) + count
         wait_for(lambda: bool(self.broken) or len(self.added) > goal)
 
 
 def test_threads_share_a_client_while_nodes_fall(three: Servers) -> None:
-    """Each job is delivered, and what each thread has done is done."""
+    """Each job is delivered, and each thread's acks take effect."""
     with three.client(retry_for=1) as ps:
         q = ps.queue("q")
         q.configure(lease=3, max_crashes=0)
@@ -230,7 +232,7 @@ def _is_empty(q: Any) -> bool:
 
 
 def test_a_client_is_closed_while_others_wait(three: Servers) -> None:
-    """Their waits go on to their end, and no call fails with a closed connection."""
+    """Waits in other threads continue to their end, and no call fails with a closed connection."""
     ps = three.client()
     waiting = [spawn(ps.queue("q").reserve, 1, block=6) for _ in range(3)]
     wait_for(lambda: all(_blocked(three, number) == 3 for number in range(3)))
@@ -242,7 +244,7 @@ def test_a_client_is_closed_while_others_wait(three: Servers) -> None:
 
 
 def test_a_client_is_closed_while_tasks_wait(three: Servers) -> None:
-    """The same in an event loop; those that are cancelled leave no wait behind."""
+    """Waits of tasks continue to their end; cancelled tasks leave no wait."""
 
     async def main() -> list[Any]:
         ps = AsyncPenstock(three.urls)
@@ -267,10 +269,10 @@ def _blocked(servers: Servers, number: int) -> int:
 # -- hints -------------------------------------------------------------------------------------
 
 
-def test_who_knew_of_no_outage_hears_of_hints(
+def test_clients_without_an_outage_apply_hints(
     three: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the client that did the job is cut off from its home: others do its ack in time."""
+    """Only the client that did the job is disconnected from its node: others apply its hint."""
     monkeypatch.setattr(federation, "REFRESH", 0.3)
     with Proxy(three.all[0].address) as proxy, three.client() as other:
         other.queue("q").reserve(1, block=0)
@@ -290,7 +292,7 @@ def _is_done(servers: Servers, number: int) -> bool:
 
 
 def test_hints_are_bounded(three: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that keeps as many as it may is passed over; when all do so the caller is told."""
+    """A node with the maximum of hints is skipped; if all have it, the error says so."""
     monkeypatch.setattr(hints, "MOST", 3)
     with three.client(retry_for=0.2) as ps:
         q = ps.queue("q")
@@ -311,7 +313,7 @@ def test_hints_are_bounded(three: Servers, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_home_of_a_hint_has_another_time(
     three: Servers, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
-    """A minute behind those that keep it, or ahead: the ack of a job of a short ttl is kept."""
+    """A hint for a short-ttl job is kept although the nodes' clocks differ by a minute."""
     use_test_clock(monkeypatch)
     monkeypatch.setattr(federation, "REFRESH", 0.2)
     now = int(time.time() * 1000)
@@ -325,18 +327,18 @@ def test_the_home_of_a_hint_has_another_time(
         assert list(q.ack([job])) == [Outcome.HINTED]
         until = time.monotonic() + 1
         while time.monotonic() < until:
-            assert q.reserve(1, block=0) == []  # and the lists are read meanwhile
+            assert q.reserve(1, block=0) == []  # meanwhile the lists are read
         three.all[0].restart()
         wait_for(lambda: not q.stats().unreachable)
         assert (q.stats().acked, q.stats().active) == (1, 0)
 
 
-# -- what is not known -------------------------------------------------------------------------
+# -- unknown results ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("on_unknown", ["raise", "next"])
 def test_taking_back_fails(three: Servers, on_unknown: str) -> None:
-    """Too few replicas, and the reply to the withdrawal is lost: the job may be there."""
+    """Too few replicas, and the withdrawal's reply is lost: the job may exist."""
     load_scripts(three.raw(0))
     silent, replica = (
         three.more("--replicaof", "127.0.0.1", str(three.all[node].port)) for node in (0, 1)
@@ -368,8 +370,8 @@ def test_taking_back_fails(three: Servers, on_unknown: str) -> None:
     assert replica.is_running
 
 
-def test_pauses_and_their_like_name_who_was_missed(three: Servers) -> None:
-    """The other nodes carry the calls out; errors and reads name the missing node."""
+def test_pauses_and_similar_calls_name_missing_nodes(three: Servers) -> None:
+    """Calls such as pause work on the other nodes; errors and reads name the missing node."""
     for server in three.all:
         one_on(server)
     with three.client(retry_for=0.2) as ps:
@@ -399,11 +401,11 @@ def _settings(servers: Servers, number: int) -> Any:
         return single.queue("q").configure()
 
 
-# -- how long a node that says nothing is waited for -------------------------------------------
+# -- timeouts for hanging nodes ----------------------------------------------------------------
 
 
 def test_a_producer_without_a_connection_meets_a_node_that_hangs(three: Servers) -> None:
-    """It learns so by the brief question, not by a handshake on the other connection."""
+    """The client detects the hanging node by a short ping, not a second handshake."""
     with three.client() as ps:
         q = ps.queue("q")
         home = home_of(q.enqueue("before").id)
@@ -421,7 +423,7 @@ def test_a_producer_without_a_connection_meets_a_node_that_hangs(three: Servers)
 
 
 def test_a_producer_does_not_miss_a_quick_restart(three: Servers) -> None:
-    """A node that was restarted between two calls is used as before."""
+    """A node restarted between two calls is used as before."""
     with three.client() as ps:
         q = ps.queue("q")
         home = home_of(q.enqueue("before").id)
@@ -433,7 +435,7 @@ def test_a_producer_does_not_miss_a_quick_restart(three: Servers) -> None:
 
 
 class Hole:
-    """Listens at a port and never lets anybody in: connections hang.
+    """A listener that accepts no connection, so that clients hang.
 
     Args:
         port: where.
@@ -457,8 +459,8 @@ class Hole:
             sock.close()
 
 
-def test_a_node_that_lets_nobody_in(three: Servers) -> None:
-    """Its host is gone without an error: calls wait for it two seconds, once."""
+def test_a_node_that_accepts_no_connection(three: Servers) -> None:
+    """A host disappears without an error: calls wait two seconds for it, once."""
     with three.client() as ps:
         q = ps.queue("q")
         q.reserve(1, block=0)
@@ -479,7 +481,7 @@ def test_a_node_that_lets_nobody_in(three: Servers) -> None:
 
 
 def test_hello_says_how_each_node_is(three: Servers) -> None:
-    """Id, address, priority, memory, whether it is leaving; of one that is down what is known."""
+    """`hello` has id, address, priority, memory and leaving flag; less for a node that is down."""
     with three.client(retry_for=0.3) as ps:
         ids = {view.address: view.id for view in ps.hello().nodes}
         assert all(len(one) == 40 for one in ids.values())
@@ -498,7 +500,7 @@ def test_hello_says_how_each_node_is(three: Servers) -> None:
 
 
 def test_threads_send_for_a_node_at_once(three: Servers) -> None:
-    """However many look after a node that is down, the end of the client is the end of them."""
+    """Many threads check a node that is down; closing the client ends all checks."""
     ps = hasty(three)
     ps.queue("q").reserve(1, block=0)
     three.all[0].pause()
@@ -527,8 +529,8 @@ def test_threads_send_for_a_node_at_once(three: Servers) -> None:
         three.all[0].resume()
 
 
-def test_a_home_that_falls_amid_the_ack_of_many(three: Servers) -> None:
-    """What was done there is done, the rest is kept elsewhere, and the answer says which."""
+def test_a_node_fails_during_the_ack_of_many_jobs(three: Servers) -> None:
+    """Acks done on the failed node are done, the rest are hints, and the outcomes say which."""
     with (
         Proxy(three.all[0].address) as proxy,
         Penstock([proxy.url, *three.urls[1:]], retry_for=0.3) as ps,
@@ -537,7 +539,7 @@ def test_a_home_that_falls_amid_the_ack_of_many(three: Servers) -> None:
         q = ps.queue("q")
         single.queue("q").enqueue_many(range(2501), lease=30)
         one, *jobs = q.reserve(2501)
-        assert q.ack([one]).all_done  # a connection to settle by
+        assert q.ack([one]).all_done  # opens a connection for settling
         proxy.cut_after_request_bytes(1, after=jobs[1500].number)
         proxy.refuse()
         assert list(q.ack(jobs)) == [Outcome.DONE] * 1000 + [Outcome.HINTED] * 1500

@@ -1,6 +1,6 @@
 """One enqueue becomes two jobs: a failover loses it, and its producer repeats it.
 
-Real servers: a primary and two replicas, of which the one that takes over has lagged.
+A primary and two replicas run; the promoted replica has lagged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def place() -> Iterator[Promotion]:
 
 
 class Failover:
-    """A producer whose call the heir has not heard of, and whose reply is lost.
+    """A producer whose call does not reach the promoted replica, and whose reply is lost.
 
     Args:
         place: the servers.
@@ -50,7 +50,7 @@ class Failover:
         self.call: Beside[Any] = spawn(queue.enqueue, "work", **options)
 
     def strike(self) -> None:
-        """The heir takes over, and the producer reaches it when the other replica has."""
+        """Promote the lagging replica, after the other one has the job; the producer retries."""
         self.lost.wait()
         heir = self.place.raws[HEIR]
         assert not self.call.is_done
@@ -60,7 +60,7 @@ class Failover:
 
 
 def bodies_and(queue: Queue, handle: Callable[[Job], None]) -> list[Job]:
-    """Deliver what waits to a handler, and acknowledge it; the jobs with the body `work`."""
+    """Pass waiting jobs to a handler and acknowledge them; return those with the body `work`."""
     found = []
     while jobs := queue.reserve(1, block=0):
         for job in jobs:
@@ -72,9 +72,10 @@ def bodies_and(queue: Queue, handle: Callable[[Job], None]) -> list[Job]:
 
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_both_jobs_have_one_stable_id(place: Promotion, replicas: int) -> None:
-    """Done on the old primary, added again on the new one; neither id nor counter tells that.
+    """A job is done on the old primary and added again on the new one, with the same stable id.
 
-    That a replica confirmed the enqueue and the ack is no help, where another one takes over.
+    Only the stable id shows that. A confirmation of one replica does not help if another one is
+    promoted.
     """
     with Penstock(place.door.url, retry_for=30) as ps:
         failover = Failover(place, ps.queue("q"), replicas)
@@ -93,7 +94,7 @@ def test_both_jobs_have_one_stable_id(place: Promotion, replicas: int) -> None:
 
 
 class Marks:
-    """The recipe of docs/durability.md: a mark for each enqueue whose work is done.
+    """The recipe of docs/durability.md: a mark for each enqueue that was processed.
 
     Args:
         raw: where the marks are.
@@ -106,7 +107,7 @@ class Marks:
         self.worked: list[str] = []
 
     def handle(self, job: Job) -> bool:
-        """Do the work once; False = the mark is not safe, so it is not begun."""
+        """Do the work once; return False if the mark is not safe and the work not done."""
         mark = f"mark:{job.stable_id}"
         if not self.raw.set(mark, "begun", nx=True, ex=60):
             return self.raw.get(mark) == b"done"
@@ -118,24 +119,24 @@ class Marks:
         return True
 
 
-def test_marks_elsewhere_tell_the_second_job(place: Promotion) -> None:
-    """A store that does not fall with the primary knows the stable id: the work is done once."""
+def test_marks_in_another_store_detect_the_second_job(place: Promotion) -> None:
+    """A store that survives the primary's failure has the stable id: the work is done once."""
     with EmbeddedServer(tcp=True) as other, redis.Redis.from_url(other.url) as raw:
         assert _worked_on(place, Marks(raw)) == ["before", "work"]
 
 
 def test_marks_on_the_same_primary_are_lost_with_the_job(place: Promotion) -> None:
-    """The heir has neither the job nor the mark, so the work is done again."""
+    """The promoted replica has neither job nor mark, so the work is done again."""
     assert _worked_on(place, Marks(place.raws[0])) == ["before", "work", "before", "work"]
 
 
-def test_marks_that_all_replicas_must_have_hold_the_work_back(place: Promotion) -> None:
-    """On the same primary: a mark that the heir has not confirmed does not begin the work."""
+def test_unconfirmed_marks_delay_the_work(place: Promotion) -> None:
+    """On the same primary: without confirmation of the mark the work is not done."""
     assert _worked_on(place, Marks(place.raws[0], copies=2)) == ["before", "work"]
 
 
 def _worked_on(place: Promotion, marks: Marks) -> list[str]:
-    """What was worked on, when each job that a consumer began comes to the next primary again."""
+    """Return the work done, when each started job comes from the next primary again."""
     with Penstock(place.door.url, retry_for=30) as ps:
         failover = Failover(place, ps.queue("q"), 0)
         with Penstock(place.servers[0].url) as consumer:

@@ -1,4 +1,4 @@
-"""Workers on several nodes: killed, frozen and restarted under them; every job is done."""
+"""Workers on several nodes that are killed, frozen and restarted; every job is done."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add(servers: Servers, number: int, bodies: Any, **options: Any) -> None:
 
 
 class Seen:
-    """What handlers have done."""
+    """The jobs done by handlers."""
 
     def __init__(self) -> None:
         self.bodies: Counter[Any] = Counter()
@@ -45,27 +45,27 @@ class Seen:
         self.bodies[job.body] += 1
 
     def slow(self, job: Any) -> None:
-        """Begin with a job, and wait."""
+        """Start a job and wait."""
         self.begun.set()
         assert self.gate.wait(30)
         self.bodies[job.body] += 1
 
     async def waiting(self, job: Any) -> None:
-        """The same for asyncio."""
+        """Start a job and wait, with asyncio."""
         self.begun.set()
         await await_for(self.gate.is_set)
         self.bodies[job.body] += 1
 
 
 def left(servers: Servers) -> int:
-    """How many jobs are not done."""
+    """Count the jobs that are not done."""
     with servers.client() as ps:
         stats = ps.queue("q").stats()
         return stats.ready + stats.scheduled + stats.active + len(stats.unreachable)
 
 
 def test_a_worker_takes_from_all_nodes(three: Servers) -> None:
-    """What waits, and what comes to any of them while it waits."""
+    """The worker takes existing jobs, and new ones from any node during its wait."""
     for number in range(3):
         add(three, number, range(number * 100, number * 100 + 50))
     seen = Seen()
@@ -83,7 +83,7 @@ def test_a_worker_takes_from_all_nodes(three: Servers) -> None:
 
 
 async def test_an_asynchronous_worker(three: Servers) -> None:
-    """The same in an event loop."""
+    """An asyncio worker takes jobs from all nodes."""
     for number in range(3):
         add(three, number, range(number * 100, number * 100 + 50))
     seen = Seen()
@@ -100,14 +100,14 @@ async def test_an_asynchronous_worker(three: Servers) -> None:
 
 
 def listed(servers: Servers) -> None:
-    """Write all nodes into the list."""
+    """Add all nodes to the list."""
     with Penstock(servers.urls[0]) as ps:
         for url in servers.urls[1:]:
             ps.nodes.add(url)
 
 
 def test_a_worker_of_one_url_takes_from_all_nodes(three: Servers) -> None:
-    """Those that its node lists when it is started."""
+    """A worker with one URL uses all nodes listed there at its start."""
     listed(three)
     for number in range(3):
         add(three, number, range(number * 100, number * 100 + 50))
@@ -122,11 +122,11 @@ def test_a_worker_of_one_url_takes_from_all_nodes(three: Servers) -> None:
 async def test_a_worker_that_runs_joins(
     three: Servers, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Jobs that it holds then are finished, with their leases renewed, and then those of others."""
+    """A running worker finishes its jobs with renewed leases, and then takes jobs of new nodes."""
     for rooms in (_sync.sharded, _async.sharded):
         monkeypatch.setattr(rooms.single, "REFRESH", 0.2)
         monkeypatch.setattr(rooms.federation, "REFRESH", 0.2)
-    add(three, 0, ["held"], lease=5)  # the calls of this test hold up the loop that renews it
+    add(three, 0, ["held"], lease=5)  # calls of this test delay the loop that renews it
     add(three, 1, ["there"])
     seen = Seen()
     if kind == "threads":
@@ -160,7 +160,7 @@ def _redelivered(servers: Servers) -> int:
 
 
 def _leased_until(servers: Servers, number: int) -> float:
-    """Return the end of the lease of the job that a node has delivered."""
+    """Return the end of the lease of a node's delivered job."""
     with Penstock(servers.urls[number], federation=False) as single:
         [view] = single.queue("q").peek(1, state="active")
         assert view.lease_until is not None
@@ -168,8 +168,8 @@ def _leased_until(servers: Servers, number: int) -> float:
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_a_node_that_falls_holds_nobody_up(three: Servers, how: str) -> None:
-    """The others are worked on; what is on it is done when it is back."""
+def test_a_failed_node_does_not_delay_others(three: Servers, how: str) -> None:
+    """The other nodes' jobs run; those of the failed node when it is back."""
     seen = Seen()
     down = three.all[1]
     with Worker(Penstock(three.urls, retry_for=1), "q", seen, concurrency=2) as worker:
@@ -187,7 +187,7 @@ def test_a_node_that_falls_holds_nobody_up(three: Servers, how: str) -> None:
 
 
 def test_a_job_is_done_while_its_home_is_down(three: Servers) -> None:
-    """Its ack is kept elsewhere: it does not run again when the home is back, late as that is."""
+    """Its ack is kept as a hint: the job does not run again when its node is back later."""
     add(three, 1, ["x"], lease=2)
     seen = Seen()
     with Worker(Penstock(three.urls, retry_for=1), "q", seen.slow, concurrency=1) as worker:
@@ -204,7 +204,7 @@ def test_a_job_is_done_while_its_home_is_down(three: Servers) -> None:
 
 @pytest.mark.parametrize("how, lease", [("killed", 1), ("frozen", 4)])
 def test_leases_are_renewed_on_every_node(three: Servers, how: str, lease: int) -> None:
-    """A handler may take longer than the lease, wherever its job is, while another node is down."""
+    """A handler may take longer than the lease on any node, while another node is down."""
     for number in range(3):
         add(three, number, [number], lease=lease)
     seen = Seen()
@@ -219,8 +219,8 @@ def test_leases_are_renewed_on_every_node(three: Servers, how: str, lease: int) 
     assert (seen.bodies[0], seen.bodies[1]) == (1, 1)
 
 
-def test_a_worker_hands_back_what_it_has_when_it_ends(three: Servers) -> None:
-    """To the nodes that are there; for the others the leases do it."""
+def test_a_stopping_worker_releases_its_jobs(three: Servers) -> None:
+    """Jobs are released on running nodes; on others their leases end."""
     for number in range(3):
         add(three, number, [number], lease=30)
     seen = Seen()
@@ -237,7 +237,7 @@ def test_a_worker_hands_back_what_it_has_when_it_ends(three: Servers) -> None:
 
 
 def test_workers_on_nodes_that_are_killed_in_turn(three: Servers) -> None:
-    """Producers and two workers, nodes killed and restarted: all that was added is done."""
+    """Nodes are killed and restarted under producers and two workers: all added jobs are done."""
     seen, added = Seen(), []
     stop = threading.Event()
 
@@ -249,7 +249,7 @@ def test_workers_on_nodes_that_are_killed_in_turn(three: Servers) -> None:
                 try:
                     ps.queue("q").enqueue(number)
                 except RedisError:
-                    continue  # it is not known
+                    continue  # the result is unknown
                 added.append(number)
 
     producer = threading.Thread(target=produce)
@@ -274,7 +274,7 @@ def test_workers_on_nodes_that_are_killed_in_turn(three: Servers) -> None:
 
 
 def test_a_helper_process_is_for_one_node(three: Servers) -> None:
-    """It is refused with a reason."""
+    """A helper process is refused with a reason."""
     worker = Worker(three.urls, "q", Seen(), heartbeat="process")
     with pytest.raises(BadArgument, match="heartbeat"):
         worker.start()
@@ -285,8 +285,8 @@ def _blocked(servers: Servers, number: int) -> int:
 
 
 @pytest.mark.parametrize("held", [0, 3])
-def test_a_worker_ends_beside_a_frozen_node(three: Servers, held: int) -> None:
-    """It hands back what the others have given it, and does not wait for the one for long."""
+def test_a_worker_ends_despite_a_frozen_node(three: Servers, held: int) -> None:
+    """It releases the other nodes' jobs, and waits only briefly for the frozen one."""
     for number in range(held):
         add(three, number, [number], lease=30)
     seen = Seen()
@@ -308,8 +308,8 @@ def test_a_worker_ends_beside_a_frozen_node(three: Servers, held: int) -> None:
         assert (stats.ready, stats.active) == (2 * bool(held), 0)
 
 
-def test_a_failure_that_cannot_be_reported_holds_nobody_up(three: Servers) -> None:
-    """The only runner goes on with jobs of other nodes; the lease brings the job back."""
+def test_a_failure_that_cannot_be_reported_does_not_delay_others(three: Servers) -> None:
+    """The only runner continues with other nodes' jobs; the lease brings the job back."""
     add(three, 1, ["bad"], lease=2)
     gate, begun, seen = threading.Event(), threading.Event(), Counter[Any]()
 

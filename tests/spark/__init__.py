@@ -1,1 +1,1 @@
-"""The Spark data source on Spark itself: a session of its own, `nox -s spark`; it needs Java."""
+"""The Spark data source on Spark; a session of its own, `nox -s spark`, which needs Java."""

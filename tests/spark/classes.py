@@ -1,9 +1,9 @@
-"""Keeps what a JVM of Spark has loaded in a file, with which others start in half the time.
+"""Write an archive of the classes that a Spark JVM loads; others start with it in half the time.
 
-    python -m tests.spark.classes spark.jsa
-    JAVA_TOOL_OPTIONS="-XX:SharedArchiveFile=spark.jsa" pytest tests/spark
+python -m tests.spark.classes spark.jsa JAVA_TOOL_OPTIONS="-XX:SharedArchiveFile=spark.jsa" pytest
+tests/spark
 
-The tests start some fifty of them. A JVM that can't use the file does without it.
+The tests start about fifty JVMs. One that can't use the file ignores it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.spark.support import QUICK_START, new_session
 
 
 def main(archive: str) -> None:
-    """Write a little and read it; the JVM writes the file as it ends."""
+    """Write and read a few jobs; the JVM writes the file at its end."""
     with (
         tempfile.TemporaryDirectory() as directory,
         EmbeddedServer(find_server(), tcp=True) as server,

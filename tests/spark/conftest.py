@@ -1,4 +1,4 @@
-"""One Spark for all tests, a server that each finds empty, and a cluster to break."""
+"""Fixtures: one Spark session, an empty server, and a cluster to break."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.embedded import EmbeddedServer, find_server
 from tests.spark.support import Driver, StandaloneCluster, new_session
 
 SPARKS_OWN = (
-    "ignore:unclosed <socket.socket:ResourceWarning",  # py4j leaves its sockets to the collector
-    "ignore:unclosed file <_io.:ResourceWarning",  # and the pipes of the JVM that it starts
+    "ignore:unclosed <socket.socket:ResourceWarning",  # py4j does not close its sockets
+    "ignore:unclosed file <_io.:ResourceWarning",  # and the pipes of its JVM
     "ignore:subprocess [0-9]+ is still running:ResourceWarning",
     "ignore::DeprecationWarning:pyspark.*",
     "ignore::FutureWarning:pyspark.*",
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark_server() -> Iterator[EmbeddedServer]:
-    """A real server for the whole session, over TCP as executors reach it."""
+    """A server for the whole session, over TCP for executors."""
     with EmbeddedServer(find_server(), tcp=True) as server:
         yield server
 
@@ -48,7 +48,7 @@ def whole_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def spark(whole_spark: Any) -> Iterator[Any]:
-    """The session: `local[2,4]`, four attempts a task. Its queries and views end with a test."""
+    """The session: `local[2,4]`, four attempts a task. A test's queries and views are removed."""
     yield whole_spark
     for query in whole_spark.streams.active:
         query.stop()
@@ -60,7 +60,7 @@ def spark(whole_spark: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def redis_url(spark_server: EmbeddedServer) -> str:
-    """The server's url; it is empty, scripts included, so it is a new node."""
+    """The server's URL; the server is empty, without scripts or a node id."""
     with redis.Redis.from_url(spark_server.url) as client:
         client.flushall()
         client.script_flush()
@@ -76,14 +76,14 @@ def ps(redis_url: str) -> Iterator[Penstock]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[StandaloneCluster]:
-    """A master and two workers of one core each; a driver of one's own joins them."""
+    """A master and two workers of one core each, for a test's own driver."""
     with StandaloneCluster() as started:
         yield started
 
 
 @pytest.fixture
 def driver() -> Iterator[Callable[..., Driver]]:
-    """Start drivers in processes of their own: `driver("tests.spark.programs:load", url=…)`."""
+    """Start drivers in their own processes: `driver("tests.spark.programs:load", url=…)`."""
     with ExitStack() as stack:
 
         def start(function: str, **options: Any) -> Driver:
@@ -94,7 +94,7 @@ def driver() -> Iterator[Callable[..., Driver]]:
 
 @pytest.fixture
 def options(redis_url: str) -> Callable[..., dict[str, str]]:
-    """Options of a write into `mail`, as Spark hands them over."""
+    """Return options of a write into `mail`, as Spark passes them."""
 
     def make(**more: object) -> dict[str, str]:
         given = {"queue": "mail", "url": redis_url, **more}

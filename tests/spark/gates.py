@@ -1,4 +1,4 @@
-"""Tasks that stop half way until they are let go on, and slots that move meanwhile."""
+"""Tasks that stop halfway until they may continue, while slots move."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Gate", "move"]
 
 @dataclass(frozen=True)
 class Gate:
-    """Where tasks stop; it can be pickled, and the processes meet in a directory.
+    """A barrier for tasks; it can be pickled, and processes meet in a directory.
 
     Args:
         directory: an empty one.
@@ -24,12 +24,12 @@ class Gate:
     directory: Path
 
     def pass_by(self, who: object) -> None:
-        """In a task: say that it has come, and wait there."""
+        """Report the task, and wait; runs in the task."""
         (self.directory / f"came-{who}").touch()
         wait_for((self.directory / "open").exists)
 
     def batches(self) -> Callable[[Iterator[Any]], Iterator[Any]]:
-        """A function for mapInArrow that gives what comes, and stops behind the first batch."""
+        """Return a function for mapInArrow that passes batches and stops after the first."""
 
         def passed(batches: Iterator[Any]) -> Iterator[Any]:
             from pyspark import TaskContext
@@ -44,17 +44,17 @@ class Gate:
         return passed
 
     def wait_for(self, count: int) -> None:
-        """In the test: until so many have come."""
+        """Wait until this many tasks have come; runs in the test."""
         wait_for(lambda: len([*self.directory.glob("came-*")]) >= count)
 
     def open(self) -> None:
-        """Let them go on, and all that come later."""
+        """Let all tasks continue, also later ones."""
         (self.directory / "open").touch()
 
 
 def move(cluster: Cluster, gate: Gate, *slots: int) -> None:
-    """Beside two tasks, which stop: slots are half moved when they go on, and arrive when a call
-    has been redirected from each.
+    """Stop two tasks and move their slots halfway; complete the moves when a call from each task
+    was redirected.
 
     Raises:
         TimeoutError: no task has met one on its way.
@@ -73,7 +73,7 @@ def move(cluster: Cluster, gate: Gate, *slots: int) -> None:
 
 
 def _halved(cluster: Cluster, slot: int) -> tuple[Member, Member]:
-    """Begin to move a slot: from where, and where to."""
+    """Move half of a slot, and return its old and new server."""
     target = cluster.other(slot)
     source = cluster.begin_move(slot, target)
     assert cluster.move_keys(slot, source, target, most=1) == 1
@@ -82,5 +82,5 @@ def _halved(cluster: Cluster, slot: int) -> tuple[Member, Member]:
 
 
 def _met(member: Member) -> int:
-    """How often one has redirected a task from a slot that is on its way."""
+    """Count the redirections from migrating slots."""
     return member.errors("TRYAGAIN") + member.errors("ASK")

@@ -1,4 +1,4 @@
-"""Writers driven by hand, without a JVM: a schema, batches, and tasks that are said to run."""
+"""Writers driven by hand without a JVM: a schema, batches, and pretended tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = [[b"a", b"b", b"a", b"a"], [b"a", b"c"], []]
 
 
 def schema(text: str) -> Any:
-    """A schema, from `id string, payload binary` in Spark's own words."""
+    """Return a schema from a text such as `id string, payload binary`."""
     from pyspark.sql.types import (
         BinaryType,
         BooleanType,
@@ -56,14 +56,14 @@ def schema(text: str) -> Any:
 
 
 def arrow(columns: dict[str, Sequence[Any]], **types: Any) -> list[Any]:
-    """One Arrow batch, as Spark hands it to a writer."""
+    """Return one Arrow batch, as Spark passes it to a writer."""
     made = {name: pa.array(values, types.get(name)) for name, values in columns.items()}
     return [pa.RecordBatch.from_pydict(made)]
 
 
 @contextmanager
 def running(number: int = 0, query: str = "", batch: object = "") -> Iterator[None]:
-    """What is called runs in this task."""
+    """Run the block as if in this task."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (writer, partition):
             patch.setattr(module, "task", lambda: Task(number, query, str(batch)))
@@ -71,14 +71,14 @@ def running(number: int = 0, query: str = "", batch: object = "") -> Iterator[No
 
 
 def bodies(ps: Penstock, queue: str = "mail") -> list[bytes]:
-    """What waits, in any order."""
+    """Return the bodies of waiting jobs, sorted."""
     return sorted(job.raw for job in ps.queue(queue).scan_iter())
 
 
 def write(
     writer: BatchWriter, parts: list[list[bytes]], *, tries: int = 1, turn: bool = False
 ) -> list[Any]:
-    """Every partition, so many times; the messages of the last attempts. The id is the body."""
+    """Write every partition this many times, and return the last messages. The id is the body."""
     messages: list[Any] = []
     for number, rows in enumerate(parts):
         for attempt in range(tries):

@@ -1,4 +1,4 @@
-"""Rows that go into queues, and what breaks on their way; functions for tasks and drivers."""
+"""Rows for queues, and faults while they are written; functions for tasks and drivers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAD = 600
 
 
 def rows(spark: Any, parts: int = PARTS, each: int = EACH) -> Any:
-    """Rows with an id and a payload; every tenth payload stands twice in its partition."""
+    """Return rows with id and payload; every tenth payload is repeated in its partition."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH))
     numbers = spark.range(0, parts * each, 1, parts)
     text = f"CONCAT('row ', id - IF(id % 10 = 1, 1, 0), REPEAT(' ', {PAD}))"
@@ -34,12 +34,13 @@ def rows(spark: Any, parts: int = PARTS, each: int = EACH) -> Any:
 
 
 def expected(parts: int = PARTS, each: int = EACH) -> Counter[bytes]:
-    """The payloads of `rows`."""
+    """Return the payloads of `rows`."""
     return Counter(b"row %d" % (n - (n % 10 == 1)) + b" " * PAD for n in range(parts * each))
 
 
 def breaking(how: str, sign: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Something goes wrong once, when partition 1 is half through; a repeat has another order.
+    """Return a function that causes a fault once in the middle of partition 1; a repeat has another
+    order.
 
     Args:
         how: `raise`: the task does. `kill`: Python processes beside it, the writer's among them.
@@ -63,7 +64,7 @@ def breaking(how: str, sign: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
             os.close(os.open(sign, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
-        time.sleep(1)  # what came before is with the writer by then
+        time.sleep(1)  # earlier rows are with the writer by then
         if how == "raise":
             raise RuntimeError("as planned")
         if how == "kill":
@@ -79,7 +80,7 @@ def breaking(how: str, sign: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 @contextmanager
 def consumed(url: str, queue: str = "mail") -> Iterator[Counter[bytes]]:
-    """A consumer works and acknowledges until the block has ended and nothing is left."""
+    """Work and acknowledge until the block has ended and no job is left."""
     seen: Counter[bytes] = Counter()
     over = threading.Event()
 
@@ -104,7 +105,7 @@ def consumed(url: str, queue: str = "mail") -> Iterator[Counter[bytes]]:
 
 
 def written(spark: Any, url: str, sign: str, how: str, **options: str) -> int:
-    """Write `rows` while something goes wrong; how many rows there were."""
+    """Write `rows` with a fault, and return the number of rows."""
     fields = "payload binary" if "idFrom" in options else "id string, payload binary"
     names = [part.split(" ")[0] for part in fields.split(", ")]
     frame = rows(spark).select(*names).mapInArrow(breaking(how, sign), fields)
@@ -114,7 +115,7 @@ def written(spark: Any, url: str, sign: str, how: str, **options: str) -> int:
 
 
 def speculated(spark: Any, url: str, sign: str, plainly: bool, **options: str) -> int:
-    """The same with an attempt that goes on when another one was faster; waits for it."""
+    """Write `rows` with a speculative attempt that outlives the faster one, and wait for it."""
     if plainly:
         frame = rows(spark).mapInArrow(breaking("sleep", sign), "id string, payload binary")
         frame.foreachPartition(pushing(url))
@@ -126,7 +127,7 @@ def speculated(spark: Any, url: str, sign: str, plainly: bool, **options: str) -
 
 
 def pushing(url: str) -> Callable[[Iterator[Any]], None]:
-    """What penstock.spark is there to spare people: the queue's own client in a function."""
+    """Return a function that uses the queue's client directly, without penstock.spark."""
 
     def push(found: Iterator[Any]) -> None:
         with Penstock(url) as client:
@@ -142,7 +143,7 @@ def pushing(url: str) -> Callable[[Iterator[Any]], None]:
 
 
 def streamed(spark: Any, url: str, source: str, checkpoint: str, **options: str) -> int:
-    """Stream the lines of all files, a file a batch; how many batches ran."""
+    """Stream the lines of all files, one file per batch, and return the number of batches."""
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(source)
     sink = lines.withColumnRenamed("value", "payload").writeStream.format("penstock")
     sink = sink.options(queue="mail", url=url, checkpointLocation=checkpoint, **options)
@@ -154,7 +155,7 @@ def streamed(spark: Any, url: str, source: str, checkpoint: str, **options: str)
 def files(
     directory: Path, count: int, lines: int, *, first: int = 0, equal: bool = True
 ) -> Counter[bytes]:
-    """Write input for `streamed`; its lines.
+    """Write input files for `streamed`, and return their lines.
 
     Args:
         directory: where.
@@ -173,7 +174,7 @@ def files(
 
 
 def forget_last(checkpoint: Path) -> None:
-    """Remove the last commit of a streaming query, so that its last batch is repeated."""
+    """Remove a streaming query's last commit, so that its last batch is repeated."""
     done = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     done[-1].unlink()
     (done[-1].parent / f".{done[-1].name}.crc").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What drivers of their own run; see `support.Driver`."""
+"""Programs of drivers in their own processes; see `support.Driver`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def add_up(spark: Any, rows: int) -> int:
-    """Count rows in Python, on two partitions."""
+    """Count rows in Python, in two partitions."""
 
     def passed(batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches
@@ -32,7 +32,7 @@ def add_up(spark: Any, rows: int) -> int:
 
 
 def sleep_once(spark: Any, rows: int, sign: str) -> int:
-    """The same; the first attempt of partition 0 leaves a sign and never ends."""
+    """Count rows in Python; the first attempt of partition 0 leaves a sign and never ends."""
 
     def passed(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -49,7 +49,7 @@ def sleep_once(spark: Any, rows: int, sign: str) -> int:
 
 
 def drain_slowly(spark: Any, url: str) -> int:
-    """Drain the queue `mail` again and again, until no job is left."""
+    """Drain the queue `mail` repeatedly until it is empty."""
     from penstock import Penstock
     from penstock.spark import drain
     from tests.spark.test_drain import leave_a_mark
@@ -70,7 +70,7 @@ def drain_slowly(spark: Any, url: str) -> int:
 
 
 def registered(spark: Any, url: str) -> int:
-    """Write and read where the look-up of sources is of no use."""
+    """Write and read where Spark can't find the source by name."""
     from penstock.spark import register
 
     register(spark)
@@ -81,7 +81,7 @@ def registered(spark: Any, url: str) -> int:
 
 
 def connected(spark: Any, url: str, directory: str) -> dict[str, Any]:
-    """Every way in and out, on Spark Connect."""
+    """Read and write in every way on Spark Connect."""
     from penstock.spark import drain, enqueue_partition
 
     def sized(job: Any) -> int:
@@ -116,7 +116,7 @@ def connected(spark: Any, url: str, directory: str) -> dict[str, Any]:
 
 
 def each_batch(spark: Any, url: str, place: Path) -> None:
-    """Write two batches of the same rows inside `foreachBatch`; the first one fails behind that."""
+    """Write the same rows in two batches inside `foreachBatch`; the first one fails after that."""
     import pytest
     from pyspark.errors import StreamingQueryException
 
@@ -142,7 +142,7 @@ def each_batch(spark: Any, url: str, place: Path) -> None:
 
 
 def every_kind(spark: Any, url: str, place: str, parts: int) -> None:
-    """Write the files of `in` and of `ids` in each way there is, in so many partitions."""
+    """Write the files of `in` and `ids` in each way, in this many partitions."""
 
     def save(frame: Any, queue: str, **options: str) -> None:
         sink = frame.write.format("penstock").mode("append")
@@ -169,13 +169,13 @@ def every_kind(spark: Any, url: str, place: str, parts: int) -> None:
 
 
 def watched(spark: Any, ways: dict[str, dict[str, str]], directory: str) -> dict[str, Any]:
-    """What Spark shows of each way to connect; each has a queue of its name."""
+    """Return everything that Spark shows of each way to connect; each has its own queue."""
     found = {way: _watched(spark, way, given, f"{directory}/{way}") for way, given in ways.items()}
     return {**found, "rest": _pages(spark)}
 
 
 def _watched(spark: Any, queue: str, options: dict[str, str], directory: str) -> dict[str, Any]:
-    """All that Spark shows of reads and writes, some of which fail, but for its web pages."""
+    """Return everything Spark shows of reads and writes, some failing, except its web pages."""
     import contextlib
     import io
 
@@ -188,7 +188,7 @@ def _watched(spark: Any, queue: str, options: dict[str, str], directory: str) ->
     def failing(work: Any) -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001  # its text is what is looked at
+        except Exception as error:  # noqa: BLE001  # its text is checked
             errors.append(f"{error!r} {error}")
         else:
             raise AssertionError("it did not fail")
@@ -210,7 +210,7 @@ def _watched(spark: Any, queue: str, options: dict[str, str], directory: str) ->
         f"EXPLAIN CREATE TEMP VIEW other USING penstock OPTIONS (queue '{queue}', {given})"
     ).collect()
     rows = frame.count()
-    # What fails: on the driver, and in a task.
+    # Failures on the driver and in a task.
     bad = {**options, "queue": f"dangerous {queue}"}
     failing(lambda: spark.read.format("penstock").options(states="odd", **bad).load().collect())
     failing(
@@ -231,7 +231,7 @@ def _watched(spark: Any, queue: str, options: dict[str, str], directory: str) ->
 
 
 def _pages(spark: Any) -> list[str]:
-    """What the web pages are made of."""
+    """Return the data of the web pages."""
     import urllib.request
 
     web = spark.sparkContext.uiWebUrl

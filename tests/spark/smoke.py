@@ -1,8 +1,8 @@
 """Group 13: a queue as sink and source, on the Spark of this environment: write, read, stream.
 
-    python tests/spark/smoke.py
+python tests/spark/smoke.py
 
-It needs penstock, PySpark and Java, and nothing of the tests beside it.
+It needs penstock, PySpark and Java, but no other test module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROWS = 2000
 
 
 def main() -> None:
-    """Each way in and out once."""
+    """Read and write once in each way."""
     with (
         tempfile.TemporaryDirectory() as directory,
         EmbeddedServer(find_server(), tcp=True) as server,
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def session(directory: Path) -> Any:
-    """Two slots, no web page."""
+    """Return a session with two slots and no web page."""
     import os
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -58,7 +58,7 @@ def session(directory: Path) -> Any:
 
 
 def batch(spark: Any, ps: Penstock, url: str) -> None:
-    """Written twice under one name the rows are there once, in both modes of commit."""
+    """Write twice under one name: the rows exist once, in both commit modes."""
     rows = spark.range(0, ROWS, 1, 3).selectExpr(
         "CAST(id AS STRING) AS id", "CAST(id AS STRING) AS payload"
     )
@@ -70,11 +70,11 @@ def batch(spark: Any, ps: Penstock, url: str) -> None:
         assert ps.queue(queue).stats().ready == ROWS
         found = spark.read.format("penstock").option("url", url).option("queue", queue).load()
         assert found.where("state = 'ready'").select("payload").distinct().count() == ROWS
-    assert ps.queue("batch.direct").stats().ready == ROWS  # nothing was taken
+    assert ps.queue("batch.direct").stats().ready == ROWS  # reading took no job
 
 
 def stream(spark: Any, ps: Penstock, url: str, directory: Path) -> None:
-    """From one queue into another, by leases that end with the checkpoint."""
+    """Stream from one queue into another; leases end with the checkpoint."""
     ps.queue("in").enqueue_many(str(number) for number in range(ROWS))
 
     def run() -> None:
@@ -85,19 +85,19 @@ def stream(spark: Any, ps: Penstock, url: str, directory: Path) -> None:
         sink.trigger(availableNow=True).start().awaitTermination(120)
 
     run()
-    run()  # on 4.0 and 4.1 the last batch is acknowledged at the next start
+    run()  # on 4.0 and 4.1 the next start acknowledges the last batch
     assert ps.queue("out").stats().ready == ROWS
     stats = ps.queue("in").stats()
     assert (stats.ready, stats.active) == (0, 0), stats
 
 
 def len_of(job: Any) -> int:
-    """A handler."""
+    """Return the length of a body."""
     return len(job.raw)
 
 
 def work(spark: Any, ps: Penstock, url: str) -> None:
-    """The executors do the jobs."""
+    """Run the jobs in the executors."""
     report = drain(spark, queue="out", handler=len_of, url=url, parallelism=2)
     assert (report.done, ps.queue("out").stats().ready) == (ROWS, 0), report
 

@@ -1,4 +1,4 @@
-"""Streaming queries in drivers of their own, which stop at a point to be killed there."""
+"""Streaming queries in their own drivers, which stop at a given point to be killed."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ BATCH = 2
 
 
 def halt(point: str, number: int) -> None:
-    """Say so and stay there, if that is where the driver has to stop."""
+    """Report and stop there, if that is the driver's point to stop."""
     if os.environ.get(HALT) == point and number == BATCH:
         say(point)
         time.sleep(3600)
 
 
 class HaltingReader(StreamReader):
-    """The reader, which stops behind the claim of a batch, or when the one before is noted."""
+    """The reader, which stops after a claim, or when the previous batch is noted."""
 
     def latestOffset(  # noqa: N802  # Spark's name
         self, start: dict[str, Any] | None = None, limit: Any = None
     ) -> dict[str, Any]:
-        """As it is, with two places to die at."""
+        """Return the latest offset, with two points to stop."""
         assert start is not None
         if os.environ.get(HALT) == "committed":
             halt("committed", start["n"] - 1)
@@ -48,16 +48,16 @@ class HaltingSource(PenstockDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As in `format`."""
+        """Return the name for `format`."""
         return "halting"
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802  # Spark's name
-        """The one that stops."""
+        """Return the stopping reader."""
         return HaltingReader(self.options, schema)
 
 
 def consume(spark: Any, url: str, checkpoint: str, results: str) -> list[Any]:
-    """Take all that is available, 100 jobs a batch, and note each batch with its bodies.
+    """Process all available jobs in batches of 100, and record each batch with its bodies.
 
     Returns:
         The offsets of the last progress.

@@ -53,12 +53,12 @@ CONF = {
     "spark.default.parallelism": "2",
     "spark.driver.extraJavaOptions": QUICK_START,
     "spark.executor.extraJavaOptions": QUICK_START,
-    "spark.log.level": "FATAL",  # what tests break on purpose is not worth pages of warnings
+    "spark.log.level": "FATAL",  # faults on purpose need no pages of warnings
 }
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """The environment in which Spark and its Python find this penstock, and these tests."""
+    """Return the environment in which Spark and its Python find penstock and the tests."""
     import penstock
 
     own = [str(Path(penstock.__file__).parents[1]), str(ROOT)]
@@ -75,7 +75,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def spark_home() -> Path:
-    """Where pip has put Spark."""
+    """Return the directory of the installed Spark."""
     import pyspark
 
     return Path(pyspark.__file__).parent
@@ -84,7 +84,7 @@ def spark_home() -> Path:
 def new_session(
     directory: Path, *, master: str = LOCAL, conf: Mapping[str, str] | None = None
 ) -> Any:
-    """A session of this process; one at a time.
+    """Make the session of this process; only one at a time.
 
     Args:
         directory: where it keeps what it keeps.
@@ -100,7 +100,7 @@ def new_session(
         "spark.driver.defaultJavaOptions": f"-Dderby.system.home={directory / 'derby'}",
     }
     kind, _, rest = master.partition(":")
-    if kind == "connect":  # its server begins with settings of its own
+    if kind == "connect":  # its server starts with its own settings
         os.environ["SPARK_TESTING"] = "1"  # so it takes a free port, and the client asks for it
         return SparkSession.builder.remote(rest).getOrCreate()
     builder = SparkSession.builder.master(master).appName("penstock tests")
@@ -110,7 +110,7 @@ def new_session(
 
 
 def wait_for(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
-    """Wait until it is true; what it says then.
+    """Wait until the condition is true, and return its value.
 
     Raises:
         TimeoutError: it never was.
@@ -126,7 +126,7 @@ def wait_for(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
 
 
 def kill_tree(process: psutil.Process | None) -> None:
-    """End a process and all below it at once."""
+    """Kill a process and all its descendants."""
     if process is None:
         return
     found = [process]
@@ -139,7 +139,7 @@ def kill_tree(process: psutil.Process | None) -> None:
 
 
 def python_workers(parent: int | None = None) -> list[psutil.Process]:
-    """The Python processes that run tasks, below a process (this one): forks of Spark's daemon."""
+    """Return the Python processes of tasks below a process: forks of Spark's daemon."""
     found = []
     for process in psutil.Process(parent).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
@@ -154,9 +154,9 @@ def _is_below_daemon(process: psutil.Process) -> bool:
 
 
 class StandaloneCluster:
-    """A master and two workers of one core each, on different loopback addresses.
+    """A master and two single-core workers on different loopback addresses.
 
-    So that speculation, which never picks the host of the first attempt, finds another one.
+    Speculation never picks the host of the first attempt, so it needs two addresses.
 
     Args:
         workers: how many.
@@ -206,12 +206,12 @@ class StandaloneCluster:
         self._processes.append(started)
 
     def log(self, name: str) -> str:
-        """What the master or a worker has written so far."""
+        """Return the log of the master or a worker."""
         path = self._directory / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def executors(self) -> list[psutil.Process]:
-        """The executors' JVMs that run, in the order of the workers."""
+        """Return the running executors' JVMs, in the order of the workers."""
         found = []
         for started in self._processes[1:]:
             for process in psutil.Process(started.pid).children(recursive=True):
@@ -221,13 +221,13 @@ class StandaloneCluster:
         return found
 
     def kill_executor(self, process: psutil.Process | None = None) -> int:
-        """End an executor, its Python too, at once (the first unless given); its pid."""
+        """Kill an executor and its Python processes (the first by default), and return its pid."""
         chosen = process or wait_for(self.executors)[0]
         kill_tree(chosen)
         return int(chosen.pid)
 
     def close(self) -> None:
-        """End all of it."""
+        """End all processes."""
         for started in reversed(self._processes):
             with contextlib.suppress(psutil.NoSuchProcess):
                 kill_tree(psutil.Process(started.pid))
@@ -260,8 +260,8 @@ def _free_ports(count: int) -> list[int]:
 class Driver:
     """A function that runs as a Spark driver in a process of its own, to be killed.
 
-    The function is given a session and the arguments, and returns what JSON can hold. It tells how
-    far it is by `say("word")`. Tasks can't: they leave a sign on the server, or as a file.
+    The function is given a session and the arguments, and returns what JSON can hold. It reports
+    progress by `say("word")`. Tasks can't: they leave a sign on the server or as a file.
 
     Args:
         function: where it is: `tests.spark.programs:load`.
@@ -301,11 +301,11 @@ class Driver:
 
     @property
     def log(self) -> str:
-        """All that it has written."""
+        """Return its whole output."""
         return (self._directory / "log").read_text(errors="replace")
 
     def jvm(self) -> psutil.Process:
-        """Its JVM."""
+        """Return its JVM."""
         for process in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
                 if process.name() == "java":
@@ -313,11 +313,11 @@ class Driver:
         raise LookupError(f"no JVM: {self.log}")
 
     def python_workers(self) -> list[psutil.Process]:
-        """The Python processes of its tasks, when they run in its own JVM."""
+        """Return the Python processes of its tasks, if they run in its own JVM."""
         return python_workers(self.process.pid)
 
     def said(self, word: str) -> bool:
-        """Whether it said so; fails when it has ended without it."""
+        """Tell if it said the word; raise if it ended without."""
         if (self._directory / f"sign-{word}").exists():
             return True
         if self.process.poll() is not None:
@@ -325,14 +325,14 @@ class Driver:
         return False
 
     def wait_for(self, word: str, timeout: float = PATIENCE) -> None:
-        """Wait until it says so."""
+        """Wait until it says the word."""
         try:
             wait_for(lambda: self.said(word), timeout)
         except TimeoutError:
             raise AssertionError(f"{word!r} was not said in {timeout} s:\n{self.log}") from None
 
     def result(self, timeout: float = PATIENCE) -> Any:
-        """What the function returns.
+        """Return the function's result.
 
         Raises:
             AssertionError: it raised, or has not ended in time.
@@ -346,17 +346,17 @@ class Driver:
         return json.loads((self._directory / "result").read_text())
 
     def kill(self) -> None:
-        """End it at once, the JVM and its Python processes with it: what a power cut does."""
+        """Kill it with its JVM and Python processes, like a power failure."""
         with contextlib.suppress(psutil.NoSuchProcess):
             kill_tree(psutil.Process(self.process.pid))
         self.process.wait()
 
     def kill_jvm(self) -> None:
-        """End the JVM alone at once; the program then fails by itself."""
+        """Kill the JVM only; the program then fails by itself."""
         self.jvm().send_signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """End it if it runs, and remove what it left."""
+        """End it if it runs, and remove its files."""
         self.kill()
         self._log.close()
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -374,7 +374,7 @@ class Driver:
 
 
 def say(word: str) -> None:
-    """In a driver of `Driver`: it has come this far."""
+    """Report progress; runs in a driver of `Driver`."""
     (Path(os.environ["PENSTOCK_SIGNS"]) / f"sign-{word}").touch()
 
 
@@ -389,7 +389,7 @@ def _session(order: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def main(argument: str) -> None:
-    """Run the function that a `Driver` names."""
+    """Run the function given to a `Driver`."""
     order = json.loads(argument)
     module, _, name = order["function"].partition(":")
     function = getattr(importlib.import_module(module), name)

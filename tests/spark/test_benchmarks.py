@@ -1,4 +1,4 @@
-"""The benchmark's section `spark` on a few rows: every row of its table. No speeds."""
+"""The benchmark section `spark` with a few rows: every row of its table, without speeds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAN = dataclasses.replace(QUICK, rounds=ROUNDS, memory=ROWS)
 
 
 def test_every_row_is_measured(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sink, sources and drain beside plain Python, in each round; nothing of it is left behind."""
+    """Sink, sources and drain, and plain Python, are measured in each round and leave nothing."""
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
     with opened(redis_url, sure=True) as bed:
@@ -48,7 +48,7 @@ def test_every_row_is_measured(redis_url: str, monkeypatch: pytest.MonkeyPatch) 
 def test_it_is_refused_where_there_is_no_java(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By name of what is missing, before anything is run."""
+    """Without Java the section is refused before it runs; the error names it."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
     assert not spark.is_there()

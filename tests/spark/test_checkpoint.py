@@ -1,4 +1,4 @@
-"""Group 1: the streaming source's half on the driver, without a JVM: every step it may die at."""
+"""Group 1: the streaming source's driver part without a JVM, with crashes at every step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Offset = dict[str, Any]
 
 
 class Ground:
-    """A server, its clock, and lives of a query."""
+    """A server, its clock, and successive drivers of a query."""
 
     def __init__(self) -> None:
         self.raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
@@ -48,19 +48,19 @@ class Ground:
         self.queue = self.client.queue("q")
 
     def life(self, **options: str) -> Consumer:
-        """A driver that has just been started; its leases are renewed by hand."""
+        """Return a newly started driver; the test renews its leases."""
         parsed = Stream.parse({**OPTIONS, **options})
         return Consumer(
             parsed, find_shards=lambda _: ShardReaders([ShardReader(self.client, "q")]), beat=3600
         )
 
     def add(self, count: int) -> None:
-        """Enqueue jobs whose bodies tell them apart."""
+        """Enqueue jobs with distinct bodies."""
         added = self.queue.stats().enqueued
         self.queue.enqueue_many([b"%d" % (added + i) for i in range(count)])
 
     def read(self, parts: list[Part]) -> list[bytes]:
-        """The bodies of the jobs of these parts, as tasks read them."""
+        """Return the bodies of these parts, as tasks read them."""
         shard, bodies = ShardReader(self.client, "q"), list[bytes]()
         for part in parts:
             at = part.start
@@ -83,15 +83,17 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Ground:
 
 
 def consumers_of(life: Consumer) -> Iterator[threading.Thread]:
-    """The threads that renew its leases."""
+    """Return the threads that renew its leases."""
     yield from (t for t in threading.enumerate() if t.name.startswith("penstock-"))
 
 
-# -- the machine ---------------------------------------------------------------------------
+# -- the state machine ----------------------------------------------------------------------
 
 
 class Engine(RuleBasedStateMachine):
-    """What Spark does with a source: offset log, tasks, sink, commit log; and dies between them."""
+    """Spark's handling of a source: offset log, tasks, sink, commit log; it crashes
+    between them.
+    """
 
     use_lapse = True
 
@@ -108,12 +110,12 @@ class Engine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 40))
     def produce(self, count: int) -> None:
-        """A producer enqueues jobs."""
+        """Enqueue jobs as a producer."""
         self.ground.add(count)
 
     @rule(limit=st.sampled_from([1, 7, 30, None]), dies=st.integers(0, 5))
     def trigger(self, limit: int | None, dies: int) -> None:
-        """A micro-batch; the driver dies at the step of that number, 5 = it does not."""
+        """Run a micro-batch; the driver dies at the step of this number, 5 = never."""
         life = self.alive = self.alive or self.ground.life()
         if len(self.offsets) == self.committed:
             start = self.offsets[-1][1] if self.offsets else life.initial()
@@ -127,7 +129,7 @@ class Engine(RuleBasedStateMachine):
             return self.die()
         number = self.committed
         start, end = self.offsets[number]
-        if number == 0:  # Spark asks anew, and a new life says something else
+        if number == 0:  # Spark asks again, and a new driver may answer differently
             start = life.initial()
         rows = self.ground.read(life.parts(start, end))
         if dies == 2:
@@ -143,14 +145,14 @@ class Engine(RuleBasedStateMachine):
         return None
 
     def die(self) -> None:
-        """The driver's process is gone; what it knew, too."""
+        """Lose the driver's process and memory."""
         assert self.alive is not None
         self.alive.stop()
         self.alive = None
 
     @rule(ms=st.integers(1, LEASE // 3))
     def wait(self, ms: int) -> None:
-        """Time passes, and a driver that lives renews its leases."""
+        """Advance the time; a running driver renews its leases."""
         self.ground.clock.set(self.ground.clock.ms + ms)
         if self.alive is not None:
             for one in self.alive._made.values():
@@ -160,7 +162,7 @@ class Engine(RuleBasedStateMachine):
 
     @rule(n=st.integers(1, 10))
     def steal(self, n: int) -> None:
-        """Leases end without renewal, and another worker takes some jobs."""
+        """Let leases end without renewal, and another worker reserve some jobs."""
         if self.alive is None and self.use_lapse:
             self.lapsed = True
             self.ground.clock.set(self.ground.clock.ms + LEASE + 1)
@@ -169,7 +171,7 @@ class Engine(RuleBasedStateMachine):
             self.ground.queue.ack(jobs)
 
     def teardown(self) -> None:
-        """The stream goes on to the end: every job was worked on, and nothing is left."""
+        """Run the stream to its end, and check that every job was processed and none is left."""
         for _ in range(200):
             before = (self.committed, self.ground.queue.stats().acked)
             self.trigger(None, 5)
@@ -177,7 +179,9 @@ class Engine(RuleBasedStateMachine):
                 continue
             if not self.ground.queue.stats().active:
                 break
-            self.wait(LEASE // 3)  # a life that ended before its first offset was noted left leases
+            self.wait(
+                LEASE // 3
+            )  # a driver that ended before its first offset was noted left leases
         self.die()
         stats = self.ground.queue.stats()
         assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)
@@ -187,14 +191,14 @@ class Engine(RuleBasedStateMachine):
             assert set(done.values()) <= {1}
 
 
-def test_nothing_is_lost_wherever_the_driver_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs come through at least once; those whose leases held come once, in the same batch."""
+def test_no_job_is_lost_wherever_the_driver_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every job comes at least once; with held leases once, in the same batch."""
     use_test_clock(monkeypatch)
     run_state_machine_as_test(Engine, settings=FEW)
 
 
-def test_nothing_is_doubled_while_leases_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same without leases that end: exactly once in a sink that keeps a batch once."""
+def test_no_job_is_doubled_while_leases_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no lease ends, each job comes exactly once to a sink that keeps a batch once."""
     use_test_clock(monkeypatch)
 
     class Prompt(Engine):
@@ -203,11 +207,11 @@ def test_nothing_is_doubled_while_leases_hold(monkeypatch: pytest.MonkeyPatch) -
     run_state_machine_as_test(Prompt, settings=FEW)
 
 
-# -- one by one ----------------------------------------------------------------------------
+# -- single cases --------------------------------------------------------------------------
 
 
 def test_a_batch_is_made_in_steps_and_found_again(ground: Ground) -> None:
-    """A driver that dies between two steps of 500 leaves an open batch; the next one fills it."""
+    """A driver dies between two steps of 500 and leaves an open batch; the next one fills it."""
     ground.add(1200)
     first = ground.life()
     start = first.initial()
@@ -222,8 +226,8 @@ def test_a_batch_is_made_in_steps_and_found_again(ground: Ground) -> None:
     second.stop()
 
 
-def test_offsets_say_what_is_done(ground: Ground) -> None:
-    """Without jobs the offset stays; with them it is the next; the start's batch is finished."""
+def test_offsets_and_finished_batches(ground: Ground) -> None:
+    """The offset stays without jobs and advances with jobs; the start's batch is finished."""
     life = ground.life()
     start = life.initial()
     assert life.initial() is start
@@ -242,7 +246,9 @@ def test_offsets_say_what_is_done(ground: Ground) -> None:
 
 
 def test_the_old_signature(ground: Ground) -> None:
-    """Without arguments (Spark 4.0, 4.1) what was planned last is done when it is asked again."""
+    """Without arguments (Spark 4.0, 4.1) the last planned batch is finished at the
+    next question.
+    """
     ground.add(15)
     life = ground.life()
     first = life.latest(None, 10)
@@ -254,13 +260,13 @@ def test_the_old_signature(ground: Ground) -> None:
     later = ground.life()  # does not know where it was
     ground.add(5)
     begun = later.latest(None, 10)
-    later.parts(second, begun)  # but is told what was committed
+    later.parts(second, begun)  # but gets the committed offset
     assert ground.queue.stats().acked == 15
     later.stop()
 
 
 def test_commit_is_the_second_chance(ground: Ground) -> None:
-    """What `latestOffset` has not finished `commit` does; both together finish it once."""
+    """`commit` finishes what `latestOffset` has not; together they finish a batch once."""
     ground.add(10)
     life = ground.life()
     first = life.latest(life.initial(), 5)
@@ -275,7 +281,7 @@ def test_commit_is_the_second_chance(ground: Ground) -> None:
 
 
 def test_a_copied_checkpoint_stops_the_older_query(ground: Ground) -> None:
-    """The query that takes the checkpoint over has it; the older one fails and did nothing."""
+    """The query that takes the checkpoint over continues; the older one fails without effect."""
     ground.add(20)
     older = ground.life()
     start = older.initial()
@@ -293,7 +299,9 @@ def test_a_copied_checkpoint_stops_the_older_query(ground: Ground) -> None:
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_forgotten_batch(fails: bool, ground: Ground) -> None:
-    """A failover lost the list: an error, or a batch without jobs; those come back either way."""
+    """A failover lost a batch's list: the result is an error or a batch without
+    jobs; they come back.
+    """
     ground.add(10)
     life = ground.life()
     start = life.initial()
@@ -312,7 +320,7 @@ def test_a_forgotten_batch(fails: bool, ground: Ground) -> None:
 
 
 def test_leases_are_renewed_while_a_batch_runs(ground: Ground) -> None:
-    """By a thread, until the batch is finished; a stopped query renews no more."""
+    """A thread renews leases until the batch is finished; a stopped query renews none."""
     ground.add(5)
     parsed = Stream.parse(OPTIONS)
     life = Consumer(
@@ -339,7 +347,7 @@ def test_leases_are_renewed_while_a_batch_runs(ground: Ground) -> None:
 def test_jobs_with_mixed_receipts_are_settled_by_a_few_calls(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every second one was delivered before: a receipt is shown once, not once for each change."""
+    """Alternating first deliveries and others need a few calls, as each receipt is sent once."""
     ground.add(300)
     for number, job in enumerate(ground.queue.reserve(300)):
         job.nack(delay=0 if number % 2 else 400 + number)
@@ -365,7 +373,7 @@ def test_jobs_with_mixed_receipts_are_settled_by_a_few_calls(
 
 
 def test_a_sticky_batch_waits_for_its_checkpoint(ground: Ground) -> None:
-    """With `claimPolicy=sticky` leases are as long as there are any: 24 days."""
+    """With `claimPolicy=sticky` leases have the maximum of 24 days."""
     ground.add(1)
     life = ground.life(claimPolicy="sticky")
     life.latest(life.initial(), 1)
@@ -375,7 +383,7 @@ def test_a_sticky_batch_waits_for_its_checkpoint(ground: Ground) -> None:
 
 
 def test_a_query_that_stays_away_three_times_makes_dead_letters(ground: Ground) -> None:
-    """Each lease that ends is a crash of its job, whether the query has worked on it or not."""
+    """Each ended lease counts as a crash, whether the query processed the job or not."""
     ground.add(1)
     for away in range(1, 4):
         life = ground.life()
@@ -386,8 +394,8 @@ def test_a_query_that_stays_away_three_times_makes_dead_letters(ground: Ground) 
     assert ground.queue.stats().dead == 1
 
 
-def test_available_now_takes_what_is_there(ground: Ground) -> None:
-    """Jobs that come later are left for the next run."""
+def test_available_now_takes_existing_jobs(ground: Ground) -> None:
+    """Later jobs are left for the next run."""
     ground.add(25)
     life = ground.life()
     life.available_now()
@@ -407,10 +415,10 @@ def test_available_now_takes_what_is_there(ground: Ground) -> None:
 
 @pytest.mark.parametrize("policy", ["expire", "sticky"])
 @pytest.mark.parametrize("more", [0, 8])
-def test_available_now_takes_what_an_earlier_life_has_reserved(
+def test_available_now_takes_jobs_reserved_by_an_earlier_driver(
     more: int, policy: str, ground: Ground
 ) -> None:
-    """Its driver died before it noted the offset: those jobs are done now, beside what is ready."""
+    """The driver died before its offset was noted: those jobs are done now, with the ready ones."""
     ground.add(5)
     first = ground.life(claimPolicy=policy)
     start = first.initial()
@@ -430,14 +438,14 @@ def test_available_now_takes_what_an_earlier_life_has_reserved(
 
 
 def test_a_batch_that_was_empty_when_it_was_looked_at(ground: Ground) -> None:
-    """What another driver has put into it since is read, and is not acknowledged unread."""
+    """Another driver filled a batch after we saw it empty: it is read before its ack."""
     ground.add(1)
     ground.queue.ack(ground.queue.reserve(1))
     older, newer = ground.life(), ground.life()
     start = older.initial()
     assert older.latest(start, 10) == start  # an empty list
     newer.available_now()
-    assert newer.latest(start, 10) == start  # has looked at it
+    assert newer.latest(start, 10) == start  # has read it
     ground.add(5)
     newest = ground.life()
     end = newest.latest(start, 10)
@@ -447,7 +455,7 @@ def test_a_batch_that_was_empty_when_it_was_looked_at(ground: Ground) -> None:
 
 
 def test_all_that_is_available_after_a_crash(ground: Ground) -> None:
-    """What the driver had reserved for `trigger(once=True)` before it died is a batch by itself."""
+    """After a crash of `trigger(once=True)` the reserved jobs are a batch of their own."""
     ground.add(5)
     first = ground.life()
     start = first.initial()
@@ -460,7 +468,7 @@ def test_all_that_is_available_after_a_crash(ground: Ground) -> None:
 
 
 def test_all_that_is_available(ground: Ground) -> None:
-    """Without a limit (`trigger(once=True)`) a batch has all that can be reserved at the start."""
+    """Without a limit (`trigger(once=True)`) one batch has all jobs available at the start."""
     ground.add(1300)
     life = ground.life()
     end = life.latest(life.initial(), None)
@@ -469,7 +477,7 @@ def test_all_that_is_available(ground: Ground) -> None:
 
 
 def test_parts(ground: Ground) -> None:
-    """As many as `numPartitions` says, and together they have each job once."""
+    """There are `numPartitions` parts, which together have each job once."""
     ground.add(103)
     life = ground.life(numPartitions="4")
     end = life.latest(life.initial(), 103)
@@ -480,7 +488,7 @@ def test_parts(ground: Ground) -> None:
 
 
 def test_figures_for_the_progress(ground: Ground) -> None:
-    """What waits, is leased and is dead."""
+    """The progress has the numbers of waiting, leased and dead jobs."""
     ground.add(7)
     ground.queue.enqueue("later", delay=60)
     ground.queue.bury(ground.queue.reserve(2), "no use")
@@ -491,7 +499,7 @@ def test_figures_for_the_progress(ground: Ground) -> None:
 
 
 def test_a_required_queue(ground: Ground) -> None:
-    """Without the option a queue that is not there is empty; with it the query fails."""
+    """Without `requireQueue` a missing queue is empty; with it the query fails."""
     life = ground.life()
     assert life.latest(life.initial(), 3) == life.initial()
     assert set(ground.raw.keys()) <= {CLOCK, b"penstock:node"}
@@ -503,7 +511,7 @@ def test_a_required_queue(ground: Ground) -> None:
 
 
 def test_an_offset_of_something_else(ground: Ground) -> None:
-    """A checkpoint that another source wrote is refused before anything is taken."""
+    """A checkpoint of another source is refused before any job is reserved."""
     ground.add(1)
     life = ground.life()
     others: list[Any] = [{"consumer": "../x", "n": 0}, {"offset": 4}, {"consumer": None}, [7], 7]
@@ -517,8 +525,10 @@ def test_an_offset_of_something_else(ground: Ground) -> None:
     assert ground.queue.stats().active == 0
 
 
-def test_what_is_known_of_the_end_of_leases(ground: Ground) -> None:
-    """It is what the server has, from the start and behind a renewal: acks lean on it."""
+def test_the_known_end_of_leases(ground: Ground) -> None:
+    """The known end of leases equals the server's, at the start and after a
+    renewal; acks need it.
+    """
     ground.add(20)
     life = ground.life()
     offset = life.latest(life.initial(), 20)

@@ -1,4 +1,4 @@
-"""Columns, against what the client of plain Python says of the same jobs one by one."""
+"""Columns, compared with the Python client's view of the same jobs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ jobs = st.tuples(numbers, st.integers(1, 2**41), st.integers(0, 4095), counters,
 
 
 def told(origin: Origin, job: tuple[bytes, int, int, bytes, bytes]) -> dict[str, Any]:
-    """What is expected of one job, by way of `parse_record` and `encode_id`."""
+    """Return the expected columns of one job, from `parse_record` and `encode_id`."""
     number, score, tag, counted, value = job
     note = b""
     if value[:1] == b"@":
@@ -84,16 +84,16 @@ def told(origin: Origin, job: tuple[bytes, int, int, bytes, bytes]) -> dict[str,
 
 
 def scored(place: str, job: Any) -> bytes:
-    """A job's score, as the index of that structure has it."""
+    """Return a job's score in the index of its structure."""
     return b"%d" % (score_of(job[1], job[2]) if place == "active" else job[1])
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(jobs, min_size=1, max_size=8), st.sampled_from(["ready", "active", "dead"]))
-def test_every_column_is_what_the_client_would_say(found: list[Any], place: str) -> None:
-    """Of any jobs side by side: with and without notes, headers, dedup ids, or damaged."""
+def test_every_column_equals_the_clients_view(found: list[Any], place: str) -> None:
+    """Columns agree for any jobs: with and without notes, headers, dedup ids, or damaged."""
     origin = Origin("mail", "1f2e3d4c", PACKED, place)
-    if place == "ready":  # neither delivered nor put back
+    if place == "ready":  # neither delivered nor released
         found = [(number, 0, 0, b"", value) for number, _, _, _, value in found]
         parts = [part for job in found for part in (job[0], job[4])]
     else:
@@ -111,7 +111,7 @@ def test_every_column_is_what_the_client_would_say(found: list[Any], place: str)
 
 
 def test_replies_are_joined_to_pages(monkeypatch: Any) -> None:
-    """Until a page has enough jobs or bytes, or what comes next is from elsewhere."""
+    """Replies are joined until a page has enough jobs or bytes, or its source changes."""
     one, other = Origin("q", "1f2e3d4c", PACKED, "active"), Origin("q", "1f2e3d4c", PACKED, "dead")
     monkeypatch.setattr(columns, "PAGE", 5)
     monkeypatch.setattr(columns, "PAGE_BYTES", 1000)
@@ -127,7 +127,7 @@ def test_replies_are_joined_to_pages(monkeypatch: Any) -> None:
 
 
 def test_a_body_that_is_no_text() -> None:
-    """Where the schema wants texts, the error names the column and the job."""
+    """For a text column a body that is not text raises; the error has column and job."""
     origin = Origin("q", "1f2e3d4c", PACKED, "ready")
     numbers = [b"1800000000000-%010d" % (1_000_000_000 + at) for at in range(3)]
     bodies = [b"1\nfine", b"1\n\xff", b"1\nfine"]

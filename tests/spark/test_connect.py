@@ -1,4 +1,4 @@
-"""Group 12: Spark Connect, where there is no SparkContext and the client is another process."""
+"""Group 12: Spark Connect, which has no SparkContext and a client in another process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.spark.support import Driver
 def test_everything_goes_through_connect(
     driver: Callable[..., Driver], ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """Batch, SQL, stream, `foreachPartition`, `foreachBatch` and drain; nothing needs an RDD."""
+    """Batch, SQL, stream, `foreachPartition`, `foreachBatch` and drain work without an RDD."""
     started = driver(
         "tests.spark.programs:connected",
         master="connect:local[2]",

@@ -1,4 +1,4 @@
-"""What the manual and the example say is run; the tables of options are those of the code."""
+"""The manual's and the example's code runs; option tables equal the code's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLE = ROOT / "examples" / "18_spark_pipeline.py"
 
 
 def printed(*command: str, **changes: str) -> str:
-    """What a program prints; it must end well. Spark says on stderr what it likes."""
+    """Return a program's output, and check its exit code. Spark may write to stderr."""
     done = subprocess.run(
         [sys.executable, *command],
         env=environment(**changes),
@@ -31,7 +31,7 @@ def printed(*command: str, **changes: str) -> str:
 
 
 def test_the_tables_of_options_are_up_to_date() -> None:
-    """`python tools/spark.py` writes them."""
+    """`python tools/spark.py` writes the tables."""
     text = PAGE.read_text("utf-8")
     assert updated(text) == text
     assert text.count("<!-- options: ") == 4
@@ -39,7 +39,7 @@ def test_the_tables_of_options_are_up_to_date() -> None:
 
 
 def test_the_manual_runs(redis_url: str, ps: Penstock) -> None:
-    """Each of its programs, as it stands but for the server."""
+    """Each program of the manual runs; only the server is replaced."""
     programs = blocks(PAGE.read_text("utf-8"))
     assert programs
     for program in programs:
@@ -48,8 +48,10 @@ def test_the_manual_runs(redis_url: str, ps: Penstock) -> None:
     assert ps.queues() == []
 
 
-def test_the_example_prints_what_it_says(redis_url: str, ps: Penstock, tmp_path: Path) -> None:
-    """On a server that is given; it leaves no job and no setting there, and no file behind."""
+def test_the_example_prints_its_documented_output(
+    redis_url: str, ps: Penstock, tmp_path: Path
+) -> None:
+    """On a given server the example leaves no job, setting or file."""
     text = ast.get_docstring(ast.parse(EXAMPLE.read_text())) or ""
     promised = textwrap.dedent(text.partition("It prints:\n\n")[2]) + "\n"
     scratch = tmp_path / "scratch"

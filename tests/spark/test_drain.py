@@ -21,18 +21,18 @@ from tests.spark.support import Driver, StandaloneCluster, wait_for
 
 
 def nothing(job: Any) -> None:
-    """Do it."""
+    """Do nothing."""
 
 
 def half(job: Any) -> float:
-    """Half of an even number; others fail."""
+    """Return half of an even number; fail for others."""
     if job.body % 2:
         raise Retry(3600, "odd")
     return job.body / 2  # type: ignore[no-any-return]
 
 
 def of_each_kind(job: Any) -> Any:
-    """What the body says."""
+    """Do what the body says."""
     word = job.body
     if word == "boom":
         raise RuntimeError("boom")
@@ -42,19 +42,19 @@ def of_each_kind(job: Any) -> Any:
 
 
 def in_lists(jobs: list[Any]) -> list[Any]:
-    """A result for each."""
+    """Return a result for each job."""
     return [f"{len(jobs) <= 10}" for _ in jobs]
 
 
 def leave_a_mark(job: Any) -> None:
-    """What others see: one more for this job."""
+    """Count this job on the server."""
     url, key = job.headers["url"], job.headers["key"]
     with redis.Redis.from_url(url) as client:
         client.hincrby(key, job.body, 1)
 
 
 def dies_once(job: Any) -> str:
-    """The first that comes kills the Python that runs it."""
+    """Kill the first Python process that runs it."""
     client = redis.Redis.from_url(job.headers["url"])
     with client:
         count = client.hincrby("handled", job.body, 1)
@@ -64,13 +64,13 @@ def dies_once(job: Any) -> str:
 
 
 def slow(job: Any) -> str:
-    """Longer than its lease."""
+    """Run longer than the lease."""
     time.sleep(1.5)
     return "done"
 
 
 def test_every_job_is_done_and_counted(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """By as many tasks as one likes; a queue that is empty, or not there, is no error."""
+    """Any number of tasks does every job; an empty or missing queue is no error."""
     jobs = ps.queue("mail")
     assert drain(spark, queue="mail", handler=nothing, url=redis_url).taken == 0
     jobs.enqueue_many(range(3000))
@@ -81,7 +81,7 @@ def test_every_job_is_done_and_counted(spark: Any, ps: Penstock, redis_url: str)
 
 
 def test_failures_are_treated_as_a_worker_does(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """Nacked with their text, or what they say; a task outlives them all."""
+    """Failed jobs are nacked with their text or result; the task continues."""
     jobs = ps.queue("mail")
     jobs.enqueue_many(["fine", "boom", "exit", "reject", "snooze", "retry"])
     report = drain(spark, queue="mail", handler=of_each_kind, url=redis_url, parallelism=1)
@@ -93,7 +93,7 @@ def test_failures_are_treated_as_a_worker_does(spark: Any, ps: Penstock, redis_u
 
 
 def test_a_policy_decides_when_they_die(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """As everywhere: `max_attempts=1` is one try."""
+    """`max_attempts=1` means a single attempt."""
     jobs = ps.queue("mail")
     jobs.enqueue_many(range(10))
     once = RetryPolicy(max_attempts=1)
@@ -102,7 +102,7 @@ def test_a_policy_decides_when_they_die(spark: Any, ps: Penstock, redis_url: str
 
 
 def test_named_handlers_get_their_arguments(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """Handlers run as in a worker; a job with an unknown handler is buried."""
+    """Named handlers work as in a worker; a job with an unknown handler is buried."""
     handlers = Handlers()
 
     @handlers.handler("mark")
@@ -121,7 +121,7 @@ def test_named_handlers_get_their_arguments(spark: Any, ps: Penstock, redis_url:
 
 
 def test_a_function_may_get_lists(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
-    """Of up to so many jobs; it returns a result for each."""
+    """A function may get up to `size` jobs at once; it returns a result for each."""
     ps.queue("mail").enqueue_many(range(100))
     report = drain(
         *(spark,), queue="mail", handler=in_lists, size=10, url=redis_url, parallelism=2,
@@ -135,7 +135,7 @@ def test_a_function_may_get_lists(spark: Any, ps: Penstock, redis_url: str, tmp_
 def test_results_are_safe_before_the_ack(
     spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """What is done stands in the parquet, once; what failed does not."""
+    """Done jobs are in the parquet once, failed ones are not."""
     jobs = ps.queue("mail")
     jobs.enqueue_many(range(1000))
     path = str(tmp_path / "out")
@@ -152,7 +152,7 @@ def test_results_are_safe_before_the_ack(
 
 
 def test_columns_and_windows(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
-    """Tuples and dicts fill columns; a result that does not fit is a failure of its job alone."""
+    """Tuples and dicts become columns; an unfit result fails only its own job."""
     from penstock.worker.results import Done
 
     def shaped(job: Any) -> Any:
@@ -182,7 +182,7 @@ def test_columns_and_windows(spark: Any, ps: Penstock, redis_url: str, tmp_path:
 def test_a_lease_is_renewed_while_the_handler_works(
     spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """Handlers may be slower than the lease: nothing is delivered twice."""
+    """Handlers may run longer than the lease; no job is delivered twice."""
     jobs = ps.queue("mail")
     jobs.enqueue_many(range(4), lease=1)
     report = drain(
@@ -194,7 +194,7 @@ def test_a_lease_is_renewed_while_the_handler_works(
 
 
 def test_rounds_and_a_limit(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
-    """Results become safe round by round; `max_jobs` bounds all of them."""
+    """Results are stored after each round; `max_jobs` bounds all rounds."""
     jobs = ps.queue("mail")
     jobs.enqueue_many(range(64))
 
@@ -215,7 +215,7 @@ def test_rounds_and_a_limit(spark: Any, ps: Penstock, redis_url: str, tmp_path: 
 def test_at_most_once_and_what_handlers_settle(
     spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """A job without a lease is done when it is delivered; one that its handler ended stays so."""
+    """A job with lease 0 is done at its delivery; a job settled by its handler stays so."""
     jobs = ps.queue("mail")
     jobs.enqueue("once", lease=0)
     jobs.enqueue("own")
@@ -237,7 +237,9 @@ def test_at_most_once_and_what_handlers_settle(
 def test_a_killed_python_loses_nothing(
     spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """Its block is delivered again when the leases end; every result is in the output."""
+    """A killed process's block is delivered again after its leases; each result is
+    in the output.
+    """
     jobs = ps.queue("mail")
     jobs.enqueue_many(range(1000), lease=3, headers={"url": redis_url})
     path = str(tmp_path / "out")
@@ -248,7 +250,7 @@ def test_a_killed_python_loses_nothing(
 
     def once_more() -> bool:
         drain(spark, **options)
-        stats = jobs.stats()  # a lease may end between the two: then its job is ready
+        stats = jobs.stats()  # a lease may end between the two calls, and make its job ready
         return stats.ready + stats.active + stats.scheduled == 0
 
     wait_for(once_more)
@@ -265,7 +267,7 @@ def test_a_killed_executor_loses_nothing(
     ps: Penstock,
     redis_url: str,
 ) -> None:
-    """Acknowledged in the tasks: at most the block of the dead one is done again."""
+    """Acknowledged in the tasks: at most the killed one's block is done again."""
     jobs = ps.queue("mail")
     jobs.enqueue_many(range(400), lease=3, headers={"url": redis_url, "key": "marks"})
     started = driver(
@@ -281,11 +283,11 @@ def test_a_killed_executor_loses_nothing(
     with redis.Redis.from_url(redis_url) as client:
         marks = [int(count) for count in client.hvals("marks")]
     assert len(marks) == 400
-    assert sum(marks) - 400 <= 32  # the block that the dead one held
+    assert sum(marks) - 400 <= 32  # the block of the killed executor
 
 
 def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """After two crashes it is run apart from its like; the third is its end, not that of others."""
+    """After two crashes a job is run alone; its third crash affects no other job."""
     jobs = ps.queue("mail")
     jobs.configure(max_crashes=3)
     jobs.enqueue_many([0, 1, 2, "killer", 4, 5], lease=0.5)
@@ -330,7 +332,7 @@ def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_
 def test_bad_arguments_are_named(
     spark: Any, redis_url: str, changes: dict[str, Any], named: str
 ) -> None:
-    """Before a task starts; the value of what is no argument is not shown."""
+    """An error before the first task has the argument, but not the value of an unknown one."""
     arguments = {"queue": "mail", "handler": nothing, "url": redis_url, **changes}
     with pytest.raises(BadArgument) as caught:
         drain(spark, **arguments)
@@ -339,7 +341,7 @@ def test_bad_arguments_are_named(
 
 
 def test_coroutines_are_refused(spark: Any, redis_url: str) -> None:
-    """A task would only make them, and never run them."""
+    """Coroutine functions are refused, as a task would not run them."""
 
     async def later(job: Any) -> None:
         """Never run."""
@@ -349,12 +351,12 @@ def test_coroutines_are_refused(spark: Any, redis_url: str) -> None:
 
 
 def test_a_server_that_is_not_there_is_told_by_the_driver(spark: Any) -> None:
-    """Before a task starts."""
+    """An unreachable server raises before a task starts."""
     with pytest.raises(Unreachable):
         drain(spark, queue="mail", handler=nothing, url="redis://127.0.0.1:1", retryFor="0s")
 
 
 def test_no_server_is_usual(spark: Any) -> None:
-    """One has to be named."""
+    """A server must be named."""
     with pytest.raises(OptionError, match="url"):
         drain(spark, queue="mail", handler=nothing)

@@ -1,4 +1,4 @@
-"""Group 2: a drain of a queue in partitions, and of one on two nodes."""
+"""Group 2: draining a partitioned queue and a queue on two nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QueueIdentity = tuple[Penstock, dict[str, str]]
 
 @pytest.fixture(params=["partitions", "nodes", "both"])
 def place(request: pytest.FixtureRequest, redis_url: str) -> Iterator[QueueIdentity]:
-    """A client, and the connection for Spark; the queue `mail` is made, with 300 jobs."""
+    """A client, Spark's options, and the queue `mail` with 300 jobs."""
     count = None if request.param == "nodes" else 3
     with EmbeddedServer(find_server(), tcp=True) as other:
         urls = [redis_url] if request.param == "partitions" else [redis_url, other.url]
@@ -33,14 +33,14 @@ def place(request: pytest.FixtureRequest, redis_url: str) -> Iterator[QueueIdent
 
 
 def half(job: Any) -> str:
-    """Even numbers; others fail."""
+    """Return half of an even number; fail for others."""
     if job.body % 2:
         raise Retry(3600, "odd")
     return str(job.body)
 
 
 def test_every_job_is_done(spark: Any, place: QueueIdentity) -> None:
-    """By tasks that take from all parts; what fails is noted where its job is."""
+    """Tasks take from all shards; failures are recorded on the job's own shard."""
     ps, where = place
     report = drain(spark, queue="mail", handler=half, parallelism=2, **where)
     assert (report.taken, report.done, report.failed, report.lost) == (300, 150, 150, 0)
@@ -51,7 +51,7 @@ def test_every_job_is_done(spark: Any, place: QueueIdentity) -> None:
 def test_results_are_acknowledged_where_their_jobs_are(
     spark: Any, place: QueueIdentity, tmp_path: Path
 ) -> None:
-    """Rows of the parquet name node and partition by their ids."""
+    """The ids in the parquet have node and partition."""
     ps, where = place
     path = str(tmp_path / "out")
     report = drain(
@@ -64,7 +64,7 @@ def test_results_are_acknowledged_where_their_jobs_are(
 
 
 def test_sources(spark: Any, place: QueueIdentity, tmp_path: Path) -> None:
-    """The same queues as a table, and as a stream, whose checkpoint knows each part."""
+    """The same queues work as a table, and as a stream whose checkpoint has each shard."""
     ps, where = place
     table = spark.read.format("penstock").options(queue="mail", **where).load()
     assert {row.id for row in table.select("id").collect()} == {

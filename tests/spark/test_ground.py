@@ -1,4 +1,4 @@
-"""Groups 2 and 5: Spark itself, as these tests set it up and break it."""
+"""Groups 2 and 5: Spark's own behaviour in the setup of these tests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.spark.support import Driver, StandaloneCluster, python_workers, wait_
 
 
 def passed(batches: Iterator[Any]) -> Iterator[Any]:
-    """What comes."""
+    """Yield the batches."""
     yield from batches
 
 
 def fails_once(batches: Iterator[Any]) -> Iterator[Any]:
-    """What comes, at the second attempt."""
+    """Yield the batches at the second attempt."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -26,20 +26,20 @@ def fails_once(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def test_functions_of_these_tests_run_in_tasks(spark: Any) -> None:
-    """Executors import this module, and penstock, by name."""
+    """Executors import this module and penstock by name."""
     assert spark.range(0, 1000, 1, 2).mapInArrow(passed, "id long").count() == 1000
     assert python_workers()
 
 
 def test_a_task_has_more_than_one_attempt(spark: Any) -> None:
-    """`local[2,4]`: a task that fails is run again."""
+    """`local[2,4]`: a failed task is run again."""
     assert spark.range(0, 100, 1, 2).mapInArrow(fails_once, "id long").count() == 100
 
 
-def test_an_executor_that_is_killed_is_made_good(
+def test_a_killed_executor_is_replaced(
     cluster: StandaloneCluster, driver: Callable[..., Driver], tmp_path: Path
 ) -> None:
-    """Its tasks run again; executors stand on two addresses."""
+    """An executor's tasks run again; executors are on two addresses."""
     sign = tmp_path / "sign"
     started = driver(
         "tests.spark.programs:sleep_once",
@@ -61,7 +61,7 @@ def test_an_executor_that_is_killed_is_made_good(
 
 
 def test_a_driver_can_be_killed(driver: Callable[..., Driver]) -> None:
-    """Whatever it was doing, nothing of it runs on."""
+    """A killed driver leaves no process."""
     started = driver("tests.spark.programs:add_up", rows=1000)
     started.wait_for("started")
     jvm = started.jvm()

@@ -1,4 +1,4 @@
-"""Groups 1 and 9: the sources over several nodes and partitions, without a JVM."""
+"""Groups 1 and 9: the sources with several nodes and partitions, without a JVM."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Offset = dict[str, Any]
 
 
 class Ground:
-    """Some servers, which can be made unreachable, and a queue on all of them.
+    """Servers that can be made unreachable, and a queue on all of them.
 
     Args:
         count: of the servers.
@@ -48,26 +48,26 @@ class Ground:
         self.added = 0
 
     def client(self, options: Any) -> Penstock:
-        """The client of the server that is named."""
+        """Return the client of the named server."""
         return self.clients[self.urls.index(options.url)]
 
     def options(self, **given: Any) -> dict[str, str]:
-        """All servers, if there are several."""
+        """Return options with all servers."""
         where = {"nodes": ",".join(self.urls)} if len(self.urls) > 1 else {"url": self.urls[0]}
         return {"queue": "q", **where, **{name: str(value) for name, value in given.items()}}
 
     def add(self, count: int, at: int | None = None) -> None:
-        """Enqueue jobs whose bodies tell them apart, on one server or each in turn."""
+        """Enqueue jobs with distinct bodies, on one server or each in turn."""
         for body in range(self.added, self.added + count):
             self.queues[body % len(self.queues) if at is None else at].enqueue(b"%d" % body)
         self.added += count
 
     def life(self, **given: Any) -> Consumer:
-        """A driver that has just been started."""
+        """Return a newly started driver."""
         return Consumer(Stream.parse(self.options(leaseDuration="60s", **given)), beat=3600)
 
     def read(self, parts: Sequence[Part], **given: Any) -> list[bytes]:
-        """The bodies of a batch, as tasks read them."""
+        """Return the bodies of a batch, as tasks read them."""
         reader = StreamReader(self.options(**given), schema("id string, payload binary"))
         batches = [batch for part in parts for batch in reader.read(part)]
         rows = [row for batch in batches for row in pa.Table.from_batches([batch]).to_pylist()]
@@ -75,22 +75,22 @@ class Ground:
         return [row["payload"] for row in rows]
 
     def cut(self, at: int) -> None:
-        """From now on a server can't be reached."""
+        """Make a server unreachable."""
         self.servers[at].connected = False
 
     def mend(self, at: int) -> None:
-        """It can be reached again."""
+        """Make it reachable again."""
         self.servers[at].connected = True
 
     def drained(self, at: int) -> int:
-        """How many jobs others can take on a server."""
+        """Count the jobs that others can reserve on a server."""
         count = 0
         while jobs := self.queues[at].reserve(20, block=0):
             count += len(jobs)
         return count
 
     def total(self, name: str) -> int:
-        """A figure of the whole queue."""
+        """Return a sum over the whole queue."""
         return sum(getattr(queue.stats(), name) for queue in self.queues)
 
 
@@ -99,7 +99,7 @@ Make = Callable[..., Ground]
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Makes servers, whose clocks stand still."""
+    """Return a function that makes servers with fixed clocks."""
     use_test_clock(monkeypatch)
 
     def made(count: int = 2, partitions: int | None = None) -> Ground:
@@ -111,7 +111,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def bodies(first: int, end: int) -> list[bytes]:
-    """Those that were added so."""
+    """Return the bodies that were added."""
     return [b"%d" % number for number in range(first, end)]
 
 
@@ -120,7 +120,7 @@ def bodies(first: int, end: int) -> list[bytes]:
 
 @pytest.mark.parametrize("count, partitions", [(3, None), (1, 4), (2, 3)])
 def test_an_offset_for_each_lane(count: int, partitions: int | None, make: Make) -> None:
-    """Each partition on each node has batches of its own; together they have each job once."""
+    """Each partition on each node has its own batches; together they have each job once."""
     ground = make(count, partitions)
     ground.add(60)
     life = ground.life()
@@ -142,7 +142,7 @@ def test_an_offset_for_each_lane(count: int, partitions: int | None, make: Make)
 
 
 def test_offsets_of_one_node_are_read_with_several(make: Make) -> None:
-    """A checkpoint that knows one server goes on there when others are added."""
+    """A checkpoint of one server continues when others are added."""
     ground = make(2)
     ground.add(4, at=0)
     offset = {"consumer": "00112233445566ff", "n": 6}
@@ -163,7 +163,7 @@ def test_offsets_of_one_node_are_read_with_several(make: Make) -> None:
 
 
 def test_a_node_that_is_down_while_a_batch_is_planned(make: Make) -> None:
-    """The others go on; when it is back its jobs come, and none is lost."""
+    """The other nodes continue; the jobs of the node come when it is back, and none is lost."""
     ground = make(3)
     ground.add(30)
     life = ground.life()
@@ -183,7 +183,7 @@ def test_a_node_that_is_down_while_a_batch_is_planned(make: Make) -> None:
 
 
 def test_no_node_at_all(make: Make) -> None:
-    """That is an error, and not an empty queue."""
+    """Without any node the query fails; that is not an empty queue."""
     ground = make(2)
     life = ground.life()
     ground.cut(0)
@@ -194,7 +194,7 @@ def test_no_node_at_all(make: Make) -> None:
 
 
 def test_a_node_that_goes_and_comes_between_two_triggers(make: Make) -> None:
-    """Its batch, done and noted, is acknowledged when it is back, and not taken again before."""
+    """A committed batch is acknowledged when its node is back, before the next claim there."""
     ground = make(2)
     ground.add(20)
     life = ground.life()
@@ -217,7 +217,7 @@ def test_a_node_that_goes_and_comes_between_two_triggers(make: Make) -> None:
 def test_a_lane_is_finished_before_it_is_taken_from(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that fails as its batch is acknowledged, and answers right behind that, keeps it."""
+    """A node fails during the ack and answers directly after: its batch is kept."""
     ground = make(2)
     ground.add(20)
     life = ground.life()
@@ -246,8 +246,8 @@ def test_a_lane_is_finished_before_it_is_taken_from(
 
 
 def test_a_batch_is_not_read_without_a_node_that_has_some_of_it(make: Make) -> None:
-    """A driver that comes back while a node is down must not pass over its jobs: they would be
-    acknowledged with the batch.
+    """A restarted driver does not skip a missing node's jobs, as the batch's ack
+    would include them.
     """
     ground = make(2)
     ground.add(20)
@@ -267,8 +267,9 @@ def test_a_batch_is_not_read_without_a_node_that_has_some_of_it(make: Make) -> N
 
 
 def test_a_node_that_is_not_named_any_more(make: Make) -> None:
-    """What it has of a batch is lost to this query, which says so; named again its jobs come when
-    their leases end: they are not acknowledged unread.
+    """A batch's jobs on a node that is no longer named are lost to the query, which logs that.
+
+    When it is named again they come after their leases, and are not acknowledged unread.
     """
     ground = make(3)
     ground.add(30)
@@ -298,7 +299,7 @@ def test_a_node_that_is_not_named_any_more(make: Make) -> None:
 
 
 class Query:
-    """What Spark does with the source, and what goes wrong meanwhile.
+    """Spark's use of the source, with faults.
 
     Args:
         ground: the servers.
@@ -319,26 +320,26 @@ class Query:
         self.sink: list[list[bytes]] = []
 
     def weather(self) -> None:
-        """One node at most is down."""
+        """Make at most one node unreachable."""
         for at in range(len(self.ground.servers)):
             self.ground.mend(at)
         if not self.is_calm and self.draw.random() < 0.5:
             self.ground.cut(self.draw.randrange(len(self.ground.servers)))
 
     def dies(self) -> bool:
-        """Perhaps the driver dies, and is started again."""
+        """Restart the driver at random."""
         if self.is_calm or self.draw.random() > 0.2:
             return False
         self.restart()
         return True
 
     def restart(self) -> None:
-        """Another driver goes on with the offsets that are noted."""
+        """Start another driver with the noted offsets."""
         self.life.stop()
         self.life = self.ground.life()
 
     def step(self) -> bool:
-        """A micro-batch, or a part of one; False = there was nothing to do."""
+        """Run a micro-batch or part of one; return False if there was nothing to do."""
         if self.noted is None:
             found = self.life.latest(self.start, self.draw.choice([1, 5, 40]))
             if found == self.start:
@@ -363,8 +364,9 @@ class Query:
 def test_nothing_is_lost_or_doubled(
     seed: int, count: int, partitions: int | None, make: Make
 ) -> None:
-    """Whatever fails between the steps of Spark: nodes go and come, the driver dies. While leases
-    hold each job comes once to a sink that keeps a batch once.
+    """Nodes fail and the driver dies between any steps: with held leases each job comes once.
+
+    The sink keeps a batch once.
     """
     draw, ground = random.Random(seed), make(count, partitions)
     query = Query(ground, draw)
@@ -386,7 +388,7 @@ def test_nothing_is_lost_or_doubled(
 
 
 def test_a_trigger_is_shared(make: Make) -> None:
-    """Equal parts of `maxJobsPerTrigger`, and what a lane does not need is for the others."""
+    """`maxJobsPerTrigger` is divided equally; unused shares go to other lanes."""
     ground = make(3)
     ground.add(5, at=0)
     ground.add(200, at=1)
@@ -401,7 +403,7 @@ def test_a_trigger_is_shared(make: Make) -> None:
 
 
 def test_fewer_jobs_a_trigger_than_lanes(make: Make) -> None:
-    """Lanes take turns, so that each is reached."""
+    """With fewer jobs than lanes, lanes take turns."""
     ground = make(1, 4)
     for number in range(4):
         key = next(f"k{i}" for i in range(100) if partition_of(f"k{i}", 4) == number)
@@ -416,7 +418,7 @@ def test_fewer_jobs_a_trigger_than_lanes(make: Make) -> None:
 
 
 def test_available_now_is_counted_over_all_lanes(make: Make) -> None:
-    """What comes later is left for the next run, wherever it is."""
+    """Jobs added later on any lane are left for the next run."""
     ground = make(2, 2)
     ground.add(50)
     life = ground.life()
@@ -435,7 +437,7 @@ def test_available_now_is_counted_over_all_lanes(make: Make) -> None:
 def test_a_task_that_outlives_its_batch_ends(
     fails: bool, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it would read is finished; it does not ask for it again and again."""
+    """A task whose batch is already finished ends without repeated calls."""
     ground = make(1, None)
     ground.add(5)
     life = ground.life()
@@ -460,7 +462,7 @@ def test_a_task_that_outlives_its_batch_ends(
 
 
 def test_leases_of_every_lane_are_renewed(make: Make) -> None:
-    """One beat renews them all; a node that is down does not keep the others from it."""
+    """One heartbeat renews the leases of all lanes; a node that is down does not stop it."""
     ground = make(2, 2)
     ground.add(20)
     life = ground.life()
@@ -482,8 +484,8 @@ def test_leases_of_every_lane_are_renewed(make: Make) -> None:
 
 
 def test_partitions_are_learned_when_there_are_some(make: Make) -> None:
-    """A query may be older than its queue, and than the number of its partitions; a node that has
-    not heard of them goes by the others.
+    """A query may be older than its queue's partitions; a node that does not know them uses the
+    others' number.
     """
     ground = make(2)
     life = ground.life()
@@ -501,7 +503,7 @@ def test_partitions_are_learned_when_there_are_some(make: Make) -> None:
 
 
 def test_partitions_that_are_made_meanwhile(make: Make) -> None:
-    """A queue that was not there when it was looked for is read by the next trigger."""
+    """A missing queue that gets created is read at the next trigger."""
     ground = make(1, 2)
     ground.add(3)
     parsed = Stream.parse(ground.options())
@@ -517,7 +519,7 @@ def test_partitions_that_are_made_meanwhile(make: Make) -> None:
 
 
 def rows(ground: Ground, **given: Any) -> tuple[list[dict[str, Any]], int]:
-    """What the batch source gives, and in how many parts."""
+    """Return the batch source's rows and number of parts."""
     columns = schema("id string, queue string, state string, payload binary, node string")
     reader = snapshot.reader(ground.options(**given), columns)
     parts = reader.partitions()
@@ -528,7 +530,7 @@ def rows(ground: Ground, **given: Any) -> tuple[list[dict[str, Any]], int]:
 
 @pytest.mark.parametrize("count, partitions", [(3, None), (1, 4), (2, 3)])
 def test_a_snapshot_has_all_parts(count: int, partitions: int | None, make: Make) -> None:
-    """Row by row what the library shows on each node: ids, states, bodies, the queue's own name."""
+    """The rows equal the library's view of each node: ids, states, bodies, queue name."""
     ground = make(count, partitions)
     ground.add(80)
     for queue in ground.queues:
@@ -546,7 +548,7 @@ def test_a_snapshot_has_all_parts(count: int, partitions: int | None, make: Make
 
 
 def test_num_partitions_is_shared_by_the_lanes(make: Make) -> None:
-    """So many Spark partitions as were asked for, and not so many for each lane."""
+    """The number of Spark partitions is as asked in total, not for each lane."""
     ground = make(2, 4)
     ground.add(320)
     found, parts = rows(ground, numPartitions=16)
@@ -555,7 +557,7 @@ def test_num_partitions_is_shared_by_the_lanes(make: Make) -> None:
 
 
 def test_a_snapshot_without_a_node(make: Make) -> None:
-    """That is an error, unless jobs may be missing; a queue that one node has is there."""
+    """A missing node is an error unless jobs may be missing; a queue on one node exists."""
     ground = make(2)
     ground.add(10, at=0)
     assert len(rows(ground, requireQueue="true")[0]) == 10
@@ -570,7 +572,7 @@ def test_a_snapshot_without_a_node(make: Make) -> None:
 
 
 def test_a_queue_in_partitions_without_jobs_is_there(make: Make) -> None:
-    """Its number of partitions is known, so `requireQueue` is content."""
+    """A partitioned queue exists by its stored number, so `requireQueue` accepts it."""
     ground = make(1, 2)
     ground.queues[0].reserve(1, block=0)
     assert rows(ground, requireQueue="true") == ([], 0)

@@ -1,4 +1,4 @@
-"""Groups 1 and 10: options and columns, checked before anything is done."""
+"""Groups 1 and 10: options and columns are checked before anything is done."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ HERE = {"queue": "mail", "url": "redis://h:1/0"}
     ],
 )
 def test_an_option_that_cannot_be_used_is_named(given: dict[str, str], named: str) -> None:
-    """As it is documented, whatever its case was."""
+    """An invalid option is named in its documented spelling, whatever case was given."""
     with pytest.raises(OptionError) as caught:
         Write.parse(given)
     assert caught.value.argument == named
@@ -63,14 +63,14 @@ def test_an_option_that_cannot_be_used_is_named(given: dict[str, str], named: st
 
 
 @pytest.mark.parametrize("text", ["0", "50ms", "25d"])
-def test_a_lease_that_nobody_could_keep_is_refused(text: str) -> None:
-    """It is renewed at a third of its time: every few ms would keep a server busy."""
+def test_a_too_short_lease_is_refused(text: str) -> None:
+    """A lease is renewed after a third of its time; every few ms would overload a server."""
     with pytest.raises(OptionError, match=r"leaseDuration.*at least 100 ms and at most 2073600 s"):
         Stream.parse({**HERE, "leaseDuration": text})
 
 
-def test_where_a_part_lies_is_shown_without_its_url() -> None:
-    """Logs may name a part; the URL of its node may have a password."""
+def test_a_part_is_shown_without_its_url() -> None:
+    """A part's repr has no URL, as a URL may have a password."""
     part = Part(
         ShardAddress(f"redis://:{SECRET}@h", "1f2e3d4c", 0, 2), "ff66554433221100", 1, 0, 10
     )
@@ -85,12 +85,12 @@ def test_where_a_part_lies_is_shown_without_its_url() -> None:
      ("0.5", 500), ("5 m", 300_000)],
 )  # fmt: skip
 def test_durations_have_units(text: str, ms: int) -> None:
-    """A bare number is seconds."""
+    """A number without a unit is in seconds."""
     assert Write.parse({**HERE, "dedupwindow": text}).dedup_window == ms
 
 
-def test_what_is_not_given_is_as_documented() -> None:
-    """Defaults, and options of other groups, which a view that is read and written may have."""
+def test_default_options() -> None:
+    """Defaults are as documented; options of other groups are allowed, as views read and write."""
     found = Write.parse({**HERE, "MAXJOBSPERTRIGGER": "5", "checkpointLocation": "/ck"})
     assert (found.batch_size, found.batch_bytes, found.commit_mode) == (500, 1 << 20, "")
     assert (found.full_timeout, found.dedup_window) == (60_000, 86_400_000)
@@ -99,7 +99,7 @@ def test_what_is_not_given_is_as_documented() -> None:
 
 
 def test_one_name_means_one_thing() -> None:
-    """Groups that share a name share its meaning, but for its default."""
+    """Options of one name have one meaning in all groups, except for the default."""
     for name, option in OPTIONS.items():
         for group in (Connection, Read, Stream, Write):
             known = group.options().get(name)
@@ -126,7 +126,7 @@ SECRET = "hunter2"
     ],
 )
 def test_no_error_shows_a_password(options: dict[str, str]) -> None:
-    """Whatever is wrong with a URL, the text, the value and the cause do not have it."""
+    """For any error in a URL, neither text, value nor cause has the password."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  # of several types
         connect.parts(Write.parse(options))
     error: BaseException | None = caught.value
@@ -142,7 +142,7 @@ def test_no_error_shows_a_password(options: dict[str, str]) -> None:
 def test_no_part_of_a_generated_password_is_shown(
     monkeypatch: pytest.MonkeyPatch, way: str, url: str
 ) -> None:
-    """Encoded or not, in whichever option the URL stands."""
+    """A password is never shown, encoded or not, in any option."""
     monkeypatch.setenv("QUEUE_URL", url)
     value = "QUEUE_URL" if way == "urlenv" else url
     try:
@@ -157,7 +157,7 @@ def test_no_part_of_a_generated_password_is_shown(
 def test_passwords_come_from_where_options_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment or a file of the process that connects; what is missing is named."""
+    """A password is read from an environment variable or a file; a missing one is named."""
     monkeypatch.setenv("QUEUE_PASSWORD", "a:b@c")
     file = tmp_path / "password"
     file.write_text("line\n")
@@ -192,14 +192,14 @@ def test_passwords_come_from_where_options_point(
 def test_a_column_that_cannot_be_used_is_named(
     fields: list[tuple[str, str]], options: dict[str, str], named: str
 ) -> None:
-    """On the driver, from the schema alone."""
+    """The driver checks columns by the schema alone."""
     with pytest.raises(BadArgument) as caught:
         columns_of(fields, Write.parse({**HERE, **options}))
     assert named in str(caught.value)
 
 
 def test_a_value_of_a_row_is_named_by_column_and_row() -> None:
-    """And its content is not shown."""
+    """The error of a row has column and row, but not the value."""
     error = RowError("payload", "secret text", "bytes or text", 7)
     assert "'payload'" in str(error)
     assert "row 7" in str(error)

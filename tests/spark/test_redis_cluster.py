@@ -1,4 +1,4 @@
-"""Groups 2, 3, 8 and 9 on a Redis Cluster: slots move while tasks work in them."""
+"""Groups 2, 3, 8 and 9 on a Redis Cluster: slots move while tasks use them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.twins import spawn
 
 @pytest.fixture(scope="module")
 def shards() -> Iterator[Cluster]:
-    """Three primaries for all tests of this file; a busy machine causes no failover."""
+    """Three primaries for this file; load causes no failover."""
     with Cluster(3, node_timeout=15_000) as cluster:
         yield cluster
         close_all()
@@ -31,7 +31,7 @@ def shards() -> Iterator[Cluster]:
 
 @pytest.fixture
 def client(shards: Cluster) -> Iterator[Penstock]:
-    """A client of the cluster, which is sound at the end; each test has queues of its own."""
+    """A client of the cluster; each test has its own queues, which are checked at the end."""
     with Penstock(shards.url) as client:
         yield client
     shards.settle()
@@ -41,24 +41,24 @@ def client(shards: Cluster) -> Iterator[Penstock]:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
-    """Tasks stop here."""
+    """A gate for tasks."""
     (tmp_path / "gate").mkdir()
     return Gate(tmp_path / "gate")
 
 
 def slot(queue: str, partition: int | None = None) -> int:
-    """Where a queue is, or one of its partitions."""
+    """Return the slot of a queue or of one of its partitions."""
     return key_slot(QueueKeys(queue, partition=partition)["meta"])
 
 
 def bodies(client: Penstock, queue: str) -> Counter[bytes]:
-    """What waits."""
+    """Count the waiting bodies."""
     return Counter(view.raw for view in client.open(queue).scan_iter(n=1000))
 
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_a_write(mode: str, spark: Any, shards: Cluster, client: Penstock, gate: Gate) -> None:
-    """Each row is a job, once; the same write again adds nothing, wherever its slot is by then."""
+    """Each row is one job; repeating the write adds nothing, wherever the slot is then."""
     queue = f"written {mode}"
     client.queue(queue).enqueue(b"first")
     given = {"queue": queue, "url": shards.url, "commitMode": mode, "writeId": "load"}
@@ -79,7 +79,7 @@ def test_a_write(mode: str, spark: Any, shards: Cluster, client: Penstock, gate:
 
 
 def test_a_write_into_partitions(spark: Any, shards: Cluster, client: Penstock, gate: Gate) -> None:
-    """They lie on all primaries; one of them moves."""
+    """Partitions are on all primaries; one of them moves."""
     queue = client.queue("shared out", partitions=6)
     queue.enqueue_many([b"first %d" % number for number in range(60)], key=str)
     assert len({shards.owner(slot("shared out", number)) for number in range(6)}) == 3
@@ -98,7 +98,7 @@ def test_a_write_into_partitions(spark: Any, shards: Cluster, client: Penstock, 
 def test_a_table(
     partitions: int | None, spark: Any, shards: Cluster, client: Penstock, gate: Gate
 ) -> None:
-    """A snapshot has each job once; the slot that moves is that of tasks that come later."""
+    """A snapshot has each job once, although the slot of later tasks moves."""
     name = f"read {partitions}"
     queue = client.queue(name, partitions=partitions)
     ids = queue.enqueue_many([b"%d" % number for number in range(600)], key=str).ids
@@ -111,9 +111,9 @@ def test_a_table(
 
 
 def test_streams(spark: Any, shards: Cluster, client: Penstock, gate: Gate, tmp_path: Path) -> None:
-    """From partitions on all primaries into another queue, staged: each job comes once and is
-    acknowledged, though a partition moves while the first batch is read, and the other queue while
-    it is written.
+    """A stream from partitions into another queue has each job once and acknowledges it.
+
+    A partition moves while the first batch is read, and the target while it is written.
     """
     source, target = names_apart(shards, 2, "stream")
     queue = client.queue(source, partitions=6)
@@ -143,7 +143,7 @@ def test_a_drain(
     redis_url: str,
     tmp_path: Path,
 ) -> None:
-    """Every job is worked on once and acknowledged, though a partition moves meanwhile."""
+    """Every job is done and acknowledged once, although a partition moves."""
     name = f"drained {ack}"
     queue = client.queue(name, partitions=6)
     ids = queue.enqueue_many(range(600), key=str).ids

@@ -1,4 +1,4 @@
-"""Group 11: what must not be seen: passwords, wherever Spark shows what it was given."""
+"""Group 11: passwords are hidden wherever Spark shows options."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ def guarded(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
     return server
 
 
-def test_a_password_is_seen_nowhere(
+def test_no_password_is_shown(
     guarded: EmbeddedServer, driver: Callable[..., Driver], tmp_path: Path
 ) -> None:
-    """Not in plans, the event log, REST, progress, checkpoints, errors, nor in what is logged, in
-    whichever way it is given.
-    """
+    """No password is in plans, event log, REST, progress, checkpoints, errors or logs."""
     password_file = tmp_path / "password"
     password_file.write_text(f"{PASSWORD}\n")
     place = guarded.url.removeprefix("redis://")

@@ -1,4 +1,4 @@
-"""Group 9: the batch source: what it shows, and that a queue at work does not confuse it."""
+"""Group 9: the batch source: its rows, and consistency while the queue is used."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ URL = "redis://not-used"
 
 
 def schema(text: str = SCHEMA) -> StructType:
-    """A schema, made without a JVM."""
+    """Return a schema, made without a JVM."""
     columns = [column.split(" ", 1) for column in text.split(", ")]
     return StructType([StructField(name, TYPES[kind]) for name, kind in columns])
 
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Penstock:
-    """A client that readers find, too; no Spark is needed."""
+    """A client that readers use too; no Spark is needed."""
     found = Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2))
     monkeypatch.setattr("penstock.spark.connect.client", lambda *_: found)
     return found
@@ -57,7 +57,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Penstock:
 def rows(
     text: str = SCHEMA, between: Callable[[], Any] = lambda: None, **options: Any
 ) -> list[dict[str, Any]]:
-    """What a reader gives, part by part; something may happen between two pages."""
+    """Return a reader's rows, part by part; a callback may run between two pages."""
     given = {"queue": "q", "url": URL, **{name: str(value) for name, value in options.items()}}
     reader = snapshot.reader(given, schema(text))
     found: list[dict[str, Any]] = []
@@ -69,13 +69,13 @@ def rows(
 
 
 def by_id(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The rows by id, each of which is there once."""
+    """Return the rows by id, each once."""
     assert max(Counter(row["id"] for row in found).values(), default=1) == 1
     return {row["id"]: row for row in found}
 
 
 def filled(client: Penstock) -> None:
-    """Jobs in every state, with all that a job may have."""
+    """Add jobs in every state, with everything a job may have."""
     queue = client.queue("q")
     queue.enqueue_many([b"plain %d" % i for i in range(5)])
     queue.enqueue(
@@ -94,8 +94,8 @@ def filled(client: Penstock) -> None:
     queue.promote([queue.enqueue(b"soon", delay=500).id])
 
 
-def test_every_column_is_what_the_library_shows(client: Penstock) -> None:
-    """Row by row the same as `show`: ids, states, times, counters, headers, owner, error."""
+def test_every_column_equals_show(client: Penstock) -> None:
+    """Each row equals `show`: ids, states, times, counters, headers, owner, error."""
     filled(client)
     queue = client.queue("q")
     found = by_id(rows(numPartitions=3))
@@ -140,7 +140,7 @@ def test_nothing_is_taken(client: Penstock) -> None:
 
 @pytest.mark.parametrize("states", ["ready", "scheduled", "active", "dead", "ready,dead"])
 def test_states(states: str, client: Penstock) -> None:
-    """Only jobs in one of them; what is due, and a lease that has ended, is ready."""
+    """Rows of one state only; due jobs and ended leases are ready."""
     filled(client)
     wanted = states.split(",")
     found = by_id(rows(states=states))
@@ -149,7 +149,7 @@ def test_states(states: str, client: Penstock) -> None:
 
 
 def test_times_and_prefixes(client: Penstock) -> None:
-    """`enqueuedAfter` is included, `enqueuedBefore` is not; an id may be given in part."""
+    """`enqueuedAfter` is inclusive, `enqueuedBefore` exclusive; an id may be a prefix."""
     queue = client.queue("q")
     while len({view.created for view in queue.scan_iter()}) < 6:
         queue.enqueue(b"x")
@@ -165,14 +165,14 @@ def test_times_and_prefixes(client: Penstock) -> None:
         name for name in every if name.startswith(one[:30])
     }
     assert rows(idPrefix="D-00000000") == []
-    for wrong in ("yesterday", "1800000000000"):  # ms, and not seconds
+    for wrong in ("yesterday", "1800000000000"):  # ms instead of seconds
         with pytest.raises(OptionError, match="enqueuedAfter"):
             rows(enqueuedAfter=wrong)
 
 
 @pytest.mark.parametrize("year", [2099, 2290, 2500, 9999])
 def test_a_time_that_is_far_away(year: int, client: Penstock) -> None:
-    """A date that stands for "never" is later than every job, in every state."""
+    """A date far in the future is later than every job, in every state."""
     queue = client.queue("q")
     queue.enqueue_many([b"x"] * 3)
     queue.enqueue(b"later", delay=60)
@@ -182,7 +182,7 @@ def test_a_time_that_is_far_away(year: int, client: Penstock) -> None:
 
 
 def test_filters_make_an_option_narrower_never_wider(client: Penstock) -> None:
-    """Spark checks its own filters again, but `idPrefix` is checked only here."""
+    """Spark checks its own filters again, but only the reader checks `idPrefix`."""
     one, other = client.queue("q").enqueue_many([b"a", b"b"])
 
     def found(prefix: str, *filters: Any) -> list[str]:
@@ -201,7 +201,7 @@ def test_filters_make_an_option_narrower_never_wider(client: Penstock) -> None:
 
 @pytest.mark.parametrize("columns", ["id string", "state string", "payload string, attempt int"])
 def test_some_columns(columns: str, client: Penstock) -> None:
-    """A schema with fewer columns fetches no more than they need; a payload may be read as text."""
+    """A schema with fewer columns fetches less; a payload may be text."""
     client.queue("q").enqueue_many([b"plain %d" % i for i in range(5)])
     found = rows(columns)
     assert len(found) == 5
@@ -211,7 +211,7 @@ def test_some_columns(columns: str, client: Penstock) -> None:
 
 
 def test_a_missing_queue(client: Penstock) -> None:
-    """It has no rows and no partitions, unless it has to be there."""
+    """A missing queue has no rows and no partitions, unless it is required."""
     assert rows() == []
     with pytest.raises(QueueMissing, match="requireQueue"):
         rows(requireQueue="true")
@@ -221,7 +221,7 @@ def test_a_missing_queue(client: Penstock) -> None:
 
 
 def test_the_stream_is_cut_where_jobs_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job of long ago and many of now: the parts are about alike all the same."""
+    """An old job and many new ones: the parts are about equal."""
     use_test_clock(monkeypatch)
     raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
     clock, found = TestClock(raw, 1_700_000_000_000), Penstock(raw)
@@ -238,8 +238,9 @@ def test_the_stream_is_cut_where_jobs_are(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_jobs_that_stay_are_seen_once_while_others_move(client: Penstock) -> None:
-    """Between any two pages jobs are enqueued, delivered, acknowledged, failed, given back,
-    extended, buried, redriven: those that stay untouched come once, and no id comes twice.
+    """Jobs change between any two pages: untouched jobs come once, and no id comes twice.
+
+    Jobs are enqueued, delivered, acknowledged, failed, released, extended, buried, redriven.
     """
     draw, queue = random.Random(7), client.queue("q")
     stay = {"ready": 30, "scheduled": 30, "dead": 20, "active": 20}
@@ -264,7 +265,7 @@ def test_jobs_that_stay_are_seen_once_while_others_move(client: Penstock) -> Non
 
 
 def _staying(client: Penstock, counts: dict[str, int]) -> dict[str, Any]:
-    """Jobs of each state that nothing below moves."""
+    """Return jobs of each state that stay untouched."""
     queue = client.queue("q")
     queue.enqueue_many([b"stays"] * counts["dead"])
     dead = queue.reserve(counts["dead"])
@@ -272,7 +273,7 @@ def _staying(client: Penstock, counts: dict[str, int]) -> dict[str, Any]:
     queue.enqueue_many([b"stays"] * counts["active"], lease=3600)
     active = queue.reserve(counts["active"])
     scheduled = queue.enqueue_many([b"stays"] * counts["scheduled"], delay=3600).ids
-    # those that wait stay behind those that move, in the order of delivery
+    # waiting ones stay behind the moving ones, in the order of delivery
     queue.enqueue_many([b"moves"] * 400, lease=3600)
     ready = queue.enqueue_many([b"stays"] * counts["ready"]).ids
     return {
@@ -284,7 +285,7 @@ def _staying(client: Penstock, counts: dict[str, int]) -> dict[str, Any]:
 
 
 def test_a_plan_is_small_however_many_jobs_are_at_work(client: Penstock) -> None:
-    """Each part that has to leave them out is told of them, in a few bytes for each."""
+    """Each part has a few bytes for each job that it has to leave out."""
     queue = client.queue("q")
     queue.enqueue_many([b"x"] * 2000)
     queue.enqueue_many([b"x"] * 200, delay=60)
@@ -297,7 +298,7 @@ def test_a_plan_is_small_however_many_jobs_are_at_work(client: Penstock) -> None
 
 
 def test_ties_are_cut_by_number(client: Penstock) -> None:
-    """Jobs that are due at one time lie in several parts, and each is seen once."""
+    """Jobs due at one time are split among parts, and each is seen once."""
     queue = client.queue("q")
     queue.enqueue_many([b"x"] * 300, at=4_000_000_000)
     reader = snapshot.reader(
@@ -309,7 +310,7 @@ def test_ties_are_cut_by_number(client: Penstock) -> None:
 
 
 def test_large_bodies_come_in_pages(client: Penstock) -> None:
-    """A page carries about 1 MiB, whatever the state."""
+    """A page has about 1 MiB in every state."""
     queue = client.queue("q")
     queue.enqueue_many([b"x" * 400_000] * 12)
     dead = queue.reserve(10)
@@ -322,8 +323,8 @@ def test_large_bodies_come_in_pages(client: Penstock) -> None:
     assert {len(row["payload"]) for row in found} == {400_000}
 
 
-def test_a_queue_made_anew_meanwhile(client: Penstock) -> None:
-    """What the snapshot was of is gone: it ends there."""
+def test_a_queue_recreated_during_a_read(client: Penstock) -> None:
+    """When the queue is re-created during a read, the snapshot ends."""
     queue = client.queue("q")
     queue.enqueue_many([b"x"] * 30)
     reader = snapshot.reader({"queue": "q", "url": URL, "fetchSize": "10"}, schema("id string"))
@@ -334,7 +335,7 @@ def test_a_queue_made_anew_meanwhile(client: Penstock) -> None:
 
 
 def test_a_part_goes_to_the_node_of_the_plan(client: Penstock) -> None:
-    """An executor that reaches another server says so."""
+    """An executor that reaches another server raises."""
     from dataclasses import replace
 
     from penstock.spark import WrongServer
@@ -351,20 +352,20 @@ def test_a_part_goes_to_the_node_of_the_plan(client: Penstock) -> None:
 
 
 def table(spark: Any, url: str, **options: Any) -> Any:
-    """The queue `mail` as a table."""
+    """Return the queue `mail` as a table."""
     return spark.read.format("penstock").options(queue="mail", url=url, **options).load()
 
 
 @pytest.fixture
 def pushing(spark: Any) -> Iterator[None]:
-    """Spark hands filters to the source."""
+    """Make Spark push filters to the source."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     yield
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_a_table(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """All columns through Spark; drained, the queue has no rows."""
+    """All columns work in Spark; a drained queue has no rows."""
     queue = ps.queue("mail")
     queue.enqueue_many([b"body %d" % i for i in range(3000)], headers={"k": "v"})
     found = table(spark, redis_url, numPartitions=3).collect()
@@ -379,7 +380,7 @@ def test_a_table(spark: Any, ps: Penstock, redis_url: str) -> None:
 def test_filters_are_pushed_if_that_is_asked_for(
     spark: Any, ps: Penstock, redis_url: str, pushing: None
 ) -> None:
-    """They make the snapshot narrower, and Spark applies them: the rows are the same."""
+    """Pushed filters reduce the snapshot, Spark applies them again, and rows are equal."""
     queue = ps.queue("mail")
     ids = list(queue.enqueue_many([b"x"] * 50).ids)
     queue.bury(queue.reserve(5), "no use")
@@ -392,6 +393,6 @@ def test_filters_are_pushed_if_that_is_asked_for(
 
 
 def test_filters_without_the_option(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """By default Spark alone applies them."""
+    """By default Spark alone applies filters."""
     ps.queue("mail").enqueue_many([b"x"] * 50)
     assert table(spark, redis_url).where("state = 'ready' and attempt < 2").count() == 50

@@ -1,4 +1,4 @@
-"""Groups 9, 10 and 12: queues as tables of SQL, and what Spark's look-up of sources needs."""
+"""Groups 9, 10 and 12: queues as SQL tables, and Spark's lookup of sources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VIEW = "CREATE TEMP VIEW {name} USING penstock OPTIONS (queue '{queue}', url '{u
 
 
 def test_a_view_is_read_and_written(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """`SELECT` sees every job and takes none; `INSERT INTO` adds."""
+    """`SELECT` sees every job and reserves none; `INSERT INTO` adds jobs."""
     jobs = ps.queue("mail")
     jobs.enqueue_many([f"letter {number}" for number in range(50)])
     jobs.enqueue("later", delay=3600)
@@ -42,7 +42,7 @@ def test_a_view_is_read_and_written(spark: Any, ps: Penstock, redis_url: str) ->
 
 
 def test_a_view_of_one_state(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """Options are those of the reader; a queue that is not there has no rows."""
+    """Options are those of the reader; a missing queue has no rows."""
     ps.queue("mail").enqueue_many(range(5))
     spark.sql(
         "CREATE TEMP VIEW dead USING penstock "
@@ -55,7 +55,7 @@ def test_a_view_of_one_state(spark: Any, ps: Penstock, redis_url: str) -> None:
 
 
 def test_a_wrong_option_is_named(spark: Any, redis_url: str) -> None:
-    """By the driver; what it was set to is not shown where it may be a secret."""
+    """The driver's error has the option, but not a value that may be secret."""
     spark.sql(VIEW.format(name="broken", queue="mail", url="nonsense-with-a-secret"))
     with pytest.raises(Exception, match="option 'url'") as caught:
         spark.sql("SELECT * FROM broken").collect()
@@ -64,7 +64,7 @@ def test_a_wrong_option_is_named(spark: Any, redis_url: str) -> None:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library as a zip."""
+    """Return the library as a zip."""
     import penstock
 
     place = tmp_path_factory.mktemp("zip")
@@ -74,7 +74,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_zip_shipped_with_the_job(package: Path, redis_url: str) -> None:
-    """`spark.submit.pyFiles`: executors import the library, Lua files too, out of the zip."""
+    """`spark.submit.pyFiles`: executors import the library and its Lua files from the zip."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "spark" / "zipped.py"), str(package), redis_url],
         env={**environment(), "PYTHONPATH": ""},
@@ -89,7 +89,7 @@ def test_a_zip_shipped_with_the_job(package: Path, redis_url: str) -> None:
 
 
 def test_a_broken_neighbour(driver: Callable[..., Driver], tmp_path: Path, redis_url: str) -> None:
-    """A `pyspark_*` module that can't be imported hides all others; `register` looks for none."""
+    """A broken `pyspark_*` module hides all others; `register` does not need the lookup."""
     (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken')\n")
     path = environment()["PYTHONPATH"]
     started = driver(
@@ -101,7 +101,7 @@ def test_a_broken_neighbour(driver: Callable[..., Driver], tmp_path: Path, redis
 
 
 def test_our_module_never_raises(tmp_path: Path) -> None:
-    """Where PySpark is not to be imported, ours is found empty instead of hiding the others."""
+    """Without PySpark our module is empty and does not raise, so it hides no other."""
     (tmp_path / "pyspark.py").write_text("raise ImportError('no pyspark')\n")
     code = "import pyspark_penstock; print(pyspark_penstock.__all__)"
     done = subprocess.run(
@@ -116,7 +116,7 @@ def test_our_module_never_raises(tmp_path: Path) -> None:
 
 
 def test_register_makes_it_known_again(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """It may be called as often as one likes."""
+    """`register` may be called repeatedly."""
     register(spark)
     register(spark)
     ps.queue("mail").enqueue("x")
@@ -124,7 +124,7 @@ def test_register_makes_it_known_again(spark: Any, ps: Penstock, redis_url: str)
 
 
 def test_every_way_of_this_spark(redis_url: str) -> None:
-    """The program that is run on each version of Spark, on the newest."""
+    """The program for each version of Spark, on the newest one."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "spark" / "smoke.py")],
         env=environment(),

@@ -1,4 +1,4 @@
-"""Group 1: staged writes driven by hand: commits, aborts, crashes, repeats, emptied queues."""
+"""Group 1: staged writes by hand: commits, aborts, crashes, repeats, emptied queues."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.spark.hands import PLAIN, ROWS, arrow, bodies, running, schema, write
 
 
 def staged(given: dict[str, str], rows: list[list[bytes]]) -> None:
-    """A whole staged write."""
+    """Run a whole staged write."""
     writer = BatchWriter(given, schema(PLAIN), False)
     writer.commit(write(writer, rows))
 
 
 def clear_by_client(ps: Penstock) -> None:
-    """As it says."""
+    """Clear the queue with the client."""
     ps.clear(["mail"])
 
 
 def purge_all(ps: Penstock) -> None:
-    """In an order of states of its own."""
+    """Purge the states in a special order."""
     ps.queue("mail").purge("active", "scheduled", "ready", "dead")
 
 
@@ -51,7 +51,7 @@ ENDS: dict[str, Callable[[Penstock], object]] = {
 def test_a_queue_that_was_emptied_on_purpose_is_written_again(
     end: str, idle: bool, ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where an idle one was gone by itself before."""
+    """A repeat after an intended clear writes again, also after an idle queue was removed."""
     given = options(commitMode="staged", writeId="load")
     staged(given, ROWS)
     if idle:
@@ -66,7 +66,7 @@ def test_a_queue_that_was_emptied_on_purpose_is_written_again(
 
 
 def consume_and_forget(ps: Penstock) -> None:
-    """Do all jobs; the queue is then removed, as after an idle minute."""
+    """Do all jobs; then the idle queue is removed."""
     queue = ps.queue("mail")
     queue.ack(queue.reserve(1000, block=0))
     ps.backend.node.command(
@@ -85,9 +85,9 @@ def consume_and_forget(ps: Penstock) -> None:
 def test_a_write_that_is_repeated_when_its_jobs_are_done_adds_nothing(
     states: tuple[str, ...], ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The queue may have been idle, and removed; a purge of other states changes nothing.
+    """A repeat after the jobs are done adds nothing, even if the idle queue was removed.
 
-    The log says so, and when the rows were written first.
+    A purge of other states changes nothing. The log has the time of the first write.
     """
     given = options(commitMode="staged", writeId="load")
     staged(given, ROWS)
@@ -105,7 +105,7 @@ def test_a_write_that_is_repeated_when_its_jobs_are_done_adds_nothing(
 def test_a_queue_that_is_emptied_while_a_write_is_published(
     end: str, ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All rows of the write go, and its repeat adds all of them."""
+    """All rows of the write are removed, and its repeat adds all of them."""
     given = options(commitMode="staged", writeId="load", batchSize=1)
     writer = BatchWriter(given, schema(PLAIN), False)
     messages = write(writer, ROWS)
@@ -124,7 +124,7 @@ def test_a_queue_that_is_emptied_while_a_write_is_published(
 
 @contextmanager
 def between_publishes(happen: Callable[[], object]) -> Iterator[None]:
-    """Something happens when the third chunk of a write is to be published."""
+    """Run a callback before the third chunk of a write is published."""
     real = Node.run
     seen = 0
 
@@ -140,10 +140,8 @@ def between_publishes(happen: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def test_a_purge_of_another_step_leaves_what_is_promised_meanwhile(
-    ps: Penstock, options: Any
-) -> None:
-    """Its jobs stay, so a repeat adds nothing."""
+def test_a_purge_leaves_jobs_promised_during_it(ps: Penstock, options: Any) -> None:
+    """Promised jobs stay in a purge of other states, so a repeat adds nothing."""
     ps.queue("mail").enqueue_many([b"old"] * 10, delay=60)
     given = options(commitMode="staged", writeId="load")
     real, told = Node.run, []
@@ -163,10 +161,12 @@ def test_a_purge_of_another_step_leaves_what_is_promised_meanwhile(
     assert len(bodies(ps)) == 6
 
 
-def test_a_checkpoint_that_is_older_than_what_was_staged(
+def test_a_checkpoint_older_than_the_staged_batches(
     ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its batches were done, perhaps with other rows: nothing is added, and the log says so."""
+    """An old checkpoint's batches were done, maybe with other rows: none is added,
+    and it is logged.
+    """
     for batch, body in ((5, b"a"), (5, b"a"), (3, b"b")):
         writer = StreamWriter(options(commitMode="staged"), schema(PLAIN), False)
         assert "batch 3" not in caplog.text
@@ -181,7 +181,7 @@ def test_a_checkpoint_that_is_older_than_what_was_staged(
 def test_a_chunk_that_a_failover_has_lost(
     lost: int, ps: Penstock, redis_url: str, options: Any
 ) -> None:
-    """The attempt fails, or the commit if it was the last one: no part of the write is there."""
+    """The attempt, or the commit for the last chunk, fails; no part of the write is visible."""
     given = options(commitMode="staged", batchSize=1, writeId="w")
     writer = BatchWriter(given, schema(PLAIN), False)
 
@@ -207,7 +207,7 @@ def test_a_chunk_that_a_failover_has_lost(
 
 
 def test_a_staged_stream_goes_on_where_it_was_killed(ps: Penstock, options: Any) -> None:
-    """An earlier batch that was promised is published before a later one; a lost stage is told."""
+    """A promised earlier batch is published before a later one; a lost stage raises."""
     given = options(commitMode="staged", batchSize=1)
 
     def staged(batch: int, rows: list[bytes]) -> Any:
@@ -233,14 +233,14 @@ def test_a_staged_stream_goes_on_where_it_was_killed(ps: Penstock, options: Any)
 
 
 def test_inside_foreach_batch_a_staged_write_needs_a_name(options: Any) -> None:
-    """Two writes of one batch could not be told apart."""
+    """Without a name two writes of one batch would be indistinguishable, so one is required."""
     writer = BatchWriter(options(commitMode="staged"), schema(PLAIN), False)
     with running(0, "q", 3), pytest.raises(OptionError, match="writeId"):
         writer.write(iter(arrow({"payload": [b"x"]})))
 
 
 def test_a_promise_that_a_full_queue_holds_up(ps: Penstock, options: Any) -> None:
-    """The error says under which name the write is completed, whether it was given one or not."""
+    """The error has the name with which the write is completed, given or generated."""
     queue = ps.queue("mail")
     queue.configure(max_length=3)
     rows = [[b"%d" % number for number in range(8)]]
@@ -261,12 +261,12 @@ def test_a_promise_that_a_full_queue_holds_up(ps: Penstock, options: Any) -> Non
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """The simulated end of the process."""
 
 
 @contextmanager
 def cut_after(calls: int, *, answered: bool = True) -> Iterator[None]:
-    """So many scripts run, and then the process ends; the last one's answer may be lost."""
+    """End the process after this many scripts; the last reply may be lost."""
     left = calls
     real = Node.run
 
@@ -286,7 +286,7 @@ def cut_after(calls: int, *, answered: bool = True) -> Iterator[None]:
 
 
 class Load:
-    """One staged write, named, and what its drivers, tasks and consumers do.
+    """One named staged write, with the steps of its drivers, tasks and consumers.
 
     Attributes:
         seen: bodies of the jobs that were done.
@@ -302,29 +302,29 @@ class Load:
         self.seen: list[bytes] = []
 
     def keys(self, kind: str) -> list[bytes]:
-        """Keys of this kind."""
+        """Return keys of this kind."""
         return list(
             self.ps.backend.node.command("KEYS", f"penstock:{{{self.queue.name}}}:{kind}:*")
         )
 
     def writer(self) -> BatchWriter:
-        """A driver's."""
+        """Return a driver's writer."""
         return BatchWriter(self.options, schema(PLAIN), False)
 
     def attempt(self, number: int) -> Any:
-        """A task, to its end."""
+        """Run a task to its end."""
         rows = self.draw.sample(self.PARTS[number], len(self.PARTS[number]))
         with running(number):
             return self.writer().write(iter(arrow({"payload": rows})))
 
     def consume(self) -> None:
-        """Some jobs are done."""
+        """Do some jobs."""
         jobs = self.queue.reserve(self.draw.randint(1, 3), block=0)
         self.seen.extend(job.raw for job in jobs)
         self.queue.ack(jobs)
 
     def step(self, what: str, calls: int, *, answered: bool) -> None:
-        """A task, a driver that commits, or one that gives up; cut after so many scripts."""
+        """Run a task, a commit or an abort, cut off after this many scripts."""
         if what == "task":
             with cut_after(calls, answered=answered), suppress(Crash):
                 self.attempt(self.draw.randrange(2))
@@ -349,9 +349,9 @@ STEP = st.tuples(st.sampled_from(["task", "commit", "abort"]), st.integers(0, 7)
 def test_a_staged_write_is_there_as_a_whole_or_not_at_all(
     steps: list[tuple[str, int, bool]], seed: int, ps: Penstock, redis_url: str
 ) -> None:
-    """However often its parts crash, each row is there once at the end, consumers or not.
+    """However often its parts crash, each row exists once at the end, with or without consumers.
 
-    Until the first promise nothing is there; what is aborted then leaves nothing behind.
+    Before the first promise no job is visible; an abort then leaves nothing.
     """
     load = Load(ps, redis_url, random.Random(seed))
     for what, calls, answered in steps:

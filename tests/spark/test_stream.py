@@ -1,4 +1,4 @@
-"""Group 8: the streaming source: killed at each step, idle, slow, away for too long, shared."""
+"""Group 8: the streaming source: killed at each step, idle, slow, stopped too long, shared."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BODIES = [f"{number}" for number in range(500)]
 
 
 def bodies(count: int = len(BODIES)) -> list[bytes]:
-    """What is enqueued."""
+    """Return the enqueued bodies."""
     return [body.encode() for body in BODIES[:count]]
 
 
 class Sink:
-    """What a query's batches had, in this process.
+    """The content of a query's batches, in this process.
 
     Attributes:
         batches: number -> bodies, as it was last.
@@ -37,7 +37,7 @@ class Sink:
         self.before: Callable[[], None] = lambda: None
 
     def write(self, frame: Any, number: int) -> None:
-        """For `foreachBatch`."""
+        """Store a batch; for `foreachBatch`."""
         had = [row.payload for row in frame.collect()]
         self.batches[number] = had
         self.seen.update(had)
@@ -46,7 +46,7 @@ class Sink:
 
 @pytest.fixture
 def stream(spark: Any, redis_url: str, tmp_path: Path) -> Callable[..., Any]:
-    """Start a query on the queue `mail`: `stream(sink, checkpoint="…", trigger={…}, option=…)`."""
+    """Return a function that starts a query on `mail`: `stream(sink, checkpoint="…", option=…)`."""
 
     def start(sink: Sink, checkpoint: str = "own", trigger: Any = None, **options: Any) -> Any:
         source = (
@@ -63,7 +63,7 @@ def stream(spark: Any, redis_url: str, tmp_path: Path) -> Callable[..., Any]:
 
 
 def left(ps: Penstock) -> tuple[int, int, int]:
-    """How many jobs are ready, active, and dead or scheduled."""
+    """Count the jobs: ready, active, and dead or scheduled."""
     stats = ps.queue("mail").stats()
     return stats.ready, stats.active, stats.dead + stats.scheduled
 
@@ -71,8 +71,9 @@ def left(ps: Penstock) -> tuple[int, int, int]:
 def test_a_killed_driver_loses_nothing(
     driver: Callable[..., Driver], ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """Killed behind the claim, behind the sink, and behind the commit log, in turn: the batch
-    whose sink had written comes twice, with the same jobs; all others once.
+    """Killed after the claim, after the sink, and after the commit log, in turn.
+
+    The batch whose sink had written comes twice with the same jobs; all others once.
     """
     ps.queue("mail").enqueue_many(bodies())
     results = tmp_path / "results"
@@ -99,7 +100,7 @@ def test_a_killed_driver_loses_nothing(
 
 
 def test_available_now_leaves_nothing_leased(stream: Any, ps: Penstock) -> None:
-    """All jobs come, in batches of the size that was asked for, and all are acknowledged."""
+    """All jobs come in batches of the requested size, and all are acknowledged."""
     ps.queue("mail").enqueue_many(bodies())
     sink = Sink()
     query = stream(sink, maxJobsPerTrigger=200)
@@ -111,8 +112,9 @@ def test_available_now_leaves_nothing_leased(stream: Any, ps: Penstock) -> None:
 
 
 def test_an_idle_stream_acknowledges_its_last_batch(stream: Any, ps: Penstock) -> None:
-    """Without another job: each trigger asks, and what is in the commit log is finished then.
-    The progress tells what waits.
+    """Each trigger finishes batches in the commit log, even without new jobs.
+
+    The progress has the number of waiting jobs.
     """
     queue = ps.queue("mail")
     queue.enqueue_many(bodies())
@@ -132,7 +134,7 @@ def test_an_idle_stream_acknowledges_its_last_batch(stream: Any, ps: Penstock) -
 
 
 def test_a_batch_that_is_slower_than_its_leases(stream: Any, ps: Penstock) -> None:
-    """They are renewed meanwhile: another consumer gets nothing for three leases."""
+    """Leases are renewed: another consumer gets nothing for three leases."""
     ps.queue("mail").enqueue_many(bodies(50))
     sink, others = Sink(), list[Any]()
     sink.before = lambda: others.extend(ps.queue("mail").reserve(block=4.5))
@@ -144,8 +146,8 @@ def test_a_batch_that_is_slower_than_its_leases(stream: Any, ps: Penstock) -> No
 
 
 def test_leases_lost_while_the_query_was_down(stream: Any, ps: Penstock) -> None:
-    """Another worker has some of the jobs by then: the batch comes again without them, and the
-    ack passes over them.
+    """Another worker has some jobs by then: the batch comes without them, and its
+    ack skips them.
     """
     queue = ps.queue("mail")
     queue.enqueue_many(bodies(50))
@@ -169,7 +171,7 @@ def test_leases_lost_while_the_query_was_down(stream: Any, ps: Penstock) -> None
 
 
 def test_once_leaves_its_batch_to_the_next_start(stream: Any, ps: Penstock) -> None:
-    """`trigger(once=True)`: all in one batch, whatever the limit; acknowledged by the next run."""
+    """`trigger(once=True)`: one batch has all jobs despite the limit; the next run acknowledges."""
     ps.queue("mail").enqueue_many(bodies())
     sink = Sink()
     stream(sink, trigger={"once": True}, maxJobsPerTrigger=100).awaitTermination()
@@ -180,7 +182,7 @@ def test_once_leaves_its_batch_to_the_next_start(stream: Any, ps: Penstock) -> N
 
 
 def test_two_queries_share_a_queue(stream: Any, ps: Penstock) -> None:
-    """Each has its own checkpoint: together they have each job once."""
+    """Two queries with their own checkpoints have each job once in total."""
     first, second = Sink(), Sink()
     often = {"processingTime": "50 milliseconds"}
     queries = []
@@ -206,12 +208,14 @@ def test_two_queries_share_a_queue(stream: Any, ps: Penstock) -> None:
 def test_a_copied_checkpoint_fails_the_older_query(
     stream: Any, ps: Penstock, tmp_path: Path
 ) -> None:
-    """Two lives of one checkpoint: the later one goes on, the older one stops and says why."""
+    """Of two queries with one checkpoint the later one continues; the older one
+    fails with a reason.
+    """
     queue, sink, copied = ps.queue("mail"), Sink(), Sink()
     queue.enqueue_many(bodies(10))
     stream(sink, "own").awaitTermination()
     shutil.copytree(tmp_path / "own", tmp_path / "copy")
-    # Of one session Spark ends queries that have one id.
+    # In one session Spark would end queries with one id.
     (tmp_path / "copy" / ".metadata.crc").unlink()
     (tmp_path / "copy" / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
     often = {"processingTime": "50 milliseconds"}
@@ -228,7 +232,7 @@ def test_a_copied_checkpoint_fails_the_older_query(
 
 
 def test_a_queue_that_has_to_be_there(stream: Any, redis_url: str) -> None:
-    """Without `requireQueue` a queue that is not there is an empty one."""
+    """Without `requireQueue` a missing queue is an empty one."""
     sink = Sink()
     stream(sink).awaitTermination()
     assert sink.seen == Counter()
@@ -236,8 +240,8 @@ def test_a_queue_that_has_to_be_there(stream: Any, redis_url: str) -> None:
         stream(sink, "other", requireQueue="true").awaitTermination()
 
 
-def test_a_column_that_there_is_not(spark: Any, redis_url: str, tmp_path: Path) -> None:
-    """Or one of another type: the driver names it before anything is taken."""
+def test_an_unknown_column(spark: Any, redis_url: str, tmp_path: Path) -> None:
+    """An unknown column, or one of another type, fails on the driver before any claim."""
     source = spark.readStream.format("penstock").options(queue="mail", url=redis_url)
     for schema, text in (("priority int", "priority"), ("attempt string", "attempt string")):
         with pytest.raises(Exception, match=f"(?s)option.*schema.*{text}"):

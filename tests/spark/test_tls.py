@@ -1,4 +1,4 @@
-"""Groups 10 and 11 over TLS: `rediss://`, with certificates that options name."""
+"""Groups 10 and 11 over TLS: `rediss://` with certificates from options."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def guarded(make_server: Make) -> EmbeddedServer:
 
 @pytest.fixture
 def ends(guarded: EmbeddedServer) -> Iterator[Callable[..., TlsEnd]]:
-    """Make TLS ends of it; all of Spark's connections in this process are closed at the end."""
+    """Make TLS proxies of it; all connections of Spark in this process are closed at the end."""
     made: list[TlsEnd] = []
 
     def make(**options: Any) -> TlsEnd:
@@ -49,14 +49,14 @@ def ends(guarded: EmbeddedServer) -> Iterator[Callable[..., TlsEnd]]:
 
 
 def given(end: TlsEnd, **more: str) -> dict[str, str]:
-    """Options of a reader or writer."""
+    """Return options of a reader or writer."""
     url = end.url.replace("//", f"//:{PASSWORD}@")
     return {"queue": "mail", "url": url, "retryFor": "0", **more}
 
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_every_way(asks: bool, spark: Any, ends: Callable[..., TlsEnd], tmp_path: Path) -> None:
-    """Write, table, stream and drain by driver and tasks, also where clients have to be known."""
+    """Write, table, stream and drain work on driver and tasks, also with client certificates."""
     options = given(ends(asks=asks), **(OWN if asks else {"sslCaFile": PEM}))
     source = {**options, "checkpointLocation": str(tmp_path / "checkpoint")}
     rows = spark.range(0, 100, 1, 2).selectExpr("CAST(id AS STRING) AS payload")
@@ -70,12 +70,12 @@ def test_every_way(asks: bool, spark: Any, ends: Callable[..., TlsEnd], tmp_path
 
 
 def len_of(job: Any) -> int:
-    """A handler."""
+    """Return the length of a body."""
     return len(job.raw)
 
 
 def test_a_wrong_authority_is_named_by_spark(spark: Any, ends: Callable[..., TlsEnd]) -> None:
-    """A write, a table and a stream end on the driver; the password is not shown."""
+    """With a wrong authority write, table and stream fail on the driver without the password."""
     options = given(ends(), sslCaFile=str(STRANGER))
     rows = spark.range(5).selectExpr("CAST(id AS STRING) AS payload")
     table = spark.read.format("penstock").options(**options)
@@ -102,10 +102,12 @@ def test_a_wrong_authority_is_named_by_spark(spark: Any, ends: Callable[..., Tls
         ),
     ],
 )
-def test_distrust_names_an_option(
+def test_untrusted_certificates_name_an_option(
     asks: bool, files: dict[str, str], told: str, ends: Callable[..., TlsEnd]
 ) -> None:
-    """Of either side, to readers and writers alike, without the password; nothing was written."""
+    """Untrusted certificates on either side name the option without the password;
+    nothing is written.
+    """
     options = given(ends(asks=asks), **files)
     for work in (
         lambda: BatchWriter(options, schema("payload binary"), False),
@@ -119,7 +121,7 @@ def test_distrust_names_an_option(
 
 
 def test_another_host(ends: Callable[..., TlsEnd]) -> None:
-    """The authority is trusted, and the certificate is for another name than that of the URL."""
+    """A trusted certificate with another host name than the URL is refused."""
     options = given(ends(), sslCaFile=PEM)
     options["url"] = options["url"].replace("localhost", "127.1")
     with pytest.raises(Unreachable, match="option 'url': the server's certificate is for another"):
@@ -127,8 +129,8 @@ def test_another_host(ends: Callable[..., TlsEnd]) -> None:
 
 
 @pytest.mark.parametrize("name", ["sslCaFile", "sslCertFile", "sslKeyFile"])
-def test_files_are_looked_at_first(name: str, tmp_path: Path) -> None:
-    """One that is not there, or not what it should be, is named before anything is sent."""
+def test_files_are_checked_first(name: str, tmp_path: Path) -> None:
+    """A missing or invalid certificate file is named before anything is sent."""
     text = tmp_path / "text"
     text.write_text("no certificate\n")
     url = "rediss://127.0.0.1:1"
@@ -143,7 +145,7 @@ def test_files_are_looked_at_first(name: str, tmp_path: Path) -> None:
 
 
 def test_a_key_belongs_to_a_certificate() -> None:
-    """Alone it is of no use."""
+    """A key without a certificate is refused."""
     options = {"queue": "mail", "url": "rediss://127.0.0.1:1", "sslKeyFile": PEM}
     with pytest.raises(OptionError, match=r"option sslKeyFile=.*works only with sslCertFile"):
         parts(Connection.parse(options))

@@ -1,4 +1,4 @@
-"""Groups 3, 6, 7 and 10: the sinks on Spark, whatever breaks; nothing is lost, nothing doubled."""
+"""Groups 3, 6, 7 and 10: the sinks on Spark with faults; no row is lost or doubled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDS = {"column": {"idColumn": "id"}, "content": {"idFrom": "content"}}
 
 
 def waiting(ps: Penstock, queue: str = "mail") -> Counter[bytes]:
-    """What waits."""
+    """Count the waiting bodies."""
     return Counter(job.raw for job in ps.queue(queue).scan_iter(n=1000))
 
 
@@ -37,7 +37,9 @@ def waiting(ps: Penstock, queue: str = "mail") -> Counter[bytes]:
 def test_a_task_that_is_repeated_adds_nothing_twice(
     how: str, mode: str, spark: Any, redis_url: str, tmp_path: Path
 ) -> None:
-    """While a consumer takes and acknowledges; in another order, with equal rows among them."""
+    """A task is repeated in another order, with equal rows, while a consumer works: each row is
+    added once.
+    """
     with consumed(redis_url) as seen:
         written(spark, redis_url, str(tmp_path / "sign"), how, commitMode=mode, idColumn="id")
     assert seen == expected()
@@ -49,7 +51,7 @@ def test_a_task_that_is_repeated_adds_nothing_twice(
 def test_rows_without_ids_are_told_apart_by_content(
     how: str, mode: str, spark: Any, redis_url: str, tmp_path: Path
 ) -> None:
-    """Group 6: also where a repeated task meets its rows in another order."""
+    """Group 6: rows without ids are identified by content, also if a repeat has another order."""
     frame = rows(spark).select("payload")
     broken = frame.mapInArrow(breaking(how, str(tmp_path / "sign")), "payload binary")
     sink = broken.write.format("penstock").mode("append")
@@ -60,7 +62,7 @@ def test_rows_without_ids_are_told_apart_by_content(
 
 
 def test_the_same_by_hand_doubles(spark: Any, redis_url: str, tmp_path: Path) -> None:
-    """The control: what breaks in these tests does double jobs, if nothing is done about it."""
+    """The control: without penstock's sink these faults do double jobs."""
     frame = rows(spark).mapInArrow(
         breaking("raise", str(tmp_path / "sign")), "id string, payload binary"
     )
@@ -71,7 +73,9 @@ def test_the_same_by_hand_doubles(spark: Any, redis_url: str, tmp_path: Path) ->
 
 
 def test_a_write_that_fails_for_good(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """direct: what was accepted stays, and the same name completes it. staged: nothing is there."""
+    """direct: accepted rows stay, and the same name completes the write. staged: no
+    row is added.
+    """
     frame = rows(spark)
     bad = frame.selectExpr("IF(id = '3000', NULL, id) AS id", "payload")
     for mode, some in (("staged", False), ("direct", True)):
@@ -85,7 +89,9 @@ def test_a_write_that_fails_for_good(spark: Any, ps: Penstock, redis_url: str) -
 
 
 def test_errors_are_the_drivers(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """Group 10: before a task runs, naming the option or column; also a server that is away."""
+    """Group 10: errors come before a task runs and have the option or column; also
+    without a server.
+    """
     frame = rows(spark)
     whole = {"queue": "mail", "url": redis_url}
 
@@ -110,8 +116,8 @@ def test_errors_are_the_drivers(spark: Any, ps: Penstock, redis_url: str) -> Non
     assert ps.queues() == []
 
 
-def test_a_full_queue_that_nobody_empties(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """Both slots wait, in vain; the error says so, and what fitted is in."""
+def test_a_full_queue_without_consumers(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """Both tasks wait in vain; the error says so, and the fitting rows are added."""
     ps.queue("mail").configure(max_length=500)
     given = {"queue": "mail", "url": redis_url, "fullTimeout": "300ms", "idColumn": "id"}
     with pytest.raises(Exception, match=r"(?s)fullTimeout.*may have none"):
@@ -120,7 +126,7 @@ def test_a_full_queue_that_nobody_empties(spark: Any, ps: Penstock, redis_url: s
 
 
 def test_a_bounded_queue_with_a_consumer(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """The writers go on as there is room."""
+    """The writers continue when there is room."""
     ps.queue("mail").configure(max_length=150)
     given = {"queue": "mail", "url": redis_url, "idColumn": "id"}
     with consumed(redis_url) as seen:
@@ -132,7 +138,7 @@ def test_a_bounded_queue_with_a_consumer(spark: Any, ps: Penstock, redis_url: st
 def test_a_batch_that_spark_has_forgotten_comes_again(
     ids: bool, spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """Group 7: the last commit of the checkpoint is gone, so the last batch is repeated."""
+    """Group 7: without the checkpoint's last commit the last batch is repeated."""
     lines = files(tmp_path / "in", 2, 300, equal=not ids)
     places = {"source": str(tmp_path / "in"), "checkpoint": str(tmp_path / "ck")}
     given = {**places, **({"idColumn": "payload"} if ids else {})}
@@ -147,12 +153,12 @@ def test_a_batch_that_spark_has_forgotten_comes_again(
     assert waiting(ps) == lines
 
 
-def test_what_is_repeated_on_other_cores_is_there_once(
+def test_repeats_in_other_partitions_add_nothing(
     driver: Callable[..., Driver], ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """Batch and stream, with ids and without, in other partitions; then through Connect.
+    """Batch and stream, with and without ids, repeated in other partitions, then with Connect.
 
-    A stream's last batch is repeated as its commit is lost.
+    A stream's last batch is repeated because its commit is lost.
     """
     lines = files(tmp_path / "in", 2, 300)
     single = files(tmp_path / "ids", 2, 150, equal=False)
@@ -171,7 +177,7 @@ def test_what_is_repeated_on_other_cores_is_there_once(
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch(
     spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """staged: nothing of the batch is there; the next start brings all of it, once."""
+    """staged: no row of the batch is visible; the next start adds all of them once."""
     lines = files(tmp_path / "in", 1, 2000)
     ps.queue("mail").enqueue(b"other")
     frame = spark.readStream.format("text").load(str(tmp_path / "in"))
@@ -193,7 +199,7 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_batch(
 def test_a_driver_that_dies_while_staged_rows_are_moved(
     ps: Penstock, redis_url: str, tmp_path: Path, driver: Callable[..., Driver]
 ) -> None:
-    """Killed in the middle of it; the next start of the query moves the rest."""
+    """The driver is killed while rows are published; the next start publishes the rest."""
     lines = files(tmp_path / "in", 1, 1500)
     ps.queue("mail").configure(max_length=600)
     given = {
@@ -211,9 +217,9 @@ def test_a_driver_that_dies_while_staged_rows_are_moved(
 
 
 def test_for_each_batch(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
-    """A batch that fails behind its writes is repeated: the sink and the function add it once.
+    """A batch that fails after its writes is repeated: sink and function add it once.
 
-    Also in other partitions. A staged write there needs a name.
+    This holds in other partitions too. A staged write there needs a name.
     """
     lines = files(tmp_path / "in", 1, 200)
     tries: list[int] = []

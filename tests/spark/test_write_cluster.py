@@ -1,4 +1,4 @@
-"""Groups 4 and 5: attempts that go on when they should not, executors that are gone."""
+"""Groups 4 and 5: attempts that outlive their write, and lost executors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SPECULATION = {
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.minTaskRuntime": "500ms",
-    "spark.python.task.killTimeout": "60s",  # the loser is let be for as long
+    "spark.python.task.killTimeout": "60s",  # lets the slower attempt run this long
 }
 
 
 def waiting(ps: Penstock) -> Counter[bytes]:
-    """What waits."""
+    """Count the waiting bodies."""
     return Counter(job.raw for job in ps.queue("mail").scan_iter(n=1000))
 
 
@@ -36,7 +36,7 @@ def test_an_attempt_that_outlives_the_write_adds_nothing(
     redis_url: str,
     tmp_path: Path,
 ) -> None:
-    """Speculation: the loser goes on after `save()` has returned, and its rows are known."""
+    """Speculation: the slower attempt continues after `save()`, and its rows are recognised."""
     conf = {**SPECULATION, "spark.executor.memory": cluster.memory}
     started = driver(
         "tests.spark.loads:speculated", master=cluster.url, conf=conf, url=redis_url,
@@ -56,7 +56,7 @@ def test_the_same_by_hand_doubles(
     redis_url: str,
     tmp_path: Path,
 ) -> None:
-    """The control: there is such an attempt."""
+    """The control: such an attempt exists."""
     conf = {**SPECULATION, "spark.executor.memory": cluster.memory}
     driver(
         "tests.spark.loads:speculated", master=cluster.url, conf=conf, url=redis_url,
@@ -74,7 +74,7 @@ def test_an_executor_that_is_lost(
     redis_url: str,
     tmp_path: Path,
 ) -> None:
-    """Its tasks run again elsewhere; what they had written counts once."""
+    """A lost executor's tasks run again; their earlier writes count once."""
     sign = tmp_path / "sign"
     started = driver(
         "tests.spark.loads:written", master=cluster.url,

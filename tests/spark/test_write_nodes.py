@@ -1,4 +1,4 @@
-"""Group 1: writing into a queue on two nodes, by hand."""
+"""Group 1: writing by hand into a queue on two nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def urls() -> Iterator[list[str]]:
 
 
 def attempts(writer: BatchWriter, count: int) -> list[Any]:
-    """The messages of the last of so many attempts."""
+    """Return the messages of the last of this many attempts."""
     message: Any = None
     columns: dict[str, Any] = {"payload": BODIES}
     if writer.has_ids:
@@ -46,7 +46,7 @@ def attempts(writer: BatchWriter, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_every_row_is_there_once(mode: str, urls: list[str]) -> None:
-    """direct: a row's id says which node has it, in every attempt. staged: one has them all."""
+    """direct: the row's id selects its node in every attempt. staged: one node has all rows."""
     given = {"queue": "mail", "nodes": ",".join(urls), "commitmode": mode, "writeid": "w"}
     for _ in range(2):
         text = PLAIN if mode == "staged" else "payload binary, id string"
@@ -63,7 +63,7 @@ def test_every_row_is_there_once(mode: str, urls: list[str]) -> None:
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_a_node_that_is_away_when_a_write_is_planned(mode: str, urls: list[str]) -> None:
-    """The write fails: what it put elsewhere would be added again when the node is back."""
+    """The write fails: rows put elsewhere would be added again when the node is back."""
     with EmbeddedServer(find_server(), tcp=True) as gone:
         away = gone.url
     given = {"queue": "mail", "nodes": f"{urls[0]},{away}", "commitmode": mode, "retryfor": "0"}
@@ -79,7 +79,7 @@ def test_a_node_that_is_away_when_a_write_is_planned(mode: str, urls: list[str])
 
 
 def test_operations_go_where_the_jobs_are(urls: list[str]) -> None:
-    """An id names its node."""
+    """Operations go to the node of the id."""
     with Penstock(urls) as ps:
         for url in urls:
             with Penstock(url) as one:
@@ -91,7 +91,7 @@ def test_operations_go_where_the_jobs_are(urls: list[str]) -> None:
 
 
 def test_a_queue_in_partitions(redis_url: str) -> None:
-    """A row's id says which partition has it; what is staged can't be promised across them."""
+    """A row's id selects its partition; staging can't promise across partitions."""
     given = {"queue": "mail", "url": redis_url, "writeid": "w"}
     with Penstock(redis_url) as ps:
         queue = ps.queue("mail", partitions=4)
@@ -112,7 +112,7 @@ def test_a_queue_in_partitions(redis_url: str) -> None:
 
 
 def test_rows_acknowledge_jobs_of_partitions(redis_url: str) -> None:
-    """By id and receipt, each in its partition."""
+    """Jobs are acknowledged by id and receipt, each in its partition."""
     with Penstock(redis_url) as ps:
         queue = ps.queue("mail", partitions=4)
         queue.enqueue_many(BODIES[:20])

@@ -1,4 +1,4 @@
-"""Group 1: the writers driven by hand, without a JVM, on a real server."""
+"""Group 1: the writers by hand, without a JVM, on a real server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAP = pa.map_(pa.string(), pa.string())
 def test_attempts_in_any_order_of_rows_add_nothing_twice(
     mode: str, ps: Penstock, options: Any
 ) -> None:
-    """Equal rows of one partition, and of two, are jobs of their own; those of attempts are not."""
+    """Equal rows are separate jobs, within and across partitions; repeated attempts add none."""
     writer = BatchWriter(options(commitMode=mode, batchSize=2), schema(PLAIN), False)
     messages = write(writer, ROWS, tries=3, turn=True)
     assert bodies(ps) == ([] if mode == "staged" else [b"a"] * 4 + [b"b", b"c"])
@@ -42,10 +42,10 @@ def test_attempts_in_any_order_of_rows_add_nothing_twice(
 
 @pytest.mark.parametrize("text", [PLAIN, "payload binary, id string"])
 def test_a_named_write_is_done_once(text: str, ps: Penstock, options: Any) -> None:
-    """The same again adds nothing, also in other partitions and when its jobs are done.
+    """A repeat adds nothing, also in other partitions and after its jobs are done.
 
-    By default: rows with ids are written directly, and others are staged. Of these another name, or
-    none, adds them again; of those the ids count.
+    By default rows with ids are written directly, and others are staged. For staged rows another
+    name, or none, adds them again; rows with ids are recognised by them.
     """
     rows, again = [[b"a", b"b"], [b"c", b"d"]], [[b"d", b"a"], [b"c"], [b"b"]]
     names = (("load", 4), ("load", 4), ("other", 8), ("", 12), ("", 16))
@@ -74,7 +74,7 @@ def test_a_named_write_is_done_once(text: str, ps: Penstock, options: Any) -> No
 def test_the_same_body_with_other_terms_is_another_row(
     name: str, kind: str, values: list[Any], ps: Penstock, options: Any
 ) -> None:
-    """All that a row says is its content: rows in another order after a row got in are the same."""
+    """A row's whole content identifies it: equal bodies with other options are other rows."""
     types = {name: MAP if kind == "map" else pa.int32()}
 
     def written(queue: str, attempts: list[list[Any]]) -> list[str]:
@@ -94,7 +94,7 @@ def test_the_same_body_with_other_terms_is_another_row(
 
 
 def test_jobs_that_are_done_meanwhile_do_not_come_again(ps: Penstock, options: Any) -> None:
-    """The id outlives the ack."""
+    """A dedup id outlives the ack, so finished jobs are not added again."""
     writer = BatchWriter(options(commitMode="direct"), schema(PLAIN), False)
     write(writer, ROWS)
     queue = ps.queue("mail")
@@ -104,7 +104,7 @@ def test_jobs_that_are_done_meanwhile_do_not_come_again(ps: Penstock, options: A
 
 
 def test_ids_are_those_of_other_producers(ps: Penstock, options: Any) -> None:
-    """Whatever letters they have: what a producer has added under an id is not added again."""
+    """A job that a producer added under an id is not added again by a row with that id."""
     names = ["welcome7", "é", "日本", "٣", "a b", "50%;d=x"]
     queue = ps.queue("mail")
     for name in names[::2]:
@@ -117,8 +117,8 @@ def test_ids_are_those_of_other_producers(ps: Penstock, options: Any) -> None:
     assert all(queue.status(name) is not None for name in names)
 
 
-def test_columns_say_what_becomes_of_a_row(ps: Penstock, options: Any) -> None:
-    """Delay, time, ttl, lease, policy, headers, id; null = as if the column were not there."""
+def test_columns_set_the_options_of_a_job(ps: Penstock, options: Any) -> None:
+    """Delay, time, ttl, lease, policy, headers and id are columns; null means no value."""
     soon = datetime.now(timezone.utc) + timedelta(hours=1)
     text = (
         "id string, payload string, readyAt timestamp, ttl double, lease long, max_attempts int, "
@@ -161,7 +161,7 @@ def test_columns_say_what_becomes_of_a_row(ps: Penstock, options: Any) -> None:
 
 
 def test_a_body_of_all_columns(ps: Penstock, options: Any) -> None:
-    """payloadFormat=json: what JSON has no word for is written as people would."""
+    """payloadFormat=json: values that JSON lacks are written as readable text."""
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
     batch = arrow(
         {
@@ -185,7 +185,7 @@ def test_a_body_of_all_columns(ps: Penstock, options: Any) -> None:
 
 
 def test_a_queue_for_each_row(ps: Penstock, options: Any) -> None:
-    """A column says which; the same id in two queues is two jobs."""
+    """A column has the queue; one id in two queues makes two jobs."""
     batch = arrow({"payload": [b"1", b"2"], "id": ["i", "i"], "to": ["mail.a", "mail.b"]})
     text = "payload binary, id string, to string"
     with running():
@@ -217,7 +217,7 @@ def test_a_queue_for_each_row(ps: Penstock, options: Any) -> None:
 def test_a_value_that_cannot_be_used_names_column_and_row(
     text: str, columns: Any, types: Any, named: str, ps: Penstock, options: Any
 ) -> None:
-    """In the task; in staged mode nothing is in the queue."""
+    """The task's error has column and row; with staging no row is added."""
     for mode in ("direct", "staged"):
         writer = BatchWriter(options(commitMode=mode), schema(text), False)
         with running(), pytest.raises(RowError) as caught:
@@ -232,7 +232,7 @@ def test_a_value_that_cannot_be_used_names_column_and_row(
 def test_a_time_that_python_has_not_names_the_column(
     name: str, more: dict[str, str], ps: Penstock, options: Any
 ) -> None:
-    """Spark counts years beyond 9999."""
+    """Spark has years beyond 9999, which raise with the column."""
     late = pa.array([253_500_000_000_000_000], pa.int64()).view(pa.timestamp("us", tz="UTC"))
     writer = BatchWriter(options(**more), schema(f"payload string, {name} timestamp"), False)
     with running(0), pytest.raises(BadArgument, match=rf"column='{name}'.*(year|range)"):
@@ -241,7 +241,7 @@ def test_a_time_that_python_has_not_names_the_column(
 
 
 def test_every_queue_that_rows_name_has_to_be_there(ps: Penstock, options: Any) -> None:
-    """`requireQueue` is of each of them: a name that is misspelt makes no queue."""
+    """With `requireQueue` every queue named by a row must exist."""
     for name in ("mail", "other"):
         ps.queue(name).enqueue(b"there")
     given = options(requireQueue="true", queueColumn="to", commitMode="direct")
@@ -255,7 +255,7 @@ def test_every_queue_that_rows_name_has_to_be_there(ps: Penstock, options: Any) 
 
 
 def test_json_that_cannot_be_expressed_names_the_column(options: Any) -> None:
-    """NaN is no JSON."""
+    """NaN raises with the column."""
     writer = BatchWriter(options(payloadFormat="json"), schema("k long, v double"), False)
     with running(), pytest.raises(RowError, match="'v'"):
         writer.write(iter(arrow({"k": [1], "v": [float("nan")]})))
@@ -271,7 +271,7 @@ def test_json_that_cannot_be_expressed_names_the_column(options: Any) -> None:
 
 
 def test_plans_that_cannot_be_carried_out(ps: Penstock, options: Any, redis_url: str) -> None:
-    """Overwriting, a server that is not there, a queue that has to be there: before any task."""
+    """Overwriting, an unreachable server and a missing required queue fail before any task."""
     for overwriting in (BatchWriter, StreamWriter):
         with pytest.raises(OptionError, match=r"append.*purge"):
             overwriting(options(), schema(PLAIN), True)
@@ -286,7 +286,7 @@ def test_plans_that_cannot_be_carried_out(ps: Penstock, options: Any, redis_url:
 
 
 def test_an_executor_that_reaches_another_server_says_so(options: Any) -> None:
-    """What `localhost` means differs from machine to machine."""
+    """`localhost` differs between machines: an executor on another server raises."""
     writer = BatchWriter(options(), schema(PLAIN), False)
     writer.nodes = ("00000000",)
     with running(), pytest.raises(WrongServer, match="localhost"):
@@ -302,7 +302,7 @@ def flush_all(ps: Penstock) -> None:
 def test_a_server_that_was_emptied_is_a_new_one(
     many: bool, ps: Penstock, options: Any, redis_url: str
 ) -> None:
-    """Driver and executors each notice it, whichever of them still knows the former id."""
+    """Driver and executors both notice an emptied server."""
     given = options(**({"nodes": json.dumps([redis_url])} if many else {}))
     if many:
         given.pop("url")
@@ -324,7 +324,7 @@ def test_a_server_that_was_emptied_is_a_new_one(
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_a_server_that_is_gone_when_a_task_runs(mode: str) -> None:
-    """The task's error names the queue and the address."""
+    """The task's error has queue and address."""
     with EmbeddedServer(find_server(), tcp=True) as server:
         given = {"queue": "mail", "url": server.url, "retryfor": "0", "commitmode": mode}
         writer = BatchWriter(given, schema(PLAIN), False)
@@ -335,8 +335,8 @@ def test_a_server_that_is_gone_when_a_task_runs(mode: str) -> None:
     close_all()
 
 
-def test_what_is_pickled_has_no_connection(options: Any) -> None:
-    """And is small: it goes to every task."""
+def test_a_pickled_writer_has_no_connection(options: Any) -> None:
+    """The pickled writer has no connection and is small, as every task gets it."""
     writer = BatchWriter(options(), schema(PLAIN), False)
     with running():
         writer.write(iter(arrow({"payload": [b"x"]})))
@@ -344,7 +344,7 @@ def test_what_is_pickled_has_no_connection(options: Any) -> None:
 
 
 def test_ids_of_a_stream_are_those_of_its_batch(ps: Penstock, options: Any) -> None:
-    """A batch that is repeated adds nothing; the next one does, and so does another query."""
+    """A repeated batch adds nothing; the next batch and another query do."""
     for query, batch, total in (("q", 1, 2), ("q", 1, 2), ("q", 2, 4), ("r", 1, 6)):
         writer = StreamWriter(options(), schema(PLAIN), False)
         with running(0, query, batch):
@@ -354,7 +354,7 @@ def test_ids_of_a_stream_are_those_of_its_batch(ps: Penstock, options: Any) -> N
 
 
 def test_a_queue_of_a_newer_protocol_is_left_alone(ps: Penstock, options: Any) -> None:
-    """Nothing is staged beside it, and nothing enqueued."""
+    """With a newer protocol no row is staged or enqueued."""
     ps.backend.node.command("HSET", "penstock:{mail}:meta", "v", 3, "epoch", "0000000a")
     for mode in ("staged", "direct"):
         writer = BatchWriter(options(commitMode=mode), schema(PLAIN), False)
@@ -363,8 +363,8 @@ def test_a_queue_of_a_newer_protocol_is_left_alone(ps: Penstock, options: Any) -
     assert ps.backend.node.command("KEYS", "penstock:{mail}:*") == [b"penstock:{mail}:meta"]
 
 
-def test_rows_do_as_well_as_arrow(ps: Penstock, options: Any) -> None:
-    """What Spark 4.0 hands to a streaming writer; the ids are the same."""
+def test_rows_work_as_arrow_does(ps: Penstock, options: Any) -> None:
+    """Rows (Spark 4.0's streaming writer) give the same ids as Arrow."""
     writer = BatchWriter(options(commitMode="direct"), schema(PLAIN), False)
     rows = [Row(payload=b"x"), Row(payload=b"x"), Row(payload=b"y")]
     with running():
@@ -375,7 +375,9 @@ def test_rows_do_as_well_as_arrow(ps: Penstock, options: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_a_full_queue(mode: str, ps: Penstock, options: Any) -> None:
-    """fail: at once. wait: for a time, and what fits goes in; a consumer lets the rest in."""
+    """fail: raise at once. wait: for a time; fitting rows are added, and the rest
+    with a consumer.
+    """
     queue = ps.queue("mail")
     queue.configure(max_length=3)
     rows = [[b"%d" % number for number in range(8)]]
@@ -392,10 +394,10 @@ def test_a_full_queue(mode: str, ps: Penstock, options: Any) -> None:
     assert bodies(ps) == rows[0]
 
 
-def test_a_write_waits_for_room_as_long_as_somebody_works(
+def test_a_write_waits_for_room_while_a_consumer_works(
     ps: Penstock, options: Any, redis_url: str
 ) -> None:
-    """The bound is kept, and all of it gets in."""
+    """The bound is kept, and all rows are added."""
     import threading
 
     queue, done, most = ps.queue("mail"), [], []
@@ -420,7 +422,7 @@ def test_a_write_waits_for_room_as_long_as_somebody_works(
 
 
 def test_enqueue_partition(ps: Penstock, options: Any, redis_url: str) -> None:
-    """For functions: rows have ids; nothing else will do, not even in a stream's batch."""
+    """For functions: rows need ids, also in a stream's batch."""
     rows = [Row(k="a", payload=b"1"), Row(k="b", payload=b"2")]
     by_id = {"queue": "mail", "url": redis_url, "idColumn": "k"}
     with running(3):
@@ -454,7 +456,7 @@ def test_enqueue_partition(ps: Penstock, options: Any, redis_url: str) -> None:
 
 
 def settle(given: dict[str, str], text: str, columns: dict[str, Any]) -> dict[str, int]:
-    """Carry out an operation by hand; its counts."""
+    """Run an operation by hand, and return its counts."""
     types = {name: pa.string() for name in columns}
     with running():
         writer = BatchWriter(given, schema(text), False)
@@ -466,7 +468,7 @@ def settle(given: dict[str, str], text: str, columns: dict[str, Any]) -> dict[st
 def test_jobs_are_acknowledged_failed_redriven_and_deleted_by_rows(
     ps: Penstock, options: Any
 ) -> None:
-    """By id and receipt; a repeat finds them done, which is no error."""
+    """By id and receipt; a repeat finds the jobs done, without an error."""
     queue = ps.queue("mail")
     queue.enqueue_many([b"%d" % number for number in range(6)])
     jobs = queue.reserve(4, block=0)
@@ -489,12 +491,12 @@ def test_jobs_are_acknowledged_failed_redriven_and_deleted_by_rows(
     assert settle(options(operation="delete"), "id string", only) == {"rows": 1, "gone": 1}
     assert queue.stats().ready == 3
     ids = [view.id for view in queue.scan_iter()]
-    nobody = {"id": ids, "receipt": [None] * 3}
-    assert settle(options(operation="ack"), text, nobody) == {"rows": 3, "done": 3}
+    no_receipts = {"id": ids, "receipt": [None] * 3}
+    assert settle(options(operation="ack"), text, no_receipts) == {"rows": 3, "done": 3}
 
 
 def test_rows_that_name_no_job(ps: Penstock, options: Any) -> None:
-    """Columns are named on the driver; an id that is none, or of elsewhere, in its task."""
+    """Missing columns fail on the driver; an invalid or foreign id fails in its task."""
     for text, named in (
         ("receipt string", "id"),
         ("id long", "id"),
@@ -511,7 +513,7 @@ def test_rows_that_name_no_job(ps: Penstock, options: Any) -> None:
 
 
 def test_ids_of_an_earlier_life_of_the_queue_are_gone(ps: Penstock, options: Any) -> None:
-    """An archive may be older than the queue."""
+    """An archive may have ids of an earlier epoch, which are reported as gone."""
     old = ps.queue("mail").enqueue(b"x").id
     ps.clear(["mail"])
     new = ps.queue("mail").enqueue(b"y").id
@@ -519,10 +521,10 @@ def test_ids_of_an_earlier_life_of_the_queue_are_gone(ps: Penstock, options: Any
     assert found == {"rows": 3, "done": 1, "gone": 2}
 
 
-def test_reports_are_what_the_driver_logs(
+def test_reports_of_the_driver_are_logged(
     ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """How many rows became jobs; of a failed write what is in the queue, and what a repeat does."""
+    """The log has the number of added rows; a failed write's has the state and advice."""
     caplog.set_level("INFO", "penstock")
     ids = BatchWriter(options(), schema("payload binary, id string"), False)
     ids.commit(write(ids, [[b"a", b"b"]], tries=2))
@@ -545,10 +547,10 @@ def test_reports_are_what_the_driver_logs(
     assert json.dumps(ids.options.url) not in caplog.text
 
 
-def test_what_cannot_be_repeated_safely_is_refused(ps: Penstock, options: Any) -> None:
-    """Rows without ids that are added as they come, where the write has a name to be repeated by.
+def test_unsafe_repeats_are_refused(ps: Penstock, options: Any) -> None:
+    """Rows without ids in direct mode are refused for a named write.
 
-    The error names the option, and is the driver's where the driver knows.
+    The error names the option, and comes from the driver if it can know.
     """
     direct = options(commitMode="direct")
     for refused in (
@@ -576,7 +578,7 @@ def test_what_cannot_be_repeated_safely_is_refused(ps: Penstock, options: Any) -
 @pytest.mark.parametrize("text", [PLAIN, "payload binary, id string"])
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_jobs_have_stable_ids(mode: str, text: str, ps: Penstock, options: Any) -> None:
-    """The id of a row is the same in each attempt, so a job is known again after a failover."""
+    """A row has one stable id in all attempts, so a job is recognised after a failover."""
     writer = BatchWriter(options(commitMode=mode), schema(text), False)
     found = []
     rows = [[b"a", b"b"], [b"c"]] if writer.has_ids else ROWS

@@ -1,4 +1,4 @@
-"""A program that has the library as a zip alone: `zipped.py library.zip redis://…`."""
+"""A program with the library only in a zip: `zipped.py library.zip redis://…`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 
 def where(batches: Iterator[Any]) -> Iterator[Any]:
-    """Where an executor has the library from."""
+    """Return the place from which an executor imported the library."""
     import pyarrow as pa
 
     import penstock
@@ -20,7 +20,7 @@ def where(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def main(package: str, url: str) -> None:
-    """Write, read back, and say where the library came from."""
+    """Write, read back, and print the place of the library."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.memory", "1g").config("spark.submit.pyFiles", package)
     spark = builder.config("spark.log.level", "ERROR").getOrCreate()

@@ -1,1 +1,1 @@
-"""Redis Cluster: redirections, slots on their way, failovers, waits in several slots."""
+"""Redis Cluster: redirections, migrating slots, failovers, waits in several slots."""

@@ -12,7 +12,7 @@ from tests.support.cluster import Cluster
 
 @pytest.fixture(scope="session")
 def lasting_cluster() -> Iterator[Cluster]:
-    """Three primaries that outlive the tests; a busy machine causes no failover here."""
+    """Three primaries for all tests; their timeouts are long, so that load causes no failover."""
     began = time.monotonic()
     with Cluster(3, node_timeout=15_000) as cluster:
         assert time.monotonic() - began < 10
@@ -21,7 +21,7 @@ def lasting_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(lasting_cluster: Cluster) -> Iterator[Cluster]:
-    """Three primaries, empty, whose slots may be moved about."""
+    """Three empty primaries whose slots may be moved."""
     lasting_cluster.empty()
     yield lasting_cluster
     lasting_cluster.settle()

@@ -1,4 +1,4 @@
-"""The command line on a cluster, on queues in partitions, and on several nodes."""
+"""The command line with a cluster, partitioned queues, and several nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["run_cli"]
 
 
 def findings(run_cli: Cli, url: str, code: int = 0, *options: str) -> list[dict[str, Any]]:
-    """What the doctor says, which must end with this exit code."""
+    """Return the doctor's findings, and check its exit code."""
     result = run_cli("--json", "doctor", *options, url=url)
     assert result.code == code, result
     found: list[dict[str, Any]] = result.document["findings"]
@@ -27,12 +27,12 @@ def findings(run_cli: Cli, url: str, code: int = 0, *options: str) -> list[dict[
 
 
 def of(found: list[dict[str, Any]], check: str) -> list[dict[str, Any]]:
-    """The findings of one check."""
+    """Return the findings of one check."""
     return [one for one in found if one["check"] == check]
 
 
 def test_a_sound_cluster(run_cli: Cli, cluster: Cluster) -> None:
-    """Every primary is looked at, and every queue wherever it lies."""
+    """The doctor checks every primary, and every queue in its slot."""
     names = names_apart(cluster, 6)
     with Penstock(cluster.url) as ps:
         for name in names:
@@ -49,8 +49,8 @@ def test_a_sound_cluster(run_cli: Cli, cluster: Cluster) -> None:
     assert (queues["data"]["queues"], queues["data"]["complete"]) == (6, True)
 
 
-def test_a_slot_on_its_way(run_cli: Cli, cluster: Cluster) -> None:
-    """A move may have been interrupted: the slot is named."""
+def test_a_migrating_slot(run_cli: Cli, cluster: Cluster) -> None:
+    """A migrating slot is named, as its move may have been interrupted."""
     slot = 4711
     cluster.begin_move(slot, cluster.other(slot))
     try:
@@ -62,7 +62,7 @@ def test_a_slot_on_its_way(run_cli: Cli, cluster: Cluster) -> None:
 
 
 def test_damage_on_one_of_the_servers(run_cli: Cli, cluster: Cluster) -> None:
-    """It is found there."""
+    """Damage on one of the servers is found."""
     names = names_apart(cluster, 3)
     with Penstock(cluster.url) as ps:
         for name in names:
@@ -76,7 +76,7 @@ def test_damage_on_one_of_the_servers(run_cli: Cli, cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("command", ["info", "queues"])
 def test_other_commands(run_cli: Cli, cluster: Cluster, command: str) -> None:
-    """They go to the cluster as a whole."""
+    """Other commands work for the whole cluster."""
     names = names_apart(cluster, 3)
     with Penstock(cluster.url) as ps:
         for name in names:
@@ -87,7 +87,7 @@ def test_other_commands(run_cli: Cli, cluster: Cluster, command: str) -> None:
 
 
 def test_a_cluster_that_is_down(run_cli: Cli, cluster: Cluster) -> None:
-    """The slot without a server is named, and what can't be looked at."""
+    """The slot without a server and unreachable queues are named."""
     with cluster.without(4711):
         found = findings(run_cli, cluster.url, 1)
     assert of(found, "cluster")[0]["level"] == "broken"
@@ -97,7 +97,7 @@ def test_a_cluster_that_is_down(run_cli: Cli, cluster: Cluster) -> None:
 
 
 def repaired(run_cli: Cli, url: str, names: Sequence[str], *where: str) -> None:
-    """The times of all these queues are found, brought back, and not found again."""
+    """Check that the times of these queues are found, repaired, and not found again."""
     texts = [one["text"] for one in findings(run_cli, url, 1) if one["level"] == "broken"]
     ahead = [text for text in texts if "times lie ahead" in text]
     assert len(ahead) == len(names)
@@ -109,7 +109,7 @@ def repaired(run_cli: Cli, url: str, names: Sequence[str], *where: str) -> None:
 
 
 def leases_are_near(raw: Any, keys: QueueKeys) -> None:
-    """Both leases end within half a minute."""
+    """Tell if both leases end within half a minute."""
     ends = [end_of(int(score)) for _, score in raw.zrange(keys["active"], 0, -1, withscores=True)]
     assert len(ends) == 2
     assert all(0 < end - time.time() * 1000 <= 30_000 for end in ends)
@@ -131,8 +131,8 @@ def test_a_repair_reaches_every_slot(run_cli: Cli, cluster: Cluster) -> None:
             leases_are_near(raw, keys)
 
 
-def test_a_repair_of_a_slot_on_its_way(run_cli: Cli, cluster: Cluster) -> None:
-    """That queue is named, exit code 1; the others are repaired."""
+def test_a_repair_with_a_migrating_slot(run_cli: Cli, cluster: Cluster) -> None:
+    """A queue in a migrating slot is named with exit code 1; the others are repaired."""
     names = names_apart(cluster, 3)
     with RawCluster(cluster) as raw:
         every = [poisoned(raw, name) for name in names]
@@ -151,7 +151,7 @@ def test_a_repair_of_a_slot_on_its_way(run_cli: Cli, cluster: Cluster) -> None:
 
 
 def test_a_repair_reaches_every_node(run_cli: Cli) -> None:
-    """Of a federation one node is named; those that it lists are repaired too."""
+    """With one node of a federation given, the listed ones are repaired too."""
     with Servers(3) as servers, servers.client() as ps:
         for url in servers.urls:
             ps.nodes.add(url)
@@ -170,7 +170,7 @@ def test_a_repair_reaches_every_node(run_cli: Cli) -> None:
 
 
 def test_a_node_that_is_down(run_cli: Cli) -> None:
-    """It is named with the way out; the others are looked at, and a repair is not complete."""
+    """A node that is down is named with advice; others are checked; a repair is incomplete."""
     with Servers(3) as servers, servers.client() as ps:
         for url in servers.urls:
             ps.nodes.add(url)
@@ -192,7 +192,7 @@ def test_a_node_that_is_down(run_cli: Cli) -> None:
 
 
 def test_no_node_is_there(run_cli: Cli) -> None:
-    """Exit code 1 with one line, as of a single server."""
+    """Without any node: exit code 1 and one line, as for a single server."""
     with Servers(2) as servers:
         urls = " ".join(servers.urls)
     result = run_cli("doctor", url=urls)

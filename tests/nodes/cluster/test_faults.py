@@ -1,7 +1,7 @@
-"""Under load: a primary is killed, stands still or is replaced, slots move. Nothing is lost.
+"""Faults under load: a primary is killed, paused or replaced, slots move; no job is lost.
 
-What is checked is that of a total queue: every job whose enqueue returned is delivered, and what
-was acknowledged comes back only where the protocol says so.
+The rules are those of a total queue: every job whose enqueue returned is delivered, and an
+acknowledged job comes back only where the protocol says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROMPT = 15.0
 
 @pytest.fixture
 def load(frail_cluster: Cluster) -> Iterator[Load]:
-    """Clients that were given the address of a replica; all replicas confirm each enqueue."""
+    """Clients with the address of a replica; all replicas confirm each enqueue."""
     url = frail_cluster.replica_of(frail_cluster.primaries[0]).url
     with Load(url, replicas=1) as load:
         load.wait_more()
@@ -37,14 +37,14 @@ def owners(cluster: Cluster) -> list[Member]:
 
 
 def sound(cluster: Cluster) -> None:
-    """Every queue is as it should be."""
+    """Check every queue."""
     cluster.settle()
     with RawCluster(cluster) as raw:
         check_invariant(raw)
 
 
 def test_primaries_are_killed_under_load(frail_cluster: Cluster, load: Load) -> None:
-    """What the replica has confirmed is delivered by it; each queue's primary in turn."""
+    """Each queue's primary is killed in turn: what its replica confirmed is delivered."""
     for primary in owners(frail_cluster):
         load.strike(primary.kill)
         frail_cluster.wait_taken_over(primary)
@@ -57,7 +57,7 @@ def test_primaries_are_killed_under_load(frail_cluster: Cluster, load: Load) -> 
 
 
 def test_replicas_take_over_on_command_under_load(frail_cluster: Cluster, load: Load) -> None:
-    """Nothing is lost, nothing that was acknowledged comes back, and no call fails."""
+    """No job is lost, no acknowledged job comes back, and no call fails."""
     for _ in range(2):
         for primary in owners(frail_cluster):
             frail_cluster.fail_over(primary)
@@ -68,15 +68,15 @@ def test_replicas_take_over_on_command_under_load(frail_cluster: Cluster, load: 
 
 
 def test_a_primary_that_stands_still_under_load(frail_cluster: Cluster, load: Load) -> None:
-    """Its connections stay open and say nothing: clients find the new primary."""
+    """A paused primary keeps its connections open; clients find the new primary."""
     primary = owners(frail_cluster)[0]
     load.strike(primary.server.pause)
     try:
         wait_for(lambda: _elsewhere(frail_cluster, primary), 30)
-        load.wait_more(30, timeout=60)  # slowly: there is no replica left to confirm
+        load.wait_more(30, timeout=60)  # slowly: no replica is left to confirm
     finally:
         primary.server.resume()
-    # Until it learns of its successor it answers clients that still know it, and all that is lost.
+    # Until it learns of its successor it answers clients that still use it; these writes are lost.
     load.strike(lambda: wait_for(lambda: not primary.is_primary, 30))
     load.wait_more()
     load.drain()
@@ -90,7 +90,7 @@ def _elsewhere(cluster: Cluster, primary: Member) -> bool:
 
 
 def test_slots_move_under_load(frail_cluster: Cluster, load: Load) -> None:
-    """Again and again, to and fro: every job is delivered, and once."""
+    """Slots move repeatedly: every job is delivered once."""
     moves = 0
     for _ in range(4):
         for name in QUEUES:
@@ -106,7 +106,7 @@ def test_slots_move_under_load(frail_cluster: Cluster, load: Load) -> None:
 
 
 def test_a_slot_that_moves_slowly_under_load(frail_cluster: Cluster, load: Load) -> None:
-    """Its queue stands still meanwhile, the other one goes on; no call fails."""
+    """A slot migrates slowly: its queue waits, the other one continues, and no call fails."""
     slot = slot_of_queue(QUEUES[0])
     target = frail_cluster.other(slot)
     source = frail_cluster.begin_move(slot, target)
@@ -122,8 +122,8 @@ def test_a_slot_that_moves_slowly_under_load(frail_cluster: Cluster, load: Load)
     sound(frail_cluster)
 
 
-def test_who_waits_hears_of_jobs_after_a_failover(frail_cluster: Cluster) -> None:
-    """The primary dies under consumers that wait: they go on at the new primary."""
+def test_waiting_consumers_get_jobs_after_a_failover(frail_cluster: Cluster) -> None:
+    """The primary of waiting consumers dies: they wait at the new primary."""
     url = frail_cluster.replica_of(frail_cluster.primaries[0]).url
     with Penstock(url, retry_for=30) as ps:
         names = list(QUEUES)
@@ -141,7 +141,7 @@ def test_who_waits_hears_of_jobs_after_a_failover(frail_cluster: Cluster) -> Non
 
 
 def test_a_client_outlives_the_server_that_it_was_given(frail_cluster: Cluster) -> None:
-    """It knows the others by then."""
+    """A client continues after its given server died, as it knows the others."""
     given = frail_cluster.primaries[0]
     names = ["a", "b", "c", "d"]
     with Penstock(given.url, retry_for=30) as ps:

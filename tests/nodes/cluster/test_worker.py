@@ -1,4 +1,4 @@
-"""Workers whose queues lie on several servers of a cluster."""
+"""Workers whose queues are on several servers of a cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names(cluster: Cluster) -> list[str]:
 
 @pytest.fixture
 def ps(cluster: Cluster) -> Any:
-    """A client of the cluster; at the end the queues are as they should be."""
+    """A client of the cluster; the queues are checked at the end."""
     with Penstock(cluster.url, retry_for=20) as client:
         yield client
     cluster.settle()
@@ -36,7 +36,7 @@ def ps(cluster: Cluster) -> Any:
 
 
 def wait_blocked(cluster: Cluster, count: int) -> None:
-    """Wait until so many connections wait for tokens, in all."""
+    """Wait until this many connections wait for tokens."""
     wait_for(lambda: _blocked(cluster) == count)
 
 
@@ -48,7 +48,7 @@ def _blocked(cluster: Cluster) -> int:
 def test_a_job_for_an_idle_worker(
     cluster: Cluster, ps: Penstock, names: list[str], kind: str
 ) -> None:
-    """Of whichever queue: it begins at once, and the waits for the others stay."""
+    """A job of any queue starts at once, and the waits for the other queues stay."""
     with RawCluster(cluster) as raw:
         load_scripts(raw)
     seen, late = Seen(), []
@@ -62,8 +62,8 @@ def test_a_job_for_an_idle_worker(
             late.append(time.monotonic() - began)
             wait_blocked(cluster, 3)
         unblocked = cluster.calls("client|unblock") - before
-        assert unblocked <= 15  # not each of the others, each time
-    assert statistics.median(late) < 0.25  # a tick is 4 s; beside busy neighbours
+        assert unblocked <= 15  # not each of the others each time
+    assert statistics.median(late) < 0.25  # a tick is 4 s; the machine may be busy
     wait_blocked(cluster, 0)
 
 
@@ -71,7 +71,7 @@ def test_a_job_for_an_idle_worker(
 def test_an_idle_worker_is_quiet(
     cluster: Cluster, names: list[str], kind: str, ps: Penstock
 ) -> None:
-    """A reserve a tick for each queue, as on one server, and hardly anything else."""
+    """An idle worker sends one reserve per tick and queue, and hardly anything else."""
     with at_work(kind, cluster.url, names, Seen()):
         wait_blocked(cluster, 3)
         before = _commands(cluster)
@@ -87,10 +87,10 @@ def _commands(cluster: Cluster) -> int:
 
 
 @kinds
-def test_a_full_worker_swallows_no_token(
+def test_a_full_worker_takes_no_token(
     cluster: Cluster, ps: Penstock, names: list[str], kind: str
 ) -> None:
-    """While it works on a job of one queue, jobs of the others go to consumers that wait."""
+    """While a worker is busy, jobs of its other queues go to waiting consumers."""
     gate, begun = threading.Event(), threading.Event()
 
     def handle(job: Any) -> None:
@@ -114,7 +114,7 @@ def test_a_full_worker_swallows_no_token(
 def test_slots_that_move_under_a_worker(
     cluster: Cluster, ps: Penstock, names: list[str], kind: str
 ) -> None:
-    """Every job is run, and once; leases are renewed wherever the jobs are."""
+    """Every job runs once; leases are renewed wherever the slots are."""
     seen, long = Seen(), threading.Event()
 
     def handle(job: Any) -> None:
@@ -140,10 +140,10 @@ def test_slots_that_move_under_a_worker(
 
 
 @kinds
-def test_a_slot_on_its_way_holds_up_no_other(
+def test_a_migrating_slot_does_not_delay_others(
     cluster: Cluster, ps: Penstock, names: list[str], kind: str
 ) -> None:
-    """Jobs of the other queues are run meanwhile; its own when it has arrived."""
+    """Jobs of other queues run during a migration; its own when it has ended."""
     seen = Seen()
     slot = slot_of_queue(names[0])
     ps.queue(names[0]).enqueue("first")
@@ -164,8 +164,8 @@ def test_a_slot_on_its_way_holds_up_no_other(
 
 
 @kinds
-def test_a_primary_that_is_gone_holds_up_no_other(kind: str) -> None:
-    """One of three without a replica, where the others may go on: they do, and it comes back."""
+def test_a_stopped_primary_does_not_delay_others(kind: str) -> None:
+    """One of three primaries without a replica stops: the others continue, and it comes back."""
     options = ("--cluster-require-full-coverage", "no", "--appendonly", "yes")
     with Cluster(3, node_timeout=1000, args=options) as cluster:
         names = names_apart(cluster, 3)
@@ -192,7 +192,7 @@ def test_a_primary_that_is_gone_holds_up_no_other(kind: str) -> None:
 def test_a_job_that_takes_several_leases_outlives_a_failover(
     frail_cluster: Cluster, kind: str, heartbeat: str
 ) -> None:
-    """Its lease is renewed at the new primary: it is run once."""
+    """The lease is renewed at the new primary, so the job runs once."""
     (name, *_) = names_apart(frail_cluster, 3)
     primary = frail_cluster.owner(slot_of_queue(name))
     begun, runs = threading.Event(), []
@@ -203,7 +203,7 @@ def test_a_job_that_takes_several_leases_outlives_a_failover(
             runs.append(job.body)
             begun.set()
             until = time.monotonic() + 14
-            while time.monotonic() < until:  # keeps the event loop, in the worker of that kind
+            while time.monotonic() < until:  # blocks the event loop in the asyncio worker
                 time.sleep(0.05)
 
         url = frail_cluster.replica_of(primary).url

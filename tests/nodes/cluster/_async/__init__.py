@@ -1,1 +1,1 @@
-"""What both clients do in a cluster."""
+"""Tests of both clients in a cluster."""

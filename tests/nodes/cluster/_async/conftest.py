@@ -1,4 +1,4 @@
-"""A client of the cluster, and a queue."""
+"""Fixtures: a client of the cluster, and a queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.keyspace import check_invariant
 
 @pytest.fixture
 def raw(cluster: Cluster) -> Iterator[Any]:
-    """A plain client of the cluster; what the queues look like at the end is looked at by it."""
+    """A plain client of the cluster, which also inspects the queues at the end."""
     with RawCluster(cluster) as client:
         yield client
         cluster.settle()
@@ -24,12 +24,12 @@ def raw(cluster: Cluster) -> Iterator[Any]:
 
 @pytest.fixture
 async def ps(cluster: Cluster, raw: Any) -> AsyncIterator[AsyncPenstock]:
-    """A client that was given the address of one server."""
+    """A client with the address of one server."""
     async with AsyncPenstock(cluster.url, owner="tester", retry_for=20) as client:
         yield client
 
 
 @pytest.fixture
 def q(ps: AsyncPenstock) -> AsyncQueue:
-    """A queue that does not exist yet, of a name as users choose them."""
+    """A queue that does not exist yet, with a typical name."""
     return ps.queue("mail to {all} 100%")

@@ -1,4 +1,4 @@
-"""A call finds the server of its slot wherever that is, and is run once."""
+"""A call finds the server of its slot and runs once."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support.twins import aspawn, await_for
 
 
 async def bodies(q: AsyncQueue) -> list[Any]:
-    """Those of the jobs that wait, in order."""
+    """Return the bodies of the waiting jobs, in order."""
     return [view.body for view in await q.peek(1000)]
 
 
 async def test_every_call_finds_the_slot_that_has_moved(
     ps: AsyncPenstock, q: AsyncQueue, cluster: Cluster
 ) -> None:
-    """MOVED: whatever the call is, it is done once at the new place; the next one goes there."""
+    """MOVED: every call runs once at the new place, and the next one goes there directly."""
     slot = slot_of_queue(q.name)
     await q.enqueue_many(range(8))
 
@@ -67,13 +67,13 @@ async def test_every_call_finds_the_slot_that_has_moved(
     assert (stats.acked, stats.active, stats.scheduled, stats.ready) == (3, 1, 1, 5)
 
 
-async def test_a_slot_on_its_way_is_waited_for(
+async def test_a_migrating_slot_is_waited_for(
     ps: AsyncPenstock, q: AsyncQueue, cluster: Cluster
 ) -> None:
-    """TRYAGAIN: the call waits until the slot has arrived, and is run there, once."""
+    """TRYAGAIN: the call waits until the slot has migrated, and runs there once."""
     slot = slot_of_queue(q.name)
     await q.enqueue("before")
-    for most in (0, 1, None):  # of the keys nothing, a part and all has moved
+    for most in (0, 1, None):  # no keys, some, or all have migrated
         target = cluster.other(slot)
         source = cluster.begin_move(slot, target)
         cluster.move_keys(slot, source, target, most=most)
@@ -91,7 +91,7 @@ async def test_a_slot_on_its_way_is_waited_for(
 async def test_a_busy_server_is_waited_for(
     q: AsyncQueue, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """BUSY of one of the servers, to the call or to the question where slots are."""
+    """BUSY of a server, for a call or a query of the slots, is retried."""
     caplog.set_level("INFO", "penstock")
     await q.enqueue("before")
     async with AsyncPenstock(cluster.url, retry_for=60) as patient:
@@ -107,7 +107,7 @@ async def test_a_busy_server_is_waited_for(
 
 
 async def test_patience_lasts_as_long_as_keys_move(q: AsyncQueue, cluster: Cluster) -> None:
-    """Longer than `retry_for`, which only counts while nothing changes."""
+    """Retries last while keys migrate, longer than `retry_for`, which counts without progress."""
     slot = slot_of_queue(q.name)
     await q.enqueue("before")
     for number in range(6):
@@ -128,8 +128,8 @@ async def test_patience_lasts_as_long_as_keys_move(q: AsyncQueue, cluster: Clust
     assert await bodies(q) == ["before", "after"]
 
 
-async def test_a_slot_that_is_stuck_on_its_way(q: AsyncQueue, cluster: Cluster) -> None:
-    """Nothing moves for `retry_for`: the error says so, and nothing was done."""
+async def test_a_slot_whose_migration_is_stuck(q: AsyncQueue, cluster: Cluster) -> None:
+    """Without progress for `retry_for` an error says so, and no call has run."""
     slot = slot_of_queue(q.name)
     await q.enqueue("before")
     cluster.begin_move(slot, cluster.other(slot))
@@ -141,10 +141,10 @@ async def test_a_slot_that_is_stuck_on_its_way(q: AsyncQueue, cluster: Cluster) 
     assert await bodies(q) == ["before", "after"]
 
 
-async def test_keys_that_have_gone_ahead_of_their_slot(
+async def test_keys_that_have_migrated_before_their_slot(
     ps: AsyncPenstock, q: AsyncQueue, cluster: Cluster
 ) -> None:
-    """ASK: the registry is read and written where it will be."""
+    """ASK: the registry is read and written at its new place."""
     await q.enqueue("x")
     slot = key_slot(registry_key("penstock"))
     target = cluster.other(slot)
@@ -158,8 +158,8 @@ async def test_keys_that_have_gone_ahead_of_their_slot(
     assert await ps.queues() == ["another", q.name]
 
 
-async def test_a_slot_that_nobody_serves(q: AsyncQueue, cluster: Cluster) -> None:
-    """CLUSTERDOWN: tried again for `retry_for`, and then told."""
+async def test_a_slot_without_a_server(q: AsyncQueue, cluster: Cluster) -> None:
+    """CLUSTERDOWN is retried for `retry_for` and then raised."""
     slot = slot_of_queue(q.name)
     await q.enqueue("before")
     async with AsyncPenstock(cluster.url, retry_for=0.3) as impatient:
@@ -176,7 +176,7 @@ async def test_a_slot_that_nobody_serves(q: AsyncQueue, cluster: Cluster) -> Non
 async def test_servers_that_know_no_script(
     ps: AsyncPenstock, q: AsyncQueue, cluster: Cluster
 ) -> None:
-    """NOSCRIPT: each is loaded where it is missing, behind a move as well."""
+    """NOSCRIPT: scripts are loaded on each server that lacks them, after a move too."""
     await q.enqueue("before")
     for member in cluster.members:
         member.raw.script_flush()
@@ -193,7 +193,7 @@ async def test_servers_that_know_no_script(
 async def test_a_lost_reply_is_asked_for_where_the_slot_is_by_then(
     q: AsyncQueue, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same producer and number at the new place: it is known there, and nothing is added."""
+    """After a lost reply the call is repeated at the slot's new place, and recognised there."""
     slot = slot_of_queue(q.name)
     exchange = AsyncProducerConnection.exchange
     sent: list[tuple[str, int]] = []
@@ -217,7 +217,7 @@ async def test_a_lost_reply_is_asked_for_where_the_slot_is_by_then(
 
 
 async def test_a_call_that_was_redirected_is_no_repeat(q: AsyncQueue, cluster: Cluster) -> None:
-    """It has not been run, so a job that is gone is reported as gone."""
+    """A redirected call has not run, so its missing job is reported as gone."""
     await q.enqueue("x")
     (job,) = await q.reserve(block=0)
     await q.delete([job.id])
@@ -228,7 +228,7 @@ async def test_a_call_that_was_redirected_is_no_repeat(q: AsyncQueue, cluster: C
 
 
 async def test_many_calls_at_once_while_slots_move(ps: AsyncPenstock, cluster: Cluster) -> None:
-    """Queues on all primaries, their slots moved about: every job is there once."""
+    """Calls to queues on all primaries run while slots move: every job exists once."""
     names = names_apart(cluster, 6)
     queues = [ps.queue(name) for name in names]
 
@@ -249,7 +249,7 @@ async def test_many_calls_at_once_while_slots_move(ps: AsyncPenstock, cluster: C
 async def test_a_map_that_is_wrong_in_every_place(
     ps: AsyncPenstock, q: AsyncQueue, cluster: Cluster
 ) -> None:
-    """The first redirection brings the whole map, so that one call in all is sent in vain."""
+    """The first redirection loads the whole map, so only one call is misdirected."""
     await q.enqueue("x")
     names = names_apart(cluster, 6)
     for name in names:
@@ -264,7 +264,7 @@ async def test_a_map_that_is_wrong_in_every_place(
 
 
 async def test_servers_that_have_gone_for_good(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """Old addresses are forgotten; servers that have slots are asked first."""
+    """Old addresses are forgotten; servers with slots are asked first."""
     await q.enqueue("x")
     link = ps.backend.node.link
     for number in range(100):

@@ -1,2 +1,2 @@
 # From tests/nodes/cluster/_async/__init__.py by tools/unasync.py; do not edit.
-"""What both clients do in a cluster."""
+"""Tests of both clients in a cluster."""

@@ -1,5 +1,5 @@
 # From tests/nodes/cluster/_async/test_redirections.py by tools/unasync.py; do not edit.
-"""A call finds the server of its slot wherever that is, and is run once."""
+"""A call finds the server of its slot and runs once."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.support.twins import spawn, wait_for
 
 
 def bodies(q: Queue) -> list[Any]:
-    """Those of the jobs that wait, in order."""
+    """Return the bodies of the waiting jobs, in order."""
     return [view.body for view in q.peek(1000)]
 
 
 def test_every_call_finds_the_slot_that_has_moved(ps: Penstock, q: Queue, cluster: Cluster) -> None:
-    """MOVED: whatever the call is, it is done once at the new place; the next one goes there."""
+    """MOVED: every call runs once at the new place, and the next one goes there directly."""
     slot = slot_of_queue(q.name)
     q.enqueue_many(range(8))
 
@@ -66,11 +66,11 @@ def test_every_call_finds_the_slot_that_has_moved(ps: Penstock, q: Queue, cluste
     assert (stats.acked, stats.active, stats.scheduled, stats.ready) == (3, 1, 1, 5)
 
 
-def test_a_slot_on_its_way_is_waited_for(ps: Penstock, q: Queue, cluster: Cluster) -> None:
-    """TRYAGAIN: the call waits until the slot has arrived, and is run there, once."""
+def test_a_migrating_slot_is_waited_for(ps: Penstock, q: Queue, cluster: Cluster) -> None:
+    """TRYAGAIN: the call waits until the slot has migrated, and runs there once."""
     slot = slot_of_queue(q.name)
     q.enqueue("before")
-    for most in (0, 1, None):  # of the keys nothing, a part and all has moved
+    for most in (0, 1, None):  # no keys, some, or all have migrated
         target = cluster.other(slot)
         source = cluster.begin_move(slot, target)
         cluster.move_keys(slot, source, target, most=most)
@@ -88,7 +88,7 @@ def test_a_slot_on_its_way_is_waited_for(ps: Penstock, q: Queue, cluster: Cluste
 def test_a_busy_server_is_waited_for(
     q: Queue, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """BUSY of one of the servers, to the call or to the question where slots are."""
+    """BUSY of a server, for a call or a query of the slots, is retried."""
     caplog.set_level("INFO", "penstock")
     q.enqueue("before")
     with Penstock(cluster.url, retry_for=60) as patient:
@@ -104,7 +104,7 @@ def test_a_busy_server_is_waited_for(
 
 
 def test_patience_lasts_as_long_as_keys_move(q: Queue, cluster: Cluster) -> None:
-    """Longer than `retry_for`, which only counts while nothing changes."""
+    """Retries last while keys migrate, longer than `retry_for`, which counts without progress."""
     slot = slot_of_queue(q.name)
     q.enqueue("before")
     for number in range(6):
@@ -125,8 +125,8 @@ def test_patience_lasts_as_long_as_keys_move(q: Queue, cluster: Cluster) -> None
     assert bodies(q) == ["before", "after"]
 
 
-def test_a_slot_that_is_stuck_on_its_way(q: Queue, cluster: Cluster) -> None:
-    """Nothing moves for `retry_for`: the error says so, and nothing was done."""
+def test_a_slot_whose_migration_is_stuck(q: Queue, cluster: Cluster) -> None:
+    """Without progress for `retry_for` an error says so, and no call has run."""
     slot = slot_of_queue(q.name)
     q.enqueue("before")
     cluster.begin_move(slot, cluster.other(slot))
@@ -138,8 +138,10 @@ def test_a_slot_that_is_stuck_on_its_way(q: Queue, cluster: Cluster) -> None:
     assert bodies(q) == ["before", "after"]
 
 
-def test_keys_that_have_gone_ahead_of_their_slot(ps: Penstock, q: Queue, cluster: Cluster) -> None:
-    """ASK: the registry is read and written where it will be."""
+def test_keys_that_have_migrated_before_their_slot(
+    ps: Penstock, q: Queue, cluster: Cluster
+) -> None:
+    """ASK: the registry is read and written at its new place."""
     q.enqueue("x")
     slot = key_slot(registry_key("penstock"))
     target = cluster.other(slot)
@@ -153,8 +155,8 @@ def test_keys_that_have_gone_ahead_of_their_slot(ps: Penstock, q: Queue, cluster
     assert ps.queues() == ["another", q.name]
 
 
-def test_a_slot_that_nobody_serves(q: Queue, cluster: Cluster) -> None:
-    """CLUSTERDOWN: tried again for `retry_for`, and then told."""
+def test_a_slot_without_a_server(q: Queue, cluster: Cluster) -> None:
+    """CLUSTERDOWN is retried for `retry_for` and then raised."""
     slot = slot_of_queue(q.name)
     q.enqueue("before")
     with Penstock(cluster.url, retry_for=0.3) as impatient:
@@ -169,7 +171,7 @@ def test_a_slot_that_nobody_serves(q: Queue, cluster: Cluster) -> None:
 
 
 def test_servers_that_know_no_script(ps: Penstock, q: Queue, cluster: Cluster) -> None:
-    """NOSCRIPT: each is loaded where it is missing, behind a move as well."""
+    """NOSCRIPT: scripts are loaded on each server that lacks them, after a move too."""
     q.enqueue("before")
     for member in cluster.members:
         member.raw.script_flush()
@@ -186,7 +188,7 @@ def test_servers_that_know_no_script(ps: Penstock, q: Queue, cluster: Cluster) -
 def test_a_lost_reply_is_asked_for_where_the_slot_is_by_then(
     q: Queue, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same producer and number at the new place: it is known there, and nothing is added."""
+    """After a lost reply the call is repeated at the slot's new place, and recognised there."""
     slot = slot_of_queue(q.name)
     exchange = ProducerConnection.exchange
     sent: list[tuple[str, int]] = []
@@ -210,7 +212,7 @@ def test_a_lost_reply_is_asked_for_where_the_slot_is_by_then(
 
 
 def test_a_call_that_was_redirected_is_no_repeat(q: Queue, cluster: Cluster) -> None:
-    """It has not been run, so a job that is gone is reported as gone."""
+    """A redirected call has not run, so its missing job is reported as gone."""
     q.enqueue("x")
     (job,) = q.reserve(block=0)
     q.delete([job.id])
@@ -221,7 +223,7 @@ def test_a_call_that_was_redirected_is_no_repeat(q: Queue, cluster: Cluster) -> 
 
 
 def test_many_calls_at_once_while_slots_move(ps: Penstock, cluster: Cluster) -> None:
-    """Queues on all primaries, their slots moved about: every job is there once."""
+    """Calls to queues on all primaries run while slots move: every job exists once."""
     names = names_apart(cluster, 6)
     queues = [ps.queue(name) for name in names]
 
@@ -240,7 +242,7 @@ def test_many_calls_at_once_while_slots_move(ps: Penstock, cluster: Cluster) -> 
 
 
 def test_a_map_that_is_wrong_in_every_place(ps: Penstock, q: Queue, cluster: Cluster) -> None:
-    """The first redirection brings the whole map, so that one call in all is sent in vain."""
+    """The first redirection loads the whole map, so only one call is misdirected."""
     q.enqueue("x")
     names = names_apart(cluster, 6)
     for name in names:
@@ -255,7 +257,7 @@ def test_a_map_that_is_wrong_in_every_place(ps: Penstock, q: Queue, cluster: Clu
 
 
 def test_servers_that_have_gone_for_good(ps: Penstock, q: Queue) -> None:
-    """Old addresses are forgotten; servers that have slots are asked first."""
+    """Old addresses are forgotten; servers with slots are asked first."""
     q.enqueue("x")
     link = ps.backend.node.link
     for number in range(100):

@@ -1,5 +1,5 @@
 # From tests/nodes/cluster/_async/test_sources.py by tools/unasync.py; do not edit.
-"""What a client of a cluster is made from, and what it tells of it."""
+"""Sources for a client of a cluster, and its info."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.twins import spawn, wait_for
 
 @pytest.fixture(params=["as it stands", "without INFO"])
 def walled(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
-    """All servers let a user do what protocol/core.md says that a client needs; her address."""
+    """A user with the permissions from protocol/core.md on all servers; returns the address."""
     rules = [*acl_rules("worker"), *BESIDES]
     if request.param == "without INFO":
         rules.remove("+info")
@@ -41,7 +41,7 @@ BESIDES = ("+asking", "+cluster|slots", "+cluster|countkeysinslot")
 
 
 def work(ps: Penstock, names: list[str]) -> None:
-    """A little of everything, in several slots."""
+    """Make some calls in several slots."""
     for name in names:
         ps.queue(name).enqueue(name)
     jobs = ps.reserve(names, len(names), block=5)
@@ -53,7 +53,7 @@ def work(ps: Penstock, names: list[str]) -> None:
 
 
 def test_the_address_of_any_server(cluster: Cluster) -> None:
-    """That of one is enough, whichever it is."""
+    """The address of any one server is sufficient."""
     names = names_apart(cluster, 4)
     ids = set()
     for member in cluster.members:
@@ -64,7 +64,7 @@ def test_the_address_of_any_server(cluster: Cluster) -> None:
 
 
 def test_the_rights_that_a_client_needs(cluster: Cluster, walled: str) -> None:
-    """Those of protocol/core.md are enough; a cluster is known without INFO, too."""
+    """The permissions in protocol/core.md are sufficient; a cluster is recognised without INFO."""
     with Penstock(walled, retry_for=20) as ps:
         names = names_apart(cluster, 4)
         work(ps, names)
@@ -79,7 +79,7 @@ def test_the_rights_that_a_client_needs(cluster: Cluster, walled: str) -> None:
 
 
 def test_clients_of_redis_py(cluster: Cluster) -> None:
-    """One of a cluster, or of one of its servers, lends its settings and is not used."""
+    """A redis-py client of a cluster or one of its servers gives its settings and is not used."""
     names = names_apart(cluster, 4)
     with RawCluster(cluster, client_name="lent") as lent, Penstock(lent) as ps:
         work(ps, names)
@@ -90,14 +90,14 @@ def test_clients_of_redis_py(cluster: Cluster) -> None:
 
 
 def test_start_up_nodes_of_which_one_lives(cluster: Cluster) -> None:
-    """The others need not be there."""
+    """Only one of the startup nodes must be running."""
     nodes = [ClusterNode("127.0.0.1", 1), ClusterNode("127.0.0.1", cluster.members[1].port)]
     with redis.RedisCluster(startup_nodes=nodes) as lent, Penstock(lent) as ps:
         work(ps, names_apart(cluster, 4))
 
 
 def test_addresses_that_are_reached_by_others(cluster: Cluster) -> None:
-    """Of servers behind a proxy: what redis-py's client maps is mapped here too."""
+    """A redis-py client's address remapping, as for servers behind a proxy, is used."""
     proxies = {member.port: Proxy(("127.0.0.1", member.port)) for member in cluster.members}
     try:
         ports = {port: proxy.address[1] for port, proxy in proxies.items()}
@@ -127,14 +127,14 @@ def test_addresses_that_are_reached_by_others(cluster: Cluster) -> None:
 
 
 def test_clients_that_cannot_be_used(cluster: Cluster) -> None:
-    """One that decodes, and one of the other world."""
+    """A client that decodes, or one of the other kind, is refused."""
     with RawCluster(cluster, decode_responses=True) as lent:
         with pytest.raises(ConfigurationError, match="decode_responses"):
             Penstock(lent)
 
 
 def test_a_unix_socket_of_one_server(cluster: Cluster) -> None:
-    """The others can't be reached by it."""
+    """A unix socket is refused, as other servers can't be reached by it."""
     binary = cluster.members[0].server.binary
     args = ("--cluster-enabled", "yes", "--cluster-port", "1")
     with EmbeddedServer(binary, args=args) as server:
@@ -156,7 +156,7 @@ def test_a_client_is_used_in_several_event_loops_and_closed(cluster: Cluster) ->
 
 
 def _clients(cluster: Cluster) -> int:
-    """How many connections there are besides the tests' own."""
+    """Count the connections except the test's own."""
     own = (
         "restore",
         "info",
@@ -172,13 +172,13 @@ def _clients(cluster: Cluster) -> int:
 
 
 def crowded(member: Member) -> None:
-    """It has used up most of the memory that it may use."""
+    """Tell if it has used most of its memory."""
     used = member.raw.info("memory")["used_memory"]
     member.raw.config_set("maxmemory", int(used * 1.2))
 
 
-def test_what_the_cluster_tells(cluster: Cluster) -> None:
-    """Sums over the primaries; it is crowded when one of them is."""
+def test_info_of_a_cluster(cluster: Cluster) -> None:
+    """Info has sums over the primaries; one crowded primary makes the cluster crowded."""
     with Penstock(cluster.url) as ps:
         for name in names_apart(cluster, 6):
             ps.queue(name).enqueue(name)

@@ -1,5 +1,5 @@
 # From tests/nodes/cluster/_async/test_waiting.py by tools/unasync.py; do not edit.
-"""Waits in several slots at once."""
+"""Waiting in several slots at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVENTS = 20
 
 
 def blocked(raw: RawCluster) -> int:
-    """How many connections wait for tokens: one for each slot of each consumer."""
+    """Count the connections that wait for tokens: one for each slot of each consumer."""
     return int(raw.info("clients")["blocked_clients"])
 
 
@@ -28,7 +28,7 @@ def names(cluster: Cluster) -> list[str]:
 
 
 def test_a_job_in_any_slot_ends_a_wait(ps: Penstock, raw: RawCluster, names: list[str]) -> None:
-    """At once, and the consumer is told of the queue it is in; nothing else is left behind."""
+    """A job in any slot ends the wait, names its queue, and leaves nothing."""
     load_scripts(raw)
     late = []
     for number in range(EVENTS):
@@ -41,12 +41,12 @@ def test_a_job_in_any_slot_ends_a_wait(ps: Penstock, raw: RawCluster, names: lis
         late.append(time.monotonic() - start)
         assert (job.queue_name, job.body) == (name, number)
         job.ack()
-    assert statistics.median(late) < 0.25  # a tick is 4 s; beside busy neighbours
+    assert statistics.median(late) < 0.25  # a tick is 4 s; the machine may be busy
     wait_for(lambda: blocked(raw) == 0)
 
 
 def test_tokens_of_several_slots_at_once(ps: Penstock, raw: RawCluster, names: list[str]) -> None:
-    """Each wait takes its token; a consumer that leaves with one job hands on the other tokens."""
+    """Each wait takes its token; a consumer that leaves with one job passes the others on."""
     for _ in range(5):
         consumers = [spawn(ps.reserve, names, 1, block=30) for _ in names]
         wait_for(lambda: blocked(raw) == 9)
@@ -60,10 +60,10 @@ def test_tokens_of_several_slots_at_once(ps: Penstock, raw: RawCluster, names: l
         assert sorted(found) == sorted(names)
 
 
-def test_a_consumer_that_has_left_swallows_no_token(
+def test_a_consumer_that_has_left_takes_no_token(
     ps: Penstock, raw: RawCluster, names: list[str]
 ) -> None:
-    """It ends its waits in all slots: the next job of any of them is another consumer's."""
+    """A consumer that leaves ends its waits in all slots, so the next job reaches another one."""
     for name in names:
         everywhere = spawn(ps.reserve, names, 1, block=30)
         wait_for(lambda: blocked(raw) == 3)
@@ -78,7 +78,7 @@ def test_a_consumer_that_has_left_swallows_no_token(
 def test_an_idle_wait_costs_a_tick(
     ps: Penstock, raw: RawCluster, cluster: Cluster, names: list[str]
 ) -> None:
-    """One reserve for each queue every 4 s, and nothing else: the client does not poll."""
+    """One reserve for each queue every 4 s, and no other command."""
     consumer = spawn(ps.reserve, names, 1, block=9)
     wait_for(lambda: blocked(raw) == 3)
     counted = ("evalsha", "blpop", "hget", "client|unblock", "cluster|slots")
@@ -94,7 +94,7 @@ def test_an_idle_wait_costs_a_tick(
 def test_a_slot_that_moves_under_a_wait(
     ps: Penstock, raw: RawCluster, cluster: Cluster, names: list[str]
 ) -> None:
-    """The server ends the wait; the consumer waits on at the new place."""
+    """The server ends the wait; the consumer waits at the slot's new place."""
     consumer = spawn(ps.reserve, names, 1, block=60)
     wait_for(lambda: blocked(raw) == 3)
     for name in names:
@@ -102,7 +102,7 @@ def test_a_slot_that_moves_under_a_wait(
         moved = cluster.errors("MOVED")
         cluster.move(slot, cluster.other(slot))
         wait_for(lambda seen=moved: cluster.errors("MOVED") > seen)
-        # Or it reads the map when the next slot has moved as well, and is told nothing of that.
+        # It may read the map after the next slot moved too, and get no error for that.
         wait_for(lambda: blocked(raw) == 3)
     start = time.monotonic()
     ps.queue(names[1]).enqueue("x")
@@ -112,7 +112,7 @@ def test_a_slot_that_moves_under_a_wait(
 
 
 def test_waiting_for_room_in_a_slot_that_moves(ps: Penstock, cluster: Cluster) -> None:
-    """A producer of a full queue goes in when there is room, wherever that is."""
+    """A producer of a full queue adds its job when there is room, wherever the slot is."""
     (name,) = names_apart(cluster, 1)
     q = ps.queue(name)
     q.configure(max_length=1)
@@ -128,7 +128,7 @@ def test_waiting_for_room_in_a_slot_that_moves(ps: Penstock, cluster: Cluster) -
 
 
 def test_a_server_that_dies_under_a_wait(names: list[str], cluster: Cluster) -> None:
-    """Its connections are cut: the consumer goes on where it can, and hears of jobs there."""
+    """A server dies: the consumer continues with the others and gets their jobs."""
     with Penstock(cluster.url, retry_for=20) as ps:
         consumer = spawn(ps.reserve, names, 1, block=60)
         owner = cluster.owner(slot_of_queue(names[2]))
