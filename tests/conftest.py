@@ -1,4 +1,4 @@
-"""Fixtures that the whole suite shares: the back ends, and servers to break."""
+"""Fixtures of the whole suite: the back ends, and servers to break."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not for this run."""
+    """Leave out the tests that are not in this run."""
     left = dict.fromkeys(tiers.left_out(items, whole=config.getoption("--whole")))
     items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=[*left])
 
 
 def pytest_report_header() -> list[str]:
-    """Name each back end with its version, and the absent ones with the reason."""
+    """Return each back end with its version, and the absent ones with the reason."""
     return backends.header(SPECS)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """Where a shell runs the suite in its background, it would ignore what some tests send."""
+    """Restore SIGINT, which a shell ignores for background processes but tests send."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def same_draws(request: pytest.FixtureRequest) -> None:
-    """Seed `random` with the test's name: each run draws the same, the jitter of backoffs too."""
+    """Seed `random` with the test's name, so that each run draws the same, for backoffs too."""
     random.seed(request.node.nodeid)
 
 
 @pytest.fixture(scope="session")
 def running_backends() -> Iterator[Running]:
-    """The back ends of this process; each is started when the first test asks for it."""
+    """The back ends of this process; each is started for the first test that needs it."""
     running = Running()
     yield running
     running.close()
@@ -79,7 +79,7 @@ def backend(request: pytest.FixtureRequest, running_backends: Running) -> Iterat
 
 @pytest.fixture(params=REAL, ids=lambda spec: spec.name)
 def real_backend(request: pytest.FixtureRequest, running_backends: Running) -> Iterator[Backend]:
-    """Every back end with a server behind it in turn, empty."""
+    """Every back end with a server in turn, empty."""
     spec: Spec = request.param
     with running_backends.get(spec).acquired() as acquired:
         yield acquired
@@ -87,7 +87,7 @@ def real_backend(request: pytest.FixtureRequest, running_backends: Running) -> I
 
 @pytest.fixture
 def one_server(running_backends: Running) -> Iterator[Backend]:
-    """One back end with a server behind it, empty: for what no script has a part in."""
+    """One back end with a server, empty: for tests that do not depend on scripts."""
     if not REAL:
         pytest.skip("none of the chosen back ends has a server behind it")
     with running_backends.get(REAL[0]).acquired() as acquired:
@@ -96,7 +96,7 @@ def one_server(running_backends: Running) -> Iterator[Backend]:
 
 @pytest.fixture(params=dict.fromkeys([*RUNNABLE[:1], *REAL[:1]]), ids=lambda spec: spec.name)
 def brief_backend(request: pytest.FixtureRequest, running_backends: Running) -> Iterator[Backend]:
-    """Two back ends, fakeredis and a server, empty: for what is the same on every server."""
+    """Fakeredis and one server in turn, empty: for behaviour that is equal on all servers."""
     spec: Spec = request.param
     with running_backends.get(spec).acquired() as acquired:
         yield acquired
@@ -117,7 +117,7 @@ async def async_client(backend: Backend) -> AsyncIterator[redis.asyncio.Redis]:
 
 @pytest.fixture
 def make_server() -> Iterator[Callable[..., EmbeddedServer]]:
-    """Start servers of the test's own: `make_server(tcp=True, appendonly=True, args=(...))`."""
+    """Start servers for the test: `make_server(tcp=True, appendonly=True, args=(...))`."""
     with ExitStack() as stack:
 
         def make(**options: Any) -> EmbeddedServer:
@@ -129,5 +129,5 @@ def make_server() -> Iterator[Callable[..., EmbeddedServer]]:
 
 @pytest.fixture
 def server(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
-    """One fresh server to kill, pause and cut off, with an append-only file, on loopback."""
+    """A fresh server to kill, pause and disconnect, with an append-only file, on loopback."""
     return make_server(tcp=True, appendonly=True)

@@ -1,1 +1,1 @@
-"""What other queues promise, held on every back end."""
+"""Promises of other queues, tested on every back end."""

@@ -1,8 +1,8 @@
-"""Carmine's message ids as data: each state of an id, each way to add to it, and what comes of it.
+"""Carmine's message ids as data: each state of an id, each way to add to it, and the result.
 
-Carmine tells seven statuses of a message id apart, and adds with three flags; here these are the
-states of a dedup id and `on_duplicate`. test_carmine.py runs the rows on every back end. Also here:
-what brings an id into each state, and the check of what lies in the keys of dedup ids.
+Carmine has seven statuses of a message id, and three flags for adding; here these are the states of
+a dedup id and `on_duplicate`. test_carmine.py runs the rows on every back end. This module also has
+functions that bring an id into each state, and the check of the keys of dedup ids.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NEVER = 9_007_199_254_740_991
 
 
 class Status(NamedTuple):
-    """What `status` tells: a job is named by its body.
+    """The status of a dedup id; a job is named by its body.
 
     Attributes:
         state: of the id.
@@ -58,7 +58,7 @@ class Status(NamedTuple):
 
 
 def seen(q: Queue, dedup_id: str = ID) -> Status | None:
-    """The status of an id, as the rows have it."""
+    """Return the status of an id, as the rows have it."""
     found = q.status(dedup_id)
     if found is None:
         return None
@@ -71,77 +71,77 @@ def seen(q: Queue, dedup_id: str = ID) -> Status | None:
 
 
 def take(q: Queue) -> Job:
-    """The only job there is."""
+    """Reserve the only job."""
     (job,) = q.reserve(2, block=0)
     return job
 
 
 def let_free(raw: Raw, q: Queue) -> None:
-    """Nothing has ever had the id."""
+    """Leave the id unused."""
     finish(raw, q, dedup_id="another")
 
 
 def finish(raw: Raw, q: Queue, *, dedup_id: str = ID, window: float | None = None) -> None:
-    """A job with the id is done."""
+    """Finish a job with the id."""
     q.enqueue("old", dedup=Dedup(dedup_id, window=window))
     assert take(q).ack()
 
 
 def add(raw: Raw, q: Queue) -> None:
-    """A job with the id waits."""
+    """Add a waiting job with the id."""
     q.enqueue("old", dedup_id=ID)
 
 
 def delay(raw: Raw, q: Queue) -> None:
-    """It is due later."""
+    """Add a delayed job."""
     q.enqueue("old", dedup_id=ID, delay=600)
 
 
 def hold(raw: Raw, q: Queue) -> None:
-    """Add a job and take it."""
+    """Add a job and reserve it."""
     add(raw, q)
     take(q)
 
 
 def hold_again(raw: Raw, q: Queue) -> None:
-    """Take a job again after a delay and a failure."""
+    """Reserve a job again after a delay and a failure."""
     fail(raw, q)
     advance(raw, q.ops, 601)
     assert take(q).attempt == 2
 
 
 def fail(raw: Raw, q: Queue) -> None:
-    """It has failed once, and is tried again later."""
+    """Let it fail once; it is retried later."""
     add(raw, q)
     take(q).nack(delay=600)
 
 
 def lapse(raw: Raw, q: Queue) -> None:
-    """Its lease has ended without a word."""
+    """Let its lease end without a report."""
     hold(raw, q)
     advance(raw, q.ops, 31)
 
 
 def follow(raw: Raw, q: Queue) -> None:
-    """Another one waits for its end."""
+    """Add a successor that waits for its end."""
     hold(raw, q)
     assert q.enqueue("next", dedup=Dedup(ID, on_duplicate="requeue")).action == "requeued"
 
 
 def follow_again(raw: Raw, q: Queue) -> None:
-    """The same on a later try."""
+    """Add a successor during a later attempt."""
     hold_again(raw, q)
     assert q.enqueue("next", dedup=Dedup(ID, on_duplicate="requeue")).action == "requeued"
 
 
 def follow_lapsed(raw: Raw, q: Queue) -> None:
-    """The same, and the lease has ended without a word."""
+    """Add a successor, and let the lease end without a report."""
     follow(raw, q)
     advance(raw, q.ops, 31)
 
 
 def follow_failed(raw: Raw, q: Queue) -> None:
-    """The same, and the first one has failed and is tried again later."""
+    """Add a successor, and let the first job fail; it is retried later."""
     add(raw, q)
     job = take(q)
     assert q.enqueue("next", dedup=Dedup(ID, on_duplicate="requeue")).action == "requeued"
@@ -149,48 +149,48 @@ def follow_failed(raw: Raw, q: Queue) -> None:
 
 
 def open_window(raw: Raw, q: Queue) -> None:
-    """It is done, and the id stays taken for a time."""
+    """Finish it; the id stays taken for a window."""
     finish(raw, q, window=600)
 
 
 def follow_window(raw: Raw, q: Queue) -> None:
-    """The same, and another one waits for the end of that time."""
+    """Finish it, and add a job that waits for the end of the window."""
     open_window(raw, q)
     assert q.enqueue("next", dedup=Dedup(ID, on_duplicate="requeue")).action == "requeued"
 
 
 def end_followed_window(raw: Raw, q: Queue) -> None:
-    """The same, and that time is over."""
+    """Let the window end after a job waited for it."""
     follow_window(raw, q)
     advance(raw, q.ops, 601)
 
 
 def end_window(raw: Raw, q: Queue) -> None:
-    """It is done, and its time is over."""
+    """Finish it, and let the window end."""
     open_window(raw, q)
     advance(raw, q.ops, 601)
 
 
 def bury(raw: Raw, q: Queue) -> None:
-    """It was given up."""
+    """Bury it."""
     add(raw, q)
     take(q).bury()
 
 
 def start(raw: Raw, q: Queue) -> None:
-    """It had the id until its start, and is at work."""
+    """Start a job that had the id until its start."""
     q.enqueue("old", dedup=Dedup(ID, until="started"))
     take(q)
 
 
 def hold_once(raw: Raw, q: Queue) -> None:
-    """Add a job that is delivered at most once, and take it."""
+    """Add a job with lease 0 and reserve it."""
     q.enqueue("old", dedup_id=ID, lease=0)
     take(q)
 
 
 def throttle(raw: Raw, q: Queue) -> None:
-    """The id is taken for a time from the enqueue on, and the job is done."""
+    """Take the id for a window from the enqueue on, and finish the job."""
     q.enqueue("old", dedup=Dedup(ID, window=600, until="enqueued"))
     assert take(q).ack()
 
@@ -281,7 +281,7 @@ BEGIN = ("debounce", "requeue+debounce")
 
 
 class Row(NamedTuple):
-    """What an enqueue of "new" does.
+    """The effect of enqueuing "new".
 
     Attributes:
         before: the state of the id, or several that answer alike.
@@ -302,7 +302,7 @@ class Row(NamedTuple):
 
 
 def waiting(before: tuple[str, ...], job: str = "old") -> list[Row]:
-    """The rows of a job that waits and could be delivered now."""
+    """Return the rows of a waiting job that could be delivered now."""
     old, new, later = Status("ready", job), Status("ready", "new"), Status("scheduled", "new")
     return [
         Row(before, KEEP, DELAYS, "already-queued", "refused", "ready", old),
@@ -313,13 +313,13 @@ def waiting(before: tuple[str, ...], job: str = "old") -> list[Row]:
 
 
 def lapsed(before: tuple[str, ...]) -> list[Row]:
-    """The rows of a job whose lease has ended: the same, but that no delay begins."""
+    """Return the rows of a job whose lease has ended; no delay starts there."""
     *rows, last = waiting(before)
     return [*rows, last._replace(state="ready", after=last.after._replace(state="ready"))]
 
 
 def delayed(before: tuple[str, ...]) -> list[Row]:
-    """The rows of a job that is due later."""
+    """Return the rows of a delayed job."""
     old, new, now = Status("scheduled", "old"), Status("scheduled", "new"), Status("ready", "new")
     return [
         Row(before, KEEP, DELAYS, "already-queued", "refused", "scheduled", old),
@@ -330,7 +330,7 @@ def delayed(before: tuple[str, ...]) -> list[Row]:
 
 
 def followed(before: str, state: str) -> list[Row]:
-    """The rows of a job that waits, with a successor: that one runs last, so it is updated.
+    """Return the rows of a waiting job with a successor, which is updated as it runs last.
 
     Carmine updates the first one, and then runs the older content after the newer.
     """
@@ -419,7 +419,7 @@ ANSWERS = {
 }
 """Carmine's action or error -> ours."""
 
-# -- what lies in the keys ---------------------------------------------------------------------
+# -- the content of the keys ---------------------------------------------------------------------
 
 VALUE = re.compile(rb"(\d+-\d+)?(?: (\d+-\d+)(?: \d+)?)?(?: ?@(\d+))?")
 NOTE = re.compile(rb"@[^\n]*\n")
@@ -461,7 +461,7 @@ def check_claims(raw: Raw, ops: QueueOps) -> None:
 
 
 def living(raw: Raw, ops: QueueOps) -> dict[bytes, bytes]:
-    """The header of every job that is not dead, by number."""
+    """Return the header of every job that is not dead, by number."""
     dead = set(numbers(raw, ops, "dead"))
     held = raw.hgetall(ops.keys["held"])
     records = {number: NOTE.sub(b"", value, count=1) for number, value in held.items()}
@@ -474,7 +474,7 @@ def living(raw: Raw, ops: QueueOps) -> dict[bytes, bytes]:
 
 
 def mentions(raw: Raw, dedup_id: str) -> list[bytes]:
-    """The keys in which an id occurs, in their names or their values, but those of producers.
+    """Return the keys with an id in their names or values, except those of producers.
 
     A producer's key holds the answer to its last call, in case that has to be repeated; the server
     drops it after 10 minutes.
@@ -490,7 +490,7 @@ def mentions(raw: Raw, dedup_id: str) -> list[bytes]:
 
 
 def value_of(raw: Raw, key: bytes) -> Any:
-    """A whole key, whatever its type."""
+    """Return the value of a key of any type."""
     readers: dict[bytes, Callable[[bytes], Any]] = {
         b"hash": raw.hgetall,
         b"zset": lambda key: raw.zrange(key, 0, -1),
@@ -500,7 +500,7 @@ def value_of(raw: Raw, key: bytes) -> Any:
     return readers.get(raw.type(key), raw.get)(key)
 
 
-# -- what a child of the crash tests does ------------------------------------------------------
+# -- tasks of a child of the crash tests ---------------------------------------------------------
 
 
 def killed(url: str, queue: str, operation: str, step: str, options: dict[str, Any]) -> None:
@@ -519,7 +519,7 @@ def killed(url: str, queue: str, operation: str, step: str, options: dict[str, A
 
     def halt() -> None:
         tell("about to send")
-        await_word()  # by now the server is frozen if it is to run the call after our death
+        await_word()  # the server is frozen by now if it is to run the call after the death
 
     patched: Any = connection
     patched.send = struck(operation, step, 0, halt, die)

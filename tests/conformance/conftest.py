@@ -1,4 +1,4 @@
-"""Clients and queues of the conformance tests, and what holds after each of them."""
+"""Clients and queues of the conformance tests, and the checks after each of them."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def real_q(real_ps: Penstock) -> Queue:
 
 @pytest.fixture
 def durable(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
-    """A server that has on disk what it has answered."""
+    """A server that has every answered write on disk."""
     return make_server(tcp=True, appendonly=True, args=("--appendfsync", "always"))
 
 
 @pytest.fixture
 def damage() -> None:
-    """For tests that damage keys themselves: the layout is not checked at their end."""
+    """Skip the check of the layout at the end, for tests that damage keys themselves."""
 
 
 @pytest.fixture(autouse=True)
 def _sound(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test every record lies in one place, each held job in one index."""
+    """Check after each test that every record lies in one place and each held job in one index."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     backends: list[Backend] = [request.getfixturevalue(name) for name in names]
     yield

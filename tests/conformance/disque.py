@@ -1,4 +1,4 @@
-"""What the Disque tests share: how their tables are checked, and small helpers."""
+"""Shared parts of the Disque tests: the check of their tables, and small helpers."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def check_rows(rows: Rows, *modules: ModuleType) -> None:
 
 
 def tests_of(module: ModuleType) -> Iterator[FunctionType]:
-    """The test functions of a module, but the one that checks the tables."""
+    """Return the test functions of a module, except the one that checks the tables."""
     for name, value in vars(module).items():
         if name.startswith("test_") and name != CHECK and isinstance(value, FunctionType):
             yield value
 
 
 def heads_of(function: FunctionType) -> list[str]:
-    """The rows at the head of a docstring, `ROW; ROW: behaviour`."""
+    """Return the rows at the start of a docstring, `ROW; ROW: behaviour`."""
     head, colon, _ = " ".join((function.__doc__ or "").split()).partition(": ")
     assert colon, f"{function.__name__} names no row"
     return head.split("; ")
@@ -79,19 +79,19 @@ def heads_of(function: FunctionType) -> list[str]:
 
 
 def bodies(jobs: Any) -> list[Any]:
-    """What the producers gave."""
+    """Return the bodies of the jobs."""
     return [job.body for job in jobs]
 
 
 def shown(queue: Queue, job: Any) -> JobView:
-    """A job that is there."""
+    """Return the view of an existing job."""
     view = queue.show(job)
     assert view is not None
     return view
 
 
 def refused(raw: Raw, call: Callable[[], Any], argument: str) -> None:
-    """The call raises, names the argument, and touches nothing."""
+    """Check that the call raises, names the argument, and changes no key."""
     before = dump(raw)
     with pytest.raises(BadArgument) as caught:
         call()
@@ -100,7 +100,7 @@ def refused(raw: Raw, call: Callable[[], Any], argument: str) -> None:
 
 
 def one_in_each_state(queue: Queue) -> dict[str, str]:
-    """Ids of a job in each state."""
+    """Return the ids of a job in each state."""
     queue.enqueue_many(["active", "dead"])
     active, dead = queue.reserve(2, block=0)
     dead.bury("why")

@@ -1,12 +1,10 @@
-"""Ways in which a queue outlives its server, and a queue in which there is something of everything.
+"""Ways in which a queue survives the end of its server, and queues with every kind of content.
 
-    with Everysec(binary) as keeper, Penstock(keeper.url, retry_for=30) as ps:
-        held = fill(ps)
-        before = picture(keeper.raw())
-        keeper.fall()                       # kill -9, and the next server starts
-        assert picture(keeper.raw()) == before
+with Everysec(binary) as keeper, Penstock(keeper.url, retry_for=30) as ps: held = fill(ps) before =
+picture(keeper.raw()) keeper.fall() # kill -9, and the next server starts assert
+picture(keeper.raw()) == before
 
-Clients come in by one address, before the fall and after it.
+Clients use one address before and after the fall.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ MOVING = {"now", "age", "idle", "oldest", "ttl_left", "next_in"}
 
 
 class Door(Proxy):
-    """Where clients come in, whichever server is behind it."""
+    """A proxy for clients, whichever server is behind it."""
 
     def lead_to(self, address: Address) -> None:
         """Connect clients that come from now on to another server."""
@@ -64,7 +62,7 @@ class Door(Proxy):
 
 
 class Keeper(abc.ABC):
-    """A server, and one way in which what it holds outlives it.
+    """A server, and one way in which its data survives its end.
 
     Args:
         binary: the server; the first one that is found unless given.
@@ -90,14 +88,14 @@ class Keeper(abc.ABC):
         return self.door.url
 
     def raw(self) -> Raw:
-        """A plain client of the server that is there now, past the door."""
+        """A plain client of the current server, bypassing the proxy."""
         plain = Retry(NoBackoff(), 0)
         client: redis.Redis = redis.Redis.from_url(self.server.url, retry=plain)
         return self._stack.enter_context(client)
 
     @abc.abstractmethod
     def fall(self) -> None:
-        """The server ends, and the next one has what this one has kept."""
+        """End the server, and start the next one with the kept data."""
 
     def __enter__(self) -> Keeper:
         return self
@@ -132,8 +130,8 @@ class Always(Keeper):
 class Everysec(Always):
     """An append-only file that is forced to disk each second; the process is killed.
 
-    A write that met a running fsync may be held back for a moment, and would go with the process:
-    what is kept is what has been written, so the fall waits for that.
+    A write during an fsync may be delayed and would be lost with the process, so the fall waits
+    until all is written.
     """
 
     args: tuple[str, ...] = ("--appendfsync", "everysec", *AOF)
@@ -146,7 +144,7 @@ class Everysec(Always):
 
 
 class Rewritten(Everysec):
-    """The same, and the file is rewritten before, as commands; the process is killed."""
+    """An append-only file that is first rewritten as commands; the process is killed."""
 
     args = (*Everysec.args, "--aof-use-rdb-preamble", "no")
 
@@ -175,7 +173,7 @@ class Saved(Keeper):
 
 
 class Stopped(Keeper):
-    """A snapshot that a server with save points makes when it is told to end."""
+    """A snapshot that a server with save points writes at SIGTERM."""
 
     args = ("--save", "86400", "1000000")
 
@@ -185,7 +183,7 @@ class Stopped(Keeper):
 
 
 class Promoted(Keeper):
-    """A replica that has all; the primary is killed, and the replica takes its place."""
+    """A replica with all data; the primary is killed, and the replica promoted."""
 
     args = ("--repl-diskless-sync", "no")
 
@@ -194,8 +192,8 @@ class Promoted(Keeper):
         self._replica = self._start()
         with redis.Redis.from_url(self._replica.url) as raw:
             raw.execute_command("REPLICAOF", "127.0.0.1", self.server.port)
-            # WAIT counts a replica that still loads the first copy: what was written before that
-            # has the offset 0, as the replica has.
+            # WAIT counts a replica that still loads the first copy: earlier writes have the offset
+            # 0, as the replica has.
             wait_for(lambda: raw.info("replication")["master_link_status"] == "up")
 
     def fall(self) -> None:
@@ -206,19 +204,19 @@ class Promoted(Keeper):
     def catch_up(self) -> None:
         """Wait until the replica has all."""
         pipeline = self.raw().pipeline(transaction=False)
-        # WAIT speaks of what its own connection wrote: the same value once more is enough.
+        # WAIT covers writes of its own connection: writing the same value again is enough.
         node = self.raw().hget(node_key(DEFAULT_PREFIX), "id")
         pipeline.hset(node_key(DEFAULT_PREFIX), "id", node)
         pipeline.execute_command("WAIT", 1, 20_000)
         assert pipeline.execute()[1] == 1, "the replica has not caught up"
 
     def refrain(self) -> None:
-        """From now on the replica hears of nothing."""
+        """Stop the replication from now on."""
         with redis.Redis.from_url(self._replica.url) as raw:
             raw.execute_command("REPLICAOF", "NO", "ONE")
 
     def promote(self) -> None:
-        """Kill the primary, promote the replica as it is."""
+        """Kill the primary, and promote the replica as it is."""
         self.server.kill()
         with redis.Redis.from_url(self._replica.url) as raw:
             raw.execute_command("REPLICAOF", "NO", "ONE")
@@ -236,11 +234,11 @@ WAYS: dict[str, type[Keeper]] = {
 }
 
 
-# -- what there is ---------------------------------------------------------------------------------
+# -- the data --------------------------------------------------------------------------------------
 
 
 class Picture:
-    """Every key with its type and value; and when those that vanish by themselves will do so."""
+    """Every key with type and value, and the times when expiring ones end."""
 
     def __init__(self, raw: Raw) -> None:
         self.keys = keyspace.dump(raw)
@@ -253,7 +251,7 @@ class Picture:
             abs(end - other.ends[key]) < TTL_LEEWAY_MS for key, end in self.ends.items()
         )
 
-    __hash__ = None  # type: ignore[assignment]  # compared, never looked up
+    __hash__ = None  # type: ignore[assignment]  # compared only
 
 
 def _end_of_life(raw: Raw, key: bytes) -> tuple[bytes, int]:
@@ -262,12 +260,12 @@ def _end_of_life(raw: Raw, key: bytes) -> tuple[bytes, int]:
 
 
 def picture(raw: Raw) -> Picture:
-    """The whole key space, to be compared with a later one."""
+    """Return the whole key space, for a comparison with a later one."""
     return Picture(raw)
 
 
 def views(ps: Penstock) -> dict[tuple[str, str], Any]:
-    """All that a client can see: figures and settings of each queue, and every job in its place."""
+    """Return everything that a client can see: stats and settings of each queue, and every job."""
     seen: dict[tuple[str, str], Any] = {}
     for name in ps.queues():
         queue = ps.queue(name)
@@ -281,11 +279,11 @@ def _still(found: Any) -> dict[str, Any]:
     return {name: value for name, value in asdict(found).items() if name not in MOVING}
 
 
-# -- something of everything -----------------------------------------------------------------------
+# -- queues with every kind of content -------------------------------------------------------------
 
 
 def take(queue: Queue, body: Any, **options: Any) -> Job:
-    """Add a job and reserve it; nothing else may be there to reserve."""
+    """Add a job and reserve it; no other job may be ready."""
     added = queue.enqueue(body, **options)
     (job,) = queue.reserve(1, block=0)
     assert job.id == added.id
@@ -293,7 +291,7 @@ def take(queue: Queue, body: Any, **options: Any) -> Job:
 
 
 def again(queue: Queue, job: Job) -> Job:
-    """Reserve the job once more, when it is there to reserve; nothing else may be."""
+    """Reserve the job again when it is ready; no other job may be."""
     (later,) = queue.reserve(1, block=20)
     assert later.id == job.id
     return later
@@ -328,7 +326,7 @@ def _configure(queue: Queue) -> None:
 
 
 def _totals(queue: Queue) -> None:
-    """Something in each counter of the queue."""
+    """Increase each counter of the queue."""
     for number in range(3):
         take(queue, number).ack()
     queue.delete([queue.enqueue("deleted").id])
@@ -356,7 +354,7 @@ def _totals(queue: Queue) -> None:
 
 
 def _dead(queue: Queue) -> None:
-    """Dead letters of every cause, with their reasons."""
+    """Add dead letters of every cause, with their reasons."""
     take(queue, "buried", headers={"trace": "a;b=c"}).bury("bad address\nof ada")
     queue.bury([queue.enqueue({"never": "delivered"}).id], "by hand")
     take(queue, "silent").bury()
@@ -372,7 +370,7 @@ def _dead(queue: Queue) -> None:
 
 
 def _held(queue: Queue) -> dict[str, Job]:
-    """Make and return jobs that are held, in every way."""
+    """Return jobs held in every way."""
     take(queue, "recovered", headers={"k": "v"})
     (recovered,) = queue.recover(1, idle=0)
     crashed = again(queue, take(queue, "crashed", lease=0.02))
@@ -405,7 +403,7 @@ def _held(queue: Queue) -> dict[str, Job]:
 
 
 def _put_back(queue: Queue) -> None:
-    """Jobs that were delivered and wait for another time."""
+    """Add jobs that were delivered and wait for a later time."""
     take(queue, "backs off").nack(error="by the queue's policy")
     take(queue, "waits").nack(delay=7000, error="as told")
     take(queue, "waits with a ttl", ttl=6000).nack(delay=9000)
@@ -414,7 +412,7 @@ def _put_back(queue: Queue) -> None:
 
 
 def _waiting(queue: Queue) -> None:
-    """Jobs that were never delivered."""
+    """Add jobs that were never delivered."""
     queue.enqueue("in ten minutes", delay=600)
     queue.enqueue("at a time", at=time.time() + 7200, headers={"h": "1"})
     queue.enqueue("next year", delay=365 * DAY, ttl=400 * DAY)
@@ -429,7 +427,7 @@ def _waiting(queue: Queue) -> None:
 
 
 def _ended_and_given_back(queue: Queue, held: dict[str, Job]) -> None:
-    """Jobs that come before all others, as their leases have ended or they were put back."""
+    """Add jobs that come first: leases ended, or released."""
     for name in ("one of a batch, 3", "one of a batch, 4"):
         assert held.pop(name).extend(0.001)
     held.pop("one of a batch, 7").release()
@@ -438,7 +436,7 @@ def _ended_and_given_back(queue: Queue, held: dict[str, Job]) -> None:
 
 
 def _pauses(ps: Penstock) -> None:
-    """A queue for each side that can be paused, with a job; and queues that have settings alone."""
+    """Make a queue for each side that can be paused, with a job; and queues with settings only."""
     for side in ("in", "out", "all"):
         ps.queue(f"paused {side}").enqueue("waits", delay=0.001 if side == "in" else 0)
         ps.queue(f"paused {side}").pause(side)
@@ -447,7 +445,7 @@ def _pauses(ps: Penstock) -> None:
 
 
 def _rooms(ps: Penstock) -> None:
-    """Two bounded queues for whose room a producer waits: a full one, and one with a token."""
+    """Make two bounded queues with a waiting producer: a full one, and one with a token."""
     for name in ("full", "room"):
         queue = ps.queue(name)
         queue.configure(max_length=2)

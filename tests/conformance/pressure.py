@@ -69,7 +69,7 @@ SHORTEST = 0.01
 
 
 class Refused(Exception):
-    """An operation was refused.
+    """Raised when an operation is refused.
 
     Args:
         kind: exists, missing, closed, full, empty, in_use or unblocked.
@@ -89,16 +89,16 @@ class Keys:
         self.base = f"{prefix}:{name}"
 
     def __call__(self, suffix: str = "") -> str:
-        """One of the twelve."""
+        """Return one of the twelve keys."""
         return f"{self.base}:{suffix}" if suffix else self.base
 
     def all(self) -> list[str]:
-        """The twelve."""
+        """Return the twelve keys."""
         return [self(suffix) for suffix in SUFFIXES]
 
 
 class Party(Protocol):
-    """A client of a queue, whatever it is made of. Errors are `Refused`."""
+    """A client of a queue, of any kind. Errors are `Refused`."""
 
     who: str
 
@@ -121,7 +121,7 @@ class Party(Protocol):
 
 
 class Foreign:
-    """A client of the protocol that knows nothing of ours.
+    """A client of the protocol that is independent of ours.
 
     Args:
         client: plain, without a socket time-out and without repeats; used by this party alone.
@@ -163,16 +163,16 @@ class Foreign:
         run(self.client, self.create_steps(bound))
 
     def exists(self) -> bool:
-        """Whether there is one."""
+        """Tell if the queue exists."""
         return bool(self.client.exists(self.keys("bound")))
 
     def length(self) -> int:
-        """How many messages wait."""
+        """Return the number of waiting messages."""
         run(self.client, self._existing())
         return int(self.client.llen(self.keys()))
 
     def closed(self) -> bool:
-        """Whether it is closed."""
+        """Tell if it is closed."""
         run(self.client, self._existing())
         return run(self.client, self._is_closed())
 
@@ -185,27 +185,27 @@ class Foreign:
         run(self.client, self.put_steps(message, block=False, overfill=overfill))
 
     def get(self, timeout: float | None = None) -> bytes:
-        """Take a message, and wait for the role and for a message."""
+        """Get a message, and wait for the role and for a message."""
         return run(self.client, self.get_steps(timeout=timeout))
 
     def get_nowait(self) -> bytes:
-        """Take a message."""
+        """Get a message."""
         return run(self.client, self.get_steps(block=False))
 
     def peek_reverse(self, timeout: float | None = None) -> bytes | None:
-        """Look at the newest message, and wait for the role."""
+        """Return the newest message, and wait for the role."""
         return run(self.client, self.peek_reverse_steps(timeout=timeout))
 
     def peek_reverse_nowait(self) -> bytes | None:
-        """Look at the newest message."""
+        """Return the newest message."""
         return run(self.client, self.peek_reverse_steps(block=False))
 
     def close(self, timeout: float | None = None) -> None:
-        """Add the two sentinels."""
+        """Push the two sentinels."""
         run(self.client, self.close_steps(timeout=timeout))
 
     def delete(self, timeout: float | None = None) -> None:
-        """Remove the queue; it waits for both roles however long that takes."""
+        """Remove the queue; wait for both roles without a limit."""
         assert timeout is None, "this client has no time limit here"
         run(self.client, self.delete_steps())
 
@@ -214,7 +214,7 @@ class Foreign:
         self.client.close()
 
     def walk(self, operation: str, *args: Any, **options: Any) -> Walk:
-        """An operation that is done step by step: `walk("put", b"x", block=False)`."""
+        """Return an operation to run step by step: `walk("put", b"x", block=False)`."""
         return Walk(self.client, getattr(self, f"{operation}_steps")(*args, **options), self.keys)
 
     # Operations as commands, in the order in which they are sent.
@@ -236,7 +236,9 @@ class Foreign:
         timeout: float | None = None,
         overfill: bool = False,
     ) -> Steps[None]:
-        """The role, a look at `closed`, room, the message, the token for room, the counters."""
+        """Take the role, check `closed`, take room, push the message, the token of
+        room, the counters.
+        """
         waiting = _Waiting(block, timeout)
         yield from self._existing()
         yield from self._take("producer", waiting)
@@ -256,7 +258,7 @@ class Foreign:
         yield from self._count("produced", message)
 
     def get_steps(self, *, block: bool = True, timeout: float | None = None) -> Steps[bytes]:
-        """The role, a message or a sentinel, the token for room, the counters."""
+        """Take the role, pop a message or sentinel, push the token of room, update the counters."""
         waiting = _Waiting(block, timeout)
         yield from self._existing()
         yield from self._take("consumer", waiting)
@@ -274,7 +276,7 @@ class Foreign:
         return bytes(message)
 
     def _popped(self, waiting: _Waiting) -> Steps[bytes | None]:
-        """The next message; None when there is none."""
+        """Return the next message, or None."""
         keys = self.keys
         if not waiting.block or (yield from self._is_closed()):
             message = yield "RPOP", keys()
@@ -289,7 +291,7 @@ class Foreign:
     def peek_reverse_steps(
         self, *, block: bool = True, timeout: float | None = None
     ) -> Steps[bytes | None]:
-        """The role of the producer, the newest message, a look at `closed` where none waits."""
+        """Take the producer role and read the newest message; check `closed` without one."""
         yield from self._existing()
         yield from self._take("producer", _Waiting(block, timeout))
         return (yield from self._holding("producer", self._peek_reverse()))
@@ -301,7 +303,7 @@ class Foreign:
         return bytes(found[0]) if found else None
 
     def close_steps(self, *, timeout: float | None = None) -> Steps[None]:
-        """The role of the producer, then two sentinels: a waiting consumer pops one of them."""
+        """Take the producer role and push two sentinels: a waiting consumer pops one of them."""
         yield from self._existing()
         yield from self._take("producer", _Waiting(True, timeout))
         yield from self._holding("producer", self._close())
@@ -312,7 +314,7 @@ class Foreign:
         yield "LPUSH", self.keys("closed"), TOKEN, TOKEN
 
     def delete_steps(self) -> Steps[None]:
-        """The key that says that the queue exists goes first; then all waits are woken."""
+        """Remove the key that marks the queue as existing, then wake all waits."""
         keys = self.keys
         yield from self._existing()
         if not (yield "DEL", keys("bound")):
@@ -324,7 +326,7 @@ class Foreign:
             yield "DEL", keys(role), keys(f"{role}_free")
         yield "DEL", keys("not_full"), keys("closed"), *map(keys, self._stats), keys()
 
-    # Their parts.
+    # Parts of operations.
 
     def _existing(self) -> Steps[None]:
         if not (yield "EXISTS", self.keys("bound")):
@@ -353,7 +355,7 @@ class Foreign:
         yield "SET", self.keys(role), self.who
 
     def _holding(self, role: str, steps: Steps[T]) -> Steps[T]:
-        """Do something with a role and give it back, also when it is refused."""
+        """Do something with a role and give it back, also after a refusal."""
         give_back = ("LPUSH", self.keys(f"{role}_free"), TOKEN)
         try:
             result = yield from steps
@@ -379,26 +381,26 @@ class Foreign:
 
 
 class _Waiting:
-    """How long an operation may wait, all its waits together."""
+    """The time that an operation may wait, for all its waits together."""
 
     def __init__(self, block: bool, timeout: float | None) -> None:
         self.block = block
         self._end = None if timeout is None else time.monotonic() + timeout
 
     def seconds(self) -> float:
-        """What is left, as BRPOP takes it: 0 is for ever."""
+        """Return the remaining time, as BRPOP takes it: 0 is without a limit."""
         return 0 if self._end is None else max(self._end - time.monotonic(), SHORTEST)
 
 
 def run(client: Raw, steps: Steps[T]) -> T:
-    """Send the commands of an operation, one by one; what it returns."""
+    """Send the commands of an operation one by one, and return its result."""
     return Walk(client, steps).finish()
 
 
 class Walk:
-    """An operation of the foreign client that stops where a test wants it to.
+    """An operation of the foreign client that a test can stop anywhere.
 
-    To drop it there is what a client does that dies.
+    Dropping it there has the effect of a client's death.
 
     Args:
         client: sends the commands.
@@ -422,7 +424,7 @@ class Walk:
 
     @property
     def is_done(self) -> bool:
-        """Whether no command is left."""
+        """Tell if no command is left."""
         return self.next is None
 
     def step(self) -> None:
@@ -431,7 +433,7 @@ class Walk:
         self._go_on(self._client.execute_command(*self.next))
 
     def before(self, command: str, suffix: str) -> Walk:
-        """Go on until this command with this key is the next one."""
+        """Run until this command with this key is the next one."""
         assert self._keys is not None
         while self.next is not None and self.next[:2] != (command, self._keys(suffix)):
             self.step()
@@ -439,7 +441,7 @@ class Walk:
         return self
 
     def finish(self) -> Any:
-        """Send what is left; what the operation returns."""
+        """Send the remaining commands, and return the result."""
         while self.next is not None:
             self.step()
         return self._result
@@ -491,7 +493,7 @@ class Ours:
         return called
 
     def each(self) -> list[bytes]:
-        """What iteration gives, up to its end."""
+        """Return the messages of an iteration until it ends."""
         return list(self.queue)
 
 
@@ -539,7 +541,7 @@ class AsyncOurs:
         return [message async for message in self.queue]
 
     def each(self) -> list[bytes]:
-        """What iteration gives, up to its end."""
+        """Return the messages of an iteration until it ends."""
         return list(self._do(self._each()))
 
     async def _end(self) -> None:
@@ -553,7 +555,7 @@ class AsyncOurs:
             await self._client.aclose()
 
     def disconnect(self) -> None:
-        """End what still waits, close the connections, and end the loop."""
+        """End running waits, close the connections, and end the loop."""
         if self._loop.is_closed():
             return
         self._do(self._end())

@@ -1,11 +1,9 @@
 """Parties at a pressure queue as processes of their own, many at a time, to be killed.
 
-    with Crowd() as crowd:
-        member = crowd.start("live", kind="sync", url=server.url, ...)
-        member.kill()
-        assert member.ended() == -signal.SIGKILL
+with Crowd() as crowd: member = crowd.start("live", kind="sync", url=server.url, ...) member.kill()
+assert member.ended() == -signal.SIGKILL
 
-A member writes into a log what it tries before it does, and what it knows after.
+A member logs each attempt before it makes it, and the result afterwards.
 """
 
 from __future__ import annotations
@@ -57,23 +55,23 @@ class Member:
             os.kill(self.pid, number)
 
     def freeze(self) -> None:
-        """Stop it; none of its threads runs any more when this returns."""
+        """Stop it; when this returns none of its threads runs."""
         self._crowd.ask({"freeze": self.pid})
 
     def kill(self) -> None:
-        """End it as it stands."""
+        """Kill it."""
         self.signal(signal.SIGKILL)
         self.ended()
 
     @property
     def exit_code(self) -> int | None:
-        """What it ended with, the negative number of the signal that ended it; None = it runs."""
+        """Return its exit code, negative for a signal; None while it runs."""
         if self._status is None:
             self._status = self._crowd.ask({"reap": self.pid})
         return None if self._status is None else os.waitstatus_to_exitcode(self._status)
 
     def ended(self, timeout: float = 30.0) -> int:
-        """What it ended with; it is waited for.
+        """Wait for its end, and return its exit code.
 
         Raises:
             TimeoutError: it runs on.
@@ -84,7 +82,7 @@ class Member:
 
 
 class Crowd:
-    """A small process that forks the members; all of them end with it."""
+    """A small process that forks the members; they all end with it."""
 
     def __init__(self) -> None:
         self._nursery = Nursery(__name__)
@@ -98,14 +96,14 @@ class Crowd:
         return self._members[-1]
 
     def ask(self, question: dict[str, Any]) -> Any:
-        """What the forking process answers."""
+        """Ask the forking process, and return its answer."""
         self._herd.send(json.dumps(question))
         event = self._herd.next_event()
         assert event is not None, "the forking process has ended"
         return event["answer"]
 
     def empty(self) -> None:
-        """Kill all members that still run."""
+        """Kill all running members."""
         while self._members:
             self._members.pop().kill()
 
@@ -125,7 +123,7 @@ class Crowd:
 
 
 def herd() -> None:
-    """Fork members, stop and bury them, as we are asked to."""
+    """Fork, stop and reap members, as asked."""
     living: set[int] = set()
     try:
         while True:
@@ -152,7 +150,7 @@ def _forked(task: str, arguments: dict[str, Any]) -> int:
     if pid == 0:
         try:
             globals()[task](**arguments)
-        except BaseException:  # noqa: BLE001  # nothing may run on in a copy of the parent
+        except BaseException:  # noqa: BLE001  # a copy of the parent must not continue
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
@@ -163,7 +161,7 @@ def _forked(task: str, arguments: dict[str, Any]) -> int:
 
 
 class _Word:
-    """Set by SIGTERM: end after the call that runs."""
+    """Set by SIGTERM: end after the current call."""
 
     def __init__(self) -> None:
         self.is_said = False
@@ -175,7 +173,7 @@ class _Word:
 
 
 def party_of(kind: str, url: str, name: str, who: str, prefix: str = PREFIX) -> Party:
-    """A party of this kind: sync, async or foreign."""
+    """Return a party of this kind: sync, async or foreign."""
     if kind == "foreign":
         plain = {"protocol": 2, "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
         client = redis.Redis.from_url(url, **plain)
@@ -185,9 +183,9 @@ def party_of(kind: str, url: str, name: str, who: str, prefix: str = PREFIX) -> 
 
 
 def live(kind: str, url: str, name: str, who: str, log: str, deeds: list[str], seed: int) -> None:
-    """Do one of these deeds after the other, by chance, until killed or told to end.
+    """Do these deeds at random, until killed or told to end.
 
-    Deeds are verbs of a party; those that can wait do so for LIMIT seconds.
+    Deeds are methods of a party; those that can wait do so for LIMIT seconds.
     """
     word, out, dice = _Word(), Log(log), random.Random(seed)
     party = party_of(kind, url, name, who)
@@ -212,12 +210,12 @@ def live(kind: str, url: str, name: str, who: str, log: str, deeds: list[str], s
         else:
             out.write(who, "done", deed, said or (result or b"").decode())
         if deed in ("create", "close", "delete"):
-            time.sleep(dice.uniform(0, 0.03))  # life between the rounds
+            time.sleep(dice.uniform(0, 0.03))  # a pause between the rounds
     party.disconnect()
 
 
 def move(kind: str, url: str, name: str, who: str, log: str, count: int) -> None:
-    """Put so many messages; or, if there is no number, get all there are until the queue ends."""
+    """Put this many messages; without a number get all until the queue ends."""
     out = Log(log)
     party = party_of(kind, url, name, who)
     for serial in range(count):

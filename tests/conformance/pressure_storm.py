@@ -1,14 +1,14 @@
-"""Parties that are killed at random moments, bout by bout, and what has to hold after each.
+"""Parties that are killed at random, in bouts, and the checks after each bout.
 
-A bout is a queue of its own with a crew of processes. Some of them are killed where they stand, the
-others are told to end, which they do within the limits of their calls. Then all is at rest, and the
-queue is compared with what the members wrote down.
+A bout has its own queue and a crew of processes. Some of them are killed, the others are told to
+end, which they do within the limits of their calls. Then the queue is compared with the logs of the
+members.
 
-What "exact" can mean: each operation of ours is one script, so wherever its client dies the
-counters are what was moved: messages in less messages out are those that wait, and their bytes too.
-A foreign client that dies between its steps may have put or taken a message and not counted it:
-each such death explains a difference of one. A client that dies between the reply and the log
-has taken a message that is not logged: one for each dead consumer.
+Counters are exact in this sense: each operation of ours is one script, so wherever its client dies,
+messages in minus messages out are those that wait, and so are their bytes. A foreign client that
+dies between its steps may have put or taken a message and not counted it: each such death explains
+a difference of one. A client that dies between the reply and the log has taken a message that is
+not logged: one for each dead consumer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STUCK = 20.0
 
 @dataclass
 class Told:
-    """What the members of a crew wrote down."""
+    """The log records of a crew."""
 
     tried: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     put: set[str] = field(default_factory=set)
@@ -72,12 +72,12 @@ class Told:
         return self
 
     def all_got(self) -> list[str]:
-        """Every message that a member got."""
+        """Return every message that a member got."""
         return [message for messages in self.got.values() for message in messages]
 
 
 class Crew:
-    """The members of one bout, and how they ended."""
+    """The members of one bout, and their ends."""
 
     def __init__(self, crowd: Crowd, **common: Any) -> None:
         self._crowd = crowd
@@ -86,13 +86,13 @@ class Crew:
         self.dead: list[Member] = []
 
     def join(self, kind: str, deeds: Sequence[str], dice: random.Random) -> None:
-        """One more."""
+        """Start one more member."""
         who = f"{kind}{len(self.members)}_{deeds[0]}"
         task = {"kind": kind, "who": who, "deeds": list(deeds), "seed": dice.randrange(1 << 30)}
         self.members.append(self._crowd.start("live", **task, **self._common))
 
     def strike(self, dice: random.Random, free: Callable[[], None]) -> None:
-        """Kill some of them, and tell the others to end.
+        """Kill some members, and tell the others to end.
 
         A foreign delete waits without a limit for a role that a dead party holds. When all others
         have ended the role can be freed, and then it ends too.
@@ -115,7 +115,7 @@ class Crew:
             assert member.ended(STUCK) == 0, f"{member.task} did not end as told"
 
     def deaths(self, deeds: Sequence[str], kinds: Sequence[str] = ALL) -> list[str]:
-        """Names of the dead members that did one of these deeds."""
+        """Return the names of dead members that did one of these deeds."""
         return [
             one.task["who"]
             for one in self.dead
@@ -124,7 +124,7 @@ class Crew:
 
 
 def is_patient(member: Member) -> bool:
-    """Whether it may wait without a limit."""
+    """Tell if it may wait without a limit."""
     return member.task["kind"] == "foreign" and "delete" in member.task["deeds"]
 
 
@@ -146,7 +146,7 @@ class Storm:
         self.sums: Counter[str] = Counter()
 
     def run(self, seconds: float) -> Counter[str]:
-        """Bout after bout; what happened how often."""
+        """Run bouts, and return how often each kind of end occurred."""
         deadline = time.monotonic() + seconds
         with redis.Redis.from_url(self.server.url, protocol=2) as raw:
             while time.monotonic() < deadline:
@@ -179,7 +179,7 @@ class Bout:
         self.crew = Crew(storm.crowd, url=storm.server.url, name=self.name, log=str(self.log))
 
     def describe(self) -> dict[str, Any]:
-        """What one has to know to understand a failure."""
+        """Return the details needed to understand a failure."""
         return {
             "kinds": self.kinds,
             "bound": self.bound,
@@ -191,7 +191,7 @@ class Bout:
         }
 
     def run(self) -> None:
-        """Live, die, and be judged."""
+        """Run the bout and check the queue."""
         mine = Ours(self.storm.server.url, self.name, who="referee")
         try:
             mine.create(self.bound)
@@ -210,7 +210,7 @@ class Bout:
             mine.disconnect()
 
     def live_and_die(self, mine: Any) -> None:
-        """Let the crew work and strike it; return when the server has seen the last of it."""
+        """Let the crew work and strike it; return when the server has closed its connections."""
         before = {client["id"] for client in self.raw.client_list()}
         puts = PUTS if self.waits else ("put_nowait",)
         gets = GETS if self.waits else ("get_nowait",)
@@ -224,31 +224,31 @@ class Bout:
             self.crew.join(ender, FOREIGN_ENDS if ender == "foreign" else ENDS, self.dice)
         lines = kind((1, 2, 5, 10))
         until(lambda: self.have_written(lines))
-        time.sleep(self.dice.uniform(0.0, 0.1))  # the work that is to be interrupted
+        time.sleep(self.dice.uniform(0.0, 0.1))  # the work to be interrupted
         if self.waits and not self.ends and self.dice.random() < 0.3:
             self.crew.join(kind(self.kinds), ("close",), self.dice)
-            until(lambda: self.have_written(1))  # else it does not know yet what SIGTERM says
+            until(lambda: self.have_written(1))  # otherwise it has no handler for SIGTERM yet
         self.crew.strike(self.dice, lambda: self.free_roles(mine))
         until(lambda: {client["id"] for client in self.raw.client_list()} <= before)
 
     def have_written(self, lines: int) -> bool:
-        """Whether each member has written so many lines."""
+        """Tell if each member has written this many lines."""
         written = Counter(line.partition(" ")[0] for line in whole_lines(self.log.read_bytes()))
         counts = [written[member.task["who"]] for member in self.crew.members]
         return min(counts) >= lines
 
-    # What has to hold.
+    # Checks
 
     def waiting(self) -> list[str]:
-        """The messages in the queue, oldest first."""
+        """Return the messages in the queue, oldest first."""
         return [message.decode() for message in reversed(self.raw.lrange(self.keys(), 0, -1))]
 
     def counters(self) -> list[int]:
-        """The four."""
+        """Return the four counters."""
         return [int(self.raw.get(self.keys(f"stats:{name}")) or 0) for name in STATS]
 
     def check_order(self, told: Told) -> None:
-        """Nothing is doubled, nothing came from nowhere, and each producer's order is kept."""
+        """Check that no message is doubled or invented, and each producer's order is kept."""
         waiting, got = self.waiting(), told.all_got()
         tried = {message for messages in told.tried.values() for message in messages}
         assert max(Counter(got + waiting).values(), default=1) == 1, "doubled"
@@ -262,7 +262,7 @@ class Bout:
             assert numbers == sorted(numbers), f"{who} was reordered"
 
     def check_counts(self, told: Told) -> None:
-        """Nothing is lost, and the counters say what was moved."""
+        """Check that no message is lost, and the counters agree."""
         waiting, got = self.waiting(), told.all_got()
         entered, entered_bytes, left, left_bytes = self.counters()
         takers, givers = self.crew.deaths(GETS), self.crew.deaths(PUTS)
@@ -285,7 +285,7 @@ class Bout:
         assert not self.bound or len(waiting) <= self.bound + over
 
     def check_roles(self, mine: Any, told: Told) -> None:
-        """A role is taken only if its holder died; freed by hand, all is as it was."""
+        """Check that a role is taken only if its holder died, and that freeing it works."""
         lengths = {role: self.raw.llen(self.keys(f"{role}_free")) for role in ROLES}
         for role, length in lengths.items():
             assert length <= 1, f"the role of the {role} was given back twice"
@@ -301,9 +301,9 @@ class Bout:
             self.check_room()
 
     def check_held(self, role: str, told: Told) -> None:
-        """One of ours that leaves a role taken was killed inside a wait.
+        """Check that one of ours that left a role taken was killed during a wait.
 
-        It is named as the holder, unless it stood in line for the role and was served as it died.
+        It is named as the holder, unless it was served while it died.
         """
         waits = {"put", "close"} if role == "producer" else {"get"}
         dead = [one.task["who"] for one in self.crew.dead]
@@ -312,12 +312,12 @@ class Bout:
         self.storm.sums["named" if holder in dead else "in line"] += 1
 
     def check_room(self) -> None:
-        """The token for room is there if there is room, and not otherwise."""
+        """Check that the token of room exists exactly if there is room."""
         room = not self.bound or self.raw.llen(self.keys()) < self.bound
         assert self.raw.llen(self.keys("not_full")) == room
 
     def check_use(self, mine: Any) -> None:
-        """It can be used at once: what waits comes out, so much goes in; it can be deleted."""
+        """Check that the queue works at once: get, put and delete."""
         waiting, before = self.waiting(), self.counters()
         for message in waiting:
             assert mine.get_nowait().decode() == message
@@ -335,9 +335,10 @@ class Bout:
         assert not self.raw.keys(f"{self.keys.base}*")
 
     def check_lives(self, mine: Any) -> None:
-        """A whole queue or none, once what the dead held is freed; then the name is of use.
+        """Check that a queue is complete or absent after freeing the roles; then the name is
+        usable.
 
-        What a dead party has begun to delete is finished by the next delete.
+        A deletion begun by a dead party is finished by the next delete.
         """
         for role in ROLES:
             assert self.raw.llen(self.keys(f"{role}_free")) <= 1, "a role was given back twice"
@@ -359,14 +360,14 @@ class Bout:
         self.check_use(mine)
 
     def free_roles(self, mine: Any) -> None:
-        """Free what the dead hold; no other party is left that could hold it."""
+        """Free the roles of dead parties; no other party is left."""
         for role in ROLES:
-            with suppress(Refused):  # there is no queue
+            with suppress(Refused):  # the queue does not exist
                 self.storm.sums[f"freed {role}"] += mine.free_role(role)
 
 
 def refusal(call: Any, *args: Any) -> str:
-    """How a call is refused; empty if it is not."""
+    """Return the kind of a refusal, or an empty text."""
     try:
         call(*args)
     except Refused as refused:
@@ -375,7 +376,7 @@ def refusal(call: Any, *args: Any) -> str:
 
 
 def numbers_of(messages: Sequence[str]) -> dict[str, list[int]]:
-    """The serial numbers of each producer, in the order of the messages."""
+    """Return the serial numbers of each producer, in the order of the messages."""
     found: dict[str, list[int]] = defaultdict(list)
     for message in messages:
         who, serial, _ = message.split(".")

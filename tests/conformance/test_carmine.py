@@ -1,7 +1,7 @@
-"""What users of Carmine's message queue rely on, row by row of a checklist.
+"""The behaviour that users of Carmine's message queue rely on, by rows of a checklist.
 
-A docstring begins with the rows that the test holds; (F) = Carmine does otherwise, and on purpose
-we do not. WORKER has the rows that are about Carmine's worker and not about the queue.
+A docstring begins with the rows that it tests; (F) marks an intended difference from Carmine.
+WORKER has the rows that are about Carmine's worker and not about the queue.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PATIENCE = 5.0
 
 @pytest.fixture
 def q(ps: Penstock, raw: Raw) -> Iterator[Queue]:
-    """A queue that does not exist yet; at the end every job and every id is where it belongs."""
+    """A queue that does not exist yet; jobs and ids are checked at the end."""
     queue = ps.queue("q")
     yield queue
     check_invariant(raw)
@@ -76,13 +76,13 @@ def real_q(real_backend: Backend) -> Iterator[Queue]:
 
 
 def check_swept(raw: Raw, q: Queue) -> None:
-    """Every id is where it belongs, once what has ended is out of the way."""
+    """Sweep and check every id."""
     q.sweep()
     check_claims(raw, q.ops)
 
 
 def held(raw: Raw, q: Queue) -> dict[bytes, Any]:
-    """All keys but the answers of producers and the queues' clocks."""
+    """Return all keys except the stored replies of producers and the queues' clocks."""
     keys = {key: value for key, value in dump(raw).items() if b"}:producer:" not in key}
     meta = keys.get(q.ops.keys["meta"])
     if meta is not None:
@@ -92,12 +92,12 @@ def held(raw: Raw, q: Queue) -> dict[bytes, Any]:
 
 
 def bodies(jobs: Any) -> list[Any]:
-    """What the producers gave."""
+    """Return the bodies of the jobs."""
     return [job.body for job in jobs]
 
 
 def drained(q: Queue) -> list[Any]:
-    """The bodies of all jobs that can be had now, each acknowledged before the next is taken."""
+    """Reserve and acknowledge jobs one by one, and return their bodies."""
     found = []
     while jobs := q.reserve(1, block=0):
         found += bodies(jobs)
@@ -109,7 +109,7 @@ def drained(q: Queue) -> list[Any]:
 
 
 def test_every_row_has_a_test_or_a_reason() -> None:
-    """Each number of the checklist begins a docstring here, or is a row of the worker's."""
+    """Each number of the checklist starts a docstring here, or is a row of the worker's tests."""
     tests = [one for name, one in globals().items() if name.startswith("test_")]
     heads = [(one.__doc__ or "").partition(":")[0] for one in tests]
     named = {f"C-{row}" for head in heads for row in re.findall(r"\bC-(\d+)\b", head)}
@@ -118,7 +118,7 @@ def test_every_row_has_a_test_or_a_reason() -> None:
 
 
 def test_the_rows_are_complete() -> None:
-    """Each state, each `on_duplicate` and each delay stands in one row, and answers as Carmine."""
+    """Each state, each `on_duplicate` and each delay is in one row, with Carmine's answer."""
     asked = Counter(case for row in ROWS for case in product(row.before, row.modes, row.delays))
     assert asked == Counter(product(BEFORE, MODES, DELAYS))
     for row in ROWS:
@@ -130,8 +130,8 @@ def test_the_rows_are_complete() -> None:
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_each_status_of_carmine_is_told(raw: Raw, q: Queue, name: str) -> None:
-    """C-1: and two that Carmine has not: at most once, and taken from the enqueue on."""
+def test_each_status_of_carmine_exists(raw: Raw, q: Queue, name: str) -> None:
+    """C-1: each status, and two that Carmine lacks: at most once, and taken from the enqueue on."""
     BEFORE[name].reach(raw, q)
     assert seen(q) == BEFORE[name].status
     found = q.status(ID)
@@ -142,7 +142,7 @@ def test_each_status_of_carmine_is_told(raw: Raw, q: Queue, name: str) -> None:
 
 
 def test_every_combination_is_a_state() -> None:
-    """C-1: present, done, lock, backoff and requeue together give one of the states above."""
+    """C-1: each combination of present, done, lock, backoff and requeue is one of these states."""
     statuses = {
         ("nx", False): None, ("nx", True): None,
         ("queued", False): "queued", ("queued", True): "queued-with-backoff",
@@ -161,7 +161,9 @@ def test_every_combination_is_a_state() -> None:
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_each_way_to_add(raw: Raw, q: Queue, name: str) -> None:
-    """C-2, C-7: answer, and status after it; (F) a refusal changes nothing and names the job."""
+    """C-2, C-7: the answer and the status after it; (F) a refusal changes nothing
+    and names the job.
+    """
     for row in ROWS:
         for options in product(row.modes, row.delays, WINDOWS) if name in row.before else ():
             q.clear()
@@ -171,9 +173,9 @@ def test_each_way_to_add(raw: Raw, q: Queue, name: str) -> None:
 
 
 def check_row(raw: Raw, q: Queue, row: Row, mode: str, delay: float, window: float | None) -> None:
-    """Add "new", and compare."""
+    """Add "new", and compare the results."""
     case = f"{row.before}, {mode}, delay {delay}, window {window}"
-    q.sweep()  # what had ended has nothing to do with the answer
+    q.sweep()  # jobs that had ended do not matter here
     keys, before = held(raw, q), seen(q)
     answer = q.enqueue("new", dedup=Dedup(ID, on_duplicate=mode, window=window), delay=delay)
     assert (answer.action, answer.state) == (row.action, row.state), case
@@ -182,7 +184,9 @@ def check_row(raw: Raw, q: Queue, row: Row, mode: str, delay: float, window: flo
     view = q.show(answer.id) if answer.id else None
     if row.action == "refused":
         assert before == row.after, case
-        if not any(state.startswith("lapsed") for state in row.before):  # whose delivery ends
+        if not any(
+            state.startswith("lapsed") for state in row.before
+        ):  # an enqueue ends the delivery of these
             assert held(raw, q) == keys, case
         assert (view and view.body) == row.after.job, case
     else:
@@ -192,7 +196,7 @@ def check_row(raw: Raw, q: Queue, row: Row, mode: str, delay: float, window: flo
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_each_job_runs_once_and_in_turn(raw: Raw, q: Queue, name: str) -> None:
-    """C-2, C-5: whatever was added to whatever was there, all of it ends, and the id is free."""
+    """C-2, C-5: after any adding in any state every job ends, and the id is free."""
     for row in ROWS:
         for mode in row.modes if name in row.before else ():
             q.clear()
@@ -218,7 +222,7 @@ def test_each_job_runs_once_and_in_turn(raw: Raw, q: Queue, name: str) -> None:
 
 
 def lateness(q: Queue, count: int) -> list[float]:
-    """How late each of some delayed jobs reaches an idle consumer, by the server's clock."""
+    """Return the lateness of some delayed jobs at an idle consumer, by the server's clock."""
     late = []
     for i in range(count):
         answer = q.enqueue(i, delay=0.3, dedup_id=f"mine {i}")
@@ -233,7 +237,7 @@ def lateness(q: Queue, count: int) -> list[float]:
 
 
 def test_a_delayed_job_is_on_time(real_q: Queue) -> None:
-    """C-3: not before its time, and the best of some within 250 ms, beside 1,000 later ones."""
+    """C-3: never before its time; with 1,000 later jobs the best of some is at most 250 ms late."""
     real_q.enqueue_many(range(1000), delay=3600, dedup_id=str)
     late = lateness(real_q, 4)
     assert min(late) >= 0
@@ -241,8 +245,8 @@ def test_a_delayed_job_is_on_time(real_q: Queue) -> None:
     assert max(late) < PATIENCE
 
 
-def test_a_delayed_job_is_on_time_beside_many() -> None:
-    """C-3 (F): the same beside 100,000; Carmine looks at them one by one."""
+def test_a_delayed_job_is_on_time_with_many_others() -> None:
+    """C-3 (F): with 100,000 later jobs too; Carmine checks them one by one."""
     with EmbeddedServer(first_binary()) as server, Penstock(server.url) as ps:
         q = ps.queue("q")
         q.enqueue_many(range(100_000), delay=3600, dedup_id=str)
@@ -255,8 +259,10 @@ def test_a_delayed_job_is_on_time_beside_many() -> None:
 # -- C-4 to C-8: duplicates and attempts -------------------------------------------------------
 
 
-def test_an_update_keeps_what_is_not_content(raw: Raw, q: Queue) -> None:
-    """C-4: content replaced; position, age, attempts kept, (F) the lease too if none is given."""
+def test_an_update_keeps_everything_except_content(raw: Raw, q: Queue) -> None:
+    """C-4: content is replaced; position, age and attempts stay, (F) and the lease
+    if none is given.
+    """
     q.enqueue("first", dedup_id="first")
     q.enqueue("old", dedup_id=ID, lease=7, headers={"a": "1"})
     q.enqueue("last", dedup_id="last")
@@ -282,7 +288,7 @@ def test_an_update_keeps_what_is_not_content(raw: Raw, q: Queue) -> None:
 
 @pytest.mark.parametrize("end", ["ack", "bury", "nack", "lapse", "delete", "ack by id", "settle"])
 def test_one_successor_runs_after_the_one_at_work(raw: Raw, q: Queue, end: str) -> None:
-    """C-5: with attempt 1, its own content and lease; a second is refused or replaces the first."""
+    """C-5: it has attempt 1 and its own content and lease; a second is refused or replaces it."""
     q.configure(max_attempts=2, max_crashes=2)
     q.enqueue("old", dedup_id=ID, lease=7)
     q.reserve(block=0)[0].nack(delay=0)
@@ -312,7 +318,7 @@ def test_one_successor_runs_after_the_one_at_work(raw: Raw, q: Queue, end: str) 
 
 
 def test_a_window_after_success(raw: Raw, q: Queue) -> None:
-    """C-6: refused as long as it is open, and then accepted."""
+    """C-6: refused while the window is open, and then accepted."""
     q.enqueue("old", dedup=Dedup(ID, window=10))
     assert drained(q) == ["old"]
     advance(raw, q.ops, 8)
@@ -326,7 +332,7 @@ def test_a_window_after_success(raw: Raw, q: Queue) -> None:
 
 @pytest.mark.parametrize("asked", ["while it ran", "in the window"])
 def test_a_requeue_runs_when_the_window_ends(raw: Raw, q: Queue, asked: str) -> None:
-    """C-6: accepted at once, and not run before, whether asked for before the window or in it."""
+    """C-6: accepted at once, and run after the window, for a requeue before or in the window."""
     q.enqueue("old", dedup=Dedup(ID, window=10))
     (job,) = q.reserve(block=0)
     if asked == "in the window":
@@ -348,14 +354,14 @@ def test_a_requeue_runs_when_the_window_ends(raw: Raw, q: Queue, asked: str) -> 
 
 
 def test_an_id_is_free_when_its_job_is_done(q: Queue) -> None:
-    """C-7: without a window it is accepted again, without any option."""
+    """C-7: without a window the id is accepted again without any option."""
     for serial in range(3):
         assert q.enqueue(serial, dedup_id=ID).action == "added"
         assert drained(q) == [serial]
 
 
 def test_attempts(raw: Raw, q: Queue) -> None:
-    """C-8: 1 at first, one more after a retry or a lease that ended, 1 again after a requeue."""
+    """C-8: 1 at first, one more after a retry or an ended lease, 1 again after a requeue."""
     q.enqueue("old", dedup_id=ID)
     tries = []
     ends = (lambda job: job.nack(delay=0), lambda _: advance(raw, q.ops, 31), Job.ack)
@@ -369,11 +375,11 @@ def test_attempts(raw: Raw, q: Queue) -> None:
     assert job.body == "new"
 
 
-# -- C-9 to C-12: what a consumer says ---------------------------------------------------------
+# -- C-9 to C-12: reports of a consumer --------------------------------------------------------
 
 
 def test_a_retry(raw: Raw, q: Queue) -> None:
-    """C-9: with a delay not before that is over; without one at once. The id is kept."""
+    """C-9: after the delay, or at once without one. The id is kept."""
     q.enqueue("x", dedup_id=ID)
     (job,) = q.reserve(block=0)
     job.nack(delay=0)
@@ -388,7 +394,7 @@ def test_a_retry(raw: Raw, q: Queue) -> None:
 
 
 def test_a_handler_that_raises(q: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    """C-10 (F): tried again; at once a dead letter where one attempt is all, and the id is free."""
+    """C-10 (F): retried; with a single attempt a dead letter at once, and the id is free."""
     q.configure(max_attempts=1)
     q.enqueue("bad", dedup_id=ID)
     q.enqueue("good", dedup_id="good")
@@ -403,7 +409,7 @@ def test_a_handler_that_raises(q: Queue, caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_a_handler_that_returns(q: Queue) -> None:
-    """C-10: what leaves its block without a word has succeeded; no status can be mistaken."""
+    """C-10: leaving the block without a report is success; no return value is a status."""
     q.enqueue("x", dedup_id=ID)
     for job in q.consume(block=0.05):
         with job:
@@ -412,7 +418,7 @@ def test_a_handler_that_returns(q: Queue) -> None:
 
 
 def test_a_lease_that_ends(raw: Raw, q: Queue) -> None:
-    """C-11: the job is there again, once; its own lease goes before the queue's."""
+    """C-11: the job is delivered again, once; its own lease overrides the queue's."""
     q.configure(lease=100)
     q.enqueue("own", lease=10, dedup_id=ID)
     q.enqueue("default", dedup_id="default")
@@ -427,7 +433,7 @@ def test_a_lease_that_ends(raw: Raw, q: Queue) -> None:
 
 @pytest.mark.parametrize("wrong", [-3600, 3600])
 def test_a_wrong_clock_of_a_client(q: Queue, monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
-    """C-11 (F): leases, delays and windows go by the server's clock."""
+    """C-11 (F): leases, delays and windows use the server's clock."""
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + wrong)
     monkeypatch.setattr(time, "time_ns", lambda: int((clock() + wrong) * 1e9))
@@ -453,7 +459,7 @@ LATE: dict[str, Callable[[Job], Any]] = {
 
 @pytest.mark.parametrize("say", LATE)
 def test_a_late_finisher_and_the_holder(raw: Raw, q: Queue, say: str) -> None:
-    """C-12 (F): refused; neither the holder's lease changes, nor his successor, nor the id."""
+    """C-12 (F): refused; the holder's lease, its successor and the id do not change."""
     q.enqueue("old", dedup=Dedup(ID, window=60))
     (late,) = q.reserve(block=0)
     advance(raw, q.ops, 31)
@@ -471,7 +477,7 @@ def test_a_late_finisher_and_the_holder(raw: Raw, q: Queue, say: str) -> None:
 @pytest.mark.parametrize("later", ["added", "successor", "window", "in work"])
 @pytest.mark.parametrize("say", LATE)
 def test_a_late_finisher_and_a_later_job(raw: Raw, q: Queue, say: str, later: str) -> None:
-    """C-12 (F): what he holds is gone; a later job with the same id is none of his business."""
+    """C-12 (F): its job is gone; a later job with the same id is not affected."""
     q.enqueue("old", dedup=Dedup(ID, window=60 if later == "window" else None))
     (late,) = q.reserve(block=0)
     advance(raw, q.ops, 31)
@@ -495,14 +501,14 @@ def test_a_late_finisher_and_a_later_job(raw: Raw, q: Queue, say: str, later: st
     assert drained(q) == ["new"]
 
 
-# -- C-13, C-14: what is left ------------------------------------------------------------------
+# -- C-13, C-14: remaining data ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "after", ["ack", "window", "requeue", "delete", "ttl", "throttle", "purge"]
 )
 def test_nothing_mentions_an_id_that_is_free(raw: Raw, q: Queue, after: str) -> None:
-    """C-13 (F): no key, once the job is finished and its window is over."""
+    """C-13 (F): no key has the id when the job is finished and its window is over."""
     name = "an id; like=no other 日本"
     q.enqueue("beside", dedup_id="beside", delay=3600)
     chosen = {
@@ -534,7 +540,7 @@ def test_nothing_mentions_an_id_that_is_free(raw: Raw, q: Queue, after: str) -> 
 
 @pytest.mark.slow
 def test_a_thousand_cycles_leave_no_more_than_one(raw: Raw, q: Queue) -> None:
-    """C-14 (F): of a job that is requeued while it runs, and runs again."""
+    """C-14 (F): a thousand cycles of a job that is requeued while it runs, and runs again."""
     q.enqueue(0, dedup_id=ID)
     sizes = []
     (job,) = q.reserve(block=0)
@@ -552,7 +558,7 @@ def test_a_thousand_cycles_leave_no_more_than_one(raw: Raw, q: Queue) -> None:
 
 
 def sizes_of(raw: Raw) -> dict[bytes, int]:
-    """How many elements each key has; what a new queue has yet to note in its meta is left out."""
+    """Return the number of elements of each key, except meta, in which a new queue differs."""
     readers = {b"hash": raw.hlen, b"zset": raw.zcard, b"list": raw.llen, b"stream": raw.xlen}
     keys = [key for key in raw.scan_iter(count=1000) if not key.endswith((b":meta", b":wake"))]
     return {key: readers.get(raw.type(key), raw.exists)(key) for key in keys}
@@ -563,7 +569,7 @@ def sizes_of(raw: Raw) -> dict[bytes, int]:
 
 @pytest.mark.parametrize("what", ["retry", "delayed", "lapsed", "requeued"])
 def test_fresh_jobs_do_not_starve_a_due_one(raw: Raw, q: Queue, what: str) -> None:
-    """C-15 (F): it is handed out before those that came after it was due."""
+    """C-15 (F): a due job is delivered before jobs that came after its due time."""
     q.enqueue("due", dedup=Dedup(ID, window=20), delay=20 if what == "delayed" else 0)
     for job in q.reserve(block=0):
         if what == "retry":
@@ -583,7 +589,7 @@ def test_fresh_jobs_do_not_starve_a_due_one(raw: Raw, q: Queue, what: str) -> No
 
 
 def test_an_idle_consumer_is_quiet(real_q: Queue, real_raw: Raw) -> None:
-    """C-16 (F): two commands a second at most, on average; also behind the first jobs."""
+    """C-16 (F): at most two commands a second on average, after the first jobs too."""
     real_q.enqueue("first", dedup=Dedup(ID, window=3600))
     assert drained(real_q) == ["first"]
     real_q.enqueue("waits", dedup=Dedup(ID, on_duplicate="requeue"))
@@ -595,14 +601,14 @@ def test_an_idle_consumer_is_quiet(real_q: Queue, real_raw: Raw) -> None:
 
 
 def commands(raw: Raw) -> int:
-    """How many commands of clients the server has run: calls inside of scripts are not sent."""
+    """Count the commands of clients, without those inside of scripts."""
     stats = raw.info("commandstats")
     sent = ("evalsha", "eval", "blpop", "hget", "wait", "time", "hgetall", "script|load")
     return sum(stats[f"cmdstat_{name}"]["calls"] for name in sent if f"cmdstat_{name}" in stats)
 
 
 def test_an_idle_consumer_starts_at_once(real_q: Queue, real_raw: Raw) -> None:
-    """C-16 (F): the best of some jobs with new ids within 100 ms of their enqueue."""
+    """C-16 (F): the best of some jobs with new ids starts within 100 ms of its enqueue."""
     waits = []
     for serial in range(5):
         consumer = spawn(real_q.reserve, 1, block=30)
@@ -617,7 +623,7 @@ def test_an_idle_consumer_starts_at_once(real_q: Queue, real_raw: Raw) -> None:
 
 @pytest.mark.parametrize("what", ["delay", "retry", "window", "successor"])
 def test_an_idle_consumer_wakes_by_itself(real_q: Queue, real_raw: Raw, what: str) -> None:
-    """C-16 (F): for whatever is due next, without another word from anybody."""
+    """C-16 (F): it wakes for the next due job without a message from another client."""
     real_q.enqueue(
         "due",
         dedup=Dedup(ID, window=0.5 if what == "window" else None),
@@ -640,7 +646,7 @@ def test_an_idle_consumer_wakes_by_itself(real_q: Queue, real_raw: Raw, what: st
 
 
 def test_counts_are_exact(raw: Raw, q: Queue) -> None:
-    """C-18: waiting, active and delayed, by one call; (F) what has ended is not active any more."""
+    """C-18: waiting, active and delayed, in one call; (F) ended leases are not active."""
     for serial in range(4):
         q.enqueue(serial, dedup_id=f"ready {serial}")
         q.enqueue(serial, dedup_id=f"later {serial}", delay=600)
@@ -649,21 +655,21 @@ def test_counts_are_exact(raw: Raw, q: Queue) -> None:
     q.enqueue("short", dedup_id="short", ttl=5)
     assert counts(q) == (2, 5, 3)
     advance(raw, q.ops, 31)
-    assert counts(q) == (4, 5, 0)  # three leases have ended, and a ttl
+    assert counts(q) == (4, 5, 0)  # three leases and a ttl have ended
     advance(raw, q.ops, 600)
-    assert counts(q) == (8, 1, 0)  # what waits for another one's end does not wait for a time
-    assert q.ack(jobs[:1])  # it has no other holder meanwhile
+    assert counts(q) == (8, 1, 0)  # a successor has no due time
+    assert q.ack(jobs[:1])  # it has no other holder
     assert counts(q) == (8, 0, 0)
 
 
 def counts(q: Queue) -> tuple[int, int, int]:
-    """Jobs that wait, are due later, or are at work."""
+    """Count the jobs: waiting, delayed, active."""
     stats = q.stats()
     return stats.ready, stats.scheduled, stats.active
 
 
 def test_the_content_of_a_queue(raw: Raw, q: Queue) -> None:
-    """C-19: id, body, state, attempts, delay left and age of every job, page by page."""
+    """C-19: id, body, state, attempts, remaining delay and age of every job, page by page."""
     expected: dict[str, tuple[str, int]] = {}
     for serial in range(30):
         name = f"job {serial}"
@@ -689,7 +695,7 @@ def test_the_content_of_a_queue(raw: Raw, q: Queue) -> None:
 
 
 def test_clear(raw: Raw, ps: Penstock) -> None:
-    """C-20: every key of the queue goes, ids and windows too; other queues and keys stay."""
+    """C-20: every key of the queue is removed, with ids and windows; other queues stay."""
     raw.set("beside", "it")
     names = ("a", "b", "ab*")
     for name in names:
@@ -716,7 +722,7 @@ def test_clear(raw: Raw, ps: Penstock) -> None:
 
 
 def test_clear_all(backend: Backend, raw: Raw, ps: Penstock) -> None:
-    """C-20: all queues of the prefix and nothing else, if the prefix is said once more."""
+    """C-20: all queues of the prefix and nothing else, if the prefix is repeated."""
     raw.set("beside", "it")
     with Penstock(backend.sync_client(), prefix="other") as other:
         for queue in (ps.queue("a"), ps.queue("b"), other.queue("c")):
@@ -736,7 +742,7 @@ def test_clear_all(backend: Backend, raw: Raw, ps: Penstock) -> None:
 
 
 def test_figures(raw: Raw, q: Queue) -> None:
-    """C-22: counts by result, the length of the queue, and each delivery's time in the queue."""
+    """C-22: counts by result, the length of the queue, and the queueing time of each delivery."""
     for serial in range(6):
         q.enqueue(serial, dedup_id=str(serial))
     assert q.enqueue("no", dedup_id="0").action == "refused"
@@ -760,7 +766,7 @@ def test_figures(raw: Raw, q: Queue) -> None:
 
 
 def test_two_workers_of_four_threads(real_backend: Backend) -> None:
-    """C-24: 10,000 jobs, each delivered once; no lease ends, and no id is left."""
+    """C-24: 10,000 jobs are delivered once each; no lease ends, and no id is left."""
     total = 10_000
     taken: list[int] = []
     with (
@@ -786,7 +792,7 @@ def test_two_workers_of_four_threads(real_backend: Backend) -> None:
 
 
 def test_one_of_many_producers_is_first(real_backend: Backend) -> None:
-    """C-2, C-24: of eight that add the same ids at once, one is told so; the job is there once."""
+    """C-2, C-24: eight producers add the same ids at once: one is told so, the job exists once."""
     ready = threading.Barrier(8)
     with Penstock(real_backend.sync_client()) as ps:
         q = ps.queue("q")
@@ -810,14 +816,14 @@ def test_one_of_many_producers_is_first(real_backend: Backend) -> None:
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    """Where clients to be killed are born."""
+    """The nursery for clients to be killed."""
     with Nursery(carmine.__name__) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def crash_server() -> Iterator[EmbeddedServer]:
-    """A server that outlives its clients."""
+    """A server that exists longer than its clients."""
     with EmbeddedServer(first_binary(), tcp=True) as server:
         yield server
 
@@ -825,7 +831,7 @@ def crash_server() -> Iterator[EmbeddedServer]:
 def kill(
     nursery: Nursery, server: EmbeddedServer, q: Queue, operation: str, step: str, **options: Any
 ) -> None:
-    """A client of the queue dies at a step of a call."""
+    """Let a client of the queue die at a step of a call."""
     child = nursery.start(
         "killed", url=server.url, queue=q.name, operation=operation, step=step, options=options
     )
@@ -863,7 +869,7 @@ KILLED: dict[str, tuple[str, Status | None, Status | None]] = {
 def test_a_client_is_killed(
     crash_server: EmbeddedServer, nursery: Nursery, call: str, step: str
 ) -> None:
-    """C-2, C-12: wherever kill -9 strikes, the id is free or a living job's, and no job is lost."""
+    """C-2, C-12: after kill -9 at any step the id is free or a live job's, and no job is lost."""
     name, without, with_it = KILLED[call]
     operation = {"requeue": "claim", "update": "claim"}.get(call, call.partition(",")[0])
     options = {"on_duplicate": call} if call in ("requeue", "update") else {}
@@ -879,7 +885,7 @@ def test_a_client_is_killed(
             assert seen(q) == expected
             check_swept(raw, q)
             check_invariant(raw)
-            advance(raw, q.ops, 31)  # the dead one's lease
+            advance(raw, q.ops, 31)  # the lease of the dead client
             names = [] if expected is None else [expected.job, expected.successor]
             assert drained(q) == [body for body in names if body is not None]
             assert seen(q) is None

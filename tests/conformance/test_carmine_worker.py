@@ -1,7 +1,7 @@
-"""What users of Carmine's worker rely on: the rows of its checklist that are about the worker.
+"""The behaviour that users of Carmine's worker rely on: the worker's rows of its checklist.
 
-A docstring begins with the rows that the test holds; (F) = Carmine does otherwise, and on purpose
-we do not. The rows about the queue are in test_carmine.py.
+A docstring begins with the rows that it tests; (F) marks an intended difference from Carmine. The
+rows about the queue are in test_carmine.py.
 """
 
 from __future__ import annotations
@@ -39,42 +39,42 @@ SOON = 3.0
 
 @pytest.fixture
 def backend(brief_backend: Backend) -> Backend:
-    """A worker runs scripts that other tests know: two back ends."""
+    """Use two back ends, as other tests cover the worker's scripts."""
     return brief_backend
 
 
 def run_off(ps: Penstock, handler: Any, **options: Any) -> WorkerStats:
-    """Work until nothing can be taken any more; the figures of that."""
+    """Work until no job is left, and return the statistics."""
     worker = Worker(ps, "q", handler, burst=True, **options)
     worker.run()
     return worker.status().stats
 
 
 def test_every_row_has_a_test() -> None:
-    """Each row about the worker begins a docstring here."""
+    """Each row about the worker starts a docstring here."""
     tests = [one for name, one in globals().items() if name.startswith("test_")]
     heads = [(one.__doc__ or "").partition(":")[0] for one in tests]
     named = {f"C-{row}" for head in heads for row in re.findall(r"\bC-(\d+)\b", head)}
     assert named == WORKER | BESIDES
 
 
-# -- C-10: what a handler says -----------------------------------------------------------------
+# -- C-10: results of a handler ----------------------------------------------------------------
 
 
 def no_retry_by_handler(q: Queue, handlers: Handlers, function: Callable[[Any], Any]) -> None:
-    """Say it where the handler is."""
+    """Set the policy at the handler."""
     handlers.handler(retry=RetryPolicy(max_attempts=1))(function)
     q.enqueue("bad", dedup_id=ID)
 
 
 def no_retry_by_job(q: Queue, handlers: Handlers, function: Callable[[Any], Any]) -> None:
-    """Say it with the job."""
+    """Set the policy with the job."""
     handlers.handler(function)
     q.enqueue("bad", dedup_id=ID, retry=RetryPolicy(max_attempts=1))
 
 
 def no_retry_by_queue(q: Queue, handlers: Handlers, function: Callable[[Any], Any]) -> None:
-    """Say it for all of the queue."""
+    """Set the policy of the queue."""
     handlers.handler(function)
     q.configure(max_attempts=1)
     q.enqueue("bad", dedup_id=ID)
@@ -83,7 +83,7 @@ def no_retry_by_queue(q: Queue, handlers: Handlers, function: Callable[[Any], An
 @pytest.mark.parametrize("say", [no_retry_by_handler, no_retry_by_job, no_retry_by_queue])
 @pytest.mark.parametrize("ends", ["raises", "rejects", "asks for a retry"])
 def test_no_retry_is_a_policy(ps: Penstock, q: Queue, say: Callable[..., None], ends: str) -> None:
-    """C-10: what throws is not tried again; (F) it is kept as a dead letter, and its id is free."""
+    """C-10: a failed job is not retried; (F) it becomes a dead letter, and its id is free."""
     calls: list[Any] = []
     errors = {"raises": ValueError("no"), "rejects": Reject("no"), "asks for a retry": Retry()}
 
@@ -101,22 +101,22 @@ def test_no_retry_is_a_policy(ps: Penstock, q: Queue, say: Callable[..., None], 
 
 
 def test_without_a_policy_it_is_tried_again(ps: Penstock, q: Queue) -> None:
-    """C-10 (F): what throws is tried again by default, later."""
+    """C-10 (F): by default a failed job is retried later."""
     q.enqueue("bad", dedup_id=ID)
     stats = run_off(ps, lambda _: 1 / 0)
     assert (q.stats().scheduled, q.stats().dead, stats.counts) == (1, 0, {"retried": 1})
 
 
 @pytest.mark.parametrize("value", [None, True, False, "error", {"status": "odd"}, Done()], ids=repr)
-def test_whatever_is_returned_is_success(ps: Penstock, q: Queue, value: Any) -> None:
-    """C-10: a handler that returns has succeeded; no value can be mistaken for a status."""
+def test_every_return_value_is_success(ps: Penstock, q: Queue, value: Any) -> None:
+    """C-10: a handler that returns has succeeded; no value is taken for a status."""
     q.enqueue("x", dedup_id=ID)
     assert run_off(ps, lambda _: value).counts == {"done": 1}
     assert (q.stats().acked, seen(q)) == (1, None)
 
 
 def test_a_handler_says_the_window(ps: Penstock, q: Queue) -> None:
-    """C-10: success with a backoff keeps the id taken for that long."""
+    """C-10: success with a backoff keeps the id taken for that time."""
     q.enqueue("x", dedup_id=ID)
     run_off(ps, lambda _: Done(dedup_window=60))
     answer = q.enqueue("again", dedup_id=ID)
@@ -127,7 +127,7 @@ def test_a_handler_says_the_window(ps: Penstock, q: Queue) -> None:
 
 
 def test_an_idle_worker(real_backend: Backend, real_q: Queue, real_raw: Raw) -> None:
-    """C-16 (F): two commands a second at most; new and due jobs start at once."""
+    """C-16 (F): at most two commands a second; new and due jobs start at once."""
     starts: dict[Any, float] = {}
 
     def handle(job: Any) -> None:
@@ -164,7 +164,7 @@ def test_an_idle_worker(real_backend: Backend, real_q: Queue, real_raw: Raw) -> 
     ids=["0", "seconds", "timedelta", "function"],
 )
 def test_throttle(ps: Penstock, q: Queue, throttle: Any, seconds: float) -> None:
-    """C-17: so long between two looks; (F) none at all is possible."""
+    """C-17: this pause between two polls; (F) no pause is possible."""
     q.enqueue_many(range(10))
     times: list[float] = []
     run_off(ps, lambda _: times.append(time.monotonic()), throttle=throttle, concurrency=1)
@@ -173,7 +173,7 @@ def test_throttle(ps: Penstock, q: Queue, throttle: Any, seconds: float) -> None
 
 
 def test_throttle_goes_by_the_size(ps: Penstock, q: Queue) -> None:
-    """C-17: the function is told how many jobs wait."""
+    """C-17: the function gets the number of waiting jobs."""
     q.enqueue_many(range(300))
     sizes: list[int] = []
 
@@ -188,8 +188,8 @@ def test_throttle_goes_by_the_size(ps: Penstock, q: Queue) -> None:
 # -- C-21: start and stop ----------------------------------------------------------------------
 
 
-def test_stop_waits_for_what_runs(ps: Penstock, q: Queue) -> None:
-    """C-21: nothing more is taken, running handlers finish; again it changes nothing."""
+def test_stop_waits_for_running_handlers(ps: Penstock, q: Queue) -> None:
+    """C-21: no more jobs are reserved, running handlers finish; a second stop changes nothing."""
     q.enqueue_many(range(10))
     begun, go = threading.Event(), threading.Event()
 
@@ -213,7 +213,7 @@ def test_stop_waits_for_what_runs(ps: Penstock, q: Queue) -> None:
 
 
 def test_stop_waits_up_to_a_limit(ps: Penstock, q: Queue) -> None:
-    """C-21 (F): a handler that goes on for longer loses its job, which is handed back."""
+    """C-21 (F): a handler that takes longer loses its job, which is released."""
     q.enqueue("x")
     begun, go = threading.Event(), threading.Event()
 
@@ -234,7 +234,7 @@ def test_stop_waits_up_to_a_limit(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_second_start(ps: Penstock, q: Queue) -> None:
-    """C-21: it changes nothing; one that has ended begins again."""
+    """C-21: it changes nothing; a worker that has ended starts again."""
     worker = Worker(ps, "q", lambda _: None)
     with worker:
         worker.start()
@@ -300,7 +300,7 @@ def test_monitor(ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_two_workers_of_four_threads(real_backend: Backend, real_q: Queue) -> None:
-    """C-24: 10,000 jobs, each handled once; no lease ends, and no id is left."""
+    """C-24: 10,000 jobs are handled once each; no lease ends, and no id is left."""
     taken: list[int] = []
     with Penstock(real_backend.sync_client()) as ps:
         workers = [

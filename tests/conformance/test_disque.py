@@ -1,7 +1,7 @@
 """Disque's ADDJOB and GETJOB, option by option; and the check of all tables of these tests.
 
-Each row of ROWS is one of Disque's command table, with the tests that hold it or the reason why it
-has no meaning for one node. The docstring of a test begins with the rows that it holds.
+Each row of ROWS is one of Disque's command table, with its tests or the reason why it has no
+meaning for one node. The docstring of a test begins with its rows.
 """
 
 from __future__ import annotations
@@ -85,30 +85,30 @@ DIFFERENT: Rows = {
 
 ROWS: Rows = {
     "Names": (
-        "test_the_guide_answers_for_every_name",
-        "test_the_guide_differs_where_a_test_says_so",
+        "test_the_guide_has_every_name",
+        "test_each_difference_of_the_guide_has_a_test",
     ),
     "ADDJOB": (
         "test_the_answer_is_an_id",
         "test_a_body_is_any_bytes",
-        "test_a_queue_has_any_name_but_none",
+        "test_a_queue_has_any_nonempty_name",
         "test_a_refused_add_writes_nothing",
     ),
-    "ADDJOB … ms-timeout": ("test_bad_options_of_an_add", "test_copies_that_nobody_holds"),
+    "ADDJOB … ms-timeout": ("test_bad_options_of_an_add", "test_copies_without_replicas"),
     "ADDJOB … REPLICATE": (
         "test_bad_options_of_an_add",
-        "test_copies_that_nobody_holds",
+        "test_copies_without_replicas",
         "test_a_job_that_was_taken_is_not_withdrawn",
     ),
     "ADDJOB … DELAY": (
         "test_a_delayed_job",
         "test_bad_options_of_an_add",
-        "test_a_delay_beyond_the_ttl",
+        "test_a_delay_longer_than_the_ttl",
     ),
     "ADDJOB … RETRY": (
         "test_a_job_comes_back_after_its_own_lease",
         "test_the_default_lease",
-        "test_a_lease_beyond_the_ttl",
+        "test_a_lease_longer_than_the_ttl",
         "test_bad_options_of_an_add",
     ),
     "ADDJOB … RETRY 0": (
@@ -119,7 +119,7 @@ ROWS: Rows = {
     "ADDJOB … TTL": ("test_a_ttl_ends_a_job", "test_bad_options_of_an_add"),
     "ADDJOB … MAXLEN": (
         "test_a_bound_refuses",
-        "test_what_a_bound_counts",
+        "test_waiting_jobs_count_for_the_bound",
         "test_expired_jobs_leave_room",
         "test_bad_options_of_an_add",
     ),
@@ -147,7 +147,7 @@ ROWS: Rows = {
 
 
 def test_every_row_is_held_or_has_a_reason() -> None:
-    """The tables name tests that are there, and each test names its rows."""
+    """The tables name existing tests, and each test names its rows."""
     modules = (sys.modules[__name__], settling, looking, pause, suite, promises)
     rows = {row: held for module in modules for row, held in module.ROWS.items()}
     assert len(rows) == sum(len(module.ROWS) for module in modules)
@@ -156,9 +156,9 @@ def test_every_row_is_held_or_has_a_reason() -> None:
         assert all(isinstance(rows[row], tuple) for row in theirs), what
 
 
-def test_the_guide_answers_for_every_name() -> None:
-    """Names: each command, option and error word stands in the guide beside a call whose answer is
-    shown (tests/docs runs it), or in a table that says what there is instead.
+def test_the_guide_has_every_name() -> None:
+    """Names: each command, option and error word is in the guide, with a call and its answer (run
+    by tests/docs), or in a table of replacements.
     """
     text = GUIDE.read_text(encoding="utf-8")
     assert set(ANSWERED.split()) - answered(text) == set()
@@ -166,8 +166,8 @@ def test_the_guide_answers_for_every_name() -> None:
     assert set(TOLD.split()) - set(re.findall(r"[A-Z]+", told)) == set()
 
 
-def test_the_guide_differs_where_a_test_says_so() -> None:
-    """Names: what the guide calls different is held by tests of the rows of Disque."""
+def test_each_difference_of_the_guide_has_a_test() -> None:
+    """Names: each difference in the guide has a test of Disque's rows."""
     known = {**ROWS, **settling.ROWS, **looking.ROWS, **pause.ROWS, **suite.ROWS, **promises.ROWS}
     assert tables(GUIDE.read_text(encoding="utf-8"))["Different from Disque"] == list(DIFFERENT)
     for what, rows in DIFFERENT.items():
@@ -175,7 +175,7 @@ def test_the_guide_differs_where_a_test_says_so() -> None:
 
 
 def answered(text: str) -> set[str]:
-    """Disque's words in comments of calls that have an answer; or the next call has it."""
+    """Return Disque's words in comments of calls that have an answer, or whose next call has it."""
     found: set[str] = set()
     for session in sessions(text):
         examples = doctest.DocTestParser().get_examples(session)
@@ -186,7 +186,7 @@ def answered(text: str) -> set[str]:
 
 
 def tables(text: str) -> dict[str, list[str]]:
-    """The first cells of the tables of a page, by section."""
+    """Return the first cells of the tables of a page, by section."""
     found: dict[str, list[str]] = {}
     for section in text.split("\n## ")[1:]:
         title, _, rest = section.partition("\n")
@@ -211,14 +211,14 @@ def test_the_answer_is_an_id(q: Queue) -> None:
     "body", [b"", b"\x00\r\n$-1\r\n", bytes(range(256)) * 1000], ids=["empty", "wire", "long"]
 )
 def test_a_body_is_any_bytes(q: Queue, body: bytes) -> None:
-    """ADDJOB: a body comes out as it went in, the empty one too."""
+    """ADDJOB: a body, even an empty one, comes back unchanged."""
     q.enqueue(body)
     (job,) = q.reserve(block=0)
     assert job.body == body
 
 
-def test_a_queue_has_any_name_but_none(ps: Penstock) -> None:
-    """ADDJOB: a queue is made by its first job, whatever its name; the empty name is refused."""
+def test_a_queue_has_any_nonempty_name(ps: Penstock) -> None:
+    """ADDJOB: the first job creates its queue, whatever its name; an empty name is refused."""
     names = ["a queue", "FROM", "{x}", "ü/%0a", "\n"]
     for name in names:
         ps.queue(name).enqueue(name)
@@ -228,7 +228,7 @@ def test_a_queue_has_any_name_but_none(ps: Penstock) -> None:
 
 
 def test_a_refused_add_writes_nothing(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """ADDJOB: all options are checked first; one bad one, and neither job nor queue is made."""
+    """ADDJOB: options are checked first: with a bad one neither job nor queue is created."""
     ps.connect()
     before = dump(raw)
     with pytest.raises(BadArgument):
@@ -252,8 +252,8 @@ BAD_OPTIONS = {
     "option, value", [(name, value) for name, values in BAD_OPTIONS.items() for value in values]
 )
 def test_bad_options_of_an_add(q: Queue, raw: Raw, option: str, value: Any) -> None:
-    """ADDJOB … DELAY; ADDJOB … RETRY; ADDJOB … TTL; ADDJOB … MAXLEN; ADDJOB … REPLICATE;
-    ADDJOB … ms-timeout: what is negative, no number, or out of its range is a typed error.
+    """ADDJOB … DELAY; ADDJOB … RETRY; ADDJOB … TTL; ADDJOB … MAXLEN; ADDJOB … REPLICATE; ADDJOB …
+    ms-timeout: a value that is negative, not a number, or out of range is a typed error.
     """
     q.enqueue(b"made")
     before = dump(raw)
@@ -271,9 +271,9 @@ def test_bad_options_of_an_add(q: Queue, raw: Raw, option: str, value: Any) -> N
     assert dump(raw) == before
 
 
-def test_copies_that_nobody_holds(real_ps: Penstock, real_raw: Raw) -> None:
-    """ADDJOB … REPLICATE; ADDJOB … ms-timeout: a server alone can't confirm copies; the call is
-    refused at once, and nothing is added.
+def test_copies_without_replicas(real_ps: Penstock, real_raw: Raw) -> None:
+    """ADDJOB … REPLICATE; ADDJOB … ms-timeout: a single server can't confirm copies; the call is
+    refused at once, and no job is added.
     """
     queue = real_ps.queue("q")
     with pytest.raises(NotReplicated) as caught:
@@ -289,7 +289,7 @@ def test_copies_that_nobody_holds(real_ps: Penstock, real_raw: Raw) -> None:
 
 
 def test_without_copies_nothing_is_waited_for(real_ps: Penstock) -> None:
-    """ADDJOB … ASYNC: an add answers as soon as its node has the job; that is the default."""
+    """ADDJOB … ASYNC: by default an add answers as soon as its node has the job."""
     queue = real_ps.queue("q")
     done = queue.enqueue(b"x", durable=Durable(timeout=3600))
     assert (done.replicas, done.state) == (0, "ready")
@@ -297,7 +297,7 @@ def test_without_copies_nothing_is_waited_for(real_ps: Penstock) -> None:
 
 
 def test_a_delayed_job(q: Queue, raw: Raw) -> None:
-    """ADDJOB … DELAY: the job exists at once, and is delivered from its due time on."""
+    """ADDJOB … DELAY: the job exists at once, and is delivered when it is due."""
     done = q.enqueue(b"x", delay=60)
     assert done.state == "scheduled"
     view = q.show(done.id)
@@ -312,16 +312,16 @@ def test_a_delayed_job(q: Queue, raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("delay, ttl", [(60, 60), (61, 60), (1, 0.5)])
-def test_a_delay_beyond_the_ttl(q: Queue, raw: Raw, delay: float, ttl: float) -> None:
-    """ADDJOB … DELAY: one that is not shorter than the ttl is refused."""
+def test_a_delay_longer_than_the_ttl(q: Queue, raw: Raw, delay: float, ttl: float) -> None:
+    """ADDJOB … DELAY: a delay that is not shorter than the ttl is refused."""
     with pytest.raises(BadArgument):
         q.enqueue(b"x", delay=delay, ttl=ttl)
     assert q.enqueue(b"x", delay=59.999, ttl=60).state == "scheduled"
 
 
 def test_a_job_comes_back_after_its_own_lease(q: Queue, raw: Raw) -> None:
-    """ADDJOB … RETRY: a job that is not acknowledged is delivered again after its lease, counted
-    from the delivery, and not before.
+    """ADDJOB … RETRY: an unacknowledged job is delivered again when its lease, counted from the
+    delivery, has ended.
     """
     done = q.enqueue(b"x", lease=20)
     advance(raw, q.ops, 100)  # time in the queue does not count
@@ -338,7 +338,7 @@ def test_a_job_comes_back_after_its_own_lease(q: Queue, raw: Raw) -> None:
 
 
 def test_the_default_lease(q: Queue, raw: Raw) -> None:
-    """ADDJOB … RETRY: without one of its own a job has the queue's lease, 30 s unless set."""
+    """ADDJOB … RETRY: without its own lease a job has the queue's, 30 s by default."""
     q.enqueue_many([b"x"] * 2)
     (job,) = q.reserve(block=0)
     assert job.lease == 30
@@ -347,8 +347,8 @@ def test_the_default_lease(q: Queue, raw: Raw) -> None:
     assert job.lease == 7
 
 
-def test_a_lease_beyond_the_ttl(q: Queue, raw: Raw) -> None:
-    """ADDJOB … RETRY: a lease may be longer than the ttl; it ends with it, and so does the job."""
+def test_a_lease_longer_than_the_ttl(q: Queue, raw: Raw) -> None:
+    """ADDJOB … RETRY: a lease may be longer than the ttl; both end with the ttl."""
     done = q.enqueue(b"x", lease=100, ttl=10)
     (job,) = q.reserve(block=0)
     view = q.show(done.id)
@@ -360,7 +360,7 @@ def test_a_lease_beyond_the_ttl(q: Queue, raw: Raw) -> None:
 
 
 def test_at_most_once(q: Queue, raw: Raw) -> None:
-    """ADDJOB … RETRY 0: delivered once at most; kept and shown until acked or its ttl, a day."""
+    """ADDJOB … RETRY 0: delivered at most once; shown until its ack or its ttl, a day."""
     done = q.enqueue(b"x", lease=0)
     (job,) = q.reserve(block=0)
     assert job.at_most_once
@@ -376,9 +376,7 @@ def test_at_most_once(q: Queue, raw: Raw) -> None:
 
 
 def test_at_most_once_with_copies(q: Queue, raw: Raw) -> None:
-    """ADDJOB … RETRY 0: copies of such a job are refused; those of the queue's setting are not
-    waited for.
-    """
+    """ADDJOB … RETRY 0: copies of such a job are refused; the queue's setting causes no wait."""
     q.enqueue(b"made")
     before = dump(raw)
     with pytest.raises(BadArgument):
@@ -391,7 +389,7 @@ def test_at_most_once_with_copies(q: Queue, raw: Raw) -> None:
 
 
 def test_a_ttl_ends_a_job(q: Queue, raw: Raw) -> None:
-    """ADDJOB … TTL: from its end on the job is not delivered, and its memory comes back."""
+    """ADDJOB … TTL: after its end the job is not delivered, and its memory is freed."""
     done = q.enqueue(b"x", ttl=60)
     advance(raw, q.ops, 50)
     view = q.show(done.id)
@@ -405,7 +403,7 @@ def test_a_ttl_ends_a_job(q: Queue, raw: Raw) -> None:
 
 
 def test_a_bound_refuses(q: Queue, raw: Raw) -> None:
-    """ADDJOB … MAXLEN: the job that would be one too many is refused, and nothing is added."""
+    """ADDJOB … MAXLEN: a job above the bound is refused, and nothing is added."""
     for body in (b"1", b"2"):
         q.enqueue(body, max_length=2)
     before = dump(raw)
@@ -421,9 +419,9 @@ def test_a_bound_refuses(q: Queue, raw: Raw) -> None:
     assert q.stats().ready == 3
 
 
-def test_what_a_bound_counts(q: Queue, raw: Raw) -> None:
-    """ADDJOB … MAXLEN; a.7 5: jobs that wait count, delayed ones too; what is held or dead does
-    not, and what is put back may exceed it.
+def test_waiting_jobs_count_for_the_bound(q: Queue, raw: Raw) -> None:
+    """ADDJOB … MAXLEN; a.7 5: waiting and delayed jobs count; held and dead ones do not, and
+    released ones may exceed it.
     """
     q.configure(max_length=2)
     q.enqueue(b"delayed", delay=3600)
@@ -440,7 +438,7 @@ def test_what_a_bound_counts(q: Queue, raw: Raw) -> None:
 
 
 def test_expired_jobs_leave_room(q: Queue, raw: Raw) -> None:
-    """ADDJOB … MAXLEN: a job past its ttl takes no place, swept or not."""
+    """ADDJOB … MAXLEN: an expired job takes no place, swept or not."""
     q.enqueue_many([b"x"] * 3, ttl=60)
     q.enqueue(b"delayed", delay=50, ttl=60)
     advance(raw, q.ops, 60)
@@ -451,7 +449,7 @@ def test_expired_jobs_leave_room(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("side", ["in", "all"])
 def test_an_add_to_a_paused_queue(q: Queue, raw: Raw, side: str) -> None:
-    """ADDJOB … paused: a queue that is paused in refuses it, with a typed error."""
+    """ADDJOB … paused: a queue with its incoming side paused refuses it with a typed error."""
     q.enqueue(b"made")
     q.pause(side)
     for add in (lambda: q.enqueue(b"x"), lambda: q.enqueue_many([b"x"], delay=5)):
@@ -466,7 +464,7 @@ def test_an_add_to_a_paused_queue(q: Queue, raw: Raw, side: str) -> None:
 
 
 def test_a_delivery(q: Queue) -> None:
-    """GETJOB: a job comes with its queue's name, its id and its body; one unless more are asked."""
+    """GETJOB: a job has its queue's name, its id and its body; the default is one job."""
     first = q.enqueue(b"a")
     q.enqueue(b"b")
     (job,) = q.reserve(block=0)
@@ -474,7 +472,7 @@ def test_a_delivery(q: Queue) -> None:
 
 
 def test_nothing_to_take(ps: Penstock, q: Queue) -> None:
-    """GETJOB … NOHANG: without a job the call returns at once, also from a queue never used."""
+    """GETJOB … NOHANG: without a job the call returns at once, also from a new queue."""
     assert q.reserve(block=0) == []
     assert ps.reserve(["x", "y"], 5, block=0) == []
     q.enqueue(b"a")
@@ -482,7 +480,7 @@ def test_nothing_to_take(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_timeout(q: Queue) -> None:
-    """GETJOB … TIMEOUT: the call waits for that long, in fractions of a second, not less."""
+    """GETJOB … TIMEOUT: the call waits for that time, in fractions of a second, and no less."""
     start = time.monotonic()
     assert q.reserve(block=0.15) == []
     assert time.monotonic() - start >= 0.15
@@ -498,14 +496,14 @@ def test_a_wait_for_ever(real_ps: Penstock, real_raw: Raw) -> None:
 
 
 def test_up_to_so_many(q: Queue) -> None:
-    """GETJOB … COUNT: at most so many, in order; fewer if there are fewer."""
+    """GETJOB … COUNT: at most this many, in order; fewer if there are fewer."""
     q.enqueue_many(range(7))
     assert bodies(q.reserve(4, block=0)) == [0, 1, 2, 3]
     assert bodies(q.reserve(4, block=0)) == [4, 5, 6]
 
 
 def test_a_blocked_reader_gets_several(real_ps: Penstock, real_raw: Raw) -> None:
-    """GETJOB … COUNT; a.2 blocked GETJOB; a.7 2: a blocked reader gets as many as have come, up
+    """GETJOB … COUNT; a.2 blocked GETJOB; a.7 2: a blocked reader gets the jobs that have come, up
     to the count.
     """
     queue = real_ps.queue("q")
@@ -525,7 +523,7 @@ def test_a_blocked_reader_gets_several(real_ps: Penstock, real_raw: Raw) -> None
 )
 def test_bad_options_of_a_take(ps: Penstock, q: Queue, raw: Raw, options: dict[str, Any]) -> None:
     """GETJOB … COUNT; GETJOB … TIMEOUT: a count below 1 or a bad time is a typed error, and no job
-    is touched.
+    changes.
     """
     q.enqueue(b"a")
     before = dump(raw)
@@ -558,7 +556,7 @@ def test_the_two_counters(q: Queue, raw: Raw) -> None:
 
 def test_several_queues_from_left_to_right(ps: Penstock) -> None:
     """GETJOB … FROM; a.2 several queues; a.7 2: the first queue is emptied before the second one is
-    looked at.
+    read.
     """
     for name in ("c", "COUNT", "a"):
         ps.queue(name).enqueue_many(f"{name}{i}" for i in range(3))
@@ -577,7 +575,7 @@ def test_a_wait_on_several_queues(real_ps: Penstock, real_raw: Raw, name: str) -
 
 
 def test_a_paused_queue_among_several(ps: Penstock) -> None:
-    """GETJOB … FROM; PAUSE … out: it is passed over, and the others are read."""
+    """GETJOB … FROM; PAUSE … out: it is skipped, and the others are read."""
     for name in "abc":
         ps.queue(name).enqueue(name)
     ps.queue("a").pause("out")
@@ -588,7 +586,7 @@ def test_a_paused_queue_among_several(ps: Penstock) -> None:
 
 @pytest.mark.parametrize("names", [[], "ab", ["a", "a"], ["a", ""], ["a", None], None], ids=str)
 def test_queues_that_cannot_be_read(ps: Penstock, names: Any) -> None:
-    """GETJOB … FROM: no queue, a queue twice, or what is no queue is a typed error."""
+    """GETJOB … FROM: no queue, a duplicate, or an invalid queue is a typed error."""
     ps.queue("a").enqueue(b"x")
     with pytest.raises(BadArgument):
         ps.reserve(names, block=0)

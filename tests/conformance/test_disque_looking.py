@@ -43,7 +43,7 @@ ROWS: Rows = {
     "QSTAT … import-from, import-rate": SEVERAL_NODES,
     "QPEEK": ("test_looking_from_the_head", "test_bad_options_of_a_look"),
     "QPEEK … negative": ("test_looking_from_the_tail",),
-    "QSCAN": ("test_scanning_queues", "test_queues_that_come_and_go_beside_a_scan"),
+    "QSCAN": ("test_scanning_queues", "test_queues_that_come_and_go_during_a_scan"),
     "QSCAN … COUNT": ("test_a_page_of_queues", "test_bad_options_of_a_queue_scan"),
     "QSCAN … BUSYLOOP": ("test_scanning_queues",),
     "QSCAN … MINLEN, MAXLEN": ("test_scanning_queues_by_length",),
@@ -52,8 +52,8 @@ ROWS: Rows = {
     "QSCAN … cursor": ("test_bad_options_of_a_queue_scan",),
     "JSCAN": (
         "test_scanning_jobs",
-        "test_jobs_that_move_beside_a_scan",
-        "test_a_scan_beside_a_producer_ends",
+        "test_jobs_that_move_during_a_scan",
+        "test_a_scan_with_a_busy_producer_ends",
     ),
     "JSCAN … COUNT": ("test_a_page_of_jobs", "test_bad_options_of_a_job_scan"),
     "JSCAN … BUSYLOOP": ("test_scanning_jobs",),
@@ -78,7 +78,7 @@ LONG = "x" * 100
 
 def test_every_field_of_a_job(q: Queue, raw: Raw) -> None:
     """SHOW: id, queue, state, ttl, ctime, delay, retry, nacks, additional deliveries and body, each
-    under the name that it has here.
+    under its name in penstock.
     """
     done = q.enqueue({"to": "ada"}, delay=20, lease=30, ttl=600)
     view = shown(q, done.id)
@@ -106,7 +106,7 @@ def test_every_field_of_a_job(q: Queue, raw: Raw) -> None:
 
 
 def test_nothing_to_show(q: Queue) -> None:
-    """SHOW: a job that is acked, deleted or unknown is None."""
+    """SHOW: an acked, deleted or unknown job is None."""
     q.enqueue_many(["acked", "deleted"])
     acked, deleted = q.reserve(2, block=0)
     acked.ack()
@@ -115,8 +115,8 @@ def test_nothing_to_show(q: Queue) -> None:
 
 
 def test_the_states_of_a_job(q: Queue, raw: Raw) -> None:
-    """SHOW … state: queued is ready; active is told apart into scheduled and active; acked is
-    gone; dead letters have a state of their own.
+    """SHOW … state: queued is ready; active is split into scheduled and active; acked is gone; dead
+    letters have their own state.
     """
     for state, job_id in one_in_each_state(q).items():
         assert shown(q, job_id).state == state
@@ -124,7 +124,7 @@ def test_the_states_of_a_job(q: Queue, raw: Raw) -> None:
 
 def test_when_a_job_moves_next(q: Queue, raw: Raw) -> None:
     """SHOW … next-requeue-within, next-awake-within: seconds to the due time of a delayed job, or
-    to the end of a lease; of any other job None.
+    to the end of a lease; None for other jobs.
     """
     ids = one_in_each_state(q)
     assert shown(q, ids["scheduled"]).next_in == pytest.approx(600, abs=3)
@@ -140,16 +140,18 @@ def test_when_a_job_moves_next(q: Queue, raw: Raw) -> None:
 
 
 def test_the_length_of_a_queue(q: Queue, raw: Raw) -> None:
-    """QLEN; a.7 5: what could be delivered now, exact, and 0 if there is no queue."""
+    """QLEN; a.7 5: the exact number of ready jobs, and 0 without a queue."""
     assert q.stats().ready == 0
     one_in_each_state(q)
     assert q.stats().ready == 1
-    advance(raw, q.ops, 601)  # one fell due, a lease has ended
+    advance(raw, q.ops, 601)  # one is due, and a lease has ended
     assert q.stats().ready == 3
 
 
 def test_every_field_of_a_queue(q: Queue) -> None:
-    """QSTAT: name, len, jobs-in, jobs-out, pause; and the other states, which it did not count."""
+    """QSTAT: name, len, jobs-in, jobs-out, pause; and the other states, which
+    Disque did not count.
+    """
     one_in_each_state(q)
     stats = q.stats()
     assert (stats.name, stats.exists) == ("q", True)
@@ -163,7 +165,7 @@ def test_every_field_of_a_queue(q: Queue) -> None:
 
 
 def test_a_missing_queue(q: Queue, raw: Raw) -> None:
-    """QSTAT: a queue that was not used does not exist, and looking does not make it."""
+    """QSTAT: an unused queue does not exist, and reading does not create it."""
     before = dump(raw)
     stats = q.stats()
     assert (stats.exists, stats.ready, stats.age, stats.idle) == (False, 0, None, None)
@@ -171,7 +173,7 @@ def test_a_missing_queue(q: Queue, raw: Raw) -> None:
 
 
 def test_age_and_idle_time(q: Queue, raw: Raw) -> None:
-    """QSTAT … age, idle: seconds since the queue was made, and since something was done to it."""
+    """QSTAT … age, idle: seconds since the queue was created, and since its last change."""
     q.enqueue(b"a")
     advance(raw, q.ops, 100)
     stats = q.stats()
@@ -188,7 +190,7 @@ def test_age_and_idle_time(q: Queue, raw: Raw) -> None:
 
 
 def test_blocked_clients_are_the_servers(real_ps: Penstock, real_raw: Raw) -> None:
-    """QSTAT … blocked: Redis counts blocked clients for the whole server; `info` says how many."""
+    """QSTAT … blocked: Redis counts blocked clients of the whole server; `info` has the number."""
     queue = real_ps.queue("q")
     reader = spawn(lambda: queue.reserve(block=None))
     reach_blocked(real_raw, 1)
@@ -200,7 +202,7 @@ def test_blocked_clients_are_the_servers(real_ps: Penstock, real_raw: Raw) -> No
 
 
 def test_looking_from_the_head(q: Queue, raw: Raw) -> None:
-    """QPEEK: the oldest first, as they would be delivered; nothing is taken."""
+    """QPEEK: the oldest first, in the order of delivery; no job is reserved."""
     q.enqueue_many(range(5))
     before = dump(raw)
     assert bodies(q.peek(3)) == [0, 1, 2]
@@ -246,7 +248,7 @@ def test_bad_options_of_a_look(q: Queue, raw: Raw, options: dict[str, Any], argu
 
 
 def many_queues(ps: Penstock, count: int) -> list[str]:
-    """So many queues, each with as many jobs as its number's last digit; sorted."""
+    """Make queues, each with as many jobs as its number's last digit; return sorted names."""
     names = [f"queue {number:03d}" for number in range(count)]
     for name in names:
         ps.queue(name).configure(lease=5)
@@ -256,7 +258,7 @@ def many_queues(ps: Penstock, count: int) -> list[str]:
 
 
 def all_queues(ps: Penstock, between: Callable[[], None], **options: Any) -> list[str]:
-    """The names that a whole scan gives, page by page."""
+    """Return the names of a whole scan, page by page."""
     found: list[str] = []
     cursor = "0"
     for _ in range(MOST_PAGES):
@@ -270,7 +272,7 @@ def all_queues(ps: Penstock, between: Callable[[], None], **options: Any) -> lis
 
 
 def test_scanning_queues(ps: Penstock) -> None:
-    """QSCAN; QSCAN … BUSYLOOP: all queues, page by page or in one loop, with their figures."""
+    """QSCAN; QSCAN … BUSYLOOP: all queues with their figures, page by page or in one loop."""
     assert list(ps.scan_queues_iter()) == []
     names = many_queues(ps, 40)
     assert set(all_queues(ps, lambda: None, n=7)) == set(names)
@@ -280,7 +282,7 @@ def test_scanning_queues(ps: Penstock) -> None:
 
 
 def test_a_page_of_queues(ps: Penstock) -> None:
-    """QSCAN … COUNT: a page is bounded by it, more or less; a scan of several pages ends."""
+    """QSCAN … COUNT: it roughly bounds a page; a scan of several pages ends."""
     names = many_queues(ps, 40)
     pages = 0
 
@@ -295,7 +297,7 @@ def test_a_page_of_queues(ps: Penstock) -> None:
 
 
 def test_scanning_queues_by_length(ps: Penstock) -> None:
-    """QSCAN … MINLEN, MAXLEN: queues with at least, and at most, so many jobs that wait."""
+    """QSCAN … MINLEN, MAXLEN: queues with at least, and at most, this many waiting jobs."""
     names = many_queues(ps, 40)
 
     def found(**options: Any) -> list[str]:
@@ -310,7 +312,7 @@ def test_scanning_queues_by_length(ps: Penstock) -> None:
 
 
 def test_scanning_queues_by_idle_time(ps: Penstock, raw: Raw) -> None:
-    """QSCAN … MAXIDLE: queues to which something was done in that time."""
+    """QSCAN … MAXIDLE: queues with a change in that time."""
     for name in ("idle", "busy"):
         ps.queue(name).enqueue(b"x")
     advance(raw, ps.queue("idle").ops, 1000)
@@ -318,8 +320,8 @@ def test_scanning_queues_by_idle_time(ps: Penstock, raw: Raw) -> None:
     assert len(list(ps.scan_queues_iter(max_idle=5000))) == 2
 
 
-def test_queues_that_come_and_go_beside_a_scan(ps: Penstock) -> None:
-    """QSCAN: a queue that is there from the first page to the last is in one of them."""
+def test_queues_that_come_and_go_during_a_scan(ps: Penstock) -> None:
+    """QSCAN: a queue that exists from the first page to the last is in one of them."""
     names = many_queues(ps, 60)
     added = iter(range(10_000))
 
@@ -352,7 +354,9 @@ BAD_COUNTS = [0, -1, 1.0, "1", True, None]
 def test_bad_options_of_a_queue_scan(
     ps: Penstock, q: Queue, raw: Raw, options: dict[str, Any], argument: str
 ) -> None:
-    """QSCAN … cursor; QSCAN … COUNT: a cursor that no page gave, a count below 1, a bad filter."""
+    """QSCAN … cursor; QSCAN … COUNT: a cursor that is not from a page, a count
+    below 1, a bad filter.
+    """
     q.enqueue(b"x")
     refused(raw, lambda: ps.scan_queues(**options), argument)
 
@@ -361,7 +365,7 @@ def test_bad_options_of_a_queue_scan(
 
 
 def all_jobs(q: Queue, between: Callable[[], object], **options: Any) -> list[str]:
-    """The ids that a whole scan gives, page by page."""
+    """Return the ids of a whole scan, page by page."""
     found: list[str] = []
     cursor = "0"
     for _ in range(MOST_PAGES):
@@ -375,7 +379,7 @@ def all_jobs(q: Queue, between: Callable[[], object], **options: Any) -> list[st
 
 
 def spread(q: Queue, each: int) -> dict[str, set[str]]:
-    """Ids of so many jobs in each state."""
+    """Return the ids of this many jobs in each state."""
     ids = {"active": set(q.enqueue_many([LONG] * each).ids)}
     q.reserve(each, block=0)
     ids["dead"] = set(q.enqueue_many([LONG] * each).ids)
@@ -398,7 +402,7 @@ def test_scanning_jobs(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_page_of_jobs(q: Queue) -> None:
-    """JSCAN … COUNT: a page is bounded by it, more or less, and reads nothing else."""
+    """JSCAN … COUNT: it roughly bounds a page, and bodies are read only for the page."""
     ids = set(q.enqueue_many(range(500)).ids)
     page = q.scan(n=50)
     assert 0 < len(page.ids) < 500
@@ -408,7 +412,7 @@ def test_a_page_of_jobs(q: Queue) -> None:
 
 
 def test_scanning_jobs_of_some_queues(ps: Penstock) -> None:
-    """JSCAN … QUEUE: only the jobs of the queues that are named."""
+    """JSCAN … QUEUE: only the jobs of the named queues."""
     for name in "abc":
         ps.queue(name).enqueue_many([name] * 5)
     assert sorted(bodies(ps.scan_iter(queues=["a", "c"]))) == ["a"] * 5 + ["c"] * 5
@@ -417,7 +421,7 @@ def test_scanning_jobs_of_some_queues(ps: Penstock) -> None:
 
 
 def test_scanning_jobs_by_state(ps: Penstock, q: Queue) -> None:
-    """JSCAN … STATE: one state or several; each job is shown in the state that it has."""
+    """JSCAN … STATE: one state or several; each job has its state."""
     ids = spread(q, 11)
     for states in (["ready"], ["scheduled", "dead"], ["active", "ready", "dead"], [*ids]):
         wanted = set().union(*(ids[state] for state in states))
@@ -430,7 +434,7 @@ def test_scanning_jobs_by_state(ps: Penstock, q: Queue) -> None:
 
 @pytest.mark.parametrize("passed", [0, 25, 40, 100])
 def test_a_scan_and_a_peek_agree(q: Queue, raw: Raw, passed: int) -> None:
-    """JSCAN … STATE: states are those of the moment of the page, as delays, leases and ttls end."""
+    """JSCAN … STATE: states are those at the time of the page, as delays, leases and ttls end."""
     q.enqueue_many(["leased"] * 3, lease=20)
     q.enqueue_many(["once"] * 3, lease=0, ttl=30)
     dead = q.reserve(6, block=0)[0]
@@ -448,7 +452,7 @@ def test_a_scan_and_a_peek_agree(q: Queue, raw: Raw, passed: int) -> None:
 
 
 def test_scanning_with_and_without_bodies(q: Queue) -> None:
-    """JSCAN … REPLY: everything about a job, as `show` has it, or its id alone."""
+    """JSCAN … REPLY: all data of a job, as in `show`, or its id only."""
     ids = one_in_each_state(q)
     whole = q.scan()
     assert sorted(view.id for view in whole.jobs) == sorted(ids.values())
@@ -462,7 +466,7 @@ def test_scanning_with_and_without_bodies(q: Queue) -> None:
 
 
 def stir(q: Queue, dice: random.Random) -> None:
-    """Move some jobs from any state to any other one."""
+    """Move some jobs from any state to another one."""
     for state, move in (
         ("ready", lambda ids: q.reserve(len(ids) or 1, block=0)),
         ("active", lambda ids: q.nack(ids, delay=600)),
@@ -477,9 +481,9 @@ def stir(q: Queue, dice: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_jobs_that_move_beside_a_scan(q: Queue, raw: Raw, seed: int) -> None:
-    """JSCAN: a job that is there from the first page to the last is in one of them, though it
-    changes its state between any two; others may come and go.
+def test_jobs_that_move_during_a_scan(q: Queue, raw: Raw, seed: int) -> None:
+    """JSCAN: a job that exists from the first page to the last is in one of them, though it changes
+    its state between any two; others may come and go.
     """
     dice = random.Random(seed)
     stay = set().union(*spread(q, 40).values())
@@ -496,8 +500,8 @@ def test_jobs_that_move_beside_a_scan(q: Queue, raw: Raw, seed: int) -> None:
     assert stay <= set(all_jobs(q, change, n=11 + seed))
 
 
-def test_a_scan_beside_a_producer_ends(q: Queue) -> None:
-    """JSCAN: jobs that are added after its first page do not keep it going for ever."""
+def test_a_scan_with_a_busy_producer_ends(q: Queue) -> None:
+    """JSCAN: jobs added after its first page do not prolong it."""
     ids = set(q.enqueue_many(range(30)).ids)
     assert ids <= set(all_jobs(q, lambda: q.enqueue_many(range(9)), n=9))
 
@@ -514,8 +518,8 @@ def test_a_scan_beside_a_producer_ends(q: Queue) -> None:
 def test_bad_options_of_a_job_scan(
     q: Queue, raw: Raw, options: dict[str, Any], argument: str
 ) -> None:
-    """JSCAN … cursor; JSCAN … COUNT; JSCAN … STATE: a cursor that no page gave, a count below 1, a
-    state that is none.
+    """JSCAN … cursor; JSCAN … COUNT; JSCAN … STATE: a cursor that is not from a page, a count below
+    1, an unknown state.
     """
     q.enqueue(b"x")
     refused(raw, lambda: q.scan(**options), argument)

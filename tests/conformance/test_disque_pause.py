@@ -42,8 +42,8 @@ ROWS: Rows = {
     "PAUSE … bcast": SEVERAL_NODES,
     "PAUSE … in": (
         "test_paused_in_nothing_moves_and_nothing_is_lost",
-        "test_putting_back_under_a_pause",
-        "test_a_reader_gets_what_fell_due_under_a_pause",
+        "test_putting_back_during_a_pause",
+        "test_a_reader_gets_jobs_due_during_a_pause",
     ),
     "PAUSE … out": (
         "test_paused_out_nothing_is_delivered",
@@ -78,14 +78,14 @@ def test_pauses_replace_each_other(q: Queue) -> None:
 
 @pytest.mark.parametrize("side", ["", "none", "state", "IN", None, 1, True, ["in", "out"]])
 def test_bad_options_of_a_pause(q: Queue, raw: Raw, side: Any) -> None:
-    """PAUSE: what is no side is a typed error, and the queue goes on."""
+    """PAUSE: an unknown side is a typed error, and the queue is not paused."""
     q.enqueue(b"x")
     refused(raw, lambda: q.pause(side), "side")
 
 
 @pytest.mark.parametrize("side", ["in", "all"])
 def test_paused_in_nothing_moves_and_nothing_is_lost(q: Queue, raw: Raw, side: str) -> None:
-    """PAUSE … in: due delays and ended leases wait, at most once or not, and come after it."""
+    """PAUSE … in: due jobs and ended leases wait, lease 0 or not, and come after the pause."""
     q.enqueue_many(["held", "waits"], lease=5)
     q.reserve(block=0)
     q.enqueue("delayed", delay=5)
@@ -102,9 +102,9 @@ def test_paused_in_nothing_moves_and_nothing_is_lost(q: Queue, raw: Raw, side: s
     assert sorted(bodies(q.reserve(10, block=0))) == ["delayed", "held", "once", "waits"]
 
 
-def test_putting_back_under_a_pause(q: Queue) -> None:
-    """PAUSE … in; NACK; ENQUEUE; a.7 6: a nack, a release and a promote are taken and wait for the
-    end of the pause.
+def test_putting_back_during_a_pause(q: Queue) -> None:
+    """PAUSE … in; NACK; ENQUEUE; a.7 6: nacked, released and promoted jobs wait for the end of the
+    pause.
     """
     q.enqueue_many(["nacked", "released", "promoted", "acked"])
     nacked, released, promoted, acked = q.reserve(4, block=0)
@@ -123,7 +123,7 @@ def test_putting_back_under_a_pause(q: Queue) -> None:
 
 @pytest.mark.parametrize("side", ["out", "all"])
 def test_paused_out_nothing_is_delivered(q: Queue, side: str) -> None:
-    """PAUSE … out: nothing is delivered, and looking still shows what is there."""
+    """PAUSE … out: no job is delivered, and reads still show all."""
     q.enqueue_many(range(3))
     q.pause(side)
     assert q.reserve(block=0) == []
@@ -136,8 +136,8 @@ def test_paused_out_nothing_is_delivered(q: Queue, side: str) -> None:
 
 
 def test_a_reader_wakes_at_the_resume(real_ps: Penstock, real_raw: Raw) -> None:
-    """PAUSE … out: a consumer of a paused queue goes on waiting, and gets a job at its end, sooner
-    than it would have looked by itself.
+    """PAUSE … out: a waiting consumer of a paused queue gets a job at its end, before its own next
+    look.
     """
     queue = real_ps.queue("q")
     queue.enqueue(b"x")
@@ -154,10 +154,8 @@ def test_a_reader_wakes_at_the_resume(real_ps: Penstock, real_raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("what", ["lease", "delay"])
-def test_a_reader_gets_what_fell_due_under_a_pause(
-    real_ps: Penstock, real_raw: Raw, what: str
-) -> None:
-    """PAUSE … in: a consumer that waits meanwhile gets it at the end of the pause."""
+def test_a_reader_gets_jobs_due_during_a_pause(real_ps: Penstock, real_raw: Raw, what: str) -> None:
+    """PAUSE … in: a waiting consumer gets a job, due during the pause, at its end."""
     queue = real_ps.queue("q")
     queue.enqueue(b"x", lease=20, delay=20 if what == "delay" else 0)
     queue.reserve(block=0)
@@ -171,7 +169,7 @@ def test_a_reader_gets_what_fell_due_under_a_pause(
 
 
 def test_a_paused_empty_queue_stays(q: Queue, raw: Raw) -> None:
-    """PAUSE … an empty queue: however long it is unused, it is not removed; unpaused it is."""
+    """PAUSE … an empty queue: an unused paused queue is not removed; after the resume it is."""
     q.pause("in")
     advance(raw, q.ops, 100_000)
     q.sweep()
@@ -220,7 +218,7 @@ def test_hello(ps: Penstock, q: Queue) -> None:
 
 
 def test_info(ps: Penstock, q: Queue) -> None:
-    """INFO: the registered jobs and queues beside what the server says of itself."""
+    """INFO: the registered jobs and queues, and the server's own figures."""
     info = ps.info()
     assert (info.registered_jobs, info.registered_queues) == (0, 0)
     one_in_each_state(q)
@@ -260,8 +258,8 @@ ELSEWHERE = {"TOOLATE": TooLate, "OOM": OutOfMemory, "NOREPL": NotReplicated}
 
 @pytest.mark.parametrize("word", ERRORS)
 def test_every_error_word_has_a_type(q: Queue, word: str) -> None:
-    """Error words: each is an exception of its own under one root; those that need a server with
-    replicas, no memory or a late hour are raised in the tests of their rows.
+    """Error words: each has its own exception under one root; those that need replicas, a full
+    server or elapsed time are raised in the tests of their rows.
     """
     kind, call = ERRORS[word]
     with pytest.raises(kind) as caught:

@@ -1,7 +1,7 @@
-"""What lies behind Disque's commands: ids, order, the clock, ttl, counters, memory.
+"""The semantics behind Disque's commands: ids, order, the clock, ttl, counters, memory.
 
-ROWS has the rows of the semantics; UNTESTED what Disque's own tests never touched, with the rows
-that hold it here. test_disque.py checks both.
+ROWS has the rows of the semantics; UNTESTED has behaviour that Disque's own tests leave out, with
+the rows here. test_disque.py checks both.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ROWS: Rows = {
     "a.2 TTL end": (
         "test_no_delivery_from_the_end_of_the_ttl",
         "test_the_end_of_a_ttl_takes_a_held_job",
-        "test_put_back_beyond_the_ttl",
+        "test_put_back_past_the_ttl",
         "test_nothing_is_swept_early",
     ),
     "a.2 several queues": ("test_several_queues_from_left_to_right",),
@@ -97,10 +97,10 @@ ROWS: Rows = {
     ),
     "a.7 3": ("test_an_ack_counts_what_it_finished",),
     "a.7 4": ("test_a_nack_at_most_once", "test_jobs_that_cannot_be_dequeued"),
-    "a.7 5": ("test_what_a_bound_counts", "test_the_length_of_a_queue"),
+    "a.7 5": ("test_waiting_jobs_count_for_the_bound", "test_the_length_of_a_queue"),
     "a.7 6": (
         "test_pauses_replace_each_other",
-        "test_putting_back_under_a_pause",
+        "test_putting_back_during_a_pause",
         "test_a_pause_survives_a_restart",
     ),
     "a.7 7": (
@@ -139,7 +139,7 @@ START = 1_800_000_000_000
 
 @pytest.fixture
 def clock(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> TestClock:
-    """The clock of every script; it stands still until it is set."""
+    """Set the clock of every script; it stands still until it is set again."""
     use_test_clock(monkeypatch)
     return TestClock(raw, START)
 
@@ -148,7 +148,7 @@ def clock(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> TestClock:
 
 
 def test_ids_are_distinct_and_sorted(backend: Backend, ps: Penstock, q: Queue) -> None:
-    """a.1 ID: two producers beside each other never give one id twice, and ids sort as the jobs."""
+    """a.1 ID: two producers at once never get the same id, and ids sort as the jobs."""
     q.enqueue(b"made")
     other = Penstock(backend.sync_client())
     try:
@@ -164,7 +164,7 @@ def test_ids_are_distinct_and_sorted(backend: Backend, ps: Penstock, q: Queue) -
 
 
 def test_an_id_may_stand_in_a_url(q: Queue) -> None:
-    """a.1 ID alphabet: of 500 ids none has a character that a URL or a file name must escape."""
+    """a.1 ID alphabet: 500 ids have no character that a URL or a file name must escape."""
     for job_id in q.enqueue_many(range(500)).ids:
         assert quote(job_id, safe="") == job_id
 
@@ -182,7 +182,7 @@ def test_an_id_may_stand_in_a_url(q: Queue) -> None:
 )
 def test_an_id_says_ttl_and_parity(q: Queue, ttl: int, odd: str, even: str) -> None:
     """a.1 ID time field; a.7 8: its last digits are the ttl in minutes, rounded up, odd for at
-    least once and even for at most once; a delivery has the same id as its producer got.
+    least once and even for at most once; the producer and every delivery see one id.
     """
     pair = [q.enqueue(b"x", ttl=ttl).id, q.enqueue(b"x", ttl=ttl, lease=0).id]
     assert [job_id[-4:] for job_id in pair] == [odd, even]
@@ -194,8 +194,8 @@ def test_an_id_says_ttl_and_parity(q: Queue, ttl: int, odd: str, even: str) -> N
 
 @pytest.mark.parametrize("seed", range(3))
 def test_counters_are_exact(q: Queue, raw: Raw, seed: int) -> None:
-    """a.1 counters: whatever is done to them, each delivery knows how many there were before and
-    how many were nacked, and each job is accounted for.
+    """a.1 counters: each delivery has the exact numbers of earlier ones and of nacks, whatever
+    happened, and every job is accounted for.
     """
     dice = random.Random(seed)
     q.configure(max_crashes=0, max_attempts=0)
@@ -258,7 +258,7 @@ def test_counters_do_not_wrap(q: Queue, raw: Raw) -> None:
 
 
 def test_times_are_seconds_with_milliseconds(q: Queue) -> None:
-    """a.1 times; a.7 10: every time is seconds, whole or in parts, or a timedelta."""
+    """a.1 times; a.7 10: every time is in seconds, whole or not, or a timedelta."""
     for seconds in (1.234, timedelta(seconds=1, milliseconds=234)):
         done = q.enqueue(b"x", delay=seconds, ttl=timedelta(hours=1), lease=seconds)
         view = q.show(done.id)
@@ -274,8 +274,8 @@ def test_times_are_seconds_with_milliseconds(q: Queue) -> None:
 
 
 def test_many_jobs_in_one_millisecond(clock: TestClock, q: Queue) -> None:
-    """a.2 queue order; a.1 ctime; a.7 9: 3,000 jobs of the same ms come in the order in which they
-    were added, and so do those that are put back.
+    """a.2 queue order; a.1 ctime; a.7 9: 3,000 jobs of one ms are delivered in the order of adding,
+    and so are released ones.
     """
     ids = [*q.enqueue_many(range(1500)).ids, *(q.enqueue(n).id for n in range(1500, 1600))]
     ids += q.enqueue_many(range(1600, 3000)).ids
@@ -290,7 +290,9 @@ def test_many_jobs_in_one_millisecond(clock: TestClock, q: Queue) -> None:
 
 
 def test_order_when_the_clock_steps_back(clock: TestClock, q: Queue) -> None:
-    """a.2 queue order: by an hour, by a day: later jobs stay later, and put-back ones earlier."""
+    """a.2 queue order: after a step by an hour or a day later jobs stay later, and released ones
+    earlier.
+    """
     ids = []
     for step in (0, -3_600_000, 1, -86_400_000, -86_399_000, 5):
         clock.set(START + step)
@@ -305,8 +307,8 @@ def test_order_when_the_clock_steps_back(clock: TestClock, q: Queue) -> None:
 
 
 def test_put_back_jobs_come_first(clock: TestClock, q: Queue) -> None:
-    """a.2 put back; a.7 2: a nack, a release, a promote, the end of a lease: before all younger
-    jobs and in order; the end of a delay at its due time.
+    """a.2 put back; a.7 2: after a nack, release, promote or ended lease a job precedes all younger
+    ones, in order; a delayed job is placed by its due time.
     """
     q.enqueue_many(["nacked", "released", "promoted", "held", "lapses"], lease=50)
     nacked, released, promoted, held, _ = q.reserve(5, block=0)
@@ -327,9 +329,7 @@ def test_put_back_jobs_come_first(clock: TestClock, q: Queue) -> None:
 
 
 def test_the_lease_runs_from_the_delivery(clock: TestClock, q: Queue) -> None:
-    """a.2 retry clock; a.7 1: a job that waited for most of its lease is still its holder's for a
-    whole one.
-    """
+    """a.2 retry clock; a.7 1: a job that waited for most of its lease is held for a whole one."""
     q.enqueue(b"x", lease=3)
     clock.set(START + 2_900)
     (job,) = q.reserve(block=0)
@@ -339,7 +339,7 @@ def test_the_lease_runs_from_the_delivery(clock: TestClock, q: Queue) -> None:
 
 
 def test_a_lease_ends_to_the_millisecond(clock: TestClock, q: Queue) -> None:
-    """a.2 jitter: not one ms before its time, and no later than it."""
+    """a.2 jitter: exactly at its time, not one ms early or late."""
     q.enqueue(b"x", lease=1.5)
     q.reserve(block=0)
     clock.set(START + 1_499)
@@ -349,7 +349,7 @@ def test_a_lease_ends_to_the_millisecond(clock: TestClock, q: Queue) -> None:
 
 
 def test_a_delay_ends_to_the_millisecond(clock: TestClock, q: Queue) -> None:
-    """a.2 DELAY: not one ms before its time, and no later than it."""
+    """a.2 DELAY: exactly at its time, not one ms early or late."""
     q.enqueue(b"x", delay=1.5)
     clock.set(START + 1_499)
     assert q.reserve(block=0) == []
@@ -358,34 +358,34 @@ def test_a_delay_ends_to_the_millisecond(clock: TestClock, q: Queue) -> None:
 
 
 def ready(q: Queue, clock: TestClock) -> None:
-    """A job that waits."""
+    """Add a waiting job."""
     q.enqueue(b"x", ttl=10)
 
 
 def scheduled(q: Queue, clock: TestClock) -> None:
-    """A job that is due just before the end."""
+    """Add a job that is due just before the end."""
     q.enqueue(b"x", ttl=10, delay=9.999)
 
 
 def at_its_end(q: Queue, clock: TestClock) -> None:
-    """A job that is put back for just that time."""
+    """Add a job released for exactly that time."""
     q.enqueue(b"x", ttl=10)
     q.nack(q.reserve(block=0), delay=9.999)
 
 
 def lapsed(q: Queue, clock: TestClock) -> None:
-    """A job whose lease ends just before."""
+    """Add a job whose lease ends just before."""
     q.enqueue(b"x", ttl=10, lease=9.999)
     q.reserve(block=0)
 
 
 def once(q: Queue, clock: TestClock) -> None:
-    """A job at most once that was not delivered."""
+    """Add an undelivered job with lease 0."""
     q.enqueue(b"x", ttl=10, lease=0)
 
 
 def promoted(q: Queue, clock: TestClock) -> None:
-    """A job whose delay was ended."""
+    """Add a job whose delay was ended."""
     q.promote([q.enqueue(b"x", ttl=10, delay=9).id])
 
 
@@ -393,8 +393,8 @@ def promoted(q: Queue, clock: TestClock) -> None:
 def test_no_delivery_from_the_end_of_the_ttl(
     clock: TestClock, q: Queue, prepare: Callable[[Queue, TestClock], None]
 ) -> None:
-    """a.2 TTL end; a.7 7: one ms before it the job is delivered, from that ms on never, whatever
-    its state; no client is told, and it is counted.
+    """a.2 TTL end; a.7 7: one ms before it the job is delivered, from then on never, in any state;
+    no client is told, and it is counted.
     """
     prepare(q, clock)
     clock.set(START + 9_999)
@@ -410,12 +410,14 @@ def test_no_delivery_from_the_end_of_the_ttl(
 
 
 def prepare_again(q: Queue) -> None:
-    """A job like the one before, to see that it is the ttl that kept the other one back."""
+    """Add a second job like the first, to show that the ttl kept the first one back."""
     q.enqueue(b"x", ttl=10)
 
 
 def test_the_end_of_a_ttl_takes_a_held_job(clock: TestClock, q: Queue) -> None:
-    """a.2 TTL end; a.7 7: a lease ends with it; no client is told; its holder finds it gone."""
+    """a.2 TTL end; a.7 7: a lease ends with the ttl; no client is told; the holder
+    finds the job gone.
+    """
     q.enqueue_many([b"x"] * 3, ttl=10, lease=100)
     late, swept, by_id = q.reserve(3, block=0)
     clock.set(START + 10_000)
@@ -430,9 +432,9 @@ def test_the_end_of_a_ttl_takes_a_held_job(clock: TestClock, q: Queue) -> None:
 
 
 @pytest.mark.parametrize("how", ["nack", "release", "dequeue"])
-def test_put_back_beyond_the_ttl(clock: TestClock, q: Queue, how: str) -> None:
-    """a.2 TTL end: jobs whose delay or lease would end after their ttl end with it, and are counted
-    as such before they are swept.
+def test_put_back_past_the_ttl(clock: TestClock, q: Queue, how: str) -> None:
+    """a.2 TTL end: jobs whose delay or lease would pass their ttl end with it, and are counted as
+    expired before a sweep.
     """
     q.enqueue_many([b"x"] * 150, ttl=10, lease=100)
     if how == "dequeue":
@@ -448,8 +450,8 @@ def test_put_back_beyond_the_ttl(clock: TestClock, q: Queue, how: str) -> None:
 
 
 def test_half_of_a_ttl_to_the_millisecond(clock: TestClock, q: Queue) -> None:
-    """a.7 7: at its half a job can still be extended, one ms after it no more; the half is counted
-    from the creation, not from the delivery.
+    """a.7 7: up to half of its ttl a job can be extended, and one ms later not; the half counts
+    from the creation.
     """
     q.enqueue(b"x", ttl=10, lease=3)
     clock.set(START + 4_000)
@@ -463,7 +465,7 @@ def test_half_of_a_ttl_to_the_millisecond(clock: TestClock, q: Queue) -> None:
 
 
 def test_readers_are_served_in_turn(real_backend: Backend) -> None:
-    """a.2 blocked GETJOB: of readers that wait the first one gets the first job."""
+    """a.2 blocked GETJOB: the first of the waiting readers gets the first job."""
     raw = real_backend.sync_client()
     clients = [Penstock(real_backend.sync_client()) for _ in range(3)]
     try:
@@ -487,7 +489,7 @@ def test_readers_are_served_in_turn(real_backend: Backend) -> None:
 
 @contextmanager
 def bounded(server: EmbeddedServer, room: int) -> Iterator[tuple[redis.Redis, Penstock]]:
-    """A server that is full when it holds so many bytes more than it does now."""
+    """Make a server that is full after this many more bytes."""
     with redis.Redis.from_url(server.url) as raw, Penstock(server.url, evict=False) as ps:
         queue = ps.queue("q")
         queue.enqueue(b"x")
@@ -497,7 +499,7 @@ def bounded(server: EmbeddedServer, room: int) -> Iterator[tuple[redis.Redis, Pe
 
 
 def fill(q: Queue, **options: Any) -> int:
-    """Add jobs until there is no memory; how many."""
+    """Add jobs until the memory is full, and return their number."""
     added = 0
     try:
         while True:
@@ -508,7 +510,9 @@ def fill(q: Queue, **options: Any) -> int:
 
 
 def test_below_the_bound_nothing_changes(server: EmbeddedServer) -> None:
-    """a.4 at 75 %; a.4 at 95 %: every job is taken until maxmemory is reached, and none is lost."""
+    """a.4 at 75 %; a.4 at 95 %: every job is accepted until maxmemory is reached,
+    and none is lost.
+    """
     with bounded(server, 4_000_000) as (raw, ps):
         q = ps.queue("q")
         added = fill(q)
@@ -519,7 +523,7 @@ def test_below_the_bound_nothing_changes(server: EmbeddedServer) -> None:
 
 def test_a_full_server_is_drained(server: EmbeddedServer) -> None:
     """a.4 at 100 %; a.4 allowed throughout: an add is refused by a typed error and writes nothing;
-    what drains the server goes on, and then it takes jobs again.
+    calls that drain the server work, and then it accepts jobs again.
     """
     with bounded(server, 3_000_000) as (raw, ps):
         q = ps.queue("q")
@@ -548,8 +552,8 @@ def test_a_full_server_is_drained(server: EmbeddedServer) -> None:
 
 @pytest.mark.parametrize("dead", [True, False])
 def test_evicting(q: Queue, raw: Raw, dead: bool) -> None:
-    """a.4 at 95 %: delivered jobs at most once go, those first whose ttl ends first, then the
-    oldest dead letters, unless they are spared; so many a call, and nothing else is touched.
+    """a.4 at 95 %: delivered jobs with lease 0 go by end of ttl, then the oldest dead letters
+    unless spared; at most n a call, and no others.
     """
     q.enqueue_many(["dead 1", "dead 2"])
     for job in q.reserve(2, block=0):
@@ -573,7 +577,7 @@ def test_evicting(q: Queue, raw: Raw, dead: bool) -> None:
 
 @pytest.mark.parametrize("n", [-1, 1.0, "1", True, None])
 def test_bad_options_of_an_evict(q: Queue, raw: Raw, n: Any) -> None:
-    """a.4 at 95 %: a count below 0 is a typed error, and nothing goes."""
+    """a.4 at 95 %: a count below 0 is a typed error, and no job is removed."""
     q.enqueue(b"x", lease=0)
     q.reserve(block=0)
     before = dump(raw)
@@ -583,14 +587,14 @@ def test_bad_options_of_an_evict(q: Queue, raw: Raw, n: Any) -> None:
 
 
 def test_evicting_makes_room(server: EmbeddedServer) -> None:
-    """a.4 at 100 %: a server full of delivered jobs at most once takes jobs again after it."""
+    """a.4 at 100 %: a server full of delivered jobs with lease 0 accepts jobs again after it."""
     with bounded(server, 3_000_000) as (raw, ps):
         q = ps.queue("q")
         fill(q, lease=0)
         taken = 0
         while jobs := q.reserve(50, block=0):
             taken += len(jobs)
-        fill(q, lease=0)  # what little has been given back by then
+        fill(q, lease=0)  # uses memory that was freed meanwhile
         assert q.stats().active == taken
         assert q.sweep(evict=30) == 30
         q.enqueue(b"x" * 10_000)
@@ -599,7 +603,7 @@ def test_evicting_makes_room(server: EmbeddedServer) -> None:
 
 
 def test_nothing_is_swept_early(q: Queue, raw: Raw) -> None:
-    """a.2 TTL end: a sweep takes nothing whose ttl has not ended, at most once or not."""
+    """a.2 TTL end: a sweep removes no job before its ttl ends, with lease 0 or not."""
     q.enqueue_many([b"x"] * 3, ttl=100)
     q.enqueue_many([b"x"] * 3, ttl=100, lease=0)
     q.reserve(4, block=0)

@@ -39,17 +39,17 @@ ROWS: Rows = {
     "FASTACK": ("test_an_ack_is_fast",),
     "NACK": (
         "test_a_nack_puts_a_job_back_at_its_place",
-        "test_a_nack_of_what_nobody_holds",
+        "test_a_nack_of_unheld_jobs",
         "test_a_nack_at_most_once",
         "test_limits_can_be_switched_off",
-        "test_putting_back_under_a_pause",
+        "test_putting_back_during_a_pause",
     ),
     "ENQUEUE": (
         "test_promoting_a_delayed_job",
         "test_promoting_a_held_job",
         "test_jobs_that_cannot_be_promoted",
         "test_a_reader_hears_of_a_promoted_job",
-        "test_putting_back_under_a_pause",
+        "test_putting_back_during_a_pause",
     ),
     "DEQUEUE": (
         "test_a_dequeued_job_comes_back",
@@ -64,7 +64,7 @@ ROWS: Rows = {
     ),
     "WORKING … TOOLATE": ("test_working_in_the_second_half_of_a_ttl", "test_only_a_ttl_is_halved"),
     "WORKING … NOJOB": ("test_working_on_a_finished_job",),
-    "WORKING … not delivered": ("test_working_on_what_nobody_holds",),
+    "WORKING … not delivered": ("test_working_on_unheld_jobs",),
     "DELJOB": ("test_deleting_in_any_state",),
 }
 
@@ -73,7 +73,7 @@ ROWS: Rows = {
 
 
 def test_an_ack_counts_what_it_finished(q: Queue) -> None:
-    """ACKJOB; a.7 3: an outcome for each id; `done` counts those that were known and unfinished."""
+    """ACKJOB; a.7 3: an outcome for each id; `done` counts known unfinished jobs."""
     q.enqueue_many(range(3))
     ids = [job.id for job in q.reserve(3, block=0)]
     first = q.ack(ids[:2])
@@ -85,7 +85,7 @@ def test_an_ack_counts_what_it_finished(q: Queue) -> None:
 
 
 def test_an_ack_of_a_waiting_job(q: Queue) -> None:
-    """ACKJOB: by its id a job is finished where it is, queued or delayed; it is never delivered."""
+    """ACKJOB: a queued or delayed job is finished by its id and never delivered."""
     ids = [q.enqueue(b"queued").id, q.enqueue(b"delayed", delay=60).id]
     assert list(q.ack(ids)) == [Outcome.DONE] * 2
     assert q.reserve(block=0) == []
@@ -113,7 +113,7 @@ BAD_IDS = [
                                   "extend", "release", "bury", "redrive"])  # fmt: skip
 @pytest.mark.parametrize("bad", BAD_IDS, ids=repr)
 def test_one_bad_id_stops_a_call(q: Queue, raw: Raw, call: str, bad: Any) -> None:
-    """ACKJOB: all ids are looked at before anything is sent; with a bad one nothing is done."""
+    """ACKJOB: all ids are checked before anything is sent; with a bad one no job changes."""
     q.enqueue_many(range(2))
     (held,) = q.reserve(block=0)
     (waits,) = q.peek()
@@ -126,7 +126,7 @@ def test_one_bad_id_stops_a_call(q: Queue, raw: Raw, call: str, bad: Any) -> Non
 
 @pytest.mark.parametrize("call", ["ack", "promote", "delete", "extend"])
 def test_an_id_of_another_queue(ps: Penstock, raw: Raw, call: str) -> None:
-    """ACKJOB: an id names its queue; used with another one it is a typed error, nothing is done."""
+    """ACKJOB: an id used with another queue is a typed error, and nothing changes."""
     mine, others = ps.queue("mine").enqueue(b"x"), ps.queue("others").enqueue(b"x")
     before = dump(raw)
     with pytest.raises(WrongQueue):
@@ -136,7 +136,7 @@ def test_an_id_of_another_queue(ps: Penstock, raw: Raw, call: str) -> None:
 
 @pytest.mark.parametrize("call", ["ack", "nack", "promote", "dequeue", "withdraw", "delete"])
 def test_a_call_for_no_job(q: Queue, raw: Raw, call: str) -> None:
-    """ACKJOB: no id at all is allowed, and does nothing."""
+    """ACKJOB: a call without ids is allowed and does nothing."""
     q.enqueue(b"x")
     before = dump(raw)
     settled = method_of(q, call)([])
@@ -146,7 +146,7 @@ def test_a_call_for_no_job(q: Queue, raw: Raw, call: str) -> None:
 
 @pytest.mark.parametrize("lease", [None, 0], ids=["odd", "even"])
 def test_an_unknown_id_leaves_nothing(q: Queue, raw: Raw, lease: float | None) -> None:
-    """ACKJOB … unknown id: it is answered as gone, and nothing is kept of it, odd or even."""
+    """ACKJOB … unknown id: it is gone, and no data about it is kept, odd or even."""
     q.enqueue(b"stays")
     done = q.enqueue(b"x", lease=lease)
     q.delete([done.id])
@@ -158,9 +158,7 @@ def test_an_unknown_id_leaves_nothing(q: Queue, raw: Raw, lease: float | None) -
 @pytest.mark.parametrize("lease", [None, 0], ids=["leased", "once"])
 @pytest.mark.parametrize("swept", [False, True], ids=["there", "swept"])
 def test_an_ack_after_the_ttl(q: Queue, raw: Raw, lease: float | None, swept: bool) -> None:
-    """ACKJOB … unknown id: after the end of its ttl a job can be acked by id; that is answered and
-    no error.
-    """
+    """ACKJOB … unknown id: an expired job can be acked by id without an error."""
     done = q.enqueue(b"x", ttl=10, lease=lease)
     q.reserve(block=0)
     advance(raw, q.ops, 11)
@@ -171,7 +169,7 @@ def test_an_ack_after_the_ttl(q: Queue, raw: Raw, lease: float | None, swept: bo
 
 
 def test_an_ack_is_fast(q: Queue, raw: Raw) -> None:
-    """FASTACK: there is one copy to end, so one call is both; nothing is left of the job."""
+    """FASTACK: one copy needs one call only; no data of the job is left."""
     q.enqueue_many(range(3), lease=10, ttl=60)
     jobs = q.reserve(3, block=0)
     assert q.ack(jobs).done == 3
@@ -183,7 +181,7 @@ def test_an_ack_is_fast(q: Queue, raw: Raw) -> None:
 
 
 def test_a_nack_puts_a_job_back_at_its_place(q: Queue) -> None:
-    """NACK: at once, and before all younger jobs; several keep the order of their creation."""
+    """NACK: at once, before all younger jobs; several keep the order of their creation."""
     q.enqueue_many(["a", "b", "c", "d"])
     a, b, c = q.reserve(3, block=0)
     assert q.nack([c.id, a.id], delay=0).done == 2
@@ -193,10 +191,8 @@ def test_a_nack_puts_a_job_back_at_its_place(q: Queue) -> None:
     assert b.ack()
 
 
-def test_a_nack_of_what_nobody_holds(q: Queue) -> None:
-    """NACK: a queued or a delayed job can't have failed: refused, and neither moves; unknown is
-    gone.
-    """
+def test_a_nack_of_unheld_jobs(q: Queue) -> None:
+    """NACK: a queued or delayed job is refused and does not move; an unknown one is gone."""
     delayed = q.enqueue(b"delayed", delay=60)
     queued = q.enqueue(b"queued")
     gone = q.enqueue(b"gone")
@@ -208,7 +204,9 @@ def test_a_nack_of_what_nobody_holds(q: Queue) -> None:
 
 
 def test_a_nack_at_most_once(q: Queue) -> None:
-    """NACK; ADDJOB … RETRY 0; a.7 4: such a job is not put back, and the answer says so."""
+    """NACK; ADDJOB … RETRY 0; a.7 4: a job with lease 0 is not put back, and the
+    outcome says so.
+    """
     done = q.enqueue(b"x", lease=0)
     (job,) = q.reserve(block=0)
     for name in (job, done.id):
@@ -222,7 +220,7 @@ def test_a_nack_at_most_once(q: Queue) -> None:
 
 
 def test_limits_can_be_switched_off(q: Queue, raw: Raw) -> None:
-    """NACK: by default the 20th failure and the 3rd crash bury a job; a setting of 0 does not."""
+    """NACK: by default the 20th failure and the 3rd crash bury a job; with 0 they do not."""
     q.enqueue(b"x", lease=5)
     q.configure(max_attempts=0, max_crashes=0)
     for _ in range(25):
@@ -238,7 +236,9 @@ def test_limits_can_be_switched_off(q: Queue, raw: Raw) -> None:
 
 
 def test_promoting_a_delayed_job(q: Queue, raw: Raw) -> None:
-    """ENQUEUE: a delay ends at once; the job stands at the place of its creation, uncounted."""
+    """ENQUEUE: a delay ends at once; the job goes to the place of its creation and
+    is not counted.
+    """
     first = q.enqueue("first", delay=3600)
     q.enqueue_many(["b", "c"])
     last = q.enqueue("last", delay=3600)
@@ -250,7 +250,9 @@ def test_promoting_a_delayed_job(q: Queue, raw: Raw) -> None:
 
 
 def test_promoting_a_held_job(q: Queue) -> None:
-    """ENQUEUE: a delivery ends, its receipt is void, and the next one counts as additional."""
+    """ENQUEUE: a delivery ends, its receipt is stale, and the next delivery counts
+    as additional.
+    """
     q.enqueue_many(["a", "b"])
     (held,) = q.reserve(block=0)
     assert list(q.promote([held.id])) == [Outcome.DONE]
@@ -264,7 +266,7 @@ def test_promoting_a_held_job(q: Queue) -> None:
 
 
 def test_jobs_that_cannot_be_promoted(q: Queue, raw: Raw) -> None:
-    """ENQUEUE: what is queued already, at most once and delivered, dead, expired or unknown."""
+    """ENQUEUE: jobs that are queued, dead, expired, unknown, or delivered with lease 0."""
     ids = {}
     for name in ("once", "dead"):
         ids[name] = q.enqueue(name, lease=0 if name == "once" else None).id
@@ -288,7 +290,7 @@ def test_jobs_that_cannot_be_promoted(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("lease", [None, 12])
 def test_a_dequeued_job_comes_back(q: Queue, raw: Raw, lease: float | None) -> None:
-    """DEQUEUE: a queued job is out of the queue for its own lease, or the queue's."""
+    """DEQUEUE: a queued job leaves the queue for its own lease, or the queue's."""
     q.configure(lease=40)
     a = q.enqueue("a", lease=lease)
     q.enqueue("b")
@@ -307,7 +309,7 @@ def test_a_dequeued_job_comes_back(q: Queue, raw: Raw, lease: float | None) -> N
 
 
 def test_dequeuing_an_ended_lease(q: Queue, raw: Raw) -> None:
-    """DEQUEUE: a job that could be delivered again is taken out as well; so is a due one."""
+    """DEQUEUE: a job with an ended lease, or a due one, can be dequeued too."""
     q.enqueue("held", lease=20)
     (held,) = q.reserve(block=0)
     due = q.enqueue("due", delay=10, lease=20)
@@ -322,9 +324,7 @@ def test_dequeuing_an_ended_lease(q: Queue, raw: Raw) -> None:
 
 
 def test_jobs_that_cannot_be_dequeued(q: Queue, raw: Raw) -> None:
-    """DEQUEUE; a.7 4: what is held, delayed or dead; and no job at most once, which would be
-    lost.
-    """
+    """DEQUEUE; a.7 4: held, delayed and dead jobs, and those with lease 0, which would be lost."""
     ids = {"held": q.enqueue("held").id, "dead": q.enqueue("dead").id}
     (held, dead) = q.reserve(2, block=0)
     dead.bury()
@@ -346,7 +346,7 @@ def test_jobs_that_cannot_be_dequeued(q: Queue, raw: Raw) -> None:
 
 
 def test_a_reader_hears_of_a_promoted_job(real_ps: Penstock, real_raw: Raw) -> None:
-    """ENQUEUE: a waiting consumer gets it, sooner than it would have looked by itself."""
+    """ENQUEUE: a waiting consumer gets it before its own next look."""
     queue = real_ps.queue("q")
     later = queue.enqueue(b"later", delay=3600)
     reader = spawn(lambda: queue.reserve(block=None))
@@ -373,7 +373,7 @@ def test_a_reader_hears_of_a_dequeued_job(real_ps: Penstock, real_raw: Raw) -> N
 
 
 def test_working_answers_the_seconds_gained(q: Queue) -> None:
-    """WORKING: it answers for how long the job is the caller's: its lease, or what is asked."""
+    """WORKING: it returns the seconds of the lease: the job's own or the requested ones."""
     q.enqueue(b"x", lease=123)
     (job,) = q.reserve(block=0)
     assert job.extend() == 123
@@ -382,7 +382,7 @@ def test_working_answers_the_seconds_gained(q: Queue) -> None:
 
 
 def test_working_by_id(q: Queue) -> None:
-    """WORKING: by its id as well; the receipt of the holder stays good."""
+    """WORKING: it works by id too; the holder's receipt stays valid."""
     q.enqueue(b"x", lease=123)
     (job,) = q.reserve(block=0)
     assert q.extend([job.id]) == [123]
@@ -390,8 +390,8 @@ def test_working_by_id(q: Queue) -> None:
 
 
 def test_working_counts_from_now(q: Queue, raw: Raw) -> None:
-    """WORKING; a.2 retry clock: each call gives a whole lease anew, so a job is never delivered
-    twice while its holder calls in time.
+    """WORKING; a.2 retry clock: each call starts a whole lease again, so a job is not redelivered
+    while its holder calls in time.
     """
     q.enqueue(b"x", lease=20)
     (job,) = q.reserve(block=0)
@@ -407,14 +407,14 @@ def test_working_counts_from_now(q: Queue, raw: Raw) -> None:
 
 
 def test_working_in_the_second_half_of_a_ttl(q: Queue, raw: Raw) -> None:
-    """WORKING … TOOLATE; a.7 7: refused when more than half of the ttl has passed since creation;
-    `late=True` lifts the rule.
+    """WORKING … TOOLATE; a.7 7: refused when more than half of the ttl has passed since creation,
+    unless `late=True`.
     """
     q.enqueue_many([b"x"] * 2, ttl=1000, lease=900)
     job, other = q.reserve(2, block=0)
     advance(raw, q.ops, 480)
     assert job.extend(5) == 5
-    assert job.extend(900) == pytest.approx(520, abs=10)  # the ttl is the end
+    assert job.extend(900) == pytest.approx(520, abs=10)  # bounded by the ttl
     advance(raw, q.ops, 30)
     with pytest.raises(TooLate):
         job.extend(5)
@@ -428,7 +428,7 @@ def test_working_in_the_second_half_of_a_ttl(q: Queue, raw: Raw) -> None:
 
 
 def test_only_a_ttl_is_halved(q: Queue, raw: Raw) -> None:
-    """WORKING … TOOLATE: a job without a ttl can be extended for as long as its holder lives."""
+    """WORKING … TOOLATE: a job without a ttl can always be extended."""
     q.enqueue(b"x", lease=50)
     (job,) = q.reserve(block=0)
     for _ in range(20):
@@ -437,7 +437,7 @@ def test_only_a_ttl_is_halved(q: Queue, raw: Raw) -> None:
 
 
 def test_working_on_a_finished_job(q: Queue) -> None:
-    """WORKING … NOJOB: acked, deleted or unknown, it is an error; by id an outcome."""
+    """WORKING … NOJOB: an acked, deleted or unknown job raises; by id it is an outcome."""
     q.enqueue_many([b"acked", b"deleted"])
     acked, deleted = q.reserve(2, block=0)
     acked.ack()
@@ -448,9 +448,9 @@ def test_working_on_a_finished_job(q: Queue) -> None:
     assert q.extend([acked.id, deleted]) == [Outcome.GONE] * 2
 
 
-def test_working_on_what_nobody_holds(q: Queue, raw: Raw) -> None:
-    """WORKING … not delivered: a queued job, a delayed one and one at most once are refused: none
-    of them leaves its place or loses its delay.
+def test_working_on_unheld_jobs(q: Queue, raw: Raw) -> None:
+    """WORKING … not delivered: a queued job, a delayed one and one with lease 0 are refused and
+    keep their place and delay.
     """
     delayed = q.enqueue("delayed", delay=60)
     queued = q.enqueue("queued")
@@ -470,7 +470,7 @@ def test_working_on_what_nobody_holds(q: Queue, raw: Raw) -> None:
 
 
 def test_deleting_in_any_state(q: Queue) -> None:
-    """DELJOB: whatever its state a job is gone at once; the answer counts what was there."""
+    """DELJOB: in any state a job is removed at once; the answer counts the existing ones."""
     ids = [q.enqueue("once", lease=0).id, q.enqueue("held").id, q.enqueue("dead").id]
     once, held, dead = q.reserve(3, block=0)
     dead.bury()

@@ -1,7 +1,7 @@
-"""Disque's own tests, each one restated for one node, and held to more where it checked little.
+"""Disque's own tests, restated for one node, with more checks where it had few.
 
-ROWS names all 80 of them, with the number of their file; test_disque.py checks the table. Where a
-test of several nodes has a sense for a primary with replicas, it is held in that one.
+ROWS names all 80 of them, with the number of their file; test_disque.py checks the table. A test of
+several nodes runs on a primary with replicas where that makes sense.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ ROWS: Rows = {
     "02 job expires before replication": ("test_a_job_that_expires_while_it_is_copied",),
     "02 REPLJOB is retried against old nodes": ("test_a_replica_that_answers_late",),
     "03 initially queued in the target node": ("test_replicas_are_passive",),
-    "03 not consumed, not requeued": ("test_what_waits_is_queued_once",),
-    "03 consumed, not acked, requeued": ("test_what_is_not_acked_comes_back",),
+    "03 not consumed, not requeued": ("test_a_waiting_job_is_queued_once",),
+    "03 consumed, not acked, requeued": ("test_an_unacked_job_comes_back",),
     "03 RETRY 0 is never requeued": ("test_at_most_once_is_never_put_back",),
     "03 queueing node unreachable, requeued elsewhere": ("test_a_failover_delivers",),
     "03 queued on one node only": ("test_one_reader_of_eight_gets_a_job",),
@@ -113,7 +113,7 @@ class Copies:
         self.in_step()
 
     def in_step(self) -> None:
-        """Return when both replicas have all of it."""
+        """Return when both replicas have all data."""
         with redis.Redis.from_url(self.primary.url) as raw:
             wait_for(lambda: raw.info("replication")["connected_slaves"] == 2)
             raw.set("step", time.time())
@@ -128,7 +128,7 @@ class Copies:
 
 
 def numbers(server: EmbeddedServer, kind: str) -> list[bytes]:
-    """Which jobs of the queue `q` wait on a server (`ready`), or do not (`held`); it only reads."""
+    """Return the jobs of the queue `q` in `ready` or `held` of a server, without writing."""
     raw: Raw = redis.Redis.from_url(server.url)
     with raw:
         if kind == "ready":
@@ -137,7 +137,7 @@ def numbers(server: EmbeddedServer, kind: str) -> list[bytes]:
 
 
 def nothing(server: EmbeddedServer) -> bool:
-    """Whether a server has no job of the queue `q`."""
+    """Tell if a server has no job of the queue `q`."""
     return numbers(server, "ready") + numbers(server, "held") == []
 
 
@@ -148,7 +148,7 @@ def copies(make_server: Callable[..., EmbeddedServer]) -> Copies:
 
 
 def together(work: Callable[[int], Any], count: int) -> list[Any]:
-    """What so many threads return that begin at the same moment."""
+    """Return the results of this many threads started at once."""
     barrier = threading.Barrier(count)
 
     def run(number: int) -> Any:
@@ -163,7 +163,7 @@ def together(work: Callable[[int], Any], count: int) -> list[Any]:
 
 
 def test_nodes_have_different_ids(make_server: Callable[..., EmbeddedServer]) -> None:
-    """00 different nodes have different ids: and each keeps its own."""
+    """00 different nodes have different ids: each node keeps its own id."""
     servers = [make_server() for _ in range(2)]
 
     def ids() -> list[str]:
@@ -203,14 +203,16 @@ def test_copies_on_two_replicas(copies: Copies) -> None:
 
 
 def test_copies_in_the_end(copies: Copies) -> None:
-    """02 asynchronous replication to 3: without waiting, and the replicas have it soon."""
+    """02 asynchronous replication to 3: the call does not wait, and the replicas
+    have the job soon.
+    """
     with Penstock(copies.primary.url) as ps:
         assert ps.queue("q").enqueue(b"x").replicas == 0
         wait_for(lambda: all(len(numbers(server, "ready")) == 1 for server in copies.replicas))
 
 
 def test_more_copies_than_there_are_nodes(copies: Copies) -> None:
-    """02 fails, not enough nodes available: a typed error at once, and nothing is added."""
+    """02 fails, not enough nodes available: a typed error at once, and no job is added."""
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
         with pytest.raises(NotReplicated) as caught:
@@ -223,7 +225,7 @@ def test_more_copies_than_there_are_nodes(copies: Copies) -> None:
 
 
 def test_a_replica_that_does_not_answer(copies: Copies) -> None:
-    """02 fails, not enough nodes reachable: the error counts those that answered in time."""
+    """02 fails, not enough nodes reachable: the error has the number of timely answers."""
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
         queue.enqueue(b"made", durable=Durable(2, timeout=20))
@@ -239,8 +241,8 @@ def test_a_replica_that_does_not_answer(copies: Copies) -> None:
 
 
 def test_a_job_that_was_taken_is_not_withdrawn(copies: Copies) -> None:
-    """ADDJOB … REPLICATE: a consumer got it before the time was over: it stays, and the error says
-    that.
+    """ADDJOB … REPLICATE: a consumer got the job during the wait: it stays, and the
+    error says so.
     """
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
@@ -260,7 +262,7 @@ def test_a_job_that_was_taken_is_not_withdrawn(copies: Copies) -> None:
 
 
 def test_a_job_that_expires_while_it_is_copied(copies: Copies) -> None:
-    """02 job expires before replication: the call fails and nothing is left of the job."""
+    """02 job expires before replication: the call fails and no data of the job is left."""
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
         queue.enqueue(b"made", durable=Durable(2, timeout=20))
@@ -304,8 +306,8 @@ def test_replicas_are_passive(copies: Copies) -> None:
             assert (numbers(server, "ready"), numbers(server, "held")) == ([], [job.number])
 
 
-def test_what_waits_is_queued_once(q: Queue, raw: Raw) -> None:
-    """03 not consumed, not requeued: however long it waits, and its counters stay 0."""
+def test_a_waiting_job_is_queued_once(q: Queue, raw: Raw) -> None:
+    """03 not consumed, not requeued: however long the job waits, its counters stay 0."""
     q.enqueue(b"x", lease=1)
     for _ in range(5):
         advance(raw, q.ops, 3)
@@ -315,8 +317,8 @@ def test_what_waits_is_queued_once(q: Queue, raw: Raw) -> None:
     assert (job.deliveries, job.nacks, job.redeliveries) == (1, 0, 0)
 
 
-def test_what_is_not_acked_comes_back(q: Queue) -> None:
-    """03 consumed, not acked, requeued: in real time, and not before the lease ended."""
+def test_an_unacked_job_comes_back(q: Queue) -> None:
+    """03 consumed, not acked, requeued: in real time, and not before the lease has ended."""
     q.enqueue(b"x", lease=0.5)
     (first,) = q.reserve(block=0)
     (again,) = q.reserve(block=15)
@@ -325,7 +327,7 @@ def test_what_is_not_acked_comes_back(q: Queue) -> None:
 
 
 def test_at_most_once_is_never_put_back(q: Queue, raw: Raw) -> None:
-    """03 RETRY 0 is never requeued: not by time, a nack, a promote, a sweep or a recover."""
+    """03 RETRY 0 is never requeued: not by time, nack, promote, sweep or recover."""
     done = q.enqueue(b"x", lease=0)
     (job,) = q.reserve(block=0)
     for _ in range(3):
@@ -339,8 +341,8 @@ def test_at_most_once_is_never_put_back(q: Queue, raw: Raw) -> None:
 
 
 def test_a_failover_delivers(copies: Copies) -> None:
-    """03 queueing node unreachable, requeued elsewhere: the promoted replica delivers the job,
-    under the id that its producer was given.
+    """03 queueing node unreachable, requeued elsewhere: the promoted replica delivers the job with
+    the producer's id.
     """
     with Penstock(copies.primary.url) as ps:
         done = ps.queue("q").enqueue(b"x", durable=Durable(2, timeout=20))
@@ -353,8 +355,8 @@ def test_a_failover_delivers(copies: Copies) -> None:
 
 
 def test_one_reader_of_eight_gets_a_job(backend: Backend, ps: Penstock, q: Queue, raw: Raw) -> None:
-    """03 queued on one node only: of eight readers at the same moment one gets it, the first time
-    and after its lease.
+    """03 queued on one node only: one of eight simultaneous readers gets it, also
+    after its lease.
     """
     q.enqueue(b"x", lease=20)
     clients = [Penstock(backend.sync_client()) for _ in range(8)]
@@ -372,7 +374,7 @@ def test_one_reader_of_eight_gets_a_job(backend: Backend, ps: Penstock, q: Queue
 
 def test_the_last_copy_is_delivered(copies: Copies) -> None:
     """03 N copies, N-1 nodes crash (10 tests): primary and one replica are killed, the last one is
-    promoted and has the job, with its body.
+    promoted and has the job with its body.
     """
     with Penstock(copies.primary.url) as ps:
         done = ps.queue("q").enqueue(b"the body", durable=Durable(2, timeout=20))
@@ -389,7 +391,7 @@ def test_the_last_copy_is_delivered(copies: Copies) -> None:
 
 
 def test_a_queue_is_in_order(q: Queue) -> None:
-    """03 single node order: first in, first out; a nacked one comes back to its place."""
+    """03 single node order: first in, first out; a nacked job returns to its place."""
     ids = [q.enqueue(n).id for n in range(50)] + q.enqueue_many(range(50, 100)).ids
     middle = q.reserve(40, block=0)[20]
     q.ack([job_id for job_id in ids[:40] if job_id != middle.id])
@@ -398,7 +400,7 @@ def test_a_queue_is_in_order(q: Queue) -> None:
 
 
 def test_producers_that_race_for_the_last_place(backend: Backend, ps: Penstock, q: Queue) -> None:
-    """03 MAXLEN: producers beside each other never exceed it."""
+    """03 MAXLEN: simultaneous producers never exceed it."""
     q.enqueue(b"made")
     q.purge()
     clients = [Penstock(backend.sync_client()) for _ in range(4)]
@@ -423,7 +425,7 @@ def test_producers_that_race_for_the_last_place(backend: Backend, ps: Penstock, 
 
 
 def test_a_ttl_is_honoured(q: Queue, raw: Raw) -> None:
-    """04 TTL honoured: the job is there until the last ms of it, and not delivered from then on."""
+    """04 TTL honoured: the job exists until its last ms, and is not delivered after that."""
     q.enqueue_many([b"x"] * 2, ttl=1000)
     advance(raw, q.ops, 990)
     assert q.stats().ready == 2
@@ -436,8 +438,8 @@ def test_a_ttl_is_honoured(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("call", ["stats", "peek", "sweep", "enqueue", "reserve"])
 def test_a_thousand_jobs_expire(q: Queue, raw: Raw, call: str) -> None:
-    """04 mass expiry: each call gives back the memory of at least 100 of them, also when no job is
-    consumed; a sweep goes on to the end. None has a Redis TTL on its only copy.
+    """04 mass expiry: each call frees at least 100 of them, also if no job is consumed; a sweep
+    frees the rest. No job's only copy has a Redis TTL.
     """
     q.enqueue_many([b"stays"] * 20)
     q.enqueue_many([b"x"] * 1000, ttl=60)
@@ -462,8 +464,8 @@ def test_a_thousand_jobs_expire(q: Queue, raw: Raw, call: str) -> None:
 
 
 def test_empty_queues_go(ps: Penstock, raw: Raw) -> None:
-    """04 idle queues expire: an emptied queue is removed by a sweep when it was not used for a
-    while; no key is left but those of the node and of producers.
+    """04 idle queues expire: a sweep removes an empty idle queue; only keys of the node and of
+    producers are left.
     """
     for number in range(30):
         queue = ps.queue(f"queue {number}")
@@ -477,7 +479,7 @@ def test_empty_queues_go(ps: Penstock, raw: Raw) -> None:
 
 
 def test_an_ack_ends_a_job(q: Queue) -> None:
-    """05 ack, single node; 05 fast ack to the owner: nothing is shown of it any more."""
+    """05 ack, single node; 05 fast ack to the owner: no data of it is shown any more."""
     done = q.enqueue(b"x")
     (job,) = q.reserve(block=0)
     assert q.ack([job]).done == 1
@@ -496,8 +498,8 @@ def test_an_ack_reaches_the_replicas(copies: Copies) -> None:
 
 
 def test_an_ack_without_a_replica(copies: Copies) -> None:
-    """05 acks are evicted when all holders have them: nothing is kept for a replica that is away;
-    when it is back it has lost the job too.
+    """05 acks are evicted when all holders have them: no data is kept for an absent replica; when
+    it is back it removes the job too.
     """
     with Penstock(copies.primary.url) as ps:
         queue = ps.queue("q")
@@ -511,7 +513,7 @@ def test_an_ack_without_a_replica(copies: Copies) -> None:
 
 
 def test_an_ack_while_the_server_is_down(durable: EmbeddedServer) -> None:
-    """05 ack while owners are down (2 tests): the call is sent again until the server is back, and
+    """05 ack while owners are down (2 tests): the call is repeated until the server is back, and
     the job is not delivered again.
     """
     with Penstock(durable.url, retry_for=60) as ps:
@@ -534,7 +536,7 @@ def test_a_hundred_jobs_by_several_readers(
     backend: Backend, ps: Penstock, q: Queue, lease: float | None
 ) -> None:
     """06 fetch each from one instance; 06 add 100 with RETRY 0; 06 fetch each RETRY 0 job: four
-    readers beside each other get each of them once.
+    simultaneous readers get each of them once.
     """
     q.enqueue_many(range(100), lease=lease)
     clients = [Penstock(backend.sync_client()) for _ in range(4)]
@@ -554,8 +556,8 @@ def test_a_hundred_jobs_by_several_readers(
 
 
 def test_everything_is_there_after_a_restart(durable: EmbeddedServer) -> None:
-    """07 delivered after a mass restart (5 tests); a.5 crash; a.1 counters: the server is killed,
-    and order, counters, delays, leases and pauses are there at once; jobs at most once too.
+    """07 delivered after a mass restart (5 tests); a.5 crash; a.1 counters: after a kill the server
+    has order, counters, delays, leases, pauses and jobs with lease 0 at once.
     """
     with Penstock(durable.url) as ps, redis.Redis.from_url(durable.url) as raw:
         q = ps.queue("q")
@@ -653,8 +655,8 @@ def test_many_jobs_are_scanned(ps: Penstock) -> None:
 
 
 def test_working_postpones(q: Queue, raw: Raw) -> None:
-    """11 WORKING returns the retry time; 11 WORKING prevents a requeue: for as long as the holder
-    calls, no other consumer gets the job.
+    """11 WORKING returns the retry time; 11 WORKING prevents a requeue: while the holder calls, no
+    other consumer gets the job.
     """
     q.enqueue(b"x", lease=3)
     (job,) = q.reserve(block=0)
@@ -668,7 +670,9 @@ def test_working_postpones(q: Queue, raw: Raw) -> None:
 
 
 def test_a_nack_is_exactly_one(q: Queue) -> None:
-    """12 NACK requeues at once; 12 WITHCOUNTERS, nacks: one nack, counted once, at the head."""
+    """12 NACK requeues at once; 12 WITHCOUNTERS, nacks: one nack is counted once, and the job is
+    first.
+    """
     q.enqueue_many(["x", "y"])
     (job,) = q.reserve(block=0)
     assert job.nack(delay=0)
@@ -682,7 +686,7 @@ def test_a_nack_is_exactly_one(q: Queue) -> None:
 
 
 def test_an_additional_delivery_is_exactly_one(q: Queue, raw: Raw) -> None:
-    """12 WITHCOUNTERS, additional deliveries: one ended lease, counted once."""
+    """12 WITHCOUNTERS, additional deliveries: one ended lease is counted once."""
     q.enqueue(b"x", lease=20)
     q.reserve(block=0)
     advance(raw, q.ops, 200)

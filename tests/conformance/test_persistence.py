@@ -1,7 +1,7 @@
-"""A queue outlives its server: whatever the server kept is there at once, and life goes on.
+"""A queue survives the end of its server: the stored data is complete and used at once.
 
-Disque's unit 07 asks that jobs are there again after a restart. Here all of it is: order, counters,
-delays, leases and their receipts, pauses, settings and totals, jobs at most once included.
+Disque's unit 07 requires jobs after a restart. Here everything is checked: order, counters, delays,
+leases and their receipts, pauses, settings and totals, jobs at most once included.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def named(value: object) -> str:
 
 @pytest.fixture
 def keeper(way: str, binary: ServerBinary | None) -> Iterator[Keeper]:
-    """A server whose data outlives it in this way."""
+    """A server whose data survives in this way."""
     with WAYS[way](binary) as made:
         yield made
 
 
 @pytest.fixture
 def ps(keeper: Keeper) -> Iterator[Penstock]:
-    """A client from before the fall, that goes on after it."""
+    """A client from before the fall that is used after it."""
     with Penstock(keeper.url, owner="tester", retry_for=PATIENCE) as client:
         yield client
 
@@ -72,14 +72,14 @@ def q(ps: Penstock) -> Queue:
 
 
 def shown(queue: Queue, job_id: str) -> JobView:
-    """A job that is there."""
+    """Return the view of an existing job."""
     view = queue.show(job_id)
     assert view is not None
     return view
 
 
 def due(queue: Queue, job_id: str) -> float:
-    """When a scheduled job may start."""
+    """Return when a scheduled job may start."""
     at = shown(queue, job_id).due
     assert at is not None
     return at
@@ -91,12 +91,12 @@ each_way = pytest.mark.parametrize(
 )
 
 
-# -- what is there ---------------------------------------------------------------------------------
+# -- the data --------------------------------------------------------------------------------------
 
 
 @everywhere
 def test_everything_is_there_at_once(keeper: Keeper, ps: Penstock) -> None:
-    """Every key with its type and value, and all that clients see, is as it was before the fall.
+    """Every key with type and value, and all client views, are equal before and after the fall.
 
     Jobs ready, delayed, backing off, released, held with their leases and receipts, extended, at
     most once and delivered or not, dead with their reasons; counters, pauses, settings, tokens.
@@ -118,8 +118,10 @@ def test_everything_is_there_at_once(keeper: Keeper, ps: Penstock) -> None:
 
 
 @each_way
-def test_what_waits_is_delivered_in_the_same_order(keeper: Keeper, ps: Penstock, q: Queue) -> None:
-    """Many of one ms, given back, nacked, due, lease ended: each comes where it would have come."""
+def test_waiting_jobs_are_delivered_in_the_same_order(
+    keeper: Keeper, ps: Penstock, q: Queue
+) -> None:
+    """Jobs of one ms, released, nacked, due, with ended lease: each is delivered in its order."""
     q.enqueue_many(range(40))
     jobs = q.reserve(40, block=0)
     q.enqueue_many(range(100, 100 + MANY))
@@ -143,7 +145,7 @@ def test_what_waits_is_delivered_in_the_same_order(keeper: Keeper, ps: Penstock,
 
 
 def calls_of_every_kind(queue: Queue) -> Iterator[object]:
-    """Calls that change several keys each, one after the other."""
+    """Make calls that change several keys each."""
     yield queue.enqueue_many(range(5), ttl=600)
     yield queue.enqueue("later", delay=600, lease=0)
     jobs = queue.reserve(5, block=0)
@@ -165,7 +167,7 @@ def calls_of_every_kind(queue: Queue) -> Iterator[object]:
 @pytest.mark.parametrize("binary", BINARIES, ids=named)
 @pytest.mark.parametrize("way", ["always"])
 def test_a_torn_end_loses_whole_calls(keeper: Always, ps: Penstock, q: Queue) -> None:
-    """A file that ends anywhere within a call, as after a loss of power, has none of that call."""
+    """A file cut off within a call, as after a power failure, has no part of that call."""
     q.configure(lease=60)
     q.enqueue("first")
     file, raw = keeper.file(), keeper.raw()
@@ -205,8 +207,8 @@ def test_holders_go_on(keeper: Keeper, ps: Penstock) -> None:
 
 
 @each_way
-def test_receipts_mean_what_they_meant(keeper: Keeper, q: Queue) -> None:
-    """Each way to settle works with an old receipt; a stale one is stale, an ended one ended."""
+def test_old_receipts_stay_valid(keeper: Keeper, q: Queue) -> None:
+    """Each way to settle works with an old receipt; stale and used ones are recognised."""
     q.configure(max_attempts=2)
     jobs = {name: take(q, name) for name in ("ack", "nack", "release", "bury", "dies", "ended")}
     jobs["dies"].nack(delay=0, error="first")
@@ -233,7 +235,7 @@ def test_receipts_mean_what_they_meant(keeper: Keeper, q: Queue) -> None:
 
 @each_way
 def test_a_lease_ends_at_its_time(keeper: Keeper, ps: Penstock, q: Queue) -> None:
-    """Not earlier for the fall, nor begun anew; then its holder's receipt is stale."""
+    """The fall neither shortens nor restarts a lease; after its end the receipt is stale."""
     short, long = take(q, "short", lease=1.5), take(q, "long", lease=600)
     keeper.fall()
     (back,) = q.reserve(2, block=PATIENCE)
@@ -247,7 +249,7 @@ def test_a_lease_ends_at_its_time(keeper: Keeper, ps: Penstock, q: Queue) -> Non
 
 @each_way
 def test_at_most_once_stays_at_most_once(keeper: Keeper, ps: Penstock, q: Queue) -> None:
-    """One that was delivered is not delivered again; one that was not is delivered, exactly once.
+    """A delivered job with lease 0 is not delivered again; an undelivered one is, exactly once.
 
     Disque never delivers the latter after a restart.
     """
@@ -269,8 +271,8 @@ def test_at_most_once_stays_at_most_once(keeper: Keeper, ps: Penstock, q: Queue)
 
 @pytest.mark.parametrize("binary", BINARIES, ids=named)
 @pytest.mark.parametrize("way", ["promoted"])
-def test_what_a_replica_confirmed_survives(keeper: Promoted, ps: Penstock, q: Queue) -> None:
-    """Jobs enqueued with replicas=1 are there when the only replica is promoted at once."""
+def test_confirmed_jobs_survive(keeper: Promoted, ps: Penstock, q: Queue) -> None:
+    """Jobs enqueued with replicas=1 exist when the only replica is promoted at once."""
     q.enqueue("make the queue")
     keeper.catch_up()
     added = [q.enqueue(number, durable=Durable(1, timeout=PATIENCE)) for number in range(20)]
@@ -283,10 +285,10 @@ def test_what_a_replica_confirmed_survives(keeper: Promoted, ps: Penstock, q: Qu
 
 @pytest.mark.parametrize("binary", BINARIES, ids=named)
 @pytest.mark.parametrize("way", ["promoted"])
-def test_ends_that_a_replica_confirmed_survive(keeper: Promoted, ps: Penstock, q: Queue) -> None:
+def test_confirmed_acks_survive(keeper: Promoted, ps: Penstock, q: Queue) -> None:
     """Jobs acknowledged with replicas=1 do not come back when the only replica is promoted at once.
 
-    One whose delivery it has not heard of does: its holder is told that the receipt is stale.
+    A job whose delivery the replica lacks comes back: its holder's receipt is stale.
     """
     q.enqueue_many(range(60))
     keeper.catch_up()
@@ -305,8 +307,8 @@ def test_ends_that_a_replica_confirmed_survive(keeper: Promoted, ps: Penstock, q
 
 @pytest.mark.parametrize("binary", BINARIES, ids=named)
 @pytest.mark.parametrize("way", ["promoted"])
-def test_a_delivery_that_no_replica_heard_of(keeper: Promoted, ps: Penstock, q: Queue) -> None:
-    """Its job will be delivered again, so its holder's receipt is stale: not done, and not gone."""
+def test_an_unreplicated_delivery(keeper: Promoted, ps: Penstock, q: Queue) -> None:
+    """The job will be delivered again, so its holder's receipt is stale and not done or gone."""
     q.enqueue("x")
     keeper.catch_up()
     keeper.refrain()
@@ -324,7 +326,7 @@ def test_a_delivery_that_no_replica_heard_of(keeper: Promoted, ps: Penstock, q: 
 
 @each_way
 def test_jobs_that_wait_come_at_their_time(keeper: Keeper, q: Queue) -> None:
-    """Delayed, nacked or released: the delay neither ends with the fall nor begins anew."""
+    """For delayed, nacked and released jobs the fall neither ends nor restarts the delay."""
     nacked, released = take(q, "nacked"), take(q, "released")
     assert nacked.nack(delay=1)
     assert released.release(delay=1.2)
@@ -342,7 +344,7 @@ def test_jobs_that_wait_come_at_their_time(keeper: Keeper, q: Queue) -> None:
 
 @each_way
 def test_numbers_go_on_rising(keeper: Keeper, ps: Penstock, q: Queue) -> None:
-    """Those of a queue that was drained too, and of one whose clock is ahead of the server's."""
+    """This holds for a drained queue and for one whose clock is ahead of the server's."""
     ahead = ps.queue("ahead")
     for queue in (q, ahead):
         queue.enqueue_many(range(10))
@@ -363,7 +365,7 @@ def test_numbers_go_on_rising(keeper: Keeper, ps: Penstock, q: Queue) -> None:
 
 @each_way
 def test_a_ttl_ends_at_its_time(keeper: Keeper, q: Queue) -> None:
-    """A job whose ttl ends is removed, waiting or held; others stay."""
+    """A waiting or held job is removed when its ttl ends; others stay."""
     held, waits = take(q, "held", ttl=3600), q.enqueue("waits", ttl=3600)
     stays = q.enqueue("stays", ttl=7200)
     keeper.fall()
@@ -383,7 +385,7 @@ def test_a_ttl_ends_at_its_time(keeper: Keeper, q: Queue) -> None:
 @each_way
 @pytest.mark.parametrize("side", PAUSES)
 def test_a_pause_holds(keeper: Keeper, q: Queue, side: str) -> None:
-    """Until it is ended, then all that waited is there."""
+    """Until its end; then all waiting jobs are ready."""
     refuses, stops = PAUSES[side]
     first = q.enqueue("x").id
     q.pause(side)
@@ -402,7 +404,7 @@ def test_a_pause_holds(keeper: Keeper, q: Queue, side: str) -> None:
 
 @each_way
 def test_settings_hold(keeper: Keeper, q: Queue) -> None:
-    """A queue has its own lease, bound and limits."""
+    """A queue keeps its lease, bound and limits."""
     q.configure(lease=123, max_length=2, max_crashes=1, dead_max=1)
     wanted = q.stats().settings
     keeper.fall()
@@ -421,7 +423,7 @@ def test_settings_hold(keeper: Keeper, q: Queue) -> None:
 
 @each_way
 def test_consumers_that_wait_heal(keeper: Keeper, ps: Penstock, q: Queue) -> None:
-    """Consumers that waited when the server fell get what is added afterwards; each job once."""
+    """Consumers that waited during the fall get later jobs, each job once."""
     q.enqueue("make the queue")
     q.purge()
     consumers = [spawn(q.reserve, 1, block=PATIENCE) for _ in range(3)]
@@ -437,7 +439,7 @@ def test_consumers_that_wait_heal(keeper: Keeper, ps: Penstock, q: Queue) -> Non
 
 @each_way
 def test_a_producer_that_waits_for_room_heals(keeper: Keeper, ps: Penstock, q: Queue) -> None:
-    """A producer that waited for room when the server fell adds the job once there is room."""
+    """A producer that waited for room during the fall adds its job once there is room."""
     q.configure(max_length=1)
     q.enqueue("a")
     producer = spawn(q.enqueue, "b", block=PATIENCE)
@@ -453,7 +455,7 @@ def test_a_producer_that_waits_for_room_heals(keeper: Keeper, ps: Penstock, q: Q
 
 @each_way
 def test_a_call_across_the_fall_is_counted_once(keeper: Keeper, ps: Penstock, q: Queue) -> None:
-    """The server has added the job and falls before its answer arrives: the repeat adds nothing."""
+    """The server added the job and fell before its answer: the repeat adds nothing."""
     q.enqueue("before")
     fault = keeper.door.eat_reply(after=script("enqueue").sha.encode())
     keeper.door.refuse()
@@ -469,7 +471,7 @@ def test_a_call_across_the_fall_is_counted_once(keeper: Keeper, ps: Penstock, q:
 
 @each_way
 def test_dead_letters_come_back(keeper: Keeper, q: Queue) -> None:
-    """With their reasons until they are redriven, then in the order of their age."""
+    """Dead letters keep their reasons until they are redriven, then they are ready by age."""
     jobs = [take(q, number) for number in range(3)]
     for job in reversed(jobs):
         job.bury(f"reason {job.body}")

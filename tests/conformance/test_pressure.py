@@ -1,7 +1,7 @@
-"""What parties at a pressure queue rely on, row by row of a checklist.
+"""The behaviour that parties at a pressure queue rely on, by rows of a checklist.
 
-Each row is run with our clients, synchronous and asyncio, and with a foreign one that knows nothing
-of ours, in both directions.
+Each row is run with our clients, synchronous and asyncio, and with an independent foreign one, in
+both directions.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ BYTES = (
 
 
 class Table:
-    """The parties of a test, and what they see.
+    """The parties of a test, and the keys of their queue.
 
     Args:
         backend: where their queues are.
@@ -109,46 +109,46 @@ class Table:
         return made
 
     def pair(self, **options: Any) -> tuple[Any, ...]:
-        """Parties of the kinds that this test is run with."""
+        """Return parties of the two kinds of this test."""
         return tuple(self.party(kind, **options) for kind in self._kinds)
 
     def close(self) -> None:
-        """Let all of them go."""
+        """Close all of them."""
         while self._parties:
             self._parties.pop().disconnect()
 
-    # What is seen from outside.
+    # Inspecting the keys.
 
     def tokens(self) -> tuple[int, int, int]:
-        """Elements in producer_free, consumer_free and not_full."""
+        """Return the lengths of producer_free, consumer_free and not_full."""
         free = (self.raw.llen(self.keys(f"{role}_free")) for role in ROLES)
         return (*free, self.raw.llen(self.keys("not_full")))  # type: ignore[return-value]
 
     def counters(self) -> tuple[int, ...]:
-        """Messages and bytes, in and out."""
+        """Return messages and bytes, in and out."""
         return tuple(int(self.raw.get(self.keys(f"stats:{name}")) or 0) for name in STATS)
 
     def messages(self) -> list[bytes]:
-        """What waits, oldest first."""
+        """Return the waiting messages, oldest first."""
         return list(reversed(self.raw.lrange(self.keys(), 0, -1)))
 
     def whole(self) -> dict[bytes, Any]:
-        """All keys with their values, except the names of the last holders of roles."""
+        """Return all keys with their values, except the names of the last holders of roles."""
         last = {self.keys(role).encode() for role in ROLES}
         return {key: value for key, value in dump(self.raw).items() if key not in last}
 
     def check_at_rest(self) -> None:
-        """Both roles are free, and the token for room tells the truth."""
+        """Check that both roles are free, and the token of room is correct."""
         bound = int(self.raw.get(self.keys("bound")))
         room = bound == 0 or self.raw.llen(self.keys()) < bound
         assert self.tokens() == (1, 1, int(room))
 
     def until_held(self, role: str, party: Any) -> None:
-        """Return when this party holds the role: it waits now, for room or for a message."""
+        """Return when this party holds the role and waits for room or a message."""
         wait_for(lambda: self.holder(role) == party.who)
 
     def holder(self, role: str) -> str | None:
-        """Return the holder of the role; None = it is free."""
+        """Return the holder of the role, or None if it is free."""
         if self.raw.exists(self.keys(f"{role}_free")):
             return None
         return str((self.raw.get(self.keys(role)) or b"").decode())
@@ -156,8 +156,8 @@ class Table:
     def spawn(self, function: Callable[..., Any], *args: Any, **options: Any) -> Beside[Any]:
         """Run a call that will wait, and return when it does.
 
-        On a server the count of blocked clients tells; fakeredis has none, so there a moment
-        has to do, and no test may rely on it.
+        A server's count of blocked clients shows it. fakeredis has none, so the test pauses shortly
+        there and must not rely on it.
         """
         before = self.blocked()
         beside = spawn(function, *args, **options)
@@ -168,12 +168,12 @@ class Table:
         return beside
 
     def blocked(self) -> int:
-        """How many clients of the server wait in a blocking command."""
+        """Count the clients of the server in a blocking command."""
         return 0 if self.backend.is_fake else int(self.raw.info("clients")["blocked_clients"])
 
 
 def kind_of(call: Callable[..., Any], *args: Any, **options: Any) -> str:
-    """How a call is refused; `done` when it is not."""
+    """Return the kind of a call's refusal, or `done`."""
     try:
         call(*args, **options)
     except Refused as refused:
@@ -182,14 +182,15 @@ def kind_of(call: Callable[..., Any], *args: Any, **options: Any) -> str:
 
 
 def end_of(beside: Beside[Any]) -> str:
-    """The same for a call that runs beside, and ends soon."""
+    """Return the kind of refusal of a call in another thread that ends soon, or `done`."""
     return kind_of(beside.result, SOON)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Where a table is: `table` at each back end, `brief_table` at fakeredis and one server.
+    """Set the place of a table: `table` at each back end, `brief_table` at fakeredis and one
+    server.
 
-    There all pairs of parties are seen; at the others two, as the asyncio twin sends the same.
+    There all pairs of parties are tested; elsewhere two, as the asyncio client sends the same.
     """
     names = metafunc.fixturenames
     if "place" not in names:
@@ -205,7 +206,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, running_backends: Running) -> Iterator[Backend]:
-    """A back end, empty."""
+    """An empty back end."""
     with running_backends.get(request.param).acquired() as acquired:
         yield acquired
 
@@ -225,14 +226,14 @@ def kind(request: pytest.FixtureRequest) -> tuple[str]:
 
 @pytest.fixture(params=FEW, ids="-".join)
 def few(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Two kinds of parties, for tests whose time passes in waiting."""
+    """Two kinds of parties, for tests that mostly wait."""
     found: tuple[str, str] = request.param
     return found
 
 
 @pytest.fixture(params=OWN)
 def own(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """A party of ours, and a foreign one."""
+    """One of our parties, and a foreign one."""
     return (request.param, "foreign")
 
 
@@ -264,19 +265,19 @@ def brief_table(place: Backend, request: pytest.FixtureRequest) -> Iterator[Tabl
 
 
 def test_every_row_has_a_test() -> None:
-    """Each number of the checklist begins the docstring of some test here."""
+    """Each number of the checklist starts the docstring of a test here."""
     tests = [one for name, one in globals().items() if name.startswith("test_")]
     heads = [(one.__doc__ or "").partition(":")[0] for one in tests]
     found = {int(row) for head in heads for row in re.findall(r"\bP-(\d+)\b", head)}
     assert found == set(ROWS)
 
 
-# -- P-1 to P-4: the life of a queue ------------------------------------------------------------
+# -- P-1 to P-4: create and exists --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bound", [0, 1, 12345])
 def test_create_makes_four_keys(kind: tuple[str], bound: int, table: Table) -> None:
-    """P-1: bound as decimal text and three lists of one element, none with an end of life."""
+    """P-1: the bound as decimal text and three lists of one element, none of which expires."""
     (party,) = table.pair()
     party.create(bound)
     made = table.whole()
@@ -287,7 +288,7 @@ def test_create_makes_four_keys(kind: tuple[str], bound: int, table: Table) -> N
 
 
 def test_create_on_an_existing_queue(pair: tuple[str, str], table: Table) -> None:
-    """P-2: it fails and changes nothing, whatever is in the queue."""
+    """P-2: it fails and changes nothing, whatever the queue's content is."""
     first, second = table.pair()
     first.create(3)
     for fill in range(3):
@@ -303,7 +304,7 @@ def test_create_on_an_existing_queue(pair: tuple[str, str], table: Table) -> Non
 
 
 def test_looking_takes_no_role(pair: tuple[str, str], table: Table) -> None:
-    """P-3: exists, length and closed answer while both roles are held, and write nothing."""
+    """P-3: exists, length and closed work while both roles are held, and write nothing."""
     first, second = table.pair()
     assert not second.exists()
     assert [kind_of(call) for call in (second.length, second.closed)] == ["missing"] * 2
@@ -351,11 +352,11 @@ def test_operations_on_a_missing_queue(kind: tuple[str], table: Table) -> None:
     assert not table.raw.dbsize()
 
 
-# -- P-5, P-6: what goes in comes out -----------------------------------------------------------
+# -- P-5, P-6: messages -------------------------------------------------------------------------
 
 
-def test_bytes_come_through(pair: tuple[str, str], table: Table) -> None:
-    """P-5: any bytes are what the other party gets, by each way of putting and getting."""
+def test_bytes_are_unchanged(pair: tuple[str, str], table: Table) -> None:
+    """P-5: any bytes reach the other party unchanged, by each way of putting and getting."""
     first, second = table.pair()
     first.create()
     for message in BYTES:
@@ -366,8 +367,10 @@ def test_bytes_come_through(pair: tuple[str, str], table: Table) -> None:
     assert not table.messages()
 
 
-def test_bytes_come_through_to_one_who_waits(pair: tuple[str, str], brief_table: Table) -> None:
-    """P-5: the same when the getter was there first."""
+def test_bytes_are_unchanged_for_a_waiting_getter(
+    pair: tuple[str, str], brief_table: Table
+) -> None:
+    """P-5: any bytes reach a getter that already waits."""
     first, second = brief_table.pair()
     first.create(1)
     for message in (b"", b"0", b"None", b"\xff\0"):
@@ -378,7 +381,7 @@ def test_bytes_come_through_to_one_who_waits(pair: tuple[str, str], brief_table:
 
 
 def test_order_across_parties(pair: tuple[str, str], table: Table) -> None:
-    """P-6: first in, first out, for all parties; in on the left side, out on the right."""
+    """P-6: first in, first out, for all parties; pushed left, popped right."""
     parties = itertools.cycle(table.pair())
     sent = [b"%d" % n for n in range(20)]
     next(parties).create()
@@ -393,7 +396,7 @@ def test_order_across_parties(pair: tuple[str, str], table: Table) -> None:
     assert got == sent
 
 
-def test_order_of_what_arrives_at_once(kind: tuple[str], brief_table: Table) -> None:
+def test_order_of_simultaneous_messages(kind: tuple[str], brief_table: Table) -> None:
     """P-6: a consumer woken by several messages gets the first; the others stay in order."""
     table = brief_table
     (party,) = table.pair()
@@ -410,7 +413,7 @@ def test_order_of_what_arrives_at_once(kind: tuple[str], brief_table: Table) -> 
 
 @pytest.mark.parametrize("bound", [1, 4])
 def test_a_bound_accepts_so_many(pair: tuple[str, str], bound: int, table: Table) -> None:
-    """P-7: put_nowait accepts as many as the bound; one more is refused and counted nowhere."""
+    """P-7: put_nowait accepts as many as the bound; one more is refused and not counted."""
     parties = table.pair()
     parties[0].create(bound)
     for number in range(bound):
@@ -424,7 +427,9 @@ def test_a_bound_accepts_so_many(pair: tuple[str, str], bound: int, table: Table
 
 @pytest.mark.parametrize("bound", [0, 2])
 def test_tokens_after_each_operation(pair: tuple[str, str], bound: int, table: Table) -> None:
-    """P-8: whatever was done or refused, both roles are free; not_full tells if there is room."""
+    """P-8: after any operation or refusal both roles are free, and not_full tells
+    if there is room.
+    """
     parties = table.pair()
     parties[0].create(bound)
     deeds = ["get_nowait", "get", *["put_nowait"] * 2, "put", "put_nowait"]
@@ -445,8 +450,8 @@ def test_tokens_after_each_operation(pair: tuple[str, str], bound: int, table: T
     assert table.raw.exists(table.keys("closed"))
 
 
-def test_who_acted_last(pair: tuple[str, str], table: Table) -> None:
-    """P-8: each operation that takes a role writes down its party, also when it need not wait."""
+def test_the_last_acting_party_is_stored(pair: tuple[str, str], table: Table) -> None:
+    """P-8: each operation that takes a role stores its party, even without a wait."""
     parties = table.pair()
     parties[0].create(1)
     deeds = (("put_nowait", b"x"), ("get_nowait",), ("put", b"x"), ("get",))
@@ -461,11 +466,11 @@ def test_who_acted_last(pair: tuple[str, str], table: Table) -> None:
         assert table.raw.get(table.keys("producer")) == party.who.encode()
 
 
-# -- what the Python client adds to the text ----------------------------------------------------
+# -- additions of the Python client to the text -------------------------------------------------
 
 
 def test_peek_reverse_shows_the_newest(pair: tuple[str, str], table: Table) -> None:
-    """The message stays, and nothing but the producer's id changes; closed and empty is an end."""
+    """The message stays, and only the producer's id changes; closed and empty raises."""
     first, second = table.pair()
     first.create(3)
     assert second.peek_reverse() is None
@@ -483,7 +488,7 @@ def test_peek_reverse_shows_the_newest(pair: tuple[str, str], table: Table) -> N
 
 
 def test_peek_reverse_waits_for_the_producer(pair: tuple[str, str], brief_table: Table) -> None:
-    """It stands in line behind one that waits for room, and then sees what that one has put."""
+    """It waits for a put that waits for room, and then returns that message."""
     table = brief_table
     first, second = table.pair()
     first.create(1)
@@ -502,10 +507,10 @@ def test_peek_reverse_waits_for_the_producer(pair: tuple[str, str], brief_table:
     table.check_at_rest()
 
 
-def test_peek_reverse_in_line_while_the_queue_is_closed(
+def test_a_waiting_peek_reverse_while_the_queue_is_closed(
     own: tuple[str, str], brief_table: Table
 ) -> None:
-    """It goes on while messages are left, and is told that it is closed when none is."""
+    """It returns while messages are left, and raises when the closed queue is empty."""
     table = brief_table
     mine, other = table.pair()
     mine.create()
@@ -527,7 +532,7 @@ def test_peek_reverse_in_line_while_the_queue_is_closed(
 
 @pytest.mark.parametrize("verb", ["put", "get", "peek_reverse"])
 def test_unblock_ends_a_wait(verb: str, own: tuple[str, str], brief_table: Table) -> None:
-    """The role goes back to the others, nothing was put or taken, and later calls wait again."""
+    """The role is given back, no message was put or taken, and later calls wait again."""
     table = brief_table
     mine, other = table.pair()
     mine.create(1)
@@ -552,7 +557,7 @@ def test_unblock_ends_a_wait(verb: str, own: tuple[str, str], brief_table: Table
 
 
 def test_delete_removes_the_counters_of_the_go_client(own: tuple[str, str], table: Table) -> None:
-    """They are removed with the queue; what another deletion has left goes with the next queue."""
+    """They are removed with the queue; leftovers of another deletion go with the next queue."""
     mine, _ = table.pair()
     go = table.party("foreign", go=True)
     for _ in range(2):
@@ -574,7 +579,7 @@ def test_delete_removes_the_counters_of_the_go_client(own: tuple[str, str], tabl
 
 @pytest.mark.parametrize("way", ["get", "get_nowait"])
 def test_put_waits_for_room(pair: tuple[str, str], way: str, brief_table: Table) -> None:
-    """P-9: a put on a full queue waits, and is done soon after the other party's get."""
+    """P-9: a put on a full queue waits, and ends soon after the other party's get."""
     first, second = brief_table.pair()
     first.create(1)
     first.put_nowait(b"1")
@@ -601,10 +606,11 @@ def test_get_waits_for_a_message(pair: tuple[str, str], way: str, brief_table: T
     brief_table.check_at_rest()
 
 
-def test_who_waits_holds_its_role(pair: tuple[str, str], brief_table: Table) -> None:
-    """P-11: while a party waits its role is taken in its name; others are told, and change nothing.
+def test_a_waiting_party_holds_its_role(pair: tuple[str, str], brief_table: Table) -> None:
+    """P-11: while a party waits its role is taken in its name; others are refused, and change
+    nothing.
 
-    The other role is free all the while.
+    The other role stays free.
     """
     table = brief_table
     first, second = table.pair()
@@ -632,7 +638,7 @@ def test_who_waits_holds_its_role(pair: tuple[str, str], brief_table: Table) -> 
 
 
 def test_waiting_for_a_role(pair: tuple[str, str], brief_table: Table) -> None:
-    """P-12: a party that finds a role taken waits, and has its turn when the holder is done."""
+    """P-12: a party that finds a role taken waits, and gets it when the holder is done."""
     table = brief_table
     first, second = table.pair()
     first.create(1)
@@ -658,8 +664,8 @@ def test_waiting_for_a_role(pair: tuple[str, str], brief_table: Table) -> None:
 # -- P-13 to P-16: close ------------------------------------------------------------------------
 
 
-def test_close_wakes_all_who_get(kind: tuple[str], brief_table: Table) -> None:
-    """P-13: the waiting get and those queued up behind it end with closed; it stays closed."""
+def test_close_wakes_all_getters(kind: tuple[str], brief_table: Table) -> None:
+    """P-13: the waiting get and those behind it end with closed; the queue stays closed."""
     table = brief_table
     (closer,) = table.pair()
     closer.create()
@@ -675,7 +681,7 @@ def test_close_wakes_all_who_get(kind: tuple[str], brief_table: Table) -> None:
 
 
 def test_a_closed_queue_drains(pair: tuple[str, str], table: Table) -> None:
-    """P-14: nothing goes in any more; what is there comes out, then get fails."""
+    """P-14: puts are refused; gets return the remaining messages, then fail."""
     first, second = table.pair()
     first.create(5)
     for message in (b"1", b"2", b"3", b"4"):
@@ -701,7 +707,7 @@ def test_a_closed_queue_drains(pair: tuple[str, str], table: Table) -> None:
 
 
 def test_close_adds_two_sentinels(kind: tuple[str], table: Table) -> None:
-    """P-13: a foreign get that is woken pops one of them, and the queue stays closed."""
+    """P-13: a woken foreign get pops one of them, and the queue stays closed."""
     (party,) = table.pair()
     party.create()
     party.close()
@@ -709,7 +715,7 @@ def test_close_adds_two_sentinels(kind: tuple[str], table: Table) -> None:
 
 
 def test_waiting_for_a_role_on_a_closed_queue(own: tuple[str, str], brief_table: Table) -> None:
-    """P-14: a get that waits for the role is not told closed while there are messages left."""
+    """P-14: a get that waits for the role is not refused while messages are left."""
     table = brief_table
     mine, other = table.pair()
     mine.create()
@@ -725,7 +731,7 @@ def test_waiting_for_a_role_on_a_closed_queue(own: tuple[str, str], brief_table:
 
 
 def test_over_filling_a_closed_queue(own: tuple[str, str], table: Table) -> None:
-    """P-14: nor does over-filling get past a close."""
+    """P-14: over-filling a closed queue is refused too."""
     mine, other = table.pair()
     mine.create(1)
     other.close()
@@ -735,7 +741,7 @@ def test_over_filling_a_closed_queue(own: tuple[str, str], table: Table) -> None
 
 @pytest.mark.parametrize("message", [b"0", b"data"])
 def test_data_before_the_end(kind: tuple[str], message: bytes, brief_table: Table) -> None:
-    """P-15: when a message and a close arrive at once, the waiting get has the message."""
+    """P-15: when a message and a close arrive together, the waiting get returns the message."""
     table = brief_table
     (party,) = table.pair()
     party.create()
@@ -748,7 +754,7 @@ def test_data_before_the_end(kind: tuple[str], message: bytes, brief_table: Tabl
 
 
 def test_iteration_ends_with_the_queue(own: tuple[str, str], brief_table: Table) -> None:
-    """P-15: iteration gives each message, also those that look like a sentinel, then ends."""
+    """P-15: iteration returns each message, also one that looks like a sentinel, then ends."""
     mine, other = brief_table.pair()
     mine.create()
     other.put(b"0")
@@ -761,7 +767,7 @@ def test_iteration_ends_with_the_queue(own: tuple[str, str], brief_table: Table)
 
 
 def test_close_waits_for_a_stuck_producer(pair: tuple[str, str], brief_table: Table) -> None:
-    """P-16: a close waits behind a put on a full queue, and what that puts is delivered."""
+    """P-16: a close waits for a put on a full queue, whose message is delivered."""
     table = brief_table
     first, second = table.pair()
     first.create(1)
@@ -800,7 +806,7 @@ def test_counters(pair: tuple[str, str], table: Table) -> None:
 
 
 def test_counters_as_we_read_them(own: tuple[str, str], table: Table) -> None:
-    """P-17: our counters are what both parties did; text counts as the bytes that it is sent as."""
+    """P-17: our counters cover both parties; text counts as its sent bytes."""
     mine, other = table.pair()
     mine.create()
     assert tuple(mine.counters()) == (0, 0, 0, 0)
@@ -812,11 +818,11 @@ def test_counters_as_we_read_them(own: tuple[str, str], table: Table) -> None:
     assert tuple(getattr(read, name) for name in STATS) == tuple(read)
 
 
-# -- P-18 to P-20: which bound counts -----------------------------------------------------------
+# -- P-18 to P-20: which bound applies ----------------------------------------------------------
 
 
 def test_no_bound(pair: tuple[str, str], table: Table) -> None:
-    """P-18: with bound 0 there is room for everybody, the creator too."""
+    """P-18: with bound 0 there is room for all parties, the creator too."""
     parties = table.pair()
     parties[0].create(0)
     for number in range(30):
@@ -828,7 +834,7 @@ def test_no_bound(pair: tuple[str, str], table: Table) -> None:
 
 @pytest.mark.parametrize("way", ["put", "put_nowait"])
 def test_over_filling(pair: tuple[str, str], way: str, table: Table) -> None:
-    """P-19: over-filled, no party can put until it has drained below the bound."""
+    """P-19: no party can put into an over-filled queue until it is below the bound."""
     first, second = table.pair()
     first.create(2)
     for message in (b"1", b"2"):
@@ -845,8 +851,8 @@ def test_over_filling(pair: tuple[str, str], way: str, table: Table) -> None:
     assert table.messages() == [b"4", b"5"]
 
 
-def test_a_consumer_that_says_room_without_looking(own: tuple[str, str], table: Table) -> None:
-    """P-19: a client of the older rule opens an over-filled queue; ours looks at its length."""
+def test_a_consumer_that_pushes_room_without_a_check(own: tuple[str, str], table: Table) -> None:
+    """P-19: a client of the older rule opens an over-filled queue; ours checks its length."""
     mine, _ = table.pair()
     old = table.party("foreign", old_room=True)
     mine.create(2)
@@ -863,9 +869,9 @@ def test_a_consumer_that_says_room_without_looking(own: tuple[str, str], table: 
 
 
 def test_a_token_for_room_that_comes_late(own: tuple[str, str], table: Table) -> None:
-    """P-7: a foreign consumer looks at the length, and says that there is room when there is none.
+    """P-7: a foreign consumer reads the length, and pushes a token of room when there is none.
 
-    Two puts went between these steps of it. Ours does not go above the bound.
+    Two puts came between these steps. Ours does not exceed the bound.
     """
     mine, other = table.pair()
     mine.create(2)
@@ -882,10 +888,10 @@ def test_a_token_for_room_that_comes_late(own: tuple[str, str], table: Table) ->
     table.check_at_rest()
 
 
-def test_room_whose_token_died_with_its_holder(own: tuple[str, str], table: Table) -> None:
-    """P-26: a foreign producer died between taking the token for room and its put.
+def test_a_token_of_room_lost_with_its_holder(own: tuple[str, str], table: Table) -> None:
+    """P-26: a foreign producer died between taking the token of room and its put.
 
-    Freed, the role is of use again: there is room, and ours looks at the length.
+    When the role is freed there is room again, as ours checks the length.
     """
     mine, other = table.pair()
     mine.create(2)
@@ -897,7 +903,7 @@ def test_room_whose_token_died_with_its_holder(own: tuple[str, str], table: Tabl
 
 
 def test_a_handle_older_than_its_queue(pair: tuple[str, str], table: Table) -> None:
-    """P-20: a handle made before the queue, or before its next life, obeys the bound of now."""
+    """P-20: a handle older than its queue, or than its re-creation, obeys the current bound."""
     first, second = table.pair()
     first.create(2)
     for bound in (2, 1, 3, 0):
@@ -915,8 +921,10 @@ def test_a_handle_older_than_its_queue(pair: tuple[str, str], table: Table) -> N
         assert not second.closed()
 
 
-def test_beside_one_who_remembers_the_bound(own: tuple[str, str], table: Table) -> None:
-    """P-20: a foreign client that read the bound once over-fills the next life; ours does not."""
+def test_with_a_party_that_caches_the_bound(own: tuple[str, str], table: Table) -> None:
+    """P-20: a foreign client that read the bound once over-fills a re-created
+    queue; ours does not.
+    """
     mine, _ = table.pair()
     mine.create(3)
     other = table.party("foreign", remembers=True)
@@ -929,7 +937,7 @@ def test_beside_one_who_remembers_the_bound(own: tuple[str, str], table: Table) 
     other.put_nowait(b"3")
     assert table.tokens() == (1, 1, 1)
     assert kind_of(mine.put, b"x", BRIEF) == "full"
-    table.check_at_rest()  # ours has put it right
+    table.check_at_rest()  # ours has corrected it
     assert kind_of(other.put_nowait, b"x") == "full"
     assert [mine.get(), mine.get()] == [b"2", b"3"]
     table.check_at_rest()
@@ -939,7 +947,7 @@ def test_beside_one_who_remembers_the_bound(own: tuple[str, str], table: Table) 
 
 
 def test_delete_leaves_nothing(pair: tuple[str, str], table: Table) -> None:
-    """P-21: none of the keys is left, the second delete fails, and the name can be used again."""
+    """P-21: no key is left, the second delete fails, and the name can be used again."""
     first, second = table.pair()
     for bound, closes in ((1, False), (0, True), (4, True)):
         first.create(bound)
@@ -956,9 +964,9 @@ def test_delete_leaves_nothing(pair: tuple[str, str], table: Table) -> None:
 
 
 def test_delete_while_others_wait(pair: tuple[str, str], brief_table: Table) -> None:
-    """P-21: a waiting get ends with closed or missing, a stuck put ends, and nothing is left.
+    """P-21: a waiting get ends with closed or missing, a waiting put ends, and no key is left.
 
-    The foreign put returns as if it had been done, ours is refused.
+    The foreign put returns as if it had succeeded, ours is refused.
     """
     table = brief_table
     first, second = table.pair()
@@ -984,7 +992,7 @@ def test_delete_while_others_wait(pair: tuple[str, str], brief_table: Table) -> 
 
 
 def test_time_limits(few: tuple[str, str], brief_table: Table) -> None:
-    """P-22: a wait for a message or for room gives up in time and leaves all as it was."""
+    """P-22: a wait for a message or room times out and changes nothing."""
     table = brief_table
     first, second = table.pair()
     second.create(1)
@@ -1005,9 +1013,9 @@ def test_time_limits(few: tuple[str, str], brief_table: Table) -> None:
 
 
 def test_time_limits_of_waits_for_a_role(few: tuple[str, str], brief_table: Table) -> None:
-    """P-22: a wait for a role alone gives up in time, names the holder, and leaves no trace.
+    """P-22: a wait for a role times out, names the holder, and changes nothing.
 
-    The holder goes on undisturbed.
+    The holder is not disturbed.
     """
     table = brief_table
     first, second = table.pair()
@@ -1060,7 +1068,9 @@ def test_a_producer_between_the_steps_of_a_delete(own: tuple[str, str], brief_ta
 def test_a_producer_queued_up_when_a_delete_begins(
     own: tuple[str, str], brief_table: Table
 ) -> None:
-    """P-24: one holds the role of the producer, one waits for it; both end, and the delete does."""
+    """P-24: one party holds the producer role, one waits for it; both end, and so
+    does the delete.
+    """
     table = brief_table
     mine, other = table.pair()
     mine.create(1)
@@ -1069,18 +1079,18 @@ def test_a_producer_queued_up_when_a_delete_begins(
     stuck = spawn(holder.put, b"2")
     table.until_held("producer", holder)
     queued = table.spawn(mine.put, b"3")
-    deleting = other.walk("delete").before("LPUSH", "closed")  # the token for room is out
+    deleting = other.walk("delete").before("LPUSH", "closed")  # the token of room is taken
     stuck.result(SOON)
     assert end_of(queued) == "missing"
     spawn(deleting.finish).result()
     assert not table.raw.dbsize()
 
 
-# -- P-23: one life and the next ----------------------------------------------------------------
+# -- P-23: a queue and its successor of the same name -------------------------------------------
 
 
 def replace(table: Table, bound: int, *messages: bytes) -> None:
-    """Between two looks of anybody the queue is deleted, made again, and filled."""
+    """Delete, re-create and fill the queue in one transaction."""
     with table.raw.pipeline() as all_at_once:
         all_at_once.delete(*table.keys.all()).set(table.keys("bound"), bound)
         for suffix in sorted(FOUR - {"bound"}):
@@ -1091,7 +1101,7 @@ def replace(table: Table, bound: int, *messages: bytes) -> None:
 
 
 def delete_and_create(table: Table, bound: int, *messages: bytes) -> None:
-    """Let foreign clients delete and create; one first returns the role of the party `nobody`."""
+    """Let foreign clients delete and create; one first returns the role of an unknown party."""
     other = table.party("foreign")
     deleting = spawn(other.delete)
     wait_for(lambda: not table.raw.exists(table.keys("bound")))
@@ -1110,10 +1120,10 @@ REPLACEMENTS = pytest.mark.parametrize(
 
 
 @REPLACEMENTS
-def test_a_wait_that_outlives_its_queue(
+def test_a_wait_longer_than_its_queue_exists(
     own: tuple[str, str], replaced: Callable[..., None], brief_table: Table
 ) -> None:
-    """P-23: a put or get that waits and holds its role leaves the next queue of that name alone."""
+    """P-23: a put or get that waits with its role leaves the re-created queue alone."""
     table = brief_table
     mine, other = table.pair()
     mine.create(1)
@@ -1135,10 +1145,10 @@ def test_a_wait_that_outlives_its_queue(
 
 
 @REPLACEMENTS
-def test_a_wait_for_a_role_that_outlives_its_queue(
+def test_a_wait_for_a_role_longer_than_its_queue_exists(
     own: tuple[str, str], replaced: Callable[..., None], one_server: Backend
 ) -> None:
-    """P-23: nor does one that only waited for a role, in any of the operations that may."""
+    """P-23: an operation that only waits for a role leaves the re-created queue alone too."""
     table = Table(one_server, own)
     mine, _ = table.pair()
     mine.create(1)
@@ -1159,11 +1169,11 @@ def test_a_wait_for_a_role_that_outlives_its_queue(
     table.close()
 
 
-# -- P-25: create beside delete -----------------------------------------------------------------
+# -- P-25: create during delete ------------------------------------------------------------------
 
 
 def test_create_between_the_steps_of_a_delete(own: tuple[str, str], brief_table: Table) -> None:
-    """P-25: it is refused and changes nothing; when the delete is done the name can be used."""
+    """P-25: it is refused and changes nothing; after the delete the name can be used."""
     table = brief_table
     mine, other = table.pair()
     for command, suffix in DELETE_STEPS:
@@ -1181,7 +1191,7 @@ def test_create_between_the_steps_of_a_delete(own: tuple[str, str], brief_table:
 
 
 def test_create_while_our_delete_waits(own: tuple[str, str], brief_table: Table) -> None:
-    """P-25: our delete waits for a party in the middle of a get; create is refused meanwhile."""
+    """P-25: our delete waits for a party during its get; create is refused meanwhile."""
     table = brief_table
     mine, other = table.pair()
     mine.create(2)
@@ -1199,7 +1209,7 @@ def test_create_while_our_delete_waits(own: tuple[str, str], brief_table: Table)
     table.check_at_rest()
 
 
-# -- P-26: a holder that died -------------------------------------------------------------------
+# -- P-26: a holder that died --------------------------------------------------------------------
 
 DEATHS = {
     "producer": [
@@ -1218,10 +1228,10 @@ DEATHS = {
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_role_of_one_who_died(role: str, own: tuple[str, str], brief_table: Table) -> None:
-    """P-26: it is not stolen: timed calls fail in time. Freed by hand it is of use to all.
+def test_the_role_of_a_dead_party(role: str, own: tuple[str, str], brief_table: Table) -> None:
+    """P-26: it is not stolen: timed calls time out. When freed by hand it works for all.
 
-    To free a role that is free is harmless.
+    Freeing a free role is harmless.
     """
     table = brief_table
     mine, other = table.pair()
@@ -1254,8 +1264,8 @@ def test_the_role_of_one_who_died(role: str, own: tuple[str, str], brief_table: 
         assert not table.raw.dbsize()
 
 
-def test_a_create_that_was_broken_off(own: tuple[str, str], table: Table) -> None:
-    """P-26: a foreign client dies between the steps of its create; freed roles make it whole."""
+def test_an_interrupted_create(own: tuple[str, str], table: Table) -> None:
+    """P-26: a foreign client dies between the steps of its create; freeing roles completes it."""
     mine, other = table.pair()
     for suffix in ("producer_free", "consumer_free", "not_full"):
         other.walk("create", 2).before("LPUSH", suffix)
@@ -1269,7 +1279,7 @@ def test_a_create_that_was_broken_off(own: tuple[str, str], table: Table) -> Non
 
 
 @pytest.mark.parametrize("waits", ["async", "foreign"])
-def test_a_freed_role_wakes_who_waits_for_it(
+def test_a_freed_role_wakes_a_waiting_party(
     own: tuple[str, str], waits: str, brief_table: Table
 ) -> None:
     """P-26: a call without a limit waits for the role of a dead party, until that is freed."""
@@ -1285,7 +1295,7 @@ def test_a_freed_role_wakes_who_waits_for_it(
     table.check_at_rest()
 
 
-# -- P-27: many at once -------------------------------------------------------------------------
+# -- P-27: many processes -----------------------------------------------------------------------
 
 CREWS = {
     "ours": (("sync", "async", "sync", "async"), ("async", "sync")),
@@ -1298,7 +1308,7 @@ EACH = 40
 
 @pytest.fixture(scope="module")
 def crowd() -> Iterator[Crowd]:
-    """Where processes are started."""
+    """The process that starts members."""
     with Crowd() as made:
         yield made
 
@@ -1307,10 +1317,10 @@ def crowd() -> Iterator[Crowd]:
 def test_four_producers_and_two_consumers(
     crew: str, one_server: Backend, crowd: Crowd, tmp_path: Path
 ) -> None:
-    """P-27: processes of both kinds at a bound of 4: nothing is lost, doubled or reordered.
+    """P-27: processes of both kinds with a bound of 4: no message is lost, doubled or reordered.
 
-    Puts of ours never make it longer than that. A foreign consumer may tell of room too late (P-7),
-    and a foreign producer that believes it makes it longer by one.
+    Our puts never exceed it. A foreign consumer may report room too late (P-7), and a foreign
+    producer that believes it exceeds it by one.
     """
     table = Table(one_server)
     log = tmp_path / "log"
@@ -1356,7 +1366,7 @@ PLACES = [
 
 
 def test_names_do_not_interfere(pair: tuple[str, str], brief_table: Table) -> None:
-    """P-28: queues whose names or prefixes differ in anything share nothing."""
+    """P-28: queues with different names or prefixes share nothing."""
     table = brief_table
     kinds = itertools.cycle(pair)
     parties = [

@@ -27,7 +27,7 @@ KEYS = Keys("q")
 
 @pytest.fixture(scope="module")
 def crowd() -> Iterator[Crowd]:
-    """Where the victims come from."""
+    """The process that starts the victims."""
     with Crowd() as made:
         yield made
 
@@ -49,7 +49,7 @@ def raw(home: EmbeddedServer) -> Iterator[Raw]:
 
 @pytest.fixture
 def mine(home: EmbeddedServer, raw: Raw) -> Iterator[Any]:
-    """Our party, which survives; the queue has a bound of 1."""
+    """Our surviving party; the queue has a bound of 1."""
     made: Any = Ours(home.url, "q", who="survivor")
     made.create(1)
     yield made
@@ -61,9 +61,9 @@ def mine(home: EmbeddedServer, raw: Raw) -> Iterator[Any]:
 def test_killed_inside_a_wait(
     verb: str, kind: str, home: EmbeddedServer, crowd: Crowd, raw: Raw, mine: Any
 ) -> None:
-    """P-26: its role stays taken in its name; timed calls fail in time; freed, all goes on.
+    """P-26: its role stays taken in its name; timed calls time out; when freed, all works.
 
-    No message is lost: a wait takes nothing.
+    No message is lost, as a wait takes none.
     """
     role = "consumer" if verb == "get" else "producer"
     if verb == "put":
@@ -98,9 +98,9 @@ def test_killed_inside_a_wait(
 def test_killed_as_it_is_woken(
     verb: str, kind: str, home: EmbeddedServer, crowd: Crowd, raw: Raw, mine: Any
 ) -> None:
-    """P-26: one of ours dies when the server has told it of a message, or of room, and loses none.
+    """P-26: one of ours dies after the server replied with a message, or room, and loses none.
 
-    It is stopped before it can read that.
+    It is stopped before it can read the reply.
     """
     role = "consumer" if verb == "get" else "producer"
     if verb == "put":
@@ -125,9 +125,9 @@ def test_killed_as_it_is_woken(
 def test_killed_outside_a_wait(
     kind: str, home: EmbeddedServer, crowd: Crowd, raw: Raw, mine: Any, tmp_path: Path
 ) -> None:
-    """P-26: one of ours that is killed while it need not wait leaves both roles free, every time.
+    """P-26: one of ours that is killed outside a wait leaves both roles free, every time.
 
-    The counters are exactly what was moved.
+    The counters are exact.
     """
     log = tmp_path / "log"
     log.touch()
@@ -138,7 +138,7 @@ def test_killed_outside_a_wait(
         size = log.stat().st_size
         common = {"url": home.url, "name": "q", "log": str(log), "deeds": deeds}
         victim = crowd.start("live", kind=kind, who=f"v{turn}", seed=turn, **common)
-        until(lambda size=size: log.stat().st_size > size + 1000)  # it is at work
+        until(lambda size=size: log.stat().st_size > size + 1000)  # it is working
         victim.kill()
         until(lambda: raw.llen(KEYS("producer_free")) == raw.llen(KEYS("consumer_free")) == 1)
         mine.put_nowait(b"here")
@@ -154,9 +154,9 @@ def test_killed_outside_a_wait(
 def test_killed_while_it_waits_for_a_role(
     verb: str, home: EmbeddedServer, crowd: Crowd, raw: Raw, mine: Any
 ) -> None:
-    """P-26: one of ours that dies while another holds the role leaves no trace of itself.
+    """P-26: one of ours that dies while another party holds the role leaves no trace.
 
-    But for a delete, which has begun: the next delete finishes it.
+    Only a delete leaves one: the next delete finishes it.
     """
     role = "consumer" if verb in ("get", "delete") else "producer"
     raw.rpop(KEYS(f"{role}_free"))
@@ -180,9 +180,10 @@ def test_killed_while_it_waits_for_a_role(
 
 @pytest.mark.slow
 def test_killed_at_random(home: EmbeddedServer, crowd: Crowd, raw: Raw, tmp_path: Path) -> None:
-    """P-26, P-27: six seconds of processes that are killed; nothing is stuck beyond `free_role()`.
+    """P-26, P-27: six seconds of killed processes; `free_role()` ends every block.
 
-    Order is kept, nothing is doubled, and the counters are exact. A longer one is in tests/nodes.
+    Order is kept, no message is doubled, and the counters are exact. A longer one is in
+    tests/nodes.
     """
     sums = Storm(home, crowd, tmp_path, seed=6).run(6)
     assert sums["kills"] >= 3

@@ -1,4 +1,4 @@
-"""What users of RedisRQ rely on, row by row of a checklist: its verbs on a stock Redis."""
+"""The behaviour that users of RedisRQ rely on, by rows of a checklist, on a stock Redis."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PATIENCE = 5.0
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What clients send from now on: scripts and commands by name, in order."""
+    """Return the scripts and commands that clients send from now on, by name and in order."""
     names: list[str] = []
     exchange, command = ProducerConnection.exchange, ProducerConnection.command
 
@@ -75,28 +75,28 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def number(job_id: str) -> tuple[int, int]:
-    """The job number in an id."""
+    """Return the job number in an id."""
     parsed = parse_id(job_id)
     return parsed.ms, parsed.seq
 
 
 def rise(numbers: list[tuple[int, int]]) -> bool:
-    """Whether each is above the one before."""
+    """Tell if each number is above the one before."""
     return all(a < b for a, b in itertools.pairwise(numbers))
 
 
 def bodies(jobs: list[Job] | list[JobView]) -> list[Any]:
-    """Their bodies, in order."""
+    """Return their bodies, in order."""
     return [job.body for job in jobs]
 
 
 def ids(jobs: list[Job] | list[JobView]) -> list[str]:
-    """Their ids, in order."""
+    """Return their ids, in order."""
     return [job.id for job in jobs]
 
 
 def pop_apart(q: Queue, raw: Raw, *leases: float, gap: float = 100) -> list[Job]:
-    """Push a job for each lease, pop them one by one, so many seconds of the queue's time apart.
+    """Push a job for each lease, and pop them one by one with a gap in the queue's time.
 
     The bodies are their places: 0, 1, 2, ... The last one was popped `gap` seconds ago.
     """
@@ -110,7 +110,7 @@ def pop_apart(q: Queue, raw: Raw, *leases: float, gap: float = 100) -> list[Job]
 
 
 def never_dead(q: Queue) -> None:
-    """Let jobs be recovered any number of times, as RedisRQ does."""
+    """Allow any number of recoveries, as in RedisRQ."""
     q.configure(max_crashes=0, max_attempts=0)
 
 
@@ -118,7 +118,7 @@ def never_dead(q: Queue) -> None:
 
 
 def test_every_row_has_a_test() -> None:
-    """Each number of the checklist begins the docstring of some test here."""
+    """Each number of the checklist starts the docstring of a test here."""
     tests = [one for name, one in globals().items() if name.startswith("test_")]
     heads = [(one.__doc__ or "").partition(":")[0] for one in tests]
     found = {int(row) for head in heads for row in re.findall(r"\bR-(\d+)\b", head)}
@@ -129,7 +129,7 @@ def test_every_row_has_a_test() -> None:
 
 
 def test_push_returns_an_id_for_each_body_in_order(q: Queue) -> None:
-    """R-1: n ids for n bodies, strictly rising, also across calls and chunks."""
+    """R-1: n rising ids for n bodies, also across calls and chunks."""
     given = q.enqueue_many([b"one"]).ids
     given += q.enqueue_many(f"{i}".encode() for i in range(2500)).ids  # three chunks
     given += [q.enqueue(b"%d" % i).id for i in range(200)]  # several in one ms
@@ -145,7 +145,7 @@ def test_push_returns_an_id_for_each_body_in_order(q: Queue) -> None:
 
 
 def push_at(raw: Raw, q: Queue, now_ms: int, draw: int | None = None) -> list[tuple[int, int]]:
-    """Push two bodies while the server's clock shows this time; their numbers.
+    """Push two bodies at this server time, and return their numbers.
 
     Producer and call, from which `seq` is drawn, are `draw`, or any.
     """
@@ -161,7 +161,7 @@ def push_at(raw: Raw, q: Queue, now_ms: int, draw: int | None = None) -> list[tu
 
 
 def test_ids_rise_while_the_clock_steps_back(q: Queue, raw: Raw) -> None:
-    """R-1: by a ms, an hour, a year; and when it stands still."""
+    """R-1: back by a ms, an hour, a year; and while it stands still."""
     given = [number(q.enqueue(b"x").id)]
     start = given[0][0]
     for back in (0, 1, HOUR_MS, HOUR_MS, 0, 365 * 24 * HOUR_MS, HOUR_MS, -5):
@@ -172,7 +172,7 @@ def test_ids_rise_while_the_clock_steps_back(q: Queue, raw: Raw) -> None:
 
 
 def test_ids_of_two_queues_differ_in_one_ms(ps: Penstock, raw: Raw) -> None:
-    """R-1: the number is unique in its queue, the id is everywhere: it carries the queue."""
+    """R-1: the number is unique in its queue; the id is globally unique, as it has the queue."""
     a, b = ps.queue("a"), ps.queue("b")
     now = int(raw_time(raw) * 1000) + 60_000
     a.enqueue(b"make it")
@@ -189,7 +189,7 @@ def test_ids_of_two_queues_differ_in_one_ms(ps: Penstock, raw: Raw) -> None:
 
 
 def test_pop_gives_queue_id_and_body_in_push_order(q: Queue) -> None:
-    """R-2: one by default, min(n, available) otherwise; bodies are bytes, whatever they are."""
+    """R-2: one by default, otherwise min(n, available); bodies are any bytes."""
     pushed = [b"", b"\x00\xff\r\n", b"three", b"4", b"5", b"6"]
     given = q.enqueue_many(pushed[:4]).ids
     given += q.enqueue_many(pushed[4:]).ids
@@ -203,7 +203,7 @@ def test_pop_gives_queue_id_and_body_in_push_order(q: Queue) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 100])
 def test_pop_drains_queues_in_argument_order(ps: Penstock, n: int) -> None:
-    """R-3: the first queue first, up to n in total; a queue that is not there is passed over."""
+    """R-3: the first queue first, up to n in total; a missing queue is skipped."""
     ps.queue("low").enqueue_many([b"l1", b"l2", b"l3"])
     ps.queue("high").enqueue_many([b"h1", b"h2", b"h3"])
     jobs = ps.reserve(["high", "missing", "low"], n, block=0)
@@ -218,7 +218,7 @@ def test_pop_drains_queues_in_argument_order(ps: Penstock, n: int) -> None:
 
 
 def test_nothing_to_pop(ps: Penstock, q: Queue) -> None:
-    """R-4: empty at once without a block time; with one empty then, and not before."""
+    """R-4: empty at once without a block time; otherwise empty when it is over."""
     q.enqueue(b"x", delay=600)
     queues: list[str | Queue] = ["missing", q]
     for call in (partial(q.reserve, 5, block=0), partial(ps.reserve, queues, 5, block=0)):
@@ -235,7 +235,7 @@ def test_nothing_to_pop(ps: Penstock, q: Queue) -> None:
 def test_a_blocked_pop_wakes_on_a_push_to_any_queue(
     real_ps: Penstock, real_raw: Raw, name: str
 ) -> None:
-    """R-5: also to one that did not exist when it began to wait; and no later than at once."""
+    """R-5: at once, also for a queue that did not exist when the wait began."""
     real_ps.queue("there").enqueue(b"held")
     real_ps.queue("there").reserve(block=0)
     real_ps.queue("empty").enqueue(b"gone")
@@ -249,7 +249,7 @@ def test_a_blocked_pop_wakes_on_a_push_to_any_queue(
 
 
 def test_waiters_are_served_in_arrival_order(real_q: Queue, real_raw: Raw) -> None:
-    """R-5: the first one that came gets the first message, of one push or of several."""
+    """R-5: the first waiter gets the first message, of one push or of several."""
     for together in (True, False):
         waiters = []
         for count in range(6):
@@ -276,7 +276,7 @@ def test_a_push_is_shared_among_waiters(real_q: Queue, real_raw: Raw) -> None:
 
 
 def test_each_message_goes_to_one_of_many_waiters(real_ps: Penstock) -> None:
-    """R-5: queue sets that overlap, several producers: every message once, none left."""
+    """R-5: overlapping sets of queues, several producers: each message once, none left."""
     names = ("a", "b", "c")
     total = 900
     taken: list[tuple[str, bytes]] = []
@@ -311,7 +311,7 @@ def test_each_message_goes_to_one_of_many_waiters(real_ps: Penstock) -> None:
 
 
 def test_block_has_one_meaning(real_q: Queue, real_raw: Raw) -> None:
-    """R-6: 0 does not wait, None waits for ever, and a number of seconds is the most of it."""
+    """R-6: 0 does not wait, None waits forever, and a number is the maximum in seconds."""
     start = time.monotonic()
     assert real_q.reserve(block=0) == []
     assert time.monotonic() - start < PATIENCE
@@ -322,7 +322,7 @@ def test_block_has_one_meaning(real_q: Queue, real_raw: Raw) -> None:
 
 
 def test_options_have_names_and_bad_numbers_are_refused(ps: Penstock, q: Queue, raw: Raw) -> None:
-    """R-6: in any order; a number that is none is never a queue's name, and nothing is popped."""
+    """R-6: in any order; a bad number is not taken for a queue name, and no job is popped."""
     ps.queue("COUNT").enqueue(b"a queue of that name")
     ps.queue("2").enqueue(b"and this one")
     q.enqueue_many([1, 2, 3, 4])
@@ -365,7 +365,7 @@ def test_popped_messages_are_pending(q: Queue, raw: Raw) -> None:
     assert ids(q.peek()) == given[2:]
 
 
-def test_ack_reports_what_it_removed(q: Queue) -> None:
+def test_ack_reports_removed_messages(q: Queue) -> None:
     """R-8: exactly those ids, in argument order, by delivery or by id."""
     q.enqueue_many(range(6))
     jobs = q.reserve(6, block=0)
@@ -376,7 +376,7 @@ def test_ack_reports_what_it_removed(q: Queue) -> None:
 
 
 def test_ack_names_an_id_once(q: Queue) -> None:
-    """R-8: however often it was given, and in whatever way."""
+    """R-8: an id given several times, in any form, is reported once."""
     q.enqueue_many(range(3))
     a, b, c = q.reserve(3, block=0)
     assert q.ack([b, a, b, a.id, b.id]).ids() == [b.id, a.id]
@@ -384,8 +384,8 @@ def test_ack_names_an_id_once(q: Queue) -> None:
     assert q.stats().acked == 3
 
 
-def test_ack_leaves_out_what_is_not_pending(q: Queue) -> None:
-    """R-8: unknown, acknowledged before, and never popped; nothing is raised, the rest is done."""
+def test_ack_leaves_out_messages_that_are_not_pending(q: Queue) -> None:
+    """R-8: unknown, acknowledged and never popped ones; no error is raised, the rest is done."""
     q.enqueue_many(range(4))
     done, released, held = q.reserve(3, block=0)
     assert done.ack()
@@ -404,7 +404,7 @@ def test_ack_leaves_out_what_is_not_pending(q: Queue) -> None:
 
 
 def garbage(good: str) -> list[Any]:
-    """What is no id, though some of it looks like one."""
+    """Return invalid ids, some of them similar to a valid one."""
     return [
         "", "x", "1600000000000-1", good + "xyz", " " + good, "0" + good, good + "\n", good[:-1],
         good.upper(), good[:35] + "-FFFF", good.encode(), "9" * 4000, "D-" + "9" * 10_000, None, 5,
@@ -412,7 +412,7 @@ def garbage(good: str) -> list[Any]:
 
 
 def test_ids_are_compared_as_whole_strings(q: Queue, raw: Raw, sent: list[str]) -> None:
-    """R-8, R-9: what is no id is refused before anything is sent; 10 kB of it are harmless."""
+    """R-8, R-9: an invalid id is refused before anything is sent; even 10 kB of it."""
     good = q.enqueue(b"x").id
     (job,) = q.reserve(block=0)
     before = dump(raw)
@@ -428,7 +428,7 @@ def test_ids_are_compared_as_whole_strings(q: Queue, raw: Raw, sent: list[str]) 
 
 
 def test_the_newest_is_acked_as_fast_as_the_oldest(real_q: Queue) -> None:
-    """R-10: of 20,000 pending; the quickest of batches that take turns, and a factor of 3."""
+    """R-10: of 20,000 pending ones; the fastest of alternating batches, within a factor of 3."""
     real_q.enqueue_many([b"x" * 100] * 20_000)
     jobs = real_q.reserve(20_000, block=0)
     assert len(jobs) == 20_000
@@ -459,12 +459,12 @@ def test_recover_takes_the_oldest_deliveries(q: Queue, raw: Raw) -> None:
     assert bodies(q.recover(1000, idle=150)) == [4]
 
 
-def test_recover_goes_by_delivery_whatever_the_leases(q: Queue, raw: Raw) -> None:
-    """R-11: mixed leases, ended and extended ones; jobs delivered at most once are left alone."""
+def test_recover_ignores_leases(q: Queue, raw: Raw) -> None:
+    """R-11: mixed leases, ended and extended ones; jobs with lease 0 are left alone."""
     never_dead(q)
     leases = [900, 3600, 700, 0, 3600, 350, 90_000, 86_400]
     jobs = pop_apart(q, raw, *leases)  # 800, 700, ... 100 s ago
-    assert jobs[5].extend(7200) == 7200  # the delivery stays that of 300 s ago
+    assert jobs[5].extend(7200) == 7200  # its delivery stays 300 s old
     assert jobs[1].extend(1000) == 1000
     advance(raw, q.ops, 1100)  # the leases of 0, 1 and 2 have ended
     assert bodies(q.recover(3, idle=1350)) == [0, 1, 2]
@@ -477,7 +477,7 @@ def test_recover_goes_by_delivery_whatever_the_leases(q: Queue, raw: Raw) -> Non
 
 
 def test_recover_of_everything_takes_nothing_twice(q: Queue) -> None:
-    """R-11: `idle=0` recovers each pending message once a call, and one delivery is counted."""
+    """R-11: `idle=0` recovers each pending message once per call, and counts one delivery."""
     never_dead(q)
     q.enqueue_many(range(4))
     q.reserve(4, block=0)
@@ -490,7 +490,7 @@ def test_recover_of_everything_takes_nothing_twice(q: Queue) -> None:
 
 
 def test_recover_finds_the_oldest_of_thousands(q: Queue, raw: Raw) -> None:
-    """R-11: exact over several pages of deliveries, the oldest having the latest ends of lease."""
+    """R-11: exact over several pages, although the oldest deliveries have the latest leases."""
     never_dead(q)
     leases = (86_400, 40_000, 7200, 3600)
     jobs: list[Job] = []
@@ -509,10 +509,10 @@ def test_recover_finds_the_oldest_of_thousands(q: Queue, raw: Raw) -> None:
     assert q.stats().active == 2400
 
 
-def test_recover_misses_none_while_others_end(
+def test_recover_misses_none_during_acknowledgements(
     backend: Backend, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R-11: deliveries that are acknowledged between two pages hide none that is not."""
+    """R-11: acknowledgements between two pages hide no other delivery."""
     q.enqueue_many(range(2500), lease=3600)
     jobs = q.reserve(500, block=0) + q.reserve(1000, block=0) + q.reserve(1000, block=0)
     exchange = ProducerConnection.exchange
@@ -533,8 +533,8 @@ def test_recover_misses_none_while_others_end(
     assert ids(taken) == ids(jobs[2000:])
 
 
-def test_recover_looks_at_deliveries_alone(q: Queue, raw: Raw) -> None:
-    """R-11: what waits, is delayed, put back, buried or acknowledged is not recovered."""
+def test_recover_affects_only_deliveries(q: Queue, raw: Raw) -> None:
+    """R-11: waiting, delayed, released, buried and acknowledged jobs are not recovered."""
     jobs = pop_apart(q, raw, *[3600] * 5)
     q.enqueue("waits")
     q.enqueue("delayed", delay=600)
@@ -550,7 +550,7 @@ def test_recover_looks_at_deliveries_alone(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 1001, 1.5, "5", None, True])
 def test_recover_refuses_counts(q: Queue, raw: Raw, n: Any) -> None:
-    """R-11: that are none, before anything is taken; an `idle` must be given, and be a duration."""
+    """R-11: an invalid count or `idle` is refused before any recovery."""
     q.enqueue(b"x")
     q.reserve(block=0)
     before = dump(raw)
@@ -561,12 +561,14 @@ def test_recover_refuses_counts(q: Queue, raw: Raw, n: Any) -> None:
         with pytest.raises(BadArgument, match=r"^idle="):
             q.recover(1, idle=idle)
     with pytest.raises(TypeError):
-        q.recover(1)  # type: ignore[call-arg]  # that is the point
+        q.recover(1)  # type: ignore[call-arg]  # on purpose
     assert dump(raw) == before
 
 
 def test_a_recovered_message_is_last_among_the_pending(q: Queue, raw: Raw) -> None:
-    """R-12: one delivery more, delivered now, behind the others; the order of the taken is kept."""
+    """R-12: it has one more delivery, now, behind the others; the order of the
+    recovered is kept.
+    """
     jobs = pop_apart(q, raw, *[3600] * 5)
     before = q.stats().deliveries
     taken = q.recover(3, idle=250)
@@ -583,7 +585,7 @@ def test_a_recovered_message_is_last_among_the_pending(q: Queue, raw: Raw) -> No
 
 
 def test_messages_popped_together_are_recovered_in_their_order(q: Queue, raw: Raw) -> None:
-    """R-12: and stand in it among the pending."""
+    """R-12: and in that order among the pending."""
     never_dead(q)
     given = q.enqueue_many(range(50), lease=3600).ids
     q.reserve(50, block=0)
@@ -598,8 +600,8 @@ def test_messages_popped_together_are_recovered_in_their_order(q: Queue, raw: Ra
         assert ids(q.recover(100, idle=50)) == given
 
 
-def test_a_message_of_a_moment_ago_is_not_recovered_again(q: Queue, raw: Raw) -> None:
-    """R-13: within `idle` of its recovery; after that it is."""
+def test_a_just_recovered_message_is_not_recovered_again(q: Queue, raw: Raw) -> None:
+    """R-13: not within `idle` of its recovery; after that it is."""
     pop_apart(q, raw, 3600, 3600, 3600)  # 300, 200 and 100 s ago
     assert bodies(q.recover(10, idle=150)) == [0, 1]
     assert q.recover(10, idle=150) == []
@@ -610,8 +612,8 @@ def test_a_message_of_a_moment_ago_is_not_recovered_again(q: Queue, raw: Raw) ->
     assert [(job.body, job.deliveries) for job in q.recover(10, idle=50)] == [(2, 3)]
 
 
-def test_two_who_recover_share_the_messages(real_backend: Backend) -> None:
-    """R-13: called again and again from two clients at once: each message once, all of them."""
+def test_two_recovering_clients_share_the_messages(real_backend: Backend) -> None:
+    """R-13: two clients that recover repeatedly at once get each message once, and all of them."""
     raw = real_backend.sync_client()
     with Penstock(real_backend.sync_client()) as one, Penstock(real_backend.sync_client()) as two:
         q = one.queue("q")
@@ -634,7 +636,7 @@ def test_two_who_recover_share_the_messages(real_backend: Backend) -> None:
 
 
 def test_a_recovery_counts_as_a_crash(q: Queue) -> None:
-    """R-11: at the queue's `max_crashes` it ends in a dead letter; 0 switches that off."""
+    """R-11: at the queue's `max_crashes` it becomes a dead letter, unless that is 0."""
     assert q.configure(max_crashes=2).max_crashes == 2
     q.enqueue("poison", lease=3600)
     q.reserve(block=0)
@@ -653,7 +655,7 @@ def test_a_recovery_counts_as_a_crash(q: Queue) -> None:
 
 
 def test_either_consumer_may_ack_by_id(q: Queue) -> None:
-    """R-14: the consumer that lost the message or its new holder; the second reports none."""
+    """R-14: the former consumer or the new holder; the second call reports none."""
     q.enqueue_many(["a", "b"], lease=3600)
     first = q.reserve(2, block=0)
     second = q.recover(2, idle=0)
@@ -665,8 +667,8 @@ def test_either_consumer_may_ack_by_id(q: Queue) -> None:
     assert q.stats().acked == 2
 
 
-def test_who_lost_a_message_is_told(q: Queue) -> None:
-    """R-14: an ack by delivery proves the holder, so the earlier holder's changes nothing."""
+def test_a_former_holder_gets_a_stale_outcome(q: Queue) -> None:
+    """R-14: an ack by delivery proves the holder, so the former holder's changes nothing."""
     q.enqueue("a", lease=3600)
     (first,) = q.reserve(block=0)
     (second,) = q.recover(idle=0)
@@ -683,7 +685,9 @@ def test_who_lost_a_message_is_told(q: Queue) -> None:
 
 @pytest.mark.parametrize("state", ["ready", "active", "scheduled", "dead"])
 def test_inspect_counts_from_either_end(q: Queue, raw: Raw, state: str) -> None:
-    """R-15: a negative start from the tail; beyond either end nothing; nothing is delivered."""
+    """R-15: a negative start counts from the tail; beyond the ends there is nothing; none is
+    delivered.
+    """
     if state == "scheduled":
         given = [q.enqueue(body, delay=600 + body).id for body in range(5)]
     else:
@@ -704,7 +708,7 @@ def test_inspect_counts_from_either_end(q: Queue, raw: Raw, state: str) -> None:
 
 
 def test_inspect_from_the_tail_goes_by_the_order_of_delivery(q: Queue, raw: Raw) -> None:
-    """R-15: also when waiting messages are due, put back, or of ended leases."""
+    """R-15: also when messages are due, released, or have ended leases."""
     q.enqueue("orphan", lease=5)
     q.enqueue("put back")
     jobs = q.reserve(2, block=0)
@@ -724,7 +728,7 @@ def test_inspect_from_the_tail_goes_by_the_order_of_delivery(q: Queue, raw: Raw)
 
 @pytest.mark.parametrize("state", ["ready", "active"])
 def test_inspect_behind_big_bodies_is_right_or_refused(q: Queue, state: str) -> None:
-    """R-15: what is too far to be read is refused, never answered as if nothing were there."""
+    """R-15: a position too far to be read is refused and not reported as empty."""
     q.enqueue_many(bytes([i]) * 1_000_000 for i in range(12))
     while state == "active" and q.reserve(100, block=0):
         pass
@@ -738,7 +742,7 @@ def test_inspect_behind_big_bodies_is_right_or_refused(q: Queue, state: str) -> 
 
 
 def peek_one(q: Queue, state: str, start: int) -> list[JobView] | None:
-    """The job at this place; None if the call was refused."""
+    """Return the job at this position, or None if the call was refused."""
     try:
         return q.peek(1, state=state, start=start)
     except BadArgument as error:
@@ -764,8 +768,8 @@ def test_inspect_of_pending_has_five_fields(q: Queue, raw: Raw) -> None:
         assert view.idle == pytest.approx(since, abs=PATIENCE)
 
 
-def test_time_since_is_by_the_servers_clock(q: Queue, raw: Raw) -> None:
-    """R-15: `now` is the server's at the look, `delivered` its time of the pop."""
+def test_times_are_by_the_servers_clock(q: Queue, raw: Raw) -> None:
+    """R-15: `now` is the server's time of the call, `delivered` that of the pop."""
     q.enqueue(b"x")
     (job,) = q.reserve(block=0)
     before = math.floor(raw_time(raw) * 1000) / 1000
@@ -777,7 +781,7 @@ def test_time_since_is_by_the_servers_clock(q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, -100, 1.5, "3", None, True])
 def test_inspect_refuses_counts(q: Queue, raw: Raw, count: Any) -> None:
-    """R-16: that are not positive whole numbers; of waiting and of pending, there or not."""
+    """R-16: counts must be positive whole numbers; for waiting and pending, existing or not."""
     for _ in range(2):
         before = dump(raw)
         for state in ("ready", "active"):
@@ -792,7 +796,7 @@ def test_inspect_refuses_counts(q: Queue, raw: Raw, count: Any) -> None:
 
 
 def test_a_missing_queue_answers_empty(ps: Penstock, raw: Raw) -> None:
-    """R-16: one answer of all verbs, nothing there; and none of them makes the queue."""
+    """R-16: every verb returns empty, and none creates the queue."""
     known = ps.queue("known").enqueue(b"x").id
     missing = ps.queue("missing")
     place = missing.ops.crc.to_bytes(4, "big") + bytes.fromhex("1f2e3d4c")
@@ -819,7 +823,7 @@ def test_a_missing_queue_answers_empty(ps: Penstock, raw: Raw) -> None:
 
 
 def test_messages_of_a_server_that_was_emptied_are_gone(ps: Penstock, raw: Raw) -> None:
-    """R-16: a consumer that still holds one is told so; it is no error."""
+    """R-16: a consumer that still holds one gets that outcome without an error."""
     q = ps.queue("q")
     q.enqueue_many(["a", "b"])
     job, other = q.reserve(2, block=0)
@@ -853,8 +857,8 @@ def verbs(ps: Penstock, job: Job) -> dict[str, Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("kind", NEEDED)
-def test_a_key_of_another_type_is_told(ps: Penstock, raw: Raw, damage: None, kind: str) -> None:
-    """R-17: by every verb that looks at it, and nothing changes."""
+def test_a_key_of_another_type_raises(ps: Penstock, raw: Raw, damage: None, kind: str) -> None:
+    """R-17: every verb that reads it raises, and nothing changes."""
     q = ps.queue("q")
     q.enqueue_many([b"x", b"y", b"z"])
     (job, _) = q.reserve(2, block=0)
@@ -876,12 +880,12 @@ def test_a_key_of_another_type_is_told(ps: Penstock, raw: Raw, damage: None, kin
 def test_a_key_of_another_type_among_several_queues(
     ps: Penstock, raw: Raw, damage: None, position: int, block: float
 ) -> None:
-    """R-17: wherever it stands; nothing stays taken, and the order is what it was."""
+    """R-17: at any position; no job stays reserved, and the order is unchanged."""
     for kind in ("ready", "held", "active", "meta", "wake"):
         names = [f"{kind} {letter}" for letter in "abcd"]
         for name in names:
             ps.queue(name).enqueue_many([f"{name} {i}" for i in range(3)])
-        for name in names[1:]:  # some have been put back before
+        for name in names[1:]:  # some were released before
             ps.queue(name).reserve(block=0)[0].release()
         key = ps.queue(names[position]).ops.keys[kind]
         raw.delete(key)
@@ -903,7 +907,7 @@ def test_a_key_of_another_type_among_several_queues(
 def test_a_key_of_another_type_behind_messages_at_most_once(
     ps: Penstock, raw: Raw, damage: None
 ) -> None:
-    """R-17: what can't be given back is the caller's; the next call, with room, is told."""
+    """R-17: jobs that can't be released are returned; the next call raises."""
     ps.queue("a").enqueue_many(["once", "too"], lease=0)
     raw.set(ps.queue("b").ops.keys["meta"], "not what it should be")
     assert bodies(ps.reserve(["a", "b"], 5, block=0)) == ["once", "too"]
@@ -911,8 +915,8 @@ def test_a_key_of_another_type_behind_messages_at_most_once(
         ps.reserve(["a", "b"], 5, block=0)
 
 
-def test_a_queue_that_is_not_asked_is_not_looked_at(ps: Penstock, raw: Raw, damage: None) -> None:
-    """R-17: n messages were there before it, so nothing had to be popped from it."""
+def test_a_queue_that_is_not_needed_is_not_read(ps: Penstock, raw: Raw, damage: None) -> None:
+    """R-17: with n messages in earlier queues it is not read."""
     ps.queue("a").enqueue_many([1, 2, 3])
     raw.set(ps.queue("b").ops.keys["meta"], "not what it should be")
     assert bodies(ps.reserve(["a", "b"], 2, block=0)) == [1, 2]
@@ -921,11 +925,11 @@ def test_a_queue_that_is_not_asked_is_not_looked_at(ps: Penstock, raw: Raw, dama
     assert bodies(ps.queue("a").peek()) == [3]
 
 
-# -- R-18, R-19: counts and what is left --------------------------------------------------
+# -- R-18, R-19: counts and remaining data ------------------------------------------------
 
 
 def test_waiting_and_pending_add_up(q: Queue, raw: Raw) -> None:
-    """R-18: their sum falls by an ack, and by nothing else a consumer does."""
+    """R-18: their sum falls by an ack, and by nothing else that a consumer does."""
     never_dead(q)
     q.enqueue_many(range(20), lease=3600)
 
@@ -957,7 +961,7 @@ def test_waiting_and_pending_add_up(q: Queue, raw: Raw) -> None:
 
 
 def test_nothing_of_a_message_is_left(ps: Penstock, raw: Raw) -> None:
-    """R-19: after the last ack there is documented metadata, as protocol/core.md names it."""
+    """R-19: after the last ack only documented metadata is left, as in protocol/core.md."""
     q = ps.queue("q")
     q.enqueue_many([b"x" * 100] * 30, ttl=3600)
     jobs = q.reserve(20, block=0)
@@ -973,13 +977,13 @@ def test_nothing_of_a_message_is_left(ps: Penstock, raw: Raw) -> None:
     producers = set(raw.keys("penstock:{q}:producer:*"))
     assert len(producers) == 1
     assert all(0 < raw.pttl(key) <= 600_000 for key in producers)
-    may_stay = {keys["wake"]}  # a token: at most one, one byte
+    may_stay = {keys["wake"]}  # at most one token of one byte
     assert set(raw.keys()) - producers - may_stay == {
         keys["ready"], keys["meta"], node_key("penstock"), registry_key("penstock"),
     }  # fmt: skip
     assert raw.xlen(keys["ready"]) == 0
     assert raw.lrange(keys["wake"], 0, -1) in ([], [b"1"])
-    raw.delete(*producers)  # the server does so by itself, 10 minutes later
+    raw.delete(*producers)  # the server does it after 10 minutes
     advance(raw, q.ops, 3600)
     ps.sweep()
     assert raw.keys("penstock:{q}*") == []
@@ -990,12 +994,12 @@ def test_nothing_of_a_message_is_left(ps: Penstock, raw: Raw) -> None:
 
 @pytest.fixture(params=["saved", "always", "promoted"])
 def keeper(request: pytest.FixtureRequest) -> Iterator[Keeper]:
-    """A server whose data outlives it: by a snapshot, an append-only file, or a replica."""
+    """A server whose data survives by a snapshot, an append-only file, or a replica."""
     with WAYS[request.param](first_binary()) as made:
         yield made
 
 
-def test_messages_outlive_the_server(keeper: Keeper) -> None:
+def test_messages_survive_the_server(keeper: Keeper) -> None:
     """R-20: waiting and pending ones, with ids, bodies, order, deliveries and last delivery."""
     with Penstock(keeper.url, retry_for=30) as ps:
         q = ps.queue("q")
@@ -1018,7 +1022,7 @@ def test_messages_outlive_the_server(keeper: Keeper) -> None:
 
 
 def test_ids_rise_across_a_fall(keeper: Keeper) -> None:
-    """R-1, R-20: also when the next server's clock is an hour behind, and no message was left."""
+    """R-1, R-20: also if the next server's clock is an hour behind, and no message was left."""
     with Penstock(keeper.url, retry_for=30) as ps:
         q = ps.queue("q")
         given = [number(one) for one in q.enqueue_many([b"x"] * 3).ids]
@@ -1034,10 +1038,10 @@ def test_ids_rise_across_a_fall(keeper: Keeper) -> None:
 
 @pytest.mark.parametrize("size", [100, 2000])
 def test_one_pending_message_of_many_keeps_little(real_q: Queue, real_raw: Raw, size: int) -> None:
-    """R-21: one of 10,000 pushed together keeps no other's body, and below 10 kB with all metadata.
+    """R-21: one of 10,000 needs less than 10 kB with all metadata, and keeps no other's body.
 
-    Tables of the server, 8 bytes a slot, shrink by and by as other messages pass: to 400 kB at
-    once, however big the bodies were.
+    Tables of the server, 8 bytes a slot, shrink as other messages pass: to 400 kB at once, whatever
+    the size of the bodies.
     """
     real_q.enqueue_many([b"x" * size] * 10_000)
     jobs = []
@@ -1056,21 +1060,21 @@ def test_one_pending_message_of_many_keeps_little(real_q: Queue, real_raw: Raw, 
 
 
 def memory(raw: Raw) -> int:
-    """Bytes of all keys together."""
+    """Return the bytes of all keys."""
     return sum(raw.memory_usage(key, samples=0) for key in raw.scan_iter(count=1000))
 
 
 # -- R-22: transactions and scripts -------------------------------------------------------
 
 
-def test_a_pipeline_is_no_client(backend: Backend, raw: Raw) -> None:
-    """R-22: refused, so no call waits inside of a transaction, or believes to push in one."""
+def test_a_pipeline_is_refused(backend: Backend, raw: Raw) -> None:
+    """R-22: a pipeline is refused, so no call waits or pushes inside a transaction."""
     before = dump(raw)
     for transaction in (True, False):
         with backend.sync_client().pipeline(transaction=transaction) as pipeline:
             with pytest.raises(BadArgument, match=r"^source="):
                 Penstock(pipeline)
-            with suppress(RedisClusterException):  # that of a cluster can't be made one
+            with suppress(RedisClusterException):  # a cluster's pipeline can't be one
                 pipeline.multi()
             with pytest.raises(BadArgument, match=r"^source="):
                 Penstock(pipeline)
@@ -1078,7 +1082,7 @@ def test_a_pipeline_is_no_client(backend: Backend, raw: Raw) -> None:
 
 
 def test_scripts_do_not_block_in_a_transaction(real_q: Queue, real_raw: Raw) -> None:
-    """R-22: push and pop inside MULTI answer at once; nothing there is an empty answer."""
+    """R-22: push and pop inside MULTI answer at once; without messages the answer is empty."""
     load_scripts(real_raw)
     real_q.enqueue(b"make it")
     real_q.ack(real_q.reserve(block=0))
@@ -1101,7 +1105,7 @@ def test_scripts_do_not_block_in_a_transaction(real_q: Queue, real_raw: Raw) -> 
 
 
 def test_no_script_has_a_blocking_command() -> None:
-    """R-22: waiting is the client's, on a connection of its own, outside of every script."""
+    """R-22: the client waits, on a separate connection and outside of scripts."""
     for one in all_scripts():
         called = set(re.findall(r"call\('(\w+)'", one.source))
         assert called, one.name
@@ -1136,7 +1140,7 @@ def test_a_batch_is_acked_and_followed_in_one_call(q: Queue, sent: list[str]) ->
 
 
 def known(q: Queue) -> None:
-    """The queue exists, and the server knows the scripts."""
+    """Make the queue, and load the scripts."""
     q.enqueue(b"x")
     q.ack(q.reserve(block=0))
     q.settle([], 1)

@@ -20,18 +20,18 @@ CHECKPOINT = "ff66554433221100"
 
 
 def frozen(source: str, now_ms: int) -> str:
-    """The script as it runs at this time of the server's clock, and 789 microseconds."""
+    """Return the script with the clock fixed at this time and 789 microseconds."""
     seconds, ms = divmod(now_ms, 1000)
     return source.replace(TIME, f"{{'{seconds}', '{ms * 1000 + 789}'}}")
 
 
 def named(keys: QueueKeys, found: Script) -> list[tuple[str, bytes]]:
-    """The kinds of a script's KEYS, each with its key."""
+    """Return the kinds of a script's KEYS, each with its key."""
     return list(zip(found.keys, keys_of(keys, found), strict=True))
 
 
 def keys_of(keys: QueueKeys, found: Script, producer: str = PRODUCER) -> list[bytes]:
-    """The KEYS of a script for a queue."""
+    """Return the KEYS of a script for a queue."""
     many = {
         "producer": keys.producer(producer),
         "stage": keys.stage(*STAGED),
@@ -44,7 +44,7 @@ def keys_of(keys: QueueKeys, found: Script, producer: str = PRODUCER) -> list[by
 def run(
     raw: Raw, keys: QueueKeys, name: str, args: Sequence[Any], *, now_ms: int = T0
 ) -> list[Any]:
-    """Run a script at a fixed time; its reply."""
+    """Run a script at a fixed time, and return its reply."""
     found = script(name)
     names = keys_of(keys, found)
     source = frozen(found.source, now_ms)

@@ -1,4 +1,4 @@
-"""Every event of the state x event table as it goes over the wire."""
+"""Every event of the state x event table as it is sent to the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Happening = Callable[[Job, StateCase], Code]
 
 
 def happen(event: Event, job: Job, place: StateCase) -> Code:
-    """Let it happen at `AT`; the reply's code for the job, None if the reply does not name it."""
+    """Run the event at `AT`; return the reply's code for the job, or None if it
+    does not name it.
+    """
     return EVENTS[event](job, place)
 
 
@@ -36,7 +38,7 @@ def _enqueue(call: int, delay: int = 0, bound: str = "", records: int = 1) -> Ha
 
 
 def _take(job: Job, place: StateCase) -> None:
-    """The job of the place has the dedup id."""
+    """Give the dedup id to the job of the place."""
     if place is not StateCase.NONE:
         job.raw.hset(job.keys["dedup"], "mine", job.number)
         uses = job.raw.hget(job.keys["meta"], "uses") + b"d"
@@ -44,7 +46,7 @@ def _take(job: Job, place: StateCase) -> None:
 
 
 def _publish(delay: int = 0, *, taken: bool = False) -> Happening:
-    """A staged job with a dedup id; `taken`: the job of the place has it."""
+    """Publish a staged job with a dedup id; with `taken` the job of the place has it."""
 
     def run(job: Job, place: StateCase) -> Code:
         if taken:
@@ -62,7 +64,7 @@ def _publish(delay: int = 0, *, taken: bool = False) -> Happening:
 
 
 def _claim(mode: str = "", *, taken: bool = False) -> Happening:
-    """A job with a dedup id; `taken`: the job of the place has it."""
+    """Claim with a dedup id; with `taken` the job of the place has it."""
 
     def run(job: Job, place: StateCase) -> Code:
         if taken:
@@ -108,7 +110,7 @@ def _taken(kind: str, then: Happening) -> Happening:
 
 
 def _refused(name: str, code: int, *args: Any) -> Happening:
-    """A call about no job that is there, which is refused as a whole."""
+    """Make a call about missing jobs, which is refused as a whole."""
 
     def run(job: Job, place: StateCase) -> Code:
         assert job.run(name, 6, *args, at=AT)[0] == code
@@ -164,7 +166,7 @@ def _batch(job: Job, place: StateCase) -> Code:
 
 
 def _named(name: str, which: str, *args: Any) -> Happening:
-    """A script that names deliveries, with the last receipt, an older one, or none."""
+    """Run a script with deliveries, with the last receipt, an older one, or none."""
 
     def run(job: Job, place: StateCase) -> Code:
         receipt = {"last": job.last, "older": job.older, "none": ""}[which]
@@ -188,7 +190,7 @@ def _recover(job: Job, place: StateCase) -> Code:
 
 
 def _by_id(name: str) -> Happening:
-    """A script that names jobs by id alone."""
+    """Run a script with ids only."""
 
     def run(job: Job, place: StateCase) -> Code:
         reply = job.run(name, 8, EPOCH, job.number, at=AT)
@@ -217,7 +219,7 @@ def _purge(job: Job, place: StateCase) -> Code:
 
 
 def _purged_state(place: StateCase) -> str:
-    """What purge calls it: it goes by what stats counts, and a score is never after a ttl."""
+    """Return purge's name of the state: that of `stats`, and a score is never after a ttl."""
     has_come = place.condition is not Condition.PLAIN
     others = {JobState.SCHEDULED: "due", JobState.ACTIVE: "ended"}
     return others.get(place.state, place.state.value) if has_come else place.state.value

@@ -1,4 +1,4 @@
-"""The RETURNS lines of script headers, as the tests compare them with replies."""
+"""The RETURNS lines of script headers, parsed for a comparison with replies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Returns:
 
     Attributes:
         shape: `{1, nonce, acked}`.
-        cause: what the header says of it.
+        cause: its text in the header.
     """
 
     shape: str
@@ -27,11 +27,11 @@ class Returns:
 
     @property
     def code(self) -> int:
-        """The reply's first integer."""
+        """Return the reply's first integer."""
         return int(self.shape[1:].split(",")[0].rstrip("}"))
 
     def fits(self, reply: Sequence[Any]) -> bool:
-        """Whether a reply has this shape."""
+        """Tell if a reply has this shape."""
         inner = self.shape.strip("{}")
         group = re.search(r"\w+: \(([^)]*)\)\.\.\.$", inner)
         fixed = inner[: group.start()] if group else re.sub(r"\w+\.\.\.$", "", inner)
@@ -44,12 +44,12 @@ class Returns:
 
 
 def returns_of(found: Script) -> list[Returns]:
-    """The RETURNS lines of a script's header, in order."""
+    """Return the RETURNS lines of a script's header, in order."""
     return [Returns(reply.shape, reply.cause) for reply in replies(found)]
 
 
 def codes_of(name: str) -> set[int]:
-    """The codes of single jobs that a script's header lists, following `as in ...`."""
+    """Return the codes of single jobs in a script's header, following `as in ...`."""
     causes = " ".join(line.cause for line in returns_of(script(name)))
     found = {int(code) for code in re.findall(r"(?<![\w'.-])(-?[0-9]+) (?=[a-z])", causes)}
     for other in re.findall(r"codes? as in (\w+)|each as in (\w+)", causes):

@@ -17,12 +17,12 @@ LEEWAY_MS = 60_000
 
 
 def text(data: bytes | str) -> str:
-    """Bytes as JSON can hold them."""
+    """Return bytes in the form of JSON files."""
     return data if isinstance(data, str) else data.decode("latin-1")
 
 
 def dump(raw: Raw) -> Space:
-    """Every key with its type and whole value."""
+    """Return every key with its type and whole value."""
     return {text(key): _value(raw, key) for key in sorted(raw.keys("*"))}
 
 
@@ -63,7 +63,7 @@ def _whole(score: Any) -> str:
 
 
 def load(raw: Raw, space: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write these keys; nothing else may be there."""
+    """Write these keys into an empty database."""
     for name, value in space.items():
         _LOADERS[value["type"]](raw, name.encode("latin-1"), value)
         if "px" in value:
@@ -106,7 +106,7 @@ _LOADERS = {
 
 
 def same(found: Space, wanted: Space) -> bool:
-    """Whether two spaces are equal; a time to live may have run for a minute."""
+    """Tell if two key spaces are equal; a time to live may be up to a minute shorter."""
     return _without_px(found) == _without_px(wanted) and all(
         _px_fits(found[name].get("px"), value.get("px")) for name, value in wanted.items()
     )

@@ -1,4 +1,4 @@
-"""Free names of Lua code, read from what the compiler of Lua 5.1 makes of it."""
+"""Free names of Lua code, read from the bytecode of Lua 5.1."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GET_GLOBAL, SET_GLOBAL = 5, 7
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names with which a chunk of Lua meets its surroundings.
+    """The names that connect a chunk of Lua with the code around it.
 
     Attributes:
         read: free names that it reads.
@@ -76,7 +76,7 @@ def include(name: str) -> Include:
 
 
 class _Dump:
-    """A reader of precompiled Lua 5.1 (`string.dump`), as written on 64-bit machines."""
+    """A reader of precompiled Lua 5.1 (`string.dump`) from 64-bit machines."""
 
     def __init__(self, data: bytes) -> None:
         assert data[:12] == b"\x1bLuaQ\x00\x01\x04\x08\x04\x08\x00"
@@ -137,7 +137,7 @@ def _compiler() -> Any:
 
 def free_names(source: str) -> Names:
     """Compile Lua and read its names."""
-    ends = re.search(r"^return ", source, flags=re.MULTILINE)  # a script: nothing stands behind it
+    ends = re.search(r"^return ", source, flags=re.MULTILINE)  # a script: nothing follows it
     found = _Dump(_compiler()(f"{source}\n{'' if ends else LAST + '()'}\n".encode()))
     return Names(
         frozenset(found.read - GLOBALS - {LAST}),
@@ -149,7 +149,7 @@ def free_names(source: str) -> Names:
 
 
 def _stub(name: str, hidden: str) -> str:
-    """Lua that uses, assigns and declares the names that an include says it does."""
+    """Return Lua that uses, assigns and declares the declared names of an include."""
     one = include(name)
     gives = [given for given in one.gives if given != hidden]
     lines = [f"local _ = {{{', '.join(one.needs)}}}"] if one.needs else []
@@ -159,7 +159,7 @@ def _stub(name: str, hidden: str) -> str:
 
 
 def with_stubs(text: str, hidden: tuple[str, str] = ("", "")) -> str:
-    """Put the declared interface in place of each include.
+    """Replace each include by its declared interface.
 
     `hidden` is an include and a name of its GIVES that is left out.
     """
@@ -172,17 +172,17 @@ def with_stubs(text: str, hidden: tuple[str, str] = ("", "")) -> str:
 
 
 def names_of_include(name: str) -> Names:
-    """Names of an include; includes inside it count with what they declare."""
+    """Return the names of an include; includes inside it count with their declarations."""
     return free_names(with_stubs(include(name).body))
 
 
 def names_of_script(name: str) -> Names:
-    """Names of a script, behind the bindings of its header."""
+    """Return the names of a script, after the bindings of its header."""
     found = script(name)
     return free_names(found.bindings + with_stubs(found.body))
 
 
 def words(text: str) -> set[str]:
-    """Every name in the code of a file, without comments, strings and fields."""
+    """Return every name in the code of a file, without comments, strings and fields."""
     code = re.sub(r"--.*", "", re.sub(r"'(?:[^'\\\n]|\\.)*'", "''", text))
     return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", code))

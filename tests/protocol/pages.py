@@ -16,22 +16,22 @@ FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
 def prose(text: str) -> str:
-    """A text without its code blocks."""
+    """Return a text without its code blocks."""
     return FENCE.sub("", text)
 
 
 def titles(text: str) -> list[str]:
-    """The headings of a text."""
+    """Return the headings of a text."""
     return re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
 
 
 def anchor(title: str) -> str:
-    """The name of a heading in links, as GitHub makes it."""
+    """Return the name of a heading in links, as GitHub makes it."""
     return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def section(page: str, title: str) -> str:
-    """The text of a section, its subsections included."""
+    """Return the text of a section with its subsections."""
     text = PAGES[page]
     plain = FENCE.sub(lambda m: m.group().replace("#", "-"), text)
     head = re.search(rf"^(#+) {re.escape(title)}\n", plain, re.MULTILINE)
@@ -42,7 +42,7 @@ def section(page: str, title: str) -> str:
 
 
 def acl_rules(user: str) -> list[str]:
-    """The rules of the line `ACL SETUSER <user> ...` in the pages."""
+    """Return the rules of the line `ACL SETUSER <user> ...` in the pages."""
     found = re.search(rf"^ACL SETUSER {user} (.*)$", "\n".join(PAGES.values()), re.MULTILINE)
     assert found, f"no access rules of {user!r}"
     return found[1].split()

@@ -1,10 +1,10 @@
-"""Fill in what a vector or a transcript expects where nothing is written yet; a person reads it.
+"""Fill in missing expectations of vectors and transcripts, for a review by a person.
 
-    PYTHONPATH=src python -m tests.protocol.record ack nack    # these files of tests/vectors
-    PYTHONPATH=src python -m tests.protocol.record protocol/core.md  # commands without a reply
+PYTHONPATH=src python -m tests.protocol.record ack nack # these files of tests/vectors
+PYTHONPATH=src python -m tests.protocol.record protocol/core.md # commands without a reply
 
-An expectation that is there is never touched: to change one, take `reply` and `after` out of the
-case by hand, run this, and read the difference.
+An existing expectation is never changed: to replace one, remove `reply` and `after` from the case,
+run this, and read the diff.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.protocol.vectors import FOLDER, run_vector, unplaced, vectors_of
 
 
 def fill(name: str) -> Iterator[str]:
-    """Complete the cases of a script that expect nothing yet; what was written, case by case."""
+    """Complete the cases without expectations, and yield a line for each."""
     path = FOLDER / f"{name}.json"
     document = json.loads(path.read_text("utf-8"))
     for case, vector in zip(document["cases"], vectors_of(name), strict=True):
@@ -47,7 +47,7 @@ def _unplaced(key: str, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _round_px(new: dict[str, Any], old: dict[str, Any]) -> None:
-    """A time to live that has run for a moment is the one it began with."""
+    """Round a time to live that has run for a moment up to its start."""
     for px in (old.get("px", 0), 600_000, 604_800_000):
         if "px" in new and 0 <= px - new["px"] < LEEWAY_MS:
             new["px"] = px
@@ -79,7 +79,7 @@ def _flat(value: dict[str, Any] | None) -> dict[str, str]:
 
 
 def written(document: dict[str, Any]) -> str:
-    """A document as its file holds it: a line a key, a case a paragraph."""
+    """Return a document as its file has it: a line a key, a case a paragraph."""
     lines = ["{"]
     for name, value in document.items():
         if name != "cases":
@@ -101,7 +101,7 @@ def _case(case: dict[str, Any]) -> str:
 
 
 def fill_transcripts(page: str) -> Iterator[str]:
-    """Write replies below the commands of a page that have none; what was written."""
+    """Write missing replies below the commands of a page, and yield a line for each."""
     raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
     session, text = Session(raw), PAGES[page]
     lines = text.splitlines()
@@ -119,10 +119,10 @@ def fill_transcripts(page: str) -> Iterator[str]:
 
 
 def main(names: Sequence[str]) -> int:
-    """The command."""
+    """Run the command."""
     for name in names:
         for line in fill_transcripts(name) if name in PAGES else fill(name):
-            print(line)  # noqa: T201 - what a person is to read
+            print(line)  # noqa: T201 - output for a person
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Queues with a job in every place, and calls of every script that do something to them."""
+"""Queues with a job in every place, and calls of every script that affect them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Scene:
     """A queue and its jobs.
 
     Attributes:
-        numbers: what the jobs are for -> their numbers.
+        numbers: purpose of the jobs -> their numbers.
         call: number of the last enqueue.
         is_mixed: whether every second job has a large body.
     """
@@ -59,7 +59,7 @@ class Scene:
 
     @property
     def every(self) -> list[bytes]:
-        """The numbers of all jobs."""
+        """Return the numbers of all jobs."""
         return [number for numbers in self.numbers.values() for number in numbers]
 
 
@@ -80,7 +80,7 @@ def _deliver(scene: Scene, name: str, record: str, count: int = 2) -> list[bytes
 
 
 def plain_scene(raw: Raw, keys: QueueKeys) -> Scene:
-    """Ready and active jobs alone: no optional structure is in use."""
+    """Make a queue with ready and active jobs only, without optional structures."""
     scene = Scene(raw, keys, {})
     _deliver(scene, "active", "1\nbody", 3)
     _add(scene, "ready", "1\nbody", 3)
@@ -88,7 +88,9 @@ def plain_scene(raw: Raw, keys: QueueKeys) -> Scene:
 
 
 def rich_scene(raw: Raw, keys: QueueKeys) -> Scene:
-    """Jobs in every place, large ones too; at `AT` due times, leases and ttls have come."""
+    """Make a queue with jobs in every place, large ones too; at `AT` due times,
+    leases and ttls end.
+    """
     scene = Scene(raw, keys, {}, is_mixed=True)
     _deliver(scene, "active", "1\nbody", 3)
     _deliver(scene, "lease ended", "1;l=100\nbody")
@@ -109,14 +111,14 @@ def rich_scene(raw: Raw, keys: QueueKeys) -> Scene:
 
 
 def expired_scene(raw: Raw, keys: QueueKeys) -> Scene:
-    """As `plain_scene`, and jobs whose ttl has ended at `AT`; no other structure is in use."""
+    """Make a `plain_scene` with jobs whose ttl has ended at `AT`, without other structures."""
     scene = plain_scene(raw, keys)
     _add(scene, "ready expired", "1;t=200\nbody")
     return scene
 
 
 def closed_scene(raw: Raw, keys: QueueKeys) -> Scene:
-    """A closed queue whose jobs are held: what ends them all leaves nothing to deliver."""
+    """Make a closed queue with held jobs: ending them all drains it."""
     scene = Scene(raw, keys, {})
     _deliver(scene, "active", "1\nbody", 3)
     _deliver(scene, "once", "1;l=0;t=60000\nbody")
@@ -124,7 +126,7 @@ def closed_scene(raw: Raw, keys: QueueKeys) -> Scene:
 
 
 def closing_scene(raw: Raw, keys: QueueKeys) -> Scene:
-    """A closed queue whose jobs wait, and at `AT` their ttl has ended."""
+    """Make a closed queue with waiting jobs, whose ttl has ended at `AT`."""
     scene = Scene(raw, keys, {})
     _add(scene, "ready", "1;t=200\nbody")
     return _closed(scene)
@@ -137,7 +139,7 @@ def _closed(scene: Scene) -> Scene:
 
 
 def borne_scene(raw: Raw, keys: QueueKeys) -> Scene:
-    """Both exclusive roles are held, and calls that bear them are to come."""
+    """Make a queue with both exclusive roles held, for calls with them."""
     scene = plain_scene(raw, keys)
     for kind in ("producer", "consumer"):
         reply = scene.run("acquire", 3, "", kind, TOKEN, "", 60_000, "ada")
@@ -146,7 +148,9 @@ def borne_scene(raw: Raw, keys: QueueKeys) -> Scene:
 
 
 def dedup_scene(raw: Raw, keys: QueueKeys) -> Scene:
-    """Jobs with dedup ids, successors, windows; at `AT` some ttls and windows have ended."""
+    """Make a queue with dedup ids, successors, windows; at `AT` some ttls and
+    windows have ended.
+    """
     scene = plain_scene(raw, keys)
     _claim(scene, "owner", "1;d=owner\nbody")
     _claim(scene, "mortal", "1;t=200;d=mortal\nbody")
@@ -178,7 +182,7 @@ def _claim(scene: Scene, name: str, record: str, mode: str = "") -> None:
 
 
 def crowded_scene(raw: Raw, keys: QueueKeys) -> Scene:
-    """As `rich_scene`, with jobs that have dedup ids, and a producer that waits for room."""
+    """Make a `rich_scene` with jobs that have dedup ids, and a waiting producer."""
     scene = rich_scene(raw, keys)
     _claim(scene, "owner", "1;d=owner;w=60000\nbody")
     _claim(scene, "waiting", "1;d=waiting;w=60000\nbody")
@@ -191,7 +195,7 @@ def crowded_scene(raw: Raw, keys: QueueKeys) -> Scene:
 
 
 def spent_scene(raw: Raw, keys: QueueKeys) -> Scene:
-    """As `plain_scene`, and jobs delivered at most once whose ttl has ended at `AT`."""
+    """Make a `plain_scene` with jobs of lease 0 whose ttl has ended at `AT`."""
     scene = Scene(raw, keys, {})
     _deliver(scene, "once expired", "1;l=0;t=200\nbody")
     _deliver(scene, "active", "1\nbody", 3)
@@ -205,7 +209,7 @@ class Act:
 
     Attributes:
         name: for test ids.
-        script: which.
+        script: name of the script.
         args: ARGV; `*name` stands for the numbers of that name, `**` for all, `?` for the number of
             the last enqueue.
         settings: configured before.
@@ -230,7 +234,7 @@ class Act:
             assert scene.run("assign", 4, "", 1, 100, self.batch, 7, "eve", 60_000)[2] == b"%d" % T0
 
     def arguments(self, scene: Scene) -> list[Any]:
-        """ARGV with the numbers in place."""
+        """Return ARGV with the numbers inserted."""
         return [part for arg in self.args for part in self._spread(arg, scene)]
 
     def _spread(self, arg: Any, scene: Scene) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A job in every place of the state x event table, brought there by the scripts."""
+"""A job in every place of the state x event table, seeded by scripts."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _move(job: Job, place: StateCase) -> None:
 
 
 def place_of(raw: Raw, keys: QueueKeys, number: bytes, now_ms: int = AT) -> StateCase:
-    """Where a job is, as the structures show it; every one of them is looked at."""
+    """Return the place of a job, from all structures."""
     in_ready = bool(raw.xrange(keys["ready"], number, number))
     is_held = raw.hexists(keys["held"], number)
     indexes = {JobState.SCHEDULED: "scheduled", JobState.ACTIVE: "active", JobState.ONCE: "once"}

@@ -1,4 +1,4 @@
-"""The access rules of protocol/core.md are enough for every operation, and for nothing else."""
+"""The access rules of protocol/core.md allow every operation, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = 20
 
 @pytest.fixture
 def admin(real_backend: Backend, make_server: Callable[..., EmbeddedServer]) -> Iterator[Raw]:
-    """A client that may do everything, on a server whose users are ours to make."""
+    """A client with all rights, on a server whose users the test may change."""
     url = make_server().url if real_backend.shared else real_backend.url
     assert url is not None
     with redis.Redis.from_url(url, protocol=2) as client:
@@ -40,13 +40,13 @@ def admin(real_backend: Backend, make_server: Callable[..., EmbeddedServer]) -> 
 
 @pytest.fixture
 def worker(admin: Raw) -> Iterator[Raw]:
-    """A client with the rights of the document's line."""
+    """A client with the rights from the document."""
     with as_worker(admin) as client:
         yield client
 
 
 def as_worker(admin: Raw) -> redis.Redis:
-    """A new client of the same server, as the user `worker`."""
+    """Return a new client of the same server, as the user `worker`."""
     options = dict(admin.connection_pool.connection_kwargs)
     options.update(username="worker", password="secret")
     kind = admin.connection_pool.connection_class
@@ -62,7 +62,7 @@ SCENES = pytest.mark.parametrize(
 def test_every_script_runs(
     build: Callable[[Raw, QueueKeys], Scene], admin: Raw, worker: Raw
 ) -> None:
-    """Each call of each script runs with these rights alone, the commands inside it included."""
+    """Each call of each script, with its inner commands, works with these rights."""
     for act in CALLS:
         admin.flushdb()
         scene = build(admin, KEYS)
@@ -80,7 +80,7 @@ def _evalsha(raw: Raw, act: Act, scene: Scene) -> list[Any]:
 
 
 def test_a_whole_life_of_jobs(admin: Raw) -> None:
-    """Create, wait, work, fail, wait for room, look, redrive, purge, sweep: all as that user."""
+    """Create, wait, work, fail, wait for room, read, redrive, purge, sweep: all as that user."""
     with Penstock(as_worker(admin)) as ours, Penstock(as_worker(admin)) as theirs:
         queue = ours.queue("life")
         got: list[Any] = []
@@ -151,7 +151,7 @@ def _bounded(ours: Penstock, theirs: Penstock) -> None:
 
 
 def test_the_list_of_nodes_is_for_reading(admin: Raw) -> None:
-    """A client reads it, as far as the server has such a right, and goes on where it may not."""
+    """A client reads it if the server has such a right, and works without it."""
     admin.hset("penstock:nodes", "e" * 40, "1 redis://127.0.0.1:1/0")
     with Penstock(as_worker(admin), node_hosts=["127.0.0.1"]) as ps:
         may_read = ps.backend.node.server_facts().version >= (7,)

@@ -1,4 +1,4 @@
-"""An error in a script leaves no half of a transition (protocol/core.md, Calling a script)."""
+"""An error in a script leaves no partial transition (protocol/core.md, Calling a script)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ CASES: list[tuple[Callable[[Raw, QueueKeys], Scene], Act, tuple[Any, ...]]] = [
 
 
 def test_every_script_is_called() -> None:
-    """The cases leave no script out, in no state of the queue."""
+    """The cases cover every script in every state of the queue."""
     every = {found.name for found in all_scripts()}
     for state in ((), *STATES):
         assert {act.script for _, act, of in CASES if of == state} == every
@@ -90,7 +90,7 @@ BUILT: dict[Callable[[Raw, QueueKeys], Scene], tuple[Scene, Space]] = {}
 
 
 def built(build: Callable[[Raw, QueueKeys], Scene], raw: Raw) -> Scene:
-    """A scene on an empty server."""
+    """Return a scene on an empty server."""
     if build not in BUILT:
         BUILT[build] = build(raw, KEYS), dump(raw)
         raw.flushdb()
@@ -108,7 +108,7 @@ def built(build: Callable[[Raw, QueueKeys], Scene], raw: Raw) -> Scene:
 def test_a_key_of_another_type_stops_the_call_before_it_writes(
     build: Callable[[Raw, QueueKeys], Scene], act: Act, state: tuple[Any, ...], backend: Backend
 ) -> None:
-    """Whichever key holds another type, a call either does not need it or changes nothing."""
+    """With any key of another type a call either does not need it or changes nothing."""
     raw = backend.sync_client()
     scene = built(build, raw)
     act.prepare(scene)
@@ -135,7 +135,7 @@ def test_a_key_of_another_type_stops_the_call_before_it_writes(
 
 @pytest.mark.parametrize("name", ["enqueue", "claim", "publish"])
 def test_more_records_than_a_call_may_have_are_refused(name: str, backend: Backend) -> None:
-    """1001 of them: nothing is added."""
+    """With 1001 records no job is added."""
     raw = backend.sync_client()
     scene = plain_scene(raw, KEYS)
     records = [f"1;d=a{i:04};t=9000\n" for i in range(1001)]

@@ -27,37 +27,37 @@ def raw(backend: Backend) -> Raw:
 
 
 class Line:
-    """One queue, and calls at times of the server's clock."""
+    """A queue, and calls at chosen times of the server's clock."""
 
     def __init__(self, raw: Raw) -> None:
         self.raw = raw
         self.call = 0
 
     def enqueue(self, at: int, record: str = "1\nbody", delay: int = 0) -> bytes:
-        """Add a job; its number."""
+        """Add a job, and return its number."""
         self.call += 1
         args = (self.call, EPOCH, delay, "", 0, "", record)
         number: bytes = run(self.raw, KEYS, "enqueue", args, now_ms=at)[2]
         return number
 
     def claim(self, at: int, record: str, delay: int = 0, mode: str = "") -> bytes:
-        """Add a job that has a dedup id; its number."""
+        """Add a job with a dedup id, and return its number."""
         self.call += 1
         args = (self.call, EPOCH, delay, "", 0, "", mode, record)
         number: bytes = run(self.raw, KEYS, "claim", args, now_ms=at)[2]
         return number
 
     def reserve(self, at: int, n: int = 1) -> list[Any]:
-        """Take jobs: the whole reply."""
+        """Reserve jobs, and return the whole reply."""
         return run(self.raw, KEYS, "reserve", (1, n, 7, "ada", 0, ""), now_ms=at)
 
     def ack(self, at: int, number: bytes, receipt: str = "1-007") -> int:
-        """Acknowledge a delivery: how many were done."""
+        """Acknowledge a delivery, and return the number of done jobs."""
         done: int = run(self.raw, KEYS, "ack", (1, EPOCH, receipt, "", number), now_ms=at)[2]
         return done
 
     def meta(self, field: str) -> int:
-        """A number in meta."""
+        """Return a number in meta."""
         return int(self.raw.hget(KEYS["meta"], field) or 0)
 
 
@@ -72,7 +72,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["enqueue", "reserve and ack", *CALLS])
 def test_the_offset_shrinks_by_a_tenth_of_the_time_that_passed(name: str, raw: Raw) -> None:
-    """Also where a call follows the other within the time by which it shrinks."""
+    """This holds also if a call follows within the time by which the offset shrinks."""
     line = Line(raw)
     line.enqueue(T0)
     line.enqueue(T0 - 10_000)
@@ -91,7 +91,7 @@ def test_the_offset_shrinks_by_a_tenth_of_the_time_that_passed(name: str, raw: R
 
 
 def test_the_clock_does_not_run_back_while_the_offset_shrinks(raw: Raw) -> None:
-    """It goes slower by a tenth, without a step, until it is the server's."""
+    """It runs slower by a tenth, without a step, until it equals the server's."""
     line = Line(raw)
     line.enqueue(T0)
     times = []
@@ -105,8 +105,8 @@ def test_the_clock_does_not_run_back_while_the_offset_shrinks(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("span", [MONTH + 11, 3 * MONTH, YEARS])
-def test_one_wrong_reading_of_the_clock_does_not_stay(span: int, raw: Raw) -> None:
-    """A job that was added at a wrong time is done, and all that comes later has the right time."""
+def test_one_wrong_reading_of_the_clock_is_corrected(span: int, raw: Raw) -> None:
+    """A job added at a wrong time is finished, and all later times are right."""
     line = Line(raw)
     early = line.enqueue(T0)
     wrong = line.enqueue(T0 + span)
@@ -121,8 +121,8 @@ def test_one_wrong_reading_of_the_clock_does_not_stay(span: int, raw: Raw) -> No
 
 
 @pytest.mark.parametrize("back", [0, MONTH, 2 * MONTH])
-def test_numbers_rise_whatever_the_clock_says(back: int, raw: Raw) -> None:
-    """They go on behind the highest one."""
+def test_numbers_rise_despite_the_clock(back: int, raw: Raw) -> None:
+    """Numbers continue after the highest one."""
     line = Line(raw)
     times = (T0, T0 + YEARS, T0 - back, T0 + 5, T0 + YEARS, T0 + YEARS + 1, T0 - back, 0, 1_000)
     numbers = [line.enqueue(at) for at in times]
@@ -131,7 +131,7 @@ def test_numbers_rise_whatever_the_clock_says(back: int, raw: Raw) -> None:
 
 
 def test_a_queue_that_begins_at_a_wrong_time_has_numbers_of_the_usual_width(raw: Raw) -> None:
-    """A server that starts in 1970: its numbers sort with the later ones as text."""
+    """A server that starts in 1970 gives numbers that sort with later ones as text."""
     line = Line(raw)
     numbers = [line.enqueue(at) for at in (60_000, 60_001, T0)]
     assert numbers == sorted(numbers)
@@ -139,7 +139,7 @@ def test_a_queue_that_begins_at_a_wrong_time_has_numbers_of_the_usual_width(raw:
 
 
 def test_a_clock_that_was_behind_for_one_reading_leaves_no_offset(raw: Raw) -> None:
-    """One reading in 1970: the next one is right, and so is the queue."""
+    """After one reading in 1970 the next one, and the queue's clock, are right."""
     line = Line(raw)
     line.enqueue(T0)
     line.enqueue(60_000)
@@ -148,7 +148,7 @@ def test_a_clock_that_was_behind_for_one_reading_leaves_no_offset(raw: Raw) -> N
 
 
 def test_a_ttl_ends_also_where_numbers_run_ahead(raw: Raw) -> None:
-    """It is counted from the time of the enqueue."""
+    """The ttl counts from the time of the enqueue."""
     line = Line(raw)
     line.ack(T0, line.enqueue(T0 + YEARS), "")
     number = line.enqueue(T0, f"1;t={TTL}\nbody")
@@ -159,7 +159,7 @@ def test_a_ttl_ends_also_where_numbers_run_ahead(raw: Raw) -> None:
 
 
 def test_a_job_of_lease_0_whose_number_runs_ahead_ends_a_ttl_after_its_delivery(raw: Raw) -> None:
-    """And a dead letter that is brought back lives a ttl longer."""
+    """A dead letter of lease 0 that is redriven lives a ttl longer."""
     line = Line(raw)
     line.ack(T0, line.enqueue(T0 + YEARS), "")
     once = line.enqueue(T0, f"1;l=0;t={TTL}\nbody")
@@ -172,7 +172,7 @@ def test_a_job_of_lease_0_whose_number_runs_ahead_ends_a_ttl_after_its_delivery(
 
 
 def test_a_role_taken_at_a_wrong_time_is_free(raw: Raw) -> None:
-    """It ends further ahead than its lease: another party may take it."""
+    """It ends later than its lease allows, so another party may take it."""
     taken = (1, EPOCH, "consumer", "0123456789abcdef", "", 5000, "eve")
     other = (1, EPOCH, "consumer", "fedcba9876543210", "", 5000, "ada")
     assert run(raw, KEYS, "acquire", taken, now_ms=T0 + YEARS)[0] == 1
@@ -182,7 +182,7 @@ def test_a_role_taken_at_a_wrong_time_is_free(raw: Raw) -> None:
 
 
 def test_a_sweep_takes_a_wrong_time_back(raw: Raw) -> None:
-    """Or an empty queue would not be removed for years."""
+    """Otherwise an empty queue would not be removed for years."""
     line = Line(raw)
     line.ack(T0 + YEARS, line.enqueue(T0 + YEARS), "")
     assert run(raw, KEYS, "sweep", (1, 900_000), now_ms=T0)[5] == b""
@@ -195,7 +195,7 @@ HORIZON = 10 * 366 * 86_400_000
 
 
 def retime(raw: Raw, at: int, horizon: int = HORIZON, *, write: bool = True) -> dict[str, int]:
-    """Page through every structure: how many times were found in each."""
+    """Page through every structure, and count the corrected times in each."""
     found = dict.fromkeys(PLACES, 0)
     for place in PLACES:
         skip = 0
@@ -209,7 +209,7 @@ def retime(raw: Raw, at: int, horizon: int = HORIZON, *, write: bool = True) -> 
 
 
 def poisoned(line: Line, wrong: int) -> dict[str, bytes]:
-    """A queue with a job in each place; what can be written at the wrong time was."""
+    """Make a queue with a job in each place, and as many wrong times as possible."""
     raw, jobs = line.raw, {}
     jobs["worked on"] = line.enqueue(T0)
     jobs["failed"] = line.enqueue(T0)
@@ -239,7 +239,7 @@ def poisoned(line: Line, wrong: int) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("span", [YEARS, 12 * 366 * 86_400_000])
 def test_times_that_lie_ahead_are_brought_back(span: int, raw: Raw) -> None:
-    """Each is as far away as it was at the wrong time; receipts hold."""
+    """Each time is as far away as it was at the wrong time; receipts stay valid."""
     line = Line(raw)
     jobs = poisoned(line, T0 + span)
     now = T0 + 1_000
@@ -276,7 +276,7 @@ def test_times_that_lie_ahead_are_brought_back(span: int, raw: Raw) -> None:
 
 
 def test_right_times_stay(raw: Raw) -> None:
-    """Long delays, leases, ttls and windows are left as they are."""
+    """Long delays, leases, ttls and windows are not changed."""
     line = Line(raw)
     day = 86_400_000
     line.enqueue(T0, f"1;l={24 * day};t={90 * day}\nbody")
@@ -293,8 +293,8 @@ def test_right_times_stay(raw: Raw) -> None:
     assert same(dump(raw), before)
 
 
-def test_a_horizon_says_what_can_not_be_meant(raw: Raw) -> None:
-    """What no other time gives away is wrong when it lies beyond it."""
+def test_times_beyond_a_horizon_are_wrong(raw: Raw) -> None:
+    """A time beyond the horizon is wrong if nothing else shows it."""
     line = Line(raw)
     poisoned(line, T0 + 2 * 366 * 86_400_000)
     now = T0 + 1_000
@@ -304,7 +304,7 @@ def test_a_horizon_says_what_can_not_be_meant(raw: Raw) -> None:
 
 
 def test_numbers_come_back_when_no_job_has_one(raw: Raw) -> None:
-    """Not before, as they rise."""
+    """They come back only without a job, as they must rise."""
     line = Line(raw)
     number = line.enqueue(T0 + YEARS)
     now = T0 + 1_000
@@ -316,8 +316,8 @@ def test_numbers_come_back_when_no_job_has_one(raw: Raw) -> None:
     assert int(line.enqueue(now)[:13]) == now + 1
 
 
-def test_pages_of_what_lies_ahead(raw: Raw) -> None:
-    """Jobs beyond one page are brought back too; those that stay are passed over."""
+def test_pages_of_wrong_times(raw: Raw) -> None:
+    """Jobs beyond one page are corrected too; others are skipped."""
     line = Line(raw)
     for _ in range(3):
         line.call += 1

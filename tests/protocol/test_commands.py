@@ -1,6 +1,6 @@
-"""The commands that a script runs: their order, their number, and what a full server does to them.
+"""The commands that a script runs: their order, their number, and their effect on a full server.
 
-MONITOR shows every inner command, COMMAND INFO which of them write and which need memory.
+MONITOR shows every inner command; COMMAND INFO shows which of them write or need memory.
 """
 
 from __future__ import annotations
@@ -105,19 +105,19 @@ class Command(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """`ZRANGE dead`: the kind stands for the key."""
+        """Return the command with its key's kind: `ZRANGE dead`."""
         return f"{self.name} {self.args[0].rpartition(':')[2]}" if self.args else self.name
 
 
 class Flags(NamedTuple):
-    """What the server says of a command."""
+    """The server's flags of a command."""
 
     writes: bool
     needs_memory: bool
 
 
 def flags_of(raw: Raw, name: str) -> Flags:
-    """Whether a command writes, and whether a full server refuses it."""
+    """Return if a command writes, and if a full server refuses it."""
     info = raw.execute_command("COMMAND", "INFO", name)
     found = info[name.lower()]["flags"] if isinstance(info, dict) else info[0][2]
     names = {flag.decode() if isinstance(flag, bytes) else flag for flag in found}
@@ -125,7 +125,7 @@ def flags_of(raw: Raw, name: str) -> Flags:
 
 
 def watched(backend: Backend, happen: Callable[[], Any]) -> list[Command]:
-    """The inner commands of the scripts that run meanwhile, in order."""
+    """Return the inner commands of the scripts run in the block, in order."""
     raw: Raw = backend.sync_client()
     found = []
     with raw.monitor() as monitor:
@@ -144,10 +144,12 @@ def _command(text: str) -> Command:
 
 @pytest.mark.sampled(5)
 @CASES
-def test_scripts_look_first_and_write_then(
+def test_scripts_read_before_they_write(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
 ) -> None:
-    """After its first write a script reads bounds and remains only; writes go to declared keys."""
+    """After its first write a script reads only bounds and remains; it writes only
+    declared keys.
+    """
     raw = real_backend.sync_client()
     known = cache(lambda name: flags_of(raw, name))
     scene = build(raw, KEYS)
@@ -159,7 +161,7 @@ def test_scripts_look_first_and_write_then(
     if not writing:
         return
     begun = commands.index(writing[0])
-    if (writing[0].name, *writing[0].args) == NOTHING:  # a check of the type, and no change
+    if (writing[0].name, *writing[0].args) == NOTHING:  # a check of the type, without a change
         begun = commands.index(writing[1]) if len(writing) > 1 else len(commands)
     late = {c.shown for c in commands[begun:] if not known(c.name).writes}
     assert late <= READ_LATE.get(act.script, set()) | SIZES
@@ -170,7 +172,7 @@ def test_scripts_look_first_and_write_then(
 def test_the_first_write_decides_for_a_full_server(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
 ) -> None:
-    """Adding a job begins with a command that needs memory, all else with one that does not."""
+    """Scripts that add jobs first run a command that needs memory, others one that does not."""
     raw = real_backend.sync_client()
     scene = build(raw, KEYS)
     act.prepare(scene)
@@ -182,7 +184,7 @@ def test_the_first_write_decides_for_a_full_server(
 
 @contextmanager
 def without_memory(raw: Raw) -> Iterator[None]:
-    """The server is above its maxmemory meanwhile, and evicts nothing."""
+    """Keep the server above its maxmemory during the block, without eviction."""
     raw.config_set("maxmemory-policy", "noeviction")
     raw.config_set("maxmemory", 1)
     try:
@@ -193,7 +195,7 @@ def without_memory(raw: Raw) -> Iterator[None]:
 
 @pytest.fixture
 def own_client(real_backend: Backend, make_server: Callable[..., EmbeddedServer]) -> Iterator[Raw]:
-    """A client of a server whose settings are ours: the back end, or a server of the test's own."""
+    """A client of a server whose settings may change: the back end, or another server."""
     if not real_backend.shared:
         yield real_backend.sync_client()
         return
@@ -203,10 +205,10 @@ def own_client(real_backend: Backend, make_server: Callable[..., EmbeddedServer]
 
 @pytest.mark.sampled(5)
 @CASES
-def test_a_full_server_refuses_jobs_and_does_all_else(
+def test_a_full_server_refuses_only_jobs(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], own_client: Raw
 ) -> None:
-    """At maxmemory an enqueue changes nothing; every other call does what it does otherwise."""
+    """At maxmemory an enqueue changes nothing; every other call works as usual."""
     raw = own_client
     raw.flushdb()
     scene = build(raw, KEYS)
@@ -227,7 +229,7 @@ def test_a_full_server_refuses_jobs_and_does_all_else(
 
 
 def _ordered(reply: list[Any], script: str) -> list[Any]:
-    """A reply without the order of the fields of a hash, which is the server's own."""
+    """Return a reply with the fields of a hash sorted."""
     start = {"stats": 9, "configure": 4, "scan": 6}.get(script, len(reply))
     return [*reply[:start], *sorted(map(str, reply[start:]))]
 
@@ -238,7 +240,7 @@ def _one_ready(scene: Scene, count: int) -> None:
 
 @pytest.mark.parametrize("count, most", [(1, 8), (1000, 1007)])
 def test_an_enqueue_runs_few_commands(count: int, most: int, real_backend: Backend) -> None:
-    """Eight for one job in a queue that exists; a bulk adds one for each further job."""
+    """Eight for one job in an existing queue; a bulk adds one for each further job."""
     scene = Scene(real_backend.sync_client(), KEYS, {})
     _one_ready(scene, 1)
     args = (2, "", 0, "", 0, "", *["1\nbody"] * count)
@@ -247,7 +249,7 @@ def test_an_enqueue_runs_few_commands(count: int, most: int, real_backend: Backe
 
 @pytest.mark.parametrize("count, most", [(1, 21), (1000, 1020)])
 def test_a_claim_runs_few_commands(count: int, most: int, real_backend: Backend) -> None:
-    """Ids that are free are looked up, and noted, all at once."""
+    """Free ids are looked up and stored in one command each."""
     scene = Scene(real_backend.sync_client(), KEYS, {})
     scene.run("claim", 1, "e0e0e0e0", 0, "", 0, "", "", "1;d=first\nbody")
     args = (2, "", 0, "", 0, "", "", *[f"1;d={i}\nbody" for i in range(count)])
@@ -267,7 +269,7 @@ def test_a_release_of_ids_runs_few_commands(count: int, most: int, real_backend:
 
 @pytest.mark.parametrize("count, most", [(1, 13), (100, 15), (1000, 23)])
 def test_a_reserve_runs_few_commands(count: int, most: int, real_backend: Backend) -> None:
-    """Thirteen for one job; a batch needs a look at ready for each hundred, one for the index."""
+    """Thirteen for one job; a batch adds a read of ready per hundred, and one of the index."""
     scene = Scene(real_backend.sync_client(), KEYS, {})
     _one_ready(scene, 1000)
     scene.run("enqueue", 2, "", 0, "", 0, "", "1\nbody")
@@ -300,8 +302,8 @@ BY_ID: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", BY_ID)
-def test_what_names_jobs_moves_no_large_body(name: str, real_backend: Backend) -> None:
-    """Jobs in every place, with dedup ids and policies: only headers are read and written."""
+def test_calls_with_ids_move_no_large_body(name: str, real_backend: Backend) -> None:
+    """For jobs in every place, with dedup ids and policies, only headers are read and written."""
     scene = Scene(real_backend.sync_client(), KEYS, {})
     for call, lease in enumerate((";l=60000", ";l=60000", ""), 1):
         records = [f"1{lease};t=90000;p=3,,;d={call}-{i}\n{'x' * 5000}" for i in range(3)]
@@ -320,7 +322,7 @@ def test_what_names_jobs_moves_no_large_body(name: str, real_backend: Backend) -
 
 
 def test_a_large_batch_leaves_no_helper_in_the_index(backend: Backend) -> None:
-    """The long member that turns the index into a skiplist is gone when the script ends."""
+    """The long member that turns the index into a skiplist is removed by the script."""
     scene = Scene(backend.sync_client(), KEYS, {})
     _one_ready(scene, 40)
     taken = scene.run("reserve", 3, 40, 5, "ada", 0, "")[6::3]

@@ -1,4 +1,4 @@
-"""Dedup ids over many calls: the scripts beside a plain model of them (protocol/dedup.md)."""
+"""Dedup ids over many calls: the scripts compared with a plain model (protocol/dedup.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEVER = 2**53 - 1
 
 @dataclass
 class Job:
-    """What the model knows of a job.
+    """A job in the model.
 
     Attributes:
         window: `w` of its record, 0 = none.
@@ -61,7 +61,7 @@ class Id:
 
 @dataclass
 class Model:
-    """Jobs and ids as protocol/dedup.md tells it, beside the scripts.
+    """Jobs and ids as protocol/dedup.md describes them, compared with the scripts.
 
     Attributes:
         now: the clock of both.
@@ -80,21 +80,21 @@ class Model:
         return self.scene.run(name, *args, at=self.now)
 
     def lapse(self) -> None:
-        """What the clock alone does: ttls and windows end."""
+        """End the ttls and windows whose time has come."""
         for job in [j for j in self.jobs.values() if j.ends and j.ends <= self.now and not j.dead]:
             self.end(job, done=False)
         for one in self.ids.values():
             one.end = one.end if one.end > self.now else 0
 
     def end(self, job: Job, *, done: bool, buried: bool = False) -> None:
-        """A job goes, or becomes a dead letter."""
+        """End a job, or make it a dead letter."""
         self.release(job, self.now + job.window if done and job.window else 0)
         job.lease, job.dead = 0, buried
         if not buried:
             del self.jobs[job.number]
 
     def release(self, job: Job, until: int = 0) -> None:
-        """Its id is free, or the successor's, or taken by a window."""
+        """Free its id, give it to the successor, or open a window."""
         one = self.ids[job.name]
         if one.owner is job:
             if one.heir:
@@ -104,7 +104,7 @@ class Model:
             one.heir = None
 
     def claimed(self, mode: str, job: Job, new: set[bytes], delay: int) -> tuple[int, bytes | None]:
-        """What becomes of a job of a claim: 1 added, else what the reply says, and of which job."""
+        """Return the result for a job of a claim: 1 for added, else the reply's code and job."""
         one = self.ids[job.name]
         owner = one.owner
         due = self.now + delay if delay else 0
@@ -135,7 +135,7 @@ class Model:
         return 1, None
 
     def updated(self, old: Job | None, job: Job, new: set[bytes]) -> tuple[int, bytes]:
-        """The content is the new job's; what was added by this very call is replaced entirely."""
+        """Replace the content; a job added by the same call is replaced entirely."""
         assert old
         if job.once and not old.once and old.number not in new:
             return -2, old.number
@@ -222,7 +222,7 @@ def _delivered(model: Model, numbers: list[bytes]) -> None:
         assert not job.dead
         assert max(job.lease, job.due) <= model.now
         assert all(one.heir is not job for one in model.ids.values()), "a successor was delivered"
-        if job.until == "s":  # mostly it has left it before
+        if job.until == "s":  # it usually has lost it already
             model.release(job)
         job.lease = model.now + 30_000
         if job.ends:
@@ -307,7 +307,7 @@ EVENTS = (*USUAL, _redrive, _purge)
 
 
 def _compare(model: Model) -> None:
-    """Lookups say what the model knows; behind a sweep the keys do, exactly."""
+    """Compare lookups with the model; after a sweep compare the keys exactly."""
     model.lapse()
     for name, one in model.ids.items():
         reply = model.run("lookup", 8, name)
@@ -342,7 +342,7 @@ def _compare(model: Model) -> None:
 
 
 def _drain(model: Model) -> None:
-    """Everything that is there is delivered in the end, and then no id is left."""
+    """Deliver every job, and check that no id is left."""
     for _ in range(300):
         _reserve(model)
         for job in [job for job in model.jobs.values() if job.lease > model.now]:
@@ -359,7 +359,7 @@ def _drain(model: Model) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_ids_are_released_as_their_jobs_end(seed: int, backend: Backend) -> None:
-    """Whatever happens, in whatever order: an id is that of one job, and free when that ended."""
+    """In any order of events an id belongs to one job, and is free after its end."""
     scene = Scene(backend.sync_client(), KEYS, {})
     scene.run("configure", 1, EPOCH, "max_attempts", 3, "max_crashes", 2, "max_releases", 3)
     scene.raw.hset(registry_key(DEFAULT_PREFIX), f"00000000{EPOCH}", "dedup")
@@ -370,8 +370,8 @@ def test_ids_are_released_as_their_jobs_end(seed: int, backend: Backend) -> None
     _drain(model)
 
 
-def test_a_thousand_successors_leave_nothing_behind(backend: Backend) -> None:
-    """One job after the other under one id: the keys hold the last one, and no trace of others."""
+def test_a_thousand_successors_leave_no_data(backend: Backend) -> None:
+    """A thousand jobs in turn with one id: the keys hold only the last one."""
     scene = Scene(backend.sync_client(), KEYS, {})
     body = "1;d=page\nbody"
     number = scene.run("claim", 1, EPOCH, 0, "", 0, "", "", body)[2]
@@ -404,10 +404,8 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("command", BROKEN.values(), ids=BROKEN)
-def test_the_invariant_sees_what_is_wrong_with_ids(
-    command: tuple[str, ...], backend: Backend
-) -> None:
-    """Each break of the layout of dedup ids is found; without it there is nothing to find."""
+def test_the_invariant_detects_wrong_dedup_ids(command: tuple[str, ...], backend: Backend) -> None:
+    """Each violation of the layout of dedup ids is found, and none without one."""
     scene = Scene(backend.sync_client(), KEYS, {})
     raw = scene.raw
     raw.hset(registry_key(DEFAULT_PREFIX), f"00000000{EPOCH}", "dedup")

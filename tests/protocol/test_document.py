@@ -23,13 +23,13 @@ CITATION = re.compile(r"(PROTOCOL\.md|protocol/[a-z]+\.md)(?:, ([A-Z][A-Za-z, ]*
 
 
 def citations(text: str) -> set[tuple[str, str]]:
-    """Pages and titles in a source text: `(protocol/core.md, Job id)`, also over a line's end."""
+    """Return pages and titles in a source text: `(protocol/core.md, Job id)`, also across lines."""
     joined = re.sub(r"\n\s*(?:(?:--|#) )?", " ", text)
     return {(page, title) for page, title in CITATION.findall(joined)}
 
 
 def named(page: str, words: str) -> bool:
-    """Whether the words begin with a heading of the page; text may follow it."""
+    """Tell if the words begin with a heading of the page; text may follow it."""
     return any(re.match(rf"{re.escape(title)}\b", words) for title in titles(PAGES[page]))
 
 
@@ -38,8 +38,8 @@ def test_generated_parts_are_current() -> None:
     assert protocol.updated(PAGES) == PAGES, "run python tools/protocol.py"
 
 
-def test_the_check_tells_a_stale_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The check exits with 1 and writes nothing; the command brings the pages up to date."""
+def test_the_check_detects_a_stale_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The check exits with 1 and writes nothing; the command updates the pages."""
     for name, text in PAGES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, "utf-8")
@@ -60,7 +60,7 @@ def test_the_check_tells_a_stale_page(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "```redis" in PAGES[page]])
 def test_transcripts_run(page: str, backend: Backend) -> None:
-    """Every transcript of a page gives the replies that it shows, on every back end."""
+    """Every transcript of a page gives the shown replies on every back end."""
     session = Session(backend.sync_client())
     for block in blocks(PAGES[page]):
         for step, reply in session.play(block):
@@ -69,13 +69,13 @@ def test_transcripts_run(page: str, backend: Backend) -> None:
 
 
 def test_every_script_has_a_transcript() -> None:
-    """Each section of a script shows it at work."""
+    """Each section of a script has a transcript."""
     for script in all_scripts():
         assert f"<sha:{script.name}>" in section("protocol/scripts.md", script.name), script.name
 
 
 def test_citations_name_sections() -> None:
-    """Each `(protocol/page.md, Title)` of code, tests and vectors names a page and its heading."""
+    """Each `(protocol/page.md, Title)` in code, tests and vectors names a page and its heading."""
     found = {
         (str(path.relative_to(ROOT)), *cited)
         for folder in ("src", "tests", "tools", "benchmarks")
@@ -89,7 +89,7 @@ def test_citations_name_sections() -> None:
     assert not wrong
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_have_targets() -> None:
     """Links between the pages, and from the documentation to them, name a file and a heading."""
     anchors = {page: {anchor(title) for title in titles(text)} for page, text in PAGES.items()}
     sources = {*PAGES, "README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
@@ -108,7 +108,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def first_column(title: str, header: str) -> list[str]:
-    """The words of the first column of a table that begins with this header."""
+    """Return the words of the first column of a table with this header."""
     table = rf"^\| {re.escape(header)} .*?\n\|[-|]*\n((?:\|.*\n)+)"
     found = re.search(table, section("protocol/core.md", title), re.MULTILINE)
     assert found, f"{title}: no table of {header}"
@@ -117,13 +117,13 @@ def first_column(title: str, header: str) -> list[str]:
 
 
 def test_every_field_of_meta_is_described() -> None:
-    """The table of meta's fields lists what the scripts read and write, and nothing else."""
+    """The table of meta's fields has exactly those that the scripts use."""
     known = set.union(*(meta_fields(script) for script in all_scripts()))
     assert sorted(first_column("Keys", "field")) == sorted(known)
 
 
 def test_every_key_is_described() -> None:
-    """The table of keys lists every kind."""
+    """The table of keys has every kind."""
     shown = first_column("Keys", "key")
     kinds = {name.rpartition(":")[2] for name in shown if "{" in name and "<" not in name}
     assert kinds == {*KINDS, "writes"}
@@ -131,7 +131,7 @@ def test_every_key_is_described() -> None:
 
 
 def test_settings_and_their_defaults() -> None:
-    """The defaults of the table are those in the scripts."""
+    """The defaults in the table equal those in the scripts."""
     table = re.findall(
         r"^\| `(\w+)` \|[^|]*\| ([^|]*?) \|", section("protocol/core.md", "Settings"), re.MULTILINE
     )
@@ -148,7 +148,7 @@ def test_settings_and_their_defaults() -> None:
 
 
 def test_the_worked_example_of_an_id() -> None:
-    """The parts of the example are what its id is made of, and the vectors have it."""
+    """The example's parts make up its id, and the vectors have it."""
     text = section("protocol/core.md", "Job id")
     example = re.search(r"^(D-\S{38})$", text, re.MULTILINE)
     assert example
@@ -165,13 +165,13 @@ def test_the_worked_example_of_an_id() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_lines_end_where_they_end(page: str) -> None:
-    """No blanks at the ends of lines, and a line end at the end of the file."""
+    """No line ends with blanks, and files end with a line end."""
     assert PAGES[page].endswith("\n")
     assert not re.search(r"[ \t]+$", PAGES[page], re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_programs_are_not_people(page: str) -> None:
+def test_programs_are_not_described_as_people(page: str) -> None:
     """Pages say client, consumer or server instead of who, nobody or somebody."""
     found = re.findall(
         r"\b(who|whom|whoever|(?:any|no|some)body)\b", prose(PAGES[page]), re.IGNORECASE

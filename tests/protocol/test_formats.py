@@ -1,4 +1,4 @@
-"""Names, ids, records, counters and receipts as the vectors have them, byte by byte."""
+"""Names, ids, records, counters and receipts equal the vectors byte by byte."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _cases(file: str, part: str) -> list[Any]:
 
 
 def crc16(data: bytes) -> int:
-    """CRC-16/XMODEM, which maps a hash tag to its slot."""
+    """Return the CRC-16/XMODEM checksum, which maps a hash tag to its slot."""
     crc = 0
     for byte in data:
         crc ^= byte << 8
@@ -37,7 +37,9 @@ def crc16(data: bytes) -> int:
 
 
 def hash_tag(key: bytes) -> bytes:
-    """What a cluster hashes of a key: between the first { and the } that follows, if not empty."""
+    """Return the part of a key that a cluster hashes: between the first { and the
+    next }, if any.
+    """
     start = key.find(b"{")
     end = key.find(b"}", start + 1)
     return key[start + 1 : end] if 0 <= start < end - 1 else key
@@ -45,7 +47,7 @@ def hash_tag(key: bytes) -> bytes:
 
 @pytest.mark.parametrize("case", _cases("names", "names"), ids=lambda case: ascii(case["tag"])[:30])
 def test_keys_of_a_queue(case: dict[str, Any]) -> None:
-    """Whatever the name, every key of a queue is as the vector says and lies in one slot."""
+    """For any name every key of a queue equals the vector's, and all are in one slot."""
     keys = QueueKeys(case["name"], case["prefix"])
     assert tag(case["name"]) == case["tag"]
     assert f"{queue_crc(case['name']):08x}" == case["crc32"]
@@ -57,28 +59,28 @@ def test_keys_of_a_queue(case: dict[str, Any]) -> None:
 
 
 def test_no_two_names_share_keys() -> None:
-    """The escaping can be undone: different names never meet in one key."""
+    """The escaping is reversible, so different names never share a key."""
     tags = [case["tag"] for case in _cases("names", "names")]
     assert len(set(tags)) == len(tags)
 
 
 @pytest.mark.parametrize("case", _cases("names", "refused"), ids=lambda case: case["why"])
 def test_invalid_names(case: dict[str, Any]) -> None:
-    """They are refused before a key is made of them."""
+    """Invalid names are refused before a key is made."""
     with pytest.raises(BadArgument):
         check_queue_name(case["name"])
 
 
 @pytest.mark.parametrize("case", _cases("names", "refused_prefixes"), ids=lambda case: case["why"])
-def test_prefixes_that_are_none(case: dict[str, Any]) -> None:
-    """They are refused before a key is made of them."""
+def test_invalid_prefixes_of_the_vectors(case: dict[str, Any]) -> None:
+    """Invalid prefixes are refused before a key is made."""
     with pytest.raises(BadArgument):
         check_prefix(case["prefix"])
 
 
 @pytest.mark.parametrize("name", [case["name"] for case in _cases("names", "names")], ids=ascii)
 def test_a_queue_of_any_name_works(name: str, backend: Backend) -> None:
-    """A job goes in and out under every name, and no key lies beside the documented ones."""
+    """A job can be added and reserved under every name; all keys are documented ones."""
     raw, keys = backend.sync_client(), QueueKeys(name)
     assert run(raw, keys, "enqueue", (1, EPOCH, 0, "", 0, "", "1\nbody"))[0] == 1
     assert run(raw, keys, "reserve", (2, 1, 5, "ada", 0, ""))[8] == b"1\nbody"
@@ -87,8 +89,8 @@ def test_a_queue_of_any_name_works(name: str, backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("case", _cases("ids", "ids"), ids=lambda case: case["case"])
-def test_ids_say_what_they_are_made_of(case: dict[str, Any]) -> None:
-    """An id is made and taken apart as the vector says."""
+def test_ids_have_the_parts_of_the_vectors(case: dict[str, Any]) -> None:
+    """An id is built and parsed as the vector says."""
     crc = queue_crc(case["queue"])
     assert f"{crc:08x}" == case["crc32"]
     place = crc.to_bytes(4, "big") + bytes.fromhex(case["epoch"])
@@ -104,7 +106,7 @@ def test_ids_say_what_they_are_made_of(case: dict[str, Any]) -> None:
 
 
 def test_ids_of_a_node_sort_by_creation() -> None:
-    """The alphabet is in the order of ASCII, so text order is the order of numbers."""
+    """The alphabet is in ASCII order, so text order is numeric order."""
     alphabet = json.loads((FOLDER / "ids.json").read_text("utf-8"))["alphabet"]
     assert alphabet.encode() == ORDERED
     assert sorted(alphabet) == list(alphabet)
@@ -113,15 +115,15 @@ def test_ids_of_a_node_sort_by_creation() -> None:
 
 
 @pytest.mark.parametrize("case", _cases("ids", "refused"), ids=lambda case: case["why"])
-def test_invalid_client_ids(case: dict[str, Any]) -> None:
-    """They are refused before anything is sent."""
+def test_invalid_ids_of_the_vectors(case: dict[str, Any]) -> None:
+    """Invalid ids are refused before anything is sent."""
     with pytest.raises(BadJobId):
         parse_id(case["id"])
 
 
 @pytest.mark.parametrize("case", _cases("records", "records"), ids=lambda case: case["case"])
 def test_records(case: dict[str, Any]) -> None:
-    """A record is read as the vector says, and written with exactly those bytes."""
+    """A record is parsed as the vector says, and encoded to exactly those bytes."""
     data = case["record"].encode("latin-1")
     record = parse_record(data)
     assert (record.lease_ms, record.ttl_ms) == (case["lease_ms"], case["ttl_ms"])
@@ -154,7 +156,7 @@ def test_records(case: dict[str, Any]) -> None:
     "case", _cases("records", "counters"), ids=lambda case: repr(case["value"])
 )
 def test_counters(case: dict[str, Any]) -> None:
-    """A value of tally is read as the vector says; none at all is a first delivery."""
+    """A value of tally is parsed as the vector says; a missing one is a first delivery."""
     found = parse_counters(case["value"].encode("latin-1"))
     assert found._asdict() == {name: case[name] for name in found._fields}
 
@@ -172,7 +174,7 @@ def test_receipts(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("case", _cases("records", "held"), ids=lambda case: repr(case["value"]))
 def test_values_of_held(case: dict[str, Any], backend: Backend) -> None:
-    """The note of a delivery is told apart from the record, whatever the record holds."""
+    """The note of a delivery is separated from the record, whatever the record's content."""
     raw, keys = backend.sync_client(), QueueKeys("held")
     number = f"{T0 - 5000}-1000000000"
     raw.hset(keys["meta"], mapping={"v": 2, "epoch": EPOCH, "uses": "", "seen": T0})

@@ -1,4 +1,4 @@
-"""The includes of the scripts declare the names through which they meet the code around them."""
+"""Includes of scripts declare the names that they share with the code around them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ INCLUDES = [
     for file in sorted((LUA / folder).iterdir(), key=lambda file: file.name)
 ]
 SCRIPTS = [found.name for found in (*all_scripts(), *pressure_scripts())]
-LOCALS, UPVALUES = 200, 60  # what Lua 5.1 allows in a function
+LOCALS, UPVALUES = 200, 60  # limits of Lua 5.1 for a function
 
 
 def test_names_are_read_from_compiled_code() -> None:
-    """Free names are told from locals, upvalues, fields and words in strings."""
+    """Free names are distinguished from locals, upvalues, fields and words in strings."""
     found = free_names(
         """
         local a, b = given, 'word'
@@ -54,7 +54,7 @@ def test_names_are_read_from_compiled_code() -> None:
 
 @pytest.mark.parametrize("name", INCLUDES)
 def test_an_include_declares_its_names(name: str) -> None:
-    """NEEDS and SETS are its free names, all of them; GIVES are locals of its own."""
+    """NEEDS and SETS are exactly its free names; GIVES are its own locals."""
     one, found = include(name), names_of_include(name)
     expected = f"NEEDS {' '.join(sorted(found.read))}  SETS {' '.join(sorted(found.assigned))}"
     assert set(one.needs) == found.read, expected
@@ -74,7 +74,7 @@ def test_an_include_gives_only_what_is_used(name: str) -> None:
 
 
 def _is_used(given: str, name: str, text: str) -> bool:
-    """Whether the text lacks the name when the include does not give it."""
+    """Tell if the text needs the name that the include gives."""
     had, has = (free_names(with_stubs(text, hidden)) for hidden in (("", ""), (name, given)))
     return _free(had) != _free(has) or given in had.declared - has.declared
 
@@ -85,7 +85,7 @@ def _free(names: Names) -> frozenset[str]:
 
 @pytest.mark.parametrize("name", [*SCRIPTS, *INCLUDES])
 def test_an_include_line_says_where_names_come_from(name: str) -> None:
-    """The line lists the names that the file itself uses, but a function of the include's name."""
+    """The line lists the names that the file uses, except an include's function name."""
     body = script(name).body if name in SCRIPTS else include(name).body
     used = words(body)
     for line, included in re.findall(r"(--@include (\S+).*)", body):
@@ -97,14 +97,14 @@ def test_an_include_line_says_where_names_come_from(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_has_no_undeclared_name(name: str) -> None:
-    """Each name is of its header, its own, or given by an include that it names."""
+    """Each name is from the header, declared in the script, or given by a named include."""
     found = names_of_script(name)
     assert not found.read | found.assigned
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_assembled_script_has_no_free_name(name: str) -> None:
-    """It stands alone, and stays below what Lua allows of locals in a function."""
+    """It is complete, and below Lua's limits of locals in a function."""
     found = free_names(script(name).source)
     assert not found.read | found.assigned
     assert found.most_locals <= LOCALS * 0.9

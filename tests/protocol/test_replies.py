@@ -1,4 +1,4 @@
-"""Replies have the names and types that their headers say."""
+"""Replies have the names and types of their headers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _raw(value: Any) -> Any:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type as the generated classes write it."""
+    """Tell if a value has a type of the generated classes."""
     if kind is Any:
         return True
     if get_origin(kind) is list:
@@ -33,7 +33,7 @@ def _is(value: Any, kind: Any) -> bool:
 
 @pytest.mark.parametrize("name", scripts_with_vectors())
 def test_replies_are_parsed_to_their_types(name: str) -> None:
-    """Each reply of a vector gives a named tuple whose fields have the types that it declares."""
+    """Each reply of a vector is parsed to a named tuple with fields of the declared types."""
     for vector in vectors_of(name):
         raw = _raw(placed(vector.reply, T0))
         if not isinstance(raw, list) or raw[0] < 0:
@@ -46,7 +46,7 @@ def test_replies_are_parsed_to_their_types(name: str) -> None:
 
 
 def test_the_file_is_current(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`python tools/replies.py` would change nothing; the check tells a stale file."""
+    """`python tools/replies.py` would change nothing; the check detects a stale file."""
     assert replies.main(["--check"]) == 0, "run python tools/replies.py"
     copy = tmp_path / "replies.py"
     copy.write_text("", "utf-8")

@@ -1,4 +1,4 @@
-"""Headers and bodies of the scripts say the same, and only what every server can run."""
+"""Script headers agree with their bodies, and scripts run on every server."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ FORBIDDEN = ("KEYS", "SCAN", "ZSCAN", "RANDOMKEY", "FLUSHDB", "EVAL", "PUBLISH",
 
 
 def body_of(script: Script) -> str:
-    """The Lua of a script without comments."""
+    """Return the Lua of a script without comments."""
     return "\n".join(re.sub(r"--.*", "", line) for line in script.source.splitlines())
 
 
 def code_of(script: Script) -> str:
-    """The same without strings."""
+    """Return the Lua of a script without comments and strings."""
     return re.sub(r"'(?:[^'\\]|\\.)*'", "''", body_of(script))
 
 
 @EVERY
 def test_every_name_of_the_header_is_used(script: Script) -> None:
-    """KEYS, ARGV and META name nothing that the body does not touch."""
+    """KEYS, ARGV and META have only names that the body uses."""
     body = body_of(script)
     for name in (*script.keys, *script.args, *(f"{name}s" for name in script.rest[:1])):
         uses = len(re.findall(rf"(?<![\w.']){name}(?![\w'])", body))
@@ -46,7 +46,7 @@ def test_every_name_of_the_header_is_used(script: Script) -> None:
 
 
 def test_names_are_used_not_numbers() -> None:
-    """No file takes a key, an argument or a field of meta by its place."""
+    """No file uses a key, an argument or a field of meta by its position."""
     for file in (resources.files("penstock.wire") / "lua").rglob("*.lua"):  # type: ignore[attr-defined]
         code = re.sub(r"--.*", "", file.read_text())
         assert not re.search(r"\b(KEYS|ARGV)\b|\bm\[", code), file.name
@@ -62,7 +62,7 @@ def test_keys_are_kinds_of_the_layout(script: Script) -> None:
 
 @PRESSURE
 def test_keys_of_pressure_are_those_of_the_protocol(script: Script) -> None:
-    """Every declared key is one of the queue's, or what it is called in a role."""
+    """Every declared key is one of the queue's, or its name in a role."""
     named = set(PressureKeys("q", "p").names)
     assert len(named) == 12 + 4  # the Go client's counters
     assert set(script.keys) <= named.union(*OF_ROLE.values())
@@ -72,7 +72,7 @@ def test_keys_of_pressure_are_those_of_the_protocol(script: Script) -> None:
 
 @EVERY
 def test_every_command_goes_to_a_declared_key(script: Script) -> None:
-    """No key is built in the script, and none comes from a value."""
+    """No key is built in the script or taken from a value."""
     given = set(script.keys)
     loop = r"for _, (\w+) in ipairs\(\{([^}]*)\}\)"
     choice = r"local (\w+) = \(\{([^}]*)\}\)\[\w+\]"
@@ -94,7 +94,7 @@ def test_every_command_goes_to_a_declared_key(script: Script) -> None:
 
 @EVERY
 def test_only_constant_commands_that_may_be_used(script: Script) -> None:
-    """Commands are written out, and none of them looks at other keys or changes the connection."""
+    """Commands are constants; none of them uses other keys or changes the connection."""
     body = body_of(script)
     commands = re.findall(r"\bcall\('(\w+)'", body)
     assert len(re.findall(r"\bcall\(", body)) == len(commands)
@@ -104,7 +104,7 @@ def test_only_constant_commands_that_may_be_used(script: Script) -> None:
 
 @EVERY
 def test_scripts_run_on_every_server(script: Script) -> None:
-    """No shebang, and no library that fakeredis or an old server lacks; ASCII alone."""
+    """No shebang, only ASCII, and no library that fakeredis or an old server lacks."""
     assert not script.source.startswith("#")
     assert not re.search(r"\b(cjson|struct|cmsgpack|bit|pcall|error|loadstring|os)\b\s*[.(]",
                          code_of(script))  # fmt: skip
@@ -114,7 +114,7 @@ def test_scripts_run_on_every_server(script: Script) -> None:
 
 @SCRIPTS
 def test_replies_begin_with_code_and_nonce(script: Script) -> None:
-    """Each reply in the body is one of the header, and each of the header is in the body."""
+    """The body's replies are exactly those of the header."""
     said = {line.code for line in returns_of(script)}
     written = {int(code) for code in re.findall(r"return \{(-?\d+), nonce", body_of(script))}
     written |= {int(code) for code in re.findall(r"local reply\b[^=]*= \{(-?\d+), nonce",
@@ -127,7 +127,7 @@ def test_replies_begin_with_code_and_nonce(script: Script) -> None:
 
 @PRESSURE
 def test_replies_of_pressure_are_those_of_the_header(script: Script) -> None:
-    """Each reply in the body is one of the header, and each of the header is in the body."""
+    """The body's replies are exactly those of the header."""
     body = body_of(script)
     written = re.findall(r"(?:return|local reply =) \{(-?\d+), nonce", body)
     assert {line.code for line in returns_of(script)} == {*map(int, written)}
@@ -136,19 +136,19 @@ def test_replies_of_pressure_are_those_of_the_header(script: Script) -> None:
 
 @SCRIPTS
 def test_the_clock_is_read_before_anything_else_but_meta(script: Script) -> None:
-    """`now` is the same for the whole script, and comes from the server."""
+    """`now` is read once, from the server."""
     commands = re.findall(r"\bcall\('(\w+)'", body_of(script))
-    if script.name in STAGING:  # nothing in them has a time
+    if script.name in STAGING:  # they use no time
         assert commands[0] == "HMGET"
         return
     assert "TIME" in commands
-    # EXISTS: whether meta is lost, which ends the call; publish: the promise, and what is moved
+    # EXISTS: checks if meta is lost, which ends the call; publish: the promise and the moved jobs
     more = ["HGET", "GET", "HGET"] if script.name == "publish" else []
     assert commands[: commands.index("TIME")] in (["HMGET", *more], ["HMGET", *more, "EXISTS"])
 
 
 def test_every_lua_file_is_used() -> None:
-    """No file lies about that no script is made of."""
+    """Every file is part of a script."""
     place = resources.files("penstock.wire") / "lua"
     files = {file.name.removesuffix(".lua") for file in place.iterdir() if file.is_file()}
     assert files == {script.name for script in all_scripts()}
@@ -161,7 +161,7 @@ def test_every_lua_file_is_used() -> None:
 
 
 def test_every_lua_file_of_pressure_is_used() -> None:
-    """No file lies about there either."""
+    """Every file of pressure is part of a script."""
     place = resources.files("penstock.wire") / "lua" / "pressure"
     files = {file.name.removesuffix(".lua") for file in place.iterdir() if file.is_file()}
     assert {f"pressure/{name}" for name in files} == {one.name for one in pressure_scripts()}

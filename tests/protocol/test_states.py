@@ -1,4 +1,4 @@
-"""Each pair of the state x event table, run through the scripts (protocol/scripts.md)."""
+"""Each pair of the state x event table, run by the scripts (protocol/scripts.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITH_SCRIPT = [event for event in Event if event not in TIMES]
 
 
 def _cases(event: Event) -> Iterator[tuple[StateCase, str, bool, Cell]]:
-    """Place, history, lease 0 or not, and what the table says.
+    """Return place, history, lease 0 or not, and the table's cell.
 
     A waiting job of lease 0 was never delivered, so code 2 has no counterpart there.
     """
@@ -40,7 +40,7 @@ def _cases(event: Event) -> Iterator[tuple[StateCase, str, bool, Cell]]:
 
 
 def _without_news(space: Space, keys: QueueKeys) -> Space:
-    """The keys but for those that say something of the whole queue, or of other jobs."""
+    """Return the keys without those about the whole queue or other jobs."""
     beside = {keys[kind.decode()].decode() for kind in BESIDE}
     return {
         name: value
@@ -50,7 +50,7 @@ def _without_news(space: Space, keys: QueueKeys) -> Space:
 
 
 def test_the_table_is_complete() -> None:
-    """Every event has a cell for every place, and something that makes it happen."""
+    """Every event has a cell for every place, and a function that runs it."""
     for event in Event:
         assert list(TABLE[event]) == list(StateCase)
     assert set(EVENTS) == set(WITH_SCRIPT)
@@ -59,8 +59,8 @@ def test_the_table_is_complete() -> None:
 
 
 @pytest.mark.parametrize("event", WITH_SCRIPT, ids=lambda event: event.name.lower())
-def test_each_pair_does_what_the_table_says(event: Event, backend: Backend) -> None:
-    """The job is where the table says, the reply has the code of the table."""
+def test_each_pair_agrees_with_the_table(event: Event, backend: Backend) -> None:
+    """The job's place and the reply's code are those of the table."""
     raw = backend.sync_client()
     for place, history, once, cell in _cases(event):
         raw.flushdb()
@@ -80,8 +80,8 @@ REFUSING = [
 
 
 @pytest.mark.parametrize("event", REFUSING, ids=lambda event: event.name.lower())
-def test_what_is_refused_changes_nothing(event: Event, backend: Backend) -> None:
-    """A pair with a refusing code leaves the whole key space as it was."""
+def test_a_refused_event_changes_nothing(event: Event, backend: Backend) -> None:
+    """A pair with a refusing code changes no key."""
     raw = backend.sync_client()
     for place, history, once, cell in _cases(event):
         code, target = (cell.once_code, cell.once) if once else (cell.code, cell.next)
@@ -100,7 +100,7 @@ def test_what_is_refused_changes_nothing(event: Event, backend: Backend) -> None
 UNTOUCHING = [
     event
     for event in WITH_SCRIPT
-    if event is not Event.CLAIM_UPDATE  # it replaces what a job holds, wherever that one waits
+    if event is not Event.CLAIM_UPDATE  # it replaces the job's content in any waiting place
     and any(cell and cell.code is None for cell in TABLE[event].values())
 ]
 OF_OTHERS = ("ENQUEUE", "CLAIM", "PUBLISH", "CLEAR")
@@ -108,7 +108,7 @@ OF_OTHERS = ("ENQUEUE", "CLAIM", "PUBLISH", "CLEAR")
 
 
 def _about(space: Space, number: bytes) -> Space:
-    """What the keys hold of one job."""
+    """Return the data of one job from the keys."""
     own, found = number.decode(), {}
     for name, value in space.items():
         parts = {
@@ -127,8 +127,8 @@ def _about(space: Space, number: bytes) -> Space:
 
 
 @pytest.mark.parametrize("event", UNTOUCHING, ids=lambda event: event.name.lower())
-def test_what_is_not_meant_is_not_touched(event: Event, backend: Backend) -> None:
-    """An event that is not about a job leaves every structure of jobs as it was."""
+def test_an_event_about_other_things_changes_no_job(event: Event, backend: Backend) -> None:
+    """An event about other things leaves every structure of jobs unchanged."""
     raw = backend.sync_client()
     for place, history, once, cell in _cases(event):
         if cell.code is not None or cell.next is not place:
@@ -144,8 +144,8 @@ def test_what_is_not_meant_is_not_touched(event: Event, backend: Backend) -> Non
 
 
 @pytest.mark.parametrize("event", TIMES, ids=lambda event: event.name.lower())
-def test_a_time_that_comes_needs_no_script(event: Event, backend: Backend) -> None:
-    """The clock alone moves a job to another place: no key changes."""
+def test_an_elapsed_time_needs_no_script(event: Event, backend: Backend) -> None:
+    """The clock alone moves a job to another place without a change of keys."""
     raw = backend.sync_client()
     for place, history, _, cell in _cases(event):
         raw.flushdb()
@@ -157,7 +157,7 @@ def test_a_time_that_comes_needs_no_script(event: Event, backend: Backend) -> No
 
 
 def _with_times(raw: Raw, place: StateCase, history: str) -> Job:
-    """A job in a place, with a ttl of a minute where it may have one."""
+    """Put a job into a place, with a ttl of a minute if possible."""
     job = seed(raw, KEYS, place, history)
     if place.state in (JobState.READY, JobState.SCHEDULED, JobState.ACTIVE):
         raw.zadd(KEYS["expiry"], {job.number: int(job.number[:-11]) + 60_000})
@@ -168,7 +168,7 @@ def _place_later(raw: Raw, number: bytes, now_ms: int, event: Event) -> StateCas
     here = place_of(raw, KEYS, number, now_ms)
     if (
         event is Event.TTL_ENDS and here is StateCase.DEAD
-    ):  # a dead letter's ttl is in its record alone
+    ):  # a dead letter's ttl is in its record only
         return StateCase.DEAD_EXPIRED
     return here
 
@@ -180,7 +180,7 @@ def test_headers_name_the_states_of_the_table(script: Script) -> None:
         line.split()[0]: line for line in script.header.splitlines() if line.startswith("FROM")
     }
     rows = any(event.script == script.name for event in Event)
-    if not rows or script.name in ("configure", "acquire"):  # whose rows say that no job moves
+    if not rows or script.name in ("configure", "acquire"):  # their rows say that no job moves
         assert not found
         return
     line = found["FROM"].removeprefix("FROM")
@@ -195,13 +195,13 @@ def _shown(state: JobState) -> str:
 
 
 def _meant(said: set[str], script: str) -> set[str]:
-    """`done` is one way not to be there; the other half of settle is reserve."""
+    """Normalise states: `done` means absent; the other half of settle is reserve."""
     meant = {"none" if word == "done" else word for word in said}
     return meant - {"active", "dead"} if script == "settle" and "none" in meant else meant
 
 
 def test_places_are_states_with_a_condition() -> None:
-    """A time that has come is told apart only where it matters."""
+    """Places with an ended time are listed only where it matters."""
     assert len({(place.state, place.condition) for place in StateCase}) == len(StateCase)
     assert {p.state for p in StateCase if p.condition is Condition.LEASE_ENDED} == {JobState.ACTIVE}
     assert {p.state for p in StateCase if p.condition is Condition.DUE} == {JobState.SCHEDULED}

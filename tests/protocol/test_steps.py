@@ -1,4 +1,4 @@
-"""What several calls give together: counters, pages of deliveries, a scan of a moving queue."""
+"""Results of several calls together: counters, pages of deliveries, scans of a changing queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = QueueKeys("steps")
 
 
 def scene_of(backend: Backend) -> Scene:
-    """An empty queue without limits."""
+    """Make an empty queue without limits."""
     scene = Scene(backend.sync_client(), KEYS, {})
     scene.run("configure", 1, EPOCH, "max_attempts", 0, "max_crashes", 0, "max_releases", 0)
     return scene
@@ -29,7 +29,7 @@ def scene_of(backend: Backend) -> Scene:
 
 @dataclass
 class History:
-    """One job, and what was done to it.
+    """One job and its deliveries.
 
     Attributes:
         now: the clock.
@@ -44,12 +44,12 @@ class History:
     held: bool = False
 
     def run(self, name: str, *args: Any) -> list[Any]:
-        """Run a script at the history's time; each script is 1 ms after the one before."""
+        """Run a script at the history's time, 1 ms after the one before."""
         self.now += 1
         return self.scene.run(name, 7, *args, at=self.now)
 
     def note(self, reply: list[Any], tag: int) -> None:
-        """Remember the delivery in a reply of reserve or recover, if there is one."""
+        """Store the delivery of a reply of reserve or recover, if any."""
         if self.number in reply[6::3]:
             counters = parse_counters(reply[7])
             self.receipts.append(f"{counters.deliveries}-{tag:03x}")
@@ -100,7 +100,7 @@ EVENTS = (_reserve, _reserve, _reserve, _lease_ends, _recover, _with_receipt, _b
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_deliveries_of_a_job_are_counted_exactly(seed: int, backend: Backend) -> None:
-    """Each has the next number, whatever ended the one before; only the last one's receipt fits."""
+    """Each has the next number, whatever ended the one before; only the last receipt is valid."""
     draw = random.Random(seed)
     scene = scene_of(backend)
     job = History(scene, scene.run("enqueue", 2, "", 0, "", 0, "", "1\nbody")[2])
@@ -117,7 +117,7 @@ def test_the_deliveries_of_a_job_are_counted_exactly(seed: int, backend: Backend
 
 
 def pages(scene: Scene, idle_ms: int, at: int) -> list[list[Any]]:
-    """The replies of pending, from the first page to the last."""
+    """Return the replies of pending, from the first page to the last."""
     found: list[list[Any]] = []
     score: Any = "-inf"
     skip = 0
@@ -128,7 +128,7 @@ def pages(scene: Scene, idle_ms: int, at: int) -> list[list[Any]]:
 
 
 def test_all_pages_together_have_every_delivery(backend: Backend) -> None:
-    """More than one page, many of one score, own leases: each old enough delivery is there."""
+    """With several pages, equal scores and own leases each old enough delivery is returned."""
     scene = scene_of(backend)
     leases = ("1\nb", "1;l=90000\nb", "1;l=40000\nb")
     for call, record in enumerate(leases, 2):
@@ -147,8 +147,8 @@ def test_all_pages_together_have_every_delivery(backend: Backend) -> None:
     assert sum(len(reply) - 6 for reply in pages(scene, 52, T0 + 453)) // 3 >= 2500
 
 
-def test_pages_pass_over_nothing_when_what_they_had_ends(backend: Backend) -> None:
-    """Deliveries that end between two pages move no other out of the pages that follow."""
+def test_pages_are_complete_when_deliveries_end_between_them(backend: Backend) -> None:
+    """Deliveries that end between two pages do not hide others on later pages."""
     scene = scene_of(backend)
     for call in (2, 3, 4):
         scene.run("enqueue", call, "", 0, "", 0, "", *["1\nb"] * 1000)
@@ -190,10 +190,10 @@ def _stir(scene: Scene, draw: random.Random, call: int, keep: set[bytes]) -> Non
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_scan_of_a_moving_queue_misses_nothing_that_stays(
+def test_a_scan_of_a_changing_queue_finds_all_staying_jobs(
     seed: int, real_backend: Backend
 ) -> None:
-    """A job that is there from the first step to the last is returned, beside busy clients."""
+    """A job that exists from the first step to the last is returned despite busy clients."""
     draw = random.Random(seed)
     scene = scene_of(real_backend)
     first = scene.run("enqueue", 2, "", 0, "", 0, "", *["1\nold"] * 400)[2]
@@ -213,8 +213,8 @@ def test_a_scan_of_a_moving_queue_misses_nothing_that_stays(
     assert 10 < steps < 400
 
 
-def test_a_scan_ends_beside_a_producer(backend: Backend) -> None:
-    """Jobs that are added between the steps, more than a step answers, do not prolong it."""
+def test_a_scan_ends_despite_a_producer(backend: Backend) -> None:
+    """Jobs added between the steps, more than a step returns, do not prolong it."""
     scene = scene_of(backend)
     scene.run("enqueue", 2, "", 0, "", 0, "", *["1\nold"] * 30)
     cursor: Any = "0"
@@ -229,8 +229,8 @@ def test_a_scan_ends_beside_a_producer(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("state", ["scheduled", "active", "dead"])
-def test_a_peek_reads_no_more_than_it_answers(state: str, real_backend: Backend) -> None:
-    """Bodies behind the last job of the answer are not read, or one look would stop the server."""
+def test_a_peek_reads_only_the_returned_jobs(state: str, real_backend: Backend) -> None:
+    """Bodies after the last returned job are not read, as that could block the server."""
     scene = scene_of(real_backend)
     delay = 60_000 if state == "scheduled" else 0
     scene.run("enqueue", 2, "", delay, "", 0, "", *["1\nbody"] * 30)
@@ -244,7 +244,7 @@ def test_a_peek_reads_no_more_than_it_answers(state: str, real_backend: Backend)
 
 
 def _interleaved(scene: Scene) -> int:
-    """Ended leases, due jobs and ready ones, more than a page of each; the time to look at them."""
+    """Make ended leases, due jobs and ready ones, more than a page of each; return the time."""
     scene.run("enqueue", 2, "", 0, "", 0, "", *["1;l=100\nended"] * 120)
     scene.run("reserve", 3, 70, 9, "ada", 0, "")
     scene.run("reserve", 3, 50, 9, "ada", 0, "", at=T0 + 1)
@@ -255,8 +255,8 @@ def _interleaved(scene: Scene) -> int:
     return T0 + 500
 
 
-def test_a_peek_is_a_slice_of_what_reserve_would_give(backend: Backend) -> None:
-    """From the front, from the end, backwards: the same order over all pages, and reserve's."""
+def test_a_peek_is_a_slice_in_the_order_of_reserve(backend: Backend) -> None:
+    """From the front, from the end, backwards: all pages have reserve's order."""
     scene, draw = scene_of(backend), random.Random(1)
     at = _interleaved(scene)
     whole = [job[0] for job in scene.run("peek", 5, "ready", 0, 1000, 0, at=at)[5:]]
@@ -277,7 +277,7 @@ def test_a_peek_is_a_slice_of_what_reserve_would_give(backend: Backend) -> None:
 
 @pytest.mark.parametrize("state", ["scheduled", "active", "dead"])
 def test_a_peek_is_a_slice_of_a_state(state: str, backend: Backend) -> None:
-    """The same for the other states, over more than a page."""
+    """Pages of the other states have one order over more than a page."""
     scene = scene_of(backend)
     for i in range(12):
         delay = 60_000 if state == "scheduled" else 0
@@ -306,10 +306,10 @@ def test_a_peek_is_a_slice_of_a_state(state: str, backend: Backend) -> None:
 
 
 def _leftovers(scene: Scene, count: int) -> list[bytes]:
-    """So many of each kind that have ended by T0 + 200; and three deliveries, which are answered.
+    """Make ended things of each kind, and return three deliveries.
 
-    Jobs whose ttl ends after 100 ms, jobs delivered at most once, windows, and dead letters of
-    which a setting wants none by then.
+    They end by T0 + 200: jobs whose ttl ends after 100 ms, jobs delivered at most once, windows,
+    and dead letters that a setting does not keep.
     """
     run = scene.run
     run("configure", 2, EPOCH, "dead_max", count)
@@ -372,7 +372,7 @@ def test_the_larger_a_call_the_more_it_removes(
 
 
 def test_a_sweep_removes_a_thousand_at_most(backend: Backend) -> None:
-    """Of each kind; it says that there is more, and that there is none."""
+    """It removes at most that many of each kind, and reports if there are more."""
     scene = scene_of(backend)
     for part in range(2):
         count = (600, 401)[part]
@@ -386,7 +386,7 @@ def test_a_sweep_removes_a_thousand_at_most(backend: Backend) -> None:
 
 @pytest.mark.parametrize("size", [1, 40, 400])
 def test_a_producer_leaves_no_more_behind_than_it_adds(size: int, backend: Backend) -> None:
-    """Of windows, and of jobs whose ttl ends, whatever the size of its calls."""
+    """It removes as many ended windows and ttls as it adds, whatever the size of its calls."""
     scene = scene_of(backend)
     for call in range(12):
         at = T0 + call * 10
@@ -410,8 +410,8 @@ def test_a_consumer_leaves_no_more_windows_than_it_opens(backend: Backend) -> No
 
 
 @pytest.mark.parametrize("look", [("stats",), ("peek", "dead", 0, 1, 0)], ids=lambda look: look[0])
-def test_a_look_removes_a_hundred_at_most(look: tuple[Any, ...], backend: Backend) -> None:
-    """Of either kind; the second look has the rest."""
+def test_a_read_removes_a_hundred_at_most(look: tuple[Any, ...], backend: Backend) -> None:
+    """It removes at most that many of each kind; a second read removes the rest."""
     scene = scene_of(backend)
     _leftovers(scene, 101)
     left = []

@@ -46,7 +46,7 @@ def _named(vector: Vector) -> str:
 
 
 def _plain(outcome: Outcome, script: str) -> Outcome:
-    """Fields of meta, at the end of a reply, come in the server's own order; so do held jobs."""
+    """Sort a reply's fields of meta and held jobs, whose order is the server's own."""
     if script == "scan" and outcome.reply[0] == 1:
         return Outcome([*outcome.reply[:6], *sorted(outcome.reply[6:])], outcome.after)
     start = {"stats": 9, "configure": 4}.get(script, 0)
@@ -70,14 +70,14 @@ def _check(vector: Vector, backend: Backend, t0: int) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("vector", VECTORS, ids=_named)
 def test_a_vector_holds(vector: Vector, backend: Backend) -> None:
-    """Reply and keys are those of the file, on every back end."""
+    """Reply and keys equal those of the file on every back end."""
     _check(vector, backend, T0)
 
 
 @pytest.mark.sampled(4)
 @SCRIPTS
 def test_vectors_hold_at_any_time(script: Script, backend: Backend) -> None:
-    """T0 is no special moment: the same files hold at another one."""
+    """The files hold for another value of T0 too."""
     for vector in vectors_of(script.name):
         backend.sync_client().flushdb()
         _check(vector, backend, OTHER_T0)
@@ -85,7 +85,7 @@ def test_vectors_hold_at_any_time(script: Script, backend: Backend) -> None:
 
 @PRESSURE
 def test_vectors_of_pressure_hold(script: Script, backend: Backend) -> None:
-    """Reply and keys are those of the file, on every back end; none of them reads the clock."""
+    """Reply and keys equal those of the file on every back end; these scripts read no clock."""
     assert TIME not in script.source
     raw = backend.sync_client()
     for vector in vectors_of(script.name):
@@ -95,7 +95,7 @@ def test_vectors_of_pressure_hold(script: Script, backend: Backend) -> None:
 
 @EVERY
 def test_every_reply_of_a_header_has_a_vector(script: Script) -> None:
-    """Each RETURNS line is shown by a case whose reply has its form, and no case shows another."""
+    """Each RETURNS line has a case with a reply of its form, and no case has another form."""
     shown = {vector.returns for vector in vectors_of(script.name)}
     assert shown == {line.shape for line in returns_of(script)}
     for vector in vectors_of(script.name):
@@ -105,7 +105,7 @@ def test_every_reply_of_a_header_has_a_vector(script: Script) -> None:
 
 @pytest.mark.parametrize("name", [*CODES_AT, "settle"])
 def test_every_code_of_a_header_has_a_vector(name: str) -> None:
-    """Each code for a single job that a header lists is in the reply of some case."""
+    """Each code for a single job in a header is in the reply of some case."""
     shown: set[int] = set()
     for vector in vectors_of(name):
         if vector.reply[0] != 1:
@@ -114,14 +114,14 @@ def test_every_code_of_a_header_has_a_vector(name: str) -> None:
         shown |= {int(code) for code in listed if not str(code).startswith(":")}
     said = codes_of(name) - ({1} if name == "extend" else set())
     said -= codes_of("reserve") - codes_of("ack") if name == "settle" else set()
-    if name == "settle":  # its half of ack is that of ack, which has a case for each
+    if name == "settle":  # its ack part is that of ack, which has a case for each
         assert shown <= said
     else:
         assert shown == said
 
 
-def test_names_are_told_apart() -> None:
-    """A case is found by its name."""
+def test_names_of_cases_are_unique() -> None:
+    """A script's cases have different names."""
     for name in scripts_with_vectors():
         names = [vector.name for vector in vectors_of(name)]
         assert len(names) == len(set(names))
@@ -130,7 +130,7 @@ def test_names_are_told_apart() -> None:
 
 @SCRIPTS
 def test_cases_name_the_keys_of_their_script(script: Script) -> None:
-    """KEYS stand in the order of the header, of one queue."""
+    """KEYS are in the order of the header and of one queue."""
     for vector in vectors_of(script.name):
         kinds = [MANY.sub(r":\1", key) for key in vector.keys]
         assert tuple(kind.rpartition(":")[2] for kind in kinds) == script.keys
@@ -139,7 +139,7 @@ def test_cases_name_the_keys_of_their_script(script: Script) -> None:
 
 @PRESSURE
 def test_cases_of_pressure_name_the_keys_of_their_script(script: Script) -> None:
-    """KEYS stand in the order of the header, of one queue; a script of a role has one."""
+    """KEYS are in the order of the header and of one queue; a script of a role has one."""
     keys = PressureKeys("jobs", "__pressure__")
     roles: tuple[Role | None, ...] = (None, "producer", "consumer")
     rows = [keys.head(script, role)[1:] for role in roles if role or "free" not in script.keys]
@@ -148,7 +148,7 @@ def test_cases_of_pressure_name_the_keys_of_their_script(script: Script) -> None
 
 
 def test_every_key_of_pressure_appears() -> None:
-    """Each is read and removed in some case; all but the Go client's are written in some case."""
+    """Each key is read and removed in some case, and written except the Go client's."""
     named = {name.decode() for name in PressureKeys("jobs", "__pressure__").names.values()}
     came, went, was = set(), set(), set()
     for script in pressure_scripts():
@@ -181,7 +181,7 @@ def _kind(key: str) -> str:
 
 
 def meta_fields(script: Script) -> set[str]:
-    """The fields of meta that a script reads or writes."""
+    """Return the fields of meta that a script reads or writes."""
     body = re.sub(r"--.*", "", script.source)
     fields: set[str] = set()
     for listed in re.findall(r"call\('HMGET', meta, ([^)]*)\)", body):
@@ -193,7 +193,7 @@ def meta_fields(script: Script) -> set[str]:
 
 
 def test_every_field_of_meta_appears() -> None:
-    """Each field of meta that a script knows stands in some case, before or after it."""
+    """Each field of meta in a script is in some case, before or after it."""
     known = set.union(*(meta_fields(script) for script in all_scripts()))
     shown: set[str] = set()
     for vector in VECTORS:
@@ -205,7 +205,7 @@ def test_every_field_of_meta_appears() -> None:
 
 
 def test_files_are_plain_data() -> None:
-    """Bytes are characters up to U+00FF, and nothing but the documented parts is in a case."""
+    """Bytes are characters up to U+00FF, and a case has only documented parts."""
     parts = {"name", "returns", "now", "before", "keys", "args", "reply", "after"}
     for name in scripts_with_vectors():
         found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))

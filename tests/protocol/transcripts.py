@@ -1,4 +1,4 @@
-"""Transcripts of the protocol pages: run, and compared with what redis-cli would print."""
+"""Transcripts of the protocol pages, run and compared with redis-cli's output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUEUE = QueueKeys("emails")
 
 @dataclass
 class Step:
-    """A command, and the lines of its reply as the document has them."""
+    """A command, and the lines of its reply in the document."""
 
     command: str
     reply: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Block:
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The transcripts of a document, in order."""
+    """Return the transcripts of a document, in order."""
     for found in BLOCK.finditer(text):
         steps: list[Step] = []
         is_new = False
@@ -67,7 +67,7 @@ class Session:
     """A client that plays transcripts, one after the other, on one server.
 
     Args:
-        raw: a client whose replies are to be as they come over the wire.
+        raw: a client with undecoded replies.
     """
 
     def __init__(self, raw: Raw) -> None:
@@ -76,7 +76,7 @@ class Session:
         self._now = T0
 
     def play(self, block: Block) -> Iterator[tuple[Step, list[str]]]:
-        """Run a block; each command with the lines of its reply."""
+        """Run a block; yield each command with the lines of its reply."""
         if block.is_new:
             self._raw.execute_command("FLUSHDB")
             self._now = T0
@@ -107,7 +107,7 @@ class Session:
 
 
 def unquoted(word: str) -> str:
-    """A word of a command without its quotes; between double ones escapes count."""
+    """Return a word of a command without its quotes; between double ones escapes count."""
     if word[0] == "'":
         return word[1:-1]
     return ESCAPE.sub(_escaped, word[1:-1]) if word[0] == '"' else word
@@ -119,7 +119,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def printed(reply: Any, indent: int = 0) -> list[str]:
-    """A reply as redis-cli prints it."""
+    """Return a reply as redis-cli prints it."""
     if reply is None:
         return ["(nil)"]
     if isinstance(reply, int):

@@ -1,4 +1,4 @@
-"""The vectors of tests/vectors: read, times put in, compared (protocol/core.md, Vectors)."""
+"""The vectors of tests/vectors: loaded, run and compared (protocol/core.md, Vectors)."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Vector:
     """One case.
 
     Attributes:
-        name: what it shows.
+        name: behaviour that it shows.
         script: name of the script.
-        returns: the line of RETURNS that its reply has the form of.
+        returns: the line of RETURNS with its reply's form.
         now: when it runs, as text.
         keys, args: KEYS and ARGV.
         before: the whole key space at the start.
-        reply, after: what is expected; `after` is "unchanged" or a whole key space.
+        reply, after: expectations; `after` is "unchanged" or a whole key space.
     """
 
     name: str
@@ -64,17 +64,17 @@ class Vector:
 
     @property
     def source(self) -> Script:
-        """The script it runs."""
+        """The script to run."""
         return script(self.script)
 
     @property
     def is_pressure(self) -> bool:
-        """Whether it is about the keys of pressure, not those of the layout."""
+        """Tell if it is for a queue of the protocol pressure."""
         return self.script.startswith("pressure/")
 
 
 def scripts_with_vectors() -> list[str]:
-    """Names of the files that hold cases of a script."""
+    """Return the names of the files with cases."""
     return sorted(
         path.relative_to(FOLDER).with_suffix("").as_posix()
         for path in FOLDER.rglob("*.json")
@@ -89,7 +89,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def vectors_of(name: str) -> list[Vector]:
-    """The cases of a script."""
+    """Return the cases of a script."""
     found = _read(FOLDER / f"{name}.json")
     return [
         Vector(
@@ -108,12 +108,12 @@ def vectors_of(name: str) -> list[Vector]:
 
 
 def all_vectors() -> list[Vector]:
-    """Every case of every script."""
+    """Return every case of every script."""
     return [vector for name in scripts_with_vectors() for vector in vectors_of(name)]
 
 
 def placed(value: Any, t0: int) -> Any:
-    """A value with its times and long bodies put in."""
+    """Return a value with its times and long bodies inserted."""
     if isinstance(value, str):
         whole = WHOLE.fullmatch(value)
         if whole:
@@ -135,7 +135,7 @@ def _time(found: re.Match[str], t0: int) -> str:
 
 
 def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
-    """A recorded value with placeholders for its times and long bodies."""
+    """Return a recorded value with placeholders for its times and long bodies."""
     if isinstance(value, dict):
         return {
             unplaced(name, t0): unplaced(part, t0, scored=scored) for name, part in value.items()
@@ -153,7 +153,7 @@ def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
 
 
 def _is_score(ms: int, t0: int, scored: bool) -> bool:
-    """Whether this is the time of a score; a cursor in a reply may be one."""
+    """Tell if this is the time of a score; a cursor in a reply may be one."""
     return ms < LAST_SCORE_MS and (scored or abs(ms - t0) < NEAR)
 
 
@@ -169,12 +169,12 @@ def _mark(ms: int, t0: int) -> str:
 
 
 def as_bytes(value: Any) -> Any:
-    """An argument as it goes over the wire: the character U+00nn is the byte nn."""
+    """Return an argument as sent: the character U+00nn is the byte nn."""
     return value.encode("latin-1") if isinstance(value, str) else value
 
 
 def as_text(reply: Any) -> Any:
-    """A reply as vectors write it."""
+    """Return a reply in the form of vectors."""
     if isinstance(reply, bytes):
         return text(reply)
     return [as_text(part) for part in reply] if isinstance(reply, list) else reply
@@ -182,7 +182,7 @@ def as_text(reply: Any) -> Any:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave: the reply, and the whole key space behind it."""
+    """The reply and the whole key space after a run."""
 
     reply: Any
     after: Space
@@ -200,6 +200,6 @@ def run_vector(raw: Raw, vector: Vector, t0: int) -> Outcome:
 
 
 def wanted(vector: Vector, t0: int) -> Outcome:
-    """What is expected of a run."""
+    """Return the expected outcome."""
     after = vector.before if vector.after == "unchanged" else vector.after
     return Outcome(placed(vector.reply, t0), placed(after, t0))

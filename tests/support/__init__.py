@@ -1,1 +1,1 @@
-"""What the tests share: back ends, and a proxy that breaks connections."""
+"""Shared parts of tests: back ends, and a proxy that breaks connections."""

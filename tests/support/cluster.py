@@ -32,12 +32,12 @@ STARTUP = 30.0
 
 
 def slot_of_queue(name: str) -> int:
-    """The slot in which a queue lies."""
+    """Return the slot of a queue."""
     return key_slot(QueueKeys(name)["meta"])
 
 
 def names_apart(cluster: Cluster, count: int, stem: str = "queue") -> list[str]:
-    """Names of so many queues, each on another primary, as far as there are enough."""
+    """Return names of queues on different primaries, as far as there are enough."""
     found: dict[int, list[str]] = {}
     for number in range(1000):
         name = f"{stem} {number}"
@@ -67,38 +67,38 @@ class Member:
         return f"<Member {self.port}>"
 
     def cluster(self, *args: Any) -> Any:
-        """The reply to CLUSTER, as it came."""
+        """Return the reply to a CLUSTER command."""
         return self.raw.execute_command("CLUSTER", *args, NEVER_DECODE=True)
 
     def info(self) -> dict[str, str]:
-        """The fields of CLUSTER INFO."""
+        """Return the fields of CLUSTER INFO."""
         lines = self.cluster("INFO").decode().split()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
     @property
     def is_primary(self) -> bool:
-        """Whether it takes writes, as it believes."""
+        """Tell if it believes to be a primary."""
         return bool(self.raw.info("replication")["role"] == "master")
 
     def owners(self) -> list[int]:
-        """The port at which each slot is served, as this one believes; 0 = nowhere."""
+        """Return the port that serves each slot, according to this server; 0 for none."""
         found = [0] * SLOTS
         for first, last, owner, *_ in self.cluster("SLOTS"):
             found[first : last + 1] = [owner[1]] * (last + 1 - first)
         return found
 
     def errors(self, kind: str) -> int:
-        """How often it has answered so: MOVED, ASK, TRYAGAIN, CLUSTERDOWN, NOSCRIPT."""
+        """Count its replies of this kind: MOVED, ASK, TRYAGAIN, CLUSTERDOWN, NOSCRIPT."""
         told = self.raw.info("errorstats").get(f"errorstat_{kind}", {})
         return int(told.get("count", 0))
 
     def calls(self, command: str) -> int:
-        """How many commands of this name it has run, scripts' own ones among them."""
+        """Count its commands of this name, including those of scripts."""
         told = self.raw.info("commandstats").get(f"cmdstat_{command}", {})
         return int(told.get("calls", 0))
 
     def kill(self) -> None:
-        """End it at once (SIGKILL)."""
+        """Kill it with SIGKILL."""
         self.server.kill()
 
     def close(self) -> None:
@@ -107,12 +107,12 @@ class Member:
 
 
 class Cluster:
-    """Primaries that share out the slots evenly, each with so many replicas.
+    """Primaries with equal shares of the slots, each with replicas.
 
     Args:
         primaries: how many.
         replicas: of each.
-        node_timeout: milliseconds after which a silent member is taken for dead.
+        node_timeout: milliseconds after which a silent member counts as dead.
         binary: the server; the first one that is found unless given.
         args: further options of every server.
     """
@@ -162,14 +162,14 @@ class Cluster:
         wait_for(lambda: all(one.owners() == ports for one in self.members), STARTUP)
 
     def add(self) -> Member:
-        """Start one more server; it belongs to nothing yet."""
+        """Start one more server, outside of the cluster."""
         member = Member(self._start())
         self._stack.callback(member.close)
         self.members.append(member)
         return member
 
     def _start(self) -> EmbeddedServer:
-        """Its second port, 10,000 above the first, has to be one, and free."""
+        """Start a server whose second port, 10,000 above the first, is valid and free."""
         try:
             server = EmbeddedServer(self._binary, tcp=True, args=self._args)
         except EmbeddedServerError as error:
@@ -178,7 +178,7 @@ class Cluster:
             return self._start()
         return self._stack.enter_context(server)
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
@@ -187,38 +187,38 @@ class Cluster:
 
     @property
     def alive(self) -> list[Member]:
-        """Those whose process runs."""
+        """Return the running members."""
         return [member for member in self.members if member.server.is_running]
 
     @property
     def primaries(self) -> list[Member]:
-        """Those that have slots, as the first living one believes."""
+        """Return those with slots, according to the first living one."""
         ports = set(self.alive[0].owners())
         return [member for member in self.members if member.port in ports]
 
     def owner(self, slot: int) -> Member:
-        """The one that serves a slot, as the first living one believes."""
+        """Return the one that serves a slot, according to the first living one."""
         port = self.alive[0].owners()[slot]
         return self._at(port)
 
     def other(self, slot: int) -> Member:
-        """A primary that does not serve a slot."""
+        """Return a primary that does not serve a slot."""
         owner = self.owner(slot)
         return next(member for member in self.primaries if member is not owner)
 
     def errors(self, kind: str) -> int:
-        """How often any of them has answered so."""
+        """Count the replies of this kind from all members."""
         return sum(member.errors(kind) for member in self.alive)
 
     def calls(self, command: str) -> int:
-        """How many commands of this name they have run."""
+        """Count the commands of this name on all members."""
         return sum(member.calls(command) for member in self.alive)
 
     def _at(self, port: int) -> Member:
         return next(member for member in self.members if member.port == port)
 
     def replica_of(self, primary: Member) -> Member:
-        """One of its replicas, when it is up to date."""
+        """Return one of its replicas, when that is up to date."""
         found: list[Member] = []
 
         def look() -> bool:
@@ -232,10 +232,10 @@ class Cluster:
         wait_for(look, STARTUP)
         return found[0]
 
-    # -- changing --------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------
 
     def begin_move(self, slot: int, target: Member) -> Member:
-        """Set a slot on its way; returns where it is. Its keys have not moved yet."""
+        """Start migrating a slot, and return its server. No keys have moved yet."""
         source = self.owner(slot)
         target.cluster("SETSLOT", slot, "IMPORTING", source.id)
         source.cluster("SETSLOT", slot, "MIGRATING", target.id)
@@ -244,7 +244,7 @@ class Cluster:
     def move_keys(
         self, slot: int, source: Member, target: Member, *, most: int | None = None
     ) -> int:
-        """Move keys of a slot that is on its way; how many."""
+        """Move keys of a migrating slot, and return their number."""
         moved = 0
         while most is None or moved < most:
             keys = source.cluster("GETKEYSINSLOT", slot, 1)
@@ -257,10 +257,10 @@ class Cluster:
         return moved
 
     def end_move(self, slot: int, target: Member) -> None:
-        """Give a slot to the server that has its keys now; all know it when this returns.
+        """Give a slot to the server with its keys; all members know it when this returns.
 
-        That server takes the next epoch that it knows of. If it had not heard of the last move it
-        would lose to it, and then two servers name each other for ever.
+        That server takes the next epoch that it knows of. If it had missed the last move it would
+        lose to it, and then two servers would name each other forever.
         """
         wait_for(lambda: _epochs_agree(self.alive), STARTUP)
         others = [one for one in self.primaries if one is not target]
@@ -269,12 +269,12 @@ class Cluster:
         wait_for(lambda: all(one.owners()[slot] == target.port for one in self.primaries))
 
     def stop_move(self, slot: int) -> None:
-        """Leave a slot, of which no key has moved, where it is."""
+        """Cancel a migration of which no key has moved."""
         for member in self.primaries:
             member.cluster("SETSLOT", slot, "STABLE")
 
     def move(self, slot: int, target: Member) -> None:
-        """Move a slot as a whole."""
+        """Move a whole slot."""
         source = self.begin_move(slot, target)
         while self.move_keys(slot, source, target):
             pass
@@ -282,7 +282,7 @@ class Cluster:
 
     @contextmanager
     def without(self, slot: int) -> Iterator[None]:
-        """Leave a slot without an owner for a while, which brings all servers down."""
+        """Leave a slot without an owner in the block, which brings all servers down."""
         owner = self.owner(slot)
         for member in self.members:
             member.cluster("DELSLOTS", slot)
@@ -296,8 +296,8 @@ class Cluster:
     def fail_over(self, primary: Member) -> Member:
         """Let a replica take over in agreement with its primary, and return it.
 
-        Not within two time-outs of the last one: votes of that are still about, with which a
-        replica takes over for a moment, is made a replica again, and loses what it took.
+        Wait two timeouts since the last one: its remaining votes could promote a replica for a
+        moment, which then loses its writes.
         """
         wait_for(lambda: time.monotonic() > self._calm_at, STARTUP)
         wait_for(lambda: _epochs_agree(self.alive), STARTUP)
@@ -308,7 +308,7 @@ class Cluster:
         return replica
 
     def wait_taken_over(self, primary: Member) -> None:
-        """Wait until all that live see the slots of one elsewhere, and are at work."""
+        """Wait until all living members see the slots of one elsewhere, and work."""
         others = [one for one in self.alive if one is not primary]
         wait_for(lambda: all(primary.port not in one.owners() for one in others), STARTUP)
         wait_for(lambda: all(one.info()["cluster_state"] == "ok" for one in others), STARTUP)
@@ -320,7 +320,7 @@ class Cluster:
         wait_for(lambda: _is_ready(member), STARTUP)
 
     def settle(self) -> None:
-        """Wait until all that live agree, and every slot is served."""
+        """Wait until all living members agree, and every slot is served."""
         wait_for(lambda: all(one.info()["cluster_state"] == "ok" for one in self.alive), STARTUP)
         wait_for(self._agree, STARTUP)
 
@@ -351,13 +351,13 @@ class Cluster:
 
 
 def _known(member: Member) -> list[str]:
-    """The members that one knows and is connected with."""
+    """Return the members that one knows and is connected with."""
     lines = member.cluster("NODES").decode().splitlines()
     return [line for line in lines if "handshake" not in line and " connected" in line]
 
 
 def _epochs_agree(members: Sequence[Member]) -> bool:
-    """Whether all know the same epoch of each."""
+    """Tell if all know the same epoch of each."""
     told = [
         {words[0]: words[6] for words in map(str.split, one.cluster("NODES").decode().splitlines())}
         for one in members
@@ -376,10 +376,10 @@ _Node: Any = ClusterNode
 
 
 class RawCluster(_Client):  # type: ignore[misc]
-    """redis-py's client, with the answers of all primaries put together as tests look at them.
+    """redis-py's client, with the combined answers of all primaries.
 
     Args:
-        cluster: of which.
+        cluster: the cluster.
         options: of the client.
     """
 
@@ -388,17 +388,17 @@ class RawCluster(_Client):  # type: ignore[misc]
         super().__init__(startup_nodes=nodes, protocol=2, **options)
 
     def info(self, section: str | None = None) -> Any:
-        """Of all primaries: counts are summed."""
+        """Return the sums over all primaries."""
         args = () if section is None else (section,)
         told = super().info(*args, target_nodes=_Client.PRIMARIES)
         return _merged(list(told.values()))
 
     def dbsize(self) -> int:
-        """How many keys there are."""
+        """Return the number of keys."""
         return len(self.keys())
 
     def keys(self, pattern: str = "*") -> list[bytes]:
-        """Those of all primaries."""
+        """Return the keys of all primaries."""
         return list(self.scan_iter(pattern))
 
 
@@ -411,10 +411,10 @@ def _merged(told: list[Any]) -> Any:
 
 
 class AsyncRawCluster(redis.asyncio.RedisCluster):
-    """The same for asyncio; nothing needs more than redis-py gives.
+    """redis-py's asyncio client of a cluster.
 
     Args:
-        cluster: of which.
+        cluster: the cluster.
         options: of the client.
     """
 

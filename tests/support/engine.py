@@ -1,4 +1,4 @@
-"""A stub of the Docker engine: as much of its HTTP API as starting one Redis container takes.
+"""A stub of the Docker engine with the part of its HTTP API that starts one Redis container.
 
 The container that it starts is a server of this machine.
 """
@@ -21,7 +21,7 @@ ID = "c0ffee" * 10
 
 
 class StubEngine(ThreadingHTTPServer):
-    """Answers on loopback; `calls` lists the requests as `POST containers/create`."""
+    """A server on loopback; `calls` lists the requests as `POST containers/create`."""
 
     daemon_threads = True
 
@@ -32,7 +32,7 @@ class StubEngine(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """What DOCKER_HOST has to be."""
+        """The value for DOCKER_HOST."""
         return f"tcp://127.0.0.1:{self.server_address[1]}"
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Text that tries to control a terminal, or to look like more than one line."""
+"""Texts that try to control a terminal, or to look like several lines."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ HOSTILE = st.one_of(
 
 
 def is_harmless(line: str) -> bool:
-    """Whether a terminal shows these characters, and does nothing else."""
+    """Tell if a terminal only shows these characters."""
     return line.isprintable()

@@ -1,4 +1,4 @@
-"""The keys of a server as a test looks at them: whole dumps, and the invariant of the layout."""
+"""The keys of a server for tests: whole dumps, and the invariant of the layout."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INDEXES = ("active", "once", "scheduled", "dead")
 
 
 def dump(raw: Raw) -> dict[bytes, Any]:
-    """Every key with its type, its whole value, and whether it will vanish by itself."""
+    """Return every key with its type and value, and whether it expires."""
     return {key: (_value(raw, key), raw.pttl(key) > 0) for key in sorted(raw.scan_iter(count=1000))}
 
 
@@ -56,7 +56,7 @@ def _value(raw: Raw, key: bytes) -> tuple[str, Any]:
 
 
 def numbers(raw: Raw, ops: QueueOps, kind: str) -> list[bytes]:
-    """The job numbers in one structure of a queue, in its order."""
+    """Return the job numbers in one structure of a queue, in its order."""
     key = ops.keys[kind]
     if kind == "ready":
         return [entry[0] for entry in raw.xrange(key)]
@@ -72,14 +72,14 @@ def check_invariant(raw: Raw, prefix: str = DEFAULT_PREFIX) -> None:
         AssertionError: what is wrong, and in which queue.
     """
     parts = [key.rpartition(b"}:") for key in raw.scan_iter(f"{prefix}:{{*", count=1000)]
-    # keys that other programs keep beside the queue have one more colon and a name
+    # keys of other programs have one more colon and a name
     bases = {tagged + end for tagged, end, kind in parts if b":" not in kind}
     for base in bases:
         _check_queue(raw, base, raw.hvals(registry_key(prefix)))
 
 
 def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
-    if read_mark(raw.hget(base + b"meta", "v")) is not None:  # the name of one in partitions
+    if read_mark(raw.hget(base + b"meta", "v")) is not None:  # the name of a partitioned queue
         assert raw.hlen(base + b"meta") == 1, f"{base!r}: more than the number of partitions"
         others = [kind for kind in KINDS if kind != "meta" and raw.exists(base + kind.encode())]
         assert not others, f"{base!r}: has partitions, and {others} of its own"
@@ -115,7 +115,7 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
 
 
 def _check_bodies(raw: Raw, base: bytes, stored: dict[bytes, bytes]) -> None:
-    """Large bodies lie apart, each once, and no others do."""
+    """Check that large bodies are stored separately, each once, and no others are."""
     apart = {number[1:]: body for number, body in stored.items() if number.startswith(b"=")}
     records = _records(raw, base)
     marked = {number for number, record in records.items() if record.startswith(b"+")}
@@ -132,7 +132,7 @@ def _check_bodies(raw: Raw, base: bytes, stored: dict[bytes, bytes]) -> None:
 def _check_dedup(
     raw: Raw, base: bytes, indexes: dict[str, set[bytes]]
 ) -> tuple[set[bytes], set[bytes]]:
-    """Ids lie with the jobs that have them, and ends with their windows.
+    """Check that ids belong to their jobs, and ends to their windows.
 
     Returns:
         The ids, and the numbers of the jobs whose id is taken until they are started.
@@ -166,7 +166,7 @@ def _check_dedup(
 
 
 def _heads(raw: Raw, base: bytes) -> dict[bytes, dict[bytes, bytes]]:
-    """The fields of the record of each job."""
+    """Return the fields of the record of each job."""
     found = {}
     for number, value in _records(raw, base).items():
         fields = value.partition(b"\n")[0].split(b";")[1:]
@@ -175,7 +175,7 @@ def _heads(raw: Raw, base: bytes) -> dict[bytes, dict[bytes, bytes]]:
 
 
 def _records(raw: Raw, base: bytes) -> dict[bytes, bytes]:
-    """The record of each job, without a body that lies apart."""
+    """Return the record of each job, without a separately stored body."""
     values = {number: fields[b"j"] for number, fields in raw.xrange(base + b"ready")}
     for number, value in raw.hgetall(base + b"held").items():
         if not number.startswith(b"="):
@@ -197,7 +197,7 @@ def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[
 
 
 def queue_time_ms(raw: Raw, ops: QueueOps) -> int:
-    """A queue's clock: the server's with the queue's offset, never behind what it has shown."""
+    """Return a queue's clock: the server's with the queue's offset, never before a shown time."""
     off, seen = (int(value or 0) for value in raw.hmget(ops.keys["meta"], "off", "seen"))
     time = int(raw_time(raw) * 1000)
     shrunk = min(off, max(0, off - (seen - time)) // 10)
@@ -207,7 +207,7 @@ def queue_time_ms(raw: Raw, ops: QueueOps) -> int:
 def advance(raw: Raw, ops: QueueOps, seconds: float) -> None:
     """Set a queue's clock forward, by its offset (protocol/core.md, Clock).
 
-    When it is read, a tenth of the time since it was noted last is taken from the offset.
+    Each read reduces the offset by a tenth of the time since the last one.
     """
     wanted = queue_time_ms(raw, ops) + round(seconds * 1000)
     time, seen = int(raw_time(raw) * 1000), int(raw.hget(ops.keys["meta"], "seen") or 0)
@@ -216,13 +216,13 @@ def advance(raw: Raw, ops: QueueOps, seconds: float) -> None:
 
 
 def raw_time(raw: Raw) -> float:
-    """The server's clock, seconds since 1970."""
+    """Return the server's clock in seconds since 1970."""
     seconds, micros = raw.time()
     return float(seconds + micros / 1_000_000)
 
 
 def reach_blocked(raw: Raw, count: int, queues: int = 1) -> None:
-    """Return when so many clients are blocked, each on so many queues.
+    """Return when this many clients are blocked, each on this many queues.
 
     In a cluster a client has a connection for each queue.
     """
@@ -231,19 +231,19 @@ def reach_blocked(raw: Raw, count: int, queues: int = 1) -> None:
 
 
 def load_scripts(raw: Raw) -> None:
-    """Let the server know every script, so that no call meets NOSCRIPT and is sent twice."""
+    """Load every script, so that no call is sent twice because of NOSCRIPT."""
     for one in all_scripts():
         raw.script_load(one.source)
 
 
 def evalshas(raw: Raw) -> int:
-    """How many scripts the server has run by EVALSHA since its start."""
+    """Count the scripts that the server has run by EVALSHA since its start."""
     found = raw.info("commandstats").get("cmdstat_evalsha", {})
     return int(found.get("calls", 0))
 
 
 def method_of(queue: Any, name: str) -> Callable[..., Any]:
-    """A method that takes jobs, by its name; "withdraw" = `delete` of jobs never delivered."""
+    """Return a method that takes jobs, by name; "withdraw" = `delete` of jobs never delivered."""
     if name == "withdraw":
         return partial(queue.delete, if_undelivered=True)
     found: Callable[..., Any] = getattr(queue, name)

@@ -1,4 +1,4 @@
-"""Passwords for URLs, in every place and not encoded, and a search for them in what is raised."""
+"""Passwords at every place in URLs, and a search for them in errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ URLS = st.builds(
 
 
 def seen_in(error: BaseException) -> str:
-    """Whatever an error shows: texts, attributes, pickle, traceback, and errors behind it."""
+    """Return everything that an error shows: texts, attributes, pickle, traceback, causes."""
     return "\n".join(_texts(error, set()))
 
 

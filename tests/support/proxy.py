@@ -35,35 +35,35 @@ Address = str | tuple[str, int]
 
 
 class Mode(enum.Enum):
-    """What happens to the bytes of one direction."""
+    """The treatment of the bytes of one direction."""
 
     PASS = "pass"
-    HOLE = "hole"  # taken and thrown away, as if the network had eaten them
-    HOLD = "hold"  # kept back until `restore()`, as if the network were slow
+    HOLE = "hole"  # dropped, as if lost in the network
+    HOLD = "hold"  # kept back until `restore()`, as on a slow network
 
 
 class Fault(abc.ABC):
-    """A fault that was armed; `wait()` returns when it has struck.
+    """An armed fault; `wait()` returns when it has struck.
 
     Args:
-        kind: what it does, for messages.
+        kind: its effect, for messages.
         after: the bytes of a request that it waits for.
     """
 
     def __init__(self, kind: str, after: bytes) -> None:
         self.kind = kind
         self.after = after
-        self.swallowed = b""  # what did not reach the other side
+        self.swallowed = b""  # bytes that were dropped
         self.is_over = False
         self._striking = threading.Lock()
         self._struck = threading.Event()
 
     @property
     def has_struck(self) -> bool:
-        """Whether it is over: bytes swallowed, connection cut.
+        """Tell if it is over: bytes dropped, connection cut.
 
-        A client that has seen the cut is answered True: the proxy's thread is waited for, which may
-        not have had a turn since.
+        A client that has seen the cut gets True: the call waits for the proxy's thread, which may
+        not have run yet.
         """
         with self._striking:
             return self._struck.is_set()
@@ -78,17 +78,17 @@ class Fault(abc.ABC):
             raise TimeoutError(f"{self.kind} did not strike within {timeout} s")
 
     def strike(self, link: Link) -> None:
-        """Cut the connection, and say that it has struck."""
+        """Cut the connection, and mark the fault as struck."""
         with self._striking:
             link.cut()
             self._struck.set()
 
-    def begin(self, position: int) -> None:  # noqa: B027 - most faults need not know where
-        """It has found its victim: what it waited for is at this place in the next bytes."""
+    def begin(self, position: int) -> None:  # noqa: B027 - most faults need no position
+        """Start at this position of the next bytes, where `after` matched."""
 
     @abc.abstractmethod
     def take(self, data: bytes) -> bytes:
-        """Judge bytes of its direction, and return what passes."""
+        """Process bytes of its direction, and return those that pass."""
 
 
 class EatReply(Fault):
@@ -104,14 +104,14 @@ class EatReply(Fault):
         self._counter = ReplyCounter(replies)
 
     def take(self, data: bytes) -> bytes:
-        """Swallow what the server sent; it is over when the last reply has ended."""
+        """Drop the server's bytes until the last reply has ended."""
         self.swallowed += data
         self.is_over = self._counter.feed(data)
         return b""
 
 
 class CutRequest(Fault):
-    """Let so many bytes of a request pass, then cut.
+    """Let a number of bytes of a request pass, then cut.
 
     Args:
         size: how many.
@@ -123,11 +123,11 @@ class CutRequest(Fault):
         self._left = size
 
     def begin(self, position: int) -> None:
-        """Count from this place in what comes next; negative if part of it has passed."""
+        """Count from this position in the next bytes; negative if part of it has passed."""
         self._left += position
 
     def take(self, data: bytes) -> bytes:
-        """The part that still passes."""
+        """Return the part that still passes."""
         passing = data[: max(0, self._left)]
         self.swallowed += data[len(passing) :]
         self._left -= len(data)
@@ -140,25 +140,27 @@ class Link:
 
     def __init__(self, client: socket.socket, upstream: socket.socket) -> None:
         self.ends = {"up": (client, upstream), "down": (upstream, client)}
-        self.faults: dict[str, Fault] = {}  # the one that strikes here, by direction
+        self.faults: dict[str, Fault] = {}  # the active fault of each direction
         self.is_open = True
-        self.is_damaged = False  # bytes are missing: it can't go on after `restore()`
-        self.is_stranded = False  # whatever it sends is lost
-        self._tail = b""  # the end of what was sent before, for a match across two reads
+        self.is_damaged = False  # bytes are missing: it can't continue after `restore()`
+        self.is_stranded = False  # all its bytes are dropped
+        self._tail = b""  # the end of earlier bytes, for a match across two reads
         self._pumps = len(self.ends)
 
     def find(self, after: bytes, data: bytes) -> int | None:
-        """Where in `data` a match of `after` begins that ends in it; negative if before it."""
+        """Return the position in `data` of a match of `after` that ends in it; negative if it began
+        earlier.
+        """
         before = self._tail[1 - len(after) :] if len(after) > 1 else b""
         found = (before + data).find(after)
         return None if found < 0 else found - len(before)
 
     def remember(self, data: bytes) -> None:
-        """Keep the end of what the client sent."""
+        """Store the end of the client's bytes."""
         self._tail = (self._tail + data)[-LONGEST_MATCH:]
 
     def cut(self) -> None:
-        """Shut both ends; threads that read or write there stop."""
+        """Shut both ends, which stops the threads that read or write there."""
         self.is_open = False
         for end in self.ends["up"]:
             with contextlib.suppress(OSError):
@@ -173,7 +175,7 @@ class Link:
 
 
 class Proxy:
-    """Listens on a free port of the loopback interface and forwards to one server.
+    """A listener on a free loopback port that forwards to one server.
 
     Args:
         upstream: path of a unix socket, or host and port (`EmbeddedServer.address`).
@@ -201,31 +203,31 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """The address as redis-py's `from_url` takes it."""
+        """The URL for redis-py's `from_url`."""
         return f"redis://{LOOPBACK}:{self.port}/0"
 
     @property
     def connections(self) -> int:
-        """How many were accepted so far."""
+        """Return the number of accepted connections."""
         return self._accepted
 
     @property
     def open_connections(self) -> int:
-        """How many are open now."""
+        """Return the number of open connections."""
         return sum(link.is_open for link in tuple(self._links))
 
     @property
     def bytes_up(self) -> int:
-        """How much the clients have sent, swallowed bytes included."""
+        """Return the number of bytes from clients, including dropped ones."""
         return self._bytes["up"]
 
     @property
     def bytes_down(self) -> int:
-        """How much the server has answered, swallowed bytes included."""
+        """Return the number of bytes from the server, including dropped ones."""
         return self._bytes["down"]
 
     def eat_reply(self, replies: int = 1, *, after: bytes = b"") -> Fault:
-        """The next replies are lost and the connection with them; the server has done its work.
+        """Drop the next replies and the connection; the server has run the commands.
 
         Args:
             replies: so many whole replies are swallowed before the cut; pushes don't count.
@@ -235,7 +237,7 @@ class Proxy:
         return self._arm("down", EatReply(replies, after))
 
     def cut_after_request_bytes(self, size: int, *, after: bytes = b"") -> Fault:
-        """Only the first bytes of a request reach the server, then the connection is gone.
+        """Pass only the first bytes of a request to the server, and cut the connection.
 
         Args:
             size: how many of them, counted from the start of `after` where that is given.
@@ -244,7 +246,7 @@ class Proxy:
         return self._arm("up", CutRequest(size, after))
 
     def cut(self) -> int:
-        """Cut every connection that is open now, and say how many there were."""
+        """Cut every open connection, and return their number."""
         with self._changed:
             links = [link for link in self._links if link.is_open]
             for link in links:
@@ -253,17 +255,18 @@ class Proxy:
         return len(links)
 
     def hole(self, *directions: str) -> None:
-        """Swallow what is sent, on old connections and new ones: `up`, `down`, or both ways."""
+        """Drop all data, on old and new connections: `up`, `down`, or both."""
         self._set_mode(Mode.HOLE, *directions)
 
     def hold(self, *directions: str) -> None:
-        """Keep back what is sent until `restore()`: `up`, `down`, or both ways."""
+        """Keep all data back until `restore()`: `up`, `down`, or both."""
         self._set_mode(Mode.HOLD, *directions)
 
     def strand(self) -> int:
-        """Swallow what the connections that are open now send from here on; how many they are.
+        """Drop all further data of the open connections, and return their number.
 
-        They stay open, also after `restore()`, and new ones work: a router has forgotten them.
+        They stay open, also after `restore()`, and new ones work: as if a router had forgotten
+        them.
         """
         with self._changed:
             links = [link for link in self._links if link.is_open]
@@ -272,19 +275,19 @@ class Proxy:
         return len(links)
 
     def redirect(self, upstream: Address) -> None:
-        """Forward connections that are made from now on to another server."""
+        """Forward new connections to another server."""
         self._upstream = upstream
 
     def refuse(self) -> None:
-        """Refuse new connections; the open ones go on."""
+        """Refuse new connections; open ones continue."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
     def restore(self) -> None:
-        """Back to normal: accept, disarm, and let go what was held back.
+        """Return to normal: accept, disarm, and pass the data kept back.
 
-        Connections that lost bytes are cut, since neither side could make sense of the rest.
+        Connections that lost bytes are cut, as neither side could use them.
         """
         with self._changed:
             for faults in self._armed.values():
@@ -307,7 +310,7 @@ class Proxy:
                 raise TimeoutError(f"not reached within {timeout} s: {self!r}")
 
     def close(self) -> None:
-        """Stop listening and cut everything."""
+        """Stop listening and cut all connections."""
         self.refuse()
         self.cut()
         for thread in self._threads:
@@ -348,7 +351,7 @@ class Proxy:
     def _accept(self, client: socket.socket) -> None:
         try:
             upstream = _connect(self._upstream)
-        except OSError:  # the server is down: so are we
+        except OSError:  # the server is down: so is the proxy
             client.close()
             return
         for end in (client, upstream):
@@ -382,7 +385,7 @@ class Proxy:
             self._changed.notify_all()
 
     def _judge(self, link: Link, direction: str, data: bytes) -> tuple[bytes, Fault | None]:
-        """What of these bytes goes on, and the fault that has struck them."""
+        """Return the bytes that pass, and the fault that has struck them."""
         with self._changed:
             self._bytes[direction] += len(data)
             self._changed.notify_all()
@@ -398,7 +401,7 @@ class Proxy:
         return passing, fault
 
     def _choose_victims(self, link: Link, direction: str, data: bytes) -> None:
-        """Let armed faults strike this connection if these bytes are what they wait for."""
+        """Let armed faults strike this connection if these bytes match."""
         for where, faults in self._armed.items():
             for fault in tuple(faults):
                 position = self._match(link, direction, where, fault, data)
@@ -417,7 +420,7 @@ class Proxy:
 
 
 class Listener:
-    """Accepts connections in a thread of its own until it is closed.
+    """A thread that accepts connections until it is closed.
 
     Args:
         listening: a bound socket.

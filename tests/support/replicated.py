@@ -38,30 +38,30 @@ class Replicated:
         self.copies[replica].replicaof(*map(str, self.primary.address))
 
     def cut(self, replica: int) -> None:
-        """Make a replica follow no server; the primary knows it when this returns."""
+        """Detach a replica; the primary knows it when this returns."""
         count = self.online
         self.copies[replica].replicaof("NO", "ONE")
         wait_for(lambda: self.online < count)
 
     @property
     def online(self) -> int:
-        """Replicas that are in touch."""
+        """Return the number of connected replicas."""
         found = self.raw.info("replication")
         return sum(
             isinstance(value, dict) and value.get("state") == "online" for value in found.values()
         )
 
     def settle(self) -> None:
-        """Return when both follow, and have what there is."""
+        """Return when both follow and have all data."""
         wait_for(lambda: self.online == 2 and self.raw.wait(2, 100) == 2)
 
     def calls(self) -> list[int]:
-        """How often the commands that matter have been run."""
+        """Count the relevant commands."""
         stats = self.raw.info("commandstats")
         return [int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in COUNTED]
 
     def bodies(self) -> list[list[Any]]:
-        """The bodies that wait, as the primary and each replica have them."""
+        """Return the waiting bodies on the primary and on each replica."""
         key = "penstock:{q}:ready"
         return [
             [entry[1][b"j"].partition(b"\n")[2] for entry in raw.xrange(key)]

@@ -1,4 +1,4 @@
-"""Where one reply of a Redis server ends and the next begins (RESP2 and RESP3)."""
+"""The ends of replies of a Redis server (RESP2 and RESP3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PUSH = b">"
 
 
 def end_of_value(data: bytes, position: int = 0) -> int | None:
-    """The index after the value that starts at `position`; None while bytes of it are missing."""
+    """Return the index after the value at `position`, or None if bytes are missing."""
     wanted = 1
     while wanted:
         end = data.find(END, position)
@@ -21,13 +21,14 @@ def end_of_value(data: bytes, position: int = 0) -> int | None:
         if kind in STRINGS and int(rest) >= 0:
             position += int(rest) + len(END)
         elif kind in AGGREGATES:
-            factor, extra = AGGREGATES[kind]  # an attribute (|) comes before the value itself
+            factor, extra = AGGREGATES[kind]  # an attribute (|) comes before its value
             wanted += factor * max(0, int(rest)) + extra
     return position if position <= len(data) else None
 
 
 class ReplyCounter:
-    """Counts whole replies in a stream of bytes; pushes belong to no request and don't count.
+    """A counter of whole replies in a stream of bytes; pushes do not count, as no request asked for
+    them.
 
     Args:
         replies: how many are waited for.
@@ -38,7 +39,7 @@ class ReplyCounter:
         self._pending = b""
 
     def feed(self, data: bytes) -> bool:
-        """Take what has arrived, and say whether all replies have ended in it."""
+        """Process new bytes, and tell if all replies have ended."""
         self._pending += data
         while self.left > 0 and (end := end_of_value(self._pending)) is not None:
             if not self._pending.startswith(PUSH):

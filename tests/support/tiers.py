@@ -1,10 +1,10 @@
 """The cases of a run.
 
-A run that has fakeredis and servers shares the cases out: those of the generated suites run on
-servers in `_async` and on fakeredis in `_sync`, all others on one or the other by turns.
+A run with fakeredis and servers divides the cases: `_async` runs on servers, the generated `_sync`
+on fakeredis, and all others alternate.
 
-A short run, one without `--whole`, also leaves out tests that are marked `slow`, and has one case
-in n of each test that is marked `sampled(n)`, at least one.
+A short run, one without `--whole`, also leaves out tests that are marked `slow`, and runs one case
+in n, at least one, of each test marked `sampled(n)`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["left_out"]
 
 
 def left_out(items: Sequence[pytest.Item], *, whole: bool) -> Iterator[pytest.Item]:
-    """The items that a run passes over."""
+    """Return the items that a run leaves out."""
     has_both = len({spec.is_fake for item in items if (spec := _spec(item))}) == 2
     cases = Counter(_test(item) for item in items)
     seen: Counter[tuple[str, str]] = Counter()
@@ -43,7 +43,7 @@ def left_out(items: Sequence[pytest.Item], *, whole: bool) -> Iterator[pytest.It
 
 
 def _test(item: pytest.Item) -> tuple[str, str]:
-    """A test's name, and the back end of this case."""
+    """Return a test's name, and the back end of this case."""
     spec = _spec(item)
     return item.nodeid.partition("[")[0], spec.name if spec else ""
 
@@ -62,7 +62,7 @@ def _is_for_the_other_twin(item: pytest.Item, spec: Spec | None) -> bool:
 
 
 def _spec(item: pytest.Item) -> Spec | None:
-    """The back end of a test that runs on all of them."""
+    """Return the back end of a test that runs on all of them."""
     callspec = getattr(item, "callspec", None)
     params: dict[str, Any] = callspec.params if callspec else {}
     spec: Spec | None = params.get("backend") or params.get("brief_backend")

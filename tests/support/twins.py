@@ -1,4 +1,4 @@
-"""What runs beside a test: a task in asyncio, a thread in the synchronous twin of the test.
+"""Background work of a test: a task in asyncio, a thread in the synchronous version.
 
 tools/unasync.py turns `aspawn` into `spawn`, `await_for` into `wait_for`, and `AsyncBeside` into
 `Beside`.
@@ -33,10 +33,10 @@ WRONG_CLIENTS = {"AsyncPenstock": "sync_client", "Penstock": "async_client"}
 
 
 class AsyncBeside(Generic[T]):
-    """A coroutine that runs beside the test.
+    """A coroutine that runs in the background of a test.
 
     Args:
-        task: where it runs.
+        task: its task.
     """
 
     def __init__(self, task: asyncio.Task[T]) -> None:
@@ -44,11 +44,11 @@ class AsyncBeside(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether it has returned or raised."""
+        """Tell if it has returned or raised."""
         return self._task.done()
 
     async def result(self, timeout: float = PATIENCE) -> T:
-        """What it returns.
+        """Return its result.
 
         Raises:
             TimeoutError: it has not returned in that time.
@@ -60,7 +60,7 @@ class AsyncBeside(Generic[T]):
 
 
 class Beside(Generic[T]):
-    """A function that runs in a thread beside the test.
+    """A function that runs in a background thread of a test.
 
     Args:
         work: the function, its arguments bound.
@@ -76,16 +76,16 @@ class Beside(Generic[T]):
     def _run(self) -> None:
         try:
             self._results.append(self._work())
-        except BaseException as error:  # noqa: BLE001  # raised again where the test asks
+        except BaseException as error:  # noqa: BLE001  # raised again by `result`
             self._error = error
 
     @property
     def is_done(self) -> bool:
-        """Whether it has returned or raised."""
+        """Tell if it has returned or raised."""
         return not self._thread.is_alive()
 
     def result(self, timeout: float = PATIENCE) -> T:
-        """What it returns.
+        """Return its result.
 
         Raises:
             TimeoutError: it has not returned in that time.
@@ -101,17 +101,17 @@ class Beside(Generic[T]):
 def aspawn(
     function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
 ) -> AsyncBeside[T]:
-    """Run a coroutine function beside the test."""
+    """Run a coroutine function in the background."""
     return AsyncBeside(asyncio.ensure_future(function(*args, **kwargs)))
 
 
 def spawn(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Beside[T]:
-    """Run a function beside the test, in a thread."""
+    """Run a function in a background thread."""
     return Beside(lambda: function(*args, **kwargs))
 
 
 async def await_for(reached: Callable[[], bool], timeout: float = PATIENCE) -> None:
-    """Poll until a condition holds that no event reports.
+    """Poll until a condition holds, if no event reports it.
 
     Raises:
         TimeoutError: it was not in that time.
@@ -124,7 +124,7 @@ async def await_for(reached: Callable[[], bool], timeout: float = PATIENCE) -> N
 
 
 def wait_for(reached: Callable[[], bool], timeout: float = PATIENCE) -> None:
-    """The same, beside threads.
+    """Poll until a condition holds, in tests with threads.
 
     Raises:
         TimeoutError: it was not in that time.
@@ -137,7 +137,7 @@ def wait_for(reached: Callable[[], bool], timeout: float = PATIENCE) -> None:
 
 
 async def coroutine_function(job: object) -> None:
-    """A handler that threads can't run."""
+    """Handle a job in a coroutine, which threads can't run."""
     del job
 
 

@@ -1,7 +1,7 @@
-"""WAITAOF in front of a server that has none: what it would say where every file is synced always.
+"""WAITAOF for a server without it, as if every append-only file were always synced.
 
 With `appendfsync always` a server answers, and a replica confirms, when its disk has the write. So
-WAIT tells what WAITAOF would, but for replicas without a file, which WAITAOF never counts.
+WAIT equals WAITAOF, except for replicas without a file, which WAITAOF never counts.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ REFUSED = b"-ERR WAITAOF cannot be used when numlocal is set but appendonly is d
 
 
 class WaitAof:
-    """A door to a server, on which WAITAOF is answered.
+    """A proxy of a server that answers WAITAOF.
 
     Args:
-        server: that is asked WAIT instead.
+        server: gets WAIT instead.
         keeping: how many of its replicas have a file.
     """
 
@@ -97,7 +97,7 @@ def _pump(source: socket.socket, target: socket.socket, turned: Callable[[Any], 
 
 
 def packed(reply: Any) -> bytes:
-    """A reply as it goes over the wire; what was a status is a bulk string."""
+    """Return an encoded reply; a status becomes a bulk string."""
     if reply is None:
         return b"$-1\r\n"
     if isinstance(reply, int):

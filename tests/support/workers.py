@@ -1,10 +1,7 @@
 """Client processes to kill: one small parent forks a child for each task, in a few milliseconds.
 
-    with Nursery("tests.crash.tasks") as nursery:
-        child = nursery.start("enqueue", url=server.url, step="sent")
-        for event in child.events():      # what the child has to say, up to its end
-            ...
-        assert child.killed
+with Nursery("tests.crash.tasks") as nursery: child = nursery.start("enqueue", url=server.url,
+step="sent") for event in child.events(): # until its end ... assert child.killed
 
 The parent is a process of its own, without threads, so that a fork is cheap and safe.
 """
@@ -45,7 +42,7 @@ class Child:
         pid: its process id.
 
     Attributes:
-        status: how it ended, as `os.waitpid` says it; None = it lives, as far as is known.
+        status: its status from `os.waitpid`; None = it lives, as far as is known.
         ended_at: when, by the monotonic clock.
     """
 
@@ -56,12 +53,12 @@ class Child:
         self.ended_at: float | None = None
 
     def events(self) -> Iterator[Any]:
-        """What the child tells, until it ends."""
+        """Yield the child's events until it ends."""
         while (event := self.next_event()) is not None:
             yield event
 
     def next_event(self) -> Any:
-        """The next thing that the child tells; None when it has ended."""
+        """Return the child's next event, or None when it has ended."""
         if self.status is not None:
             return None
         event = self._nursery.read()
@@ -71,11 +68,11 @@ class Child:
         return event
 
     def wait(self) -> list[Any]:
-        """Let it run to its end; what it told on the way."""
+        """Wait for its end, and return its events."""
         return list(self.events())
 
     def send(self, word: str) -> None:
-        """Say a word to a child that waits for one (`await_word`)."""
+        """Send a word to a child that waits for one (`await_word`)."""
         self._nursery.write(word)
 
     def signal(self, number: signal.Signals) -> None:
@@ -86,17 +83,17 @@ class Child:
 
     @property
     def killed(self) -> bool:
-        """Whether SIGKILL ended it."""
+        """Tell if SIGKILL ended it."""
         return self.status is not None and os.WIFSIGNALED(self.status)
 
     @property
     def exit_code(self) -> int | None:
-        """What it ended with; the negative number of the signal that ended it."""
+        """Return its exit code, negative for a signal."""
         return None if self.status is None else os.waitstatus_to_exitcode(self.status)
 
     @property
     def finished(self) -> bool:
-        """Whether its task returned."""
+        """Tell if its task returned."""
         return self.status == 0
 
 
@@ -104,8 +101,8 @@ class Nursery:
     """A process that forks children, one at a time.
 
     Args:
-        module: where the tasks are; it is imported once, before the first fork.
-        natural: children end as programs do, with all that Python does at its end.
+        module: module of the tasks, imported once before the first fork.
+        natural: children end as programs do, with Python's finalization.
     """
 
     def __init__(self, module: str, *, natural: bool = False) -> None:
@@ -127,11 +124,11 @@ class Nursery:
 
     @property
     def is_free(self) -> bool:
-        """Whether its child, if it had one, has ended."""
+        """Tell if its child, if any, has ended."""
         return self._child is None or self._child.status is not None
 
     def read(self) -> Any:
-        """The next message.
+        """Return the next message.
 
         Raises:
             TimeoutError: there was none in a long time.
@@ -154,7 +151,7 @@ class Nursery:
         self._process.stdin.write(line.encode() + b"\n")
 
     def close(self) -> None:
-        """End it and the child that still runs."""
+        """End it and its running child."""
         if self._child is not None:
             self._child.signal(signal.SIGKILL)
         assert self._process.stdin is not None
@@ -180,7 +177,7 @@ class Nursery:
 
 
 def until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
-    """Wait for a process that can't tell: look every few milliseconds.
+    """Poll a condition of a process that can't report it.
 
     Raises:
         TimeoutError: the condition did not hold in that time.
@@ -193,10 +190,10 @@ def until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
 
 
 def whole_lines(written: bytes) -> list[str]:
-    """The lines of a `Log` that are whole.
+    """Return the complete lines of a `Log`.
 
-    A child killed in the middle of a write leaves a piece of a line (the kernel stops between two
-    pages). That counts as not written.
+    A child killed during a write leaves part of a line (the kernel stops between two pages), which
+    counts as not written.
     """
     lines = written.decode(errors="replace").split("\n")
     return [line.removesuffix(WHOLE) for line in lines if line.endswith(WHOLE)]
@@ -206,7 +203,7 @@ def whole_lines(written: bytes) -> list[str]:
 
 
 class Log:
-    """Lines of several processes in one file, which may be killed as they write.
+    """A file for lines of several processes that may be killed during a write.
 
     Args:
         path: of the file, which is there.
@@ -216,15 +213,15 @@ class Log:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def write(self, *words: object) -> None:
-        """Add a line; it is the system's when this returns.
+        """Add a line; the write has reached the system when this returns.
 
-        It begins with an end of line, so that the piece of another one does not spoil it.
+        It begins with an end of line, so that part of another line does not spoil it.
         """
         os.write(self._file, f"\n{' '.join(map(str, words))}{WHOLE}\n".encode())
 
 
 def tell(event: Any) -> None:
-    """Send something to the test; it has left this process when this returns."""
+    """Send an event to the test; it has left this process when this returns."""
     os.write(1, json.dumps(event).encode() + b"\n")
 
 
@@ -234,7 +231,7 @@ def await_word() -> str:
 
 
 def die() -> None:
-    """End this process as SIGKILL does: no handler, no flush, no goodbye."""
+    """End this process by SIGKILL: without handlers and flushes."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -242,7 +239,7 @@ def die() -> None:
 
 
 def _line() -> str:
-    """One line of our input, byte by byte: what follows may be for another process."""
+    """Read one line byte by byte, as later bytes may be for another process."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
@@ -270,7 +267,7 @@ def _live(task: Callable[..., None], arguments: dict[str, Any]) -> NoReturn:
     tell({PID: os.getpid()})
     try:
         task(**arguments)
-    except BaseException:  # noqa: BLE001  # nothing may run on in a copy of the nursery
+    except BaseException:  # noqa: BLE001  # a copy of the nursery must not continue
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
