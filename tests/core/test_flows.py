@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,15 +23,16 @@ from penstock import (
 from penstock.core import flows
 from penstock.core.calls import Confirmed
 from penstock.core.flows import (
-    LOST,
     TICK,
     Cancelled,
-    Pop,
+    Heard,
+    Listen,
     Quit,
     Register,
     ReserveJobs,
     Rest,
     Run,
+    Sources,
     Tidy,
     Unregister,
 )
@@ -120,9 +122,10 @@ def result(value: Any) -> Any:
 
 def enqueue(clock: Clock | None = None, **changed: Any) -> Driven:
     """Return an enqueue of one record without options."""
-    given: dict[str, Any] = {"delay": 0, "bound": "", "block": 0, "partial": False, **changed}
-    records = given.pop("records", [b"1\n"])
-    return Driven(flows.enqueue(ops(), records, clock=clock or Clock(), **given))
+    given: dict[str, Any] = {"block": 0, "in_parts": False, **changed}
+    records, source = given.pop("records", [b"1\n"]), ops()
+    make = partial(source.enqueue, bound=given.pop("bound", ""))
+    return Driven(flows.enqueue(source, records, make, clock=clock or Clock(), **given))
 
 
 def created_with(registered: Register) -> list[Any]:
@@ -227,23 +230,24 @@ def test_waiting_for_room() -> None:
     flow = enqueue(clock, bound=5, block=30.0)
     assert args(flow.effect, "enqueue")[3] == TICK * 2000
     waited = flow.answer([-3, b"1", 5, 5, 0])
-    assert waited == Pop((b"penstock:{q}:space",), clock.now + TICK)
+    assert waited == Listen(waited.sources, clock.now + TICK, "space")
+    assert waited.sources[0].keys["space"] == b"penstock:{q}:space"
     clock.now += 1
-    args(flow.answer(b"penstock:{q}:space"), "enqueue")
+    args(flow.answer(Heard(waited.sources)), "enqueue")
     waited = flow.answer([-3, b"1", 5, 5, 0])
-    assert waited == Pop((b"penstock:{q}:space",), clock.now + TICK)
-    args(flow.answer(None), "enqueue")
+    assert waited == Listen(waited.sources, clock.now + TICK, "space")
+    args(flow.answer(Heard()), "enqueue")
     assert flow.answer(ADDED) == Quit()
-    assert flow.ends_with(()) == ADDED
+    assert flow.ends_with(Heard()) == ADDED
 
 
 def test_a_token_taken_on_leaving_is_passed_on() -> None:
     """A token taken while leaving is passed on to the next waiting producer."""
     flow = enqueue(bound=5, block=30.0)
-    flow.answer([-3, b"1", 5, 5, 0])
-    flow.answer(None)
+    waited = flow.answer([-3, b"1", 5, 5, 0])
+    flow.answer(Heard())
     flow.answer(ADDED)
-    handed = flow.answer((b"penstock:{q}:space",))
+    handed = flow.answer(Heard(waited.sources))
     assert args(handed, "enqueue")[5:] == ()
     assert flow.ends_with(ADDED) == ADDED
 
@@ -254,26 +258,19 @@ def test_room_that_does_not_appear() -> None:
     flow = enqueue(clock, bound=5, block=2.0)
     assert flow.answer([-3, b"1", 5, 5, 0]).until == clock.now + 2
     clock.now += 2
-    assert args(flow.answer(None), "enqueue")[3] == 0
+    assert args(flow.answer(Heard()), "enqueue")[3] == 0
     assert flow.answer([-3, b"1", 5, 5, 0]) == Quit()
     with pytest.raises(QueueFull):
-        flow.answer(())
+        flow.answer(Heard())
 
 
 def test_a_bulk_goes_in_as_room_appears() -> None:
     """A bulk adds as many jobs as fit; the reply has their number."""
-    flow = enqueue(records=[b"1\na", b"1\nb", b"1\nc"], bound=5, block=None, partial=True)
+    flow = enqueue(records=[b"1\na", b"1\nb", b"1\nc"], bound=5, block=None, in_parts=True)
     part = flow.answer([-3, b"1", 3, 5, 0])
     assert args(part, "enqueue")[5:] == (b"1\na", b"1\nb")
     reply = [1, b"1", b"1700000000000-1000000000", 2, b"01020304", 0, 0, 0, 0]
     assert flow.ends_with(reply) == reply
-
-
-def test_a_bulk_that_never_fits() -> None:
-    """A chunk that is all-or-nothing and larger than the bound is refused without a wait."""
-    flow = enqueue(records=[b"1\n"] * 6, bound=5, block=None)
-    with pytest.raises(QueueFull):
-        flow.answer([-3, b"1", 0, 5, 0])
 
 
 @pytest.mark.parametrize(
@@ -296,10 +293,10 @@ def test_refusals_are_raised(reply: list[Any], kind: type[Exception]) -> None:
 def test_a_producer_that_waited_leaves_in_order() -> None:
     """The queue is closed during the wait: the producer ends its wait and passes a token on."""
     flow = enqueue(bound=5, block=30.0)
-    flow.answer([-3, b"1", 5, 5, 0])
-    flow.answer(None)
+    waited = flow.answer([-3, b"1", 5, 5, 0])
+    flow.answer(Heard())
     assert flow.answer([-14, b"1"]) == Quit()
-    args(flow.answer(b"penstock:{q}:space"), "enqueue")
+    args(flow.answer(Heard(waited.sources)), "enqueue")
     with pytest.raises(QueueClosed):
         flow.answer([-14, b"1"])
 
@@ -308,8 +305,8 @@ def test_a_wait_for_room_is_shorter_than_a_third_of_a_role() -> None:
     """A producer with a role tries at least once in a third of its lease, which renews it."""
     clock, mine = Clock(), ops()
     mine.bear(RoleLease("producer", 3000, "0123456789abcdef", 7))
-    given: dict[str, Any] = {"delay": 0, "bound": 5, "block": None, "partial": False}
-    flow = Driven(flows.enqueue(mine, [b"1\n"], clock=clock, **given))
+    given: dict[str, Any] = {"block": None, "in_parts": False}
+    flow = Driven(flows.enqueue(mine, [b"1\n"], mine.enqueue, clock=clock, **given))
     assert args(flow.effect, "enqueue")[4] == "7-0123456789abcdef"
     assert flow.answer([-3, b"1", 5, 5, 0]).until == clock.now + 1
 
@@ -327,12 +324,18 @@ def test_configure_makes_the_queue() -> None:
 
 
 def reserve(
-    clock: Clock, *names: str, n: int = 1, block: float | None = 30.0, **options: Any
+    clock: Clock,
+    *names: str,
+    n: int = 1,
+    block: float | None = 30.0,
+    eager: int = 99,
+    noted: Callable[[QueueOps, int | None], None] = lambda _, __: None,
+    apart: bool = False,
 ) -> tuple[Driven, list[QueueOps]]:
     """Return a reserve on queues of these names."""
-    sources = [ops(name) for name in names or ("q",)]
-    flow = flows.reserve(sources, n, block, clock=clock, transient=is_transient, **options)
-    return Driven(flow), sources
+    queues = [ops(name) for name in names or ("q",)]
+    sources = Sources(lambda: (queues, eager), clock, is_transient, noted, apart)
+    return Driven(flows.reserve(sources, n, block)), queues
 
 
 def test_a_reserve_that_finds_a_job_does_not_wait() -> None:
@@ -382,12 +385,12 @@ def test_a_node_that_does_not_answer_is_left_out() -> None:
     flow, (a, b) = reserve(clock, "a", "b", apart=True, noted=lambda *one: noted.append(one))
     assert flow.effect == ReserveJobs(a, 1, False, True)
     assert flow.fail(ConnectionError("gone")) == ReserveJobs(b, 1, False, True)
-    assert isinstance(flow.answer(NOTHING), Pop)
+    assert isinstance(flow.answer(NOTHING), Listen)
     clock.now += flows.TICK
-    assert flow.answer(None) == ReserveJobs(b, 1, True, True)
-    assert isinstance(flow.answer(NOTHING), Pop)
+    assert flow.answer(Heard()) == ReserveJobs(b, 1, True, True)
+    assert isinstance(flow.answer(NOTHING), Listen)
     clock.now += flows.AGAIN
-    assert flow.answer(None) == ReserveJobs(a, 1, True, True)
+    assert flow.answer(Heard()) == ReserveJobs(a, 1, True, True)
     assert noted == [(a, None), (b, 0), (b, 0)]
 
 
@@ -430,16 +433,14 @@ def test_a_wait_begins_with_a_sweep() -> None:
     """A wait starts with a sweep, each time no job was found; a call that may not
     wait never sweeps.
     """
-    sources = (ops("a"), ops("b"))
-    clock = Clock()
-    flow = Driven(flows.reserve(sources, 1, None, clock=clock, transient=is_transient))
+    flow, sources = reserve(Clock(), "a", "b", block=None)
     assert flow.tidied == []
     flow.answer(NOTHING)
-    assert isinstance(flow.answer(NOTHING), Pop)
-    assert flow.tidied == [Tidy(sources)]
-    flow.answer(sources[0].keys["wake"])
-    assert isinstance(flow.answer(NOTHING), Pop)
-    assert flow.tidied == [Tidy(sources)] * 2
+    assert isinstance(flow.answer(NOTHING), Listen)
+    assert flow.tidied == [Tidy(tuple(sources))]
+    flow.answer(Heard((sources[0],)))
+    assert isinstance(flow.answer(NOTHING), Listen)
+    assert flow.tidied == [Tidy(tuple(sources))] * 2
 
 
 def test_creating_a_queue_sweeps_others() -> None:
@@ -458,33 +459,31 @@ def test_waiting_for_a_token() -> None:
     clock = Clock()
     flow, (a, b) = reserve(clock, "a", "b")
     flow.answer(NOTHING)
-    waited = flow.answer(NOTHING)
-    assert waited == Pop((b"penstock:{a}:wake", b"penstock:{b}:wake"), clock.now + TICK)
-    assert flow.answer(b"penstock:{b}:wake") == ReserveJobs(b, 1, True)
+    assert flow.answer(NOTHING) == Listen((a, b), clock.now + TICK)
+    assert flow.answer(Heard((b,))) == ReserveJobs(b, 1, True)
     assert flow.answer(Taken(-1, ["job"])) == Quit()
-    assert flow.ends_with(()) == ["job"]
-    assert a.name == "a"
+    assert flow.ends_with(Heard()) == ["job"]
 
 
 def test_a_token_taken_on_leaving_is_used() -> None:
     """A token taken while leaving is passed on by a reserve of 0 jobs."""
     flow, (source,) = reserve(Clock())
     flow.answer(NOTHING)
-    flow.answer(b"penstock:{q}:wake")
+    flow.answer(Heard((source,)))
     flow.answer(Taken(-1, ["job"]))
-    assert flow.answer((b"penstock:{q}:wake",)) == ReserveJobs(source, 0, True)
+    assert flow.answer(Heard((source,))) == ReserveJobs(source, 0, True)
     assert flow.ends_with(NOTHING) == ["job"]
 
 
 def test_all_tokens_taken_on_leaving_are_used() -> None:
     """Queues on several nodes have several waits, each of which may have taken a token."""
-    flow, (a, _, c) = reserve(Clock(), "a", "b", "c")
+    flow, (a, b, c) = reserve(Clock(), "a", "b", "c")
     flow.answer(NOTHING)
     flow.answer(NOTHING)
     flow.answer(NOTHING)
-    flow.answer(b"penstock:{b}:wake")
+    flow.answer(Heard((b,)))
     assert flow.answer(Taken(-1, ["job"])) == Quit()
-    assert flow.answer((b"penstock:{c}:wake", b"penstock:{a}:wake")) == ReserveJobs(a, 0, True)
+    assert flow.answer(Heard((c, a))) == ReserveJobs(a, 0, True)
     assert flow.answer(NOTHING) == ReserveJobs(c, 0, True)
     assert flow.ends_with(NOTHING) == ["job"]
 
@@ -496,7 +495,7 @@ def test_a_tick_asks_every_queue() -> None:
     flow.answer(NOTHING)
     flow.answer(NOTHING)
     clock.now += TICK
-    assert flow.answer(None) == ReserveJobs(a, 1, True)
+    assert flow.answer(Heard()) == ReserveJobs(a, 1, True)
     assert flow.answer(NOTHING) == ReserveJobs(b, 1, True)
     assert flow.answer(NOTHING).until == clock.now + TICK
 
@@ -509,7 +508,7 @@ def test_a_near_event_sets_a_timer() -> None:
     waited = flow.answer(Taken(1500, []))
     assert waited.until == clock.now + 1.5
     clock.now += 1.5
-    assert flow.answer(None) == ReserveJobs(b, 1, True)
+    assert flow.answer(Heard()) == ReserveJobs(b, 1, True)
 
 
 def test_a_near_event_is_passed_on() -> None:
@@ -518,9 +517,9 @@ def test_a_near_event_is_passed_on() -> None:
     flow, (a, b) = reserve(clock, "a", "b")
     flow.answer(Taken(1500, []))
     flow.answer(NOTHING)
-    flow.answer(b"penstock:{b}:wake")
+    flow.answer(Heard((b,)))
     assert flow.answer(Taken(-1, ["job"])) == Quit()
-    assert flow.answer(()) == ReserveJobs(a, 0, True)
+    assert flow.answer(Heard()) == ReserveJobs(a, 0, True)
     assert flow.ends_with(NOTHING) == ["job"]
     assert b.name == "b"
 
@@ -530,7 +529,7 @@ def test_all_queues_are_asked_after_a_lost_connection() -> None:
     flow, (a, b) = reserve(Clock(), "a", "b")
     flow.answer(NOTHING)
     flow.answer(NOTHING)
-    assert flow.answer(LOST) == ReserveJobs(a, 1, True)
+    assert flow.answer(Heard(lost=(a, b))) == ReserveJobs(a, 1, True)
     assert flow.answer(NOTHING) == ReserveJobs(b, 1, True)
 
 
@@ -540,9 +539,9 @@ def test_a_wait_ends_in_time() -> None:
     flow, (source,) = reserve(clock, block=1.0)
     assert flow.answer(NOTHING).until == clock.now + 1
     clock.now += 1
-    assert flow.answer(None) == ReserveJobs(source, 1, True)
+    assert flow.answer(Heard()) == ReserveJobs(source, 1, True)
     assert flow.answer(NOTHING) == Quit()
-    assert flow.ends_with(()) == []
+    assert flow.ends_with(Heard()) == []
 
 
 def test_the_end_of_a_queue() -> None:
@@ -555,9 +554,9 @@ def test_the_end_of_a_queue() -> None:
         flow.answer(OVER)
     flow, (source,) = reserve(Clock())
     flow.answer(NOTHING)
-    flow.answer(b"penstock:{q}:wake")
+    flow.answer(Heard((source,)))
     assert flow.answer(OVER) == Quit()
-    assert flow.answer((b"penstock:{q}:wake",)) == ReserveJobs(source, 0, True)
+    assert flow.answer(Heard((source,))) == ReserveJobs(source, 0, True)
     with pytest.raises(QueueClosed):
         flow.answer(OVER)
 
@@ -575,13 +574,11 @@ def test_a_drained_queue_is_not_waited_for() -> None:
     clock = Clock()
     flow, (a, b) = reserve(clock, "a", "b", block=None)
     flow.answer(OVER)
-    assert flow.answer(NOTHING).keys == (b"penstock:{b}:wake",)
+    assert flow.answer(NOTHING).sources == (b,)
     clock.now += TICK
-    assert flow.answer(None) == ReserveJobs(a, 1, True)
+    assert flow.answer(Heard()) == ReserveJobs(a, 1, True)
     flow.answer(NOTHING)  # it was reopened
-    assert flow.answer(NOTHING) == Quit()
-    assert flow.answer((b"penstock:{b}:wake",)) == ReserveJobs(b, 1, True)
-    assert flow.answer(NOTHING).keys == (b"penstock:{a}:wake", b"penstock:{b}:wake")
+    assert flow.answer(NOTHING).sources == (a, b)
 
 
 def test_several_drained_queues() -> None:
@@ -589,12 +586,12 @@ def test_several_drained_queues() -> None:
     flow, (a, b) = reserve(Clock(), "a", "b")
     flow.answer(OVER)
     flow.answer(NOTHING)
-    flow.answer(b"penstock:{b}:wake")
+    flow.answer(Heard((b,)))
     assert flow.answer(OVER) == ReserveJobs(a, 1, True)
     assert flow.answer(OVER) == ReserveJobs(b, 1, True)
     assert flow.answer(OVER) == Quit()
     with pytest.raises(QueueClosed):
-        flow.answer(())
+        flow.answer(Heard())
 
 
 def test_a_consumer_that_is_refused_leaves_in_order() -> None:
@@ -602,9 +599,9 @@ def test_a_consumer_that_is_refused_leaves_in_order() -> None:
     clock = Clock()
     flow, (source,) = reserve(clock)
     flow.answer(Taken(1500, []))
-    flow.answer(b"penstock:{q}:wake")
+    flow.answer(Heard((source,)))
     assert flow.fail(QueueInUse("consumer", "ada")) == Quit()
-    assert flow.answer(()) == ReserveJobs(source, 0, True)
+    assert flow.answer(Heard()) == ReserveJobs(source, 0, True)
     with pytest.raises(QueueInUse):
         flow.fail(QueueInUse("consumer", "ada"))
 
@@ -614,9 +611,9 @@ def test_a_refusal_of_one_queue_passes_events_of_others_on() -> None:
     flow, (a, b) = reserve(Clock(), "a", "b")
     flow.answer(Taken(1500, []))
     flow.answer(NOTHING)
-    flow.answer(b"penstock:{a}:wake")
+    flow.answer(Heard((a,)))
     assert flow.fail(QueueInUse("consumer", "ada")) == Quit()
-    assert flow.answer((b"penstock:{b}:wake",)) == ReserveJobs(a, 0, True)
+    assert flow.answer(Heard((b,))) == ReserveJobs(a, 0, True)
     assert flow.fail(QueueInUse("consumer", "ada")) == ReserveJobs(b, 0, True)
     with pytest.raises(QueueInUse):
         flow.answer(NOTHING)
@@ -803,8 +800,9 @@ def test_more_than_a_script_takes() -> None:
 
 def test_flows_do_no_input_or_output() -> None:
     """Flows are plain generators: no code runs until they are driven."""
+    role = RoleLease("producer", 30_000)
     made: list[Callable[[], Flow]] = [
-        lambda: flows.reserve([ops()], 1, None, clock=Clock(), transient=is_transient),
+        lambda: flows.acquire(ops(), role, block=None, clock=Clock()),
         lambda: flows.configure(ops(), []),
     ]
     assert all(isinstance(make(), Generator) for make in made)

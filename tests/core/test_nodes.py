@@ -8,10 +8,20 @@ from typing import Any
 
 import pytest
 
-from penstock.core import nodes
-from penstock.core.flows import TICK, Cancelled, Quit, ReserveJobs, Run, Tidy
+from penstock.core import flows, nodes
+from penstock.core.flows import (
+    TICK,
+    Cancelled,
+    Heard,
+    Listen,
+    Quit,
+    ReserveJobs,
+    Run,
+    Sources,
+    Tidy,
+)
 from penstock.core.job import Batch, Delivery, QueueIdentity
-from penstock.core.nodes import At, Heard, Listen, NodeState, Partial, PollOrder, Sticky, Table
+from penstock.core.nodes import NodeState, Partial, PollOrder, Sticky
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.servers import ServerFacts
 from penstock.core.views import Info, QueueStats, Settings
@@ -58,26 +68,28 @@ class Stage:
         self.clock = Clock()
         self.parts = {name: part(Node(name)) for name in names}
         self.borne: list[str] = []
-        table = Table(
-            lambda: [list(self.parts.values())],
-            lambda: NodesUnavailable("none", {}),
-            PollOrder(),
+        queues = list(self.parts.values())
+        sources = Sources(
+            lambda: (queues, len(queues)),
             self.clock,
+            is_transient,
+            lambda _, __: None,
+            apart=True,
+            unavailable=lambda: NodesUnavailable("none", {}),
         )
-        self.flow: Generator[Any, Any, Any] = nodes.reserve(table, n, block, transient=is_transient)
-        self.tidied: list[At] = []
+        self.flow: Generator[Any, Any, Any] = flows.reserve(sources, n, block)
+        self.tidied: list[Tidy] = []
         self.effect: Any = self._behind_sweeps(next(self.flow))
 
     def _behind_sweeps(self, effect: Any) -> Any:
-        while isinstance(effect, At) and isinstance(effect.effect, Tidy):
+        while isinstance(effect, Tidy):
             self.tidied.append(effect)
             effect = self.flow.send(None)
         return effect
 
     def asks(self, home: str, n: int = 1, *, idle: bool = False) -> bool:
         """Tell if this node is asked now."""
-        wanted = At(home, ReserveJobs(self.parts[home], n, idle))
-        return bool(self.effect == wanted)
+        return bool(self.effect == ReserveJobs(self.parts[home], n, idle, brief=True))
 
     def answer(self, value: Any) -> Stage:
         """Answer the last effect."""
@@ -86,9 +98,10 @@ class Stage:
 
     def fail(self, error: BaseException) -> Stage:
         """Raise an error from the last effect, and record it as a client does."""
-        if isinstance(self.effect, At) and is_transient(error):
-            self.effect.home.state.failed(self.clock(), error)
-            self.borne.append(self.effect.home)
+        if isinstance(self.effect, ReserveJobs) and is_transient(error):
+            home = self.effect.ops.home
+            home.state.failed(self.clock(), error)
+            self.borne.append(home)
         self.effect = self._behind_sweeps(self.flow.throw(error))
         return self
 
@@ -100,14 +113,12 @@ class Stage:
 
     def waits(self, *homes: str) -> bool:
         """Tell if the call listens to exactly these nodes."""
-        wake = self.parts[next(iter(self.parts))].keys["wake"]
-        return isinstance(self.effect, Listen) and dict(self.effect.wanted) == dict.fromkeys(
-            homes, (wake,)
-        )
+        wanted = tuple(self.parts[home] for home in homes)
+        return isinstance(self.effect, Listen) and self.effect.sources == wanted
 
     def token(self, *homes: str) -> Heard:
         """Return tokens of these nodes."""
-        return Heard(tuple((home, self.parts[home].keys["wake"]) for home in homes))
+        return Heard(tuple(self.parts[home] for home in homes))
 
 
 def test_settings_stored_last_go_to_the_others() -> None:
@@ -149,13 +160,11 @@ def test_missing_jobs_come_from_the_next_node() -> None:
 
 
 def test_a_wait_begins_with_a_sweep() -> None:
-    """A wait starts with a sweep of each node that is up."""
-    stage = Stage("a", "b", "c")
-    stage.answer(NOTHING)
-    stage.parts["c"].home.state.failed(0.0, OSError("gone"))
-    stage.answer(NOTHING)
+    """A wait starts with a sweep of the parts on each node."""
+    stage = Stage("a", "b")
+    stage.answer(NOTHING).answer(NOTHING)
     assert stage.waits("a", "b")
-    assert stage.tidied == [At(home, Tidy((stage.parts[home],))) for home in ("a", "b")]
+    assert stage.tidied == [Tidy((stage.parts["a"], stage.parts["b"]))]
 
 
 def test_it_waits_on_all_at_once() -> None:
@@ -187,7 +196,7 @@ def test_a_token_that_comes_while_it_leaves() -> None:
     assert stage.effect.until == stage.clock.now + 2.5
     stage.answer(stage.token("a")).answer(Taken(-1, ["job"]))
     assert isinstance(stage.effect, Quit)
-    found = {stage.answer(stage.token("c")).effect.home, stage.answer(NOTHING).effect.home}
+    found = {stage.answer(stage.token("c")).effect.ops.home, stage.answer(NOTHING).effect.ops.home}
     assert found == {"b", "c"}
     assert stage.end(NOTHING) == ["job"]
 
@@ -208,7 +217,7 @@ def test_a_node_is_asked_after_a_failed_wait() -> None:
     """After a failed wait the node is asked, as a token may have been lost."""
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
-    assert stage.answer(Heard(lost=("b",))).asks("b", idle=True)
+    assert stage.answer(Heard(lost=(stage.parts["b"],))).asks("b", idle=True)
     assert stage.answer(NOTHING).waits("a", "b")
 
 
@@ -236,9 +245,9 @@ def test_other_errors_than_failures_of_nodes_are_raised() -> None:
     job = job_of(stage.parts["a"])
     stage.answer(Taken(-1, [job]))
     stage.fail(PenstockError("damaged"))
-    assert stage.effect.home == "a"
-    assert isinstance(stage.effect.effect, Run)
-    assert stage.effect.effect.call.script.name == "release"
+    assert isinstance(stage.effect, Run)
+    assert stage.effect.ops.home == "a"
+    assert stage.effect.call.script.name == "release"
     with pytest.raises(PenstockError, match="damaged"):
         stage.answer([1, b"1", 1])
 

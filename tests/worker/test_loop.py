@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import fakeredis
@@ -19,6 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import Handlers, Penstock, PenstockError, Queue, QueueInUse
 from penstock.core import flows
+from penstock.core.operations import QueueOps
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.loop import work
 from penstock.worker.options import WorkerOptions
@@ -171,14 +173,14 @@ class Stage:
             self.finish_one()
         if isinstance(effect, flows.Run):
             return self._run(effect)
-        if isinstance(effect, flows.Pop):
-            return self._pop(effect)
+        if isinstance(effect, flows.Listen):
+            return self._listen(effect)
         if isinstance(effect, flows.Rest):
             self._pass(effect.until)
             return None
         if isinstance(effect, flows.Quit):
-            key = None if self.draw(2) else self._token([key for _, key in self.state.wakes])
-            return () if key is None else (key,)
+            listened = () if self.draw(2) else [poll.ops for poll in self.state.listened]
+            return flows.Heard(self._tokens(listened))
         if isinstance(effect, flows.Tidy):
             assert not self.state.held
             self.swept += [ops.name for ops in effect.sources]
@@ -200,18 +202,19 @@ class Stage:
             raise RedisConnectionError("after it was run")
         return reply
 
-    def _pop(self, effect: flows.Pop) -> Any:
+    def _listen(self, effect: flows.Listen) -> flows.Heard:
         assert self.state.free > 0
         if self.woken:
             self.woken = False
-            return None
-        key = self._token(effect.keys)
-        if key is None:
+            return flows.Heard()
+        told = self._tokens(effect.sources)
+        if not told:
             self._pass(effect.until)
-        return key
+        return flows.Heard(told)
 
-    def _token(self, keys: Sequence[bytes]) -> bytes | None:
-        return next((key for key in keys if self.raw.lpop(key)), None)
+    def _tokens(self, sources: Sequence[QueueOps]) -> tuple[QueueOps, ...]:
+        """The first queue that has a token, which is taken."""
+        return tuple(islice((ops for ops in sources if self.raw.lpop(ops.keys["wake"])), 1))
 
     def _pass(self, until: float) -> None:
         assert math.isfinite(until)
@@ -346,18 +349,18 @@ def test_a_waiting_worker_that_fills_up_passes_its_token_on(many: Callable[..., 
     queue, state = stage.queues[0], stage.state
     flow = work(state, _ignore)
     effect = next(flow)
-    while not isinstance(effect, flows.Pop):  # no job is there
+    while not isinstance(effect, flows.Listen):  # no job is there
         effect = flow.send(stage._answer(effect))
     queue.enqueue_many([1, 2])
     state.polls[0].at = 0.0  # as at a due time: reserves without having popped the token
-    effect = flow.send(None)
+    effect = flow.send(flows.Heard())
     assert isinstance(effect, flows.Run)
     effect = flow.send(stage._run(effect))
     assert isinstance(effect, flows.Quit)
     assert len(state.held) == 1
-    key = stage._token([key for _, key in state.wakes])
-    assert key == queue.ops.keys["wake"]
-    effect = flow.send((key,))
+    told = stage._tokens([queue.ops])
+    assert told == (queue.ops,)
+    effect = flow.send(flows.Heard(told))
     assert isinstance(effect, flows.Run)
     flow.send(stage._run(effect))
     assert stage.raw.llen(queue.ops.keys["wake"]) == 1
@@ -502,7 +505,7 @@ def test_an_idle_worker_sweeps_its_queues(many: Callable[..., Stage]) -> None:
     stage.state.polls[1].barred = math.inf
     flow = work(stage.state, _ignore)
     effect = next(flow)
-    while not isinstance(effect, flows.Pop):
+    while not isinstance(effect, flows.Listen):
         effect = flow.send(stage._answer(effect))
     assert stage.swept == ["a"]
     flow.close()
@@ -515,11 +518,11 @@ def test_a_report_is_not_held_back(many: Callable[..., Stage]) -> None:
     queue.enqueue(1)
     flow = work(stage.state, _ignore)
     effect = next(flow)
-    while not (isinstance(effect, flows.Pop) and stage.runners.items):
+    while not (isinstance(effect, flows.Listen) and stage.runners.items):
         effect = flow.send(stage._answer(effect))
     now = stage.now
     stage.finish_one()
-    effect = flow.send(None)  # the runner's signal has ended the wait
+    effect = flow.send(flows.Heard())  # the runner's signal has ended the wait
     assert isinstance(effect, flows.Run)
     assert effect.call.script.name == "ack"
     assert stage.now == now
@@ -535,7 +538,7 @@ def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None
     queue.enqueue(1)
     flow = work(stage.state, _ignore)
     effect = next(flow)
-    while not (isinstance(effect, flows.Pop) and stage.runners.items):
+    while not (isinstance(effect, flows.Listen) and stage.runners.items):
         effect = flow.send(stage._answer(effect))
     with queue.exclusive("consumer", lease=600):
         finish, stage.finish_one = stage.finish_one, _idle  # type: ignore[method-assign]  # not yet
@@ -551,7 +554,7 @@ def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None
         assert 5 <= asked <= 12  # more often at first, then at a tick, without waiting for a token
         now = stage.now
         finish()
-        effect = flow.send(None)  # the runner's signal has ended the wait
+        effect = flow.send(flows.Heard())  # the runner's signal has ended the wait
         assert isinstance(effect, flows.Run)
         assert effect.call.script.name == "ack"
         effect = flow.send(stage._run(effect))

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.calls import Call
+from penstock.core.hints import Intent
+from penstock.core.job import Delivery
 from penstock.core.operations import QueueOps
 
 __all__ = [
-    "LOST",
     "Cancelled",
     "Cede",
     "Drop",
     "Effect",
+    "Heard",
     "Hurry",
-    "Pop",
+    "Keep",
+    "Listen",
     "Quit",
     "Register",
     "ReserveJobs",
@@ -35,6 +39,11 @@ class Run:
 
     call: Call[Any]
     brief: bool = False
+
+    @property
+    def ops(self) -> Any:
+        """Operations of the queue."""
+        return self.call.ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +90,49 @@ class Cancelled(BaseException):
     """Thrown into a flow whose wait was cancelled, so that it can leave in order."""
 
 
-LOST = object()
-"""The answer to a Pop whose connection failed."""
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Wait for tokens of queues until a point of the clock; the answer is a `Heard`.
+
+    The blocking calls stay pending after it, so that no token is missed between two waits. An early
+    empty answer means that the flow's owner has set its signal.
+
+    Attributes:
+        sources: the queues.
+        until: point of the clock.
+        kind: kind of the tokens, as a name of a key: `wake` or `space`.
+    """
+
+    sources: tuple[QueueOps, ...]
+    until: float
+    kind: str = "wake"
 
 
 @dataclass(frozen=True, slots=True)
-class Pop:
-    """Wait for a token on one of the keys until a point of the clock; the answer: its key or None.
+class Heard:
+    """The answer to `Listen` and to `Quit`.
 
-    The blocking call stays pending after a None, so that no token is missed between two waits; None
-    also comes early when the flow's owner has something to tell. Where keys lie apart (Cluster)
-    there are several calls, and the others stay pending after a key. LOST says that a connection
-    failed: a token may have gone with it, so look everywhere.
+    Attributes:
+        told: queues of which a token was taken.
+        lost: queues whose connection failed: a token may be lost with it, so look there.
     """
 
-    keys: tuple[bytes, ...]
-    until: float
+    told: tuple[QueueOps, ...] = ()
+    lost: tuple[QueueOps, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """End the pending wait, if there is one; the answer: the keys of the tokens that it took."""
+    """End the pending wait, if there is one; the answer: a `Heard` with the tokens that it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep a call about jobs of a node that is down on another one; the answer: a bool per job."""
+
+    ops: QueueOps
+    jobs: Sequence[Delivery]
+    intent: Intent
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +157,17 @@ class Hurry:
     """Give up calls after a second or two from now on: the flow's owner is about to end."""
 
 
-Effect = Run | ReserveJobs | Register | Unregister | Tidy | Pop | Quit | Rest | Cede | Drop | Hurry
+Effect = (
+    Run
+    | ReserveJobs
+    | Register
+    | Unregister
+    | Tidy
+    | Listen
+    | Quit
+    | Keep
+    | Rest
+    | Cede
+    | Drop
+    | Hurry
+)

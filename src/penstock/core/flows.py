@@ -10,18 +10,20 @@ import math
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from penstock.core.calls import Call, Confirmed, Wait
+from penstock.core.calls import Argument, Call, Confirmed
 from penstock.core.effects import (
-    LOST,
     Cancelled,
     Cede,
     Drop,
     Effect,
+    Heard,
     Hurry,
-    Pop,
+    Keep,
+    Listen,
     Quit,
     Register,
     ReserveJobs,
@@ -37,35 +39,37 @@ from penstock.core.options import BATCH
 from penstock.core.refusals import REFUSALS
 from penstock.core.roles import RoleLease
 from penstock.errors import NotReplicated, PenstockError, QueueFull, QueueInUse, QueueMissing
+from penstock.wire import replies
 from penstock.wire.codes import Code
-from penstock.wire.replies import Configure, Pending
 
 __all__ = [
-    "LOST",
     "TICK",
     "Cancelled",
     "Cede",
     "Drop",
+    "Effect",
+    "Heard",
     "Hurry",
-    "Pop",
+    "Keep",
+    "Listen",
     "Quit",
     "Register",
     "ReserveJobs",
     "Rest",
     "Run",
+    "Sources",
     "Tidy",
     "Unregister",
     "acquire",
     "configure",
     "enqueue",
+    "new_epoch",
     "recover",
     "reserve",
     "withdraw",
 ]
 
 Clock = Callable[[], float]
-Noted = Callable[[QueueOps, int | None], None]
-R = TypeVar("R")
 TICK = 4.0
 """Seconds after which an idle consumer or producer calls again, without a token."""
 AGAIN = 8.0
@@ -84,25 +88,18 @@ def new_epoch() -> str:
 def enqueue(
     ops: QueueOps,
     records: Sequence[bytes],
+    make: Callable[..., Call[Added]],
     *,
-    delay: str | int,
-    bound: int | str,
     block: float | None,
-    partial: bool,
+    in_parts: bool,
     clock: Clock,
-    wait: Wait | None = None,
-    mode: str | None = None,
-    make: Callable[[str, int], Call[Added]] | None = None,
 ) -> Generator[Effect, Any, tuple[Added, Confirmed]]:
     """Add records in one script; make the queue first if need be; wait for room if asked to.
 
     Args:
+        make: builds the call from records, `create` (the epoch of a new queue) and `wait_ms`.
         block: seconds to wait for room, 0 = not at all, None = for ever.
-        wait: replicas and disks that have to confirm.
-        mode: treatment of duplicates; None = the records have no dedup ids.
-        partial: whether to add only some of them if not all fit; the reply has the count.
-        make: builds another call that adds jobs, given the epoch of a new queue and the ms to
-            wait.
+        in_parts: whether to add only some of them if not all fit; the reply has the count.
 
     Returns:
         The reply, and the confirmations.
@@ -111,67 +108,68 @@ def enqueue(
         QueueFull, QueueClosed, QueuePaused, QueueInUse, RoleLost, QueueDamaged, StaleCall,
         UnsupportedVersion.
     """
-    deadline = None if block is None else clock() + block
-    create, todo, waited = "", records, False
+    deadline = math.inf if block is None else clock() + block
+    todo, waited = records, False
     while True:
-        over = block == 0 or (deadline is not None and clock() >= deadline)
-        wait_ms = 0 if over else int(TICK * 2000)
-        call = (
-            make(create, wait_ms)
-            if make is not None
-            else ops.enqueue(
-                todo,
-                create=create,
-                delay=delay,
-                bound=bound,
-                wait_ms=wait_ms,
-                wait=wait,
-                mode=mode,
-            )
-        )
-        sent, todo = todo, records
-        refusal, reply = yield from _tried(call)
-        if create:
-            made = "" if reply is None else reply.epoch.decode()
-            create = yield from _unlist_unused(ops, create, made)
-        if reply is not None:
+        is_last = clock() >= deadline
+        build = partial(make, todo, wait_ms=0 if is_last else int(TICK * 2000))
+        todo = records
+        try:
+            call, reply = yield from _made(ops, build)
+        except QueueFull as full:
+            room = full.limit - full.waiting
+            if full.swept:
+                continue
+            if is_last:
+                yield from _leave_producer(ops, waited)
+                raise
+            if in_parts and 0 < room < len(records):
+                todo = records[:room]
+                continue
+        except REFUSALS:
+            with suppress(Exception):
+                yield from _leave_producer(ops, waited)
+            raise
+        else:
             # The jobs are in: what fails from here on must not say otherwise.
             with suppress(Exception):
                 if reply.created:
-                    yield Register(ops, reply.epoch.decode())
                     yield Tidy((), made=True)
                 yield from _leave_producer(ops, waited)
             return reply, call.confirmed
-        if isinstance(refusal, QueueMissing):
-            create, todo = new_epoch(), sent
-            yield Register(ops, create)
-        elif isinstance(refusal, QueueFull):
-            room = refusal.limit - refusal.waiting
-            if refusal.swept:
-                continue
-            never = len(records) > refusal.limit and not partial and mode is None
-            if over or never:
-                yield from _leave_producer(ops, waited)
-                raise refusal
-            if partial and 0 < room < len(records):
-                todo = records[:room]
-                continue
-            tick = clock() + _tick([ops], "producer")
-            until = tick if deadline is None else min(deadline, tick)
-            waited = True
-            yield Pop((ops.keys["space"],), until)
-        else:
-            with suppress(Exception):
-                yield from _leave_producer(ops, waited)
-            assert refusal is not None
-            raise refusal
+        waited = True
+        yield Listen((ops,), min(deadline, clock() + _tick([ops], "producer")), "space")
 
 
-def _tried(call: Call[R]) -> Generator[Effect, Any, tuple[PenstockError | None, R | None]]:
+def _made(
+    ops: QueueOps, build: Callable[..., Call[Any]]
+) -> Generator[Effect, Any, tuple[Call[Any], Any]]:
+    """Run a call, and return it with its reply. If there is no queue, make it.
+
+    A queue is registered before it exists: a crash in between leaves an entry without a queue.
+
+    Args:
+        build: builds the call from `create`, the epoch of a new queue; '' = make none.
+    """
+    call = build(create="")
     try:
-        return None, (yield Run(call))
-    except REFUSALS as error:
-        return error, None
+        return call, (yield Run(call))
+    except QueueMissing:
+        epoch = new_epoch()
+    yield Register(ops, epoch)
+    call = build(create=epoch)
+    try:
+        reply = yield Run(call)
+    except REFUSALS:
+        with suppress(Exception):  # the refusal counts more than a leftover
+            yield Unregister(ops, epoch)
+        raise
+    with suppress(Exception):  # so does the answer
+        if reply.epoch.decode() != epoch:  # another client was quicker
+            yield Unregister(ops, epoch)
+        elif reply.created:  # again: a sweep may have removed the entry meanwhile
+            yield Register(ops, epoch)
+    return call, reply
 
 
 def withdraw(
@@ -201,60 +199,51 @@ def withdraw(
     return NotReplicated(wanted, got, withdrawn, fsynced)
 
 
-def _unlist_unused(ops: QueueOps, create: str, epoch: str) -> Generator[Effect, Any, str]:
-    """Unlist the epoch that this client registered, unless the queue was made with it.
-
-    Args:
-        create: the epoch that was registered.
-        epoch: the epoch of the queue; '' = the call was refused.
-
-    Returns:
-        '': the next call that finds no queue registers another epoch.
-    """
-    if create != epoch:
-        with suppress(Exception):  # the answer to the call counts more than a leftover
-            yield Unregister(ops, create)
-    return ""
-
-
 def _leave_producer(ops: QueueOps, waited: bool) -> Generator[Effect, Any, None]:
     """End the wait. If it took a token and there is room, wake the next producer."""
-    if waited and (yield Quit()):
+    if waited and (yield Quit()).told:
         yield Run(ops.enqueue(()))
 
 
-def configure(ops: QueueOps, fields: Sequence[Any]) -> Generator[Effect, Any, Configure]:
+def configure(
+    ops: QueueOps, fields: Sequence[Argument]
+) -> Generator[Effect, Any, replies.Configure]:
     """Store settings; make the queue first if need be.
 
     Raises:
         UnsupportedVersion, QueueDamaged.
     """
-    refusal, reply = yield from _tried(ops.configure(fields))
-    if isinstance(refusal, QueueMissing):
-        epoch = new_epoch()
-        yield Register(ops, epoch)
-        refusal, reply = yield from _tried(ops.configure(fields, create=epoch))
-        made = "" if reply is None else reply.epoch.decode()
-        yield from _unlist_unused(ops, epoch, made)
-    if reply is None:
-        assert refusal is not None
-        raise refusal
-    if reply.created:
-        yield Register(ops, reply.epoch.decode())
+    reply: replies.Configure
+    _, reply = yield from _made(ops, partial(ops.configure, fields))
     return reply
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The queues of a consuming call.
+
+    Args:
+        order: returns the queues in the order in which to ask them, and how many of them to ask for
+            more when some jobs were taken.
+        clock: returns monotonic seconds.
+        transient: tells errors of the connection, which may pass by themselves, from others.
+        noted: is told how many jobs a queue gave; None = it did not answer.
+        apart: whether the queues lie on several servers. Then one that does not answer is left out
+            as long as another one answers.
+        unavailable: returns the error that no node has answered until the end of the wait; None =
+            raise the failure at once.
+    """
+
+    order: Callable[[], tuple[Sequence[QueueOps], int]]
+    clock: Clock
+    transient: Callable[[BaseException], bool]
+    noted: Callable[[QueueOps, int | None], None]
+    apart: bool = False
+    unavailable: Callable[[], PenstockError] | None = None
+
+
 def reserve(
-    sources: Sequence[QueueOps],
-    n: int,
-    block: float | None,
-    *,
-    clock: Clock,
-    transient: Callable[[BaseException], bool],
-    seen: Taken | None = None,
-    apart: bool = False,
-    noted: Noted | None = None,
-    eager: int | None = None,
+    sources: Sources, n: int, block: float | None, seen: Taken | None = None
 ) -> Generator[Effect, Any, list[Any]]:
     """Take up to n jobs from queues, the first queue first; wait until there is one.
 
@@ -264,180 +253,192 @@ def reserve(
 
     Args:
         block: seconds to wait, 0 = not at all, None = for ever.
-        transient: tells errors of the connection, which may pass by themselves, from others.
         seen: the reply, without jobs, that the first queue gave a moment ago.
-        apart: whether the queues lie on several servers. Then one that does not answer is left out
-            as long as another one answers.
-        noted: is told how many jobs each queue gave; None = it did not answer.
-        eager: number of queues to ask for more when some jobs were taken; None = all.
 
     Raises:
         QueueClosed: every queue is closed and drained.
+        NodesUnavailable: no node has answered.
     """
+    clock = sources.clock
     deadline = math.inf if block is None else clock() + block
-    until = max(deadline, clock() + LINGER)
-    count = len(sources)
-    eager = count if eager is None else eager
-    wakes = [ops.keys["wake"] for ops in sources]
-    watch = _Watch(
-        sources, wakes, n, until, clock, transient, seen, apart and count > 1, noted, eager
-    )
-    everything: Sequence[int] = range(len(sources))
-    asked, lap = everything, 0.0
+    watch = _Watch(sources, n, max(deadline, clock() + LINGER), seen)
+    asked, lap = watch.queues, clock() + _tick(watch.queues, "consumer")
     while True:
-        if len(asked) == len(sources):
-            lap = clock() + _tick(sources, "consumer")
         yield from watch.ask(asked)
-        if watch.is_over and len(asked) < len(sources):
-            asked = everything  # they were not found so at the same time
+        if watch.is_over and len(asked) < len(watch.queues):
+            asked = watch.queues  # they were not found so at the same time
             continue
-        if watch.got or watch.is_over or clock() >= deadline:
+        if watch.jobs or watch.is_over or clock() >= deadline:
             break
-        key = yield from watch.wait(min(lap, deadline))
-        if isinstance(key, bytes):
-            asked = (watch.wakes.index(key),)
-        elif key is LOST or clock() >= min(lap, deadline):
-            asked = everything
+        heard = yield from watch.wait(min(lap, deadline))
+        now = clock()
+        if now >= min(lap, deadline):
+            asked, lap = watch.queues, now + _tick(watch.queues, "consumer")
         else:
-            asked = [i for i, at in watch.due.items() if at <= clock()]
+            asked = [*heard.lost, *watch.due_by(now)]
+        asked = list(dict.fromkeys([*heard.told, *asked]))
     if watch.idle:
         # Jobs were taken, so this must not raise; other consumers look at their next tick.
         with suppress(Exception):
             yield from watch.leave()
     if watch.is_over:
-        raise sources[0].drained()
-    return watch.got
+        raise watch.queues[0].drained()
+    if sources.unavailable is not None and not (watch.jobs or watch.is_answered):
+        raise sources.unavailable() from watch.failure
+    return watch.jobs
 
 
-@dataclass(slots=True)
 class _Watch:
     """State of one `reserve`.
 
     Args:
-        sources, n, clock, transient, seen, apart, noted, eager: as in `reserve`.
-        until: as in `take`.
-        wakes: the keys of the tokens.
+        sources, n, seen: as in `reserve`.
+        until: time until which to look for jobs behind expired ones.
 
     Attributes:
-        awaited: the keys of the last wait.
-        tokens: tokens that ended waits took, and that were not used yet.
-        got: the jobs taken.
-        due: time of the next event of each queue that this consumer has to look at.
-        over: queues that were closed and drained when they were asked last.
-        barred: time until which a queue that did not answer is not asked.
+        queues: the queues, in the order in which to ask them.
+        jobs: the jobs taken.
         idle: whether it has waited.
+        is_answered: whether any queue has answered.
+        failure: the last failure of a connection.
     """
 
-    sources: Sequence[QueueOps]
-    wakes: Sequence[bytes]
-    n: int
-    until: float
-    clock: Clock
-    transient: Callable[[BaseException], bool]
-    seen: Taken | None
-    apart: bool
-    noted: Noted | None
-    eager: int
-    awaited: tuple[bytes, ...] = ()
-    tokens: list[bytes] = field(default_factory=list)
-    got: list[Any] = field(default_factory=list)
-    due: dict[int, float] = field(default_factory=dict)
-    over: set[int] = field(default_factory=set)
-    barred: dict[int, float] = field(default_factory=dict)
-    idle: bool = False
+    def __init__(self, sources: Sources, n: int, until: float, seen: Taken | None) -> None:
+        self._sources = sources
+        self._n = n
+        self._until = until
+        self._seen = seen
+        self.jobs: list[Any] = []
+        self.idle = False
+        self.is_answered = False
+        self.failure: BaseException | None = None
+        self._told: set[QueueOps] = set()
+        """Queues whose token this consumer took, and which it has not asked since."""
+        self._due: dict[QueueOps, float] = {}
+        """Time of the next event of each queue that has answered."""
+        self._over: set[QueueOps] = set()
+        """Queues that were closed and drained when they were asked last."""
+        self._barred: dict[QueueOps, float] = {}
+        """Time until which a queue that did not answer is not asked."""
+        self._order()
+
+    def _order(self) -> None:
+        self.queues, eager = self._sources.order()
+        self._eager = frozenset(self.queues[:eager])
 
     @property
     def is_over(self) -> bool:
         """True if nothing was taken, and every queue is closed and drained."""
-        return not self.got and len(self.over) == len(self.sources)
+        return not self.jobs and self._over.issuperset(self.queues)
 
-    def ask(self, asked: Sequence[int]) -> Generator[Effect, Any, None]:
+    def due_by(self, now: float) -> list[QueueOps]:
+        """Return the queues with an event by now, and those whose node is back."""
+        return [ops for ops in self.queues if ops.is_up and self._due.get(ops, 0.0) <= now]
+
+    def ask(self, asked: Sequence[QueueOps]) -> Generator[Effect, Any, None]:
         """Reserve on these queues until there are n jobs."""
         try:
             yield from self._ask(asked)
+        except Cancelled:
+            yield from _give_back(self.jobs)
+            raise
         except PenstockError:  # another consumer has to use the token
             if self.idle:
                 with suppress(Exception):
                     yield from self.leave()
             raise
 
-    def _ask(self, asked: Sequence[int]) -> Generator[Effect, Any, None]:
+    def _ask(self, asked: Sequence[QueueOps]) -> Generator[Effect, Any, None]:
+        now, apart = self._sources.clock(), self._sources.apart
+        up = [ops for ops in asked if ops.is_up]
         failures = 0
-        for i in self._usable(asked):
-            if len(self.got) >= self.n or (self.got and i >= self.eager):
+        for ops in [ops for ops in up if self._barred.get(ops, 0.0) <= now] or up:
+            if len(self.jobs) >= self._n or (self.jobs and ops not in self._eager):
                 return
-            taken = self.seen or (yield from self._asked(i, brief=self.apart))
-            self.seen = None
-            if taken is None:
-                failures += 1
-                continue
-            self._took(i, taken)
-        if failures == len(self.sources):  # no node answers: ask one with full patience
-            taken = yield from self._asked(asked[0], brief=False)
-            assert taken is not None
-            self._took(asked[0], taken)
+            failures += not (yield from self._asked(ops, brief=apart))
+        if failures == len(self.queues) and self._sources.unavailable is None and not self.jobs:
+            yield from self._asked(asked[0], brief=False)  # no server answers: be patient with one
 
-    def _usable(self, asked: Sequence[int]) -> Sequence[int]:
-        if not self.barred:
-            return asked
-        now = self.clock()
-        self.barred = {i: until for i, until in self.barred.items() if until > now}
-        return [i for i in asked if i not in self.barred] or asked
+    def _asked(self, ops: QueueOps, *, brief: bool) -> Generator[Effect, Any, bool]:
+        """Reserve on a queue; return False if it does not answer, and others may have jobs.
 
-    def _asked(self, i: int, *, brief: bool) -> Generator[Effect, Any, Taken | None]:
-        """Reserve on a queue; None = it does not answer, and others may have jobs."""
-        clock, until = self.clock, self.until
-        arguments = (self.sources, i, self.n, self.idle, self.got, self.transient)
+        A script that finds only expired jobs removes a bounded number of them. It is called again
+        until it finds another job, or until the time `until`.
+
+        A call may fail after jobs were taken. After a failure of the connection the caller gets
+        those jobs, and the next call reports the failure. A refusal (a key of another type) is
+        raised now and the jobs are released; unless one of them is delivered at most once, as it
+        would be lost.
+        """
+        sources, clock, had = self._sources, self._sources.clock, len(self.jobs)
+        self._told.discard(ops)
         try:
-            return (yield from take(*arguments, clock=clock, until=until, brief=brief))
+            while True:
+                wanted = min(self._n - len(self.jobs), BATCH)
+                taken = self._seen or (yield ReserveJobs(ops, wanted, self.idle, brief))
+                self._seen = None
+                self.jobs += taken.deliveries
+                count = len(taken.deliveries)
+                if taken.next_ms != 0 or 0 < count < wanted or len(self.jobs) >= self._n:
+                    break
+                if not count and clock() >= self._until:
+                    break
         except Exception as error:
-            if not (brief and self.transient(error)):
+            if brief and sources.transient(error):
+                self._failed(ops, error)
+                return False
+            if not self.jobs:
                 raise
-            self.barred[i] = self.due[i] = clock() + AGAIN
-            if self.noted is not None:
-                self.noted(self.sources[i], None)
-            return None
+            if not (sources.transient(error) or any(job.at_most_once for job in self.jobs)):
+                yield from _give_back(self.jobs)
+                raise
+            self._n = len(self.jobs)  # the caller gets these, and takes no more
+            return True
+        self.is_answered = True
+        given = len(self.jobs) - had
+        sources.noted(ops, given)
+        is_near = not given and taken.next_ms > 0
+        self._due[ops] = clock() + taken.next_ms / 1000 if is_near else math.inf
+        self._over.discard(ops)
+        if taken.is_over and not given:
+            self._over.add(ops)
+        return True
 
-    def _took(self, i: int, taken: Taken) -> None:
-        self.got += taken.deliveries
-        self.due[i] = due_at(taken, self.clock)
-        if self.noted is not None:
-            self.noted(self.sources[i], len(taken.deliveries))
-        self.over.discard(i)
-        if taken.is_over:
-            self.over.add(i)
+    def _failed(self, ops: QueueOps, error: BaseException) -> None:
+        self.failure = error
+        if ops.home is None:  # else the state of its node says when to ask it again
+            self._barred[ops] = self._due[ops] = self._sources.clock() + AGAIN
+            self._sources.noted(ops, None)
 
-    def wait(self, until: float) -> Generator[Effect, Any, bytes | object | None]:
-        """Wait for a token, a due time or this time; return the answer to `Pop`.
+    def wait(self, until: float) -> Generator[Effect, Any, Heard]:
+        """Wait for tokens, a due time or this time.
 
         A drained queue is left out, as its token is always there.
         """
-        keys = tuple(key for i, key in enumerate(self.wakes) if i not in self.over)
-        is_changed = self.idle and keys != self.awaited
-        self.idle, self.awaited = True, keys
-        key: bytes | object | None
+        self.idle = True
+        self._due = {ops: at for ops, at in self._due.items() if ops.is_up}
+        listened = tuple(ops for ops in self.queues if ops.is_up and ops not in self._over)
         try:
-            if is_changed:
-                self.tokens += yield Quit()
-            if self.tokens:
-                return self.tokens.pop(0)
             with suppress(Exception):  # the next idle client sweeps as well
-                yield Tidy(tuple(self.sources))
-            key = yield Pop(keys, min([until, *self.due.values()]))
+                yield Tidy(tuple(self.queues))
+            heard: Heard = yield Listen(listened, min([until, *self._due.values()]))
         except Cancelled:
             yield from self.leave()
             raise
-        return key
+        self._told.update(heard.told)
+        self._order()
+        return heard
 
     def leave(self) -> Generator[Effect, Any, None]:
         """End the wait; hand on its tokens, and near events that only this consumer knows of."""
-        tick = self.clock() + TICK
-        tokens = [*self.tokens, *(yield Quit())]
-        for i, ops in enumerate(self.sources):
-            if ops.keys["wake"] in tokens or self.due.get(i, math.inf) <= tick:
+        sources = self._sources
+        tick = sources.clock() + TICK
+        self._told.update((yield Quit()).told)
+        for ops in self.queues:
+            if ops.is_up and (ops in self._told or self._due.get(ops, math.inf) <= tick):
                 # If one refuses or does not answer, the others are still told.
-                with suppress(Exception if self.apart else PenstockError):
-                    yield ReserveJobs(ops, 0, True, self.apart)
+                with suppress(Exception if sources.apart else PenstockError):
+                    yield ReserveJobs(ops, 0, True, sources.apart)
 
 
 def _tick(sources: Sequence[QueueOps], role: str) -> float:
@@ -446,59 +447,16 @@ def _tick(sources: Sequence[QueueOps], role: str) -> float:
     return min([TICK, *borne])
 
 
-def due_at(taken: Taken, clock: Clock) -> float:
-    """Return the time of a queue's next event, after a reply without jobs; else infinity."""
-    return math.inf if taken.deliveries or taken.next_ms <= 0 else clock() + taken.next_ms / 1000
+def _give_back(jobs: Sequence[Any]) -> Generator[Effect, Any, None]:
+    """Release jobs that no caller has seen, except those delivered at most once.
 
-
-def take(
-    sources: Sequence[QueueOps],
-    i: int,
-    n: int,
-    idle: bool,
-    got: Sequence[Any],
-    transient: Callable[[BaseException], bool],
-    *,
-    clock: Clock,
-    until: float,
-    brief: bool = False,
-) -> Generator[Effect, Any, Taken]:
-    """Reserve on one queue the jobs that `got` lacks.
-
-    A script that finds only expired jobs removes a bounded number of them. It is called again until
-    it finds another job, or until the time `until`.
-
-    A call may fail after jobs were taken (`got`, or by an earlier call). After a failure of the
-    connection the caller gets those jobs, and the next call reports the failure. A refusal (a key
-    of another type) is raised now and the jobs are released; unless one of them is delivered at
-    most once, as it would be lost.
+    If that fails, they return after their lease.
     """
-    ops, jobs = sources[i], list[Any]()
-    next_ms = 0
-    try:
-        while len(jobs) + len(got) < n:
-            asked = min(n - len(jobs) - len(got), BATCH)
-            taken = yield ReserveJobs(ops, asked, idle, brief)
-            jobs += taken.deliveries
-            next_ms = taken.next_ms
-            if next_ms != 0 or (taken.deliveries and len(taken.deliveries) < asked):
-                break
-            if not taken.deliveries and clock() >= until:
-                break
-    except Exception as error:
-        held = [*got, *jobs]
-        if not held:
-            raise
-        if not transient(error) and not any(job.at_most_once for job in held):
-            yield from _give_back(sources, held)
-            raise
-    return Taken(next_ms, jobs)
-
-
-def _give_back(sources: Sequence[QueueOps], jobs: Sequence[Any]) -> Generator[Effect, Any, None]:
-    """Release jobs that no caller has seen. If that fails, they return after their lease."""
-    for ops in sources:
-        own = [job for job in jobs if job.batch.ops is ops]
+    by_queue: dict[QueueOps, list[Any]] = {}
+    for job in jobs:
+        if not job.at_most_once:
+            by_queue.setdefault(job.batch.ops, []).append(job)
+    for ops, own in by_queue.items():
         for at in range(0, len(own), BATCH):
             with suppress(Exception):
                 yield Run(ops.release(own[at : at + BATCH], 0))
@@ -521,37 +479,22 @@ def acquire(
     Raises:
         QueueInUse: another client holds it.
     """
+    deadline = math.inf if block is None else clock() + block
+    pause = FIRST_LOOK
     try:
-        return (yield from _acquire(ops, tenure, block, clock))
+        while True:
+            try:
+                _, reply = yield from _made(ops, partial(ops.acquire, tenure))
+                return int(reply.fence)
+            except QueueInUse as taken:
+                if clock() >= deadline:
+                    raise
+                left = taken.left
+            yield Rest(min(deadline, clock() + min(pause, left)))
+            pause = min(pause * 2, LAST_LOOK)
     except Cancelled:  # the role may be taken, and the reply lost
         yield Run(ops.resign(tenure))
         raise
-
-
-def _acquire(
-    ops: QueueOps, tenure: RoleLease, block: float | None, clock: Clock
-) -> Generator[Effect, Any, int]:
-    deadline = math.inf if block is None else clock() + block
-    create, pause = "", FIRST_LOOK
-    while True:
-        refusal, reply = yield from _tried(ops.acquire(tenure, create=create))
-        if create:
-            made = "" if reply is None else reply.epoch.decode()
-            create = yield from _unlist_unused(ops, create, made)
-        if reply is not None:
-            if reply.created:
-                with suppress(Exception):
-                    yield Register(ops, reply.epoch.decode())
-            return int(reply.fence)
-        if isinstance(refusal, QueueMissing):
-            create = new_epoch()
-            yield Register(ops, create)
-        elif isinstance(refusal, QueueInUse) and clock() < deadline:
-            yield Rest(min(deadline, clock() + min(pause, refusal.left)))
-            pause = min(pause * 2, LAST_LOOK)
-        else:
-            assert refusal is not None
-            raise refusal
 
 
 def recover(ops: QueueOps, n: int, idle_ms: int) -> Generator[Effect, Any, list[Any]]:
@@ -582,11 +525,8 @@ def _pending(
     score: bytes | str = "-inf"
     skip, epoch = 0, ""
     while score:
-        reply: Pending = yield Run(ops.pending(score, skip, idle_ms))
+        reply: replies.Pending = yield Run(ops.pending(score, skip, idle_ms))
         epoch, score, skip = reply.epoch.decode(), reply.score, reply.skip
         for number, receipt, delivered in reply.deliveries:
             found[number] = (int(delivered), number, receipt)
     return list(found.values()), epoch
-
-
-__all__ += ["Effect", "QueueFull", "new_epoch"]

@@ -1,7 +1,7 @@
-"""Several nodes, without I/O: their states, the order of calls, a reserve on all of them.
+"""Several nodes, without I/O: their states, the order of calls, answers made one.
 
-A queue on several nodes has parts, each an ordinary queue on one node. The client's federation
-drives the flow of this module (protocol/nodes.md, Several nodes).
+A queue on several nodes has parts, each an ordinary queue on one node (protocol/nodes.md, Several
+nodes).
 """
 
 from __future__ import annotations
@@ -9,47 +9,24 @@ from __future__ import annotations
 import heapq
 import math
 import re
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from penstock.core.flows import (
-    AGAIN,
-    LINGER,
-    TICK,
-    Cancelled,
-    Clock,
-    Effect,
-    Quit,
-    ReserveJobs,
-    Run,
-    Tidy,
-    due_at,
-    take,
-)
-from penstock.core.hints import Intent
-from penstock.core.operations import QueueOps
-from penstock.core.options import BATCH
+from penstock.core.flows import AGAIN
 from penstock.core.servers import ServerFacts
 from penstock.core.views import SETTING_KINDS, Info, JobView, QueueStats, number_in
-from penstock.errors import BadArgument, NodesUnavailable
+from penstock.errors import BadArgument
 
 __all__ = [
-    "At",
-    "Heard",
-    "Keep",
-    "Listen",
     "NodeState",
     "NotTaken",
     "Partial",
     "PollOrder",
     "Sticky",
-    "at",
     "merged_info",
     "merged_peek",
     "merged_stats",
-    "reserve",
     "stats_of_nodes",
     "to_store",
 ]
@@ -201,267 +178,6 @@ class PollOrder:
         else:
             pause = min(max(self._asked.get(part, (0.0, 0.0))[1] * 2, 0.01), PATIENCE)
             self._asked[part] = (now + pause, pause)
-
-
-# -- waiting on several nodes ------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class At:
-    """Carry out an effect on one node."""
-
-    home: Any
-    effect: Effect
-
-
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """Wait for tokens on several nodes until a time of the clock; the answer is a `Heard`.
-
-    The blocking calls stay pending, one for each node. An early empty answer means that the owner
-    of the flow has set its signal.
-    """
-
-    wanted: Mapping[Any, tuple[bytes, ...]]
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """Result of a wait on several nodes.
-
-    Attributes:
-        tokens: node and key of each token that was taken.
-        lost: nodes whose connection failed: a token may be lost with it.
-    """
-
-    tokens: tuple[tuple[Any, bytes], ...] = ()
-    lost: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """Keep a call about jobs of a node that is down on another one; the answer: a bool per job."""
-
-    home: Any
-    queue: str
-    jobs: Sequence[Any]
-    intent: Intent
-
-
-Effects = At | Listen | Keep | Quit
-
-
-def at(home: Any, flow: Generator[Effect, Any, T]) -> Generator[Effects, Any, T]:
-    """Run a flow of one node as part of a flow of several."""
-    try:
-        effect = next(flow)
-        while True:
-            try:
-                answer = yield At(home, effect)
-            except GeneratorExit:  # noqa: PERF203  # this flow is closed
-                flow.close()
-                raise
-            except BaseException as error:  # noqa: BLE001  # the flow decides
-                effect = flow.throw(error)
-            else:
-                effect = flow.send(answer)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The sources of one consuming call: queues on nodes.
-
-    Args:
-        rows: returns the current parts of each queue, in order of preference.
-        unavailable: returns the error that no node has answered.
-        poll_order: orders the parts of a queue.
-        clock: returns monotonic seconds.
-    """
-
-    rows: Callable[[], Sequence[Sequence[QueueOps]]]
-    unavailable: Callable[[], NodesUnavailable]
-    poll_order: PollOrder
-    clock: Clock
-
-    @property
-    def parts(self) -> list[QueueOps]:
-        """All parts, in the order in which they are to be asked."""
-        now = self.clock()
-        return [part for row in self.rows() for part in self.poll_order.order(row, now)]
-
-    def wanted(self, over: Collection[QueueOps]) -> dict[Any, tuple[bytes, ...]]:
-        """Return the tokens to wait for, by node; drained parts always have one, so not theirs."""
-        found: dict[Any, tuple[bytes, ...]] = {}
-        for row in self.rows():
-            for part in row:
-                if part.home.state.is_up and part not in over:
-                    found[part.home] = (*found.get(part.home, ()), part.keys["wake"])
-        return found
-
-    def told(self, heard: Heard) -> list[QueueOps]:
-        """Return the parts whose tokens were taken."""
-        return [part for part in self.parts if (part.home, part.keys["wake"]) in heard.tokens]
-
-    def lost(self, heard: Heard) -> list[QueueOps]:
-        """Return the parts on nodes whose connection failed."""
-        return [part for part in self.parts if part.home in heard.lost]
-
-
-@dataclass(slots=True)
-class _ReserveState:
-    """Progress of one consuming call.
-
-    Attributes:
-        jobs: the jobs taken.
-        due: time of the next event of each part that this consumer has to look at.
-        told: parts whose token this consumer took, and which it has not asked since.
-        over: parts that were closed and drained when they were asked last.
-        idle: whether it has waited.
-        heard: whether any node has answered.
-        failure: the last failure of a node.
-    """
-
-    jobs: list[Any] = field(default_factory=list)
-    due: dict[QueueOps, float] = field(default_factory=dict)
-    told: set[QueueOps] = field(default_factory=set)
-    over: set[QueueOps] = field(default_factory=set)
-    idle: bool = False
-    heard: bool = False
-    failure: BaseException | None = None
-
-
-def reserve(
-    table: Table,
-    n: int,
-    block: float | None,
-    *,
-    transient: Callable[[BaseException], bool],
-) -> Generator[Effects, Any, list[Any]]:
-    """Take up to n jobs from queues on several nodes; wait on all of them until there is one.
-
-    As `flows.reserve`, but a node that fails is left out until it is back.
-
-    Args:
-        block: seconds to wait, 0 = not at all, None = for ever.
-        transient: tells failures of a node, which the driver has noted, from others.
-
-    Raises:
-        NodesUnavailable: no node has answered.
-        QueueClosed: every queue is closed and drained, on every node.
-    """
-    clock = table.clock
-    deadline = math.inf if block is None else clock() + block
-    patience = max(deadline, clock() + LINGER)
-    progress, lap = _ReserveState(), clock() + TICK
-    asked: Sequence[QueueOps] = table.parts
-    while True:
-        yield from _ask(table, asked, n, patience, progress, transient)
-        is_over = not progress.jobs and progress.over.issuperset(table.parts)
-        if is_over and len(asked) < len(table.parts):
-            asked = table.parts  # they were not asked at the same time
-            continue
-        if progress.jobs or is_over or clock() >= deadline:
-            break
-        until = min([lap, deadline, *progress.due.values()])
-        progress.idle = True
-        try:
-            yield from _tidy(table)
-            heard: Heard = yield Listen(table.wanted(progress.over), until)
-        except Cancelled:
-            yield from _leave(table, progress, clock() + TICK)
-            raise
-        progress.told.update(table.told(heard))
-        asked = [*table.told(heard), *table.lost(heard)]
-        now = clock()
-        if now >= lap or now >= deadline:
-            asked, lap = table.parts, now + TICK
-        else:
-            asked += [part for part, moment in progress.due.items() if moment <= now]
-            # Nodes that came back meanwhile.
-            asked += [p for p in table.parts if p not in progress.due and p.home.state.is_up]
-        asked = list(dict.fromkeys(asked))
-    if progress.idle:
-        # Jobs were taken, so this must not raise.
-        with suppress(Exception):
-            yield from _leave(table, progress, clock() + TICK)
-    if is_over:
-        raise table.parts[0].drained()
-    if not progress.jobs and not progress.heard:
-        raise table.unavailable() from progress.failure
-    return progress.jobs
-
-
-def _ask(
-    table: Table,
-    asked: Sequence[QueueOps],
-    n: int,
-    until: float,
-    progress: _ReserveState,
-    transient: Callable[[BaseException], bool],
-) -> Generator[Effects, Any, None]:
-    for part in asked:
-        if len(progress.jobs) >= n:
-            return
-        if not part.home.state.is_up:
-            progress.due.pop(part, None)
-            continue
-        wanted = n - len(progress.jobs)
-        progress.told.discard(part)
-        clock, idle = table.clock, progress.idle
-        took = take([part], 0, wanted, idle, (), transient, clock=clock, until=until)
-        try:
-            taken = yield from at(part.home, took)
-        except Cancelled:
-            yield from _give_back(progress.jobs)
-            raise
-        except Exception as error:
-            progress.due.pop(part, None)
-            if not transient(error):
-                yield from _give_back(progress.jobs)
-                raise
-            progress.failure = error
-            continue
-        progress.heard = True
-        table.poll_order.gave(part, len(taken.deliveries), table.clock())
-        progress.jobs += taken.deliveries
-        (progress.over.add if taken.is_over else progress.over.discard)(part)
-        progress.due[part] = due_at(taken, clock)
-
-
-def _tidy(table: Table) -> Generator[Effects, Any, None]:
-    parts: dict[Any, list[QueueOps]] = {}
-    for part in table.parts:
-        if part.home.state.is_up:
-            parts.setdefault(part.home, []).append(part)
-    for home, own in parts.items():
-        with suppress(Exception):  # the driver has noted it
-            yield At(home, Tidy(tuple(own)))
-
-
-def _leave(table: Table, progress: _ReserveState, tick: float) -> Generator[Effects, Any, None]:
-    """End the waits. Hand on their tokens, and events due soon that only this consumer knows of."""
-    progress.told.update(table.told((yield Quit())))
-    for part in table.parts:
-        is_near = part in progress.told or progress.due.get(part, math.inf) <= tick
-        if is_near and part.home.state.is_up:
-            with suppress(Exception):
-                yield At(part.home, ReserveJobs(part, 0, True))
-
-
-def _give_back(jobs: Sequence[Any]) -> Generator[Effects, Any, None]:
-    """Release jobs that no caller has seen, except those delivered at most once."""
-    by_part: dict[QueueOps, list[Any]] = {}
-    for job in jobs:
-        if not job.at_most_once:
-            by_part.setdefault(job.batch.ops, []).append(job)
-    for part, own in by_part.items():
-        for start in range(0, len(own), BATCH):
-            with suppress(Exception):
-                yield At(part.home, Run(part.release(own[start : start + BATCH], 0)))
 
 
 # -- answers of several nodes made one ---------------------------------------------------------

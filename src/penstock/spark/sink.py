@@ -126,7 +126,7 @@ class Sink:
         def put(at: int, n: int, block: float) -> int:
             chunk = records[at : at + n]
             options = terms(self._options, delay, block)
-            reply, confirmed = part._enqueue_flow(chunk, options, partial=False)
+            reply, confirmed = part._enqueue_flow(chunk, options, in_parts=False)
             part._replicated(reply, confirmed, options)
             self._rows += len(chunk)
             self._added += reply.count

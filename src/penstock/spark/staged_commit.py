@@ -15,14 +15,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from functools import partial
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.client._sync.queue import Queue
 from penstock.core import flows
-from penstock.core.calls import Confirmed, Wait
+from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.logs import get_logger
+from penstock.core.operations.producing import Added
 from penstock.core.refusals import Unstaged
 from penstock.errors import NodesUnavailable, NotReplicated
 from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk, unstage
@@ -233,10 +233,10 @@ class StagedCommit:
         part = self._part
 
         def put(_: int, most: int, block: float) -> int:
-            flow = flows.enqueue(
-                part.ops, (), delay=0, bound="", block=block, partial=False, clock=monotonic,
-                mode="", make=partial(publish, part.ops, at, field, most, self._wait),
-            )  # fmt: skip
+            def make(_: object, **made: Any) -> Call[Added]:
+                return publish(part.ops, at, field, most, self._wait, **made)
+
+            flow = flows.enqueue(part.ops, (), make, block=block, in_parts=False, clock=monotonic)
             try:
                 reply, confirmed = part._driver.drive(flow)
             except Unstaged:

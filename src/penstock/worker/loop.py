@@ -20,14 +20,15 @@ from redis.exceptions import NoPermissionError
 from penstock.client._sync.transport.failures import passing
 from penstock.core.calls import Call
 from penstock.core.flows import (
-    LOST,
     TICK,
     Cancelled,
     Cede,
     Drop,
     Effect,
+    Heard,
     Hurry,
-    Pop,
+    Keep,
+    Listen,
     Quit,
     Rest,
     Run,
@@ -36,7 +37,6 @@ from penstock.core.flows import (
 from penstock.core.hints import Intent
 from penstock.core.job import Delivery, Outcome, Settled
 from penstock.core.logs import Fields, get_logger
-from penstock.core.nodes import At, Effects, Heard, Keep, Listen
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
 from penstock.errors import (
@@ -59,9 +59,8 @@ DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError)
 """Errors that concern one queue, and not the server."""
 
 R = TypeVar("R")
-Step = Effect | Effects
-Flow = Generator[Step, Any, None]
-Count = Generator[Step, Any, int]
+Flow = Generator[Effect, Any, None]
+Count = Generator[Effect, Any, int]
 
 
 def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
@@ -208,7 +207,7 @@ def _keep(state: WorkerState, poll: QueuePoll) -> Flow:
     for verdict, finished in list(reports.items()):
         for done in list(finished) if verdict.kind in ("ack", "bury") else ():
             intent = Intent(verdict.kind, verdict.window_ms, verdict.text)
-            answer: list[bool] = yield Keep(poll.home, poll.ops.keys.name, done.jobs, intent)
+            answer: list[bool] = yield Keep(poll.ops, done.jobs, intent)
             if all(answer):
                 finished.remove(done)
                 state.drop(done.jobs)
@@ -308,10 +307,9 @@ def _first(finished: Sequence[Finished]) -> Sequence[Finished]:
     return finished
 
 
-def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Step, Any, R]:
-    run, sent = Run(call, brief=state.apart and state.is_spread), state.clock()
-    home = poll.ops.home
-    reply: R = yield (run if home is None else At(home, run))
+def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Effect, Any, R]:
+    sent = state.clock()
+    reply: R = yield Run(call, brief=state.is_spread)
     state.answered, state.failures = state.clock(), 0
     poll.trip = state.answered - (call.resent or sent)
     if poll.is_slow or poll.trip > poll.lease * FAR:
@@ -441,53 +439,29 @@ def _rest(state: WorkerState) -> Count:
     if not state.held:
         yield from _tidy(state)
     until = state.until()
-    wakes = state.wakes if state.room() > 0 and state.may_wait else {}
-    if not wakes:
+    listened = state.listened if state.room() > 0 and state.may_wait else []
+    if not listened:
         if state.waiting or [poll for poll in state.polls if poll.woken]:
             yield from _stop_waiting(state)
         yield Rest(until)
         return 0
-    if wakes.keys() != state.awaited:
+    if listened != state.awaited:
         yield from _stop_waiting(state)
-        state.awaited = wakes.keys()
+        state.awaited = listened
     state.waiting = True
-    if next(iter(wakes))[0] is not None:
-        return (yield from _listen(state, wakes, until))
-    key = yield Pop(tuple(key for _, key in wakes), until)
-    if isinstance(key, bytes):
-        return (yield from _woken(state, wakes[None, key]))
-    if key is LOST:
-        state.waiting = False
-        state.look_everywhere()
-    return 0
+    heard: Heard = yield Listen(tuple(poll.ops for poll in listened), until)
+    got = 0
+    for ops in heard.told:
+        got += yield from _woken(state, state.poll_of[ops])
+    for ops in heard.lost:
+        state.poll_of[ops].at = 0.0
+    return got
 
 
 def _tidy(state: WorkerState) -> Flow:
     """Sweep the queues that are due: about once a minute, at random times."""
-    parts: dict[Any, list[QueueOps]] = {}
-    for poll in state.polls:
-        if poll.is_usable:
-            parts.setdefault(poll.home, []).append(poll.ops)
-    for home, own in parts.items():
-        with suppress(Exception):  # other clients sweep as well
-            effect = Tidy(tuple(own))
-            yield effect if home is None else At(home, effect)
-
-
-def _listen(
-    state: WorkerState, wakes: Mapping[tuple[Any, bytes], QueuePoll], until: float
-) -> Count:
-    wanted: dict[Any, tuple[bytes, ...]] = {}
-    for home, key in wakes:
-        wanted[home] = (*wanted.get(home, ()), key)
-    heard: Heard = yield Listen(wanted, until)
-    got = 0
-    for token in heard.tokens:
-        got += yield from _woken(state, wakes[token])
-    for poll in state.polls:
-        if poll.home in heard.lost:
-            poll.at = 0.0
-    return got
+    with suppress(Exception):  # other clients sweep as well
+        yield Tidy(tuple(poll.ops for poll in state.polls if poll.is_usable))
 
 
 def _woken(state: WorkerState, poll: QueuePoll) -> Count:
@@ -508,11 +482,10 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
 def _stop_waiting(state: WorkerState) -> Flow:
     """End a wait. Put its tokens back, and wake another consumer for jobs that are due soon."""
     waited, state.waiting = state.waiting, False
-    answer = (yield Quit()) if waited else ()
-    tokens = answer.tokens if isinstance(answer, Heard) else [(None, key) for key in answer]
+    told = (yield Quit()).told if waited else ()
     for poll in state.polls:
         near = waited and 0 < poll.at <= state.clock() + TICK and poll.is_usable
-        if near or poll.woken or (poll.home, poll.ops.keys["wake"]) in tokens:
+        if near or poll.woken or poll.ops in told:
             yield from _hand_on(state, poll)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -88,7 +88,7 @@ class WorkerState:
         moved: whether the loop has to go on with several nodes.
         apart: whether the queues lie on several servers. Each server then has a BLPOP of its own;
             the others stay pending after a token, and a server that is down delays no other.
-        awaited: the keys of the tokens that it waits for.
+        awaited: the queues whose tokens it waits for.
         taken: the number of jobs that it has taken.
         answered: the time of the server's last answer.
         failures: the number of failed calls since then.
@@ -135,7 +135,7 @@ class WorkerState:
         self.waiting = False
         self.moved = False
         self.apart = False
-        self.awaited: Collection[tuple[Any, bytes]] = ()
+        self.awaited: list[QueuePoll] = []
         self.taken = 0
         self.idle_rounds = 0
         self.answered = clock()
@@ -311,10 +311,9 @@ class WorkerState:
         return not self.options.burst and self.clock() >= self.next_ask
 
     @property
-    def wakes(self) -> dict[tuple[Any, bytes], QueuePoll]:
-        """Tokens to wait for, those of usable queues. A drained queue always has one."""
-        usable = [s for s in self.polls if s.is_usable and s.drained == -math.inf]
-        return {(s.home, s.ops.keys["wake"]): s for s in usable}
+    def listened(self) -> list[QueuePoll]:
+        """The usable queues, whose tokens to wait for. A drained queue always has one."""
+        return [poll for poll in self.polls if poll.is_usable and poll.drained == -math.inf]
 
     # -- reports and answers ---------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -16,7 +17,7 @@ from penstock.client._async.role import AsyncRole
 from penstock.client._async.transport.connection import monotonic
 from penstock.core import flows
 from penstock.core.bulk import USUAL, Prepared, chunks, prepared
-from penstock.core.calls import Confirmed
+from penstock.core.calls import Call, Confirmed
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.job import OUTCOMES, BulkEnqueued, Delivery, Enqueued, Outcome, Settled
@@ -167,13 +168,13 @@ class AsyncQueue(AsyncQueueAdmin):
         call = ops.enqueue((record,), wait=options.wait) if options is USUAL else None
         try:
             if call is None:
-                reply, got = await self._added((record,), options, partial=False)
+                reply, got = await self._added((record,), options, in_parts=False)
             else:
                 reply, got = await self._node.run(call), call.confirmed
         except (QueueMissing, QueueFull, OutOfMemory):
             if call is None:
                 raise
-            reply, got = await self._added((record,), options, partial=False)
+            reply, got = await self._added((record,), options, in_parts=False)
         except NodesUnavailable:
             if not await self._has_moved():
                 raise
@@ -273,9 +274,9 @@ class AsyncQueue(AsyncQueueAdmin):
             await self._add_chunk(chunk, options, results)
             return
         while chunk:
-            partial = options.block != 0 and options.dedup is None
+            in_parts = options.block != 0 and options.dedup is None
             try:
-                reply, got = await self._added(chunk, options, partial=partial)
+                reply, got = await self._added(chunk, options, in_parts=in_parts)
             except NodesUnavailable:
                 if not await self._has_moved():
                     raise
@@ -292,7 +293,7 @@ class AsyncQueue(AsyncQueueAdmin):
             chunk = chunk[reply.count :]
 
     async def _added(
-        self, records: Sequence[bytes], options: Prepared, *, partial: bool
+        self, records: Sequence[bytes], options: Prepared, *, in_parts: bool
     ) -> tuple[Added, Confirmed]:
         """Add in one round trip if possible; while the server is full, evict and try again.
 
@@ -304,15 +305,9 @@ class AsyncQueue(AsyncQueueAdmin):
         while True:
             try:
                 if not is_tried:
-                    call = self.ops.enqueue(
-                        records,
-                        delay=options.delay,
-                        bound=options.bound,
-                        wait=options.wait,
-                        mode=None if options.dedup is None else options.dedup.mode,
-                    )
+                    call = self._call_of(options)(records)
                     return await self._node.run(call), call.confirmed
-                return await self._enqueue_flow(records, options, partial=partial)
+                return await self._enqueue_flow(records, options, in_parts=in_parts)
             except (QueueMissing, QueueFull):  # noqa: PERF203  # a few rounds, each a trip
                 if is_tried:
                     raise
@@ -322,13 +317,23 @@ class AsyncQueue(AsyncQueueAdmin):
                 if n is None or not await self._made_room(n):
                     raise
 
+    def _call_of(self, options: Prepared) -> Callable[..., Call[Added]]:
+        """Return the function that builds the call to add records with these options."""
+        return partial(
+            self.ops.enqueue,
+            delay=options.delay,
+            bound=options.bound,
+            wait=options.wait,
+            mode=None if options.dedup is None else options.dedup.mode,
+        )
+
     async def _made_room(self, n: int) -> bool:
         """Remove delivered lease-0 jobs of this queue, else unused queues; True if any was."""
         evicted = await self._node.run(self.ops.evict(n, letters=False))
         return evicted.once > 0 or await self._driver.sweep_listed(LISTED) > 0
 
     async def _enqueue_flow(
-        self, records: Sequence[bytes], options: Prepared, *, partial: bool
+        self, records: Sequence[bytes], options: Prepared, *, in_parts: bool
     ) -> tuple[Added, Confirmed]:
         """Add jobs, and wait for room; while waiting, check that the node still takes jobs."""
         until = math.inf if options.block is None else monotonic() + options.block
@@ -338,13 +343,10 @@ class AsyncQueue(AsyncQueueAdmin):
             flow = flows.enqueue(
                 self.ops,
                 records,
-                delay=options.delay,
-                bound=options.bound,
+                self._call_of(options),
                 block=span,
-                partial=partial,
+                in_parts=in_parts,
                 clock=monotonic,
-                wait=options.wait,
-                mode=None if options.dedup is None else options.dedup.mode,
             )
             try:
                 done: tuple[Added, Confirmed] = await self._driver.drive(flow)

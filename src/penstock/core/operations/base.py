@@ -101,6 +101,11 @@ class Operations:
             return str(self.home.id)
         return self.known_nodes[0] if self.known_nodes else ""
 
+    @property
+    def is_up(self) -> bool:
+        """True if the node answered the last call, as far as is known."""
+        return self.home is None or bool(self.home.state.is_up)
+
     def place(self, epoch: bytes) -> QueueIdentity:
         """Return the queue's part of job ids; it is built once for an epoch."""
         place, known = self._place, self.known_nodes

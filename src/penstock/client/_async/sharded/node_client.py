@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.client._acompat import AsyncSignal
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.queue import AsyncQueue
+from penstock.client._async.sharded.parts import ask_order, note_poll
 from penstock.client._async.sharded.sharded_queue import (
     AsyncObservedShardedQueue,
     AsyncShardedQueue,
@@ -24,7 +26,7 @@ from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.hints import Intent
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK, NodeState
-from penstock.core.operations import QueueOps, Taken
+from penstock.core.operations import Taken
 from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
@@ -41,11 +43,6 @@ T = TypeVar("T")
 
 BRIEF = 2.0
 """Seconds that a consumer waits for a reply while other servers may have jobs."""
-
-
-def _note_poll(part: QueueOps, count: int | None) -> None:
-    if part.partitions is not None:
-        part.queue.noted(part, count)
 
 
 class Totals(NamedTuple):
@@ -213,35 +210,22 @@ class AsyncNodeClient:
             seen: the reply, without jobs, that the only queue gave a moment ago.
         """
         await self.connect()
-        sources: list[QueueOps] = []
-        eager = 1
         for queue in queues:
             if isinstance(queue, AsyncShardedQueue):
                 await queue.declare()
-                parts, eager = queue.asked(monotonic())
-                sources += parts
-            else:
-                sources.append(queue.ops)
-                eager = 1
-        if len(sources) == 1 and n <= BATCH and seen is None:
-            taken = await self.node.run(sources[0].reserve(n))
+        parts, _ = ask_order(queues)
+        if len(parts) == 1 and n <= BATCH and seen is None:
+            taken = await self.node.run(parts[0].reserve(n))
             if taken.is_over:
-                raise sources[0].drained()
+                raise parts[0].drained()
             if taken.deliveries or (wait == 0 and taken.next_ms != 0):
                 return taken.deliveries
             seen = taken if taken.next_ms != 0 else None
         apart = self.is_apart and any(queue.partitions for queue in queues)
-        flow = flows.reserve(
-            sources,
-            n,
-            wait,
-            clock=monotonic,
-            transient=passing,
-            seen=seen,
-            apart=apart,
-            noted=_note_poll,
-            eager=eager if len(queues) == 1 else None,
+        sources = flows.Sources(
+            partial(ask_order, queues), monotonic, passing, note_poll, apart and len(parts) > 1
         )
+        flow = flows.reserve(sources, n, wait, seen)
         jobs: list[AsyncJob] = await (self._driver_apart() if apart else self.driver).drive(flow)
         return jobs
 

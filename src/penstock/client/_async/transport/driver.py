@@ -241,6 +241,7 @@ class _TokenWait:
         self._node = driver.node
         self._signal = signal
         self._waiter: AsyncBlockingConnection | AsyncBlockingConnections | None = None
+        self._sources: dict[bytes, QueueOps] = {}
         self._failures = 0
 
     async def answer(self, effect: flows.Effect) -> Any:
@@ -250,20 +251,27 @@ class _TokenWait:
         if isinstance(effect, flows.Rest):
             span = max(0.0, effect.until - monotonic())
             return await (asleep(span) if self._signal is None else self._signal.wait(span))
-        if isinstance(effect, flows.Pop):
-            return await self.pop(effect)
+        if isinstance(effect, flows.Listen):
+            return await self.listen(effect)
         if isinstance(effect, flows.Quit):
             return await self.quit()
         if isinstance(effect, flows.Drop):
             await self.drop()
         return await self._driver.answer(effect)
 
-    async def pop(self, effect: flows.Pop) -> bytes | object | None:
-        """Return the key of a token, None at the time given, or `flows.LOST`."""
+    async def listen(self, effect: flows.Listen) -> flows.Heard:
+        """Wait for a token until the time given."""
+        sources = {ops.keys[effect.kind]: ops for ops in effect.sources}
+        if self._waiter is not None and self._sources.keys() != sources.keys():
+            heard = await self.quit()
+            if heard.told:
+                return heard
+        self._sources = sources
         if self._waiter is None:
             self._waiter = self._node.link.waiter()
         try:
-            key = await self._waiter.pop(effect.keys, effect.until - monotonic(), self._signal)
+            timeout = effect.until - monotonic()
+            key = await self._waiter.pop(tuple(sources), timeout, self._signal)
         except Exception as error:
             if not passing(error):
                 raise
@@ -271,23 +279,23 @@ class _TokenWait:
             self._failures += 1
             pause = min(0.02 * 2**self._failures, 1.0)
             await self.answer(flows.Rest(min(monotonic() + pause, effect.until)))
-            return flows.LOST
+            return flows.Heard(lost=effect.sources)
         self._failures = 0
-        return key
+        return flows.Heard(() if key is None else (sources[key],))
 
-    async def quit(self) -> tuple[bytes, ...]:
-        """End the pending BLPOP and keep the connection; return the keys of the tokens it took."""
+    async def quit(self) -> flows.Heard:
+        """End the pending BLPOP and keep the connection; return the tokens that it took."""
         waiter, self._waiter = self._waiter, None
         if waiter is None:
-            return ()
+            return flows.Heard()
         try:
             keys = await waiter.quit()
         except Exception as error:
             if not passing(error):
                 raise
-            return ()
+            return flows.Heard()
         waiter.rest()
-        return keys
+        return flows.Heard(tuple(self._sources[key] for key in keys))
 
     async def drop(self) -> None:
         """Close the connection, with a pending BLPOP or without."""

@@ -23,6 +23,7 @@ from penstock.client._sync.sharded.federated_node import (
     FederatedNode,
 )
 from penstock.client._sync.sharded.multi_node_wait import MultiNodeWait
+from penstock.client._sync.sharded.parts import ask_order, note_poll
 from penstock.client._sync.sharded.placement import produce
 from penstock.client._sync.sharded.sharded_queue import (
     ObservedShardedQueue,
@@ -36,7 +37,7 @@ from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.hints import Intent
 from penstock.core.logs import get_logger
 from penstock.core.node_list import Entry, address_of, learned, merged_members
-from penstock.core.nodes import At, Keep, Listen, Partial, PollOrder, Sticky
+from penstock.core.nodes import Partial, Sticky
 from penstock.core.options import QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
@@ -88,7 +89,6 @@ class Federation:
         self.homes = list(homes or [FederatedNode(source, terms) for source in sources])
         self.unused: dict[str, tuple[str, str]] = {}
         self._sticky = Sticky(random.randrange(1 << 16))
-        self._poll_order: dict[str, PollOrder] = {}
         self._entries: dict[str, Entry] = {}
         self._gone: list[FederatedNode] = []
         self._queues: weakref.WeakSet[ShardedQueue] = weakref.WeakSet()
@@ -516,20 +516,15 @@ class Federation:
         self.connect()
         for queue in queues:
             queue.declare()
-        name = "\0".join(queue.name for queue in queues)
-        poll_order = self._poll_order.get(name)
-        if poll_order is None:
-            if len(self._poll_order) >= 1000:
-                self._poll_order.clear()
-            poll_order = self._poll_order[name] = PollOrder()
-        table = nodes.Table(
-            lambda: [queue.operations for queue in queues],
-            self.unavailable,
-            poll_order,
+        sources = flows.Sources(
+            partial(ask_order, queues),
             monotonic,
+            passing,
+            note_poll,
+            apart=True,
+            unavailable=self.unavailable,
         )
-        flow = nodes.reserve(table, n, wait, transient=passing)
-        jobs: list[Job] = self.drive(flow)
+        jobs: list[Job] = self.drive(flows.reserve(sources, n, wait))
         return jobs
 
     def drive(self, flow: Generator[Any, Any, Any], signal: Signal | None = None) -> Any:
@@ -541,13 +536,16 @@ class Federation:
             listener.drop()
 
     def _answer(self, effect: Any, listener: MultiNodeWait) -> Any:
-        if isinstance(effect, At):
-            answer = partial(effect.home.brief.driver.answer, effect.effect)
-            return self._asked(effect.home, answer)
-        if isinstance(effect, Listen):
+        if isinstance(effect, (flows.Run, flows.ReserveJobs)):
+            home = effect.ops.home
+            return self._asked(home, partial(home.brief.driver.answer, effect))
+        if isinstance(effect, flows.Tidy):
+            return self._tidy(effect)
+        if isinstance(effect, flows.Listen):
             return listener.listen(effect)
-        if isinstance(effect, Keep):
-            return hints.keep(self, effect.home, effect.queue, effect.jobs, effect.intent)
+        if isinstance(effect, flows.Keep):
+            ops = effect.ops
+            return hints.keep(self, ops.home, ops.keys.name, effect.jobs, effect.intent)
         if isinstance(effect, flows.Quit):
             return listener.quit()
         if isinstance(effect, flows.Rest):
@@ -560,6 +558,15 @@ class Federation:
         for home in list(self.homes):
             home.brief.node.link.hurry()
         return None
+
+    def _tidy(self, effect: flows.Tidy) -> None:
+        """Sweep the queues that are due, on each node that is up."""
+        for home in list(self.homes):
+            own = tuple(ops for ops in effect.sources if ops.home is home)
+            if own and home.state.is_up:
+                answer = partial(home.brief.driver.tidy, flows.Tidy(own))
+                with suppress(Exception):  # it has been noted; other clients sweep as well
+                    self._asked(home, answer)
 
 
 def _any_queue(stats: QueueStats) -> bool:  # noqa: ARG001  # a predicate of `stats`

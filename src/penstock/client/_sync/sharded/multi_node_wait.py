@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.client._acompat import Signal, first_ready, sleep
 from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.cluster import BlockingConnections
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
-from penstock.core.nodes import Heard, Listen
+from penstock.core.effects import Heard, Listen
+from penstock.core.operations import QueueOps
 
 if TYPE_CHECKING:
     from penstock.client._sync.sharded.federated_node import FederatedNode
@@ -37,43 +37,49 @@ class MultiNodeWait:
         self._federation = federation
         self._signal = signal
         self._waiters: dict[FederatedNode, BlockingConnection | BlockingConnections] = {}
-        self._keys: dict[FederatedNode, tuple[bytes, ...]] = {}
+        self._sources: dict[FederatedNode, dict[bytes, QueueOps]] = {}
 
     def listen(self, effect: Listen) -> Heard:
-        """Wait on all nodes; return the tokens, and the nodes whose connection failed."""
-        tokens: list[tuple[Any, bytes]] = []
-        lost: list[Any] = []
-        for home in [home for home in self._waiters if home not in effect.wanted]:
+        """Wait on all nodes; return the tokens, and the queues whose connection failed."""
+        told: list[QueueOps] = []
+        lost: list[QueueOps] = []
+        wanted = _by_home(effect)
+        for home in [home for home in self._waiters if home not in wanted]:
             self._waiters.pop(home).drop()
-        for home, keys in effect.wanted.items():
+        for home, sources in wanted.items():
             waiter = self._waiters.get(home)
             if waiter is None:
                 waiter = self._waiters[home] = home.brief.node.link.waiter()
             if waiter.is_sliced:
                 continue
             try:
-                found = self._armed(home, waiter, keys)
+                told += self._armed(home, waiter, sources)
             except Exception as error:  # noqa: BLE001  # `_lose` raises what is none of the node's
                 self._lose(home, error)
-                lost.append(home)
-            else:
-                tokens += [(home, key) for key in found]
-        if not tokens and not lost:
+                lost += sources.values()
+        if not told and not lost:
             self._rest(effect)
-            tokens, lost = self._taken(effect)
-        return Heard(tuple(tokens), tuple(lost))
+            for home, sources in wanted.items():
+                try:
+                    found = _popped(self._waiters[home], tuple(sources))
+                except Exception as error:  # noqa: BLE001, PERF203  # `_lose` decides
+                    self._lose(home, error)
+                    lost += sources.values()
+                else:
+                    told += [sources[key] for key in found]
+        return Heard(tuple(told), tuple(lost))
 
     def _armed(
         self,
         home: FederatedNode,
         waiter: BlockingConnection | BlockingConnections,
-        keys: tuple[bytes, ...],
-    ) -> Sequence[bytes]:
-        """Ensure a pending BLPOP on these keys; return the keys of tokens taken before."""
-        before, self._keys[home] = self._keys.get(home, keys), keys
-        found = waiter.quit() if before != keys else ()
-        key = waiter.begin(keys) if not found else None
-        return found if key is None else (key,)
+        sources: dict[bytes, QueueOps],
+    ) -> list[QueueOps]:
+        """Ensure a pending BLPOP for these queues; return those whose tokens were taken before."""
+        before, self._sources[home] = self._sources.get(home, sources), sources
+        found = waiter.quit() if before.keys() != sources.keys() else ()
+        key = waiter.begin(tuple(sources)) if not found else None
+        return [(before | sources)[one] for one in (found if key is None else (key,))]
 
     def _until(self, until: float) -> float:
         """Shorten a wait, so that the client checks its nodes in time."""
@@ -98,19 +104,6 @@ class MultiNodeWait:
         else:
             self.rest(until)
 
-    def _taken(self, effect: Listen) -> tuple[list[tuple[Any, bytes]], list[Any]]:
-        tokens: list[tuple[Any, bytes]] = []
-        lost: list[Any] = []
-        for home, waiter in list(self._waiters.items()):
-            try:
-                found = _popped(waiter, effect.wanted[home])
-            except Exception as error:  # noqa: BLE001, PERF203  # `_lose` decides
-                self._lose(home, error)
-                lost.append(home)
-            else:
-                tokens += [(home, key) for key in found]
-        return tokens, lost
-
     def _lose(self, home: FederatedNode, error: Exception) -> None:
         """Close a connection whose wait failed. The next call shows if the node is down."""
         self._waiters.pop(home).drop()
@@ -119,7 +112,7 @@ class MultiNodeWait:
 
     def quit(self) -> Heard:
         """End the waits and keep the connections; return the tokens taken meanwhile."""
-        tokens = []
+        told = []
         for home, waiter in list(self._waiters.items()):
             del self._waiters[home]
             if not home.state.is_up:
@@ -133,13 +126,21 @@ class MultiNodeWait:
                 home.failed(error)
                 continue
             waiter.rest()
-            tokens += [(home, key) for key in keys]
-        return Heard(tuple(tokens))
+            told += [self._sources[home][key] for key in keys]
+        return Heard(tuple(told))
 
     def drop(self) -> None:
         """Close the connections, with pending BLPOPs or without."""
         while self._waiters:
             self._waiters.popitem()[1].drop()
+
+
+def _by_home(effect: Listen) -> dict[FederatedNode, dict[bytes, QueueOps]]:
+    """Return the keys of the tokens with their queues, for each node."""
+    found: dict[FederatedNode, dict[bytes, QueueOps]] = {}
+    for ops in effect.sources:
+        found.setdefault(ops.home, {})[ops.keys[effect.kind]] = ops
+    return found
 
 
 def _popped(

@@ -73,7 +73,7 @@ class ShardedParts(Queue):
             for number in self._numbers
         }
         self._turns = PartitionRotation(partitions or 1)
-        self._poll_order = nodes.PollOrder()
+        self.poll_order = nodes.PollOrder()
         self._shards: dict[tuple[NodeClient, int | None], Shard] = {}
         self._by_ops: dict[QueueOps, Shard] = {}
         self._declared: set[AnyNode] = set()
@@ -115,16 +115,9 @@ class ShardedParts(Queue):
     def _preferred(self, number: int | None) -> list[Shard]:
         return [self._part(home, number) for home in self._federation.preferred()]
 
-    def asked(self, now: float) -> tuple[list[QueueOps], int]:
-        """Return the parts to ask for jobs, in order, and how many to ask after some gave jobs."""
-        return self._poll_order.order(self.operations, now), self._poll_order.eager
-
-    def noted(self, part: QueueOps, count: int | None) -> None:
-        """Note how many jobs a part gave; None = it did not answer."""
-        if count is None:
-            self._poll_order.failed(part, monotonic())
-        else:
-            self._poll_order.gave(part, count, monotonic())
+    def asked(self) -> list[QueueOps]:
+        """Return the operations of each part, in the order in which to ask them for jobs."""
+        return self.poll_order.order(self.operations, monotonic())
 
     def declare(self) -> None:
         """Store settings and number of partitions on the nodes that are up and lack them.
@@ -340,3 +333,28 @@ class ShardedParts(Queue):
 def operations_of(queue: Queue) -> list[QueueOps]:
     """Return the operations of the parts of a queue: one, unless it is sharded."""
     return queue.operations if isinstance(queue, ShardedParts) else [queue.ops]
+
+
+def ask_order(queues: Sequence[Queue]) -> tuple[list[QueueOps], int]:
+    """Return the parts of queues in the order in which to ask them for jobs.
+
+    Returns:
+        The parts, and how many of them to ask for more when some jobs were taken: the other
+        partitions of a queue had no jobs a moment ago.
+    """
+    found: list[QueueOps] = []
+    for queue in queues:
+        found += queue.asked() if isinstance(queue, ShardedParts) else [queue.ops]
+    if len(queues) == 1 and isinstance(queue, ShardedParts) and found[0].home is None:
+        return found, queue.poll_order.eager
+    return found, len(found)
+
+
+def note_poll(part: QueueOps, count: int | None) -> None:
+    """Note how many jobs a part gave; None = it did not answer."""
+    if not isinstance(part.queue, ShardedParts):
+        return
+    if count is None:
+        part.queue.poll_order.failed(part, monotonic())
+    else:
+        part.queue.poll_order.gave(part, count, monotonic())
