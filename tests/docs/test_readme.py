@@ -77,7 +77,7 @@ def test_a_loop_does_without_a_worker(url: str) -> None:
 
 
 def test_the_tour_of_the_readme_runs(url: str) -> None:
-    """Every line of "What there is" works on a fresh server."""
+    """Every line of "Features" works on a fresh server."""
     tour = next(block for block in BLOCKS if "enqueue_many" in block)
     assert "redrive" in tour
     printed = finished(python(tour, url))
