@@ -38,8 +38,8 @@ class AsyncWatchedConnection:
     """The connection of one waiting call.
 
     It watches the queue's `bound`, which exists exactly as long as the queue. So a call of
-    `guarded` does not run in a later queue of the same name (protocol/pressure.md, A queue made
-    anew).
+    `guarded` does not run in a later queue of the same name (protocol/pressure.md, A queue that was
+    created again).
 
     Args:
         conn: with a socket time-out longer than `SLICE`.
