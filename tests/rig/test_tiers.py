@@ -73,9 +73,28 @@ def test_generated_suites_share_the_back_ends() -> None:
     twins = cases("tests/_sync/a.py::test", 2, FAKE, SERVER)
     starting = cases("tests/_sync/b.py::test", 1, None, fixturenames=("make_server",))
     plain = cases("tests/_sync/c.py::test", 1, None)
-    found = kept([*ours, *twins, *starting, *plain])
+    found = kept([*ours, *twins, *starting, *plain], whole=True)
     assert found == [*ours[2:], *twins[:2], *plain]
     assert kept([*starting, *plain]) == [*starting, *plain]
+
+
+def test_a_short_run_has_one_of_two_twins() -> None:
+    """Each case runs in one suite; a case that only one suite has runs there."""
+    names = [f"a.py::test_{n}" for n in range(40)]
+    ours = [c for name in names for c in cases(f"tests/_async/{name}", 3, FAKE, SERVER)]
+    twins = [c for name in names for c in cases(f"tests/_sync/{name}", 3, FAKE, SERVER)]
+    alone = cases("tests/_async/b.py::test", 3, SERVER)
+    starting = [cases(f"tests/{suite}/c.py::test", 1, None, fixturenames=("make_server",))
+        for suite in ("_async", "_sync")]  # fmt: skip
+    found = kept([*ours, *twins, *alone, *starting[0], *starting[1]])
+    ran = Counter((c.test.rpartition("/")[2], c.number) for c in found)
+    assert set(ran.values()) == {1}
+    assert len(ran) == 120 + 3 + 1
+    suites = Counter((c.path.parts[1], c.spec is FAKE) for c in found if c.spec)
+    assert set(suites) == {("_async", False), ("_sync", True)}
+    assert 40 < suites["_sync", True] < 80
+    assert set(alone) | {starting[0][0]} <= set(found)
+    assert kept(twins[:3]) == twins[:3]
 
 
 def test_sampled_and_slow_cases() -> None:
