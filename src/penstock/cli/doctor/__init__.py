@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from redis.exceptions import RedisError
 
 from penstock.cli import output
-from penstock.cli.app import Failed, Session, command
+from penstock.cli.app import Session, command
 from penstock.cli.doctor import cluster, keys, server, times
-from penstock.cli.doctor.findings import Finding, Severity, examined, placed
+from penstock.cli.doctor.findings import Finding, Severity, examined, named, placed
 from penstock.cli.doctor.nodes import DoctorNodes
 from penstock.cli.doctor.patient import Patient
 from penstock.core.urls import shown
@@ -40,7 +41,8 @@ def doctor(
         nodes = DoctorNodes(urls, session.prefix, session.node_hosts.split(), stack)
         if repair:
             for patient in nodes.patients:
-                _check_clock(patient)
+                for one in patient.servers:
+                    times.check_clock(one)
         findings: list[Finding] = []
         for patient in nodes.patients:
             found = _examine(patient, horizon, repair=repair)
@@ -51,33 +53,18 @@ def doctor(
                 findings += placed(found, "node", patient.address)
             except (RedisError, OSError) as error:
                 nodes.missed[patient.address] = str(error)
-        findings = [*nodes.findings(repair=repair), *findings]
+        findings = [*named("nodes", nodes.findings(repair=repair)), *findings]
     healthy = all(finding.level is not Severity.BROKEN for finding in findings)
     document = {
         "url": " ".join(map(shown, urls)),
         "prefix": session.prefix,
         "healthy": healthy,
-        "findings": [
-            {"check": one.check, "level": one.level.value, "text": one.text, "data": one.data}
-            for one in findings
-        ],
+        "findings": [asdict(one) for one in findings],
     }
     rows = [(one.level, one.check, one.text) for one in findings]
     session.answer(document, lambda: output.table(("", "check", ""), rows))
     if not healthy:
         raise typer.Exit(1)
-
-
-def _check_clock(patient: Patient) -> None:
-    for one in patient.servers:
-        error = times.clock_error(one)
-        if abs(error) > times.CLOCK_SLACK:
-            side = "ahead of" if error > 0 else "behind"
-            raise Failed(
-                f"the clock of the server {one.address} is {output.span(abs(error))} {side} ours:"
-                " set the wrong one first, or right times would be taken for wrong ones; nothing"
-                " was repaired"
-            )
 
 
 def _examine(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Finding]:
@@ -86,4 +73,4 @@ def _examine(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Findin
         found = examined(one, server.CHECKS)
         yield from placed(found, "server", one.address) if patient.is_cluster else found
     yield from examined(patient, [("sentinels", server.sentinels)])
-    yield from keys.queues(patient, horizon, repair=repair)
+    yield from named("queues", keys.queues(patient, horizon, repair=repair))

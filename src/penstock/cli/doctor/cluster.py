@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.cli.doctor.findings import Finding, Severity
+from penstock.cli.doctor.findings import Finding, broken, ok, warning
 from penstock.cli.doctor.patient import DoctorServer, Patient
 from penstock.core.servers import parse_info
 from penstock.wire.keys import SLOTS
@@ -25,22 +25,20 @@ def cluster(patient: Patient) -> Iterator[Finding]:
     data = {"state": state, "slots": served, "primaries": addresses}
     if state != "ok":
         text = f"the cluster is down ({served} of {SLOTS} slots are served): calls are refused."
-        yield Finding("cluster", Severity.BROKEN, text, data)
+        yield broken(text, **data)
     else:
-        text = f"{len(servers)} primaries serve {served} of {SLOTS} slots."
-        yield Finding("cluster", Severity.OK if served == SLOTS else Severity.BROKEN, text, data)
+        level = ok if served == SLOTS else broken
+        yield level(f"{len(servers)} primaries serve {served} of {SLOTS} slots.", **data)
     for one in servers:
-        slots = _leaving(one)
-        if slots:
+        if slots := _leaving(one):
             some = ", ".join(slots[:FEW]) + (", ..." if len(slots) > FEW else "")
             text = f"{one.address}: slots are being moved ({some}): queues in them stand still."
-            more = {"server": one.address, "slots": slots}
-            yield Finding("cluster", Severity.WARNING, text, more)
+            yield warning(text, server=one.address, slots=slots)
     silence = servers[0].config("cluster-node-timeout")
     if silence is not None:
         seconds = int(silence) / 1000
         text = f"a primary is replaced after {seconds:g} s and an election: set retry_for higher."
-        yield Finding("cluster", Severity.OK, text, {"cluster_node_timeout": seconds})
+        yield ok(text, cluster_node_timeout=seconds)
 
 
 def _leaving(server: DoctorServer) -> list[str]:

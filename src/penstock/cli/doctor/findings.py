@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
 from redis.exceptions import ResponseError
 
-__all__ = ["Finding", "Severity", "examined", "placed"]
+__all__ = ["Finding", "Severity", "broken", "examined", "named", "ok", "placed", "warning"]
 
 T = TypeVar("T")
 
@@ -40,18 +40,38 @@ class Finding:
     check: str
     level: Severity
     text: str
-    data: Mapping[str, object] = field(default_factory=dict)
+    data: Mapping[str, object]
+
+
+def ok(text: str, **data: object) -> Finding:
+    """Return a finding of a check that has no name yet."""
+    return Finding("", Severity.OK, text, data)
+
+
+def warning(text: str, **data: object) -> Finding:
+    """Return a finding that the user should know about."""
+    return Finding("", Severity.WARNING, text, data)
+
+
+def broken(text: str, **data: object) -> Finding:
+    """Return a finding that breaks a promise."""
+    return Finding("", Severity.BROKEN, text, data)
 
 
 def examined(
-    subject: T, checks: Iterable[tuple[str, Callable[[T], Iterator[Finding]]]]
+    subject: T, checks: Iterable[tuple[str, Callable[[T], Iterable[Finding]]]]
 ) -> Iterator[Finding]:
     """Run checks. A command that the server refuses is a finding, and the next check runs."""
     for name, check in checks:
         try:
-            yield from check(subject)
+            yield from named(name, check(subject))
         except ResponseError as error:  # noqa: PERF203  # each may be refused
-            yield Finding(name, Severity.WARNING, f"could not be checked: {error}")
+            yield Finding(name, Severity.WARNING, f"could not be checked: {error}", {})
+
+
+def named(check: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Give findings the name of their check, unless they have one."""
+    return (replace(one, check=one.check or check) for one in findings)
 
 
 def placed(findings: Iterable[Finding], kind: str, address: str) -> Iterator[Finding]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -18,8 +17,8 @@ from urllib.parse import unquote
 from redis.exceptions import ResponseError
 
 from penstock.cli.doctor import times
-from penstock.cli.doctor.findings import Finding, Severity
-from penstock.cli.doctor.patient import Command, DoctorServer, Patient
+from penstock.cli.doctor.findings import Finding, Severity, broken, named, ok, warning
+from penstock.cli.doctor.patient import Command, DoctorQueue, Patient
 from penstock.core.partitions import read_mark
 from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import SETTING_KINDS
@@ -125,7 +124,7 @@ def queues(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Finding]
         kind = patient.at(registry).ask("TYPE", registry).decode()
         if kind not in ("hash", "none"):
             text = f"the registry key is a {kind}: no queue can be created or found."
-            yield Finding("queues", Severity.BROKEN, text, {"type": kind})
+            yield broken(text, type=kind)
             return
         flat = patient.at(registry).ask("HGETALL", registry)
     except ResponseError as error:
@@ -136,45 +135,39 @@ def queues(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Finding]
         listed.setdefault(name.decode("utf-8", "backslashreplace"), []).append(place.decode())
     names = sorted({*listed, *found.kinds})
     stop = time.monotonic() + QUEUE_SECONDS
-    looked, damaged = 0, False
+    looked, is_damaged = 0, False
     for name in names:
         if time.monotonic() > stop and not repair:
             break
         looked += 1
         for finding in _queue(patient, name, listed.get(name, []), horizon, repair=repair):
-            damaged = damaged or finding.level is Severity.BROKEN
+            is_damaged = is_damaged or finding.level is Severity.BROKEN
             yield finding
-    yield _summary(looked, len(names), found, damaged)
-    yield _unknown(found)
+    yield _summary(looked, len(names), found, is_damaged)
+    yield from named("keys", [_unknown(found)])
 
 
 def _refused(subject: str, error: ResponseError, *, repair: bool, **data: object) -> Finding:
-    done, level = ("repaired", Severity.BROKEN) if repair else ("checked", Severity.WARNING)
-    text = f"{subject} could not be {done}: {error}"
-    return Finding("queues", level, text, data)
+    done, level = ("repaired", broken) if repair else ("checked", warning)
+    return level(f"{subject} could not be {done}: {error}", **data)
 
 
-def _summary(looked: int, count: int, found: ScannedKeys, damaged: bool) -> Finding:
+def _summary(looked: int, count: int, found: ScannedKeys, is_damaged: bool) -> Finding:
     complete = found.complete and looked == count
-    data = {
-        "queues": count, "looked_at": looked, "keys": found.seen, "complete": complete,
-    }  # fmt: skip
     of = f" of {count}" if looked < count else ""
     text = f"{looked}{of} queues and {found.seen} keys looked at"
     text += "" if complete else ", not all of them"
-    if damaged:
-        return Finding("queues", Severity.BROKEN, f"{text}: damage was found, see above.", data)
-    return Finding("queues", Severity.OK, f"{text}: no damage was found.", data)
+    text += ": damage was found, see above." if is_damaged else ": no damage was found."
+    level = broken if is_damaged else ok
+    return level(text, queues=count, looked_at=looked, keys=found.seen, complete=complete)
 
 
 def _unknown(found: ScannedKeys) -> Finding:
-    data = {"count": len(found.unknown), "keys": found.unknown[:10]}
-    if not found.unknown:
-        return Finding("keys", Severity.OK, "no unknown key under the prefix.", data)
-    some = ", ".join(repr(key) for key in found.unknown[:3])
-    more = ", ..." if len(found.unknown) > 3 else ""
-    text = f"{len(found.unknown)} keys under the prefix do not belong to penstock: {some}{more}"
-    return Finding("keys", Severity.WARNING, text, data)
+    level, text = ok, "no unknown key under the prefix."
+    if count := len(found.unknown):
+        some = ", ".join(map(repr, found.unknown[:3])) + (", ..." if count > 3 else "")
+        level, text = warning, f"{count} keys under the prefix do not belong to penstock: {some}"
+    return level(text, count=count, keys=found.unknown[:10])
 
 
 def _queue(
@@ -183,120 +176,108 @@ def _queue(
     whole, number = split_name(listed_name)
     keys = QueueKeys(whole, patient.prefix, number)
     name = whole if number is None else f"{whole} (partition {number})"
-    server = patient.at(keys["meta"])
+    queue = DoctorQueue(patient.at(keys["meta"]), keys, name)
     try:
-        wrong = list(_meta(server, keys, name, fields))
+        wrong = list(_meta(queue, fields))
         yield from wrong
         if any(one.level is Severity.BROKEN for one in wrong):
             return
-        version = server.ask("HGET", keys["meta"], "v")
+        version = queue.ask("HGET", "meta", "v")
         if version is None or read_mark(version) is not None:
             return  # there is no queue, or each of its partitions is one
         if repair:
-            yield from times.repaired(server, keys, name, horizon)
-        yield from times.ahead(server, keys, name, horizon)
-        yield from _damage(server, keys, name)
+            yield from named("repair", times.repaired(queue, horizon))
+        yield from named("times", times.ahead(queue, horizon))
+        yield from _damage(queue)
     except ResponseError as error:
         yield _refused(f"queue {name!r}", error, repair=repair, queue=name)
 
 
-def _about(name: str, level: Severity, text: str, **data: object) -> Finding:
-    return Finding("queues", level, f"queue {name!r}{text}", {"queue": name, **data})
-
-
-def _meta(
-    server: DoctorServer, keys: QueueKeys, name: str, fields: Sequence[str]
-) -> Iterator[Finding]:
-    types = server.transaction(("TYPE", keys[kind]) for kind in KINDS)
+def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
+    types = queue.server.transaction(("TYPE", queue.keys[kind]) for kind in KINDS)
     there = {kind: one.decode() for kind, one in zip(KINDS, types, strict=True) if one != b"none"}
     wrong = {kind: actual for kind, actual in there.items() if actual != TYPES[kind]}
     for kind, actual in wrong.items():
         text = f": {kind} is a {actual}, not a {TYPES[kind]}: calls are refused."
-        yield _about(name, Severity.BROKEN, text, key=kind, type=actual)
+        yield queue.about(broken, text, key=kind, type=actual)
     if wrong:
         return
-    epoch, version = server.ask("HMGET", keys["meta"], "epoch", "v")
+    epoch, version = queue.ask("HMGET", "meta", "epoch", "v")
     if read_mark(version) is not None and there.keys() == {"meta"}:
         return
     if epoch is None:
-        yield from _without_meta(name, list(there), is_listed=bool(fields))
+        yield from _without_meta(queue, list(there), is_listed=bool(fields))
     elif version != b"%d" % PROTOCOL_VERSION:
-        text = f" was written by version {version!r} of the protocol."
-        yield _about(name, Severity.BROKEN, text)
+        yield queue.about(broken, f" was written by version {version!r} of the protocol.")
     else:
-        if f"{queue_crc(keys.name):08x}{epoch.decode()}" not in fields:
+        if f"{queue_crc(queue.keys.name):08x}{epoch.decode()}" not in fields:
             text = " is not in the registry: `penstock queues` does not show it."
-            yield _about(name, Severity.WARNING, text)
-        yield from _numbers(server, keys, name)
+            yield queue.about(warning, text)
+        yield from _numbers(queue)
 
 
-def _without_meta(name: str, there: Sequence[str], *, is_listed: bool) -> Iterator[Finding]:
+def _without_meta(
+    queue: DoctorQueue, there: Sequence[str], *, is_listed: bool
+) -> Iterator[Finding]:
     if set(there) & set(JOBS):
         text = " has jobs but no meta: an enqueue repairs it if it is listed."
-        yield _about(name, Severity.BROKEN, text, keys=there)
+        yield queue.about(broken, text, keys=there)
     elif there:
-        text = f" is gone, but left {', '.join(there)}."
-        yield _about(name, Severity.WARNING, text, keys=there)
+        yield queue.about(warning, f" is gone, but left {', '.join(there)}.", keys=there)
     elif is_listed:
         text = " is listed but does not exist: its removal was interrupted; harmless."
-        yield _about(name, Severity.WARNING, text)
+        yield queue.about(warning, text)
 
 
-def _numbers(server: DoctorServer, keys: QueueKeys, name: str) -> Iterator[Finding]:
+def _numbers(queue: DoctorQueue) -> Iterator[Finding]:
     """Check the settings and counters; the scripts use the default for what is not a number."""
-    values = server.ask("HMGET", keys["meta"], *NUMBERS)
+    values = queue.ask("HMGET", "meta", *NUMBERS)
     for number, value in zip(NUMBERS, values, strict=True):
         if value is not None and not value.isdigit():
-            text = (
-                f": {number} of meta is no number ({value!r}) and counts as absent: HDEL "
-                f"{keys['meta'].decode()} {number}"
-            )
-            yield _about(name, Severity.WARNING, text, field=number)
+            remedy = f"HDEL {queue.keys['meta'].decode()} {number}"
+            text = f": {number} of meta is no number ({value!r}) and counts as absent: {remedy}"
+            yield queue.about(warning, text, field=number)
         elif number == "dangling" and value and int(value):
             text = f": {int(value)} entries without a job were removed."
-            yield _about(name, Severity.WARNING, text, dangling=int(value))
+            yield queue.about(warning, text, dangling=int(value))
 
 
-def _damage(server: DoctorServer, keys: QueueKeys, name: str) -> Iterator[Finding]:
-    faults: Counter[str] = Counter()
-    examples: dict[str, str] = {}
+def _damage(queue: DoctorQueue) -> Iterator[Finding]:
+    examples: dict[str, list[str]] = {}
     for check in (_indexes, _records, _dedup_ids, _successors):
-        for number, fault in check(server, keys):
-            faults[fault] += 1
-            examples.setdefault(fault, number.decode())
-    for fault, count in faults.items():
-        text = f"queue {name!r}: {count} {fault}, such as {examples[fault]}."
-        data = {
-            "queue": name, "fault": fault, "count": count, "example": examples[fault],
-        }  # fmt: skip
-        yield Finding("queues", Severity.BROKEN, text, data)
+        for number, fault in check(queue):
+            examples.setdefault(fault, []).append(number.decode())
+    for fault, numbers in examples.items():
+        count, example = len(numbers), numbers[0]
+        text = f": {count} {fault}, such as {example}."
+        yield queue.about(broken, text, fault=fault, count=count, example=example)
 
 
 def _each(
-    server: DoctorServer, numbers: Iterable[bytes], about: Callable[[bytes], Sequence[Command]]
+    queue: DoctorQueue, numbers: Iterable[bytes], about: Callable[[bytes], Sequence[Command]]
 ) -> Iterator[tuple[bytes, list[Any]]]:
     """Send the same commands for each job. The replies for one job come from one transaction."""
     every = list(numbers)
     for at in range(0, len(every), SAMPLE):
         page = every[at : at + SAMPLE]
         questions = [about(number) for number in page]
-        replies = iter(server.transaction(chain.from_iterable(questions)))
+        replies = iter(queue.server.transaction(chain.from_iterable(questions)))
         for number, asked in zip(page, questions, strict=True):
             yield number, list(islice(replies, len(asked)))
 
 
-def _indexes(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
+def _indexes(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that each held job lies in one index, and that each index entry is a held job."""
-    held = server.ask("HRANDFIELD", keys["held"], SAMPLE)
+    held = queue.ask("HRANDFIELD", "held", SAMPLE)
     numbers = {name for name in held if not name.startswith(b"=")}
     for index in INDEXES:
-        numbers.update(server.ask("ZRANGE", keys[index], 0, SAMPLE - 1))
+        numbers.update(queue.ask("ZRANGE", index, 0, SAMPLE - 1))
 
     def about(number: bytes) -> list[Command]:
-        scores = (("ZSCORE", keys[index], number) for index in INDEXES)
-        return [("HEXISTS", keys["held"], number), *scores]
+        scores = (("ZSCORE", queue.keys[index], number) for index in INDEXES)
+        return [("HEXISTS", queue.keys["held"], number), *scores]
 
-    for number, (exists, *scores) in _each(server, numbers, about):
+    for number, (exists, *scores) in _each(queue, numbers, about):
         found = [index for index, one in zip(INDEXES, scores, strict=True) if one is not None]
         if not exists:
             for index in found:
@@ -305,26 +286,26 @@ def _indexes(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str
             yield number, f"held jobs in {'several indexes' if found else 'no index'}"
 
 
-def _records(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
+def _records(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that a job is in ready or in held, and that a separate body exists and has a job.
 
     Few jobs are read, because the reply contains their records.
     """
-    names = server.ask("HRANDFIELD", keys["held"], FEW)
-    entries = server.ask("XRANGE", keys["ready"], "-", "+", "COUNT", FEW)
-    ending = server.ask("ZRANGE", keys["expiry"], 0, FEW - 1)
-    later = (server.ask("HGET", keys["held"], "=") or b"").split()  # removed by later calls
+    names = queue.ask("HRANDFIELD", "held", FEW)
+    entries = queue.ask("XRANGE", "ready", "-", "+", "COUNT", FEW)
+    ending = queue.ask("ZRANGE", "expiry", 0, FEW - 1)
+    later = (queue.ask("HGET", "held", "=") or b"").split()  # removed by later calls
     numbers = {*(name.removeprefix(b"=") for name in names), *ending, *(one[0] for one in entries)}
 
     def about(number: bytes) -> list[Command]:
         return [
-            ("HGET", keys["held"], number),
-            ("XRANGE", keys["ready"], number, number),
-            ("ZSCORE", keys["expiry"], number),
-            ("HSTRLEN", keys["held"], b"=" + number),
+            ("HGET", queue.keys["held"], number),
+            ("XRANGE", queue.keys["ready"], number, number),
+            ("ZSCORE", queue.keys["expiry"], number),
+            ("HSTRLEN", queue.keys["held"], b"=" + number),
         ]
 
-    for number, (value, waiting, ends, size) in _each(server, numbers - {b""}, about):
+    for number, (value, waiting, ends, size) in _each(queue, numbers - {b""}, about):
         records = [*([] if value is None else [value]), *(entry[1][1] for entry in waiting)]
         is_apart = any(map(APART.match, records))
         if len(records) > 1:
@@ -337,31 +318,33 @@ def _records(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str
             yield number, "bodies without a job"
 
 
-def _dedup_ids(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
+def _dedup_ids(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that jobs that have a dedup id, or wait for its end, exist."""
-    page = server.ask("HSCAN", keys["dedup"], "0", "COUNT", FEW)[1][: 2 * FEW]
+    page = queue.ask("HSCAN", "dedup", "0", "COUNT", FEW)[1][: 2 * FEW]
     owners = dict(zip(page[::2], page[1::2], strict=True))
     names = {number: name for name, value in owners.items() for number in NUMBER.findall(value)}
 
     def about(number: bytes) -> list[Command]:
         return [
-            ("HGET", keys["dedup"], names[number]),
-            ("HEXISTS", keys["held"], number),
-            ("XRANGE", keys["ready"], number, number),
+            ("HGET", queue.keys["dedup"], names[number]),
+            ("HEXISTS", queue.keys["held"], number),
+            ("XRANGE", queue.keys["ready"], number, number),
         ]
 
-    for number, (now, held, waiting) in _each(server, names, about):
+    for number, (now, held, waiting) in _each(queue, names, about):
         if number in NUMBER.findall(now or b"") and not held and not waiting:
             yield number, "dedup ids without a job"
 
 
-def _successors(server: DoctorServer, keys: QueueKeys) -> Iterator[tuple[bytes, str]]:
+def _successors(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that a job without a due time waits for the end of a job with the same dedup id."""
-    scheduled = keys["scheduled"]
-    for number in server.ask("ZRANGE", scheduled, NEVER_MS, "+inf", "BYSCORE", "LIMIT", 0, FEW):
-        name = DEDUP_ID.search(server.ask("HGET", keys["held"], number) or b"")
-        score, value = server.transaction(
-            [("ZSCORE", scheduled, number), ("HGET", keys["dedup"], name[1] if name else b"")]
+    for number in queue.ask("ZRANGE", "scheduled", NEVER_MS, "+inf", "BYSCORE", "LIMIT", 0, FEW):
+        name = DEDUP_ID.search(queue.ask("HGET", "held", number) or b"")
+        score, value = queue.server.transaction(
+            [
+                ("ZSCORE", queue.keys["scheduled"], number),
+                ("HGET", queue.keys["dedup"], name[1] if name else b""),
+            ]
         )
         if score and float(score) >= NEVER_MS and number not in NUMBER.findall(value or b"")[1:]:
             yield number, "jobs that wait for the end of a job that does not exist"

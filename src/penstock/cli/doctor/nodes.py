@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from redis.exceptions import RedisError
 
-from penstock.cli.doctor.findings import Finding, Severity
+from penstock.cli.doctor.findings import Finding, broken, ok, warning
 from penstock.cli.doctor.patient import Patient
 from penstock.core.node_list import address_of, learned, merged_members
 from penstock.core.urls import shown
@@ -73,14 +73,13 @@ class DoctorNodes:
         """Yield a finding for each node that was missed, and a summary; none for a single node."""
         if not self.several:
             return
-        done, level = ("repaired", Severity.BROKEN) if repair else ("examined", Severity.WARNING)
+        done, level = ("repaired", broken) if repair else ("examined", warning)
         for address, reason in self.missed.items():
             text = f"{address} was not {done}: {reason}; repeat the command when it can be reached."
-            yield Finding("nodes", level, text, {"node": address})
+            yield level(text, node=address)
         addresses = [one.address for one in self.patients if one.address not in self.missed]
-        data = {"nodes": addresses, "missed": list(self.missed)}
         text = f"{len(addresses)} of {len(addresses) + len(self.missed)} nodes were {done}."
-        yield Finding("nodes", Severity.OK, text, data)
+        yield ok(text, nodes=addresses, missed=list(self.missed))
 
 
 def _place(url: str) -> str:

@@ -5,20 +5,22 @@ They have plain connections, as `Penstock` refuses some of the servers that ough
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from redis.exceptions import ResponseError
 
+from penstock.cli.doctor.findings import Finding
 from penstock.client._sync.transport.sentinel import Primary
 from penstock.client._sync.transport.settings import connection_factory
 from penstock.core.cluster import read_slots
 from penstock.core.servers import ServerFacts, parse_info
-from penstock.wire.keys import SLOTS, key_slot, node_key, nodes_key
+from penstock.wire.keys import SLOTS, QueueKeys, key_slot, node_key, nodes_key
 
-__all__ = ["Command", "DoctorServer", "Patient"]
+__all__ = ["Command", "DoctorQueue", "DoctorServer", "Patient"]
 
 Command = tuple[str | bytes | int, ...]
 """A Redis command with its arguments."""
@@ -42,12 +44,20 @@ class DoctorServer:
 
     @cached_property
     def facts(self) -> ServerFacts:
-        """Fields of INFO; empty if it is forbidden."""
+        """Fields of INFO.
+
+        Raises:
+            redis.exceptions.ResponseError: INFO is forbidden.
+        """
         sections = ("server", "memory", "persistence", "replication", "stats", "cluster")
+        return ServerFacts(parse_info(b"\n".join([self.ask("INFO", one) for one in sections])))
+
+    def is_cluster(self) -> bool:
+        """Return True if it is in a Redis Cluster; False if INFO is forbidden."""
         try:
-            return ServerFacts(parse_info(b"\n".join([self.ask("INFO", one) for one in sections])))
+            return bool(self.facts.number("cluster_enabled"))
         except ResponseError:
-            return ServerFacts({})
+            return False
 
     def ask(self, *command: str | bytes | int) -> Any:
         """Return the reply to a command, undecoded."""
@@ -91,6 +101,29 @@ class DoctorServer:
         self._connection.disconnect()
 
 
+@dataclass(frozen=True, slots=True)
+class DoctorQueue:
+    """A queue that is examined, or one of its partitions.
+
+    Args:
+        server: has its keys.
+        keys: its keys.
+        name: its name for people.
+    """
+
+    server: DoctorServer
+    keys: QueueKeys
+    name: str
+
+    def ask(self, command: str, kind: str, *args: str | bytes | int) -> Any:
+        """Return the reply to a command about one of its keys, undecoded."""
+        return self.server.ask(command, self.keys[kind], *args)
+
+    def about(self, level: Callable[..., Finding], text: str, **data: object) -> Finding:
+        """Return a finding about it; `text` follows its name."""
+        return level(f"queue {self.name!r}{text}", queue=self.name, **data)
+
+
 class Patient:
     """A node that is examined: one server, or a Redis Cluster. Only a repair writes to it.
 
@@ -117,7 +150,7 @@ class Patient:
                 stack.callback(self.primary.close)
             self._first = DoctorServer(factory(), self.address)
             stack.callback(self._first.close)
-            self.is_cluster = bool(self._first.facts.number("cluster_enabled"))
+            self.is_cluster = self._first.is_cluster()
             owners = {}
             self._owners = [self._first] * SLOTS
             slots = self._first.ask("CLUSTER", "SLOTS") if self.is_cluster else ()

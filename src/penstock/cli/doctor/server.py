@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from penstock.cli.doctor.findings import Finding, Severity
+from penstock.cli.doctor import times
+from penstock.cli.doctor.findings import Finding, broken, ok, warning
 from penstock.cli.doctor.patient import DoctorServer, Patient
 from penstock.cli.output import size, span
 from penstock.client._sync.transport.sentinel import SentinelAnswer
@@ -19,23 +20,7 @@ NEARLY_FULL = 0.9
 CLOCK_SLACK = 1.0
 LAG = 10
 
-Check = Callable[[DoctorServer], Iterator[Finding]]
 
-
-def told(check: Check) -> Check:
-    """Make a check that reads INFO report it when the server refuses INFO."""
-
-    def looked(server: DoctorServer) -> Iterator[Finding]:
-        if server.facts.fields:
-            yield from check(server)
-        else:
-            text = "not known: the server does not answer INFO."
-            yield Finding(check.__name__, Severity.WARNING, text)
-
-    return looked
-
-
-@told
 def version(server: DoctorServer) -> Iterator[Finding]:
     """Check that the server has all commands that the scripts use."""
     facts = server.facts
@@ -43,138 +28,126 @@ def version(server: DoctorServer) -> Iterator[Finding]:
     try:
         facts.check()
     except UnsupportedServer as error:
-        yield Finding("version", Severity.BROKEN, f"{error}.", data)
+        yield broken(f"{error}.", **data)
     else:
         needed = ".".join(map(str, OLDEST))
         text = f"{facts.name} can run all scripts (they need Redis {needed} or newer)."
-        yield Finding("version", Severity.OK, text, data)
+        yield ok(text, **data)
 
 
 FSYNC = {
-    "always": (Severity.OK, "every write is on disk before it is answered."),
-    "everysec": (Severity.OK, "a crash of the machine loses up to a second or two."),
-    "no": (
-        Severity.WARNING,
-        "a crash of the machine loses what the operating system had not written yet.",
-    ),
+    "always": (ok, "every write is on disk before it is answered."),
+    "everysec": (ok, "a crash of the machine loses up to a second or two."),
+    "no": (warning, "a crash of the machine loses what the operating system had not written yet."),
+    None: (ok, "CONFIG GET is forbidden, so appendfsync is not known."),
 }
 
 
-@told
 def persistence(server: DoctorServer) -> Iterator[Finding]:
     """Report what a restart or a crash of the server loses."""
     fields = server.facts.fields
-    if fields.get("aof_enabled") == "1":
-        yield _append_only(server)
-    else:
-        yield _snapshots(server)
+    yield _append_only(server) if fields.get("aof_enabled") == "1" else _snapshots(server)
     if fields.get("rdb_last_bgsave_status", "ok") != "ok":
-        text = "the last snapshot failed: the server may refuse writes until one succeeds."
-        yield Finding("persistence", Severity.WARNING, text)
+        yield warning("the last snapshot failed: the server may refuse writes until one succeeds.")
 
 
 def _append_only(server: DoctorServer) -> Finding:
     if server.facts.fields.get("aof_last_write_status", "ok") != "ok":
         text = "the last write to the append-only file failed: new jobs are lost in a restart."
-        return Finding("persistence", Severity.BROKEN, text, {"aof": True})
+        return broken(text, aof=True)
     policy = server.config("appendfsync")
-    level, text = FSYNC.get(
-        policy or "", (Severity.OK, "CONFIG GET is forbidden, so appendfsync is not known.")
-    )
-    data = {"aof": True, "appendfsync": policy}
-    return Finding("persistence", level, f"append-only file, appendfsync {policy}: {text}", data)
+    level, text = FSYNC.get(policy, FSYNC[None])
+    text = f"append-only file, appendfsync {policy}: {text}"
+    return level(text, aof=True, appendfsync=policy)
 
 
 def _snapshots(server: DoctorServer) -> Finding:
     save = server.config("save")
-    data = {"aof": False, "save": save}
     if save == "":
         text = "neither append-only file nor snapshots: a restart loses every job."
-        return Finding("persistence", Severity.WARNING, text, data)
-    ago = time.time() - float(server.facts.fields.get("rdb_last_save_time", 0))
-    text = f"snapshots alone, the last one {span(max(ago, 0))} ago: a crash loses later changes."
-    return Finding("persistence", Severity.WARNING, text, data)
+    else:
+        ago = time.time() - float(server.facts.fields.get("rdb_last_save_time", 0))
+        last = f"the last one {span(max(ago, 0))} ago"
+        text = f"snapshots alone, {last}: a crash loses later changes."
+    return warning(text, aof=False, save=save)
 
 
-@told
 def memory(server: DoctorServer) -> Iterator[Finding]:
     """Check that the server does not delete keys by itself."""
     fields = server.facts.fields
     limit, used = int(fields.get("maxmemory", 0)), int(fields.get("used_memory", 0))
     policy = fields.get("maxmemory_policy", "")
-    data = {"maxmemory": limit, "used_memory": used, "policy": policy}
     bound = f"{size(used)} of {size(limit)}" if limit else f"{size(used)}, no limit"
+    level = warning
     if server.facts.evicts:
+        level = broken
         text = f"maxmemory-policy {policy}: at maxmemory jobs are deleted; set it to noeviction."
-        yield Finding("memory", Severity.BROKEN, text, data)
     elif policy.startswith("volatile-"):
         text = (
             f"maxmemory-policy {policy}: at maxmemory a repeated enqueue may be added twice; set"
             " it to noeviction."
         )
-        yield Finding("memory", Severity.WARNING, text, data)
     elif limit and used > NEARLY_FULL * limit:
         text = f"{bound} used: at maxmemory an enqueue is refused, consumers go on."
-        yield Finding("memory", Severity.WARNING, text, data)
     else:
-        yield Finding("memory", Severity.OK, f"{bound}; nothing is evicted ({policy}).", data)
+        level, text = ok, f"{bound}; nothing is evicted ({policy})."
+    yield level(text, maxmemory=limit, used_memory=used, policy=policy)
 
 
-@told
 def evicted(server: DoctorServer) -> Iterator[Finding]:
     """Check that the server has not deleted keys by itself."""
     count = int(server.facts.fields.get("evicted_keys", 0))
-    data = {"evicted_keys": count}
     if count:
         text = f"{count} keys were evicted since the server started: jobs may be among them."
-        yield Finding("evicted", Severity.BROKEN, text, data)
+        yield broken(text, evicted_keys=count)
     else:
-        yield Finding("evicted", Severity.OK, "no key was evicted since the server started.", data)
+        yield ok("no key was evicted since the server started.", evicted_keys=0)
 
 
-@told
 def replicas(server: DoctorServer) -> Iterator[Finding]:
     """Report the replicas, or that this server is one."""
     fields = server.facts.fields
-    if fields.get("role", "master") != "master":
+    role = fields.get("role", "master")
+    if role != "master":
         master = f"{fields.get('master_host')}:{fields.get('master_port')}"
         text = f"this server is a replica of {master}: it refuses writes."
-        yield Finding("replicas", Severity.BROKEN, text, {"role": fields["role"], "master": master})
+        yield broken(text, role=role, master=master)
         return
     count = int(fields.get("connected_slaves", 0))
-    if not count:
-        text = "no replica is connected: if this server is lost, its jobs are lost."
-        yield Finding("replicas", Severity.OK, text, {"role": "master", "replicas": []})
     if count:
         yield _restarted(server)
+    else:
+        text = "no replica is connected: if this server is lost, its jobs are lost."
+        yield ok(text, role=role, replicas=[])
     for number in range(count):
         yield _replica(fields.get(f"slave{number}", ""))
 
 
 def _restarted(server: DoctorServer) -> Finding:
     """Report whether jobs that replicas confirmed survive a restart of the primary."""
-    kept = server.config("appendfsync") if server.facts.fields.get("aof_enabled") == "1" else ""
-    data = {"role": "master", "appendfsync": kept}
-    if kept == "always":
+    is_aof = server.facts.fields.get("aof_enabled") == "1"
+    policy = server.config("appendfsync") if is_aof else ""
+    if policy == "always":
         text = "confirmed copies survive a restart of this primary: its file has every write."
-        return Finding("replicas", Severity.OK, text, data)
-    lack = "may lack up to 2 s of writes" if kept else "has no append-only file"
-    text = (
-        f"this primary {lack}: if it restarts as the primary, jobs that replicas confirmed may be "
-        "lost. Use durable=Durable(fsynced=True), or let a replica take over before it restarts."
-    )
-    return Finding("replicas", Severity.OK if kept else Severity.WARNING, text, data)
+    else:
+        lack = "may lack up to 2 s of writes" if is_aof else "has no append-only file"
+        text = (
+            f"this primary {lack}: if it restarts as the primary, jobs that replicas confirmed may"
+            " be lost. Use durable=Durable(fsynced=True), or let a replica take over before it"
+            " restarts."
+        )
+    return (ok if is_aof else warning)(text, role="master", appendfsync=policy)
 
 
 def _replica(line: str) -> Finding:
     told = dict(pair.split("=", 1) for pair in line.split(",") if "=" in pair)
     name = f"{told.get('ip', '?')}:{told.get('port', '?')}"
     state, lag = told.get("state", "?"), int(told.get("lag", -1))
-    data = {"replica": name, "state": state, "lag": lag}
+    level, text = ok, f"replica {name} is online, lag {lag} s."
     if state != "online" or lag > LAG:
+        level = warning
         text = f"replica {name} is {state}, heard of {lag} s ago: it confirms nothing."
-        return Finding("replicas", Severity.WARNING, text, data)
-    return Finding("replicas", Severity.OK, f"replica {name} is online, lag {lag} s.", data)
+    return level(text, replica=name, state=state, lag=lag)
 
 
 def sentinels(patient: Patient) -> Iterator[Finding]:
@@ -186,35 +159,26 @@ def sentinels(patient: Patient) -> Iterator[Finding]:
     latest = max(told, key=lambda one: one.epoch, default=None)
     for where, one in answers:
         if not isinstance(one, SentinelAnswer):
-            text = f"Sentinel {where} does not answer: {one}."
-            yield Finding("sentinels", Severity.WARNING, text, {"sentinel": where})
+            yield warning(f"Sentinel {where} does not answer: {one}.", sentinel=where)
         elif latest is not None and one.address != latest.address:
             named = "{}:{}".format(*one.address)
             text = f"Sentinel {where} names {named}, in epoch {one.epoch} of {latest.epoch}."
-            data = {"sentinel": where, "primary": named, "epoch": one.epoch}
-            yield Finding("sentinels", Severity.WARNING, text, data)
+            yield warning(text, sentinel=where, primary=named, epoch=one.epoch)
     if latest is not None:
-        named = "{}:{}".format(*latest.address)
-        agreeing = sum(one.address == latest.address for one in told)
-        text = f"{agreeing} of {len(answers)} Sentinels name {named}, epoch {latest.epoch}."
-        data = {"primary": named, "epoch": latest.epoch, "agreeing": agreeing, "of": len(answers)}
-        yield Finding("sentinels", Severity.OK, text, data)
+        named, epoch = "{}:{}".format(*latest.address), latest.epoch
+        agreeing, of = sum(one.address == latest.address for one in told), len(answers)
+        text = f"{agreeing} of {of} Sentinels name {named}, epoch {epoch}."
+        yield ok(text, primary=named, epoch=epoch, agreeing=agreeing, of=of)
 
 
 def clock(server: DoctorServer) -> Iterator[Finding]:
     """Compare the clock of the server, by which all times go, with ours."""
-    before = time.time()
-    seconds, micros = server.ask("TIME")
-    after = time.time()
-    ahead = int(seconds) + int(micros) / 1e6 - (before + after) / 2
-    data = {"ahead": round(ahead, 6), "round_trip": round(after - before, 6)}
-    if abs(ahead) > CLOCK_SLACK + after - before:
-        side = "ahead of" if ahead > 0 else "behind"
-        text = f"the server's clock is {span(abs(ahead))} {side} ours: enqueue(at=...) uses its."
-        yield Finding("clock", Severity.WARNING, text, data)
-    else:
-        text = f"the server's clock and ours differ by {abs(ahead) * 1000:.0f} ms."
-        yield Finding("clock", Severity.OK, text, data)
+    ahead, trip = times.read_clock(server)
+    level, text = ok, f"the server's clock and ours differ by {abs(ahead) * 1000:.0f} ms."
+    if abs(ahead) > CLOCK_SLACK + trip:
+        level = warning
+        text = f"the server's clock is {times.beside_ours(ahead)}: enqueue(at=...) uses its."
+    yield level(text, ahead=round(ahead, 6), round_trip=round(trip, 6))
 
 
 def scripts(server: DoctorServer) -> Iterator[Finding]:
@@ -223,10 +187,10 @@ def scripts(server: DoctorServer) -> Iterator[Finding]:
     loaded = server.ask("SCRIPT", "EXISTS", *(one.sha for one in every))
     names = [one.name for one, is_there in zip(every, loaded, strict=True) if is_there]
     text = f"{len(names)} of {len(every)} scripts are loaded; clients load the others when needed."
-    yield Finding("scripts", Severity.OK, text, {"loaded": names, "of": len(every)})
+    yield ok(text, loaded=names, of=len(every))
 
 
-CHECKS: Sequence[tuple[str, Check]] = (
+CHECKS: Sequence[tuple[str, Callable[[DoctorServer], Iterator[Finding]]]] = (
     ("version", version),
     ("persistence", persistence),
     ("memory", memory),

@@ -7,63 +7,80 @@ from collections.abc import Iterator
 
 from redis.exceptions import ResponseError
 
-from penstock.cli.doctor.findings import Finding, Severity
-from penstock.cli.doctor.patient import DoctorServer
+from penstock.cli.app import Failed
+from penstock.cli.doctor.findings import Finding, broken, ok, warning
+from penstock.cli.doctor.patient import DoctorQueue, DoctorServer
 from penstock.cli.output import span
 from penstock.wire.codes import Code
-from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
 
-__all__ = ["HORIZON_DAYS", "ahead", "clock_error", "repaired"]
+__all__ = ["HORIZON_DAYS", "ahead", "beside_ours", "check_clock", "read_clock", "repaired"]
 
 HORIZON_DAYS = 3660
 """Longest delay and window, unless the user gives another number."""
 PLACES = ("active", "once", "scheduled", "dead", "expiry", "windows", "meta")
 CLOCK_SLACK = 60.0
-"""Seconds by which the clocks may differ when times are brought back."""
+"""Seconds by which the clocks may differ in a repair."""
 PASSES = 5
 DAY_MS = 86_400_000
 
 
-def clock_error(server: DoctorServer) -> float:
-    """Return the seconds by which the clock of a server is ahead of ours."""
+def read_clock(server: DoctorServer) -> tuple[float, float]:
+    """Return the seconds by which a server's clock is ahead of ours, and of the round trip."""
+    before = time.time()
     seconds, micros = server.ask("TIME")
-    return int(seconds) + int(micros) / 1e6 - time.time()
+    after = time.time()
+    return int(seconds) + int(micros) / 1e6 - (before + after) / 2, after - before
 
 
-def ahead(server: DoctorServer, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
+def beside_ours(ahead: float) -> str:
+    """Return the difference between a clock and ours as people say it."""
+    return f"{span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} ours"
+
+
+def check_clock(server: DoctorServer) -> None:
+    """Check that a repair takes no right times for wrong ones.
+
+    Raises:
+        Failed: the clock of the server, or ours, is wrong.
+    """
+    ahead, _ = read_clock(server)
+    if abs(ahead) > CLOCK_SLACK:
+        raise Failed(
+            f"the clock of the server {server.address} is {beside_ours(ahead)}: set the wrong one"
+            " first, or right times would be taken for wrong ones; nothing was repaired"
+        )
+
+
+def ahead(queue: DoctorQueue, days: int) -> Iterator[Finding]:
     """Check the latest times of each structure for values too far in the future."""
     try:
-        found = {place: _page(server, keys, place, 0, days, write=False)[0] for place in PLACES}
+        pages = {place: _page(queue, place, 0, days, write=False)[0] for place in PLACES}
     except ResponseError as error:
-        text = f"queue {name!r}: its times could not be checked: {error}"
-        yield Finding("times", Severity.WARNING, text, {"queue": name})
+        yield queue.about(warning, f": its times could not be checked: {error}")
         return
-    found = {place: count for place, count in found.items() if count}
+    found = {place: count for place, count in pages.items() if count}
     if found:
         places = ", ".join(f"{place} {count}" for place, count in found.items())
-        text = (
-            f"queue {name!r}: times lie ahead, the server's clock was wrong ({places}, or more): "
-            "penstock doctor --repair"
-        )
-        yield Finding("times", Severity.BROKEN, text, {"queue": name, "found": found})
-    yield from _numbers(server, keys, name)
+        text = f"the server's clock was wrong ({places}, or more): penstock doctor --repair"
+        yield queue.about(broken, f": times lie ahead, {text}", found=found)
+    yield from _numbers(queue)
 
 
-def _numbers(server: DoctorServer, keys: QueueKeys, name: str) -> Iterator[Finding]:
+def _numbers(queue: DoctorQueue) -> Iterator[Finding]:
     """Check the job numbers. Only the numbers of a drained queue can be lowered."""
-    last, seconds = server.ask("HGET", keys["meta"], "last"), server.ask("TIME")[0]
+    last, seconds = queue.ask("HGET", "meta", "last"), queue.server.ask("TIME")[0]
     digits = (last or b"").partition(b"-")[0]
     over = int(digits) / 1000 - int(seconds) if digits.isdigit() else 0.0
     if over > 30 * 86_400:
         text = (
-            f"queue {name!r}: job numbers lie {span(over)} ahead, so new jobs come after delayed "
-            "ones: penstock doctor --repair when the queue is empty"
+            f": job numbers lie {span(over)} ahead, so new jobs come after delayed ones: penstock"
+            " doctor --repair when the queue is empty"
         )
-        yield Finding("times", Severity.WARNING, text, {"queue": name, "ahead": over})
+        yield queue.about(warning, text, ahead=over)
 
 
-def repaired(server: DoctorServer, keys: QueueKeys, name: str, days: int) -> Iterator[Finding]:
+def repaired(queue: DoctorQueue, days: int) -> Iterator[Finding]:
     """Bring back times that lie ahead (protocol/maintenance.md, Repairing times)."""
     total = 0
     for _ in range(PASSES):  # jobs move while pages are read
@@ -71,20 +88,17 @@ def repaired(server: DoctorServer, keys: QueueKeys, name: str, days: int) -> Ite
         for place in PLACES:
             skip = 0
             while skip >= 0:
-                found, skip = _page(server, keys, place, skip, days, write=True)
+                found, skip = _page(queue, place, skip, days, write=True)
                 total += found
         if total == before:
             break
     if total:
-        text = f"queue {name!r}: {total} times that lay ahead were brought back."
-        yield Finding("repair", Severity.OK, text, {"queue": name, "times": total})
+        yield queue.about(ok, f": {total} times that lay ahead were brought back.", times=total)
 
 
-def _page(
-    server: DoctorServer, keys: QueueKeys, place: str, skip: int, days: int, *, write: bool
-) -> tuple[int, int]:
+def _page(queue: DoctorQueue, place: str, skip: int, days: int, *, write: bool) -> tuple[int, int]:
     """Return how many times of one page lie ahead, and the `skip` for the next page."""
     found = script("retime")
     args = (0, place, skip, days * DAY_MS, int(write))
-    code, _, *told = server.run(found.source, keys.of(found.keys), args)
+    code, _, *told = queue.server.run(found.source, queue.keys.of(found.keys), args)
     return (told[0], told[1]) if code == Code.DONE else (0, -1)
