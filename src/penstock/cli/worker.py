@@ -8,8 +8,9 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,73 +33,6 @@ __all__ = ["healthy", "worker"]
 
 LOG = get_logger(__name__)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Options that replace those of the app's worker; None = the app's.
-
-    Args:
-        queues: as the user wrote them.
-    """
-
-    queues: str | None
-    concurrency: int | None
-    prefetch: int | None
-    grace: float | None
-    burst: bool | None
-    max_jobs: int | None
-    name: str | None
-
-    def given(self) -> dict[str, Any]:
-        """Return the options that replace one."""
-        return {option: value for option, value in vars(self).items() if value is not None}
-
-    def arguments(self) -> list[str]:
-        """Return them as arguments of `penstock worker`."""
-        return [
-            _option(name) if value is True else f"{_option(name)}={value}"
-            for name, value in self.given().items()
-        ]
-
-    def apply(self, made: AnyWorker, target: str) -> None:
-        """Change the worker that `target` names.
-
-        Raises:
-            BadArgument: the worker refuses a value.
-        """
-        changes = self.given()
-        if self.queues is not None:
-            changes["queues"] = parse_queues(self.queues)
-        number = os.environ.get(NUMBER)
-        if number:
-            changes["name"] = f"{self.name or made.name}-{number}"
-        if made.options.isolate is None and os.name == "posix":
-            changes["isolate"] = target
-        made.change(**changes)
-
-
-@dataclass(frozen=True)
-class Health:
-    """The ways in which probes are answered; None = not in this way."""
-
-    host: str
-    port: int | None
-    file: Path | None
-
-    def of(self, probed: Probed, stack: ExitStack) -> None:
-        """Answer probes until the stack ends."""
-        if self.port is not None:
-            try:
-                server = stack.enter_context(HealthServer(probed, self.host, self.port))
-            except (OSError, UnicodeError) as error:
-                raise _bad("health_port", f"{self.host}:{self.port}: {error}") from error
-            LOG.info("health is told at %s", server.url)
-        if self.file is not None:
-            try:
-                stack.enter_context(HealthFile(self.file, probed))
-            except OSError as error:
-                raise _bad("health_file", f"{self.file}: {error.strerror}") from error
 
 
 @command("worker", common=False)
@@ -154,13 +88,17 @@ def worker(
         raise _bad("prefix", "set it in the app")
     if session.given_url:
         os.environ["PENSTOCK_URL"] = session.given_url
-    changes = Changes(queues, concurrency, prefetch, grace, burst or None, max_jobs, name)
+    options = {
+        "queues": queues, "concurrency": concurrency, "prefetch": prefetch, "grace": grace,
+        "burst": burst or None, "max_jobs": max_jobs, "name": name,
+    }  # fmt: skip
+    changes = {option: value for option, value in options.items() if value is not None}
     if queues is not None:
         parse_queues(queues)
     limit = None if max_memory is None else parse_size(max_memory)
-    health = Health(health_host, health_port, health_file)
+    answer = partial(_answer_probes, host=health_host, port=health_port, file=health_file)
     if processes is None and limit is None and not reload:
-        _work(target, changes, health, log_level, trial=trial)
+        _work(target, changes, answer, log_level, trial=trial)
         return
     set_up(log_level)
     if limit is not None:
@@ -168,7 +106,7 @@ def worker(
     if reload:
         _need("watchfiles", "reload", "reload")
     interpreter = [sys.executable, *(f"-W{option}" for option in sys.warnoptions)]
-    command_line = [*interpreter, "-m", "penstock.cli", "worker", target, *changes.arguments()]
+    command_line = [*interpreter, "-m", "penstock.cli", "worker", target, *_arguments(changes)]
     command_line += [f"--log-level={log_level}"] if log_level else []
     supervisor = Supervisor(
         lambda number: command_line if number else [*command_line, "--trial"],
@@ -178,7 +116,7 @@ def worker(
         development=reload,
     )
     with ExitStack() as stack:
-        health.of(supervisor, stack)
+        answer(supervisor, stack)
         if reload:
             stack.enter_context(calling_on_change(Path.cwd(), supervisor.reload))
         code = supervisor.run()
@@ -186,11 +124,18 @@ def worker(
         raise typer.Exit(code)
 
 
-def _work(target: str, changes: Changes, health: Health, level: str | None, *, trial: bool) -> None:
+def _work(
+    target: str,
+    changes: Mapping[str, Any],
+    answer: Callable[[Probed, ExitStack], None],
+    level: str | None,
+    *,
+    trial: bool,
+) -> None:
     line = SupervisorSocket.of_this_process()
     try:
         made = load(target)
-        changes.apply(made, target)
+        _apply(changes, made, target)
     except NoWorker as error:
         output.complain(str(error))
         for line_of_trace in error.trace:
@@ -206,7 +151,7 @@ def _work(target: str, changes: Changes, health: Health, level: str | None, *, t
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: made.stop())
     with ExitStack() as stack:
-        health.of(made, stack)
+        answer(made, stack)
         if line is not None:
             options = made.options
             line.report(made, Terms(options.grace_s, options.burst, options.max_jobs is not None))
@@ -222,6 +167,45 @@ def _work(target: str, changes: Changes, health: Health, level: str | None, *, t
         raise typer.Exit(1)
     if line is not None and made.drained:
         raise typer.Exit(DRAINED)
+
+
+def _apply(changes: Mapping[str, Any], made: AnyWorker, target: str) -> None:
+    """Change the worker that `target` names.
+
+    Raises:
+        BadArgument: the worker refuses a value.
+    """
+    more: dict[str, Any] = {}
+    if "queues" in changes:
+        more["queues"] = parse_queues(changes["queues"])
+    if number := os.environ.get(NUMBER):
+        more["name"] = f"{changes.get('name') or made.name}-{number}"
+    if made.options.isolate is None and os.name == "posix":
+        more["isolate"] = target
+    made.change(**{**changes, **more})
+
+
+def _arguments(changes: Mapping[str, Any]) -> list[str]:
+    """Return options as arguments of `penstock worker`."""
+    names = {_option(name): value for name, value in changes.items()}
+    return [name if value is True else f"{name}={value}" for name, value in names.items()]
+
+
+def _answer_probes(
+    probed: Probed, stack: ExitStack, *, host: str, port: int | None, file: Path | None
+) -> None:
+    """Answer probes until the stack ends: on a port, and in a file, unless they are None."""
+    if port is not None:
+        try:
+            server = stack.enter_context(HealthServer(probed, host, port))
+        except (OSError, UnicodeError) as error:
+            raise _bad("health_port", f"{host}:{port}: {error}") from error
+        LOG.info("health is told at %s", server.url)
+    if file is not None:
+        try:
+            stack.enter_context(HealthFile(file, probed))
+        except OSError as error:
+            raise _bad("health_file", f"{file}: {error.strerror}") from error
 
 
 @command("healthy", common=False)
