@@ -42,8 +42,9 @@ UrlOption = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="Server: redis://, rediss:// or unix://; several nodes separated by spaces. Nodes "
-        f"that they list are used as well. Default: $PENSTOCK_URL, {DEFAULT_URL}.",
+        help="Address of the server: redis://, rediss://, unix:// or redis+sentinel://; of several "
+        "nodes separated by spaces. Nodes that these list are used as well. Default: "
+        f"$PENSTOCK_URL, {DEFAULT_URL}.",
     ),
 ]
 HostsOption = Annotated[
@@ -130,7 +131,7 @@ class Session:
             return [self.url]
         if any(map(fault_of, urls)):  # perhaps one whose password has a space
             raise BadArgument(
-                "url", HIDDEN, "URLs separated by spaces; write a space in a URL as %20"
+                "url", HIDDEN, "must be URLs separated by spaces; write a space in a URL as %20"
             )
         return urls
 

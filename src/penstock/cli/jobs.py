@@ -97,7 +97,9 @@ def enqueue(
         backoff_cap: the longest delay after a failure. Default: the queue's.
     """
     if lines == (body is not None):
-        raise typer.BadParameter("give a BODY, - to read it from stdin, or --lines")
+        raise typer.BadParameter(
+            "give a BODY, - to read it from stdin, or --lines, and only one of them"
+        )
     retry = (max_attempts, backoff_base, backoff_cap)
     options: dict[str, Any] = {
         "delay": delay, "lease": lease, "ttl": ttl, "headers": _headers(header or []),
@@ -154,7 +156,7 @@ def _headers(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"--header {pair}: must be NAME=VALUE")
+            raise typer.BadParameter(f"--header {pair}: must be NAME=VALUE, with a name")
         headers[name] = value
     return headers
 

@@ -35,7 +35,8 @@ def nodes(
         node: id (its first 8 digits) or address of the node; for add a URL.
     """
     if (node is None) != (action == "list"):
-        raise typer.BadParameter("list takes no NODE; the other actions need one")
+        needs = "takes no NODE" if action == "list" else "needs a NODE: its id or its address"
+        raise typer.BadParameter(f"{action} {needs}")
     missed = None
     with session.client() as client:
         if action == "drained":
@@ -60,7 +61,7 @@ def _print(found: Sequence[NodeView]) -> None:
             one.address,
             one.priority,
             output.size(one.used_memory),
-            "no limit" if one.max_memory == 0 else output.size(one.max_memory),
+            output.limit(one.max_memory),
             "yes" if one.leaving else "",
             one.error,
         )
@@ -71,8 +72,6 @@ def _print(found: Sequence[NodeView]) -> None:
 
 def _show_drain(session: Session, left: Drain) -> None:
     figures = asdict(left)
-    session.answer(
-        {"drained": bool(left), **figures}, lambda: output.table(("", ""), list(figures.items()))
-    )
+    session.answer({"drained": bool(left), **figures}, lambda: output.facts(figures))
     if not left:
-        raise Failed("the node is not empty yet")
+        raise Failed("the node is not empty yet: it has waiting or active jobs, or hints")

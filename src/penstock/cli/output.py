@@ -37,6 +37,7 @@ __all__ = [
     "job_cell",
     "job_document",
     "job_table",
+    "limit",
     "moment",
     "note",
     "short_body",
@@ -166,6 +167,11 @@ def size(count: int | None) -> str:
         if abs(count) >= limit:
             return f"{count / limit:.2f} {unit}"
     return f"{count} B"
+
+
+def limit(count: int | None) -> str:
+    """Format the most bytes that a server may use; 0 = no limit."""
+    return "no limit" if count == 0 else size(count)
 
 
 def body_value(view: JobView) -> tuple[str, Any]:

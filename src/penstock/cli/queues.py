@@ -186,16 +186,17 @@ def redrive(
         limit: at most this many, oldest first.
     """
     if ids and limit is not None:
-        raise typer.BadParameter("--limit can't be combined with ids")
+        raise typer.BadParameter(
+            "--limit applies to all dead letters: leave out --limit or the ids"
+        )
     with session.client() as client:
         count = client.open(queue).redrive(ids or None, limit=limit)
         if not count:
             existing(client, queue)
     session.answer({"queue": queue, "redriven": count}, f"{count} dead letters redriven")
     if ids and count < len(ids):
-        raise Failed(
-            f"{len(ids) - count} of {len(ids)} could not be redriven: see `penstock show ID`"
-        )
+        failed = f"{len(ids) - count} of {len(ids)} could not be redriven"
+        raise Failed(f"{failed}: `penstock show ID` shows the state of a job")
 
 
 @command("promote")
@@ -204,13 +205,13 @@ def promote(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
 
     They are delayed, wait for their next attempt, or are held by a consumer.
     """
-    _move(session, queue, ids, "promote", "promoted", "brought forward")
+    _move(session, queue, ids, "promote", "brought forward")
 
 
 @command("dequeue")
 def dequeue(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
     """Take jobs out of a queue for the time of their lease; then they come back."""
-    _move(session, queue, ids, "dequeue", "dequeued", "taken out")
+    _move(session, queue, ids, "dequeue", "taken out")
 
 
 def _move(
@@ -218,7 +219,6 @@ def _move(
     queue: str,
     ids: Sequence[str],
     method: Literal["promote", "dequeue"],
-    counted: str,
     words: str,
 ) -> None:
     names = list(dict.fromkeys(ids))
@@ -229,7 +229,7 @@ def _move(
     outcomes = dict(zip(names, settled, strict=True))
     document = {
         "queue": queue,
-        counted: settled.done,
+        f"{method}d": settled.done,
         "jobs": [{"id": name, "outcome": outcome.value} for name, outcome in outcomes.items()],
     }
     session.answer(document, f"{settled.done} jobs {words}")
@@ -257,10 +257,10 @@ def evict(
     with session.client() as client:
         target = client.open(queue)
         removed = 0
-        while step := target.sweep(evict=min(count - removed, STEP), dead=not keep_dead):
+        while removed < count and (
+            step := target.sweep(evict=min(count - removed, STEP), dead=not keep_dead)
+        ):
             removed += step
-            if removed >= count:
-                break
         if not removed:
             existing(client, queue)
     session.answer({"queue": queue, "evicted": removed}, f"{removed} jobs removed")

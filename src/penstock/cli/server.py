@@ -27,7 +27,7 @@ def _print_info(hello: Hello, found: Info) -> None:
         "protocol": hello.version,
         "uptime": output.span(found.uptime),
         "used_memory": output.size(found.used_memory),
-        "max_memory": "no limit" if found.max_memory == 0 else output.size(found.max_memory),
+        "max_memory": output.limit(found.max_memory),
         "aof_enabled": {True: "yes", False: "no", None: None}[found.aof_enabled],
     }
     output.facts({name.replace("_", " "): value for name, value in figures.items()})

@@ -72,20 +72,20 @@ def worker(
         queues: replaces the queues of the app.
         concurrency: jobs to run at the same time.
         prefetch: jobs to reserve ahead.
-        grace: time for running jobs after SIGTERM; unfinished ones are then released.
+        grace: time for running jobs after SIGTERM; jobs that are not finished then are released.
         burst: end when there is no job to take.
         max_jobs: replace a process after this many jobs.
-        max_memory: replace a process that uses more memory, with its children: 512M, 2G.
+        max_memory: replace a process that uses more memory, with its children, such as 512M or 2G.
         name: name of the worker.
-        reload: for development: restart when a .py file in or below . changes.
+        reload: for development: restart when a .py file changes in the current directory or below.
         health_port: answer GET /health (200 or 503) and /status; 0 = any free port.
         health_host: address to listen on.
         health_file: write the status there every second, for `penstock healthy`.
-        log_level: default: info, or the app's own setup.
+        log_level: lowest level to log. Default: info, or the app's own setup.
         trial: only check that the app can be loaded.
     """
     if session.prefix != DEFAULT_PREFIX:
-        raise _bad("prefix", "set it in the app")
+        raise _bad("prefix", "the app chooses the prefix: set it there")
     if session.given_url:
         os.environ["PENSTOCK_URL"] = session.given_url
     options = {

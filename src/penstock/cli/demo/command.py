@@ -41,7 +41,7 @@ def demo(
     root = path or standard_library()
     listing = list_files(root, "" if path else ".py")
     if not listing:
-        raise Failed(f"{root} has no files")
+        raise Failed(f"--path {root} has no files: name a directory with files")
     with screen(as_json=session.as_json) as told, _server(session) as (url, own):
         ours = Session(url, prefix=f"penstock-demo-{secrets.token_hex(4)}")
         with ours.client() as client:

@@ -32,7 +32,7 @@ def cluster(patient: Patient) -> Iterator[Finding]:
     for one in servers:
         if slots := _leaving(one):
             some = ", ".join(slots[:FEW]) + (", ..." if len(slots) > FEW else "")
-            text = f"{one.address}: slots are being moved ({some}): queues in them stand still."
+            text = f"{one.address}: slots are being moved ({some}): their queues pause meanwhile."
             yield warning(text, server=one.address, slots=slots)
     silence = servers[0].config("cluster-node-timeout")
     if silence is not None:

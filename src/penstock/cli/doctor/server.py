@@ -177,7 +177,7 @@ def clock(server: DoctorServer) -> Iterator[Finding]:
     level, text = ok, f"the server's clock and ours differ by {abs(ahead) * 1000:.0f} ms."
     if abs(ahead) > CLOCK_SLACK + trip:
         level = warning
-        text = f"the server's clock is {times.beside_ours(ahead)}: enqueue(at=...) uses its."
+        text = f"the server's clock is {times.beside_ours(ahead)}: enqueue(at=...) goes by it."
     yield level(text, ahead=round(ahead, 6), round_trip=round(trip, 6))
 
 
