@@ -35,8 +35,8 @@ from penstock.errors import (
     QueueMissing,
 )
 from penstock.pressure import AsyncPressureQueue, PressureCounters
-from penstock.pressure._async import deletion, link, turn
-from penstock.pressure._async.link import AsyncWatchedConnection
+from penstock.pressure._async import connections, deletion, waiting
+from penstock.pressure._async.connections import AsyncWatchedConnection
 from penstock.wire.codes import PressureCode
 from penstock.wire.scripts import pressure_scripts
 from tests.support.backends import Backend, clustered
@@ -61,8 +61,8 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the environment variables that the client reads, and shorten its waits."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(link, "SLICE", 0.1)
-    monkeypatch.setattr(turn, "LACK", 0.3)
+    monkeypatch.setattr(connections, "SLICE", 0.1)
+    monkeypatch.setattr(waiting, "TOKEN_LOST_AFTER", 0.3)
     monkeypatch.setattr(deletion, "QUIET", 0.3)
 
 
@@ -118,16 +118,16 @@ class AsyncTurning:
 @pytest.fixture
 def turning(monkeypatch: pytest.MonkeyPatch) -> AsyncTurning:
     """Return a helper that tells when a call in another task or thread begins to wait."""
-    found, turned = AsyncTurning(), AsyncWatchedConnection.turned
+    found, wait_for_element = AsyncTurning(), AsyncWatchedConnection.wait_for_element
 
     async def noted(line: AsyncWatchedConnection, key: bytes, **options: Any) -> bool:
         found.pending.append(key)
         try:
-            return await turned(line, key, **options)
+            return await wait_for_element(line, key, **options)
         finally:
             found.pending.remove(key)
 
-    monkeypatch.setattr(AsyncWatchedConnection, "turned", noted)
+    monkeypatch.setattr(AsyncWatchedConnection, "wait_for_element", noted)
     return found
 
 
@@ -495,7 +495,7 @@ async def test_a_token_of_room_that_stays_away(
     with pytest.raises(QueueFull):
         await q.put_nowait("a")
     with monkeypatch.context() as patch:
-        patch.setattr(turn, "LACK", 60.0)
+        patch.setattr(waiting, "TOKEN_LOST_AFTER", 60.0)
         with pytest.raises(QueueFull):
             await q.put("a", timeout=0.2)
     assert tokens(raw) == (1, 0, 0)
@@ -723,7 +723,7 @@ async def test_a_waiting_party_is_told_of_a_recreated_queue(
     server: EmbeddedServer, plain: Raw, monkeypatch: pytest.MonkeyPatch, defeats: int
 ) -> None:
     """A party waiting for a role learns of the re-creation even if the role is taken there too."""
-    monkeypatch.setattr(turn, "DEFEATS", defeats)
+    monkeypatch.setattr(waiting, "LOST_RACES", defeats)
     async with AsyncPressureQueue("q", server.url) as q:
         await q.create(1)
         plain.rpop(key("producer_free"))
@@ -778,16 +778,16 @@ async def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
     successor = aspawn(make(client_id="successor").put, "b")
     await turning.reach("not_full")
     late = q._calls.call(
-        "put", "producer", id=b"late", message=b"c", overfill=0, held=turn.POPPED, wait=1, lost=0
+        "put", "producer", id=b"late", message=b"c", overfill=0, held=waiting.POPPED, wait=1, lost=0
     )
-    assert (await q._link.once(late)).code == PressureCode.HOLDING
+    assert (await q._server.once(late)).code == PressureCode.HOLDING
     await turning.reach("producer_free")
     assert raw.get(key("producer")) == b"late"
     assert await q.get() == b"a"
     late = q._calls.call(
-        "put", "producer", id=b"late", message=b"c", overfill=0, held=turn.HELD, wait=1, lost=0
+        "put", "producer", id=b"late", message=b"c", overfill=0, held=waiting.HELD, wait=1, lost=0
     )
-    assert (await q._link.once(late)).code == PressureCode.DONE
+    assert (await q._server.once(late)).code == PressureCode.DONE
     assert await q.get() == b"c"
     await successor.result()
     assert await q.get() == b"b"
@@ -844,14 +844,14 @@ async def test_a_wait_that_is_cancelled_twice(
     """A wait cancelled again while it gives its role back still does so."""
     q = make()
     await q.create(1)
-    begun, repeatable = asyncio.Event(), link.AsyncLink.repeatable
+    begun, repeatable = asyncio.Event(), connections.AsyncPressureServer.repeatable
 
-    async def slow(self: link.AsyncLink, call: Any) -> Any:
+    async def slow(self: connections.AsyncPressureServer, call: Any) -> Any:
         begun.set()
         await asyncio.sleep(0)
         return await repeatable(self, call)
 
-    monkeypatch.setattr(link.AsyncLink, "repeatable", slow)
+    monkeypatch.setattr(connections.AsyncPressureServer, "repeatable", slow)
     waiting = asyncio.ensure_future(q.get())
     await turning.reach("")
     waiting.cancel()
@@ -868,7 +868,7 @@ async def test_a_script_and_the_next_watch_are_sent_together(
     make: Make, turning: AsyncTurning, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """What the server must read at once is sent at once and is short, even for a long message."""
-    q, packets, asend = make(), list[bytes](), link.asend
+    q, packets, asend = make(), list[bytes](), connections.asend
     await q.create(1)
     await q.put("a")
 
@@ -878,12 +878,12 @@ async def test_a_script_and_the_next_watch_are_sent_together(
 
     waiting = aspawn(q.put, "x" * size)
     await turning.reach("not_full")
-    monkeypatch.setattr(link, "asend", noted)
+    monkeypatch.setattr(connections, "asend", noted)
     assert await make().get() == b"a"
     await waiting.result()
     (last,) = (packet for packet in packets if b"EXEC\r\n" in packet)
     assert b"WATCH" in last.partition(b"EXEC\r\n")[2]
-    assert len(last) <= link.AT_ONCE
+    assert len(last) <= connections.AT_ONCE
     assert await q.get() == b"x" * size
 
 
@@ -998,11 +998,11 @@ async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     """The quiet time starts again whenever a role was held: its holder may be the
     deleting party.
     """
-    q, times, codes, once = make(), list[float](), list[int](), link.AsyncLink.once
+    q, times, codes, once = make(), list[float](), list[int](), connections.AsyncPressureServer.once
     await q.create()
     raw.delete(key("bound"))  # as another party does, which then stopped
 
-    async def noted(self: link.AsyncLink, call: Any) -> Any:
+    async def noted(self: connections.AsyncPressureServer, call: Any) -> Any:
         if "adopt" not in call.args:
             return await once(self, call)
         times.append(time.monotonic())
@@ -1012,7 +1012,7 @@ async def test_a_deletion_is_taken_over_only_after_a_quiet_time(
         codes.append(reply.code)
         return reply
 
-    monkeypatch.setattr(link.AsyncLink, "once", noted)
+    monkeypatch.setattr(connections.AsyncPressureServer, "once", noted)
     deleting = aspawn(q.delete)
     await await_for(lambda: bool(codes))
     freed = time.monotonic()
@@ -1111,7 +1111,7 @@ async def test_a_connection_that_was_closed_meanwhile(
 ) -> None:
     """An idle connection is checked before use, so a restart causes no unknown outcome."""
     q, proxy = proxied
-    monkeypatch.setattr(link, "FRESH", -1.0)
+    monkeypatch.setattr(connections, "FRESH", -1.0)
     with pytest.raises(QueueEmpty):
         await q.get(timeout=0.01)  # now there are two connections
     proxy.cut()
@@ -1194,11 +1194,11 @@ async def test_a_pending_role_is_not_taken_from_others(
     "method, refusal",
     [
         ("watch", MovedError("3999 127.0.0.1:1")),
-        ("look", AskError("3999 127.0.0.1:1")),
-        ("guarded", TryAgainError("Multiple keys request during rehashing of slot")),
-        ("guarded", ReadOnlyError("You can't write against a read only replica.")),
+        ("read", AskError("3999 127.0.0.1:1")),
+        ("run_unchanged", TryAgainError("Multiple keys request during rehashing of slot")),
+        ("run_unchanged", ReadOnlyError("You can't write against a read only replica.")),
     ],
-    ids=["watch", "look", "guarded", "replica"],
+    ids=["watch", "read", "run", "replica"],
 )
 async def test_a_wait_on_a_server_that_has_the_queue_no_longer(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch, method: str, refusal: Exception
@@ -1234,7 +1234,7 @@ async def test_a_call_follows_its_queue(
         return await exchange(self, call, caller)
 
     monkeypatch.setattr(AsyncProducerConnection, "exchange", moved)
-    monkeypatch.setattr(link.AsyncLink, "adjust", lambda *_args, **_to: None)
+    monkeypatch.setattr(connections.AsyncPressureServer, "adjust", lambda *_args, **_to: None)
     operations: list[Callable[[], Any]] = [lambda: q.put_nowait("x"), q.length]
     for operation in operations:
         sent.clear()
@@ -1255,19 +1255,19 @@ async def test_a_connection_with_the_replies_of_others_is_not_kept(
     await q.create()
     with pytest.raises(QueueEmpty):
         await q.get(timeout=0.01)
-    (kept,) = q._link._lines
+    (kept,) = q._server._watched
 
-    async def guarded(*_args: Any) -> None:
+    async def run_unchanged(*_args: Any) -> None:
         raise ProtocolError("not the reply to call 7")
 
-    async def turned(*_args: Any, **_options: Any) -> bool:
-        monkeypatch.setattr(AsyncWatchedConnection, "guarded", guarded)
+    async def wait_for_element(*_args: Any, **_options: Any) -> bool:
+        monkeypatch.setattr(AsyncWatchedConnection, "run_unchanged", run_unchanged)
         return True
 
-    monkeypatch.setattr(AsyncWatchedConnection, "turned", turned)
+    monkeypatch.setattr(AsyncWatchedConnection, "wait_for_element", wait_for_element)
     with pytest.raises(ProtocolError):
         await q.get()
-    assert kept not in q._link._lines
+    assert kept not in q._server._watched
 
 
 async def test_a_reply_that_is_lost_at_the_end_of_a_wait(
@@ -1312,7 +1312,7 @@ def rival(plain: Raw, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     It blocks behind clients that already wait, and ahead of a new slice of ours.
     """
-    monkeypatch.setattr(link, "SLICE", 30.0)
+    monkeypatch.setattr(connections, "SLICE", 30.0)
     pool = redis.ConnectionPool(**plain.connection_pool.connection_kwargs)
     conn = pool.get_connection()
     yield conn

@@ -35,8 +35,8 @@ from penstock.errors import (
     QueueMissing,
 )
 from penstock.pressure import PressureCounters, PressureQueue
-from penstock.pressure._sync import deletion, link, turn
-from penstock.pressure._sync.link import WatchedConnection
+from penstock.pressure._sync import connections, deletion, waiting
+from penstock.pressure._sync.connections import WatchedConnection
 from penstock.wire.codes import PressureCode
 from penstock.wire.scripts import pressure_scripts
 from tests.support.backends import Backend, clustered
@@ -61,8 +61,8 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the environment variables that the client reads, and shorten its waits."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(link, "SLICE", 0.1)
-    monkeypatch.setattr(turn, "LACK", 0.3)
+    monkeypatch.setattr(connections, "SLICE", 0.1)
+    monkeypatch.setattr(waiting, "TOKEN_LOST_AFTER", 0.3)
     monkeypatch.setattr(deletion, "QUIET", 0.3)
 
 
@@ -118,16 +118,16 @@ class Turning:
 @pytest.fixture
 def turning(monkeypatch: pytest.MonkeyPatch) -> Turning:
     """Return a helper that tells when a call in another task or thread begins to wait."""
-    found, turned = Turning(), WatchedConnection.turned
+    found, wait_for_element = Turning(), WatchedConnection.wait_for_element
 
     def noted(line: WatchedConnection, key: bytes, **options: Any) -> bool:
         found.pending.append(key)
         try:
-            return turned(line, key, **options)
+            return wait_for_element(line, key, **options)
         finally:
             found.pending.remove(key)
 
-    monkeypatch.setattr(WatchedConnection, "turned", noted)
+    monkeypatch.setattr(WatchedConnection, "wait_for_element", noted)
     return found
 
 
@@ -479,7 +479,7 @@ def test_a_token_of_room_that_stays_away(
     with pytest.raises(QueueFull):
         q.put_nowait("a")
     with monkeypatch.context() as patch:
-        patch.setattr(turn, "LACK", 60.0)
+        patch.setattr(waiting, "TOKEN_LOST_AFTER", 60.0)
         with pytest.raises(QueueFull):
             q.put("a", timeout=0.2)
     assert tokens(raw) == (1, 0, 0)
@@ -703,7 +703,7 @@ def test_a_waiting_party_is_told_of_a_recreated_queue(
     server: EmbeddedServer, plain: Raw, monkeypatch: pytest.MonkeyPatch, defeats: int
 ) -> None:
     """A party waiting for a role learns of the re-creation even if the role is taken there too."""
-    monkeypatch.setattr(turn, "DEFEATS", defeats)
+    monkeypatch.setattr(waiting, "LOST_RACES", defeats)
     with PressureQueue("q", server.url) as q:
         q.create(1)
         plain.rpop(key("producer_free"))
@@ -756,16 +756,16 @@ def test_a_party_that_had_just_popped_the_token_of_a_role_that_was_freed(
     successor = spawn(make(client_id="successor").put, "b")
     turning.reach("not_full")
     late = q._calls.call(
-        "put", "producer", id=b"late", message=b"c", overfill=0, held=turn.POPPED, wait=1, lost=0
+        "put", "producer", id=b"late", message=b"c", overfill=0, held=waiting.POPPED, wait=1, lost=0
     )
-    assert q._link.once(late).code == PressureCode.HOLDING
+    assert q._server.once(late).code == PressureCode.HOLDING
     turning.reach("producer_free")
     assert raw.get(key("producer")) == b"late"
     assert q.get() == b"a"
     late = q._calls.call(
-        "put", "producer", id=b"late", message=b"c", overfill=0, held=turn.HELD, wait=1, lost=0
+        "put", "producer", id=b"late", message=b"c", overfill=0, held=waiting.HELD, wait=1, lost=0
     )
-    assert q._link.once(late).code == PressureCode.DONE
+    assert q._server.once(late).code == PressureCode.DONE
     assert q.get() == b"c"
     successor.result()
     assert q.get() == b"b"
@@ -803,7 +803,7 @@ def test_a_script_and_the_next_watch_are_sent_together(
     make: Make, turning: Turning, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """What the server must read at once is sent at once and is short, even for a long message."""
-    q, packets, send = make(), list[bytes](), link.send
+    q, packets, send = make(), list[bytes](), connections.send
     q.create(1)
     q.put("a")
 
@@ -813,12 +813,12 @@ def test_a_script_and_the_next_watch_are_sent_together(
 
     waiting = spawn(q.put, "x" * size)
     turning.reach("not_full")
-    monkeypatch.setattr(link, "send", noted)
+    monkeypatch.setattr(connections, "send", noted)
     assert make().get() == b"a"
     waiting.result()
     (last,) = (packet for packet in packets if b"EXEC\r\n" in packet)
     assert b"WATCH" in last.partition(b"EXEC\r\n")[2]
-    assert len(last) <= link.AT_ONCE
+    assert len(last) <= connections.AT_ONCE
     assert q.get() == b"x" * size
 
 
@@ -927,11 +927,11 @@ def test_a_deletion_is_taken_over_only_after_a_quiet_time(
     """The quiet time starts again whenever a role was held: its holder may be the
     deleting party.
     """
-    q, times, codes, once = make(), list[float](), list[int](), link.Link.once
+    q, times, codes, once = make(), list[float](), list[int](), connections.PressureServer.once
     q.create()
     raw.delete(key("bound"))  # as another party does, which then stopped
 
-    def noted(self: link.Link, call: Any) -> Any:
+    def noted(self: connections.PressureServer, call: Any) -> Any:
         if "adopt" not in call.args:
             return once(self, call)
         times.append(time.monotonic())
@@ -941,7 +941,7 @@ def test_a_deletion_is_taken_over_only_after_a_quiet_time(
         codes.append(reply.code)
         return reply
 
-    monkeypatch.setattr(link.Link, "once", noted)
+    monkeypatch.setattr(connections.PressureServer, "once", noted)
     deleting = spawn(q.delete)
     wait_for(lambda: bool(codes))
     freed = time.monotonic()
@@ -1036,7 +1036,7 @@ def test_a_connection_that_was_closed_meanwhile(
 ) -> None:
     """An idle connection is checked before use, so a restart causes no unknown outcome."""
     q, proxy = proxied
-    monkeypatch.setattr(link, "FRESH", -1.0)
+    monkeypatch.setattr(connections, "FRESH", -1.0)
     with pytest.raises(QueueEmpty):
         q.get(timeout=0.01)  # now there are two connections
     proxy.cut()
@@ -1119,11 +1119,11 @@ def test_a_pending_role_is_not_taken_from_others(
     "method, refusal",
     [
         ("watch", MovedError("3999 127.0.0.1:1")),
-        ("look", AskError("3999 127.0.0.1:1")),
-        ("guarded", TryAgainError("Multiple keys request during rehashing of slot")),
-        ("guarded", ReadOnlyError("You can't write against a read only replica.")),
+        ("read", AskError("3999 127.0.0.1:1")),
+        ("run_unchanged", TryAgainError("Multiple keys request during rehashing of slot")),
+        ("run_unchanged", ReadOnlyError("You can't write against a read only replica.")),
     ],
-    ids=["watch", "look", "guarded", "replica"],
+    ids=["watch", "read", "run", "replica"],
 )
 def test_a_wait_on_a_server_that_has_the_queue_no_longer(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch, method: str, refusal: Exception
@@ -1157,7 +1157,7 @@ def test_a_call_follows_its_queue(make: Make, monkeypatch: pytest.MonkeyPatch, h
         return exchange(self, call, caller)
 
     monkeypatch.setattr(ProducerConnection, "exchange", moved)
-    monkeypatch.setattr(link.Link, "adjust", lambda *_args, **_to: None)
+    monkeypatch.setattr(connections.PressureServer, "adjust", lambda *_args, **_to: None)
     operations: list[Callable[[], Any]] = [lambda: q.put_nowait("x"), q.length]
     for operation in operations:
         sent.clear()
@@ -1178,19 +1178,19 @@ def test_a_connection_with_the_replies_of_others_is_not_kept(
     q.create()
     with pytest.raises(QueueEmpty):
         q.get(timeout=0.01)
-    (kept,) = q._link._lines
+    (kept,) = q._server._watched
 
-    def guarded(*_args: Any) -> None:
+    def run_unchanged(*_args: Any) -> None:
         raise ProtocolError("not the reply to call 7")
 
-    def turned(*_args: Any, **_options: Any) -> bool:
-        monkeypatch.setattr(WatchedConnection, "guarded", guarded)
+    def wait_for_element(*_args: Any, **_options: Any) -> bool:
+        monkeypatch.setattr(WatchedConnection, "run_unchanged", run_unchanged)
         return True
 
-    monkeypatch.setattr(WatchedConnection, "turned", turned)
+    monkeypatch.setattr(WatchedConnection, "wait_for_element", wait_for_element)
     with pytest.raises(ProtocolError):
         q.get()
-    assert kept not in q._link._lines
+    assert kept not in q._server._watched
 
 
 def test_a_reply_that_is_lost_at_the_end_of_a_wait(
@@ -1235,7 +1235,7 @@ def rival(plain: Raw, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     It blocks behind clients that already wait, and ahead of a new slice of ours.
     """
-    monkeypatch.setattr(link, "SLICE", 30.0)
+    monkeypatch.setattr(connections, "SLICE", 30.0)
     pool = redis.ConnectionPool(**plain.connection_pool.connection_kwargs)
     conn = pool.get_connection()
     yield conn

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from penstock.pressure._sync.link import SLICE
+from penstock.pressure._sync.connections import SLICE
 from tests.conformance.pressure import (
     GO_STATS,
     PREFIX,

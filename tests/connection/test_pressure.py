@@ -12,7 +12,7 @@ import redis
 from penstock import QueueInUse
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
-from penstock.pressure._sync import turn
+from penstock.pressure._sync import waiting
 from tests.protocol.pages import acl_rules
 from tests.support.twins import Beside, spawn, wait_for
 
@@ -66,7 +66,7 @@ def test_a_party_interrupted_while_waiting_returns_its_role(
     server: EmbeddedServer, plain: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server pops the role's token for a call that was interrupted just before."""
-    monkeypatch.setattr(turn, "DEFEATS", 0)
+    monkeypatch.setattr(waiting, "LOST_RACES", 0)
     with PressureQueue("q", server.url) as q:
         q.create()
         plain.rpop(FREE)
@@ -109,7 +109,7 @@ def test_the_rights_in_the_document_are_enough(server: EmbeddedServer, plain: re
 def _stand_in_line(plain: redis.Redis, q: PressureQueue) -> None:
     """Queue for the role from the first attempt on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turn, "DEFEATS", 0)
+        patch.setattr(waiting, "LOST_RACES", 0)
         putting = spawn(q.put, "e")
         wait_for(lambda: plain.info("clients")["blocked_clients"] == 1)
         plain.lpush(FREE, 0)

@@ -7,7 +7,7 @@ import secrets
 
 from penstock.client._acompat import asleep
 from penstock.client._async.transport.connection import monotonic
-from penstock.pressure._async.link import AsyncLink
+from penstock.pressure._async.connections import AsyncPressureServer
 from penstock.pressure.calls import PressureCalls
 from penstock.pressure.keys import OF_ROLE, check_role
 from penstock.wire.codes import PressureCode
@@ -19,11 +19,11 @@ GLANCE = 0.05
 """Seconds between two reads of the state meanwhile."""
 
 
-async def delete(link: AsyncLink, calls: PressureCalls, timeout: float | None) -> None:
+async def delete(server: AsyncPressureServer, calls: PressureCalls, timeout: float | None) -> None:
     """Delete a queue.
 
     Args:
-        link: the server.
+        server: the server.
         calls: of the queue's scripts.
         timeout: seconds to wait for the roles; None = without an end.
 
@@ -33,44 +33,44 @@ async def delete(link: AsyncLink, calls: PressureCalls, timeout: float | None) -
     """
     until = math.inf if timeout is None else monotonic() + timeout
     mark, step = secrets.token_hex(8), "end"
-    reply = await link.once(calls.call("delete", step="begin", mark=mark))
+    reply = await server.once(calls.call("delete", step="begin", mark=mark))
     while reply.code != PressureCode.DONE:
         if reply.code == PressureCode.MISSING:
             raise calls.error(reply.code)
         if reply.code == PressureCode.IN_USE:
-            await _role_freed(link, calls, reply, until)
+            await _role_freed(server, calls, reply, until)
         else:
             step = "adopt"
         if step == "adopt":  # the client that had a role meanwhile may be deleting the queue
-            await _quiet(link, calls, until)
-        reply = await link.once(calls.call("delete", step=step, mark=mark))
+            await _quiet(server, calls, until)
+        reply = await server.once(calls.call("delete", step=step, mark=mark))
 
 
 async def _role_freed(
-    link: AsyncLink, calls: PressureCalls, refusal: PressureDeleteInUse, until: float
+    server: AsyncPressureServer, calls: PressureCalls, refusal: PressureDeleteInUse, until: float
 ) -> None:
     """Wait until the role is free, or for the duration of one blocking command."""
     role = check_role(refusal.role.decode())
     left = until - monotonic()
     if left <= 0:
         raise calls.error(PressureCode.IN_USE, role, refusal.party)
-    line = await link.line()
+    watched = await server.watched()
     try:
-        await line.turned(calls.keys.free(role), end=b"LEFT", timeout=left)
+        await watched.wait_for_element(calls.keys.free(role), end=b"LEFT", timeout=left)
     except BaseException:
-        await line.close()
+        await watched.close()
         raise
-    link.keep(line)
+    server.keep(watched)
 
 
-async def _quiet(link: AsyncLink, calls: PressureCalls, until: float) -> None:
+async def _quiet(server: AsyncPressureServer, calls: PressureCalls, until: float) -> None:
     """Wait until both roles have been free for so long that no client can be deleting the queue.
 
     A living client that deletes waits only while a role is taken. If none is, it ends at once.
     """
     since = math.inf
     while monotonic() < since + QUIET:
-        seen = calls.seen(await link.repeatable(calls.call("show")))
+        seen = calls.seen(await server.repeatable(calls.call("show")))
         if seen.bound is not None or not seen.left:
             raise calls.error(PressureCode.MISSING)
         taken = [role for role in OF_ROLE if role not in seen.free]

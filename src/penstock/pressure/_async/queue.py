@@ -24,9 +24,9 @@ from penstock.errors import (
     PutNotReplicated,
     QueueClosed,
 )
+from penstock.pressure._async.connections import AsyncPressureServer
 from penstock.pressure._async.deletion import delete
-from penstock.pressure._async.link import AsyncLink
-from penstock.pressure._async.turn import AsyncWaitingCall, Errand
+from penstock.pressure._async.waiting import AsyncWaitingCall, Operation
 from penstock.pressure.calls import PressureCalls, Seen
 from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
@@ -71,13 +71,13 @@ class AsyncPressureQueue:
         found = prefix_in(os.environ) if prefix is None else prefix
         self.name, self.prefix = check_names(name, found)
         self._party = None if client_id is None else check_client_id(client_id)
-        self._link = AsyncLink(url_in(os.environ) if source is None else source)
+        self._server = AsyncPressureServer(url_in(os.environ) if source is None else source)
         self._calls = PressureCalls(self.name, PressureKeys(self.name, self.prefix))
         self._is_checked = False
         self._unblocks = 0
 
     def __repr__(self) -> str:
-        return f"<AsyncPressureQueue {self.prefix}:{self.name} at {self._link.address}>"
+        return f"<AsyncPressureQueue {self.prefix}:{self.name} at {self._server.address}>"
 
     @property
     def client_id(self) -> str:
@@ -123,8 +123,8 @@ class AsyncPressureQueue:
             QueueInUse: another client had the role all the time.
             QueueMissing: there is no queue.
         """
-        errand = Errand("close", "producer", {"id": self._id()}, lambda: False)
-        await self._waited(errand, timeout)
+        operation = Operation("close", "producer", {"id": self._id()}, lambda: False)
+        await self._waited(operation, timeout)
 
     async def delete(self, timeout: Duration | None = None) -> None:
         """Remove the queue and its messages; waiting calls end.
@@ -141,7 +141,7 @@ class AsyncPressureQueue:
         """
         wait = check_timeout(timeout)
         await self._check()
-        await delete(self._link, self._calls, wait)
+        await delete(self._server, self._calls, wait)
 
     async def free_role(self, role: Role) -> bool:
         """Free a role whose holder is gone for good.
@@ -199,8 +199,8 @@ class AsyncPressureQueue:
             "message": message_bytes(message),
         }
         wait = check_replicas(replicas, replication_timeout)
-        errand = Errand("put", "producer", values, self._unblocked(), wait)
-        _, confirmed = await self._waited(errand, timeout)
+        operation = Operation("put", "producer", values, self._unblocked(), wait)
+        _, confirmed = await self._waited(operation, timeout)
         if confirmed.replicas < replicas:
             raise PutNotReplicated(replicas, confirmed.replicas)
 
@@ -236,8 +236,8 @@ class AsyncPressureQueue:
         return await self._got(timeout, self._unblocked())
 
     async def _got(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
-        errand = Errand("get", "consumer", {"id": self._id()}, is_unblocked)
-        reply, _ = await self._waited(errand, timeout)
+        operation = Operation("get", "consumer", {"id": self._id()}, is_unblocked)
+        reply, _ = await self._waited(operation, timeout)
         return bytes(reply.message)
 
     async def get_nowait(self) -> bytes:
@@ -297,8 +297,8 @@ class AsyncPressureQueue:
             OperationUnblocked: `unblock` ended the wait.
             OutcomeUnknown: the connection failed while the call waited; it may be repeated.
         """
-        errand = Errand("peek_reverse", "producer", {"id": self._id()}, self._unblocked())
-        reply, _ = await self._waited(errand, timeout)
+        operation = Operation("peek_reverse", "producer", {"id": self._id()}, self._unblocked())
+        reply, _ = await self._waited(operation, timeout)
         return bytes(reply.founds[0]) if reply.founds else None
 
     async def peek_reverse_nowait(self) -> bytes | None:
@@ -357,13 +357,13 @@ class AsyncPressureQueue:
 
     async def _seen(self) -> Seen:
         await self._check()
-        return self._calls.seen(await self._link.repeatable(self._calls.call("show")))
+        return self._calls.seen(await self._server.repeatable(self._calls.call("show")))
 
     # -- connections -----------------------------------------------------------------------
 
     async def disconnect(self) -> None:
         """Close the connections of this object; the next call opens new ones."""
-        await self._link.close()
+        await self._server.close()
 
     async def __aenter__(self) -> AsyncPressureQueue:
         return self
@@ -378,22 +378,24 @@ class AsyncPressureQueue:
 
     async def _once(self, call: Call[Any]) -> Any:
         await self._check()
-        reply = await self._link.once(call)
+        reply = await self._server.once(call)
         if reply.code < 0:
             raise self._calls.error(reply.code)
         return reply
 
-    async def _waited(self, errand: Errand, timeout: Duration | None) -> tuple[Any, Confirmed]:
+    async def _waited(
+        self, operation: Operation, timeout: Duration | None
+    ) -> tuple[Any, Confirmed]:
         wait = check_timeout(timeout)
         await self._check()
-        if errand.is_unblocked():  # an iteration, between two of its messages
+        if operation.is_unblocked():  # an iteration, between two of its messages
             raise OperationUnblocked(f"queue {self.name!r}: unblock() ended the call")
-        waiting = AsyncWaitingCall(self._link, self._calls, errand, wait)
+        waiting = AsyncWaitingCall(self._server, self._calls, operation, wait)
         reply = await waiting.now()
         if reply.code in (PressureCode.IN_USE, PressureCode.FULL, PressureCode.EMPTY) and wait != 0:
             reply = await waiting.later()
         if reply.code != PressureCode.DONE:
-            raise self._calls.error(reply.code, errand.role, getattr(reply, "party", b""))
+            raise self._calls.error(reply.code, operation.role, getattr(reply, "party", b""))
         return reply, waiting.confirmed
 
     async def _check(self) -> None:
@@ -403,12 +405,12 @@ class AsyncPressureQueue:
             UnsupportedServer: older than Redis 6.2.
             ConfigurationError: in a Redis Cluster the keys would lie in many slots.
         """
-        await self._link.settle()
+        await self._server.send_unsent()
         if self._is_checked:
             return
         facts = ServerFacts({})
         with suppress(ResponseError):  # forbidden, or fakeredis
-            facts = ServerFacts(parse_info(await self._link.command("INFO")))
+            facts = ServerFacts(parse_info(await self._server.command("INFO")))
         facts.check()
         if facts.number("cluster_enabled") and not self._calls.keys.is_tagged:
             raise ConfigurationError(

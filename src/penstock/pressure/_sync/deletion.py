@@ -8,7 +8,7 @@ import secrets
 
 from penstock.client._acompat import sleep
 from penstock.client._sync.transport.connection import monotonic
-from penstock.pressure._sync.link import Link
+from penstock.pressure._sync.connections import PressureServer
 from penstock.pressure.calls import PressureCalls
 from penstock.pressure.keys import OF_ROLE, check_role
 from penstock.wire.codes import PressureCode
@@ -20,11 +20,11 @@ GLANCE = 0.05
 """Seconds between two reads of the state meanwhile."""
 
 
-def delete(link: Link, calls: PressureCalls, timeout: float | None) -> None:
+def delete(server: PressureServer, calls: PressureCalls, timeout: float | None) -> None:
     """Delete a queue.
 
     Args:
-        link: the server.
+        server: the server.
         calls: of the queue's scripts.
         timeout: seconds to wait for the roles; None = without an end.
 
@@ -34,44 +34,44 @@ def delete(link: Link, calls: PressureCalls, timeout: float | None) -> None:
     """
     until = math.inf if timeout is None else monotonic() + timeout
     mark, step = secrets.token_hex(8), "end"
-    reply = link.once(calls.call("delete", step="begin", mark=mark))
+    reply = server.once(calls.call("delete", step="begin", mark=mark))
     while reply.code != PressureCode.DONE:
         if reply.code == PressureCode.MISSING:
             raise calls.error(reply.code)
         if reply.code == PressureCode.IN_USE:
-            _role_freed(link, calls, reply, until)
+            _role_freed(server, calls, reply, until)
         else:
             step = "adopt"
         if step == "adopt":  # the client that had a role meanwhile may be deleting the queue
-            _quiet(link, calls, until)
-        reply = link.once(calls.call("delete", step=step, mark=mark))
+            _quiet(server, calls, until)
+        reply = server.once(calls.call("delete", step=step, mark=mark))
 
 
 def _role_freed(
-    link: Link, calls: PressureCalls, refusal: PressureDeleteInUse, until: float
+    server: PressureServer, calls: PressureCalls, refusal: PressureDeleteInUse, until: float
 ) -> None:
     """Wait until the role is free, or for the duration of one blocking command."""
     role = check_role(refusal.role.decode())
     left = until - monotonic()
     if left <= 0:
         raise calls.error(PressureCode.IN_USE, role, refusal.party)
-    line = link.line()
+    watched = server.watched()
     try:
-        line.turned(calls.keys.free(role), end=b"LEFT", timeout=left)
+        watched.wait_for_element(calls.keys.free(role), end=b"LEFT", timeout=left)
     except BaseException:
-        line.close()
+        watched.close()
         raise
-    link.keep(line)
+    server.keep(watched)
 
 
-def _quiet(link: Link, calls: PressureCalls, until: float) -> None:
+def _quiet(server: PressureServer, calls: PressureCalls, until: float) -> None:
     """Wait until both roles have been free for so long that no client can be deleting the queue.
 
     A living client that deletes waits only while a role is taken. If none is, it ends at once.
     """
     since = math.inf
     while monotonic() < since + QUIET:
-        seen = calls.seen(link.repeatable(calls.call("show")))
+        seen = calls.seen(server.repeatable(calls.call("show")))
         if seen.bound is not None or not seen.left:
             raise calls.error(PressureCode.MISSING)
         taken = [role for role in OF_ROLE if role not in seen.free]

@@ -23,9 +23,9 @@ from penstock.errors import (
     PutNotReplicated,
     QueueClosed,
 )
+from penstock.pressure._sync.connections import PressureServer
 from penstock.pressure._sync.deletion import delete
-from penstock.pressure._sync.link import Link
-from penstock.pressure._sync.turn import Errand, WaitingCall
+from penstock.pressure._sync.waiting import Operation, WaitingCall
 from penstock.pressure.calls import PressureCalls, Seen
 from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
@@ -70,13 +70,13 @@ class PressureQueue:
         found = prefix_in(os.environ) if prefix is None else prefix
         self.name, self.prefix = check_names(name, found)
         self._party = None if client_id is None else check_client_id(client_id)
-        self._link = Link(url_in(os.environ) if source is None else source)
+        self._server = PressureServer(url_in(os.environ) if source is None else source)
         self._calls = PressureCalls(self.name, PressureKeys(self.name, self.prefix))
         self._is_checked = False
         self._unblocks = 0
 
     def __repr__(self) -> str:
-        return f"<PressureQueue {self.prefix}:{self.name} at {self._link.address}>"
+        return f"<PressureQueue {self.prefix}:{self.name} at {self._server.address}>"
 
     @property
     def client_id(self) -> str:
@@ -117,8 +117,8 @@ class PressureQueue:
             QueueInUse: another client had the role all the time.
             QueueMissing: there is no queue.
         """
-        errand = Errand("close", "producer", {"id": self._id()}, lambda: False)
-        self._waited(errand, timeout)
+        operation = Operation("close", "producer", {"id": self._id()}, lambda: False)
+        self._waited(operation, timeout)
 
     def delete(self, timeout: Duration | None = None) -> None:
         """Remove the queue and its messages; waiting calls end.
@@ -135,7 +135,7 @@ class PressureQueue:
         """
         wait = check_timeout(timeout)
         self._check()
-        delete(self._link, self._calls, wait)
+        delete(self._server, self._calls, wait)
 
     def free_role(self, role: Role) -> bool:
         """Free a role whose holder is gone for good.
@@ -193,8 +193,8 @@ class PressureQueue:
             "message": message_bytes(message),
         }
         wait = check_replicas(replicas, replication_timeout)
-        errand = Errand("put", "producer", values, self._unblocked(), wait)
-        _, confirmed = self._waited(errand, timeout)
+        operation = Operation("put", "producer", values, self._unblocked(), wait)
+        _, confirmed = self._waited(operation, timeout)
         if confirmed.replicas < replicas:
             raise PutNotReplicated(replicas, confirmed.replicas)
 
@@ -230,8 +230,8 @@ class PressureQueue:
         return self._got(timeout, self._unblocked())
 
     def _got(self, timeout: Duration | None, is_unblocked: Callable[[], bool]) -> bytes:
-        errand = Errand("get", "consumer", {"id": self._id()}, is_unblocked)
-        reply, _ = self._waited(errand, timeout)
+        operation = Operation("get", "consumer", {"id": self._id()}, is_unblocked)
+        reply, _ = self._waited(operation, timeout)
         return bytes(reply.message)
 
     def get_nowait(self) -> bytes:
@@ -291,8 +291,8 @@ class PressureQueue:
             OperationUnblocked: `unblock` ended the wait.
             OutcomeUnknown: the connection failed while the call waited; it may be repeated.
         """
-        errand = Errand("peek_reverse", "producer", {"id": self._id()}, self._unblocked())
-        reply, _ = self._waited(errand, timeout)
+        operation = Operation("peek_reverse", "producer", {"id": self._id()}, self._unblocked())
+        reply, _ = self._waited(operation, timeout)
         return bytes(reply.founds[0]) if reply.founds else None
 
     def peek_reverse_nowait(self) -> bytes | None:
@@ -351,13 +351,13 @@ class PressureQueue:
 
     def _seen(self) -> Seen:
         self._check()
-        return self._calls.seen(self._link.repeatable(self._calls.call("show")))
+        return self._calls.seen(self._server.repeatable(self._calls.call("show")))
 
     # -- connections -----------------------------------------------------------------------
 
     def disconnect(self) -> None:
         """Close the connections of this object; the next call opens new ones."""
-        self._link.close()
+        self._server.close()
 
     def __enter__(self) -> PressureQueue:
         return self
@@ -372,22 +372,22 @@ class PressureQueue:
 
     def _once(self, call: Call[Any]) -> Any:
         self._check()
-        reply = self._link.once(call)
+        reply = self._server.once(call)
         if reply.code < 0:
             raise self._calls.error(reply.code)
         return reply
 
-    def _waited(self, errand: Errand, timeout: Duration | None) -> tuple[Any, Confirmed]:
+    def _waited(self, operation: Operation, timeout: Duration | None) -> tuple[Any, Confirmed]:
         wait = check_timeout(timeout)
         self._check()
-        if errand.is_unblocked():  # an iteration, between two of its messages
+        if operation.is_unblocked():  # an iteration, between two of its messages
             raise OperationUnblocked(f"queue {self.name!r}: unblock() ended the call")
-        waiting = WaitingCall(self._link, self._calls, errand, wait)
+        waiting = WaitingCall(self._server, self._calls, operation, wait)
         reply = waiting.now()
         if reply.code in (PressureCode.IN_USE, PressureCode.FULL, PressureCode.EMPTY) and wait != 0:
             reply = waiting.later()
         if reply.code != PressureCode.DONE:
-            raise self._calls.error(reply.code, errand.role, getattr(reply, "party", b""))
+            raise self._calls.error(reply.code, operation.role, getattr(reply, "party", b""))
         return reply, waiting.confirmed
 
     def _check(self) -> None:
@@ -397,12 +397,12 @@ class PressureQueue:
             UnsupportedServer: older than Redis 6.2.
             ConfigurationError: in a Redis Cluster the keys would lie in many slots.
         """
-        self._link.settle()
+        self._server.send_unsent()
         if self._is_checked:
             return
         facts = ServerFacts({})
         with suppress(ResponseError):  # forbidden, or fakeredis
-            facts = ServerFacts(parse_info(self._link.command("INFO")))
+            facts = ServerFacts(parse_info(self._server.command("INFO")))
         facts.check()
         if facts.number("cluster_enabled") and not self._calls.keys.is_tagged:
             raise ConfigurationError(

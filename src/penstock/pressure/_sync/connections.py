@@ -1,4 +1,4 @@
-# From src/penstock/pressure/_async/link.py by tools/unasync.py; do not edit.
+# From src/penstock/pressure/_async/connections.py by tools/unasync.py; do not edit.
 """Connections of a pressure queue: calls that are sent once, and waits that take nothing.
 
 In this protocol the server does not record calls. So a call that must not run twice is never
@@ -38,9 +38,9 @@ FRESH = 0.25
 class WatchedConnection:
     """The connection of one waiting call.
 
-    It watches the queue's `bound`, which exists exactly as long as the queue. So a call of
-    `guarded` does not run in a later queue of the same name (protocol/pressure.md, A queue that was
-    created again).
+    It watches the queue's `bound`, which exists exactly as long as the queue. So `run_unchanged`
+    runs no call in a later queue of the same name (protocol/pressure.md, A queue that was created
+    again).
 
     Args:
         conn: with a socket time-out longer than `SLICE`.
@@ -63,22 +63,22 @@ class WatchedConnection:
         self.conn.read_response(disable_decoding=True)
         self.conn.read_response(disable_decoding=True)
 
-    def look(self, call: Call[Any]) -> Any:
+    def read(self, call: Call[Any]) -> Any:
         """Run a script that only reads, even if the watched key has changed."""
         self.lane.calls += 1
         return call.parse(self.lane.exchange(call, self.lane))
 
-    def glimpse(self, call: Call[Any]) -> Any:
+    def read_unchanged(self, call: Call[Any]) -> Any:
         """Run a script that only reads; None = the watched key has changed.
 
         On fakeredis the key is not compared: it runs other clients' commands between EXEC and
         WATCH, and their changes would be missed.
         """
         if sliced(self.conn):
-            return self.look(call)
-        return self.guarded(call)[0]
+            return self.read(call)
+        return self.run_unchanged(call)[0]
 
-    def guarded(self, call: Call[Any], *looks: tuple[bytes, ...]) -> tuple[Any, list[Any]]:
+    def run_unchanged(self, call: Call[Any], *looks: tuple[bytes, ...]) -> tuple[Any, list[Any]]:
         """Run a script if the watched key has not changed; None = it has, and nothing ran.
 
         The key is watched again right after the script: EXEC and WATCH are in one packet, which is
@@ -101,7 +101,7 @@ class WatchedConnection:
             with suppress(OutOfMemory):
                 raise_typed(error)
         try:  # a full server refuses transactions; but no client can create a queue on it either
-            return self.look(call), []
+            return self.read(call), []
         except ResponseError as error:
             raise_typed(error)
 
@@ -135,7 +135,7 @@ class WatchedConnection:
         except ResponseError as error:
             return error
 
-    def turned(self, key: bytes, *, end: bytes, timeout: float) -> bool:
+    def wait_for_element(self, key: bytes, *, end: bytes, timeout: float) -> bool:
         """Wait until a list has an element, for at most `SLICE` seconds; return True if it has.
 
         One command takes the element and puts it back. So nothing is lost with a connection, and
@@ -162,7 +162,7 @@ class WatchedConnection:
         return bool(self.lane.command("LLEN", key))
 
     def pop(self, key: bytes, *, timeout: float) -> None:
-        """Begin to wait for the element of a list, as long as in `turned`, and to take it."""
+        """Begin to wait for the element of a list, for at most `SLICE` seconds, and to take it."""
         limit = max(min(timeout, SLICE), 0.001)
         send(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
         self._reader = Reader(self.conn)
@@ -185,7 +185,7 @@ class WatchedConnection:
         self.lane.close()
 
 
-class Link(Server):
+class PressureServer(Server):
     """The server of a pressure queue.
 
     Under Sentinel it is the present primary; in a cluster, the node that has the queue's slot.
@@ -194,12 +194,12 @@ class Link(Server):
         source: URL or redis-py client.
 
     Attributes:
-        owed: calls that give back roles, and could not be sent when their waits ended.
+        unsent: calls that give back roles, and could not be sent when their waits ended.
     """
 
     def __init__(self, source: object) -> None:
-        self._lines: list[WatchedConnection] = []
-        self.owed: list[Call[Any]] = []
+        self._watched: list[WatchedConnection] = []
+        self.unsent: list[Call[Any]] = []
         super().__init__(*connection_factory(source), 0)
         forget_after_fork(self)
 
@@ -207,18 +207,18 @@ class Link(Server):
         """Run a script that may run twice, once more if the connection fails."""
         return call.parse(self._routed(self.run, call))
 
-    def settle(self) -> None:
-        """Run the calls that are owed, or this client would wait for itself. A refusal ends one."""
-        while self.owed:
+    def send_unsent(self) -> None:
+        """Run the unsent calls, or this client would wait for itself. A refusal ends a call."""
+        while self.unsent:
             try:
-                call = self.owed.pop()
+                call = self.unsent.pop()
             except IndexError:  # another thread has it
                 return
             try:
                 self.repeatable(call)
             except BaseException as error:
                 if passing(error) or not isinstance(error, Exception):
-                    self.owed.append(call)
+                    self.unsent.append(call)
                     raise
 
     def once(self, call: Call[Any]) -> Any:
@@ -286,36 +286,36 @@ class Link(Server):
             unknown = f"{call.script.name}: the reply was lost: the call may have taken effect"
             raise OutcomeUnknown(unknown) from error
 
-    def line(self) -> WatchedConnection:
+    def watched(self) -> WatchedConnection:
         """Return a connection for one wait; give it back with `keep`, or close it."""
         self._bind()
         try:
-            line = self._lines.pop()
+            watched = self._watched.pop()
         except IndexError:
-            line = WatchedConnection(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+            watched = WatchedConnection(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
         try:
-            if self.has_moved(line.conn):
-                line.close()
-            if monotonic() > line.lane.used + FRESH:
-                self._revive(line.lane)
+            if self.has_moved(watched.conn):
+                watched.close()
+            if monotonic() > watched.lane.used + FRESH:
+                self._revive(watched.lane)
         except BaseException:
-            line.close()
+            watched.close()
             raise
-        return line
+        return watched
 
-    def keep(self, line: WatchedConnection) -> None:
+    def keep(self, watched: WatchedConnection) -> None:
         """Keep a connection with nothing pending for the next wait."""
-        line.lane.used = monotonic()
-        self._lines.append(line)
+        watched.lane.used = monotonic()
+        self._watched.append(watched)
 
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
         super().forget()
-        self._lines = []
+        self._watched = []
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        lines, self._lines = self._lines, []
-        for line in lines:
-            line.close()
+        kept, self._watched = self._watched, []
+        for watched in kept:
+            watched.close()
         super().close()

@@ -21,20 +21,20 @@ from penstock.errors import (
     QueueClosed,
     QueueMissing,
 )
-from penstock.pressure._async.link import AsyncLink, AsyncWatchedConnection
+from penstock.pressure._async.connections import AsyncPressureServer, AsyncWatchedConnection
 from penstock.pressure.calls import PressureCalls, Seen
 from penstock.pressure.keys import Role
 from penstock.wire.codes import PressureCode
 
 HELD, POPPED = 1, 2
 """Values of `held`: the keys name this client as the holder; it popped the role's token."""
-DEFEATS = 1
+LOST_RACES = 1
 """Number of times that another client may be faster, before the role's token is popped."""
-LACK = 1.0
+TOKEN_LOST_AFTER = 1.0
 """Seconds after which room without a token counts as lost by a dead client."""
 
 
-class Errand(NamedTuple):
+class Operation(NamedTuple):
     """The task of a call that may wait.
 
     Attributes:
@@ -60,30 +60,35 @@ class AsyncWaitingCall:
     which is faster; when they were faster more than once, this call pops the token as well.
 
     Args:
-        link: the server.
+        server: the server.
         calls: of the queue's scripts.
-        errand: the task.
+        operation: the task.
         timeout: in seconds; None = without an end.
     """
 
     def __init__(
-        self, link: AsyncLink, calls: PressureCalls, errand: Errand, timeout: float | None
+        self,
+        server: AsyncPressureServer,
+        calls: PressureCalls,
+        operation: Operation,
+        timeout: float | None,
     ) -> None:
-        self._link = link
+        self._server = server
         self._calls = calls
-        self._errand = errand
+        self._operation = operation
+        self._role = operation.role
+        self._id = operation.values["id"]
         self._until = math.inf if timeout is None else monotonic() + timeout
         self._held = 0
-        self._beaten = 0
-        self._lacking = math.inf
+        self._lost_races = 0
+        self._without_token_since = math.inf
         self._holder = b""
 
     def _call(self, *, wait: int, lost: bool = False) -> Call[Any]:
-        role, values = self._errand.role, self._errand.values
-        call = self._calls.call(
-            self._errand.script, role, **values, held=self._held, wait=wait, lost=int(lost)
-        )
-        call.wait = self._errand.wait
+        script, role, values, _, confirmation = self._operation
+        state = {"held": self._held, "wait": wait, "lost": int(lost)}
+        call = self._calls.call(script, role, **values, **state)
+        call.wait = confirmation
         self._last = call
         return call
 
@@ -94,7 +99,7 @@ class AsyncWaitingCall:
 
     async def now(self) -> Any:
         """Run the script once; return its reply."""
-        return await self._link.once(self._call(wait=0))
+        return await self._server.once(self._call(wait=0))
 
     async def later(self) -> Any:
         """Wait, and run the script until it has acted or refuses to; return its reply.
@@ -108,11 +113,11 @@ class AsyncWaitingCall:
             redis.exceptions.ConnectionError: it failed before, or the queue is on another server
                 by now.
         """
-        line = await self._link.line()
+        watched = await self._server.watched()
         is_sound = False
         try:
-            await line.watch(self._calls.keys["bound"])
-            reply = await self._acted(line)
+            await watched.watch(self._calls.keys["bound"])
+            reply = await self._until_acted(watched)
             is_sound = True
             return reply
         except PenstockError as error:
@@ -128,31 +133,31 @@ class AsyncWaitingCall:
                     await ashield(self._leave())
             finally:
                 if is_sound:
-                    self._link.keep(line)
+                    self._server.keep(watched)
                 else:
-                    await line.close()
+                    await watched.close()
 
-    async def _acted(self, line: AsyncWatchedConnection) -> Any:
+    async def _until_acted(self, watched: AsyncWatchedConnection) -> Any:
         is_token_lost = False
         while True:
-            reply = await ashield(self._tried(line, self._call(wait=1, lost=is_token_lost)))
+            reply = await ashield(self._run(watched, self._call(wait=1, lost=is_token_lost)))
             if reply is None:
                 raise self._deleted()
             if reply.code not in (PressureCode.HOLDING, PressureCode.IN_USE, PressureCode.LOST):
                 return reply
-            is_token_lost = reply.code != PressureCode.LOST and await self._chance(line)
+            is_token_lost = reply.code != PressureCode.LOST and await self._wait(watched)
 
-    async def _tried(self, line: AsyncWatchedConnection, call: Call[Any]) -> Any:
+    async def _run(self, watched: AsyncWatchedConnection, call: Call[Any]) -> Any:
         """Run the script, and note if this client holds the role; None = the queue was deleted."""
-        role, held = self._errand.role, self._held
-        looks = (b"GET", self._calls.keys[role]), (b"LLEN", self._calls.keys.free(role))
+        held, keys = self._held, self._calls.keys
+        looks = (b"GET", keys[self._role]), (b"LLEN", keys.free(self._role))
         if call.wait is not None:
-            await line.lane.require(call.wait, afresh=True)
+            await watched.lane.require(call.wait, afresh=True)
         self._held = held or HELD  # possibly, until the reply is here
         try:
-            reply, seen = await line.guarded(call, *looks)
+            reply, seen = await watched.run_unchanged(call, *looks)
             if call.wait is not None and reply is not None and reply.code == PressureCode.DONE:
-                call.confirmed = await line.lane.confirm(call.wait)
+                call.confirmed = await watched.lane.confirm(call.wait)
         except Exception as error:
             if isinstance(error, ResponseError) or not transient(error):
                 raise  # an answer
@@ -165,107 +170,105 @@ class AsyncWaitingCall:
             self._held = held
             return reply
         self._held = HELD if reply.code == PressureCode.HOLDING else 0
-        if self._held and seen not in ([], [self._errand.values["id"], 0]):
+        if self._held and seen not in ([], [self._id, 0]):
             # The key that is watched now may be of a later queue, into which the script must not
             # write; or the role was freed at that moment. Only fakeredis lets that happen
-            # (`guarded`).
+            # (`run_unchanged`).
             return None
         if reply.code == PressureCode.IN_USE:
-            self._beaten += 1
+            self._lost_races += 1
             self._holder = reply.party
         return reply
 
     async def _leave(self) -> bool:
         """Give the role back; return True if it was ours. If the connection fails, do it later."""
         held, self._held = self._held, 0
-        values, role = self._errand.values, self._errand.role
-        call = self._calls.call("leave", role, id=values["id"], held=held)
+        call = self._calls.call("leave", self._role, id=self._id, held=held)
         try:
-            return bool((await self._link.repeatable(call)).code == PressureCode.DONE)
+            return bool((await self._server.repeatable(call)).code == PressureCode.DONE)
         except (RedisError, PenstockError) as error:
             if held == HELD and passing(error):  # a popped token can't be returned later
-                self._link.owed.append(call)
+                self._server.unsent.append(call)
             return False
 
-    async def _chance(self, line: AsyncWatchedConnection) -> bool:
+    async def _wait(self, watched: AsyncWatchedConnection) -> bool:
         """Wait until the next try; return True if the token of room was lost."""
         key, end = self._awaited()
         while True:
-            if self._errand.is_unblocked():
+            if self._operation.is_unblocked():
                 raise OperationUnblocked(f"queue {self._calls.name!r}: unblock() ended the call")
             left = self._until - monotonic()
             if left <= 0:
                 raise self._late()
-            if not self._held and self._beaten > DEFEATS:
-                is_woken = await ashield(self._popped(line, key, left))
+            if not self._held and self._lost_races > LOST_RACES:
+                is_woken = await ashield(self._popped(watched, key, left))
             else:
-                is_woken = await line.turned(key, end=end, timeout=left)
+                is_woken = await watched.wait_for_element(key, end=end, timeout=left)
             if is_woken:
                 return False
-            seen = await self._seen(line)
+            seen = await self._seen(watched)
             self._check(seen)
-            if self._is_worth(seen) or not await self._is_ours(line):
+            if self._may_act(seen) or not await self._still_holds(watched):
                 return False
             if self._is_token_lost(seen):
                 return True
 
-    async def _seen(self, line: AsyncWatchedConnection) -> Seen:
+    async def _seen(self, watched: AsyncWatchedConnection) -> Seen:
         show = self._calls.call("show")
-        reply = await (line.look(show) if self._held else line.glimpse(show))
+        reply = await (watched.read(show) if self._held else watched.read_unchanged(show))
         if reply is None:
             raise self._deleted()
         return self._calls.seen(reply)
 
-    async def _is_ours(self, line: AsyncWatchedConnection) -> bool:
+    async def _still_holds(self, watched: AsyncWatchedConnection) -> bool:
         """Return True if this client holds no role, or if the keys still name it as the holder."""
-        key = self._calls.keys[self._errand.role]
         if not self._held:
             return True
-        return bool(await line.lane.command("GET", key) == self._errand.values["id"])
+        return bool(await watched.lane.command("GET", self._calls.keys[self._role]) == self._id)
 
-    async def _popped(self, line: AsyncWatchedConnection, key: bytes, left: float) -> bool:
-        await line.pop(key, timeout=left)
+    async def _popped(self, watched: AsyncWatchedConnection, key: bytes, left: float) -> bool:
+        await watched.pop(key, timeout=left)
         try:
-            is_ours = await line.popped()
+            is_ours = await watched.popped()
         except KeyboardInterrupt:  # the command goes on
-            self._held = POPPED if await line.popped() else 0
+            self._held = POPPED if await watched.popped() else 0
             raise
         self._held = POPPED if is_ours else 0
         return is_ours
 
     def _awaited(self) -> tuple[bytes, bytes]:
         """Return the list whose element the call waits for, and the end where it is put back."""
-        keys, role = self._calls.keys, self._errand.role
+        keys = self._calls.keys
         if not self._held:
-            return keys.free(role), b"LEFT"
-        if role == "producer":
+            return keys.free(self._role), b"LEFT"
+        if self._role == "producer":
             return keys["not_full"], b"LEFT"
         return keys["queue"], b"RIGHT"
 
     def _check(self, seen: Seen) -> None:
         if seen.bound is None:
             raise self._deleted()
-        if seen.is_closed and (self._errand.script in ("put", "close") or not seen.length):
+        if seen.is_closed and (self._operation.script in ("put", "close") or not seen.length):
             raise QueueClosed(f"queue {self._calls.name!r} is closed")
 
-    def _is_worth(self, seen: Seen) -> bool:
+    def _may_act(self, seen: Seen) -> bool:
         if not self._held:
-            return self._errand.role in seen.free
-        return seen.fits and seen.has_token if self._errand.role == "producer" else seen.length > 0
+            return self._role in seen.free
+        return seen.fits and seen.has_token if self._role == "producer" else seen.length > 0
 
     def _is_token_lost(self, seen: Seen) -> bool:
         """Return True if there has been room without a token for too long."""
-        if not (self._held and self._errand.role == "producer" and seen.fits):
-            self._lacking = math.inf
+        if not (self._held and self._role == "producer" and seen.fits):
+            self._without_token_since = math.inf
             return False
-        self._lacking = min(self._lacking, monotonic())
-        return monotonic() >= self._lacking + LACK
+        self._without_token_since = min(self._without_token_since, monotonic())
+        return monotonic() >= self._without_token_since + TOKEN_LOST_AFTER
 
     def _deleted(self) -> PenstockError:
         return QueueMissing(f"queue {self._calls.name!r} was deleted while the call waited")
 
     def _late(self) -> PenstockError:
-        role = self._errand.role
         if not self._held:
-            return self._calls.error(PressureCode.IN_USE, role, self._holder)
-        return self._calls.error(PressureCode.FULL if role == "producer" else PressureCode.EMPTY)
+            return self._calls.error(PressureCode.IN_USE, self._role, self._holder)
+        is_producer = self._role == "producer"
+        return self._calls.error(PressureCode.FULL if is_producer else PressureCode.EMPTY)

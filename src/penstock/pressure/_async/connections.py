@@ -37,9 +37,9 @@ FRESH = 0.25
 class AsyncWatchedConnection:
     """The connection of one waiting call.
 
-    It watches the queue's `bound`, which exists exactly as long as the queue. So a call of
-    `guarded` does not run in a later queue of the same name (protocol/pressure.md, A queue that was
-    created again).
+    It watches the queue's `bound`, which exists exactly as long as the queue. So `run_unchanged`
+    runs no call in a later queue of the same name (protocol/pressure.md, A queue that was created
+    again).
 
     Args:
         conn: with a socket time-out longer than `SLICE`.
@@ -62,22 +62,24 @@ class AsyncWatchedConnection:
         await self.conn.read_response(disable_decoding=True)
         await self.conn.read_response(disable_decoding=True)
 
-    async def look(self, call: Call[Any]) -> Any:
+    async def read(self, call: Call[Any]) -> Any:
         """Run a script that only reads, even if the watched key has changed."""
         self.lane.calls += 1
         return call.parse(await self.lane.exchange(call, self.lane))
 
-    async def glimpse(self, call: Call[Any]) -> Any:
+    async def read_unchanged(self, call: Call[Any]) -> Any:
         """Run a script that only reads; None = the watched key has changed.
 
         On fakeredis the key is not compared: it runs other clients' commands between EXEC and
         WATCH, and their changes would be missed.
         """
         if sliced(self.conn):
-            return await self.look(call)
-        return (await self.guarded(call))[0]
+            return await self.read(call)
+        return (await self.run_unchanged(call))[0]
 
-    async def guarded(self, call: Call[Any], *looks: tuple[bytes, ...]) -> tuple[Any, list[Any]]:
+    async def run_unchanged(
+        self, call: Call[Any], *looks: tuple[bytes, ...]
+    ) -> tuple[Any, list[Any]]:
         """Run a script if the watched key has not changed; None = it has, and nothing ran.
 
         The key is watched again right after the script: EXEC and WATCH are in one packet, which is
@@ -100,7 +102,7 @@ class AsyncWatchedConnection:
             with suppress(OutOfMemory):
                 raise_typed(error)
         try:  # a full server refuses transactions; but no client can create a queue on it either
-            return await self.look(call), []
+            return await self.read(call), []
         except ResponseError as error:
             raise_typed(error)
 
@@ -134,7 +136,7 @@ class AsyncWatchedConnection:
         except ResponseError as error:
             return error
 
-    async def turned(self, key: bytes, *, end: bytes, timeout: float) -> bool:
+    async def wait_for_element(self, key: bytes, *, end: bytes, timeout: float) -> bool:
         """Wait until a list has an element, for at most `SLICE` seconds; return True if it has.
 
         One command takes the element and puts it back. So nothing is lost with a connection, and
@@ -161,7 +163,7 @@ class AsyncWatchedConnection:
         return bool(await self.lane.command("LLEN", key))
 
     async def pop(self, key: bytes, *, timeout: float) -> None:
-        """Begin to wait for the element of a list, as long as in `turned`, and to take it."""
+        """Begin to wait for the element of a list, for at most `SLICE` seconds, and to take it."""
         limit = max(min(timeout, SLICE), 0.001)
         await asend(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
         self._reader = AsyncReader(self.conn)
@@ -184,7 +186,7 @@ class AsyncWatchedConnection:
         await self.lane.close()
 
 
-class AsyncLink(AsyncServer):
+class AsyncPressureServer(AsyncServer):
     """The server of a pressure queue.
 
     Under Sentinel it is the present primary; in a cluster, the node that has the queue's slot.
@@ -193,12 +195,12 @@ class AsyncLink(AsyncServer):
         source: URL or redis-py client.
 
     Attributes:
-        owed: calls that give back roles, and could not be sent when their waits ended.
+        unsent: calls that give back roles, and could not be sent when their waits ended.
     """
 
     def __init__(self, source: object) -> None:
-        self._lines: list[AsyncWatchedConnection] = []
-        self.owed: list[Call[Any]] = []
+        self._watched: list[AsyncWatchedConnection] = []
+        self.unsent: list[Call[Any]] = []
         super().__init__(*connection_factory(source), 0)
         forget_after_fork(self)
 
@@ -206,18 +208,18 @@ class AsyncLink(AsyncServer):
         """Run a script that may run twice, once more if the connection fails."""
         return call.parse(await self._routed(self.run, call))
 
-    async def settle(self) -> None:
-        """Run the calls that are owed, or this client would wait for itself. A refusal ends one."""
-        while self.owed:
+    async def send_unsent(self) -> None:
+        """Run the unsent calls, or this client would wait for itself. A refusal ends a call."""
+        while self.unsent:
             try:
-                call = self.owed.pop()
+                call = self.unsent.pop()
             except IndexError:  # another thread has it
                 return
             try:
                 await self.repeatable(call)
             except BaseException as error:
                 if passing(error) or not isinstance(error, Exception):
-                    self.owed.append(call)
+                    self.unsent.append(call)
                     raise
 
     async def once(self, call: Call[Any]) -> Any:
@@ -287,36 +289,36 @@ class AsyncLink(AsyncServer):
             unknown = f"{call.script.name}: the reply was lost: the call may have taken effect"
             raise OutcomeUnknown(unknown) from error
 
-    async def line(self) -> AsyncWatchedConnection:
+    async def watched(self) -> AsyncWatchedConnection:
         """Return a connection for one wait; give it back with `keep`, or close it."""
         self._bind()
         try:
-            line = self._lines.pop()
+            watched = self._watched.pop()
         except IndexError:
-            line = AsyncWatchedConnection(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
+            watched = AsyncWatchedConnection(self.factory(socket_timeout=SLICE + SOCKET_TIMEOUT))
         try:
-            if self.has_moved(line.conn):
-                await line.close()
-            if monotonic() > line.lane.used + FRESH:
-                await self._revive(line.lane)
+            if self.has_moved(watched.conn):
+                await watched.close()
+            if monotonic() > watched.lane.used + FRESH:
+                await self._revive(watched.lane)
         except BaseException:
-            await line.close()
+            await watched.close()
             raise
-        return line
+        return watched
 
-    def keep(self, line: AsyncWatchedConnection) -> None:
+    def keep(self, watched: AsyncWatchedConnection) -> None:
         """Keep a connection with nothing pending for the next wait."""
-        line.lane.used = monotonic()
-        self._lines.append(line)
+        watched.lane.used = monotonic()
+        self._watched.append(watched)
 
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
         super().forget()
-        self._lines = []
+        self._watched = []
 
     async def close(self) -> None:
         """Close all connections that are not in use."""
-        lines, self._lines = self._lines, []
-        for line in lines:
-            await line.close()
+        kept, self._watched = self._watched, []
+        for watched in kept:
+            await watched.close()
         await super().close()
