@@ -12,8 +12,8 @@ import redis
 
 from penstock import Dedup, Penstock, parse_id
 from penstock.cli.doctor import times
+from penstock.cli.doctor.connections import DoctorServer
 from penstock.cli.doctor.findings import Finding, Severity
-from penstock.cli.doctor.patient import DoctorServer
 from penstock.cli.doctor.server import CHECKS
 from penstock.core.servers import ServerFacts
 from penstock.embedded import EmbeddedServer

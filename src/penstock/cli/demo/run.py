@@ -136,9 +136,9 @@ class DemoRun:
             self._processes.end()
 
     def _run(self) -> DemoReport:
-        self._muster()
+        self._start_workers()
         pickup = self._probe()
-        self._rehearse()
+        self._use_each_command()
         before = self._memory()
         self._enqueue()
         full = self._memory()
@@ -154,7 +154,7 @@ class DemoRun:
         server, used = int(node.server_facts().fields.get("used_memory", 0)), node.command
         return Memory(server, sum(used("MEMORY", "USAGE", key) or 0 for key in keys(self.client)))
 
-    def _muster(self) -> None:
+    def _start_workers(self) -> None:
         self._processes.start(self.plan.workers)
         while len(self.gathered.ready) < self.plan.workers:
             self._gather(0.5)
@@ -175,7 +175,7 @@ class DemoRun:
         self.screen.say(f"{PROBES} single jobs were enqueued to idle workers")
         return waits[WARM_UP:]
 
-    def _rehearse(self) -> None:
+    def _use_each_command(self) -> None:
         """Use each command of the run once.
 
         A server allocates a histogram for each command, and each script, when it is first used.

@@ -13,9 +13,9 @@ from redis.exceptions import RedisError
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.doctor import cluster, keys, server, times
+from penstock.cli.doctor.connections import DoctorNode
 from penstock.cli.doctor.findings import Finding, Severity, examined, named, placed
 from penstock.cli.doctor.nodes import DoctorNodes
-from penstock.cli.doctor.patient import Patient
 from penstock.core.urls import shown
 
 __all__ = ["doctor"]
@@ -40,19 +40,19 @@ def doctor(
     with ExitStack() as stack:
         nodes = DoctorNodes(urls, session.prefix, session.node_hosts.split(), stack)
         if repair:
-            for patient in nodes.patients:
-                for one in patient.servers:
+            for node in nodes.reached:
+                for one in node.servers:
                     times.check_clock(one)
         findings: list[Finding] = []
-        for patient in nodes.patients:
-            found = _examine(patient, horizon, repair=repair)
+        for node in nodes.reached:
+            found = _examine(node, horizon, repair=repair)
             if not nodes.several:
                 findings += found
                 continue
             try:
-                findings += placed(found, "node", patient.address)
+                findings += placed(found, "node", node.address)
             except (RedisError, OSError) as error:
-                nodes.missed[patient.address] = str(error)
+                nodes.missed[node.address] = str(error)
         findings = [*named("nodes", nodes.findings(repair=repair)), *findings]
     healthy = all(finding.level is not Severity.BROKEN for finding in findings)
     document = {
@@ -67,10 +67,10 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _examine(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Finding]:
-    yield from examined(patient, [("cluster", cluster.cluster)])
-    for one in patient.servers:
+def _examine(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]:
+    yield from examined(node, [("cluster", cluster.cluster)])
+    for one in node.servers:
         found = examined(one, server.CHECKS)
-        yield from placed(found, "server", one.address) if patient.is_cluster else found
-    yield from examined(patient, [("sentinels", server.sentinels)])
-    yield from named("queues", keys.queues(patient, horizon, repair=repair))
+        yield from placed(found, "server", one.address) if node.is_cluster else found
+    yield from examined(node, [("sentinels", server.sentinels)])
+    yield from named("queues", keys.queues(node, horizon, repair=repair))

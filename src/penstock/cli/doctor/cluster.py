@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.cli.doctor.connections import DoctorNode, DoctorServer
 from penstock.cli.doctor.findings import Finding, broken, ok, warning
-from penstock.cli.doctor.patient import DoctorServer, Patient
 from penstock.core.servers import parse_info
 from penstock.wire.keys import SLOTS
 
@@ -14,11 +14,11 @@ __all__ = ["cluster"]
 FEW = 3
 
 
-def cluster(patient: Patient) -> Iterator[Finding]:
+def cluster(node: DoctorNode) -> Iterator[Finding]:
     """Check that every slot is served and stays on its server."""
-    if not patient.is_cluster:
+    if not node.is_cluster:
         return
-    servers = patient.servers
+    servers = node.servers
     told = parse_info(servers[0].ask("CLUSTER", "INFO"))
     served, state = int(told.get("cluster_slots_assigned", 0)), told.get("cluster_state", "?")
     addresses = sorted(one.address for one in servers)

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 from redis.exceptions import ResponseError
 
 from penstock.cli.doctor import times
+from penstock.cli.doctor.connections import Command, DoctorNode, DoctorQueue
 from penstock.cli.doctor.findings import Finding, Severity, broken, named, ok, warning
-from penstock.cli.doctor.patient import Command, DoctorQueue, Patient
 from penstock.core.partitions import read_mark
 from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import SETTING_KINDS
@@ -82,17 +82,17 @@ class ScannedKeys:
     complete: bool = True
 
 
-def scan(patient: Patient) -> ScannedKeys:
+def scan(node: DoctorNode) -> ScannedKeys:
     """Read every key under the prefix, as far as time allows."""
     found = ScannedKeys()
     stop = time.monotonic() + SCAN_SECONDS
-    pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", patient.prefix) + ":*"
-    for server in patient.servers:
+    pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", node.prefix) + ":*"
+    for server in node.servers:
         cursor = b""
         while cursor != b"0" and found.complete:
             cursor, keys = server.ask("SCAN", cursor or b"0", "MATCH", pattern, "COUNT", 1000)
             for key in keys:
-                _sort(key, patient.prefix, found)
+                _sort(key, node.prefix, found)
             found.seen += len(keys)
             late = found.seen >= SCAN_KEYS or time.monotonic() >= stop
             found.complete = cursor == b"0" or not late
@@ -110,23 +110,23 @@ def _sort(key: bytes, prefix: str, found: ScannedKeys) -> None:
         found.kinds.setdefault(unquote(shape[1]), set()).add(shape[2])
 
 
-def queues(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Finding]:
+def queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]:
     """Compare registry, metas and key space, then check a sample of each queue's jobs.
 
     Args:
-        patient: the node.
+        node: the node.
         horizon: days; no delay and no window is longer.
         repair: bring back times that lie ahead.
     """
     try:
-        found = scan(patient)
-        registry = registry_key(patient.prefix)
-        kind = patient.at(registry).ask("TYPE", registry).decode()
+        found = scan(node)
+        registry = registry_key(node.prefix)
+        kind = node.at(registry).ask("TYPE", registry).decode()
         if kind not in ("hash", "none"):
             text = f"the registry key is a {kind}: no queue can be created or found."
             yield broken(text, type=kind)
             return
-        flat = patient.at(registry).ask("HGETALL", registry)
+        flat = node.at(registry).ask("HGETALL", registry)
     except ResponseError as error:
         yield _refused("the queues", error, repair=repair)
         return
@@ -140,7 +140,7 @@ def queues(patient: Patient, horizon: int, *, repair: bool) -> Iterator[Finding]
         if time.monotonic() > stop and not repair:
             break
         looked += 1
-        for finding in _queue(patient, name, listed.get(name, []), horizon, repair=repair):
+        for finding in _queue(node, name, listed.get(name, []), horizon, repair=repair):
             is_damaged = is_damaged or finding.level is Severity.BROKEN
             yield finding
     yield _summary(looked, len(names), found, is_damaged)
@@ -171,12 +171,12 @@ def _unknown(found: ScannedKeys) -> Finding:
 
 
 def _queue(
-    patient: Patient, listed_name: str, fields: Sequence[str], horizon: int, *, repair: bool
+    node: DoctorNode, listed_name: str, fields: Sequence[str], horizon: int, *, repair: bool
 ) -> Iterator[Finding]:
     whole, number = split_name(listed_name)
-    keys = QueueKeys(whole, patient.prefix, number)
+    keys = QueueKeys(whole, node.prefix, number)
     name = whole if number is None else f"{whole} (partition {number})"
-    queue = DoctorQueue(patient.at(keys["meta"]), keys, name)
+    queue = DoctorQueue(node.at(keys["meta"]), keys, name)
     try:
         wrong = list(_meta(queue, fields))
         yield from wrong

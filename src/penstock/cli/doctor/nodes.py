@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 from redis.exceptions import RedisError
 
+from penstock.cli.doctor.connections import DoctorNode
 from penstock.cli.doctor.findings import Finding, broken, ok, warning
-from penstock.cli.doctor.patient import Patient
 from penstock.core.node_list import address_of, learned, merged_members
 from penstock.core.urls import shown
 from penstock.errors import PenstockError
@@ -26,7 +26,7 @@ class DoctorNodes:
         stack: closes the connections.
 
     Attributes:
-        patients: the nodes that were reached.
+        reached: the nodes that were reached.
         missed: address -> the reason why a node is not examined.
         several: True if there is more than one node, missed ones included.
 
@@ -37,36 +37,36 @@ class DoctorNodes:
     def __init__(
         self, urls: Sequence[str], prefix: str, hosts: Sequence[str], stack: ExitStack
     ) -> None:
-        self.patients: list[Patient] = []
+        self.reached: list[DoctorNode] = []
         self.missed: dict[str, str] = {}
         self._prefix = prefix
         self._stack = stack
         known = {"", *map(address_of, urls)}
         failures = [error for url in urls if (error := self._reach(url, _place(url)))]
-        if not self.patients:
+        if not self.reached:
             raise failures[0]
-        known.update(patient.node_id() for patient in self.patients)
+        known.update(node.node_id() for node in self.reached)
         while listed := [
-            (node, entry.address)
-            for node, entry in merged_members(one.listed() for one in self.patients).items()
-            if node not in known and entry.address not in known
+            (node_id, entry.address)
+            for node_id, entry in merged_members(one.listed() for one in self.reached).items()
+            if node_id not in known and entry.address not in known
         ]:
-            node, address = listed[0]
-            known.add(node)
+            node_id, address = listed[0]
+            known.add(node_id)
             try:
                 self._reach(learned(address, urls, hosts), _place(address))
             except PenstockError as error:
                 self.missed[_place(address)] = str(error)
-        self.several = len(self.patients) + len(self.missed) > 1
+        self.several = len(self.reached) + len(self.missed) > 1
 
     def _reach(self, source: object, address: str) -> Exception | None:
         try:
-            patient = Patient(source, self._prefix)
+            node = DoctorNode(source, self._prefix)
         except (RedisError, OSError) as error:
             self.missed[address] = str(error)
             return error
-        self._stack.callback(patient.close)
-        self.patients.append(patient)
+        self._stack.callback(node.close)
+        self.reached.append(node)
         return None
 
     def findings(self, *, repair: bool) -> Iterator[Finding]:
@@ -77,7 +77,7 @@ class DoctorNodes:
         for address, reason in self.missed.items():
             text = f"{address} was not {done}: {reason}; repeat the command when it can be reached."
             yield level(text, node=address)
-        addresses = [one.address for one in self.patients if one.address not in self.missed]
+        addresses = [one.address for one in self.reached if one.address not in self.missed]
         text = f"{len(addresses)} of {len(addresses) + len(self.missed)} nodes were {done}."
         yield ok(text, nodes=addresses, missed=list(self.missed))
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.cli.doctor import times
+from penstock.cli.doctor.connections import DoctorNode, DoctorServer
 from penstock.cli.doctor.findings import Finding, broken, ok, warning
-from penstock.cli.doctor.patient import DoctorServer, Patient
 from penstock.cli.output import size, span
 from penstock.client._sync.transport.sentinel import SentinelAnswer
 from penstock.core.servers import OLDEST
@@ -150,11 +150,11 @@ def _replica(line: str) -> Finding:
     return level(text, replica=name, state=state, lag=lag)
 
 
-def sentinels(patient: Patient) -> Iterator[Finding]:
+def sentinels(node: DoctorNode) -> Iterator[Finding]:
     """Check that all Sentinels answer and name the same primary."""
-    if patient.primary is None:
+    if node.primary is None:
         return
-    answers = patient.primary.answers()
+    answers = node.primary.answers()
     told = [one for _, one in answers if isinstance(one, SentinelAnswer)]
     latest = max(told, key=lambda one: one.epoch, default=None)
     for where, one in answers:

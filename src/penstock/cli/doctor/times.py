@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from redis.exceptions import ResponseError
 
 from penstock.cli.app import Failed
+from penstock.cli.doctor.connections import DoctorQueue, DoctorServer
 from penstock.cli.doctor.findings import Finding, broken, ok, warning
-from penstock.cli.doctor.patient import DoctorQueue, DoctorServer
 from penstock.cli.output import span
 from penstock.wire.codes import Code
 from penstock.wire.scripts import script

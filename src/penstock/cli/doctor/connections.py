@@ -20,7 +20,7 @@ from penstock.core.cluster import read_slots
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot, node_key, nodes_key
 
-__all__ = ["Command", "DoctorQueue", "DoctorServer", "Patient"]
+__all__ = ["Command", "DoctorNode", "DoctorQueue", "DoctorServer"]
 
 Command = tuple[str | bytes | int, ...]
 """A Redis command with its arguments."""
@@ -124,7 +124,7 @@ class DoctorQueue:
         return level(f"queue {self.name!r}{text}", queue=self.name, **data)
 
 
-class Patient:
+class DoctorNode:
     """A node that is examined: one server, or a Redis Cluster. Only a repair writes to it.
 
     Args:
