@@ -19,6 +19,7 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["quick", "tests"]
 nox.options.error_on_missing_interpreters = True  # a leg that is skipped must not look green
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each worker compiles all tests in each run
 
 # One more than there are cores, as many tests wait; long ones come last, and are shared out.
 WORKERS = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal")

@@ -22,7 +22,7 @@ SPECS = backends.all_specs()
 RUNNABLE = [spec for spec in SPECS if spec.runs]
 REAL = [spec for spec in RUNNABLE if not spec.is_fake]
 
-settings.register_profile("short", max_examples=8)
+settings.register_profile("short", max_examples=5)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

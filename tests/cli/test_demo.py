@@ -87,6 +87,7 @@ def test_every_number_of_a_run(folder: Path, tmp_path: Path) -> None:
     assert "30 of 30 files done" in result.err
 
 
+@pytest.mark.slow
 def test_a_run_on_a_server_of_others(folder: Path, server: EmbeddedServer, run_cli: Cli) -> None:
     """Nothing of theirs is touched, nothing of ours is left, and the table is for people."""
     with Penstock(server.url) as client, redis.Redis.from_url(server.url) as raw:
@@ -116,6 +117,7 @@ def dumped(raw: Any) -> dict[bytes, bytes]:
     return {key: raw.dump(key) for key in raw.scan_iter()}
 
 
+@pytest.mark.slow
 def test_a_single_file_is_enough(tmp_path: Path, run_cli: Cli) -> None:
     """The worker that has it is killed all the same, and another one does it."""
     (tmp_path / "only").write_text("x\n")
@@ -126,6 +128,7 @@ def test_a_single_file_is_enough(tmp_path: Path, run_cli: Cli) -> None:
     assert (document["killed"]["held"], document["redelivered"]) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_file_without_a_result_is_a_failure(
     folder: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def test_bad_usage(run_cli: Cli, argv: list[str]) -> None:
     assert "Error" in result.err
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("argv", ON_A_SERVER, ids=" ".join)
 def test_options_stand_before_or_after_the_command(
     run_cli: Cli, real_backend: Backend, argv: list[str]
@@ -198,6 +199,7 @@ def test_a_reader_that_leaves(server: EmbeddedServer) -> None:
     assert (shown.returncode, err) == (1, b"")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path, missing: str) -> None:
     """One line, exit code 2."""

@@ -248,6 +248,7 @@ BAD_OPTIONS = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "option, value", [(name, value) for name, values in BAD_OPTIONS.items() for value in values]
 )

@@ -229,6 +229,7 @@ def test_looking_from_the_tail(q: Queue, raw: Raw) -> None:
     assert q.stats().ready == 5
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "options, argument",
     [
@@ -340,6 +341,7 @@ BAD_CURSORS = [
 BAD_COUNTS = [0, -1, 1.0, "1", True, None]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "options, argument",
     [
@@ -506,6 +508,7 @@ def test_a_scan_with_a_busy_producer_ends(q: Queue) -> None:
     assert ids <= set(all_jobs(q, lambda: q.enqueue_many(range(9)), n=9))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "options, argument",
     [

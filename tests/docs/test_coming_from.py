@@ -122,6 +122,7 @@ def test_there_are_pages() -> None:
     assert {"coming-from-redisrq.md", "observing.md", "workers.md"} <= {page.name for page in PAGES}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("page", SEEDS, ids=lambda page: page.stem)
 def test_a_page_about_another_system_runs(
     page: Path, real_backend: Backend, tmp_path: Path
@@ -130,6 +131,7 @@ def test_a_page_about_another_system_runs(
     check(page, real_backend, tmp_path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", OURS, ids=lambda page: page.stem)
 def test_a_page_about_this_library_runs(page: Path, one_server: Backend, tmp_path: Path) -> None:
     """On one server."""
@@ -236,6 +238,7 @@ def test_a_session_goes_on_through_its_section(tmp_path: Path) -> None:
         run_session(session, URL, tmp_path)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     "said, wrong, line",
     [

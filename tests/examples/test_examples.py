@@ -50,6 +50,7 @@ def run(*command: str, **changes: str) -> str:
     return done.stdout
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_an_example_prints_what_it_says(path: Path, real_backend: Backend) -> None:
     """On each server; a second time too, as it leaves neither jobs nor settings behind."""
@@ -65,7 +66,7 @@ def test_an_example_prints_what_it_says(path: Path, real_backend: Backend) -> No
     assert not any(getattr(stats.settings, field) for field in stats.settings.__slots__)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_an_example_needs_no_server(path: Path, tmp_path: Path) -> None:
     """Without PENSTOCK_URL it starts one of its own, which ends with it."""

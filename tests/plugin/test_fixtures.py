@@ -111,6 +111,7 @@ def test_replicas_confirm_as_the_marker_says(run_pytest: RunPytest) -> None:
     assert run.counts == {"passed": 4}, run.out
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "form, told",
     [
@@ -189,6 +190,7 @@ def test_the_fixtures_are_listed(run_pytest: RunPytest) -> None:
     assert [name for name, _ in listed] == ["penstock_server", "penstock", "apenstock"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
 def test_without_the_extra(run_pytest: RunPytest, tmp_path: Path, missing: str) -> None:
     """A test that asks for a fixture is told what to install; all others run."""

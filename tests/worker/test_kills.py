@@ -45,6 +45,7 @@ CALLS = {
 # -- R2: at every step ---------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", CALLS)
 def test_r2_killed_at_each_step_of_a_call(
     call: str, crew: Crew, raw: redis.Redis, worker_url: str
@@ -80,6 +81,7 @@ def test_r2_killed_at_each_step_of_a_call(
     check_invariant(raw)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "release"])
 def test_r2_cut_off_at_a_call(

@@ -22,6 +22,8 @@ from tests.support.binaries import first_binary
 from tests.support.twins import wait_for
 from tests.worker.faults import KINDS, Seen, at_work, sent, wait_idle
 
+pytestmark = pytest.mark.sampled(2)
+
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
