@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock import Penstock
 from penstock.embedded import EmbeddedServer
 from penstock.worker import supervisor as module
-from penstock.worker.children import Child, Terms
+from penstock.worker.children import Child
 from penstock.worker.supervisor import ChildSlot
 from tests.worker.programs import APP, STARTED, Program, Told, ask, ended, wait_until
 
@@ -68,13 +68,13 @@ def test_a_process_that_keeps_dying_is_replaced_with_growing_delays(
 def test_pauses_double_up_to_a_bound() -> None:
     """Delays are at most 30 s for any number of failures; one long life resets them."""
     slot = ChildSlot(1)
-    assert [round(slot.postpone(), 1) for _ in range(10)] == [
+    assert [round(slot.lengthen(), 1) for _ in range(10)] == [
         0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30,
     ]  # fmt: skip
     slot.early = 10_000
-    assert slot.postpone() == module.LONGEST_PAUSE
+    assert slot.lengthen() == module.LONGEST_PAUSE
     slot.renew()
-    assert (slot.due, round(slot.postpone(), 1)) == (0, 0.1)
+    assert round(slot.lengthen(), 1) == 0.1
 
 
 def test_a_second_signal_is_forwarded(worker: Worker, told: Told) -> None:
@@ -251,11 +251,12 @@ def test_a_signal_before_the_app_is_loaded(worker: Worker, app: Path) -> None:
 
 
 def test_a_report_is_heard_although_its_process_has_ended() -> None:
-    """A report is read although its process has ended; other data on the line is ignored."""
-    good = '{"terms": {"grace": 3, "burst": true, "limited": false}, "status": {"healthy": true}}'
-    text = "\n".join(["nonsense", "[]", "{}", good, '{"terms": {"x": 1}}', "{}", good[:20]])
+    """An error leaves the options as they were; a report that is cut off is ignored."""
+    good = '{"options": {"grace": 3, "burst": true}, "healthy": true}'
+    text = "\n".join([good, '{"healthy": false, "error": "x"}', good[:20]])
     write = "import os, sys; os.write(int(os.environ['PENSTOCK_LINE']), sys.argv[1].encode())"
     child = Child([sys.executable, "-c", f"{write}; sys.exit(7)", text], 1)
     wait_until(lambda: child.code is not None, "it has ended")
     child.close()
-    assert (child.code, child.terms, child.status) == (7, Terms(3, burst=True), {"healthy": True})
+    assert (child.code, child.options) == (7, {"grace": 3, "burst": True})
+    assert child.status == {"healthy": False, "error": "x"}

@@ -23,9 +23,10 @@ from penstock.cli.watching import calling_on_change, resident
 from penstock.core.logs import get_logger
 from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
-from penstock.worker.children import NUMBER, SupervisorSocket, Terms
+from penstock.worker.children import NUMBER, SupervisorLine
 from penstock.worker.health import HealthFile, HealthServer, Probed, ailment
 from penstock.worker.log import set_up
+from penstock.worker.processes import Line
 from penstock.worker.supervisor import BROKEN, DRAINED, Supervisor
 from penstock.worker.target import AnyWorker, NoWorker, load
 
@@ -132,7 +133,8 @@ def _work(
     *,
     trial: bool,
 ) -> None:
-    line = SupervisorSocket.of_this_process()
+    inherited = Line.inherited()
+    line = None if inherited is None else SupervisorLine(inherited)
     try:
         made = load(target)
         _apply(changes, made, target)
@@ -153,8 +155,7 @@ def _work(
     with ExitStack() as stack:
         answer(made, stack)
         if line is not None:
-            options = made.options
-            line.report(made, Terms(options.grace_s, options.burst, options.max_jobs is not None))
+            line.report(made, made.options.grace_s)
         if isinstance(made, AsyncWorker):
             asyncio.run(made.run())
         else:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import os
-import selectors
 import signal
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import FrameType
 from typing import Any
 
 from penstock.core.logs import get_logger
@@ -87,21 +85,22 @@ class ChildSlot:
 
     Attributes:
         child: the process; None = there is none now.
-        due: when to start the next one, by the monotonic clock.
         early: how many in a row have ended soon after their start.
         starts: how many there have been.
         done: whether no more are to be started.
         excused: until when it counts as healthy in any case, as it is being replaced.
+        changed: set when a process has reported or ended.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.child: Child | None = None
-        self.due = 0.0
         self.early = 0
         self.starts = 0
         self.done = False
         self.excused = 0.0
+        self.changed = asyncio.Event()
+        self._hurry = asyncio.Event()
 
     def start(self, command: Sequence[str]) -> Child:
         """Start a process."""
@@ -109,16 +108,27 @@ class ChildSlot:
         self.child = child = Child(command, self.number)
         return child
 
-    def postpone(self) -> float:
-        """Delay the next process, longer each time; return the seconds."""
+    def lengthen(self) -> float:
+        """Return the seconds until the next start, more each time."""
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self.early, 20))
         self.early += 1
-        self.due = time.monotonic() + pause
         return pause
+
+    async def rest(self, pause: float) -> None:
+        """Wait for so many seconds, or until `renew`."""
+        self._hurry.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), pause)
 
     def renew(self) -> None:
         """Let the next process start at once."""
-        self.early, self.due = 0, 0.0
+        self.early = 0
+        self._hurry.set()
+
+    @property
+    def is_loaded(self) -> bool:
+        """True if its process has loaded the app, or it needs none."""
+        return self.done or (self.child is not None and self.child.reported is not None)
 
     def healthy(self, now: float) -> bool:
         """Return whether its process is healthy, or it needs none."""
@@ -182,20 +192,12 @@ class Supervisor:
         self._memory = memory
         self._development = development
         self._stopping = False
-        self._code: int | None = None
-        self._trial: Child | None = None
-        self._then: Callable[[], None] = self._begin
+        self._code = 0
         self._begun = False
-        self._rolling: list[tuple[ChildSlot, Child]] = []
-        self._next_look = 0.0
-        self._signals: list[int] = []
-        self._has_ended = False
-        self._reload = threading.Event()
-        self._ear, self._bell = socket.socketpair()
-        self._ear.setblocking(False)
-        self._bell.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._ear, selectors.EVENT_READ, None)
+        self._is_decided = asyncio.Event()  # whether the processes begin
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._children: set[Child] = set()
+        self._change: asyncio.Task[None] | None = None
 
     # Methods for any thread
 
@@ -216,11 +218,11 @@ class Supervisor:
 
     def reload(self) -> None:
         """Replace all processes at the same time, if the app can be loaded."""
-        self._reload.set()
-        with contextlib.suppress(OSError):  # it is set already, or the supervisor has ended
-            self._bell.send(b"!")
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the supervisor has ended
+                self._loop.call_soon_threadsafe(self._load_then, self._replace_all)
 
-    # The loop
+    # Its life
 
     def run(self) -> int:
         """Keep the processes running. Call it once, in the main thread.
@@ -228,118 +230,111 @@ class Supervisor:
         Returns:
             The exit code: 0 = all ended well, 1 = one did not, 2 = the app can't be loaded.
         """
-        with self._listening():
-            try:
-                self._try_then(self._begin)
-                while not self._over():
-                    self._wait()
-                    self._step()
-            finally:
-                self._close()
-        return self._code or 0
+        return asyncio.run(self._run())
 
-    def _step(self) -> None:
-        while self._signals:
-            self._obey(self._signals.pop(0))
-        if self._reload.is_set() and not self._stopping:
-            self._reload.clear()
-            self._try_then(self._replace_all)
-        if self._has_ended:
-            self._has_ended = False
-            self._end_trial()
-            for slot in self._slots:
-                if slot.child is not None and slot.child.code is not None:
-                    self._ended(slot, slot.child)
-        self._kill_the_late()
-        self._look_at_memory()
-        self._roll_on()
-        self._fill()
-
-    def _over(self) -> bool:
-        if self._code is not None and not self._begun:
-            return True
-        if self._stopping:
-            return all(slot.child is None for slot in self._slots)
-        return self._begun and all(slot.done for slot in self._slots)
-
-    def _wait(self) -> None:
-        deadline = min(self._deadlines(), default=None)
-        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-        for key, _ in self._selector.select(timeout):
-            child: Child | None = key.data
-            if child is None:
-                with contextlib.suppress(BlockingIOError):
-                    while self._ear.recv(4096):
-                        pass
-            elif not child.read():
-                self._selector.unregister(child.line)
-
-    def _deadlines(self) -> Iterator[float]:
-        for slot in self._slots:
-            if slot.child is None:
-                if self._begun and not slot.done and not self._stopping:
-                    yield slot.due
-            elif slot.child.kill_at is not None:
-                yield slot.child.kill_at
-        if self._max_memory is not None and self._begun:
-            yield self._next_look
-
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Collect signals. They end the wait, and are handled after it."""
-        heard = [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-            heard.append(signal.SIGHUP)
-        before = {number: signal.signal(number, self._hear) for number in heard}
-        bell = signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
+    async def _run(self) -> int:
+        self._loop = loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self._find_ended)
+        has_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        for number in (signal.SIGTERM, signal.SIGINT, *(() if has_nohup else (signal.SIGHUP,))):
+            loop.add_signal_handler(number, self._obey, number)
         try:
-            yield
+            self._load_then(self._begin)
+            await self._is_decided.wait()
+            if self._begun:
+                await asyncio.gather(*map(self._keep, self._slots))
         finally:
-            signal.set_wakeup_fd(bell)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _hear(self, number: int, _: FrameType | None) -> None:
-        if number == signal.SIGCHLD:
-            self._has_ended = True
-        else:
-            self._signals.append(number)
+            for child in list(self._children):  # the trial, and all after an error in this class
+                self._forget(child)
+        return self._code
 
     def _obey(self, number: int) -> None:
         if number == signal.SIGHUP and not self._development:
             if not self._stopping:
                 LOG.info("replacing the processes one by one")
-                self._try_then(self._begin if not self._begun else self._roll)
+                self._load_then(self._roll if self._begun else self._begin)
             return
-        self._stopping, self._rolling = True, []
+        self._stopping = True
         LOG.info("%s: stopping", signal.Signals(number).name)
-        self._drop_trial()
+        if self._change is not None:
+            self._change.cancel()
+        self._is_decided.set()
         for slot in self._slots:
+            slot.renew()
             if slot.child is not None:
                 self._terminate(slot, slot.child, "stop")
 
-    # The trial
+    async def _keep(self, slot: ChildSlot) -> None:
+        """Run one process of a slot after the other, until nothing is left to do."""
+        while not (slot.done or self._stopping):
+            try:
+                child = slot.start(self._command(slot.number))
+            except OSError as error:
+                pause = slot.lengthen()
+                told = (slot.number, error, pause)
+                LOG.error("process %d can't be started: %s; again in %.1f s", *told)  # noqa: TRY400
+            else:
+                LOG.info("process %d has started, pid %d", slot.number, child.pid)
+                self._watch(child, slot)
+                await child.ended.wait()
+                self._forget(child)
+                slot.child = None
+                pause = self._ended(slot, child)
+                slot.changed.set()
+            if pause:
+                await slot.rest(pause)
 
-    def _try_then(self, action: Callable[[], None]) -> None:
-        self._drop_trial()
-        self._then = action
+    def _ended(self, slot: ChildSlot, child: Child) -> float:
+        """Judge the end of a process; return the seconds until the next one starts."""
+        code, options = child.code, child.options
+        assert code is not None
+        told, now = (slot.number, child.pid, _how(code)), time.monotonic()
+        if self._stopping:
+            LOG.info("process %d, pid %d, %s", *told)
+            if code not in ENDED_WELL:
+                self._code = 1
+            return 0.0
+        if (code == DRAINED or (options.get("burst") and code == 0)) and not child.leaving:
+            LOG.info("process %d, pid %d, %s: nothing is left to do", *told)
+            slot.done = True
+            return 0.0
+        is_limited = options.get("max_jobs") is not None
+        is_asked = child.leaving not in ("", RECYCLED) or (code == 0 and is_limited)
+        slot.excused = now + STALE if child.leaving or is_asked else 0.0
+        if child.age < EARLY and not is_asked:
+            pause = slot.lengthen()
+            text = "process %d, pid %d, %s, %.1f s after its start: it is replaced in %.1f s"
+            LOG.warning(text, *told, child.age, pause)
+            return pause
+        slot.early = 0
+        level = logging.INFO if is_asked else logging.WARNING
+        LOG.log(level, "process %d, pid %d, %s: it is replaced", *told)
+        return 0.0
+
+    # Loading the app
+
+    def _load_then(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do this if a trial process can load the app. An action under way ends."""
+        if self._change is not None:
+            self._change.cancel()
+        if not self._stopping:
+            self._change = asyncio.create_task(self._try(action))
+
+    async def _try(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            self._trial = Child(self._command(0), 0)
+            trial = Child(self._command(0), 0)
         except OSError as error:
             self._not_loaded(f"no process: {error}", 1)
-        else:
-            self._watch(self._trial)
-
-    def _end_trial(self) -> None:
-        trial = self._trial
-        if trial is None or trial.code is None:
             return
-        code = trial.code
-        self._drop_trial()
-        if code == 0:
-            self._then()
+        self._children.add(trial)
+        try:
+            await trial.ended.wait()
+        finally:
+            self._forget(trial)
+        if trial.code:
+            self._not_loaded(_how(trial.code), BROKEN)
         else:
-            self._not_loaded(_how(code), BROKEN)
+            await action()
 
     def _not_loaded(self, why: str, code: int) -> None:
         if self._begun:
@@ -349,111 +344,54 @@ class Supervisor:
         else:
             LOG.error("the app can't be loaded (%s)", why)
             self._code = code
+            self._is_decided.set()
 
-    def _drop_trial(self) -> None:
-        if self._trial is not None:
-            self._forget(self._trial)
-            self._trial = None
-
-    def _begin(self) -> None:
+    async def _begin(self) -> None:
         self._begun = True
+        self._is_decided.set()
+        if self._max_memory is not None:
+            self._look_at_memory()
 
     # Replacing
 
-    def _fill(self) -> None:
-        if not self._begun or self._stopping:
-            return
-        for slot in self._slots:
-            if slot.child is None and not slot.done and slot.due <= time.monotonic():
-                try:
-                    child = slot.start(self._command(slot.number))
-                except OSError as error:
-                    pause = slot.postpone()
-                    told = (slot.number, error, pause)
-                    LOG.error("process %d can't be started: %s; again in %.1f s", *told)  # noqa: TRY400
-                else:
-                    self._watch(child)
-                    LOG.info("process %d has started, pid %d", slot.number, child.pid)
-
-    def _ended(self, slot: ChildSlot, child: Child) -> None:
-        slot.child = None
-        self._forget(child)
-        code = child.code
-        assert code is not None
-        told = (slot.number, child.pid, _how(code))
-        if self._stopping:
-            LOG.info("process %d, pid %d, %s", *told)
-            if code not in ENDED_WELL:
-                self._code = 1
-        elif (code == DRAINED or (child.terms.burst and code == 0)) and not child.leaving:
-            LOG.info("process %d, pid %d, %s: nothing is left to do", *told)
-            slot.done = True
-        elif child.leaving not in ("", RECYCLED) or (code == 0 and child.terms.limited):
-            LOG.info("process %d, pid %d, %s: it is replaced", *told)
-            slot.excused = time.monotonic() + STALE
-            slot.renew()
-        else:
-            self._ended_unasked(slot, child, told)
-
-    def _ended_unasked(self, slot: ChildSlot, child: Child, told: tuple[int, int, str]) -> None:
-        slot.excused = time.monotonic() + STALE if child.leaving else 0.0
-        if child.age < EARLY:
-            pause = slot.postpone()
-            LOG.warning(
-                "process %d, pid %d, %s, %.1f s after its start: it is replaced in %.1f s",
-                *(*told, child.age, pause),
-            )
-        else:
-            slot.renew()
-            LOG.warning("process %d, pid %d, %s: it is replaced", *told)
-
-    def _replace_all(self) -> None:
-        self._begin()
-        self._rolling = []
+    async def _replace_all(self) -> None:
+        if not self._begun:
+            await self._begin()
         for slot in self._slots:
             slot.renew()
             if slot.child is not None and not slot.child.leaving:
                 self._terminate(slot, slot.child, "reload")
 
-    def _roll(self) -> None:
-        self._rolling = [(slot, slot.child) for slot in self._slots if slot.child]
+    async def _roll(self) -> None:
+        """Stop each process once the replacement of the one before has loaded the app."""
+        rolling = [(slot, slot.child) for slot in self._slots if slot.child]
         for slot in self._slots:
             slot.renew()
-
-    def _roll_on(self) -> None:
-        """Stop the next process once the replacement of the previous one has loaded the app."""
-        while self._rolling and not self._stopping:
-            slot, old = self._rolling[0]
-            if slot.child is old:
-                if not old.leaving:
-                    self._terminate(slot, old, "restart")
-                return
-            if slot.early:
-                LOG.error("process %d ends after its start: the others stay", slot.number)
-                self._rolling = []
-                return
-            if not slot.done and (slot.child is None or slot.child.reported is None):
-                return
-            self._rolling.pop(0)
+        for slot, old in rolling:
+            if slot.child is old and not old.leaving:
+                self._terminate(slot, old, "restart")
+            while slot.child is old or not slot.is_loaded:
+                if slot.early:
+                    LOG.error("process %d ends after its start: the others stay", slot.number)
+                    return
+                slot.changed.clear()
+                await slot.changed.wait()
 
     def _terminate(self, slot: ChildSlot, child: Child, why: str) -> None:
-        child.terminate(why)
-        slot.excused = child.kill_at or 0.0
+        patience = child.terminate(why)
+        slot.excused = time.monotonic() + patience
+        asyncio.get_running_loop().call_later(patience, self._kill, slot, child)
 
-    def _kill_the_late(self) -> None:
-        now = time.monotonic()
-        for slot in self._slots:
-            child = slot.child
-            if child is not None and child.kill_at is not None and child.kill_at <= now:
-                LOG.error("process %d, pid %d, does not stop: killed", slot.number, child.pid)
-                child.kill()
+    def _kill(self, slot: ChildSlot, child: Child) -> None:
+        if child.code is None:
+            LOG.error("process %d, pid %d, does not stop: killed", slot.number, child.pid)
+            child.kill()
 
     def _look_at_memory(self) -> None:
-        now = time.monotonic()
         limit, memory = self._max_memory, self._memory
-        if limit is None or memory is None or now < self._next_look:
-            return
-        self._next_look = now + BETWEEN_LOOKS
+        assert limit is not None
+        assert memory is not None
+        asyncio.get_running_loop().call_later(BETWEEN_LOOKS, self._look_at_memory)
         there = {p.child.pid: (p, p.child) for p in self._slots if p.child and not p.child.leaving}
         for pid, size in memory(list(there)).items():
             if size > limit:
@@ -464,22 +402,28 @@ class Supervisor:
 
     # Processes and their lines
 
-    def _watch(self, child: Child) -> None:
-        self._selector.register(child.line, selectors.EVENT_READ, child)
+    def _watch(self, child: Child, slot: ChildSlot) -> None:
+        loop = asyncio.get_running_loop()
+
+        def read() -> None:
+            child.read()
+            slot.changed.set()
+            if child.line.is_broken:
+                loop.remove_reader(child.line.socket)
+
+        self._children.add(child)
+        loop.add_reader(child.line.socket, read)
+
+    def _find_ended(self) -> None:
+        for child in self._children:
+            if child.code is not None:
+                child.ended.set()
 
     def _forget(self, child: Child) -> None:
-        with contextlib.suppress(KeyError):  # its line had broken before
-            self._selector.unregister(child.line)
-        child.close()
-
-    def _close(self) -> None:
-        self._drop_trial()
-        for slot in self._slots:
-            if slot.child is not None:  # only after an error in this class
-                self._forget(slot.child)
-        self._selector.close()
-        self._ear.close()
-        self._bell.close()
+        if child in self._children:
+            self._children.remove(child)
+            asyncio.get_running_loop().remove_reader(child.line.socket)
+            child.close()
 
 
 def _how(code: int) -> str:

@@ -1,0 +1,177 @@
+"""Processes beside a worker or supervisor, and the line to each of them.
+
+A line is a socket pair that carries JSON messages, each with a newline behind it. When one side
+ends, however that happens, the line breaks, and the other side notices.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+__all__ = ["LINE", "Line", "in_thread", "start", "start_python"]
+
+LINE = "PENSTOCK_LINE"
+"""The environment variable with the file descriptor of a process's end of the line."""
+READS = 64
+"""Most reads of one `receive`."""
+
+
+class Line:
+    """One end of a line.
+
+    Sending and receiving don't block; what the other side does not accept now waits in `unsent`.
+
+    Args:
+        end: a connected socket.
+
+    Attributes:
+        socket: the socket.
+        unsent: the bytes that wait for the other side.
+        is_broken: whether the other side has ended, or the line is closed.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self.socket = end
+        self.unsent = bytearray()
+        self.is_broken = False
+        self._unread = b""
+
+    @classmethod
+    def inherited(cls) -> Line | None:
+        """Return this process's end of the line to the process that has started it, if any.
+
+        Its name is removed from the environment: it is not for this process's own children.
+        """
+        descriptor = os.environ.pop(LINE, None)
+        if descriptor is None:
+            return None
+        os.set_inheritable(int(descriptor), False)
+        return cls(socket.socket(fileno=int(descriptor)))
+
+    def send(self, message: Any, timeout: float = 0.0) -> None:
+        """Send a message, as `flush`."""
+        self.unsent += json.dumps(message, default=str).encode() + b"\n"
+        self.flush(timeout)
+
+    def flush(self, timeout: float = 0.0) -> None:
+        """Send as much as the other side accepts in so many seconds."""
+        until = time.monotonic() + timeout
+        while self.unsent and not self.is_broken:
+            sent = self._attempt(self.socket.send, self.unsent)
+            if sent is not None:
+                del self.unsent[:sent]
+            elif not self._wait(select.POLLOUT, until - time.monotonic()):
+                return
+
+    def receive(self) -> list[Any]:
+        """Return the messages that have come."""
+        for _ in range(READS):
+            chunk = self._attempt(self.socket.recv, 1 << 16)
+            if not chunk:
+                self.is_broken |= chunk == b""
+                break
+            self._unread += chunk
+        *lines, self._unread = self._unread.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _attempt(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        """Return the result of a call of the socket; None = it would block, or has failed."""
+        try:
+            return call(argument)
+        except BlockingIOError:
+            return None
+        except OSError:
+            self.is_broken = True
+            return None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for a message or the end of the other side; return False after `timeout` seconds."""
+        return self._wait(select.POLLIN, timeout)
+
+    def _wait(self, event: int, timeout: float | None) -> bool:
+        if timeout is not None and timeout <= 0:
+            return False
+        poll = select.poll()
+        with suppress(OSError, ValueError):  # it is closed
+            poll.register(self.socket, event)
+            return bool(poll.poll(None if timeout is None else timeout * 1000))
+        return True
+
+    def listen(self, hear: Callable[[list[Any]], None], name: str) -> None:
+        """Pass messages to a function as they come, in a thread of its own; at the end `[None]`."""
+
+        def run() -> None:
+            while not self.is_broken:
+                self.wait()
+                hear(self.receive())
+            hear([None])
+
+        in_thread(run, name)
+
+    def close(self) -> None:
+        """Close the line; the other side notices, and so does a thread that waits."""
+        self.is_broken = True
+        self.unsent.clear()
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+def start(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
+) -> tuple[subprocess.Popen[bytes], Line]:
+    """Start a process with a line.
+
+    Args:
+        command: the program and its arguments.
+        environment: variables that it gets in addition.
+        **options: as of `subprocess.Popen`.
+
+    Raises:
+        OSError: the process can't be started.
+    """
+    ours, theirs = socket.socketpair()
+    variables = {**os.environ, **(environment or {}), LINE: str(theirs.fileno())}
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=variables,
+                **options,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return process, Line(ours)
+
+
+def start_python(module: str, *arguments: Any) -> tuple[subprocess.Popen[bytes], Line]:
+    """Start a process that runs `main(line, *arguments)` of a module of this package.
+
+    Raises:
+        OSError: the process can't be started.
+    """
+    program = f"import sys; sys.path[:] = {sys.path!r}; from penstock.worker import {module} as m, "
+    program += f"processes as p; m.main(p.Line.inherited(), *{arguments!r})"
+    warnings = [f"-W{option}" for option in sys.warnoptions]
+    return start([sys.executable, *warnings, "-c", program])
+
+
+def in_thread(main: Callable[[], None], name: str) -> threading.Thread:
+    """Run a function in a daemon thread."""
+    thread = threading.Thread(target=main, name=name, daemon=True)
+    thread.start()
+    return thread
