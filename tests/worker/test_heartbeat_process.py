@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -213,7 +212,8 @@ def test_jobs_are_known_before_their_handlers_run(
     """Handlers start only after the helper knows their jobs."""
     monkeypatch.setattr(module, "MOMENT", 30.0)
     helper.hold(taken(queue, 6000))
-    assert not helper._outbox
+    assert helper._line is not None
+    assert not helper._line.unsent
 
 
 @pytest.mark.parametrize("bound", ["STUCK", "MOST"])
@@ -267,8 +267,8 @@ def test_a_report_is_never_applied_to_another_job(helper: HeartbeatProcess, queu
     for _ in range(5):
         lapsed = made(batch, number, lease=0.01)
         helper.hold([lapsed])
-        assert helper._socket is not None
-        assert select.select([helper._socket], [], [], 30)[0]
+        assert helper._line is not None
+        assert helper._line.wait(30)
         helper.drop([lapsed])
         del lapsed
         other = made(batch, number, lease=60.0)  # usually stored where the lapsed one was

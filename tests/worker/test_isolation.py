@@ -258,7 +258,7 @@ def test_an_app_that_can_not_be_loaded(
         worker.run()
     assert seen == [1, 1]
     assert queue.stats().acked == 2
-    assert "suspects can't run in a process of their own (exit code 2)" in caplog.text
+    assert "suspects can't run in a process of their own (it ended with 2)" in caplog.text
 
 
 @pytest.mark.parametrize("value", ["app", "app:", "./app.py:worker", 5])

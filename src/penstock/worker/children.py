@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.worker.health import Probed, document
-from penstock.worker.processes import Line, in_thread, start
+from penstock.worker.processes import Line, start
+from penstock.worker.runners import in_thread
 
 __all__ = ["LAST_WORD", "NUMBER", "Child", "SupervisorLine"]
 

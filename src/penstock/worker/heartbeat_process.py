@@ -1,7 +1,7 @@
 """A helper process that renews leases, for handlers that never let another thread run.
 
-The worker sends the jobs that it holds and those that it has finished, one JSON message a line. The
-helper renews leases a little earlier than the worker's own thread would, and sends their new ends.
+The worker sends the jobs that it holds and those that it has finished. The helper renews leases a
+little earlier than the worker's own thread would, and sends their new ends.
 So the thread has nothing to do while the helper lives, and takes over when it dies. The helper ends
 when its worker ends. It renews nothing while its worker is stopped (SIGSTOP): a process that does
 not run holds no job.
@@ -10,14 +10,9 @@ not run holds no job.
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import select
-import selectors
 import signal
-import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -34,6 +29,7 @@ from penstock.core.options import BATCH
 from penstock.errors import BadArgument, WrongEpoch
 from penstock.wire.keys import QueueKeys, queue_crc, split_name
 from penstock.wire.scripts import script
+from penstock.worker.processes import Line, start_python
 from penstock.worker.terms import PAUSE, Term, due, next_renewal, renew
 
 __all__ = ["HeartbeatProcess"]
@@ -54,9 +50,6 @@ MOST = 64 << 20
 """Most bytes that may wait for the helper."""
 MOMENT = 0.1
 """Most seconds for which new jobs wait until the helper knows all of them."""
-READS = 64
-"""Most reads of the helper before it looks at the leases again."""
-READY = b"ready"
 
 
 class HeartbeatProcess:
@@ -79,10 +72,7 @@ class HeartbeatProcess:
             raise BadArgument("heartbeat", "process", "needs a Unix")
         self._config = {"source": source, "prefix": prefix, "owner": owner}
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._read = b""
-        self._outbox = bytearray()
-        self._moved = 0.0  # when the outbox was last empty, or became shorter
+        self._line: Line | None = None
         self._numbers = itertools.count(1)  # never used again, as the address of a job would be
         self._keys: dict[Delivery, int] = {}
         self._jobs: dict[int, Delivery] = {}
@@ -93,30 +83,16 @@ class HeartbeatProcess:
     def start(self) -> None:
         """Start the helper."""
         with self._lock:
-            self._started, self._is_ready, self._read = monotonic(), False, b""
-            ours, its = socket.socketpair()
-            program = f"import sys; sys.path[:] = {sys.path!r}; from penstock.worker import "
-            program += f"heartbeat_process as p; p.main({its.fileno()}, {os.getpid()})"
-            with its:
-                try:
-                    self._process = subprocess.Popen(
-                        [sys.executable, "-c", program],
-                        pass_fds=[its.fileno()],
-                        stdin=subprocess.DEVNULL,
-                    )
-                except BaseException:
-                    ours.close()
-                    raise
-            ours.setblocking(False)
-            self._socket = ours
+            self._started, self._is_ready = monotonic(), False
+            self._process, self._line = start_python("heartbeat_process")
             self._send({"config": self._config})
             self._hold(list(self._jobs.values()))
 
     @property
     def pid(self) -> int | None:
         """Process id of the helper; None while no helper can receive messages."""
-        process = self._process
-        if process is None or self._socket is None or process.poll() is not None:
+        process, line = self._process, self._line
+        if process is None or line is None or line.is_broken or process.poll() is not None:
             return None
         return process.pid
 
@@ -128,10 +104,10 @@ class HeartbeatProcess:
     def hold(self, jobs: Sequence[Delivery]) -> None:
         """Renew the leases of these jobs, too."""
         with self._lock:
-            is_behind = bool(self._outbox)
+            is_behind = self._line is not None and bool(self._line.unsent)
             self._hold(jobs)
-            if not is_behind:
-                self._press()
+            if self._line is not None and not is_behind:
+                self._line.flush(MOMENT)  # handlers may soon block other threads
 
     def _hold(self, jobs: Sequence[Delivery]) -> None:
         lines = []
@@ -161,24 +137,18 @@ class HeartbeatProcess:
     def news(self) -> list[Delivery]:
         """Note the renewals, replace a helper that has died, and return the jobs that are lost."""
         with self._lock:
-            self._flush()
+            self._replace_stuck()
             if self.pid is None and monotonic() > self._started + AGAIN:
                 self._replace()
-            with suppress(BlockingIOError, OSError):
-                while self._socket is not None and (data := self._socket.recv(65536)):
-                    self._read += data
-            *lines, self._read = self._read.split(b"\n")
             lost = []
-            for line in lines:
-                if line == READY:
-                    self._is_ready = True
-                    continue
-                key, until, lease = json.loads(line)
-                job = self._jobs.get(key)
-                if job is not None and until is None:
-                    lost.append(job)
-                elif job is not None:
-                    job.term = Term(until, lease)
+            for message in self._line.receive() if self._line is not None else ():
+                self._is_ready = True
+                for key, until, lease in message:
+                    job = self._jobs.get(key)
+                    if job is not None and until is None:
+                        lost.append(job)
+                    elif job is not None:
+                        job.term = Term(until, lease)
             return lost
 
     def _replace(self) -> None:
@@ -192,54 +162,27 @@ class HeartbeatProcess:
             )
 
     def _send(self, message: dict[str, Any]) -> None:
-        if self._socket is None:
-            return
-        if not self._outbox:
-            self._moved = monotonic()
-        self._outbox += json.dumps(message).encode() + b"\n"
-        self._flush()
+        if self._line is not None:
+            self._line.send(message)
+            self._replace_stuck()
 
-    def _flush(self) -> None:
-        """Send as much as the helper accepts. Kill a helper that has read nothing for too long."""
-        if self._socket is None:
+    def _replace_stuck(self) -> None:
+        """Kill a helper that has read nothing for too long."""
+        line, patience = self._line, STUCK if self._is_ready else STARTING
+        if line is None or self._process is None:
             return
-        try:
-            while self._outbox:
-                sent = self._socket.send(self._outbox)
-                del self._outbox[:sent]
-                self._moved = monotonic()
-        except BlockingIOError:
-            patience = STUCK if self._is_ready else STARTING
-            if len(self._outbox) > MOST or monotonic() > self._moved + patience:
+        line.flush()
+        if len(line.unsent) > MOST or (line.unsent and monotonic() > line.accepted + patience):
+            if not line.is_broken:
                 logger.warning("the helper that renews leases takes no messages; it is replaced")
-                self._end()
-        except OSError:  # gone
-            self._end()
-
-    def _press(self) -> None:
-        """Wait a moment until the rest is sent, because handlers may soon block other threads."""
-        until = monotonic() + MOMENT
-        while self._outbox and self._socket is not None and (left := until - monotonic()) > 0:
-            room = select.poll()
-            room.register(self._socket, select.POLLOUT)
-            room.poll(left * 1000)
-            self._flush()
-
-    def _end(self) -> None:
-        if self._process is not None:
             self._process.kill()
-        self._disconnect()
-
-    def _disconnect(self) -> None:
-        self._outbox.clear()
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+            line.close()
 
     def close(self) -> None:
         """End the helper."""
         with self._lock:
-            self._disconnect()
+            if self._line is not None:
+                self._line.close()
             process, self._process = self._process, None
             if process is not None:
                 try:
@@ -257,43 +200,26 @@ def _identity(queue: str, node_id: str, epoch: str) -> QueueIdentity:
 class _Helper:
     """The helper's side: holds jobs as the worker sends them, and renews their leases."""
 
-    def __init__(self, sock: socket.socket, parent: int) -> None:
-        self._socket = sock
-        self._parent = parent
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._parent = os.getppid()
         self._held: dict[int, Delivery] = {}
         self._next = 0.0  # no attempt before: the server did not answer
         self._ops: dict[str, QueueOps] = {}
         self._config: dict[str, str] = {}
         self._node: Node | None = None
-        self._read = b""
-        self._unsent = b""
 
     def run(self) -> None:
         """Renew leases until the worker has ended."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._socket, selectors.EVENT_READ)
-            while True:
-                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-                selector.modify(self._socket, events)
-                nearest = max(next_renewal(self._held.values(), LEFT), self._next)
-                selector.select(min(max(nearest - monotonic(), 0.01), PAUSE))
-                if not self._listen():
-                    return
-                if not self._is_stopped() and monotonic() >= self._next:
-                    self._beat()
-                self._tell()
-
-    def _listen(self) -> bool:
-        with suppress(BlockingIOError):
-            for _ in range(READS):  # the rest after a look at the leases
-                data = self._socket.recv(65536)
-                if not data:
-                    return False
-                self._read += data
-        *lines, self._read = self._read.split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
-        return True
+        while not self._line.is_broken:
+            nearest = max(next_renewal(self._held.values(), LEFT), self._next)
+            pause = RETRY if self._line.unsent else PAUSE
+            self._line.wait(min(max(nearest - monotonic(), 0.01), pause))
+            for message in self._line.receive():
+                self._take(message)
+            self._line.flush()
+            if not self._is_stopped() and monotonic() >= self._next:
+                self._beat()
 
     def _take(self, message: dict[str, Any]) -> None:
         if "config" in message:
@@ -301,7 +227,7 @@ class _Helper:
             self._node = Node(config["source"], prefix=config["prefix"], retry_for=1)
             with suppress(Exception):  # the first renewal tries again
                 self._node.command("SCRIPT", "LOAD", script("extend").source)
-            self._unsent += READY + b"\n"
+            self._line.send([])  # ready
         for key in message.get("drop", ()):
             self._held.pop(key, None)
         for key, place, tag, number, counts, until, lease in message.get("hold", ()):
@@ -332,9 +258,8 @@ class _Helper:
             gone = self._renewed(lease, jobs)
             if gone is None:
                 continue
-            for job in jobs:
-                term = (None, 0.0) if job in gone else job.term
-                self._unsent += json.dumps([keys[job], *term]).encode() + b"\n"
+            lost = (None, 0.0)
+            self._line.send([[keys[job], *(lost if job in gone else job.term)] for job in jobs])
             for job in gone:
                 del self._held[keys[job]]
 
@@ -354,22 +279,13 @@ class _Helper:
             return None
         return renew(jobs, reply.untils, reply.now, call.resent or sent, monotonic())
 
-    def _tell(self) -> None:
-        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-            while self._unsent:
-                sent = self._socket.send(self._unsent)
-                self._unsent = self._unsent[sent:]
 
-
-def main(fd: int, parent: int) -> None:
+def main(line: Line) -> None:
     """Run the helper process.
 
     Args:
-        fd: its end of the socket pair.
-        parent: the process id of the worker.
+        line: its end of the line to the worker.
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # for the worker; the helper ends with it
         signal.signal(number, signal.SIG_IGN)
-    with socket.socket(fileno=fd) as sock:
-        sock.setblocking(False)
-        _Helper(sock, parent).run()
+    _Helper(line).run()

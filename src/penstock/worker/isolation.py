@@ -1,7 +1,7 @@
 """A process that runs a worker's suspects, so that ordinary jobs go on meanwhile.
 
 The process imports the worker's app anew and asks for no jobs. The worker sends it one suspect at a
-time over a socket pair, one JSON message a line. Like every worker, the process begins the job,
+time over a line. Like every worker, the process begins the job,
 renews its lease and reports its outcome on connections of its own. So whatever happens to one of
 the two processes affects no job of the other.
 
@@ -14,19 +14,15 @@ When the line breaks the other side is dead. The process then stops as its worke
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
-import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.transport.connection import monotonic
@@ -35,7 +31,7 @@ from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
 from penstock.wire.keys import split_name
 from penstock.worker.log import LogFormatter, set_up
-from penstock.worker.runners import in_thread
+from penstock.worker.processes import Line, ending, start_python
 from penstock.worker.status import RunningJob
 from penstock.worker.suspects import ASIDE, FORGET
 from penstock.worker.terms import Term
@@ -57,55 +53,6 @@ REFUSALS = 3
 """Jobs in a row that a process may refuse while it learns of partitions and nodes."""
 LAST_WORD = 1.0
 """Seconds in which the process has to end after its worker."""
-CHUNK = 1 << 16
-
-
-class IsolationSocket:
-    """One end of the line between the processes. A thread of its own receives messages.
-
-    Args:
-        end: a connected socket.
-        wake: called by that thread when messages have come.
-    """
-
-    def __init__(self, end: socket.socket, wake: Callable[[], None]) -> None:
-        self._socket = end
-        self._wake = wake
-        self._inbox: deque[dict[str, Any] | None] = deque()
-        end.settimeout(None)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STUCK, 0))
-        in_thread(self._listen, "penstock-isolation")
-
-    def _listen(self) -> None:
-        rest = b""
-        with suppress(OSError):
-            while chunk := self._socket.recv(CHUNK):
-                *lines, rest = (rest + chunk).split(b"\n")
-                self._inbox.extend(map(json.loads, lines))
-                if lines:
-                    self._wake()
-        self._inbox.append(None)
-        self._wake()
-
-    def messages(self) -> Iterator[dict[str, Any] | None]:
-        """Yield the messages that have come; None = the other side has ended."""
-        with suppress(IndexError):  # no more
-            while True:
-                yield self._inbox.popleft()
-
-    def tell(self, **message: Any) -> None:
-        """Send a message.
-
-        Raises:
-            OSError: the other side has ended, or reads nothing.
-        """
-        self._socket.sendall(json.dumps(message).encode() + b"\n")
-
-    def close(self) -> None:
-        """Close the line; the other side notices."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
 
 
 class Isolator:
@@ -134,7 +81,8 @@ class Isolator:
         self._wake = wake
         self._fields = fields
         self._process: subprocess.Popen[bytes] | None = None
-        self._line: IsolationSocket | None = None
+        self._line: Line | None = None
+        self._inbox: deque[dict[str, Any] | None] = deque()
         self._is_ready = False
         self._broken_until = -math.inf
         self._since = 0.0  # the start of the process, of the job, or of the time without one
@@ -171,7 +119,8 @@ class Isolator:
 
     def tend(self, state: WorkerState) -> None:
         """Handle the messages of the process, and tell it when to end."""
-        for message in self._line.messages() if self._line is not None else ():
+        while self._inbox:
+            message = self._inbox.popleft()
             if message is None:
                 self._ended(state)
             elif "ready" in message:
@@ -196,9 +145,8 @@ class Isolator:
 
     def _tell(self, **message: Any) -> bool:
         assert self._line is not None
-        try:
-            self._line.tell(**message)
-        except OSError:
+        self._line.send(message, STUCK)
+        if self._line.unsent:
             self._kill()
             return False
         return True
@@ -206,24 +154,21 @@ class Isolator:
     def _start(self) -> None:
         if self.is_broken:
             return
-        ours, its = socket.socketpair()
-        config = json.dumps({"options": self._config, "log": _level()})
-        program = f"import sys; sys.path[:] = {sys.path!r}; import penstock.worker.isolation as i; "
-        program += f"i.main({its.fileno()}, {self._target!r}, {config!r})"
-        options = [f"-W{option}" for option in sys.warnoptions]
-        with its:
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, *options, "-c", program],
-                    pass_fds=[its.fileno()],
-                    stdin=subprocess.DEVNULL,
-                )
-            except OSError as error:
-                ours.close()
-                self._break(str(error))
-                return
+        try:
+            self._process, self._line = start_python(
+                "isolation", self._target, self._config, _level()
+            )
+        except OSError as error:
+            self._break(str(error))
+            return
         self._is_ready, self._ends_at, self._since = False, math.inf, monotonic()
-        self._line = IsolationSocket(ours, self._wake)
+        self._inbox = inbox = deque[Any]()
+
+        def hear(messages: list[Any]) -> None:
+            inbox.extend(messages)
+            self._wake()
+
+        self._line.listen(hear, "penstock-isolation")
         text = "process %d runs suspects apart from other jobs"
         logger.info(text, self._process.pid, extra=self._fields)
 
@@ -256,10 +201,10 @@ class Isolator:
         was_ready, self._is_ready, self.job = self._is_ready, False, None
         if job is not None and not state.stopping:
             state.statistics.finished("lost", 1, None, None)
-            text = "%s: the process that ran it has died (%s)"
-            logger.error(text, job.id, _how(code), extra=Fields(job))
+            text = "%s: the process that ran it %s"
+            logger.error(text, job.id, ending(code), extra=Fields(job))
         elif job is None and not was_ready and code:
-            self._break(_how(code))
+            self._break(f"it {ending(code)}")
 
     def _reap(self) -> int:
         assert self._process is not None
@@ -291,10 +236,6 @@ def _level() -> str | None:
     return logging.getLevelName(root.level) if ours else None
 
 
-def _how(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {-code}"
-
-
 def _packed(job: Delivery) -> dict[str, Any]:
     batch = job.batch
     return {
@@ -316,26 +257,26 @@ class Isolated:
     """The process's side: receives the worker's suspects.
 
     Args:
-        end: its end of the line to the worker.
+        line: its end of the line to the worker.
     """
 
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        self._line: IsolationSocket | None = None
+    def __init__(self, line: Line) -> None:
+        self._line = line
         self._jobs: deque[dict[str, Any]] = deque()
+        self._is_ready = False
 
     def tend(self, state: WorkerState) -> None:
         """Take the jobs that have come."""
-        if self._line is None:
-            self._line = IsolationSocket(self._end, lambda: self._hear(state))
-            self._hear(state)  # messages that came before `_line` was set
-            self._tell(ready=True)
+        if not self._is_ready:
+            self._is_ready = True
+            # In a thread of its own, because a handler may block the loop.
+            self._line.listen(partial(self._hear, state), "penstock-isolation")
+            self._line.send({"ready": True}, STUCK)
         while self._jobs:
             self._take(state, self._jobs.popleft())
 
-    def _hear(self, state: WorkerState) -> None:
-        """Sort messages. This runs in a thread of its own, because a handler may block the loop."""
-        for message in self._line.messages() if self._line is not None else ():
+    def _hear(self, state: WorkerState, messages: list[Any]) -> None:
+        for message in messages:
             if message is None:
                 state.stop()
             elif "stop" in message:
@@ -351,16 +292,12 @@ class Isolated:
             return
         if packed["partitions"] is not None:  # it will know them the next time
             state.learned[split_name(packed["place"][0])[0]] = packed["partitions"]
-        self._tell(refused=True)
+        self._line.send({"refused": True}, STUCK)
 
     def counted(self, outcome: str, seconds: float, waited: float | None, asked: bool) -> None:
         """Report the outcome of the job to the worker."""
-        self._tell(outcome=outcome, seconds=seconds or None, waited=waited, asked=asked)
-
-    def _tell(self, **message: Any) -> None:
-        assert self._line is not None
-        with suppress(OSError):  # the worker has ended, which `_hear` notices as well
-            self._line.tell(**message)
+        told = {"outcome": outcome, "seconds": seconds or None, "waited": waited, "asked": asked}
+        self._line.send(told, STUCK)
 
 
 def _unpacked(packed: dict[str, Any], ops: QueueOps) -> Delivery:
@@ -374,28 +311,26 @@ def _unpacked(packed: dict[str, Any], ops: QueueOps) -> Delivery:
     return job
 
 
-def main(descriptor: int, target: str, text: str) -> None:
+def main(line: Line, target: str, options: dict[str, Any], level: str | None) -> None:
     """Run the process.
 
     Args:
-        descriptor: the file descriptor of its end of the line.
+        line: its end of the line.
         target: `module:name` of the worker.
-        text: JSON with the options of the worker and the log level.
+        options: the options of the worker that the process takes over.
+        level: the log level of the worker; None = the app sets up its own log.
     """
     from penstock.worker.target import NoWorker, load  # it imports the workers, which import this
 
-    config = json.loads(text)
     for number in (signal.SIGINT, signal.SIGTERM):  # for the worker, which ends this process
         signal.signal(number, lambda *_: None)
-    os.set_inheritable(descriptor, False)
     try:
         worker = load(target)
     except NoWorker as error:
         logger.error("%s", "\n".join([str(error), *error.trace]))  # noqa: TRY400  # the app's trace
         sys.exit(2)
-    if config["log"]:
-        set_up(config["log"])
-    isolated = Isolated(socket.socket(fileno=descriptor))
-    running = worker._run_isolated(isolated, config["options"])
+    if level:
+        set_up(level)
+    running = worker._run_isolated(Isolated(line), options)
     if running is not None:
         asyncio.run(running)

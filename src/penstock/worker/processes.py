@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["LINE", "Line", "in_thread", "start", "start_python"]
+from penstock.worker.runners import in_thread
+
+__all__ = ["LINE", "Line", "ending", "start", "start_python"]
 
 LINE = "PENSTOCK_LINE"
 """The environment variable with the file descriptor of a process's end of the line."""
@@ -37,6 +39,7 @@ class Line:
     Attributes:
         socket: the socket.
         unsent: the bytes that wait for the other side.
+        accepted: when nothing was unsent, or the other side accepted something, for the last time.
         is_broken: whether the other side has ended, or the line is closed.
     """
 
@@ -44,6 +47,7 @@ class Line:
         end.setblocking(False)
         self.socket = end
         self.unsent = bytearray()
+        self.accepted = 0.0
         self.is_broken = False
         self._unread = b""
 
@@ -61,6 +65,8 @@ class Line:
 
     def send(self, message: Any, timeout: float = 0.0) -> None:
         """Send a message, as `flush`."""
+        if not self.unsent:
+            self.accepted = time.monotonic()
         self.unsent += json.dumps(message, default=str).encode() + b"\n"
         self.flush(timeout)
 
@@ -71,6 +77,7 @@ class Line:
             sent = self._attempt(self.socket.send, self.unsent)
             if sent is not None:
                 del self.unsent[:sent]
+                self.accepted = time.monotonic()
             elif not self._wait(select.POLLOUT, until - time.monotonic()):
                 return
 
@@ -170,8 +177,11 @@ def start_python(module: str, *arguments: Any) -> tuple[subprocess.Popen[bytes],
     return start([sys.executable, *warnings, "-c", program])
 
 
-def in_thread(main: Callable[[], None], name: str) -> threading.Thread:
-    """Run a function in a daemon thread."""
-    thread = threading.Thread(target=main, name=name, daemon=True)
-    thread.start()
-    return thread
+def ending(code: int) -> str:
+    """Return a text about the end of a process with this code of `subprocess`."""
+    if code >= 0:
+        return f"ended with {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

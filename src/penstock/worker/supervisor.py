@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.core.logs import get_logger
 from penstock.worker.children import Child
+from penstock.worker.processes import ending
 
 __all__ = ["BROKEN", "DRAINED", "ProcessStatus", "Supervisor", "SupervisorStatus"]
 
@@ -288,7 +289,7 @@ class Supervisor:
         """Judge the end of a process; return the seconds until the next one starts."""
         code, options = child.code, child.options
         assert code is not None
-        told, now = (slot.number, child.pid, _how(code)), time.monotonic()
+        told, now = (slot.number, child.pid, ending(code)), time.monotonic()
         if self._stopping:
             LOG.info("process %d, pid %d, %s", *told)
             if code not in ENDED_WELL:
@@ -332,7 +333,7 @@ class Supervisor:
         finally:
             self._forget(trial)
         if trial.code:
-            self._not_loaded(_how(trial.code), BROKEN)
+            self._not_loaded(ending(trial.code), BROKEN)
         else:
             await action()
 
@@ -424,12 +425,3 @@ class Supervisor:
             self._children.remove(child)
             asyncio.get_running_loop().remove_reader(child.line.socket)
             child.close()
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"ended with {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
