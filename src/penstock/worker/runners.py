@@ -15,7 +15,8 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from penstock.core.job import Delivery
 from penstock.core.logs import get_logger
@@ -38,6 +39,8 @@ PATIENCE = 2.0
 
 Item = tuple[Handler[..., Any], Sequence[Delivery]]
 """A handler, and the jobs of one run of it."""
+_Order = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
+T = TypeVar("T")
 
 
 def end_fork(pid: int) -> None:
@@ -55,32 +58,33 @@ def end_fork(pid: int) -> None:
     os._exit(0 if error is None else 1)
 
 
-class Runners:
-    """Threads that run handlers. They are daemons: the process ends beside a handler that does not.
+class DaemonThreads(Generic[T]):
+    """Threads that take items from an inbox. They are daemons: the process ends beside them.
+
+    Those of an executor would keep the process until the last function returns.
 
     Args:
-        count: how many threads.
-        name: the name of the worker, for the threads' names.
-        execute: runs one item; it must not raise.
+        count: most threads.
+        name: the beginning of their names.
+        execute: runs one item.
 
     Attributes:
         put: queues an item; the next free thread runs it.
     """
 
-    def __init__(self, count: int, name: str, execute: Callable[[Item], None]) -> None:
+    def __init__(self, count: int, name: str, execute: Callable[[T], None]) -> None:
+        self._count = count
+        self._name = name
         self._execute = execute
         self._pid = os.getpid()
-        self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self.put: Callable[[Item], None] = self._inbox.put
-        self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{i + 1}", daemon=True)
-            for i in range(count)
-        ]
+        self._inbox: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self.put: Callable[[T], None] = self._inbox.put
+        self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
-        """Start the threads."""
-        for thread in self._threads:
-            thread.start()
+    def grow(self) -> None:
+        """Start another thread, unless there are enough."""
+        if len(self._threads) < self._count:
+            self._threads.append(in_thread(self._run, f"{self._name}-{len(self._threads) + 1}"))
 
     def _run(self) -> None:
         while (item := self._inbox.get()) is not None:
@@ -89,6 +93,20 @@ class Runners:
             except BaseException as error:  # noqa: BLE001  # a runner outlives everything
                 _complain(error)
             del item  # else its jobs live until the next one comes
+
+    def end(self) -> None:
+        """End each thread after its item."""
+        for _ in self._threads:
+            self._inbox.put(None)
+
+
+class Runners(DaemonThreads[Item]):
+    """Threads that run handlers: `execute` of an item must not raise."""
+
+    def start(self) -> None:
+        """Start the threads."""
+        for _ in range(self._count):
+            self.grow()
 
     def drain(self) -> list[Item]:
         """Remove and return the items that no thread has begun."""
@@ -132,8 +150,7 @@ class Runners:
         Returns:
             Whether the process can end now.
         """
-        for _ in self._threads:
-            self._inbox.put(None)
+        self.end()
         until = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -165,7 +182,7 @@ class AsyncRunners:
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[None] = self._loop.create_future()
         self._watch: asyncio.Task[None] | None = None
-        self._threads: HandlerThreads | None = None
+        self._threads: DaemonThreads[_Order] = DaemonThreads(count, f"{name}-thread", self._obey)
         self._last: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -248,12 +265,35 @@ class AsyncRunners:
                     return await handler.function(*args, **kwargs)
                 finally:
                     end_fork(self._pid)
-            if self._threads is None:
-                self._threads = HandlerThreads(self._count, self._name)
-            return await self._threads.call(lambda: handler.function(*args, **kwargs))
+            self._threads.grow()
+            future = self._loop.create_future()
+            function = partial(handler.function, *args, **kwargs)
+            self._threads.put((future, contextvars.copy_context(), function))
+            value, error = await future
+            if error is not None:
+                raise error
+            return value
         finally:
             for job in jobs:
                 del self._running[job]
+
+    def _obey(self, order: _Order) -> None:
+        """Run a plain function in a thread, in the context of the task that waits for it."""
+        future, context, function = order
+        if future.cancelled():
+            return
+        found: tuple[Any, BaseException | None]
+        try:
+            # As a pair: a future takes no StopIteration, and its task would wait for ever.
+            try:
+                found = (context.run(function), None)
+            finally:
+                end_fork(self._pid)
+        except BaseException as error:  # noqa: BLE001  # it is raised in the task
+            found = (None, error)
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(_tell, future, found)
+        del found  # the error's own frame would keep it
 
     def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:
         """Return whether the worker, or the end of its event loop, has ended the run of these jobs.
@@ -275,8 +315,7 @@ class AsyncRunners:
             self._end.set_result(None)
         for task in self._tasks:
             task.cancel("the worker ends")
-        if self._threads is not None:
-            self._threads.close()
+        self._threads.end()
         left = self._tasks if self._watch is None else {*self._tasks, self._watch}
         return not left or not (await asyncio.wait(left, timeout=timeout))[1]
 
@@ -313,68 +352,6 @@ def _complain(error: BaseException) -> None:
             "a handler's run failed in the worker itself; its jobs come back when their leases end",
             exc_info=error,
         )
-
-
-class HandlerThreads:
-    """Threads for plain functions beside an event loop, started when they are needed.
-
-    They are daemons. Those of an executor would keep the process until the last function returns.
-
-    Args:
-        count: most threads.
-        name: the name of the worker, for the threads' names.
-    """
-
-    def __init__(self, count: int, name: str) -> None:
-        self._pid = os.getpid()
-        self._loop = asyncio.get_running_loop()
-        self._inbox: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
-        self._count = count
-        self._made = 0
-        self._name = name
-
-    async def call(self, function: Callable[[], Any]) -> Any:
-        """Run a function in a thread, in the context of this task."""
-        if self._made < self._count:
-            self._made += 1
-            in_thread(self._run, f"{self._name}-thread-{self._made}")
-        future = self._loop.create_future()
-        self._inbox.put((future, contextvars.copy_context(), function))
-        value, error = await future
-        if error is not None:
-            raise error
-        return value
-
-    def _run(self) -> None:
-        while (order := self._inbox.get()) is not None:
-            self._obey(*order)
-            del order
-
-    def _obey(
-        self, future: asyncio.Future[Any], context: contextvars.Context, function: Callable[[], Any]
-    ) -> None:
-        if future.cancelled():
-            return
-        found: tuple[Any, BaseException | None]
-        try:
-            # As a pair: a future takes no StopIteration, and its task would wait for ever.
-            try:
-                found = (context.run(function), None)
-            finally:
-                end_fork(self._pid)
-        except BaseException as error:  # noqa: BLE001  # it is raised in the task
-            found = (None, error)
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(_tell, future, found)
-        del found  # the error's own frame would keep it
-
-    def close(self) -> None:
-        """End each thread after its function."""
-        for _ in range(self._made):
-            self._inbox.put(None)
-
-
-_Order = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
 
 
 def _tell(future: asyncio.Future[Any], found: tuple[Any, BaseException | None]) -> None:
