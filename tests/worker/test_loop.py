@@ -27,7 +27,6 @@ from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, QueuePoll
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.state import KEPT, WorkerState
-from penstock.worker.statistics import Statistics
 from tests.support.keyspace import check_invariant
 
 FAR = 3_600_000
@@ -100,7 +99,6 @@ class Stage:
             wake=self._wake,
             clock=self._clock,
             options=self.options,
-            statistics=Statistics(),
         )
         self.faults = 0
         self.has_failed = False

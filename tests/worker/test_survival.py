@@ -19,7 +19,6 @@ from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import QueuePoll
 from penstock.worker.results import Verdict
 from penstock.worker.state import HANDED_BACK, KEPT, WorkerState
-from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import ASIDE
 from penstock.worker.terms import Term
 from tests.support.backends import Backend
@@ -231,7 +230,6 @@ class HandlerRunner:
             wake=lambda: None,
             clock=time.monotonic,
             options=WorkerOptions("q"),
-            statistics=Statistics(),
         )
 
     def take(self, *jobs: Any) -> None:
@@ -284,9 +282,8 @@ def test_a_suspect_without_a_handler_is_not_isolated() -> None:
         wake=lambda: None,
         clock=time.monotonic,
         options=WorkerOptions("q"),
-        statistics=Statistics(),
     )
-    state.isolator = Isolator("app:worker", {}, state.wake, {})
+    state.isolator = Isolator("app:worker", {}, state)
     job = stored(b"1;h.handler=strange\nx", b"3 0 2 0")
     state.asked(poll, Taken(-1, [job]), 1, time.monotonic())
     assert unknown == [job]
@@ -337,7 +334,6 @@ def test_a_second_signal_inside_of_stop() -> None:
         wake=lambda: calls.pop()() if calls else None,
         clock=lambda: 100.0,
         options=WorkerOptions("q", grace=25),
-        statistics=Statistics(),
     )
     calls.append(lambda: state.stop(0))
     state.stop()

@@ -30,7 +30,6 @@ from penstock.worker.options import WorkerOptions
 from penstock.worker.results import ACK, Result, Verdict
 from penstock.worker.runners import Item, Runners
 from penstock.worker.state import HANDED_BACK, KEPT, WorkerState
-from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import suspects_among
 from penstock.worker.terms import OVER, Term, begin
 
@@ -173,7 +172,6 @@ class DrainLoop:
             wake=lambda: None,
             clock=monotonic,
             options=WorkerOptions(queue.name),
-            statistics=Statistics(),
         )
         self._handler_runner.runners = self._runners
         self._handler_runner.finished = self.state.finished

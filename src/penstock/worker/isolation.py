@@ -6,7 +6,7 @@ renews its lease and reports its outcome on connections of its own. So whatever 
 the two processes affects no job of the other.
 
     worker  -> process   {"job": ...}  {"stop": seconds}
-    process -> worker    {"ready": true}  {"outcome": ..., ...}  {"refused": true}
+    process -> worker    {"ready": true}  {"outcome": [...]}  {"refused": true}
 
 When the line breaks the other side is dead. The process then stops as its worker would.
 """
@@ -21,7 +21,7 @@ import subprocess
 import sys
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -61,25 +61,17 @@ class Isolator:
     Args:
         target: `module:name` of the worker, or of a function that makes it.
         config: the options of the worker that the process takes over.
-        wake: ends the wait of the worker's loop; callable from any thread.
-        fields: fields of log records about the worker.
+        state: the state of the worker.
 
     Attributes:
         job: the job that the process has.
     """
 
-    def __init__(
-        self,
-        target: str,
-        config: Mapping[str, Any],
-        wake: Callable[[], None],
-        fields: Mapping[str, str],
-    ) -> None:
+    def __init__(self, target: str, config: Mapping[str, Any], state: WorkerState) -> None:
         self.job: Delivery | None = None
         self._target = target
         self._config = config
-        self._wake = wake
-        self._fields = fields
+        self._state = state
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Line | None = None
         self._inbox: deque[dict[str, Any] | None] = deque()
@@ -117,16 +109,16 @@ class Isolator:
         self.job, self._since = job, monotonic()
         return True
 
-    def tend(self, state: WorkerState) -> None:
+    def tend(self) -> None:
         """Handle the messages of the process, and tell it when to end."""
         while self._inbox:
             message = self._inbox.popleft()
             if message is None:
-                self._ended(state)
+                self._ended()
             elif "ready" in message:
                 self._is_ready, self._since = True, monotonic()
             else:
-                self._reported(state, message)
+                self._reported(message)
         if self._line is None:
             return
         idle = monotonic() - self._since
@@ -136,8 +128,8 @@ class Isolator:
                 self._tell_end(monotonic())
             else:
                 self._kill()
-        elif state.deadline < self._ends_at:
-            self._tell_end(state.deadline)
+        elif self._state.deadline < self._ends_at:
+            self._tell_end(self._state.deadline)
 
     def _tell_end(self, at: float) -> None:
         self._ends_at = at
@@ -166,11 +158,10 @@ class Isolator:
 
         def hear(messages: list[Any]) -> None:
             inbox.extend(messages)
-            self._wake()
+            self._state.wake()
 
         self._line.listen(hear, "penstock-isolation")
-        text = "process %d runs suspects apart from other jobs"
-        logger.info(text, self._process.pid, extra=self._fields)
+        self._state.log.info("process %d runs suspects apart from other jobs", self._process.pid)
 
     def _break(self, why: str) -> None:
         self._broken_until = monotonic() + AGAIN
@@ -178,10 +169,11 @@ class Isolator:
             "suspects can't run in a process of their own (%s): they run while the worker has no "
             "other job"
         )
-        logger.error(text, why, extra=self._fields)
+        self._state.log.error(text, why)
 
-    def _reported(self, state: WorkerState, message: dict[str, Any]) -> None:
-        job, self.job, self._since = self.job, None, monotonic()
+    def _reported(self, message: dict[str, Any]) -> None:
+        state, job = self._state, self.job
+        self.job, self._since = None, monotonic()
         if "refused" in message:
             assert job is not None
             state.put_back(job, ASIDE)
@@ -190,17 +182,16 @@ class Isolator:
                 self._break(f"it does not know queue {job.queue_name!r}")
             return
         self._refusals = 0
-        state.statistics.finished(message["outcome"], 1, message["seconds"], message["waited"])
-        if message["asked"]:
-            state.statistics.backed_off(1)
+        outcome, seconds, waited, is_asked = message["outcome"]
+        state.statistics.finished(outcome, 1, seconds, waited, is_asked=is_asked)
         if state.options.burst:
             state.look_everywhere()
 
-    def _ended(self, state: WorkerState) -> None:
+    def _ended(self) -> None:
         code, job = self._reap(), self.job
         was_ready, self._is_ready, self.job = self._is_ready, False, None
-        if job is not None and not state.stopping:
-            state.statistics.finished("lost", 1, None, None)
+        if job is not None and not self._state.stopping:
+            self._state.statistics.finished("lost", 1)
             text = "%s: the process that ran it %s"
             logger.error(text, job.id, ending(code), extra=Fields(job))
         elif job is None and not was_ready and code:
@@ -294,10 +285,11 @@ class Isolated:
             state.learned[split_name(packed["place"][0])[0]] = packed["partitions"]
         self._line.send({"refused": True}, STUCK)
 
-    def counted(self, outcome: str, seconds: float, waited: float | None, asked: bool) -> None:
+    def counted(
+        self, outcome: str, seconds: float | None, waited: float | None, is_asked: bool
+    ) -> None:
         """Report the outcome of the job to the worker."""
-        told = {"outcome": outcome, "seconds": seconds or None, "waited": waited, "asked": asked}
-        self._line.send(told, STUCK)
+        self._line.send({"outcome": [outcome, seconds, waited, is_asked]}, STUCK)
 
 
 def _unpacked(packed: dict[str, Any], ops: QueueOps) -> Delivery:

@@ -97,10 +97,11 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
 
 def _failed(state: WorkerState, error: Exception) -> Flow:
     state.failures += 1
-    state.unsure = True
+    for poll in state.polls:
+        poll.unsure = True
     if state.failures == 1 or state.failures % 10 == 0:
         text = "worker: %s: %s; it is tried again"
-        logger.warning(text, type(error).__name__, error, extra=state.fields)
+        state.log.warning(text, type(error).__name__, error)
     state.waiting = False
     state.look_everywhere()
     with suppress(Exception):
@@ -135,7 +136,6 @@ def _round(state: WorkerState) -> Count:
             unsettled.pop(poll, None)
         elif poll.home is not None:
             yield from _keep(state, poll)
-    state.unsure = False
     if state.suspects.unbegun and state.suspects.waits:
         yield from _begin(state)
     if got and state.waiting:  # the pending BLPOP of a busy worker would take others' tokens
@@ -180,7 +180,7 @@ def _guarded(state: WorkerState, poll: QueuePoll) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
         _refused(state, poll, error)
     else:
-        poll.failures, poll.unsure = 0, False
+        poll.failures = 0
 
 
 def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
@@ -372,9 +372,9 @@ def _ended(
             usual = OUTCOMES["ack"] if verdict is ACK else _usual(verdict, done.jobs[0])
             state.count(done, usual, len(done.jobs))
         return
-    found, unsure = iter(outcomes), is_repeated or state.unsure
+    found = iter(outcomes)
     for done in finished:
-        fates = Counter(_fate(done, job, next(found), unsure) for job in done.jobs)
+        fates = Counter(_fate(done, job, next(found), is_repeated) for job in done.jobs)
         for fate, count in fates.items():
             state.count(done, fate, count)
 
@@ -394,18 +394,18 @@ def _usual(verdict: Verdict, job: Delivery) -> str:
     return OUTCOMES[verdict.kind]
 
 
-def _fate(done: Finished, job: Delivery, outcome: Outcome, unsure: bool) -> str:
+def _fate(done: Finished, job: Delivery, outcome: Outcome, is_repeated: bool) -> str:
     """Return the outcome to count for a job, by the server's answer; log what is unusual.
 
     Args:
         done: the report.
         job: one of its jobs.
         outcome: the answer for the job.
-        unsure: True if an earlier run of the call may have succeeded without an answer.
+        is_repeated: True if an earlier run of the call may have succeeded without an answer.
     """
     verdict = done.verdict
-    repeated = outcome is Outcome.ENDED or (outcome is Outcome.GONE and verdict.kind == "ack")
-    if outcome is Outcome.DONE or (unsure and repeated):
+    may_be_own = outcome is Outcome.ENDED or (outcome is Outcome.GONE and verdict.kind == "ack")
+    if outcome is Outcome.DONE or (is_repeated and may_be_own):
         return _usual(verdict, job)
     if outcome is Outcome.DEAD:
         text = "%s has used up its attempts: a dead letter"
@@ -508,7 +508,7 @@ def leave(state: WorkerState) -> Flow:
                 yield from step(state)
     except Exception as error:  # noqa: BLE001  # the worker ends all the same
         text = "worker: %s: %s; leases are left to end"
-        logger.warning(text, type(error).__name__, error, extra=state.fields)
+        state.log.warning(text, type(error).__name__, error)
     state.abandoned |= state.leased()
     for poll in state.polls:
         state.abandon(poll)
@@ -525,9 +525,8 @@ def _hand_back(state: WorkerState) -> Flow:
                 yield from _call(state, poll, poll.ops.release(chunk, 0))
                 state.drop(chunk)
                 state.abandoned.difference_update(chunk)
-                state.statistics.finished("handed back", len(chunk), None, None)
-                text = "%d unfinished jobs were given back"
-                logger.warning(text, len(chunk), extra=state.fields)
+                state.statistics.finished("handed back", len(chunk))
+                state.log.warning("%d unfinished jobs were given back", len(chunk))
 
 
 def _report_all(state: WorkerState) -> Flow:
@@ -546,4 +545,4 @@ def _unless_refused(state: WorkerState) -> Iterator[None]:
     except Exception as error:
         if passing(error) and not state.is_spread:
             raise
-        logger.warning("worker: %s: %s", type(error).__name__, error, extra=state.fields)
+        state.log.warning("worker: %s: %s", type(error).__name__, error)

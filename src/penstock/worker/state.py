@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.core.flows import TICK
@@ -74,10 +73,11 @@ class WorkerState:
         wake: ends the loop's wait; callable from runners, other threads and signal handlers.
         clock: returns monotonic seconds.
         options: the options of the worker.
-        statistics: collects its figures.
-        fields: fields of log records about the worker.
+        name: its name, a field of log records about the worker.
 
     Attributes:
+        log: logs about the worker.
+        statistics: its figures.
         poll_of: its queues by their operations.
         held: jobs that this worker holds according to the server, finished or not.
         finished: reports of the runners, youngest last.
@@ -92,7 +92,6 @@ class WorkerState:
         taken: the number of jobs that it has taken.
         answered: the time of the server's last answer.
         failures: the number of failed calls since then.
-        unsure: whether a report that failed may have been executed.
         next_ask: when the throttle lets it take jobs again.
         lap: when to ask every queue, whatever is known of it.
         sample_at: when to read the sizes of the queues.
@@ -115,10 +114,9 @@ class WorkerState:
         wake: Callable[[], None],
         clock: Callable[[], float],
         options: WorkerOptions,
-        statistics: Statistics,
-        fields: Mapping[str, str] = MappingProxyType({}),
+        name: str = "",
     ) -> None:
-        self.fields = fields
+        self.log = logging.LoggerAdapter(logger, {"worker": name})
         self.polls = polls
         self.poll_of = {poll.ops: poll for poll in polls}
         self.dispatcher = dispatcher
@@ -126,7 +124,7 @@ class WorkerState:
         self.clock = clock
         self.options = options
         self.capacity = options.concurrency * dispatcher.size + options.prefetch
-        self.statistics = statistics
+        self.statistics = Statistics()
         self.held: dict[Delivery, None] = {}
         self.finished: deque[Finished] = deque()
         self.unsettled: dict[QueuePoll, Reports] = {}
@@ -140,7 +138,6 @@ class WorkerState:
         self.idle_rounds = 0
         self.answered = clock()
         self.failures = 0
-        self.unsure = False
         self.next_ask = 0.0
         self.lap = clock() + TICK
         self.sample_at = 0.0
@@ -329,9 +326,10 @@ class WorkerState:
         """Do the loop's other work: hand out due batches, release jobs that have not begun."""
         if self.clock() >= self.lap:
             self.look_everywhere()
-        for line in (self.isolator, self.isolated):
-            if line is not None:
-                line.tend(self)
+        if self.isolator is not None:
+            self.isolator.tend()
+        if self.isolated is not None:
+            self.isolated.tend(self)
         if self.unsettled:
             self._let_go()
         if self.stopping and not self._drained:
@@ -388,11 +386,11 @@ class WorkerState:
                 "queue %r: a round trip takes %.2f s, too long for leases of %.2f s; no jobs are "
                 "reserved until it is shorter. Set a longer lease with configure(lease=...)"
             )
-            logger.warning(text, name, trip, lease, extra=self.fields)
+            self.log.warning(text, name, trip, lease)
             self.sample_at = min(self.sample_at, self.clock() + SAMPLE)
         elif was_slow and not poll.is_slow:
             text = "queue %r: a round trip takes %.2f s; jobs are reserved again"
-            logger.warning(text, name, trip, extra=self.fields)
+            self.log.warning(text, name, trip)
             poll.at = 0.0
 
     def found_damaged(self, poll: QueuePoll, error: Exception, level: int = logging.ERROR) -> None:
@@ -411,7 +409,7 @@ class WorkerState:
         if times == 1 or times % 60 == 0:
             name, kind = poll.ops.name, type(error).__name__
             text = "queue %r can't be used: %s: %s; the worker goes on without it"
-            logger.log(level, text, name, kind, error, extra=self.fields)
+            self.log.log(level, text, name, kind, error)
         return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
 
     def found_down(self, poll: QueuePoll) -> None:
@@ -464,8 +462,7 @@ class WorkerState:
     def complain(self, what: str, error: Exception) -> None:
         """Log, at most once a minute, that one of the user's functions has failed."""
         if self._may_complain(what):
-            text = "%s failed; the worker goes on"
-            logger.error(text, what, exc_info=error, extra=self.fields)
+            self.log.error("%s failed; the worker goes on", what, exc_info=error)
 
     def _may_complain(self, what: str) -> bool:
         if self.clock() < self._complaints.get(what, -math.inf) + 60:
@@ -544,9 +541,9 @@ class WorkerState:
     def _in_time(self, jobs: Sequence[Delivery], now: float) -> Sequence[Delivery]:
         found = [job for job in jobs if not job.term.is_over(now)]
         late = len(jobs) - len(found)
-        self.statistics.finished("lost", late, None, None)
+        self.statistics.finished("lost", late)
         text = "the leases of %d jobs ended before the jobs arrived; they are not run"
-        logger.warning(text, late, extra=self.fields)
+        self.log.warning(text, late)
         return found
 
     def _warn_of(self, poll: QueuePoll, trip: float) -> None:
@@ -557,19 +554,17 @@ class WorkerState:
                 "queue %r: a round trip took %.2f s, long for leases of %.2f s: they are "
                 "lengthened to %.2f s, after which jobs of a dead worker come back"
             )
-            told = (poll.ops.name, trip, poll.lease, longer)
-            logger.warning(text, *told, extra=self.fields)
+            self.log.warning(text, poll.ops.name, trip, poll.lease, longer)
 
     def count(self, done: Finished, outcome: str, count: int) -> None:
         """Count the outcome of so many of these jobs."""
         job = done.jobs[0]
         waited = (job.batch.now - int(job.number[:-11])) / 1000 if not job.counts else None
-        self.statistics.finished(outcome, count, done.seconds or None, waited)  # 0 = none has run
+        seconds = done.seconds or None  # 0 = none has run
         is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
-        if is_asked:
-            self.statistics.backed_off(count)
+        self.statistics.finished(outcome, count, seconds, waited, is_asked=is_asked)
         if self.isolated is not None:
-            self.isolated.counted(outcome, done.seconds, waited, is_asked)
+            self.isolated.counted(outcome, seconds, waited, is_asked)
 
     def put_aside(self, poll: QueuePoll, count: int) -> None:
         """Note that so many suspects were released for a moment."""

@@ -94,7 +94,13 @@ class Statistics:
         self._sizes: dict[str, deque[float]] = {}
 
     def finished(
-        self, outcome: str, count: int, handling: float | None, queueing: float | None
+        self,
+        outcome: str,
+        count: int,
+        handling: float | None = None,
+        queueing: float | None = None,
+        *,
+        is_asked: bool = False,
     ) -> None:
         """Add the outcome of jobs.
 
@@ -103,6 +109,7 @@ class Statistics:
             count: the number of jobs; a batch is one call.
             handling: seconds that the handler took; None = it did not run, or is counted elsewhere.
             queueing: seconds from enqueue to delivery; None = not a first attempt.
+            is_asked: whether the handler has asked for the delay of the next attempt.
         """
         with self._lock:
             self._counts[outcome] = self._counts.get(outcome, 0) + count
@@ -110,11 +117,8 @@ class Statistics:
                 self._handling.append(handling)
             if queueing is not None:
                 self._queueing.append(queueing)
-
-    def backed_off(self, count: int) -> None:
-        """Add jobs whose handler has asked for the delay of the next attempt."""
-        with self._lock:
-            self._backoffs += count
+            if is_asked:
+                self._backoffs += count
 
     def sized(self, queue: str, size: int) -> None:
         """Add the number of jobs of a queue that could be reserved."""

@@ -155,7 +155,7 @@ class AsyncHeartbeat:
             if self._failures % 10 == 0:
                 name, kind = ops.name, type(error).__name__
                 text = "leases of %r can't be renewed: %s: %s"
-                logger.warning(text, name, kind, error, extra=self._state.fields)
+                self._state.log.warning(text, name, kind, error)
             await self._driver(ops.home).node.close()
             return False
         else:

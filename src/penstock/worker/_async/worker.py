@@ -34,7 +34,7 @@ from penstock.worker.polls import QueuePoll
 # sync only: from penstock.worker.options import refuse_coroutines
 from penstock.worker.runners import AsyncActivity, AsyncRunners
 from penstock.worker.state import WorkerState
-from penstock.worker.statistics import Statistics
+from penstock.worker.statistics import WorkerStats
 from penstock.worker.status import WorkerStatus
 
 __all__ = ["AsyncWorker"]
@@ -122,7 +122,6 @@ class AsyncWorker:
         # sync only: refuse_coroutines(self.handlers)
         self._origin = source if isinstance(source, AsyncPenstock) else AsyncPenstock(source)
         self._client = self._twinned(name)
-        self._statistics = Statistics()
         self._stops: list[float | None] = []
         self._owns_process = False
         self._state: WorkerState | None = None
@@ -143,10 +142,6 @@ class AsyncWorker:
     def name(self) -> str:
         """Name of the worker, kept with each delivery as its owner."""
         return self._client.owner
-
-    @property
-    def _fields(self) -> dict[str, str]:
-        return {"worker": self.name}
 
     def change(self, **options: Any) -> None:
         """Change options while the worker does not run; None leaves an option as it is.
@@ -212,7 +207,7 @@ class AsyncWorker:
                     return
                 await self.join()
             self._stops.clear()
-            self._state, self._statistics = None, Statistics()
+            self._state = None
             self._client = twin_of(self._origin, owner=self.options.name)
         self.handlers.check()
         wake, options = AsyncSignal(), self.options
@@ -224,15 +219,14 @@ class AsyncWorker:
             wake=wake.set_from_thread,
             clock=monotonic,
             options=options,
-            statistics=self._statistics,
-            fields=self._fields,
+            name=self.name,
         )
         if options.heartbeat == "process":
             source, prefix = self._client.backend.source, self._client.prefix
             state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
         if options.isolate is not None:
             told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
-            state.isolator = Isolator(options.isolate, told, state.wake, self._fields)
+            state.isolator = Isolator(options.isolate, told, state)
         state.isolated = self._isolated
         self._handler_runner = handler_runner
         handler_runner.runners, handler_runner.finished = runners, state.finished
@@ -286,7 +280,7 @@ class AsyncWorker:
         if state is None or monotonic() < state.deadline + OVERDUE:
             return False
         text = "%s did not end in time and is abandoned; its leases will expire"
-        logger.error(text, self.name, extra=self._fields)
+        state.log.error(text, self.name)
         return True
 
     @contextmanager
@@ -365,7 +359,7 @@ class AsyncWorker:
             running=isolated if handler_runner is None else handler_runner.at_work() + isolated,
             idle_rounds=0 if state is None else state.idle_rounds,
             answered=0.0 if state is None else monotonic() - state.answered,
-            stats=self._statistics.snapshot(),
+            stats=WorkerStats() if state is None else state.statistics.snapshot(),
         )
 
     # -- the loop --------------------------------------------------------------------------
@@ -389,8 +383,7 @@ class AsyncWorker:
                     break
                 await wake.wait(0.02)
             if await self._connected(state, wake):
-                text = "%s takes jobs of %s"
-                logger.info(text, self.name, ", ".join(self.options.queues), extra=self._fields)
+                state.log.info("%s takes jobs of %s", self.name, ", ".join(self.options.queues))
                 await self._work(state, wake)
         finally:
             await self._looking.close()
@@ -402,7 +395,7 @@ class AsyncWorker:
             is_free = await runners.close(1.0)
             await self._client.close()
             wake.close()
-            logger.info("%s has ended", self.name, extra=self._fields)
+            state.log.info("%s has ended", self.name)
             if not is_free and self._owns_process:
                 runners.at_end(_end_process)
 
@@ -416,7 +409,7 @@ class AsyncWorker:
                 return
             self._client.backend.join()
             await self._connected(state, wake)
-            logger.info("%s takes jobs of several nodes", self.name, extra=self._fields)
+            state.log.info("%s takes jobs of several nodes", self.name)
 
     async def _look(self) -> None:
         state = self._state
@@ -449,7 +442,7 @@ class AsyncWorker:
             except Exception as error:
                 if not (passing(error) or isinstance(error, OutOfMemory)):
                     raise
-                logger.warning("%s: no server yet: %s", self.name, error, extra=self._fields)
+                state.log.warning("%s: no server yet: %s", self.name, error)
             pause = min(pause * 2, 2.0)
             await wake.wait(pause)
         return False

@@ -156,7 +156,7 @@ class Heartbeat:
             if self._failures % 10 == 0:
                 name, kind = ops.name, type(error).__name__
                 text = "leases of %r can't be renewed: %s: %s"
-                logger.warning(text, name, kind, error, extra=self._state.fields)
+                self._state.log.warning(text, name, kind, error)
             self._driver(ops.home).node.close()
             return False
         else:

@@ -33,7 +33,7 @@ from penstock.worker.options import HeartbeatKind, WorkerOptions, check_handlers
 from penstock.worker.polls import QueuePoll
 from penstock.worker.runners import Activity, Runners
 from penstock.worker.state import WorkerState
-from penstock.worker.statistics import Statistics
+from penstock.worker.statistics import WorkerStats
 from penstock.worker.status import WorkerStatus
 
 __all__ = ["Worker"]
@@ -121,7 +121,6 @@ class Worker:
         refuse_coroutines(self.handlers)
         self._origin = source if isinstance(source, Penstock) else Penstock(source)
         self._client = self._twinned(name)
-        self._statistics = Statistics()
         self._stops: list[float | None] = []
         self._owns_process = False
         self._state: WorkerState | None = None
@@ -142,10 +141,6 @@ class Worker:
     def name(self) -> str:
         """Name of the worker, kept with each delivery as its owner."""
         return self._client.owner
-
-    @property
-    def _fields(self) -> dict[str, str]:
-        return {"worker": self.name}
 
     def change(self, **options: Any) -> None:
         """Change options while the worker does not run; None leaves an option as it is.
@@ -211,7 +206,7 @@ class Worker:
                     return
                 self.join()
             self._stops.clear()
-            self._state, self._statistics = None, Statistics()
+            self._state = None
             self._client = twin_of(self._origin, owner=self.options.name)
         self.handlers.check()
         wake, options = Signal(), self.options
@@ -223,15 +218,14 @@ class Worker:
             wake=wake.set_from_thread,
             clock=monotonic,
             options=options,
-            statistics=self._statistics,
-            fields=self._fields,
+            name=self.name,
         )
         if options.heartbeat == "process":
             source, prefix = self._client.backend.source, self._client.prefix
             state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
         if options.isolate is not None:
             told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
-            state.isolator = Isolator(options.isolate, told, state.wake, self._fields)
+            state.isolator = Isolator(options.isolate, told, state)
         state.isolated = self._isolated
         self._handler_runner = handler_runner
         handler_runner.runners, handler_runner.finished = runners, state.finished
@@ -285,7 +279,7 @@ class Worker:
         if state is None or monotonic() < state.deadline + OVERDUE:
             return False
         text = "%s did not end in time and is abandoned; its leases will expire"
-        logger.error(text, self.name, extra=self._fields)
+        state.log.error(text, self.name)
         return True
 
     @contextmanager
@@ -364,7 +358,7 @@ class Worker:
             running=isolated if handler_runner is None else handler_runner.at_work() + isolated,
             idle_rounds=0 if state is None else state.idle_rounds,
             answered=0.0 if state is None else monotonic() - state.answered,
-            stats=self._statistics.snapshot(),
+            stats=WorkerStats() if state is None else state.statistics.snapshot(),
         )
 
     # -- the loop --------------------------------------------------------------------------
@@ -388,8 +382,7 @@ class Worker:
                     break
                 wake.wait(0.02)
             if self._connected(state, wake):
-                text = "%s takes jobs of %s"
-                logger.info(text, self.name, ", ".join(self.options.queues), extra=self._fields)
+                state.log.info("%s takes jobs of %s", self.name, ", ".join(self.options.queues))
                 self._work(state, wake)
         finally:
             self._looking.close()
@@ -401,7 +394,7 @@ class Worker:
             is_free = runners.close(1.0)
             self._client.close()
             wake.close()
-            logger.info("%s has ended", self.name, extra=self._fields)
+            state.log.info("%s has ended", self.name)
             if not is_free and self._owns_process:
                 runners.at_end(_end_process)
 
@@ -415,7 +408,7 @@ class Worker:
                 return
             self._client.backend.join()
             self._connected(state, wake)
-            logger.info("%s takes jobs of several nodes", self.name, extra=self._fields)
+            state.log.info("%s takes jobs of several nodes", self.name)
 
     def _look(self) -> None:
         state = self._state
@@ -448,7 +441,7 @@ class Worker:
             except Exception as error:
                 if not (passing(error) or isinstance(error, OutOfMemory)):
                     raise
-                logger.warning("%s: no server yet: %s", self.name, error, extra=self._fields)
+                state.log.warning("%s: no server yet: %s", self.name, error)
             pause = min(pause * 2, 2.0)
             wake.wait(pause)
         return False
