@@ -133,6 +133,12 @@ class _Kind(NamedTuple):
     literals: tuple[tuple[type, Any], ...] = ()
     names: tuple[str, ...] = ()
 
+    def check(self, name: str, value: Any) -> None:
+        """Raise `Misfit` for a value that is not allowed."""
+        types = self.types
+        if not (types is None or type(value) in types or (type(value), value) in self.literals):
+            raise Misfit(name, f"not {' or '.join(self.names)}", value)
+
 
 ANYTHING = _Kind(None)
 
@@ -248,8 +254,7 @@ class Parameters:
             raise BadArgument("function", function, f"has no signature: {error}") from None
         known = hints(function, strict=strict)
         self.job = _receiver(function, signature, known)
-        self._types: dict[str, frozenset[type] | None] = {}
-        self._names: dict[str, str] = {}
+        self._kinds: dict[str, _Kind] = {}
         self._loads: dict[str, Callable[[Any], Any]] = {}
         self._dumps: dict[str, Callable[[Any], Any]] = {}
         self._required: list[str] = []
@@ -263,7 +268,7 @@ class Parameters:
         for parameter in own:
             self._add(parameter, known.get(parameter.name, Parameter.empty), convert)
         self._given = [name for name in self._positional if name != self.job]
-        self._named = frozenset(self._types) - {self._rest, self._more}
+        self._named = frozenset(self._kinds) - {self._rest, self._more}
         self._signature = signature.replace(parameters=own)
 
     def _add(self, parameter: Parameter, annotation: Any, convert: Converter | None) -> None:
@@ -274,26 +279,11 @@ class Parameters:
         conversion = convert(annotation) if convert and kind is None else None
         if conversion is not None:
             self._loads[name], self._dumps[name] = conversion
-            self._types[name] = None
-        else:
-            self._check(name, kind or _outer(annotation) or ANYTHING, parameter.default is None)
-
-    def _check(self, name: str, kind: _Kind, optional: bool) -> None:
-        allowed = kind.types
-        if optional and allowed is not None:
-            allowed |= {type(None)}
-        text = f"not {' or '.join(kind.names)}"
-        self._names[name] = text
-        self._types[name] = None if kind.literals else allowed
-        if not kind.literals:
-            return
-
-        def load(value: Any) -> Any:
-            if type(value) in (allowed or ()) or (type(value), value) in kind.literals:
-                return value
-            raise ValueError(text)
-
-        self._loads[name] = load
+            kind = ANYTHING
+        kind = kind or _outer(annotation) or ANYTHING
+        if parameter.default is None and kind.types is not None:
+            kind = kind._replace(types=kind.types | {type(None)})
+        self._kinds[name] = kind
 
     def bind(self, body: Any, job: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments for the function.
@@ -312,38 +302,24 @@ class Parameters:
         raise Misfit("body", "neither an object nor an array", body)
 
     def _by_name(self, given: dict[str, Any], job: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        kinds, named = self._types, self._named
+        kinds, named = self._kinds, self._named
         for name, value in given.items():
-            if name not in named:
-                self._extra(name, value)
+            if name in named:
+                kinds[name].check(name, value)
+            elif self._more and name != self.job:
+                kinds[self._more].check(name, value)
             else:
-                allowed = kinds[name]
-                if allowed is not None and type(value) not in allowed:
-                    raise Misfit(name, self._names[name], value)
+                raise Misfit(name, "unexpected", value)
         for name in self._required:
             if name not in given:
                 raise Misfit(name, "missing")
-        if self._loads:
-            self._load(given)
+        for name, value in given.items() if self._loads else ():
+            load = self._loads.get(name if name in named else self._more)
+            if load is not None:
+                given[name] = _loaded(load, name, value)
         if self.job is not None:
             given[self.job] = job
         return self._placed(given) if self._only else ((), given)
-
-    def _extra(self, name: str, value: Any) -> None:
-        if not self._more or name == self.job:
-            raise Misfit(name, "unexpected", value)
-        self._checked(self._more, value, name)
-
-    def _checked(self, parameter: str, value: Any, name: str) -> None:
-        allowed = self._types[parameter]
-        if allowed is not None and type(value) not in allowed:
-            raise Misfit(name, self._names[parameter], value)
-
-    def _load(self, given: dict[str, Any]) -> None:
-        for name, value in given.items():
-            load = self._loads.get(name if name in self._named else self._more)
-            if load is not None:
-                given[name] = _loaded(load, name, value)
 
     def _placed(self, given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Pass positional-only parameters by position; defaults fill the gaps between them."""
@@ -367,7 +343,7 @@ class Parameters:
         args, named = self._by_name(dict(zip(places, given, strict=False)), job)
         rest = given[len(places) :]
         for i, value in enumerate(rest):
-            self._checked(self._rest, value, f"{self._rest}[{i}]")
+            self._kinds[self._rest].check(f"{self._rest}[{i}]", value)
         load = self._loads.get(self._rest)
         if load is not None:
             rest = [_loaded(load, f"{self._rest}[{i}]", v) for i, v in enumerate(rest)]

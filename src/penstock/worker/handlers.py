@@ -96,7 +96,13 @@ class Handler(Generic[P, R_co]):
         takes_job: whether a job is its only argument.
         lease: the lease of jobs that `job` describes; None = the queue's.
         headers: the headers of its jobs: `enqueue_many(..., headers=handler.headers)`.
+
+    Raises:
+        BadArgument: the function can't be a handler.
     """
+
+    _takes_jobs = True
+    """Whether the function gets whole jobs."""
 
     def __init__(
         self,
@@ -108,13 +114,19 @@ class Handler(Generic[P, R_co]):
         backoff: Backoff | None = None,
         lease: Duration | None = None,
     ) -> None:
+        if isinstance(function, Handler):
+            reason = (
+                "is a handler already: add it with include() of its set, or decorate the function"
+            )
+            raise BadArgument("function", function, reason)
+        checked(function, whole=self._takes_jobs)
         functools.update_wrapper(self, function, updated=())
         self.name = name
         self.function = function
         self.is_async = is_async(function)
         self.is_default = False
         self.size = size
-        self.takes_job = size is None
+        self.takes_job = self._takes_jobs and size is None
         self.wait = wait
         self.lease = lease
         self.headers: dict[str, str] = {} if name is None else {HEADER: name}
@@ -247,6 +259,8 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
     parameter; give it a default otherwise.
     """
 
+    _takes_jobs = False
+
     def __init__(
         self,
         function: Callable[..., R_co],
@@ -257,7 +271,6 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
         lease: Duration | None = None,
     ) -> None:
         super().__init__(function, name, backoff=backoff, lease=lease)
-        self.takes_job = False
         self._convert = convert
         self._parameters: Parameters | None = None
         with contextlib.suppress(NameError):  # an annotation names something that is defined later
@@ -400,20 +413,17 @@ class Handlers:
         if isinstance(name, Handler):
             return self._add(name)
         if name is not None and not isinstance(name, str) and callable(name):
-            return self._add(Handler(checked(name)))
+            return self._add(Handler(name))
         self._check(name, lease)
         backoff = Backoff(retry, wait, stop)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
-            _refuse_handler(function)
-            checked(function, whole=name is None)
-            made: Handler[..., Any]
             if name is None:
-                made = Handler(function, backoff=backoff, lease=lease)
-            else:
-                convert = self._convert
-                made = NamedHandler(function, name, convert=convert, backoff=backoff, lease=lease)
-            return self._add(made)
+                return self._add(Handler(function, backoff=backoff, lease=lease))
+            convert = self._convert
+            return self._add(
+                NamedHandler(function, name, convert=convert, backoff=backoff, lease=lease)
+            )
 
         return decorate
 
@@ -455,8 +465,7 @@ class Handlers:
         backoff = Backoff(retry, wait, stop)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
-            _refuse_handler(function)
-            made: Handler[..., Any] = Handler(checked(function), backoff=backoff)
+            made: Handler[..., Any] = Handler(function, backoff=backoff)
             made.is_default = True
             return self._add(made)
 
@@ -492,11 +501,9 @@ class Handlers:
         backoff = Backoff(retry)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
-            _refuse_handler(function)
-            made: Handler[..., Any] = Handler(
-                checked(function), name, size=size, wait=seconds, backoff=backoff, lease=lease
+            return self._add(
+                Handler(function, name, size=size, wait=seconds, backoff=backoff, lease=lease)
             )
-            return self._add(made)
 
         return decorate
 
@@ -602,12 +609,3 @@ def _undecodable(job: Delivery) -> bool:
     except UndecodableBody:
         return True
     return False
-
-
-def _refuse_handler(function: Any) -> None:
-    if isinstance(function, Handler):
-        raise BadArgument(
-            "function",
-            function,
-            "is a handler already: add it with include() of its set, or decorate the function",
-        )

@@ -120,25 +120,22 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a probe."""
-        page = {"/health": self._health, "/status": self._status}.get(self.path.partition("?")[0])
-        if page is None:
-            return self._send(HTTPStatus.NOT_FOUND, {"error": "there are /health and /status"})
+        path, probed, code = self.path.partition("?")[0], self.server.probed, HTTPStatus.OK
+        body: dict[str, Any]
         try:
-            code, body = page()
+            if path == "/health":
+                body = {"healthy": bool(probed.healthy())}
+                code = HTTPStatus.OK if body["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE
+            elif path == "/status":
+                body = document(probed)
+            else:
+                code, body = HTTPStatus.NOT_FOUND, {"error": "there are /health and /status"}
         except Exception as error:
             LOG.exception("the status can't be read")
             code, body = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": repr(error)}
-        return self._send(code, body)
+        self._send(code, body)
 
     do_HEAD = do_GET  # noqa: N815 - the name is http.server's
-
-    def _health(self) -> tuple[HTTPStatus, dict[str, Any]]:
-        healthy = bool(self.server.probed.healthy())
-        code = HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE
-        return code, {"healthy": healthy}
-
-    def _status(self) -> tuple[HTTPStatus, dict[str, Any]]:
-        return HTTPStatus.OK, document(self.server.probed)
 
     def _send(self, code: HTTPStatus, body: dict[str, Any]) -> None:
         raw = (json.dumps(body, default=str) + "\n").encode()

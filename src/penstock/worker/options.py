@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from penstock.core.options import BATCH, Duration, check_choice, check_count, duration_ms
@@ -70,17 +70,6 @@ class WorkerOptions:
         found = {name: getattr(self, name) for name in self.__slots__}
         named = {name: qualified(value) for name, value in found.items() if callable(value)}
         return {**found, **named, "queues": dict(self.queues), "grace": self.grace_s}
-
-    def changed(self, **options: Any) -> WorkerOptions:
-        """Return these options with other values.
-
-        Raises:
-            BadArgument: there is no such option, or a value can't be used.
-        """
-        for name, value in options.items():
-            if name not in self.__slots__:
-                raise BadArgument(name, value, "not an option of a worker")
-        return replace(self, **options)
 
 
 def check_queues(queues: Any) -> dict[str, int]:

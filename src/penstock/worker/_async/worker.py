@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -150,9 +151,12 @@ class AsyncWorker:
             BadArgument: there is no such option, its value can't be used, or the worker runs.
         """
         given = {name: value for name, value in options.items() if value is not None}
-        if self.state in ("running", "stopping") and given:
-            raise BadArgument(*next(iter(given.items())), "the worker runs")
-        self.options = self.options.changed(**given)
+        for option, value in given.items():
+            if self.state in ("running", "stopping"):
+                raise BadArgument(option, value, "the worker runs")
+            if option not in WorkerOptions.__slots__:
+                raise BadArgument(option, value, "not an option of a worker")
+        self.options = replace(self.options, **given)
         if "name" in given:
             self._client = self._twinned(self.options.name)
 
@@ -427,9 +431,15 @@ class AsyncWorker:
         return found
 
     async def _run_isolated(self, isolated: Isolated, told: dict[str, Any]) -> None:
-        self.change(queues=told["queues"], grace=told["grace"], name=f"{told['name']}-isolated")
-        only = {"burst": False, "max_jobs": None, "monitor": None, "throttle": 0, "isolate": None}
-        self.options = self.options.changed(concurrency=1, prefetch=0, **only)
+        name = f"{told['name']}-isolated"
+        self.change(name=name)
+        self.options = WorkerOptions(
+            told["queues"],
+            concurrency=1,
+            grace=told["grace"],
+            heartbeat=self.options.heartbeat,
+            name=name,
+        )
         self._isolated, self._owns_process = isolated, True
         await self.run(signals=False)
 

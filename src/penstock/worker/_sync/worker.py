@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -149,9 +150,12 @@ class Worker:
             BadArgument: there is no such option, its value can't be used, or the worker runs.
         """
         given = {name: value for name, value in options.items() if value is not None}
-        if self.state in ("running", "stopping") and given:
-            raise BadArgument(*next(iter(given.items())), "the worker runs")
-        self.options = self.options.changed(**given)
+        for option, value in given.items():
+            if self.state in ("running", "stopping"):
+                raise BadArgument(option, value, "the worker runs")
+            if option not in WorkerOptions.__slots__:
+                raise BadArgument(option, value, "not an option of a worker")
+        self.options = replace(self.options, **given)
         if "name" in given:
             self._client = self._twinned(self.options.name)
 
@@ -426,9 +430,15 @@ class Worker:
         return found
 
     def _run_isolated(self, isolated: Isolated, told: dict[str, Any]) -> None:
-        self.change(queues=told["queues"], grace=told["grace"], name=f"{told['name']}-isolated")
-        only = {"burst": False, "max_jobs": None, "monitor": None, "throttle": 0, "isolate": None}
-        self.options = self.options.changed(concurrency=1, prefetch=0, **only)
+        name = f"{told['name']}-isolated"
+        self.change(name=name)
+        self.options = WorkerOptions(
+            told["queues"],
+            concurrency=1,
+            grace=told["grace"],
+            heartbeat=self.options.heartbeat,
+            name=name,
+        )
         self._isolated, self._owns_process = isolated, True
         self.run(signals=False)
 
