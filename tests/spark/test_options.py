@@ -128,7 +128,7 @@ SECRET = "hunter2"
 def test_no_error_shows_a_password(options: dict[str, str]) -> None:
     """For any error in a URL, neither text, value nor cause has the password."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  # of several types
-        connect.parts(Write.parse(options))
+        connect.shards_of(Write.parse(options))
     error: BaseException | None = caught.value
     while error is not None:
         assert SECRET not in f"{error} {error!r} {error.args}"
@@ -146,7 +146,7 @@ def test_no_part_of_a_generated_password_is_shown(
     monkeypatch.setenv("QUEUE_URL", url)
     value = "QUEUE_URL" if way == "urlenv" else url
     try:
-        connect.parts(Write.parse({"queue": "mail", way: value, "retryfor": "0"}))
+        connect.shards_of(Write.parse({"queue": "mail", way: value, "retryfor": "0"}))
     except Exception as error:  # noqa: BLE001  # of several types
         found = [mark for mark in MARKS if mark in seen_in(error)]
         assert not found

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.embedded import EmbeddedServer
 from penstock.spark import OptionError, drain
-from penstock.spark.connect import close_all, parts
+from penstock.spark.connect import close_all, shards_of
 from penstock.spark.errors import Unreachable
 from penstock.spark.options import Connection
 from penstock.spark.snapshot import SnapshotReader
@@ -125,7 +125,7 @@ def test_another_host(ends: Callable[..., TlsEnd]) -> None:
     options = given(ends(), sslCaFile=PEM)
     options["url"] = options["url"].replace("localhost", "127.1")
     with pytest.raises(Unreachable, match="option 'url': the server's certificate is for another"):
-        parts(Connection.parse(options))
+        shards_of(Connection.parse(options))
 
 
 @pytest.mark.parametrize("name", ["sslCaFile", "sslCertFile", "sslKeyFile"])
@@ -138,14 +138,14 @@ def test_files_are_checked_first(name: str, tmp_path: Path) -> None:
         files = {**OWN, name: str(file)}
         named = "sslCertFile" if name == "sslKeyFile" and file is text else name
         with pytest.raises(OptionError, match=f"option {named}=.*{told}") as caught:
-            parts(Connection.parse({"queue": "mail", "url": url, **files}))
+            shards_of(Connection.parse({"queue": "mail", "url": url, **files}))
         assert caught.value.argument == named
     with pytest.raises(OptionError, match=f"option '{name}': needs a URL .* rediss://"):
-        parts(Connection.parse({"queue": "mail", "url": "redis://127.0.0.1:1", name: PEM}))
+        shards_of(Connection.parse({"queue": "mail", "url": "redis://127.0.0.1:1", name: PEM}))
 
 
 def test_a_key_belongs_to_a_certificate() -> None:
     """A key without a certificate is refused."""
     options = {"queue": "mail", "url": "rediss://127.0.0.1:1", "sslKeyFile": PEM}
     with pytest.raises(OptionError, match=r"option sslKeyFile=.*works only with sslCertFile"):
-        parts(Connection.parse(options))
+        shards_of(Connection.parse(options))

@@ -250,6 +250,10 @@ def test_every_queue_that_rows_name_has_to_be_there(ps: Penstock, options: Any) 
         writer.write(iter(arrow({"payload": ["a", "b"], "to": ["mail", "other"]})))
         with pytest.raises(QueueMissing, match="'othr'"):
             writer.write(iter(arrow({"payload": ["c"], "to": ["othr"]})))
+        with pytest.raises(QueueMissing, match="'othr'"):
+            enqueue_partition(
+                [{"id": 1, "payload": "d"}], url=given["url"], queue="othr", requireQueue="true"
+            )
     assert not ps.queue("othr").stats().exists
     assert bodies(ps, "other") == [b"b", b"there"]
 

@@ -29,16 +29,18 @@ from penstock.spark.options import Connection
 from penstock.wire.keys import QueueKeys
 
 __all__ = [
-    "check_identity",
+    "Shards",
+    "check_nodes",
     "check_queue",
     "check_reached",
     "client",
     "close_all",
     "current",
-    "identity",
-    "parts",
+    "node_ids",
+    "open_in_task",
+    "open_on_driver",
     "reaching",
-    "shares",
+    "shards_of",
 ]
 
 logger = get_logger("penstock")
@@ -55,6 +57,8 @@ TLS_ERRORS = {
 }
 """Words in errors of OpenSSL, and advice. The first that is found counts."""
 
+Shards = dict[tuple[str, int], Queue]
+"""Shards by the node's id and the number of the partition; 0 in a queue without partitions."""
 
 _clients: dict[tuple[object, ...], Penstock] = {}
 """The clients of this process, by its pid and their options.
@@ -130,44 +134,36 @@ def reaching(options: Connection) -> Iterator[None]:
         ) from error
 
 
-def shares(options: Connection, name: str = "") -> dict[tuple[str, int], Queue]:
+def shards_of(options: Connection, name: str = "") -> Shards:
     """Return the shards of a queue on the nodes that can be reached.
 
     Args:
         name: the queue's; empty = the queue of the options.
 
-    Returns:
-        The shards by node id and partition number; 0 in a queue without partitions.
-
     Raises:
         Unreachable: no server can be reached.
     """
-    current(options)
-    queue = client(options).open(name or options.queue)
+    queue = current(options).open(name or options.queue)
     if isinstance(queue, ShardedQueue):
         return {(part.home.id, part.number or 0): part for part in queue.parts if part.home.id}
     return {(queue._node.id, 0): queue}
 
 
-def parts(options: Connection) -> dict[str, Queue]:
-    """Return one shard of the queue for each node that can be reached, by the node's id.
-
-    Raises:
-        Unreachable: no server can be reached.
-    """
-    return {node: part for (node, _), part in shares(options).items()}
+def node_ids(found: Shards) -> tuple[str, ...]:
+    """Return the ids of the nodes of shards."""
+    return tuple(sorted({node for node, _ in found}))
 
 
-def identity(options: Connection) -> tuple[str, ...]:
-    """Return the ids of the nodes that are reached from here, for comparison on the executors.
+def open_on_driver(options: Connection) -> Shards:
+    """Return the shards, for the driver. Its tasks compare the ids of the nodes with theirs.
 
     Raises:
         Unreachable: no server can be reached.
         QueueMissing: there is no such queue, and `requireQueue` is set.
     """
-    found = parts(options)
+    found = shards_of(options)
     check_queue(options, options.queue, found.values())
-    for part in () if options.nodes else found.values():
+    for part in () if options.nodes else list(found.values())[:1]:
         listed = others(part._node.listed(), part._node.whole_id())
         if listed:
             logger.warning(
@@ -176,7 +172,40 @@ def identity(options: Connection) -> tuple[str, ...]:
                 options.queue,
                 ", ".join(map(repr, listed)),
             )
-    return tuple(sorted(found))
+    return found
+
+
+def open_in_task(options: Connection, expected: Sequence[str]) -> Shards:
+    """Return the shards, for a task.
+
+    Args:
+        expected: ids of the nodes that the driver reaches; empty = not known.
+
+    Raises:
+        Unreachable: no server can be reached.
+        WrongServer: this process reaches none of these nodes.
+    """
+    found = shards_of(options)
+    check_nodes(options, node_ids(found), expected)
+    return found
+
+
+def check_nodes(options: Connection, found: Sequence[str], expected: Sequence[str]) -> None:
+    """Check that this process reaches a node that the driver reaches.
+
+    Args:
+        found: ids of the nodes that this process reaches.
+        expected: ids of the nodes that the driver reaches; empty = not known.
+
+    Raises:
+        WrongServer: it reaches none of them.
+    """
+    if expected and not set(found) & set(expected):
+        raise WrongServer(
+            f"queue {options.queue!r}: the driver's server is node {', '.join(expected)}, and from "
+            f"here the same options lead to node {', '.join(found)}; a host name such as localhost "
+            f"is not the same machine everywhere"
+        )
 
 
 def check_reached(options: Connection) -> None:
@@ -208,21 +237,6 @@ def check_queue(options: Connection, name: str, found: Iterable[Queue]) -> None:
     meta = QueueKeys(name, options.prefix)["meta"]  # also of a queue in partitions
     if options.require_queue and not any(part._node.command("EXISTS", meta) for part in found):
         raise QueueMissing(f"queue {name!r} does not exist, and requireQueue is set")
-
-
-def check_identity(options: Connection, expected: Sequence[str]) -> None:
-    """Check that this process reaches a server that the driver reaches.
-
-    Raises:
-        WrongServer: it reaches another one.
-    """
-    found = sorted(parts(options))
-    if expected and not set(found) & set(expected):
-        raise WrongServer(
-            f"queue {options.queue!r}: the driver's server is node {', '.join(expected)}, and from "
-            f"here the same options lead to node {', '.join(found)}; a host name such as localhost "
-            f"is not the same machine everywhere"
-        )
 
 
 def _key(options: Connection) -> tuple[object, ...]:

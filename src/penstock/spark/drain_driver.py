@@ -14,7 +14,7 @@ from pyarrow import Field
 from penstock.core.options import BATCH, Duration, check_count, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
-from penstock.spark import connect
+from penstock.spark.connect import node_ids, open_on_driver
 from penstock.spark.drain_task import COUNTS, FIGURES, KEYS, Acking, Working
 from penstock.spark.errors import HIDDEN
 from penstock.spark.options import Connection
@@ -216,7 +216,7 @@ def _expected(spark: Any, connection: Connection) -> tuple[str, ...]:
     """Return the nodes that the driver reaches. With Connect, this process is not the driver."""
     if "connect" in type(spark).__module__:
         return ()
-    return connect.identity(connection)
+    return node_ids(open_on_driver(connection))
 
 
 def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Handlers:

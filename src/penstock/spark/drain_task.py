@@ -19,7 +19,7 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Delivery, Outcome, Settled
 from penstock.core.logs import Fields, get_logger
 from penstock.errors import QueueClosed
-from penstock.spark.connect import check_identity, client
+from penstock.spark.connect import client, open_in_task
 from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Connection
 from penstock.worker._sync.handler_runner import HandlerRunner
@@ -91,10 +91,10 @@ class Working:
         number = 0
         for batch in batches:
             number = batch.column(0)[0].as_py() if batch.num_rows else number
-        check_identity(self.connection, self.expected)
+        open_in_task(self.connection, self.expected)
         share = self.shares[number % len(self.shares)] if self.shares else None
         opened = client(self.connection)
-        task = DrainLoop(self, opened.open(self.connection.queue), share)
+        task = DrainLoop(self, opened.queue(self.connection.queue), share)
         heartbeat = Heartbeat(task.state, opened.backend, name="penstock-drain")
         heartbeat.start()
         try:
@@ -436,8 +436,8 @@ class Acking:
 
         A row without a receipt is of a job that was delivered at most once.
         """
-        check_identity(self.connection, self.expected)
-        queue = client(self.connection).open(self.connection.queue)
+        open_in_task(self.connection, self.expected)
+        queue = client(self.connection).queue(self.connection.queue)
         tally = Counter[str]()
         crcs = frozenset(ops.crc for ops in operations_of(queue))
         for batch in batches:

@@ -9,7 +9,7 @@ from penstock.client._sync.queue import Queue
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, Outcome, Settled
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
-from penstock.spark.connect import shares
+from penstock.spark.connect import Shards
 from penstock.spark.errors import RowError
 from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Write
@@ -51,13 +51,14 @@ class Settler:
     Args:
         options: of the write.
         fields: name and type of each column.
+        found: the shards of the queue.
     """
 
-    def __init__(self, options: Write, fields: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, options: Write, fields: Sequence[tuple[str, str]], found: Shards) -> None:
         self._options = options
         self._places = check_columns(fields, options)
         self._waiting: dict[tuple[str, int, str], list[Delivery | str]] = {}
-        self._parts = {(node, part.ops.crc): part for (node, _), part in shares(options).items()}
+        self._parts = {(node, part.ops.crc): part for (node, _), part in found.items()}
         self._known = frozenset(crc for _, crc in self._parts)
         self._counts = {"rows": 0}
         self._row = 0

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from penstock.errors import BadArgument
-from penstock.spark.connect import check_reached, parts
+from penstock.spark.connect import check_queue, check_reached, node_ids, shards_of
 from penstock.spark.errors import OptionError
 from penstock.spark.options import Write
 from penstock.spark.rows import Encoder, columns_of, transposed
@@ -38,6 +38,7 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
         OptionError: an option can't be used; nothing was written.
         BadArgument: a column or a value can't be used; rows before it may have been added.
         Unreachable: no server can be reached, or not every one of several nodes.
+        QueueMissing: there is no such queue, and `requireQueue` is set.
         As `Queue.enqueue`.
     """
     given = Write.parse(options)
@@ -61,10 +62,11 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
         )
     write = write_name(where, given.write_id, secrets.token_hex(8))
     encoder = Encoder(columns, given, write, where.partition)
-    nodes = tuple(sorted(parts(given)))
+    found = shards_of(given)
+    check_queue(given, given.queue, found.values())
     if not given.skip_unreachable:
         check_reached(given)
-    sink = Sink(given, nodes)
+    sink = Sink(given, node_ids(found), found)
     for values, count in transposed(_valued(chain([first], source), names), len(names), ROWS):
         sink.put(encoder.encode(values, count))
     return sink.finish()

@@ -18,8 +18,8 @@ from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.views import QueueStats
 from penstock.errors import QueueMissing
-from penstock.spark.connect import check_identity, current, reaching
-from penstock.spark.errors import Unreachable, WrongServer
+from penstock.spark.connect import check_nodes, current, reaching
+from penstock.spark.errors import Unreachable
 from penstock.spark.options import Connection
 
 __all__ = ["ShardAddress", "ShardReader", "ShardReaders", "open_shard", "open_shards"]
@@ -57,8 +57,8 @@ class ShardReader:
 
     def __init__(self, made: Penstock, queue: str, site: ShardAddress = ShardAddress()) -> None:
         made.connect()
-        self._driver = made.backend.driver
-        self.node = made.backend.node.id
+        self._node = made.backend.node
+        self.node = self._node.id
         self.site = replace(site, node=self.node)
         self.ops: QueueOps = Queue(made.backend.member, queue, site.number).ops
         self.ops.partitions = site.partitions
@@ -71,11 +71,11 @@ class ShardReader:
 
     def run(self, call: Call[R]) -> R:
         """Run a script and return its result."""
-        return self._driver.node.run(call)
+        return self._node.run(call)
 
     def command(self, *args: Any) -> Any:
         """Run a plain command and return its reply."""
-        return self._driver.node.command(*args)
+        return self._node.command(*args)
 
     def stats(self) -> QueueStats:
         """Return the queue's figures."""
@@ -109,11 +109,7 @@ def open_shard(options: Connection, site: ShardAddress) -> ShardReader:
     made = current(own)
     with reaching(own):
         found = ShardReader(made, options.queue, site)
-    if site.node and found.node != site.node:
-        check_identity(own, (site.node,))
-        raise WrongServer(
-            f"queue {options.queue!r}: the server is node {found.node}, not {site.node} as before"
-        )
+    check_nodes(own, (found.node,), (site.node,) if site.node else ())
     return found
 
 
@@ -136,15 +132,16 @@ def open_shards(options: Connection) -> ShardReaders:
     Raises:
         Unreachable: no node can be reached.
     """
-    if not options.nodes:
-        return _spread(options.queue, [("", *_reached(options))])
     reached: list[tuple[str, Penstock, int | None]] = []
     failed: list[Unreachable] = []
-    for url in options.nodes:
+    for url in options.nodes or ("",):
+        own = single(options, url)
         try:
-            reached.append((url, *_reached(single(options, url))))
-        except Unreachable as error:  # noqa: PERF203  # once a node
-            if not passing(error.__cause__ or error):
+            made = current(own)
+            with reaching(own):
+                reached.append((url, made, made.backend.member.partitions(options.queue)))
+        except Unreachable as error:
+            if not options.nodes or not passing(error.__cause__ or error):
                 raise
             logger.warning("queue %r: a node can't be reached: %s", options.queue, error)
             failed.append(error)
@@ -153,19 +150,6 @@ def open_shards(options: Connection) -> ShardReaders:
     found = _spread(options.queue, reached)
     found.unreached = len(failed)
     return found
-
-
-def _reached(options: Connection) -> tuple[Penstock, int | None]:
-    """Return a client of a node, and the number of partitions of the queue there.
-
-    The number is 0 for a queue without partitions, and None if the node does not have the queue.
-
-    Raises:
-        Unreachable: the node can't be reached.
-    """
-    made = current(options)
-    with reaching(options):
-        return made, made.backend.member.partitions(options.queue)
 
 
 def _spread(queue: str, reached: Sequence[tuple[str, Penstock, int | None]]) -> ShardReaders:

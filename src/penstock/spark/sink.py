@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Generic, TypeVar
 
-from penstock.client._sync.queue import Queue
 from penstock.core.bulk import Prepared, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable
 from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueFull
-from penstock.spark.connect import check_queue, shares
+from penstock.spark.connect import Shards, check_queue, shards_of
 from penstock.spark.options import Write
 from penstock.spark.rows import Item, preferred
 
@@ -25,43 +24,48 @@ GROUPS = 64
 """Most batches that are filled at a time: one for each shard, queue and delay."""
 
 
+@dataclass(slots=True)
+class Batch:
+    """Records that are sent together, and their size in bytes."""
+
+    records: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+
 class Packer(Generic[K]):
-    """Collects records that are sent together: those with the same key.
+    """Collects records, and sends those with the same key in batches.
 
     Args:
         options: say how many rows and bytes a batch has.
+        send: is called with a key and the records of a batch.
     """
 
-    def __init__(self, options: Write) -> None:
+    def __init__(self, options: Write, send: Callable[[K, Sequence[bytes]], None]) -> None:
         self._rows = options.batch_size
         self._bytes = options.batch_bytes
-        self._open: dict[K, tuple[list[bytes], list[int]]] = {}
+        self._send = send
+        self._open: dict[K, Batch] = {}
 
-    def add(self, key: K, record: bytes) -> list[tuple[K, list[bytes]]]:
-        """Take a record; return the batches that are to be sent now."""
-        found = self._open.get(key)
-        size = len(record)
-        full: list[tuple[K, list[bytes]]] = []
-        if found is None:
+    def add(self, key: K, record: bytes) -> None:
+        """Take a record, and send its batch if that is full."""
+        batch = self._open.get(key)
+        if batch is not None and batch.size + len(record) > self._bytes:
+            self._send(key, self._open.pop(key).records)
+            batch = None
+        if batch is None:
             if len(self._open) >= GROUPS:
-                full = self.rest()
-            found = self._open[key] = ([], [0])
-        records, total = found
-        if records and total[0] + size > self._bytes:
-            full = [(key, records)]
-            records, total = self._open[key] = ([], [0])
-        records.append(record)
-        total[0] += size
-        if len(records) >= self._rows:
-            full.append((key, records))
-            del self._open[key]
-        return full
+                self.finish()
+            batch = self._open[key] = Batch()
+        batch.records.append(record)
+        batch.size += len(record)
+        if len(batch.records) >= self._rows:
+            self._send(key, self._open.pop(key).records)
 
-    def rest(self) -> list[tuple[K, list[bytes]]]:
-        """Return the batches that are not full."""
-        found = [(key, records) for key, (records, _) in self._open.items()]
-        self._open = {}
-        return found
+    def finish(self) -> None:
+        """Send the batches that are not full."""
+        left, self._open = self._open, {}
+        for key, batch in left.items():
+            self._send(key, batch.records)
 
 
 class Sink:
@@ -72,13 +76,15 @@ class Sink:
     Args:
         options: of the write.
         nodes: ids of the nodes that the driver reaches.
+        found: the shards of the queue of the options.
     """
 
-    def __init__(self, options: Write, nodes: Sequence[str]) -> None:
+    def __init__(self, options: Write, nodes: Sequence[str], found: Shards) -> None:
         self._options = options
         self._nodes = tuple(nodes)
-        self._packer = Packer[tuple[tuple[str, int], str, int | str]](options)
-        self._parts: dict[str, dict[tuple[str, int], Queue]] = {}
+        self._packer = Packer[tuple[str, int, str, int | str]](options, self._send)
+        self._found = found
+        self._parts: dict[str, Shards] = {}
         self._counts: dict[str, int] = {}
         self._rows = self._added = 0
 
@@ -97,31 +103,29 @@ class Sink:
             node = preferred(key, nodes) if several else single
             count = counts.get(queue) or self._count(queue)
             number = partition_of(key, count) if count > 1 else 0
-            for (at, name, when), records in add(((node, number), queue, delay), record):
-                self._send(at, name, when, records)
+            add((node, number, queue, delay), record)
 
     def finish(self) -> dict[str, int]:
         """Send the rest; return the numbers of rows, and of those that were added or not."""
-        for (at, queue, delay), records in self._packer.rest():
-            self._send(at, queue, delay, records)
+        self._packer.finish()
         duplicates = self._rows - self._added
         return {"rows": self._rows, "added": self._added, "duplicates": duplicates}
 
     def _count(self, name: str) -> int:
         """Return the number of partitions of a queue; 1 if it has none."""
-        found = shares(self._options, name)
-        if name != self._options.queue:  # the driver has checked that one
+        found = self._found
+        if name != self._options.queue:  # that one is checked before the first row
+            found = shards_of(self._options, name)
             check_queue(self._options, name, found.values())
         self._parts[name] = found
         self._counts[name] = 1 + max(number for _, number in found)
         return self._counts[name]
 
-    def _send(
-        self, place: tuple[str, int], name: str, delay: int | str, records: Sequence[bytes]
-    ) -> None:
-        part = self._parts[name].get(place)
+    def _send(self, key: tuple[str, int, str, int | str], records: Sequence[bytes]) -> None:
+        node, number, name, delay = key
+        part = self._parts[name].get((node, number))
         if part is None:
-            raise NodesUnavailable(f"node {place[0]} has rows of this write and can't be reached")
+            raise NodesUnavailable(f"node {node} has rows of this write and can't be reached")
 
         def put(at: int, n: int, block: float) -> int:
             chunk = records[at : at + n]

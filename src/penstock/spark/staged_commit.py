@@ -26,7 +26,7 @@ from penstock.core.operations.producing import Added
 from penstock.core.refusals import Unstaged
 from penstock.errors import NodesUnavailable, NotReplicated
 from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk, unstage
-from penstock.spark.connect import shares
+from penstock.spark.connect import Shards, shards_of
 from penstock.spark.errors import OptionError, StagesLost
 from penstock.spark.options import Write
 from penstock.spark.rows import Item
@@ -56,14 +56,16 @@ class StagedName(NamedTuple):
     at: Staged
 
 
-def part_of(options: Write, node: str) -> Queue:
+def part_of(options: Write, node: str, found: Shards) -> Queue:
     """Return the queue's shard on a node.
+
+    Args:
+        found: the shards that can be reached.
 
     Raises:
         NodesUnavailable: it can't be reached.
         OptionError: the queue has partitions.
     """
-    found = shares(options)
     if len({number for _, number in found}) > 1:
         raise OptionError(
             "commitMode",
@@ -96,17 +98,18 @@ class StagedAttempt:
     Args:
         options: of the write.
         name: where.
+        found: the shards of the queue.
 
     Attributes:
         token: names the attempt.
         chunks: how many it has staged; 0 if the batch was committed before.
     """
 
-    def __init__(self, options: Write, name: StagedName) -> None:
+    def __init__(self, options: Write, name: StagedName, found: Shards) -> None:
         self._options = options
-        self._part = part_of(options, name.node)
+        self._part = part_of(options, name.node, found)
         self._at = name.at
-        self._packer = Packer[int | str](options)
+        self._packer = Packer[int | str](options, self._send)
         self.token = secrets.token_hex(8)
         self.chunks = 0
         self._is_committed = False
@@ -116,10 +119,8 @@ class StagedAttempt:
         rows = 0
         for item in items:
             rows += 1
-            for delay, records in self._packer.add(item.delay, item.record):
-                self._send(delay, records)
-        for delay, records in self._packer.rest():
-            self._send(delay, records)
+            self._packer.add(item.delay, item.record)
+        self._packer.finish()
         return rows
 
     def _send(self, delay: int | str, records: Sequence[bytes]) -> None:
@@ -148,7 +149,7 @@ class StagedCommit:
 
     def __init__(self, options: Write, name: StagedName, *, is_named: bool = True) -> None:
         self._options = options
-        self._part = part_of(options, name.node)
+        self._part = part_of(options, name.node, shards_of(options))
         self._at = name.at
         self._kept = max(KEPT_MS, options.dedup_window) if is_named else options.stage_ttl
         self._wait = Wait(options.replicas, options.replication_timeout, options.replicas or 0)

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from penstock.core.logs import get_logger
 from penstock.errors import QueueFull
 from penstock.spark.calls import Staged
-from penstock.spark.connect import check_identity, check_reached, identity
+from penstock.spark.connect import check_reached, node_ids, open_in_task, open_on_driver
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler, check_columns
 from penstock.spark.options import Write
@@ -99,28 +99,29 @@ class QueueWriter:
         else:
             check_columns(self.fields, given)
         self.options = given
-        self.nodes = identity(given)
+        found = open_on_driver(given)
+        self.nodes = node_ids(found)
         if given.commit_mode == "staged":
-            part_of(given, self.nodes[0])
+            part_of(given, self.nodes[0], found)
         if given.operation == "enqueue" and not given.skip_unreachable:
             check_reached(given)
 
     def write(self, iterator: Iterator[Any]) -> TaskReport:
         """Write one partition: one attempt of one task."""
         options, where = self.options, task()
-        check_identity(options, self.nodes)
+        found = open_in_task(options, self.nodes)
         if options.operation != "enqueue":
-            settler = Settler(options, self.fields)
+            settler = Settler(options, self.fields, found)
             for values, count in batches(iterator, len(self.fields)):
                 settler.add(values, count)
             return TaskReport(settler.finish())
         if options.commit_mode == "staged":
             name = self._stage_name(where)
-            attempt = StagedAttempt(options, name)
+            attempt = StagedAttempt(options, name, found)
             rows = attempt.put(self._items(where, iterator, attempt.token))
             return TaskReport({"rows": rows}, name, attempt.token, attempt.chunks)
         options.check_repeats(self.has_ids, named=bool(where.query))
-        sink = Sink(options, self.nodes)
+        sink = Sink(options, self.nodes, found)
         sink.put(self._items(where, iterator))
         return TaskReport(sink.finish())
 
