@@ -343,7 +343,7 @@ def test_a_part_goes_to_the_node_of_the_plan(client: Penstock) -> None:
     client.queue("q").enqueue(b"x")
     reader = snapshot.reader({"queue": "q", "url": URL}, schema("id string"))
     part: Any = reader.partitions()[0]
-    part = replace(part, site=replace(part.site, node="00000000"))
+    part = replace(part, address=replace(part.address, node="00000000"))
     with pytest.raises(WrongServer):
         list(reader.read(part))
 

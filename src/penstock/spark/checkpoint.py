@@ -64,13 +64,13 @@ class Part(InputPartition):
     """A part of a batch, for one task.
 
     Attributes:
-        site: the shard.
+        address: the shard.
         consumer: the checkpoint's id.
         batch: the batch's number.
         start, end: the range of its jobs.
     """
 
-    site: ShardAddress
+    address: ShardAddress
     consumer: str
     batch: int
     start: int
@@ -277,7 +277,7 @@ class Consumer:
     def _moved(self, offset: Offset, counts: Mapping[str, int]) -> Offset:
         if "nodes" not in offset and not self._options.nodes:
             [(key, count), *others] = counts.items()
-            if not others and self._made[key].shard.site.number is None:
+            if not others and self._made[key].shard.address.number is None:
                 return {**offset, "n": count}
         return {**offset, "nodes": {**offset.get("nodes", {}), **counts}}
 
@@ -425,7 +425,7 @@ class Consumer:
         size = max(1, -(-jobs // max(1, wanted)))
         for first in range(0, jobs, size):
             end = min(first + size, jobs)
-            yield Part(one.shard.site, one.consumer, batch, first, end)
+            yield Part(one.shard.address, one.consumer, batch, first, end)
 
     def _lost(self, queue: str, batch: int) -> None:
         error = lost(queue, batch)
@@ -467,7 +467,7 @@ class Consumer:
         try:
             return do()
         except QueuePartitioned:
-            if shard.site.number is not None:
+            if shard.address.number is not None:
                 raise
             return None
         except Exception as error:

@@ -202,7 +202,7 @@ class Page:
         return Page(self.origin, kept)
 
     @cached_property
-    def made(self) -> tuple[Ints, Ints]:
+    def number_parts(self) -> tuple[Ints, Ints]:
         """Time and sequence of each number."""
         joined = b"".join(self.numbers)
         if len(joined) == NUMBER_BYTES * self.count:
@@ -217,7 +217,7 @@ class Page:
     def times(self) -> Ints:
         """Time in each score: due, end of the lease, or death; in ready, the creation."""
         if self.origin.place == "ready":
-            return self.made[0]
+            return self.number_parts[0]
         scores: Any = np.fromiter(map(int, self.scores), np.int64, self.count)
         return end_of(scores) if self.is_delivered else scores
 
@@ -314,7 +314,7 @@ def _ids(page: Page) -> pa.Array:
     bits of these pairs belong to the part that all ids of a page share.
     """
     n, packed = page.count, page.origin.packed
-    ms, seq = page.made
+    ms, seq = page.number_parts
     text: Any = np.empty((n, 40), np.uint8)
     text[:] = np.frombuffer(encode_id(page.origin.node, packed, _ZERO, "0000").encode(), np.uint8)
     pairs = text[:, 11:25].view(np.uint16)
@@ -408,7 +408,7 @@ def _expires(page: Page) -> pa.Array:
     at = indices.to_numpy()
     ttls: Any = np.array([record.ttl_ms or 0 for record in records], np.int64)
     known: Any = np.array([record.ttl_ms is not None for record in records], bool)
-    return _instants(page.made[0] + ttls[at], known[at])
+    return _instants(page.number_parts[0] + ttls[at], known[at])
 
 
 def _owners(page: Page) -> pa.Array:
@@ -440,7 +440,7 @@ COLUMNS: dict[str, Callable[[Page], pa.Array]] = {
     "crashes": _counted(lambda counts: counts.crashes),
     "receipt": _receipts,
     "dedup_id": _dedup_ids,
-    "enqueued_at": lambda page: _instants(page.made[0]),
+    "enqueued_at": lambda page: _instants(page.number_parts[0]),
     "ready_at": _ready,
     "lease_until": _leased,
     "expires_at": _expires,

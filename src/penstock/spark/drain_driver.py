@@ -7,22 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from pyarrow import Field
 
-from penstock.core.options import BATCH, Duration, check_count, duration_ms
+from penstock.core.options import BATCH, Duration, check_choice, check_count, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
 from penstock.spark.connect import node_ids, open_on_driver
-from penstock.spark.drain_task import COUNTS, FIGURES, KEYS, Acking, Working
-from penstock.spark.errors import HIDDEN
+from penstock.spark.drain_task import COUNTS, FIGURES, KEYS, AckTask, DrainTask
 from penstock.spark.options import Connection
 from penstock.worker.handlers import Handlers
 
 __all__ = ["Drained", "drain"]
 
 KEYS_DDL = "id string, receipt string, attempt int, dedup_window_ms bigint"
+Ack = Literal["task", "output"]
+"""When a job is acknowledged: after its handler, or after its result is written."""
 FIGURES_DDL = ", ".join(f"{name} bigint" for name in FIGURES.names)
 
 
@@ -56,7 +57,7 @@ def drain(
     *,
     queue: str,
     handler: Callable[[Any], Any] | Handlers,
-    ack: str = "task",
+    ack: Ack = "task",
     path: str | None = None,
     schema: str | None = None,
     parallelism: int | None = None,
@@ -100,10 +101,9 @@ def drain(
         BadArgument: an argument or option can't be used; nothing was done.
         Unreachable: no server can be reached.
     """
-    connection = _connection(queue, options)
-    if ack not in ("task", "output"):
-        raise BadArgument("ack", ack, "must be task or output")
-    work = Working(
+    connection = Connection.parse({**options, "queue": queue}, strict=True)
+    check_choice("ack", ack, Ack)
+    work = DrainTask(
         connection,
         _expected(spark, connection),
         _handlers(handler, size, retry),
@@ -126,7 +126,7 @@ def drain(
     work = replace(
         work,
         fields=_fields(schema),
-        usual=schema is None,
+        encodes_json=schema is None,
         seconds=seconds,
         hold=duration_ms("hold", hold, zero=False) / 1000,
     )
@@ -140,7 +140,7 @@ class _DrainJob:
     """A drain, on the driver."""
 
     spark: Any
-    work: Working
+    work: DrainTask
     tasks: int | None
     max_jobs: int | None
 
@@ -175,9 +175,9 @@ class _DrainJob:
         made.drop(*FIGURES.names).write.parquet(run)
         found = Counter({name: value or 0 for name, value in told.get.items()})
         rows = self.spark.read.schema(wanted).parquet(run)
-        acking = Acking(self.work.connection, self.work.expected)
+        ack_task = AckTask(self.work.connection, self.work.expected)
         keys = rows.select("id", "receipt", "dedup_window_ms")
-        found.update(_sum(keys.mapInArrow(_function(acking), FIGURES_DDL).collect()))
+        found.update(_sum(keys.mapInArrow(_function(ack_task), FIGURES_DDL).collect()))
         return found
 
     def _input(self) -> Any:
@@ -200,16 +200,6 @@ def _function(work: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return work(batches)
 
     return task
-
-
-def _connection(queue: Any, options: dict[str, Any]) -> Connection:
-    known = Connection.options()
-    for name in options:
-        if name.lower() not in known:
-            raise BadArgument(
-                name, HIDDEN, "is neither an argument of drain nor a connection option"
-            )
-    return Connection.parse({**options, "queue": queue})
 
 
 def _expected(spark: Any, connection: Connection) -> tuple[str, ...]:

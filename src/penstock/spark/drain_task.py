@@ -33,7 +33,7 @@ from penstock.worker.state import HANDED_BACK, KEPT, WorkerState
 from penstock.worker.suspects import suspects_among
 from penstock.worker.terms import OVER, Term, begin
 
-__all__ = ["COUNTS", "FIGURES", "KEYS", "Acking", "Working"]
+__all__ = ["COUNTS", "FIGURES", "KEYS", "AckTask", "DrainTask"]
 
 logger = get_logger("penstock")
 
@@ -57,11 +57,11 @@ QUICK, SLOW = 0.25, 1.0
 """Seconds of a block below which the next one is larger, and above which it is smaller."""
 
 
-KINDS = {"ack": "done", "nack": "failed", "bury": "dead", "release": "released"}
+FIGURE_OF = {"ack": "done", "nack": "failed", "bury": "dead", "release": "released"}
 
 
 @dataclass
-class Working:
+class DrainTask:
     """Takes jobs and runs their handlers until the queue is empty. Spark calls it in each task.
 
     Args:
@@ -71,7 +71,7 @@ class Working:
         batch_size: most jobs of a block.
         shares: most jobs of each partition; empty = no limit.
         fields: Arrow fields of the results; None = results are dropped.
-        usual: whether the only field is a text, in which other results stand as JSON.
+        encodes_json: whether the only field is a text, and other results become JSON.
         seconds: after which no further block is taken; None = no limit.
         hold: seconds of the leases of finished jobs.
     """
@@ -82,7 +82,7 @@ class Working:
     batch_size: int
     shares: tuple[int, ...] = ()
     fields: Sequence[pa.Field] | None = None
-    usual: bool = False
+    encodes_json: bool = False
     seconds: float | None = None
     hold: float = 600.0
 
@@ -94,11 +94,11 @@ class Working:
         open_in_task(self.connection, self.expected)
         share = self.shares[number % len(self.shares)] if self.shares else None
         opened = client(self.connection)
-        task = DrainLoop(self, opened.queue(self.connection.queue), share)
-        heartbeat = Heartbeat(task.state, opened.backend, name="penstock-drain")
+        loop = DrainLoop(self, opened.queue(self.connection.queue), share)
+        heartbeat = Heartbeat(loop.state, opened.backend, name="penstock-drain")
         heartbeat.start()
         try:
-            yield from task.run()
+            yield from loop.run()
         finally:
             heartbeat.close()
 
@@ -137,10 +137,10 @@ class TaskRunners(Runners):
 
 
 class DrainLoop:
-    """One run of a task.
+    """The loop of a task: it takes jobs in blocks, runs their handlers, and reports them.
 
     Args:
-        work: its settings.
+        task: its settings.
         queue: the queue.
         share: most jobs; None = no limit.
 
@@ -149,23 +149,23 @@ class DrainLoop:
         state: shared with the runner of handlers and the heartbeat, as in a worker.
     """
 
-    def __init__(self, work: Working, queue: Queue, share: int | None) -> None:
-        self.work = work
+    def __init__(self, task: DrainTask, queue: Queue, share: int | None) -> None:
+        self.task = task
         self.queue = queue
         self.tally = Counter[str]()
         self._left = share
-        self._size = min(FIRST, work.batch_size)
-        self._ends = None if work.seconds is None else monotonic() + work.seconds
-        self._kept = [] if work.fields is None else [*KEYS, *work.fields]
+        self._size = min(FIRST, task.batch_size)
+        self._ends = None if task.seconds is None else monotonic() + task.seconds
+        self._kept = [] if task.fields is None else [*KEYS, *task.fields]
         self._names = [one.name for one in (*self._kept, *FIGURES)]
         self._rows: list[Row] = []
         self._reports: dict[Verdict, list[Delivery]] = {}
         self._settled_at = 0.0
-        self._handler_runner = HandlerRunner(work.handlers, (), lambda: None)
-        self._runners = TaskRunners(self._run, keeps_results=work.fields is not None)
+        self._handler_runner = HandlerRunner(task.handlers, (), lambda: None)
+        self._runners = TaskRunners(self._run, keeps_results=task.fields is not None)
         # By this clock every batch is due, so `hand` also runs batches that are not full.
         unknown = self._handler_runner.unknown
-        dispatcher = Dispatcher(work.handlers, self._runners, unknown, lambda: math.inf)
+        dispatcher = Dispatcher(task.handlers, self._runners, unknown, lambda: math.inf)
         self.state = WorkerState(
             [],
             dispatcher,
@@ -243,7 +243,7 @@ class DrainLoop:
         if seconds > SLOW:
             self._size = max(1, min(self._size, count) // 2)
         elif seconds < QUICK and count == self._size:
-            self._size = min(self._size * 2, self.work.batch_size)
+            self._size = min(self._size * 2, self.task.batch_size)
 
     # -- running handlers --------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class DrainLoop:
         if verdict is KEPT:
             self.state.drop([job])
             self.tally["lost" if job.lost else "done"] += 1
-        elif verdict.kind == "ack" and self.work.fields is not None:
+        elif verdict.kind == "ack" and self.task.fields is not None:
             value = self._runners.results.get(job)
             self._rows.append((job, verdict.window_ms, None if _is_said(value) else value))
         elif verdict.kind != "ack" and job.at_most_once:  # the server has removed it at delivery
@@ -315,9 +315,9 @@ class DrainLoop:
         """Lengthen the leases of finished jobs, until their output is safe; drop the lost jobs."""
         leased = [job for job, *_ in rows if job.term.lease]
         for job in leased:
-            job.term = Term(job.term.until, self.work.hold)
+            job.term = Term(job.term.until, self.task.hold)
         sent = monotonic()
-        answers = self.queue.extend(leased, self.work.hold, late=True) if leased else ()
+        answers = self.queue.extend(leased, self.task.hold, late=True) if leased else ()
         heard = monotonic()
         for job, left in zip(leased, answers, strict=True):
             if isinstance(left, float):
@@ -333,7 +333,7 @@ class DrainLoop:
             self._columns([row])
         except Exception as error:  # noqa: BLE001  # any error of Arrow is the handler's failure
             job = row[0]
-            handler = self.work.handlers.find(job)
+            handler = self.task.handlers.find(job)
             assert handler is not None
             text = TypeError(f"the result does not fit the columns of the schema: {error}")
             self._judged(job, handler.failed(job, text))
@@ -341,8 +341,8 @@ class DrainLoop:
         return True
 
     def _columns(self, rows: Sequence[Row]) -> list[pa.Array]:
-        fields = self.work.fields or ()
-        parts = [_parts(value, fields, self.work.usual) for _, _, value in rows]
+        fields = self.task.fields or ()
+        parts = [_parts(value, fields, self.task.encodes_json) for _, _, value in rows]
         return [
             pa.array([part[at] for part in parts], type=one.type) for at, one in enumerate(fields)
         ]
@@ -377,10 +377,10 @@ def _all_done(outcomes: Sequence[Outcome]) -> bool:
 def add_outcomes(tally: Counter[str], kind: str, outcomes: Sequence[Outcome]) -> None:
     """Count the outcomes of one call that acks, nacks, buries or releases."""
     if _all_done(outcomes):
-        tally[KINDS[kind]] += len(outcomes)
+        tally[FIGURE_OF[kind]] += len(outcomes)
         return
     for outcome in outcomes:
-        done = KINDS[kind] if outcome in (Outcome.DONE, Outcome.HINTED) else "lost"
+        done = FIGURE_OF[kind] if outcome in (Outcome.DONE, Outcome.HINTED) else "lost"
         tally["dead" if outcome is Outcome.DEAD else done] += 1
 
 
@@ -398,10 +398,10 @@ def _is_said(value: Any) -> bool:
     )
 
 
-def _parts(value: Any, fields: Sequence[pa.Field], usual: bool) -> Sequence[Any]:
+def _parts(value: Any, fields: Sequence[pa.Field], encodes_json: bool) -> Sequence[Any]:
     if value is None:
         return (None,) * len(fields)
-    if usual and not isinstance(value, str):
+    if encodes_json and not isinstance(value, str):
         try:
             return (json.dumps(value, ensure_ascii=False),)
         except (TypeError, ValueError):
@@ -420,7 +420,7 @@ def _parts(value: Any, fields: Sequence[pa.Field], usual: bool) -> Sequence[Any]
 
 
 @dataclass
-class Acking:
+class AckTask:
     """Acknowledges jobs whose results are safe. Spark calls it for each partition of the results.
 
     Args:

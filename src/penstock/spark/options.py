@@ -23,8 +23,6 @@ __all__ = ["OPTIONS", "Connection", "Group", "Read", "Stream", "Write", "spelled
 
 G = TypeVar("G", bound="Group")
 T = TypeVar("T")
-SPARKS = frozenset({"checkpointlocation", "queryname", "outputmode"})
-"""Options that Spark adds itself."""
 SPANS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20}
 STATES = ("ready", "scheduled", "active", "dead")
@@ -79,6 +77,14 @@ def count(low: int = 1, high: int = 1 << 31) -> Callable[[str], int]:
     return parse
 
 
+def amount(value: str, units: Mapping[str, int], expected: str) -> int:
+    """Parse a number with one of these units; a part of the smallest unit counts as one."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]*)", value.strip().lower())
+    if found is None or found[2] not in units:
+        raise ValueError(expected)
+    return math.ceil(round(float(found[1]) * units[found[2]], 6))
+
+
 def span(high_ms: int = MAX_DURATION_MS, *, low_ms: int = 1) -> Callable[[str], int]:
     """Return a parser of durations, which returns ms.
 
@@ -86,10 +92,7 @@ def span(high_ms: int = MAX_DURATION_MS, *, low_ms: int = 1) -> Callable[[str], 
     """
 
     def parse(value: str) -> int:
-        found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]*)", value.strip().lower())
-        if found is None or found[2] not in SPANS:
-            raise ValueError("must be seconds, or a duration such as 500ms, 30s, 5m, 24h, 7d")
-        ms = math.ceil(round(float(found[1]) * SPANS[found[2]], 6))
+        ms = amount(value, SPANS, "must be seconds, or a duration such as 500ms, 30s, 5m, 24h, 7d")
         if not low_ms <= ms <= high_ms:
             least = f"at least {low_ms} ms" if low_ms > 1 else "above 0"
             raise ValueError(f"must be {least} and at most {high_ms // 1000} s")
@@ -102,10 +105,7 @@ def size(low: int, high: int) -> Callable[[str], int]:
     """Return a parser of sizes in bytes: `65536`, `64k`, `1m`."""
 
     def parse(value: str) -> int:
-        found = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", value.strip().lower())
-        if found is None or found[2] not in SIZES:
-            raise ValueError("must be bytes, or a size such as 64k, 1m")
-        number = int(found[1]) * SIZES[found[2]]
+        number = amount(value, SIZES, "must be bytes, or a size such as 64k, 1m")
         if not low <= number <= high:
             raise ValueError(f"must be from {low} to {high} bytes")
         return number
@@ -172,11 +172,12 @@ class Group:
         return {spelled(one.name).lower(): one for one in fields(cls)}
 
     @classmethod
-    def parse(cls: type[G], given: Mapping[str, object]) -> G:
+    def parse(cls: type[G], given: Mapping[str, object], *, strict: bool = False) -> G:
         """Return the group with the given values, and defaults for the others.
 
         Args:
             given: option names, in any case, and values; None = not given.
+            strict: whether options of other groups are errors, too.
 
         Raises:
             OptionError: an option is unknown, or its value can't be used.
@@ -185,12 +186,10 @@ class Group:
         values: dict[str, Any] = {}
         for name, value in given.items():
             one = known.get(name.lower())
-            if value is None:
-                continue
-            if one is not None:
-                values[one.name] = _parsed(one, str(value))
-            elif name.lower() not in OPTIONS and name.lower() not in SPARKS:
+            if one is None and (strict or name.lower() not in IGNORED):
                 raise _unknown(name)
+            if one is not None and value is not None:
+                values[one.name] = _parsed(one, str(value))
         made = cls(**values)
         made.check()
         return made
@@ -213,6 +212,8 @@ def _parsed(one: Field[Any], value: str) -> Any:
 def _unknown(name: str) -> OptionError:
     if name.lower() in ("path", "paths"):
         return OptionError("queue", None, 'must be empty: name the queue by .option("queue", …)')
+    if name.lower() in OPTIONS:
+        return OptionError(name, None, "can't be used here: only options of the connection can")
     import difflib
 
     close = difflib.get_close_matches(name.lower(), OPTIONS, n=1)
@@ -330,22 +331,15 @@ class Write(Connection):
             )
 
     def with_mode(self, has_ids: bool) -> Write:
-        """Return the options with a commit mode: by default, rows without ids are staged.
+        """Return the options of an enqueue with a commit mode. Rows without ids are staged.
 
         Raises:
             OptionError: they can't be staged.
         """
-        if self.commit_mode or self.operation != "enqueue":
-            return self
-        if not has_ids and self.queue_column:
-            raise OptionError(
-                "queueColumn",
-                self.queue_column,
-                "can't be used for rows without ids: they are staged, and a staged write has one "
-                "queue. Name a column of ids (idColumn), or use commitMode=direct, where a "
-                "repeated write adds all rows again",
-            )
-        return replace(self, commit_mode="direct" if has_ids else "staged")
+        mode = self.commit_mode or ("direct" if has_ids else "staged")
+        made = replace(self, commit_mode=mode)
+        made.check()
+        return made
 
     def check(self) -> None:
         """Check the connection, and which options of the sink are used together."""
@@ -362,8 +356,12 @@ class Write(Connection):
                 reason += "; to delay new jobs, use a column delay or ready_at"
             raise OptionError(name, None, reason)
         if self.commit_mode == "staged" and self.queue_column:
-            reason = "can't be used with commitMode=staged: a staged write has one queue"
-            raise OptionError("queueColumn", self.queue_column, reason)
+            raise OptionError(
+                "queueColumn",
+                self.queue_column,
+                "can't be used with commitMode=staged, the default for rows without ids: a staged "
+                "write has one queue. Name a column of ids (idColumn), or use commitMode=direct",
+            )
         if self.commit_mode == "staged" and self.operation != "enqueue":
             reason = f"can't be used with operation={self.operation}"
             raise OptionError("commitMode", "staged", reason)
@@ -412,3 +410,5 @@ OPTIONS = {
     for name, one in group.options().items()
 }
 """Every option of every group, by its lower-cased name."""
+IGNORED = {*OPTIONS, "checkpointlocation", "queryname", "outputmode"}
+"""Options of other groups, and those that Spark adds itself."""

@@ -52,22 +52,22 @@ class ShardReader:
     Args:
         made: a client of only this node.
         queue: the queue's name.
-        site: its address; the id of the node is filled in.
+        address: its address; the id of the node is filled in.
     """
 
-    def __init__(self, made: Penstock, queue: str, site: ShardAddress = ShardAddress()) -> None:
+    def __init__(self, made: Penstock, queue: str, address: ShardAddress = ShardAddress()) -> None:
         made.connect()
         self._node = made.backend.node
         self.node = self._node.id
-        self.site = replace(site, node=self.node)
-        self.ops: QueueOps = Queue(made.backend.member, queue, site.number).ops
-        self.ops.partitions = site.partitions
+        self.address = replace(address, node=self.node)
+        self.ops: QueueOps = Queue(made.backend.member, queue, address.number).ops
+        self.ops.partitions = address.partitions
         self.queue = queue
 
     @property
     def key(self) -> str:
         """Its name in offsets."""
-        return self.node if self.site.number is None else f"{self.node}/{self.site.number}"
+        return self.node if self.address.number is None else f"{self.node}/{self.address.number}"
 
     def run(self, call: Call[R]) -> R:
         """Run a script and return its result."""
@@ -83,7 +83,7 @@ class ShardReader:
 
     def exists(self) -> bool:
         """Return whether the queue exists: one in partitions exists before its first job."""
-        return self.site.partitions is not None or bool(self.stats().exists)
+        return self.address.partitions is not None or bool(self.stats().exists)
 
     def missing(self) -> QueueMissing:
         """Return the error for a queue that must exist."""
@@ -95,21 +95,21 @@ def single(options: C, url: str) -> C:
     return replace(options, nodes=(), url=url) if url else options
 
 
-def open_shard(options: Connection, site: ShardAddress) -> ShardReader:
+def open_shard(options: Connection, address: ShardAddress) -> ShardReader:
     """Open one shard.
 
     Args:
         options: of the source.
-        site: its address, as the driver has found it.
+        address: its address, as the driver has found it.
 
     Raises:
         WrongServer: another node answers there.
     """
-    own = single(options, site.url)
+    own = single(options, address.url)
     made = current(own)
     with reaching(own):
-        found = ShardReader(made, options.queue, site)
-    check_nodes(own, (found.node,), (site.node,) if site.node else ())
+        found = ShardReader(made, options.queue, address)
+    check_nodes(own, (found.node,), (address.node,) if address.node else ())
     return found
 
 

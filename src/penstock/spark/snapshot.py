@@ -56,7 +56,7 @@ class SnapshotRange(InputPartition):
     """A part of a snapshot, for one task.
 
     Attributes:
-        site: where.
+        address: where.
         epoch: of the queue.
         place: the structure; '' = the jobs in `numbers`, in any structure.
         start, end: arguments of `survey`: after `start`, up to `end`.
@@ -65,7 +65,7 @@ class SnapshotRange(InputPartition):
         others: numbers that other parts read, compressed by `listed`.
     """
 
-    site: ShardAddress
+    address: ShardAddress
     epoch: str
     place: str
     asof: int
@@ -178,7 +178,7 @@ class SnapshotPlan:
     @property
     def exists(self) -> bool:
         """Return True if the queue exists."""
-        return bool(self._epoch) or self._shard.site.partitions is not None
+        return bool(self._epoch) or self._shard.address.partitions is not None
 
     def parts(self) -> list[SnapshotRange]:
         """Return the parts; none if the queue does not exist."""
@@ -202,7 +202,7 @@ class SnapshotPlan:
         return found
 
     def _part(self, place: str, **given: Any) -> SnapshotRange:
-        return SnapshotRange(self._shard.site, self._epoch, place, self.now, **given)
+        return SnapshotRange(self._shard.address, self._epoch, place, self.now, **given)
 
     def _count(self, jobs: int) -> int:
         wanted = self._parts or min(-(-jobs // ROWS_A_PART), self._most)
@@ -276,7 +276,7 @@ class SnapshotPlan:
     def _piece(self, first: int, end: int) -> tuple[int, int] | None:
         """Return the range between two places without its empty ends; None = no job is there."""
         key, command = self._key("ready"), self._shard.command
-        low, high = number_at(first), number_at(end, is_last=True)
+        low, high = number_at(first), number_at(end)
         found = command("XRANGE", key, low, high, "COUNT", 1)
         back = command("XREVRANGE", key, high, low, "COUNT", 1)
         if not found or not back:
@@ -301,12 +301,10 @@ def place_of(number: str) -> int:
     return int(ms) * FINE + min(max(int(seq) - SEQ_BASE, 0), FINE - 1)
 
 
-def number_at(place: int, *, is_last: bool = False) -> str:
-    """Return the first number at a place, or the last one."""
+def number_at(place: int) -> str:
+    """Return the number at a place in the stream."""
     ms, seq = divmod(place, FINE)
-    if is_last and seq == FINE - 1:
-        return f"{ms}-{HIGHEST[14:]}"
-    return f"{ms}-{SEQ_BASE + seq if seq else 0 if not is_last else SEQ_BASE:010d}"
+    return f"{ms}-{SEQ_BASE + seq}"
 
 
 def _shared(pieces: Sequence[tuple[int, int]], parts: int) -> list[str]:
@@ -315,7 +313,7 @@ def _shared(pieces: Sequence[tuple[int, int]], parts: int) -> list[str]:
     for (_, end), width in zip(pieces[:-1], widths, strict=False):
         passed += width
         if passed * parts >= whole * (len(cuts) + 1):
-            cuts.append(number_at(end, is_last=True))
+            cuts.append(number_at(end))
     return cuts[: parts - 1]
 
 
@@ -376,7 +374,7 @@ class SnapshotReader(DataSourceReader):
         """Yield the jobs of a part."""
         if not isinstance(partition, SnapshotRange):  # without parts Spark passes one of its own
             return
-        found = open_shard(self.options, partition.site)
+        found = open_shard(self.options, partition.address)
         try:
             for page in pages(self._replies(found, partition)):
                 kept = self._kept(page, partition)

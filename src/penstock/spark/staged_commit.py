@@ -32,16 +32,15 @@ from penstock.spark.options import Write
 from penstock.spark.rows import Item
 from penstock.spark.sink import Packer, patiently
 from penstock.wire.codes import Code
-from penstock.wire.replies import Commit as Promised
-from penstock.wire.replies import CommitEnded, CommitGone, StageGone
+from penstock.wire.replies import Commit as Committed
+from penstock.wire.replies import CommitEnded, CommitGone, StageGone, Unstage, UnstageGone
 
 __all__ = ["StagedAttempt", "StagedCommit", "StagedName", "part_of"]
 
 logger = get_logger("penstock")
 KEPT_MS = 30 * 86_400_000
 """Shortest time for which a named batch is remembered: a query may be stopped for that long."""
-WHOLE = 1000
-"""More jobs than a chunk has."""
+MORE_THAN_A_CHUNK = 1000
 
 
 class StagedName(NamedTuple):
@@ -154,8 +153,9 @@ class StagedCommit:
         self._kept = max(KEPT_MS, options.dedup_window) if is_named else options.stage_ttl
         self._wait = Wait(options.replicas, options.replication_timeout, options.replicas or 0)
         self._short: tuple[int, int] | None = None
+        self._added = 0
 
-    def run(self, attempts: Sequence[tuple[str, int]], rows: int = 0) -> dict[str, int]:
+    def run(self, attempts: Sequence[tuple[str, int]], rows: int = 0) -> int:
         """Commit and publish the rows of these attempts, or finish an earlier commit of this batch.
 
         Args:
@@ -163,7 +163,7 @@ class StagedCommit:
             rows: how many rows this write has.
 
         Returns:
-            `added`: how many rows became jobs.
+            How many rows became jobs.
 
         Raises:
             StagesLost: staged rows are gone; nothing of the write is in the queue.
@@ -171,27 +171,26 @@ class StagedCommit:
                 or the stream's next start, publishes the rest.
             NotReplicated: all is published, and too few replicas have confirmed it in time.
         """
-        total = {"added": 0}
         while True:
-            reply = self._told(attempts)
+            reply = self._commit(attempts)
             if isinstance(reply, CommitGone):
                 raise gone(self._options)
             if not isinstance(reply, CommitEnded):
-                self._keep(self._at, attempts, total)
+                self._publish(self._at, attempts)
                 break
-            before = promised(reply.stages.decode())
+            before = stages_in(reply.stages.decode())
             if reply.state == b"promised":
-                self._keep(Staged(self._at.writer, reply.batch), before, total)
+                self._publish(Staged(self._at.writer, reply.batch), before)
             if reply.batch >= self._at.batch:
                 if before != list(attempts) or reply.state != b"promised":
-                    self._tell_done(rows, reply)
-                self._part._node.run(unstage(self._part.ops, self._at, self._kept))
+                    self._log_repeat(rows, reply)
+                self._unstage(self._at, self._kept)
                 break
         if self._short is not None:
             raise NotReplicated(*self._short, withdrawn=False)
-        return total
+        return self._added
 
-    def _tell_done(self, rows: int, reply: CommitEnded) -> None:
+    def _log_repeat(self, rows: int, reply: CommitEnded) -> None:
         own, batch, write_id = self._at.batch, reply.batch, self._options.write_id
         when = datetime.fromtimestamp(int(reply.at) / 1000, timezone.utc)
         is_done = reply.state == b"done"
@@ -207,30 +206,30 @@ class StagedCommit:
             "" if is_done else ", the committed ones are",
         )
 
-    def _told(self, attempts: Sequence[tuple[str, int]]) -> Promised | CommitEnded | CommitGone:
+    def _commit(self, attempts: Sequence[tuple[str, int]]) -> Committed | CommitEnded | CommitGone:
         wanted = self._options.replicas
         wait = self._wait if wanted else None
         call = commit(self._part.ops, self._at, attempts, self._kept, wait)
         reply = self._part._node.run(call)
         if wanted and reply.code == Code.DONE:
-            self._note(wanted, call.confirmed)
+            self._note_replicas(wanted, call.confirmed)
         return reply
 
-    def _note(self, wanted: int, got: Confirmed) -> None:
+    def _note_replicas(self, wanted: int, got: Confirmed) -> None:
         if got.replicas < wanted:
             self._short = (wanted, got.replicas)
 
-    def _keep(self, at: Staged, attempts: Iterable[tuple[str, int]], total: dict[str, int]) -> None:
+    def _publish(self, at: Staged, attempts: Iterable[tuple[str, int]]) -> None:
         try:
             for token, chunks in attempts:
                 for index in range(chunks):
-                    self._publish(at, f"{token}:{index}", total)
+                    self._publish_chunk(at, f"{token}:{index}")
         except Ended:
             text = "queue %r was cleared or purged during this write: its staged rows were removed"
             logger.warning(text, self._options.queue)
-        self._part._node.run(unstage(self._part.ops, at, self._kept))
+        self._unstage(at, self._kept)
 
-    def _publish(self, at: Staged, field: str, total: dict[str, int]) -> None:
+    def _publish_chunk(self, at: Staged, field: str) -> None:
         part = self._part
 
         def put(_: int, most: int, block: float) -> int:
@@ -242,20 +241,22 @@ class StagedCommit:
                 reply, confirmed = part._driver.drive(flow)
             except Unstaged:
                 raise Ended from None
-            total["added"] += reply.count
+            self._added += reply.count
             wanted = self._wait.replicas
-            self._note(reply.replicas if wanted is None else wanted, confirmed)
+            self._note_replicas(reply.replicas if wanted is None else wanted, confirmed)
             return most
 
-        patiently(self._options, WHOLE, put)
+        patiently(self._options, MORE_THAN_A_CHUNK, put)
+
+    def _unstage(self, at: Staged, keep_ms: int | None) -> Unstage | UnstageGone:
+        return self._part._node.run(unstage(self._part.ops, at, keep_ms))
 
     def abort(self) -> bool:
         """Remove the staged rows, unless they are committed; return whether they were removed."""
-        reply = self._part._node.run(unstage(self._part.ops, self._at, None))
-        return reply.code == Code.DONE
+        return self._unstage(self._at, None).code == Code.DONE
 
 
-def promised(text: str) -> list[tuple[str, int]]:
+def stages_in(text: str) -> list[tuple[str, int]]:
     """Parse tokens and numbers of chunks from the record of a commit."""
     words = text.split()
     return list(zip(words[::2], map(int, words[1::2]), strict=True))

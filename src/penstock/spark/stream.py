@@ -104,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield self.shape.batch(page)
 
     def _replies(self, part: Part) -> Iterator[tuple[Origin, list[bytes]]]:
-        found, at = open_shard(self.options, part.site), part.start
+        found, at = open_shard(self.options, part.address), part.start
         while at < part.end:
             count = min(self.options.fetch_size, part.end - at)
             call = fetch(found.ops, part.consumer, part.batch, at, count, self.shape.full)

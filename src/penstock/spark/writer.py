@@ -159,7 +159,7 @@ class QueueWriter:
             is_named = bool(self.options.write_id) or name != self._stage_name()
             try:
                 commit = StagedCommit(self.options, name, is_named=is_named)
-                total.update(commit.run(attempts, total["rows"]))
+                total["added"] = commit.run(attempts, total["rows"])
             except QueueFull as full:
                 text = f"{full}. {self._rest()}"
                 raise QueueFull(text, full.waiting, full.limit) from None
