@@ -112,7 +112,7 @@ class _SyncReplicated(_Replicated):
         return reader.read_response(*args, **kwargs) if answer is ... else answer
 
 
-class _Tasks(_Replicated):
+class _AsyncReplicated(_Replicated):
     async def send_packed_command(self, command: Any, *args: Any, **kwargs: Any) -> Any:
         sender: Any = super()
         commands = self.kept(command)
@@ -175,7 +175,7 @@ def apenstock(
     from penstock import AsyncPenstock
 
     redis = _fakeredis().FakeAsyncRedis(server=penstock_server)
-    _give_replicas(redis, _Tasks, _replicas(request))
+    _give_replicas(redis, _AsyncReplicated, _replicas(request))
     client = AsyncPenstock(redis, owner="test")
     yield client
     # The test's event loop may be gone; nothing of fakeredis's connections belongs to it.

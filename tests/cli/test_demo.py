@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import shutil
@@ -207,7 +208,7 @@ def test_workers_that_do_not_start(
     folder: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run ends at once with what they had to say."""
-    monkeypatch.setattr(workers_module.sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(workers_module, "COMMAND", (shutil.which("false"),))
     result = run_cli("demo", "--path", str(folder))
     assert result.code == 1
     assert "no news from the workers" in result.err
@@ -293,11 +294,8 @@ def test_a_worker_that_dies_by_itself_is_told_of(
 def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> None:
     """A killed demo leaves no process behind."""
     read, write = os.pipe()
-    arguments = [
-        *(sys.executable, "-m", "penstock.cli.demo.worker", "--url", server.url),
-        *("--prefix", "demo", "--owner", "w", "--root", str(folder), "--batch", "4"),
-        *("--pace", "0"),
-    ]
+    plan = {"url": server.url, "prefix": "demo", "root": str(folder), "batch": 4, "pace": 0}
+    arguments = [*workers_module.COMMAND, json.dumps({**plan, "owner": "w"})]
     parent = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess; subprocess.run({arguments!r})"],
         stdout=write,  # the worker's too

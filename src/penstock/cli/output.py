@@ -32,7 +32,6 @@ __all__ = [
     "agreed",
     "body_value",
     "complain",
-    "console",
     "facts",
     "job_cell",
     "job_document",
@@ -88,13 +87,6 @@ def write_json(document: object) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
-def console() -> Console:
-    """Return a console on stdout: as wide as the terminal, unlimited in a pipe."""
-    if sys.stdout.isatty():
-        return Console()
-    return Console(file=sys.stdout, width=10_000)
-
-
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "") -> None:
     """Print a table.
 
@@ -112,7 +104,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: st
     for row in rows:
         # Text, because rich would search a str for markup.
         grid.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
-    console().print(grid)
+    if sys.stdout.isatty():
+        Console().print(grid)
+    else:
+        Console(file=sys.stdout, width=10_000).print(grid)  # no line of a pipe is wrapped
 
 
 def facts(figures: Mapping[str, object]) -> None:

@@ -115,16 +115,13 @@ ERRORS: dict[int, tuple[type[PenstockError], str]] = {
     PressureCode.CLOSED: (QueueClosed, "queue {queue} is closed"),
     PressureCode.FULL: (QueueFull, "queue {queue} is full"),
     PressureCode.EMPTY: (QueueEmpty, "queue {queue} is empty"),
-    PressureCode.EXISTS: (QueueExists, "queue {queue} exists already"),
+    PressureCode.EXISTS: (QueueExists, "queue {queue} exists already: delete() removes it"),
     PressureCode.UNFINISHED: (
         QueueExists,
-        (
-            "keys of an earlier queue {queue} are left: its deletion goes on or was interrupted;"
-            " delete() completes it"
-        ),
+        "an earlier queue {queue} is not deleted completely: wait, or call delete()",
     ),
     PressureCode.DAMAGED: (
         QueueDamaged,
-        "queue {queue} is damaged: a bound or counter is not a number",
+        "queue {queue} is damaged, a bound or counter is not a number: delete() removes it",
     ),
 }

@@ -6,8 +6,9 @@ When it is killed, the jobs that it holds are delivered to another worker.
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
+import sys
 import time
 import warnings
 from dataclasses import asdict
@@ -83,17 +84,13 @@ class DemoWorker:
 
 
 def main() -> None:
-    """Work as the command line says; `DemoWorkers` writes it."""
-    parser = argparse.ArgumentParser()
-    for name, kind in OPTIONS.items():
-        parser.add_argument(f"--{name}", type=kind, required=True)
-    given = parser.parse_args()
+    """Work as the argument says, a JSON object that `DemoWorkers` writes."""
+    given = json.loads(sys.argv[1])
+    root = Path(given["root"])
     warnings.simplefilter("ignore", EvictionWarning)  # the command has printed it
-    with Penstock(given.url, prefix=given.prefix, owner=given.owner) as client:
-        DemoWorker(client, given.root, batch=given.batch, pace=given.pace).run()
+    with Penstock(given["url"], prefix=given["prefix"], owner=given["owner"]) as client:
+        DemoWorker(client, root, batch=given["batch"], pace=given["pace"]).run()
 
-
-OPTIONS = {"url": str, "prefix": str, "owner": str, "root": Path, "batch": int, "pace": float}
 
 if __name__ == "__main__":
     main()

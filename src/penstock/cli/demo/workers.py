@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,9 @@ from penstock.cli.demo.report import Kill
 from penstock.cli.demo.worker import FILES
 
 __all__ = ["DemoWorkers"]
+
+
+COMMAND = (sys.executable, "-m", "penstock.cli.demo.worker")
 
 
 class DemoWorkers:
@@ -32,11 +36,9 @@ class DemoWorkers:
     def __init__(self, client: Penstock, url: str, root: Path, *, batch: int, pace: float) -> None:
         self._client = client
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
-        self._command = [
-            *(sys.executable, "-m", "penstock.cli.demo.worker"),
-            *("--url", url, "--prefix", client.prefix, "--root", str(root)),
-            *("--batch", str(batch), "--pace", str(pace)),
-        ]
+        self._plan = {
+            "url": url, "prefix": client.prefix, "root": str(root), "batch": batch, "pace": pace,
+        }  # fmt: skip
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self.started: list[str] = []
 
@@ -51,7 +53,7 @@ class DemoWorkers:
             name = f"worker-{number}"
             self.started.append(name)
             self._workers[name] = subprocess.Popen(
-                [*self._command, "--owner", name],
+                [*COMMAND, json.dumps({**self._plan, "owner": name})],
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
