@@ -1,4 +1,7 @@
-"""The command line: `penstock --help`. It needs the extra `cli` (typer and rich)."""
+"""The command line: `penstock --help`. It needs the extra `cli` (typer and rich).
+
+A command is a function; its docstring is its help, and the Args are the help of its options.
+"""
 
 from __future__ import annotations
 

@@ -266,8 +266,7 @@ STEP = 1000
 
 @command("show")
 def show(
-    session: Session,
-    names: Annotated[list[str], typer.Argument(metavar="[QUEUE] ID")],
+    session: Session, names: Annotated[list[str], typer.Argument(metavar="[QUEUE] ID")]
 ) -> None:
     """Show everything about one job.
 

@@ -125,11 +125,7 @@ def _settings(one: QueueStats) -> str:
 
 
 @command("pause")
-def pause(
-    session: Session,
-    queue: QueueArgument,
-    side: PauseSide = "all",
-) -> None:
+def pause(session: Session, queue: QueueArgument, side: PauseSide = "all") -> None:
     """Stop a side of a queue; it stays stopped until `resume`.
 
     Args:
@@ -272,10 +268,7 @@ STEP = 1000
 
 @command("purge")
 def purge(
-    session: Session,
-    queue: QueueArgument,
-    state: list[State] | None = None,
-    yes: YesOption = False,
+    session: Session, queue: QueueArgument, state: list[State] | None = None, yes: YesOption = False
 ) -> None:
     """Remove the jobs that a queue holds now.
 
