@@ -70,6 +70,8 @@ def test_each_option_has_help() -> None:
     }
     assert len(helps) > 100
     assert [option for option, text in helps.items() if not text] == []
+    assert helps["enqueue", "header"] == "A header of the job; may be repeated."
+    assert str(helps["purge", "state"]).endswith("repeated. Default: ready and scheduled.")
 
 
 def test_version(run_cli: Cli) -> None:

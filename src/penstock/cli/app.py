@@ -231,8 +231,9 @@ def command(name: str, *, common: bool = True) -> Callable[[Function], Function]
 def _split_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """Return the text before the Args, and the text of each argument."""
     text, _, described = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
-    texts = re.findall(r"^    (\w+): ((?:.|\n {8})+)", described, flags=re.MULTILINE)
-    return text, {name: one[0].upper() + " ".join(one[1:].split()) for name, one in texts}
+    found = re.findall(r"^    (\w+): ((?:.|\n {8})+)", described, flags=re.MULTILINE)
+    texts = {name: " ".join(lines.split()) for name, lines in found}
+    return text, {name: one[0].upper() + one[1:] for name, one in texts.items()}
 
 
 def _parameter(one: inspect.Parameter, text: str | None) -> inspect.Parameter:

@@ -20,7 +20,7 @@ def nodes(
     session: Session,
     action: Annotated[
         Literal["list", "add", "leave", "drained", "forget", "join"],
-        typer.Argument(metavar="ACTION"),
+        typer.Argument(),
     ] = "list",
     node: Annotated[str | None, typer.Argument(metavar="NODE")] = None,
 ) -> None:
