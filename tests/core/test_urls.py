@@ -20,7 +20,11 @@ from penstock.core.urls import check_url, redacted, shown
 from penstock.pressure import AsyncPressureQueue, PressureQueue
 from tests.support.passwords import MARKS, URLS, seen_in
 
-THOROUGH = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+THOROUGH = settings(
+    max_examples=min(60, settings().max_examples),  # fewer in a short run
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 def use(source: Any) -> None:
@@ -96,7 +100,7 @@ def test_no_part_of_a_password_is_in_an_error(
     [["queues"], ["stats"], ["doctor"], ["nodes"], ["--json", "doctor"]],
     ids=" ".join,
 )
-@settings(THOROUGH, max_examples=25)
+@settings(THOROUGH, max_examples=min(25, THOROUGH.max_examples))
 @given(url=URLS, behind=st.booleans())
 @example(url="redis://127.0.0.1:1/0?password=hunter2secret 918273645", behind=True)
 @example(url="redis://:hunter2secret918273645", behind=True)
