@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
 
 import pytest
 import redis
 
 from penstock import AsyncPenstock, AsyncQueue, BadArgument, Outcome, OutOfMemory, StaleReceipt
-from penstock.core.job import Delivery
+from penstock.core.job import JobName
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import Raw, advance, dump, method_of, numbers
 from tests.support.twins import aspawn
 
 from .conftest import AsyncWaits
 
-Named: TypeAlias = Delivery | str
 DONE, GONE, REFUSED, EXPIRED = Outcome.DONE, Outcome.GONE, Outcome.REFUSED, Outcome.EXPIRED
 
 
@@ -94,7 +92,7 @@ async def test_jobs_that_cannot_be_promoted(q: AsyncQueue, raw: Raw) -> None:
     ready, over = await q.enqueue("ready"), await q.enqueue("over", ttl=50, delay=40)
     advance(raw, q.ops, 60)
     before = dump(raw)
-    names: list[Named] = [dead.id, once.id, jobs[1], gone.id, ready.id, over.id]
+    names: list[JobName] = [dead.id, once.id, jobs[1], gone.id, ready.id, over.id]
     settled = await q.promote(names)
     assert list(settled) == [REFUSED, REFUSED, REFUSED, GONE, REFUSED, EXPIRED]
     assert settled.ids(EXPIRED) == [over.id]
@@ -191,7 +189,16 @@ async def test_jobs_that_cannot_be_dequeued(q: AsyncQueue, raw: Raw) -> None:
     over, later = await q.enqueue("over", ttl=50), await q.enqueue("later", delay=600)
     advance(raw, q.ops, 60)
     before = dump(raw)
-    names: list[Named] = [dead.id, once.id, held.id, jobs[2], gone.id, unborn.id, over.id, later.id]
+    names: list[JobName] = [
+        dead.id,
+        once.id,
+        held.id,
+        jobs[2],
+        gone.id,
+        unborn.id,
+        over.id,
+        later.id,
+    ]
     outcomes = [REFUSED, REFUSED, REFUSED, REFUSED, GONE, REFUSED, EXPIRED, REFUSED]
     assert list(await q.dequeue(names)) == outcomes
     assert dump(raw) == before
@@ -256,7 +263,7 @@ async def test_delivered_jobs_are_not_withdrawn(q: AsyncQueue, raw: Raw) -> None
     buried = await q.enqueue("given up before anybody had it")
     await q.bury([buried.id])
     before = dump(raw)
-    names: list[Named] = [held, released, failed, dead, buried.id]
+    names: list[JobName] = [held, released, failed, dead, buried.id]
     assert list(await q.delete(names, if_undelivered=True)) == [REFUSED] * 5
     assert dump(raw) == before
     assert await q.delete([once.id], if_undelivered=True)

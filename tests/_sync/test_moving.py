@@ -6,20 +6,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
 
 import pytest
 import redis
 
 from penstock import BadArgument, Outcome, OutOfMemory, Penstock, Queue, StaleReceipt
-from penstock.core.job import Delivery
+from penstock.core.job import JobName
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import Raw, advance, dump, method_of, numbers
 from tests.support.twins import spawn
 
 from .conftest import Waits
 
-Named: TypeAlias = Delivery | str
 DONE, GONE, REFUSED, EXPIRED = Outcome.DONE, Outcome.GONE, Outcome.REFUSED, Outcome.EXPIRED
 
 
@@ -95,7 +93,7 @@ def test_jobs_that_cannot_be_promoted(q: Queue, raw: Raw) -> None:
     ready, over = q.enqueue("ready"), q.enqueue("over", ttl=50, delay=40)
     advance(raw, q.ops, 60)
     before = dump(raw)
-    names: list[Named] = [dead.id, once.id, jobs[1], gone.id, ready.id, over.id]
+    names: list[JobName] = [dead.id, once.id, jobs[1], gone.id, ready.id, over.id]
     settled = q.promote(names)
     assert list(settled) == [REFUSED, REFUSED, REFUSED, GONE, REFUSED, EXPIRED]
     assert settled.ids(EXPIRED) == [over.id]
@@ -192,7 +190,16 @@ def test_jobs_that_cannot_be_dequeued(q: Queue, raw: Raw) -> None:
     over, later = q.enqueue("over", ttl=50), q.enqueue("later", delay=600)
     advance(raw, q.ops, 60)
     before = dump(raw)
-    names: list[Named] = [dead.id, once.id, held.id, jobs[2], gone.id, unborn.id, over.id, later.id]
+    names: list[JobName] = [
+        dead.id,
+        once.id,
+        held.id,
+        jobs[2],
+        gone.id,
+        unborn.id,
+        over.id,
+        later.id,
+    ]
     outcomes = [REFUSED, REFUSED, REFUSED, REFUSED, GONE, REFUSED, EXPIRED, REFUSED]
     assert list(q.dequeue(names)) == outcomes
     assert dump(raw) == before
@@ -257,7 +264,7 @@ def test_delivered_jobs_are_not_withdrawn(q: Queue, raw: Raw) -> None:
     buried = q.enqueue("given up before anybody had it")
     q.bury([buried.id])
     before = dump(raw)
-    names: list[Named] = [held, released, failed, dead, buried.id]
+    names: list[JobName] = [held, released, failed, dead, buried.id]
     assert list(q.delete(names, if_undelivered=True)) == [REFUSED] * 5
     assert dump(raw) == before
     assert q.delete([once.id], if_undelivered=True)

@@ -310,7 +310,7 @@ class Delivery:
 
 
 JobName: TypeAlias = Delivery | str
-"""A job as calls name it: its delivery, or its id."""
+"""A job, named by its delivery, which holds the receipt, or by its id alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.client._async.job import AsyncJob
 from penstock.core import flows
 from penstock.core.calls import Confirmed, Wait
-from penstock.core.job import Delivery, Settled
+from penstock.core.job import Delivery, JobName, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import STORED
 from penstock.core.operations import QueueOps
@@ -33,8 +33,6 @@ from penstock.wire.keys import QueueKeys
 if TYPE_CHECKING:
     from penstock.client._async.sharded.node_client import AsyncNodeClient
 
-Named = Delivery | str
-"""A job, named by its delivery, which holds the receipt, or by its id alone."""
 logger = get_logger("penstock")
 
 
@@ -66,7 +64,7 @@ class AsyncQueueAdmin:
     # -- moving ----------------------------------------------------------------------------
 
     async def redrive(
-        self, jobs: Iterable[Named] | None = None, *, limit: int | None = None
+        self, jobs: Iterable[JobName] | None = None, *, limit: int | None = None
     ) -> int:
         """Bring dead letters back, to the place of their creation time. Attempts start at 0 again.
 
@@ -90,7 +88,7 @@ class AsyncQueueAdmin:
                 break
         return total
 
-    async def promote(self, jobs: Iterable[Named]) -> Settled:
+    async def promote(self, jobs: Iterable[JobName]) -> Settled:
         """Make jobs ready at once, at the place of their creation time.
 
         A delayed job, or one in backoff, no longer waits. The delivery of an active job ends, and
@@ -105,7 +103,7 @@ class AsyncQueueAdmin:
         """
         return await self._each(jobs, self.ops.promote, resent_code=Code.REFUSED)
 
-    async def dequeue(self, jobs: Iterable[Named]) -> Settled:
+    async def dequeue(self, jobs: Iterable[JobName]) -> Settled:
         """Take jobs out of the queue for the length of their lease; then they come back.
 
         Args:
@@ -119,7 +117,7 @@ class AsyncQueueAdmin:
 
     # -- removing --------------------------------------------------------------------------
 
-    async def delete(self, jobs: Iterable[Named], *, if_undelivered: bool = False) -> Settled:
+    async def delete(self, jobs: Iterable[JobName], *, if_undelivered: bool = False) -> Settled:
         """Remove jobs in any state. Deliveries of these jobs end.
 
         Args:
@@ -240,7 +238,7 @@ class AsyncQueueAdmin:
             views = await self._node.run(self.ops.peek(chosen, start, n, newest=newest))
         return [view for view in views if view]
 
-    async def show(self, job: Named) -> JobView | None:
+    async def show(self, job: JobName) -> JobView | None:
         """Return all data of one job, or None if it is gone.
 
         Raises:
@@ -407,7 +405,7 @@ class AsyncQueueAdmin:
 
     async def _each(
         self,
-        jobs: Iterable[Named],
+        jobs: Iterable[JobName],
         build: Any,
         *,
         resent_code: int = Code.ENDED,

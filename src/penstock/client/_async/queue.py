@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._async.admin import AsyncQueueAdmin, Named
+from penstock.client._async.admin import AsyncQueueAdmin
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.role import AsyncRole
 from penstock.client._async.transport.connection import monotonic
@@ -20,7 +20,7 @@ from penstock.core.bulk import USUAL, Prepared, chunks, prepared
 from penstock.core.calls import Call, Confirmed
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
-from penstock.core.job import OUTCOMES, BulkEnqueued, Delivery, Enqueued, Outcome, Settled
+from penstock.core.job import OUTCOMES, BulkEnqueued, Delivery, Enqueued, JobName, Outcome, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK
 from penstock.core.operations.producing import Added, updates
@@ -471,7 +471,7 @@ class AsyncQueue(AsyncQueueAdmin):
 
     async def ack(
         self,
-        jobs: Iterable[Named],
+        jobs: Iterable[JobName],
         *,
         dedup_window: Duration | None = None,
         replicas: int = 0,
@@ -537,7 +537,7 @@ class AsyncQueue(AsyncQueueAdmin):
         return jobs
 
     async def settle(
-        self, done: Iterable[Named], n: int, *, block: Duration | None = 0
+        self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
     ) -> tuple[Settled, list[AsyncJob]]:
         """Finish jobs and take up to n more in one trip.
 
@@ -568,7 +568,7 @@ class AsyncQueue(AsyncQueueAdmin):
         return outcomes, jobs
 
     async def nack(
-        self, jobs: Iterable[Named], *, delay: Duration | None = None, error: str = ""
+        self, jobs: Iterable[JobName], *, delay: Duration | None = None, error: str = ""
     ) -> Settled:
         """Report failed attempts. Jobs are tried again later, or are dead after the last attempt.
 
@@ -588,7 +588,7 @@ class AsyncQueue(AsyncQueueAdmin):
         text = check_text("error", error, limit=1024)
         return await self._each(jobs, lambda names: self.ops.nack(names, wait, text))
 
-    async def release(self, jobs: Iterable[Named], *, delay: Duration = 0) -> Settled:
+    async def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back without counting a failure.
 
         Args:
@@ -600,7 +600,7 @@ class AsyncQueue(AsyncQueueAdmin):
         wait = duration_ms("delay", delay)
         return await self._each(jobs, lambda names: self.ops.release(names, wait))
 
-    async def bury(self, jobs: Iterable[Named], reason: str = "") -> Settled:
+    async def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
         """Turn jobs into dead letters. An id alone buries a waiting job too.
 
         Args:
@@ -613,7 +613,7 @@ class AsyncQueue(AsyncQueueAdmin):
         return await self._each(jobs, lambda names: self.ops.bury(names, text))
 
     async def extend(
-        self, jobs: Iterable[Named], lease: Duration | None = None, *, late: bool = False
+        self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
     ) -> list[float | Outcome]:
         """Renew leases from now on, at most until the end of a job's ttl.
 

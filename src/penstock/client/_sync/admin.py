@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.client._sync.job import Job
 from penstock.core import flows
 from penstock.core.calls import Confirmed, Wait
-from penstock.core.job import Delivery, Settled
+from penstock.core.job import Delivery, JobName, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import STORED
 from penstock.core.operations import QueueOps
@@ -34,8 +34,6 @@ from penstock.wire.keys import QueueKeys
 if TYPE_CHECKING:
     from penstock.client._sync.sharded.node_client import NodeClient
 
-Named = Delivery | str
-"""A job, named by its delivery, which holds the receipt, or by its id alone."""
 logger = get_logger("penstock")
 
 
@@ -66,7 +64,7 @@ class QueueAdmin:
 
     # -- moving ----------------------------------------------------------------------------
 
-    def redrive(self, jobs: Iterable[Named] | None = None, *, limit: int | None = None) -> int:
+    def redrive(self, jobs: Iterable[JobName] | None = None, *, limit: int | None = None) -> int:
         """Bring dead letters back, to the place of their creation time. Attempts start at 0 again.
 
         Args:
@@ -89,7 +87,7 @@ class QueueAdmin:
                 break
         return total
 
-    def promote(self, jobs: Iterable[Named]) -> Settled:
+    def promote(self, jobs: Iterable[JobName]) -> Settled:
         """Make jobs ready at once, at the place of their creation time.
 
         A delayed job, or one in backoff, no longer waits. The delivery of an active job ends, and
@@ -104,7 +102,7 @@ class QueueAdmin:
         """
         return self._each(jobs, self.ops.promote, resent_code=Code.REFUSED)
 
-    def dequeue(self, jobs: Iterable[Named]) -> Settled:
+    def dequeue(self, jobs: Iterable[JobName]) -> Settled:
         """Take jobs out of the queue for the length of their lease; then they come back.
 
         Args:
@@ -118,7 +116,7 @@ class QueueAdmin:
 
     # -- removing --------------------------------------------------------------------------
 
-    def delete(self, jobs: Iterable[Named], *, if_undelivered: bool = False) -> Settled:
+    def delete(self, jobs: Iterable[JobName], *, if_undelivered: bool = False) -> Settled:
         """Remove jobs in any state. Deliveries of these jobs end.
 
         Args:
@@ -239,7 +237,7 @@ class QueueAdmin:
             views = self._node.run(self.ops.peek(chosen, start, n, newest=newest))
         return [view for view in views if view]
 
-    def show(self, job: Named) -> JobView | None:
+    def show(self, job: JobName) -> JobView | None:
         """Return all data of one job, or None if it is gone.
 
         Raises:
@@ -404,7 +402,7 @@ class QueueAdmin:
 
     def _each(
         self,
-        jobs: Iterable[Named],
+        jobs: Iterable[JobName],
         build: Any,
         *,
         resent_code: int = Code.ENDED,

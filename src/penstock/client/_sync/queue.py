@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._sync.admin import Named, QueueAdmin
+from penstock.client._sync.admin import QueueAdmin
 from penstock.client._sync.job import Job
 from penstock.client._sync.role import Role
 from penstock.client._sync.transport.connection import monotonic
@@ -21,7 +21,7 @@ from penstock.core.bulk import USUAL, Prepared, chunks, prepared
 from penstock.core.calls import Call, Confirmed
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
-from penstock.core.job import OUTCOMES, BulkEnqueued, Delivery, Enqueued, Outcome, Settled
+from penstock.core.job import OUTCOMES, BulkEnqueued, Delivery, Enqueued, JobName, Outcome, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK
 from penstock.core.operations.producing import Added, updates
@@ -466,7 +466,7 @@ class Queue(QueueAdmin):
 
     def ack(
         self,
-        jobs: Iterable[Named],
+        jobs: Iterable[JobName],
         *,
         dedup_window: Duration | None = None,
         replicas: int = 0,
@@ -532,7 +532,7 @@ class Queue(QueueAdmin):
         return jobs
 
     def settle(
-        self, done: Iterable[Named], n: int, *, block: Duration | None = 0
+        self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
     ) -> tuple[Settled, list[Job]]:
         """Finish jobs and take up to n more in one trip.
 
@@ -563,7 +563,7 @@ class Queue(QueueAdmin):
         return outcomes, jobs
 
     def nack(
-        self, jobs: Iterable[Named], *, delay: Duration | None = None, error: str = ""
+        self, jobs: Iterable[JobName], *, delay: Duration | None = None, error: str = ""
     ) -> Settled:
         """Report failed attempts. Jobs are tried again later, or are dead after the last attempt.
 
@@ -583,7 +583,7 @@ class Queue(QueueAdmin):
         text = check_text("error", error, limit=1024)
         return self._each(jobs, lambda names: self.ops.nack(names, wait, text))
 
-    def release(self, jobs: Iterable[Named], *, delay: Duration = 0) -> Settled:
+    def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back without counting a failure.
 
         Args:
@@ -595,7 +595,7 @@ class Queue(QueueAdmin):
         wait = duration_ms("delay", delay)
         return self._each(jobs, lambda names: self.ops.release(names, wait))
 
-    def bury(self, jobs: Iterable[Named], reason: str = "") -> Settled:
+    def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
         """Turn jobs into dead letters. An id alone buries a waiting job too.
 
         Args:
@@ -608,7 +608,7 @@ class Queue(QueueAdmin):
         return self._each(jobs, lambda names: self.ops.bury(names, text))
 
     def extend(
-        self, jobs: Iterable[Named], lease: Duration | None = None, *, late: bool = False
+        self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
     ) -> list[float | Outcome]:
         """Renew leases from now on, at most until the end of a job's ttl.
 

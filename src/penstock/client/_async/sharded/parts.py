@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from penstock.client._async.admin import Named
 from penstock.client._async.queue import AsyncQueue
 from penstock.client._async.sharded.shard import AnyNode, AsyncShard
 from penstock.client._async.transport.connection import monotonic
@@ -14,7 +13,7 @@ from penstock.client._async.transport.failures import passing
 from penstock.core import nodes
 from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
-from penstock.core.job import Delivery, Outcome, Settled
+from penstock.core.job import Delivery, JobName, Outcome, Settled
 from penstock.core.logs import get_logger
 from penstock.core.merge import Answers, hinted, told
 from penstock.core.operations import QueueOps
@@ -249,7 +248,7 @@ class AsyncShardedParts(AsyncQueue):
 
     async def _settled(
         self,
-        jobs: Iterable[Named],
+        jobs: Iterable[JobName],
         call: Callable[[AsyncShard, list[Any]], Awaitable[Settled]],
         intent: Intent | None = None,
     ) -> Settled:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._async.admin import Named
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.role import AsyncRole
@@ -21,7 +20,7 @@ from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
-from penstock.core.job import BulkEnqueued, Delivery, Enqueued, Outcome, Settled
+from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName, Outcome, Settled
 from penstock.core.nodes import Partial
 from penstock.core.operations.managing import check_states
 from penstock.core.options import (
@@ -197,7 +196,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         return await site.reserve([self], n, check_block(block))
 
     async def settle(
-        self, done: Iterable[Named], n: int, *, block: Duration | None = 0
+        self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
     ) -> tuple[Settled, list[AsyncJob]]:
         """Finish jobs and take up to n more.
 
@@ -234,7 +233,7 @@ class AsyncShardedQueue(AsyncShardedParts):
 
     async def ack(
         self,
-        jobs: Iterable[Named],
+        jobs: Iterable[JobName],
         *,
         dedup_window: Duration | None = None,
         replicas: int = 0,
@@ -259,25 +258,25 @@ class AsyncShardedQueue(AsyncShardedParts):
         return (await self.ack([job]))[0]
 
     async def nack(
-        self, jobs: Iterable[Named], *, delay: Duration | None = None, error: str = ""
+        self, jobs: Iterable[JobName], *, delay: Duration | None = None, error: str = ""
     ) -> Settled:
         """Report failed attempts. Args, returns, raises: as `AsyncQueue.nack`."""
         return await self._settled(
             jobs, lambda part, names: part.nack(names, delay=delay, error=error)
         )
 
-    async def release(self, jobs: Iterable[Named], *, delay: Duration = 0) -> Settled:
+    async def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back. Args, returns, raises: as `AsyncQueue.release`."""
         return await self._settled(jobs, lambda part, names: part.release(names, delay=delay))
 
-    async def bury(self, jobs: Iterable[Named], reason: str = "") -> Settled:
+    async def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
         """Turn jobs into dead letters. Args, returns, raises: as `AsyncQueue.bury`."""
         text = check_text("reason", reason, limit=1024)
         intent = Intent("bury", reason=text)
         return await self._settled(jobs, lambda part, names: part.bury(names, text), intent)
 
     async def extend(
-        self, jobs: Iterable[Named], lease: Duration | None = None, *, late: bool = False
+        self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
     ) -> list[float | Outcome]:
         """Renew leases. Args, returns, raises: as `AsyncQueue.extend`."""
         names = self._listed("jobs", jobs)
@@ -288,7 +287,7 @@ class AsyncShardedQueue(AsyncShardedParts):
     # -- moving ----------------------------------------------------------------------------
 
     async def redrive(
-        self, jobs: Iterable[Named] | None = None, *, limit: int | None = None
+        self, jobs: Iterable[JobName] | None = None, *, limit: int | None = None
     ) -> int:
         """Bring dead letters back: those given, or the oldest of each node in turn.
 
@@ -314,17 +313,17 @@ class AsyncShardedQueue(AsyncShardedParts):
         await self._everywhere(oldest)
         return total
 
-    async def promote(self, jobs: Iterable[Named]) -> Settled:
+    async def promote(self, jobs: Iterable[JobName]) -> Settled:
         """Make jobs ready at once. Args, returns: as `AsyncQueue.promote`."""
         return await self._settled(jobs, lambda part, names: part.promote(names))
 
-    async def dequeue(self, jobs: Iterable[Named]) -> Settled:
+    async def dequeue(self, jobs: Iterable[JobName]) -> Settled:
         """Take jobs out for the length of their lease. Args, returns: as `AsyncQueue.dequeue`."""
         return await self._settled(jobs, lambda part, names: part.dequeue(names))
 
     # -- removing --------------------------------------------------------------------------
 
-    async def delete(self, jobs: Iterable[Named], *, if_undelivered: bool = False) -> Settled:
+    async def delete(self, jobs: Iterable[JobName], *, if_undelivered: bool = False) -> Settled:
         """Remove jobs. Args, returns: as `AsyncQueue.delete`."""
         call = partial(_deleted, if_undelivered=if_undelivered)
         return await self._settled(jobs, call, None if if_undelivered else Intent("delete"))
@@ -401,7 +400,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         )
         return Partial(nodes.merged_peek(found, state, start, n, newest=newest), missed)
 
-    async def show(self, job: Named) -> JobView | None:
+    async def show(self, job: JobName) -> JobView | None:
         """Return all data of one job. Returns, raises: as `AsyncQueue.show`."""
 
         async def shown(part: AsyncShard, names: list[Any]) -> list[JobView | None]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from penstock.client._sync.admin import Named
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.sharded.shard import AnyNode, Shard
 from penstock.client._sync.transport.connection import monotonic
@@ -15,7 +14,7 @@ from penstock.client._sync.transport.failures import passing
 from penstock.core import nodes
 from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
-from penstock.core.job import Delivery, Outcome, Settled
+from penstock.core.job import Delivery, JobName, Outcome, Settled
 from penstock.core.logs import get_logger
 from penstock.core.merge import Answers, hinted, told
 from penstock.core.operations import QueueOps
@@ -248,7 +247,7 @@ class ShardedParts(Queue):
 
     def _settled(
         self,
-        jobs: Iterable[Named],
+        jobs: Iterable[JobName],
         call: Callable[[Shard, list[Any]], Settled],
         intent: Intent | None = None,
     ) -> Settled:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._sync.admin import Named
 from penstock.client._sync.job import Job
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.role import Role
@@ -22,7 +21,7 @@ from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
-from penstock.core.job import BulkEnqueued, Delivery, Enqueued, Outcome, Settled
+from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName, Outcome, Settled
 from penstock.core.nodes import Partial
 from penstock.core.operations.managing import check_states
 from penstock.core.options import (
@@ -192,7 +191,7 @@ class ShardedQueue(ShardedParts):
         return site.reserve([self], n, check_block(block))
 
     def settle(
-        self, done: Iterable[Named], n: int, *, block: Duration | None = 0
+        self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
     ) -> tuple[Settled, list[Job]]:
         """Finish jobs and take up to n more.
 
@@ -229,7 +228,7 @@ class ShardedQueue(ShardedParts):
 
     def ack(
         self,
-        jobs: Iterable[Named],
+        jobs: Iterable[JobName],
         *,
         dedup_window: Duration | None = None,
         replicas: int = 0,
@@ -254,23 +253,23 @@ class ShardedQueue(ShardedParts):
         return self.ack([job])[0]
 
     def nack(
-        self, jobs: Iterable[Named], *, delay: Duration | None = None, error: str = ""
+        self, jobs: Iterable[JobName], *, delay: Duration | None = None, error: str = ""
     ) -> Settled:
         """Report failed attempts. Args, returns, raises: as `Queue.nack`."""
         return self._settled(jobs, lambda part, names: part.nack(names, delay=delay, error=error))
 
-    def release(self, jobs: Iterable[Named], *, delay: Duration = 0) -> Settled:
+    def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back. Args, returns, raises: as `Queue.release`."""
         return self._settled(jobs, lambda part, names: part.release(names, delay=delay))
 
-    def bury(self, jobs: Iterable[Named], reason: str = "") -> Settled:
+    def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
         """Turn jobs into dead letters. Args, returns, raises: as `Queue.bury`."""
         text = check_text("reason", reason, limit=1024)
         intent = Intent("bury", reason=text)
         return self._settled(jobs, lambda part, names: part.bury(names, text), intent)
 
     def extend(
-        self, jobs: Iterable[Named], lease: Duration | None = None, *, late: bool = False
+        self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
     ) -> list[float | Outcome]:
         """Renew leases. Args, returns, raises: as `Queue.extend`."""
         names = self._listed("jobs", jobs)
@@ -280,7 +279,7 @@ class ShardedQueue(ShardedParts):
 
     # -- moving ----------------------------------------------------------------------------
 
-    def redrive(self, jobs: Iterable[Named] | None = None, *, limit: int | None = None) -> int:
+    def redrive(self, jobs: Iterable[JobName] | None = None, *, limit: int | None = None) -> int:
         """Bring dead letters back: those given, or the oldest of each node in turn.
 
         Args, returns: as `Queue.redrive`.
@@ -305,17 +304,17 @@ class ShardedQueue(ShardedParts):
         self._everywhere(oldest)
         return total
 
-    def promote(self, jobs: Iterable[Named]) -> Settled:
+    def promote(self, jobs: Iterable[JobName]) -> Settled:
         """Make jobs ready at once. Args, returns: as `Queue.promote`."""
         return self._settled(jobs, lambda part, names: part.promote(names))
 
-    def dequeue(self, jobs: Iterable[Named]) -> Settled:
+    def dequeue(self, jobs: Iterable[JobName]) -> Settled:
         """Take jobs out for the length of their lease. Args, returns: as `Queue.dequeue`."""
         return self._settled(jobs, lambda part, names: part.dequeue(names))
 
     # -- removing --------------------------------------------------------------------------
 
-    def delete(self, jobs: Iterable[Named], *, if_undelivered: bool = False) -> Settled:
+    def delete(self, jobs: Iterable[JobName], *, if_undelivered: bool = False) -> Settled:
         """Remove jobs. Args, returns: as `Queue.delete`."""
         call = partial(_deleted, if_undelivered=if_undelivered)
         return self._settled(jobs, call, None if if_undelivered else Intent("delete"))
@@ -392,7 +391,7 @@ class ShardedQueue(ShardedParts):
         )
         return Partial(nodes.merged_peek(found, state, start, n, newest=newest), missed)
 
-    def show(self, job: Named) -> JobView | None:
+    def show(self, job: JobName) -> JobView | None:
         """Return all data of one job. Returns, raises: as `Queue.show`."""
 
         def shown(part: Shard, names: list[Any]) -> list[JobView | None]:
