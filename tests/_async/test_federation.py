@@ -34,6 +34,7 @@ from penstock.client._async.sharded.multi_node_wait import AsyncMultiNodeWait  #
 from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue
 from penstock.client._async.sharded.single import AsyncSingleQueue
 from penstock.core import hints
+from penstock.core.job import number_of
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
 from tests.support.backends import Backend
@@ -524,7 +525,7 @@ async def test_every_node_has_closed_its_connections(three: Nodes, q: AsyncQueue
     ids = await one_on_each(three)
     jobs = {job.id: job for job in await q.reserve(3, block=0)}
     job = jobs[ids[1]]
-    now = int(job.number[:-11])
+    now = int(number_of(job)[:-11])
     hint = hints.hint_of(job, parse_id(job.id).node, "q", hints.Intent("ack"), now)
     assert hint
     last = three.backends[2].sync_client()

@@ -20,6 +20,7 @@ from penstock import (
     parse_id,
 )
 from penstock.client._async.client import twin_of
+from penstock.core.job import number_of
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, check_invariant, dump
 
@@ -402,7 +403,7 @@ async def test_a_record_that_is_lost_is_counted(q: AsyncQueue, raw: Raw, damage:
     """An index entry without a record (evicted, or a damaged restore) is skipped and counted."""
     await q.enqueue_many(["a", "b", "c"], lease=5)
     jobs = await q.reserve(3, block=0)
-    raw.hdel(q.ops.keys["held"], jobs[1].number)
+    raw.hdel(q.ops.keys["held"], number_of(jobs[1]))
     advance(raw, q.ops, 6)
     assert [job.body for job in await q.reserve(5, block=0)] == ["a", "c"]
     assert (await q.stats()).dangling == 1

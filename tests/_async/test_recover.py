@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, BadArgument, Outcome, Penstock, StaleReceipt
+from penstock.core.job import number_of
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
@@ -149,8 +150,8 @@ async def test_the_bound_is_exact(q: AsyncQueue, raw: Raw, early: int) -> None:
     keys = QueueKeys("q")
     raw.hdel(keys["meta"], "off")
     reply = run(raw, keys, "pending", [1, "-inf", 0, 5000], now_ms=at + 5000 - early)
-    assert list(reply[6::3]) == ([] if early else [job.number])
-    assert run(raw, keys, "pending", [1, "-inf", 0, 0], now_ms=T0)[6:7] == [job.number]
+    assert list(reply[6::3]) == ([] if early else [number_of(job)])
+    assert run(raw, keys, "pending", [1, "-inf", 0, 0], now_ms=T0)[6:7] == [number_of(job)]
 
 
 async def test_a_queue_of_more_than_a_page(real_q: AsyncQueue) -> None:

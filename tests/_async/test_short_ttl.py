@@ -8,6 +8,7 @@ import pytest
 
 from penstock import AsyncPenstock, AsyncQueue
 from penstock.core.bulk import _warn_of_lease
+from penstock.core.job import hinted_receipt
 from tests.support.keyspace import Raw, advance
 
 
@@ -72,7 +73,8 @@ async def test_the_hint_of_a_whole_reservation_fits(q: AsyncQueue, raw: Raw) -> 
     jobs = await q.reserve(20, block=0)
     (view,) = await q.peek(1, state="active")
     assert view.lease_until is not None
-    assert {job.hinted.partition("@")[2] for job in jobs} == {str(round(view.lease_until * 1000))}
+    until = str(round(view.lease_until * 1000))
+    assert {hinted_receipt(job).partition("@")[2] for job in jobs} == {until}
     assert (await q.ack(jobs)).done == 20
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock import AsyncQueue
+from penstock.core.job import number_of
 from penstock.wire.keys import score_of
 from tests.support.keyspace import Raw, advance, evalshas, load_scripts, numbers
 
@@ -89,7 +90,7 @@ async def test_live_jobs_behind_expired_ones_come_in_one_call(
     jobs = await q.reserve(3, block=0)
     assert [job.body for job in jobs] == LIVE
     assert counted.calls == 1
-    assert numbers(raw, q.ops, "held") == sorted(job.number for job in jobs)
+    assert numbers(raw, q.ops, "held") == sorted(number_of(job) for job in jobs)
     assert numbers(raw, q.ops, "ready") == numbers(raw, q.ops, "scheduled") == []
     assert (await q.stats()).swept == (360 if place is between_in_all else 350)
 

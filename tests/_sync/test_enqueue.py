@@ -20,6 +20,7 @@ from penstock import (
     parse_id,
 )
 from penstock.core import record
+from penstock.core.job import record_of
 from penstock.wire.keys import queue_crc
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, numbers, raw_time
@@ -78,7 +79,7 @@ def test_bytes_pass_untouched(q: Queue, body: bytes) -> None:
     q.enqueue(body)
     (seen,) = q.peek()
     (job,) = q.reserve(block=0)
-    assert (job.body, job.raw, job.record.codec) == (body, body, "")
+    assert (job.body, job.raw, record_of(job).codec) == (body, body, "")
     assert (seen.body, seen.raw) == (body, body)
 
 
@@ -96,7 +97,7 @@ def test_objects_travel_as_json(q: Queue) -> None:
     jobs = q.reserve(len(OBJECTS), block=0)
     assert [job.body for job in jobs] == OBJECTS
     assert [type(job.body) for job in jobs] == [type(body) for body in OBJECTS]
-    assert {job.record.codec for job in jobs} == {"json"}
+    assert {record_of(job).codec for job in jobs} == {"json"}
 
 
 def test_headers_come_back_as_they_were(q: Queue) -> None:

@@ -33,6 +33,7 @@ from penstock.client._sync.client import twin_of
 from penstock.client._sync.sharded.sharded_queue import ShardedQueue
 from penstock.client._sync.sharded.single import SingleQueue
 from penstock.core import hints
+from penstock.core.job import number_of
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
 from tests.support.backends import Backend
@@ -519,7 +520,7 @@ def test_every_node_has_closed_its_connections(three: Nodes, q: Queue) -> None:
     ids = one_on_each(three)
     jobs = {job.id: job for job in q.reserve(3, block=0)}
     job = jobs[ids[1]]
-    now = int(job.number[:-11])
+    now = int(number_of(job)[:-11])
     hint = hints.hint_of(job, parse_id(job.id).node, "q", hints.Intent("ack"), now)
     assert hint
     last = three.backends[2].sync_client()

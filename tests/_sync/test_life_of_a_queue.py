@@ -21,6 +21,7 @@ from penstock import (
     parse_id,
 )
 from penstock.client._sync.client import twin_of
+from penstock.core.job import number_of
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, check_invariant, dump
 
@@ -399,7 +400,7 @@ def test_a_record_that_is_lost_is_counted(q: Queue, raw: Raw, damage: None) -> N
     """An index entry without a record (evicted, or a damaged restore) is skipped and counted."""
     q.enqueue_many(["a", "b", "c"], lease=5)
     jobs = q.reserve(3, block=0)
-    raw.hdel(q.ops.keys["held"], jobs[1].number)
+    raw.hdel(q.ops.keys["held"], number_of(jobs[1]))
     advance(raw, q.ops, 6)
     assert [job.body for job in q.reserve(5, block=0)] == ["a", "c"]
     assert q.stats().dangling == 1

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock import Queue
+from penstock.core.job import number_of
 from penstock.wire.keys import score_of
 from tests.support.keyspace import Raw, advance, evalshas, load_scripts, numbers
 
@@ -90,7 +91,7 @@ def test_live_jobs_behind_expired_ones_come_in_one_call(
     jobs = q.reserve(3, block=0)
     assert [job.body for job in jobs] == LIVE
     assert counted.calls == 1
-    assert numbers(raw, q.ops, "held") == sorted(job.number for job in jobs)
+    assert numbers(raw, q.ops, "held") == sorted(number_of(job) for job in jobs)
     assert numbers(raw, q.ops, "ready") == numbers(raw, q.ops, "scheduled") == []
     assert q.stats().swept == (360 if place is between_in_all else 350)
 

@@ -24,6 +24,7 @@ from penstock import (
     QueueFull,
     StaleReceipt,
 )
+from penstock.core.job import number_of
 from penstock.embedded import EmbeddedServer
 from tests.conformance.disque import (
     SEVERAL_NODES,
@@ -303,7 +304,7 @@ def test_replicas_are_passive(copies: Copies) -> None:
         (job,) = ps.queue("q").reserve(block=0)
         copies.in_step()
         for server in copies.replicas:
-            assert (numbers(server, "ready"), numbers(server, "held")) == ([], [job.number])
+            assert (numbers(server, "ready"), numbers(server, "held")) == ([], [number_of(job)])
 
 
 def test_a_waiting_job_is_queued_once(q: Queue, raw: Raw) -> None:

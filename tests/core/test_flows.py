@@ -36,6 +36,7 @@ from penstock.core.flows import (
     Tidy,
     Unregister,
 )
+from penstock.core.job import number_of
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.refusals import refusal
 from penstock.core.roles import RoleLease
@@ -690,11 +691,9 @@ class Taking:
     """A job as flows see it."""
 
     queue_name: str
-    number: bytes = b"1700000000000-1000000000"
     at_most_once: bool = False
     receipt: str = "1-abc"
-    epoch: str = "01020304"
-    batch: Any = None
+    _batch: Any = None
 
 
 def test_a_refusal_gives_the_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -703,7 +702,7 @@ def test_a_refusal_gives_the_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[tuple[Any, int]] = []
     monkeypatch.setattr(a, "release", lambda jobs, delay: released.append((list(jobs), delay)))
     batch = SimpleNamespace(ops=a)
-    held = [Taking("a", batch=batch), Taking("a", batch=batch)]
+    held = [Taking("a", _batch=batch), Taking("a", _batch=batch)]
     flow.answer(Taken(-1, held))
     assert flow.fail(QueueDamaged("another type")) == Run(None)  # type: ignore[arg-type]  # the call was never made
     assert released == [(held, 0)]
@@ -773,7 +772,7 @@ def test_deliveries_are_recovered_oldest_first() -> None:
     flow.answer([1, b"2", 2, b"01020304", 30_000, 50, b"1-1", b"2 0 1 0", b"1\nx"])
     assert flow.effect.call.args[5:] == (b"1-3", b"1-abc")
     jobs = flow.ends_with([1, b"3", 1, b"01020304", 30_000, 50])
-    assert [job.number for job in jobs] == [b"1-1"]
+    assert [number_of(job) for job in jobs] == [b"1-1"]
 
 
 def test_nothing_to_recover() -> None:

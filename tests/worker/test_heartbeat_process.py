@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from penstock import BadArgument, Penstock, Queue
-from penstock.core.job import Batch, Delivery
+from penstock.core.job import Batch, Delivery, batch_of, epoch_of, number_of, set_term, term_of
 from penstock.embedded import EmbeddedServer
 from penstock.worker import AsyncWorker, Worker
 from penstock.worker import heartbeat_process as module
@@ -74,7 +74,7 @@ def taken(queue: Queue, count: int, lease: float = 60.0) -> list[Any]:
     """Return just reserved jobs; the last ones are unknown to the server."""
     queue.enqueue({})
     jobs: list[Any] = queue.reserve()
-    batch, (at, number) = jobs[0].batch, jobs[0].number.split(b"-")
+    batch, (at, number) = batch_of(jobs[0]), number_of(jobs[0]).split(b"-")
     made_up = [b"%s-%d" % (at, int(number) + n) for n in range(1, count)]
     return [held(jobs[0], lease), *(made(batch, number, lease) for number in made_up)]
 
@@ -86,7 +86,7 @@ def made(batch: Batch, number: bytes, lease: float) -> Any:
 
 def held(job: Any, lease: float) -> Any:
     """Return the job with a lease from now on."""
-    job.term = Term(monotonic() + lease, lease)
+    set_term(job, Term(monotonic() + lease, lease))
     return job
 
 
@@ -195,14 +195,14 @@ def test_a_slow_helper_gets_all_jobs(helper: HeartbeatProcess, queue: Queue) -> 
     """A slow helper gets all jobs, even more than a socket holds, and is not killed."""
     pid = stop(helper)
     jobs = taken(queue, 6000, lease=1.0)
-    began = jobs[0].term
+    began = term_of(jobs[0])
     helper.hold(jobs)
     helper.news()
     assert helper.pid == pid
     os.kill(pid, signal.SIGCONT)
     lost = told_lost(helper, 5999)
     assert set(lost) == set(jobs[1:])
-    until(lambda: not helper.news() and jobs[0].term.until > began.until)
+    until(lambda: not helper.news() and term_of(jobs[0]).until > began.until)
     assert helper.pid == pid
 
 
@@ -262,7 +262,7 @@ def test_a_helper_that_cannot_be_started(
 def test_a_report_is_never_applied_to_another_job(helper: HeartbeatProcess, queue: Queue) -> None:
     """A report on a dropped job is not applied to a new job with its number."""
     jobs = taken(queue, 2)
-    batch, number = jobs[1].batch, jobs[1].number
+    batch, number = batch_of(jobs[1]), number_of(jobs[1])
     del jobs
     for _ in range(5):
         lapsed = made(batch, number, lease=0.01)
@@ -297,11 +297,11 @@ def test_jobs_of_an_earlier_life_of_the_queue(
     earlier = taken(queue, 2, lease=1.0)
     raw.flushall()
     later = taken(queue, 1, lease=1.0)
-    assert earlier[0].epoch != later[0].epoch
-    began = later[0].term
+    assert epoch_of(earlier[0]) != epoch_of(later[0])
+    began = term_of(later[0])
     helper.hold([earlier[0], *later, earlier[1]])
     assert set(told_lost(helper, 2)) == set(earlier)
-    until(lambda: not helper.news() and later[0].term.until > began.until)
+    until(lambda: not helper.news() and term_of(later[0]).until > began.until)
 
 
 @KINDS

@@ -64,9 +64,9 @@ def mixed(job: Any) -> Any:
     turn = job.body % 100
     if turn < 5:
         raise Reject("no")
-    if turn < 15 and job.first:
+    if turn < 15 and job.deliveries == 1:
         return Snooze(0.01)
-    if turn < 25 and job.first:
+    if turn < 25 and job.deliveries == 1:
         return Retry(0.01)
     return Done(dedup_window=0) if turn < 30 else None
 

@@ -20,6 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import Handlers, Penstock, PenstockError, Queue, QueueInUse
 from penstock.core import flows
+from penstock.core.job import term_of
 from penstock.core.operations import QueueOps
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.loop import work
@@ -402,7 +403,7 @@ def test_a_lease_counts_from_the_last_sending(many: Callable[..., Stage]) -> Non
         is_run = isinstance(effect, flows.Run)
         effect = flow.send(resend(effect) if is_run else stage._answer(effect))
     (job,) = stage.state.held
-    assert job.term.until == stage.now + 3
+    assert term_of(job).until == stage.now + 3
     flow.close()
 
 
@@ -464,9 +465,9 @@ def test_leases_are_lengthened_for_long_trips(
     slow = Slow(many(_first, ["a"]), lease=2, own=own)
     slow.step(0.8, 2)
     (job, _) = slow.stage.state.held
-    assert job.term.lease == pytest.approx(6.4)
-    assert job.term.renewal(2 / 3) < slow.stage.now
-    assert job.term.until == pytest.approx(slow.stage.now + 1.2)
+    assert term_of(job).lease == pytest.approx(6.4)
+    assert term_of(job).renewal(2 / 3) < slow.stage.now
+    assert term_of(job).until == pytest.approx(slow.stage.now + 1.2)
     slow.step(0.8, 10)
     assert len([text for text in caplog.messages if "are lengthened to 6.40 s" in text]) == 1
     slow.close()

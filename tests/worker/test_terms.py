@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from penstock.core.job import term_of
 from penstock.worker import heartbeat_process
 from penstock.worker._sync import heartbeat
 from penstock.worker.terms import LEFT, Term, begin, due, next_renewal, renew
@@ -23,9 +24,9 @@ def test_a_term_counts_from_the_request() -> None:
         made(1, lease_ms=0),
     )
     assert begin([usual, own, mortal, once], 100.0, 100.1)[0] == 5.0
-    assert (usual.term, own.term) == (Term(130.0, 30.0), Term(105.0, 5.0))
-    assert (mortal.term.lease, mortal.term.until <= 105) == (0.0, True)
-    assert (once.term, once.term.is_once) == (Term(math.inf, 0.0), True)
+    assert (term_of(usual), term_of(own)) == (Term(130.0, 30.0), Term(105.0, 5.0))
+    assert (term_of(mortal).lease, term_of(mortal).until <= 105) == (0.0, True)
+    assert (term_of(once), term_of(once).is_once) == (Term(math.inf, 0.0), True)
 
 
 def test_a_lease_is_due_when_a_third_has_passed() -> None:
@@ -59,7 +60,7 @@ def test_an_answer_makes_a_new_term(code: int, term: Term | None) -> None:
     begin([job], 90.0, 90.0)
     gone = renew([job], [code], 1000, 100.0, 100.1)
     assert gone == ([job] if term is None else [])
-    assert job.term == (term or Term(120.0, 30.0))
+    assert term_of(job) == (term or Term(120.0, 30.0))
 
 
 def test_the_helper_is_earlier_than_the_thread() -> None:

@@ -32,6 +32,7 @@ from penstock.core.effects import (
     Tidy,
     Unregister,
 )
+from penstock.core.job import ops_of
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.operations.consuming import Recovered
 from penstock.core.operations.producing import Added
@@ -455,7 +456,7 @@ def _give_back(jobs: Sequence[Any]) -> Generator[Effect, Any, None]:
     by_queue: dict[QueueOps, list[Any]] = {}
     for job in jobs:
         if not job.at_most_once:
-            by_queue.setdefault(job.batch.ops, []).append(job)
+            by_queue.setdefault(ops_of(job), []).append(job)
     for ops, own in by_queue.items():
         for at in range(0, len(own), BATCH):
             with suppress(Exception):

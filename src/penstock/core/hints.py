@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from penstock.core.ids import parse_id
-from penstock.core.job import Delivery
+from penstock.core.job import Delivery, epoch_of, number_of, record_of
 from penstock.core.options import BATCH
 
 __all__ = ["MOST", "MOST_MS", "Hint", "Intent", "batches", "hint_of", "is_once", "read_hint"]
@@ -95,8 +95,8 @@ def hint_of(name: Delivery | str, node: str, queue: str, intent: Intent, now: in
         now: ms since 1970 by the clock of the node that is to keep the hint.
     """
     if isinstance(name, Delivery):
-        epoch, number, receipt, once = name.epoch, name.number, name.receipt, name.at_most_once
-        ttl = name.record.ttl_ms
+        epoch, number, receipt = epoch_of(name), number_of(name), name.receipt
+        once, ttl = name.at_most_once, record_of(name).ttl_ms
     else:
         parsed = parse_id(name)
         epoch, number, receipt, once = parsed.epoch, parsed.number, "", parsed.at_most_once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, overload
@@ -104,61 +104,54 @@ class Delivery:
     It is parsed on first use, so that reserving many jobs costs little.
 
     Attributes:
-        number: the job number.
-        batch: the values that the deliveries of one reserve share.
-        counts: the counters as they are stored; empty = a first delivery.
-        data: the record as it is stored.
         settled: True = this object has ended its delivery.
         lost: True = its worker knows that the lease has ended: another worker may have the job, and
             then a report of this one changes nothing.
-        term: until when a worker holds the job, by its own clock.
     """
 
     __slots__ = (
+        "_batch",
         "_counters",
+        "_counts",
+        "_data",
+        "_number",
         "_record",
-        "batch",
-        "counts",
-        "data",
+        "_term",
         "lost",
-        "number",
         "settled",
-        "term",
     )
 
-    term: Any  # until a worker sets it there is none
+    _term: Any  # until a worker sets it there is none
 
     def __init__(self, batch: Batch, number: bytes, counts: bytes, data: bytes) -> None:
-        self.batch = batch
-        self.number = number
+        self._batch = batch
+        self._number = number
         self.settled = False
         self.lost = False
-        self.counts = counts
-        self.data = data
+        self._counts = counts
+        self._data = data
         self._record: Record | None = None
         self._counters: Counters | None = None
 
     @property
-    def record(self) -> Record:
-        """Parsed record."""
+    def _parsed(self) -> Record:
         if self._record is None:
-            self._record = parse_record(self.data)
+            self._record = parse_record(self._data)
         return self._record
 
     @property
-    def counters(self) -> Counters:
-        """Counters at this delivery."""
+    def _counted(self) -> Counters:
         if self._counters is None:
-            self._counters = parse_counters(self.counts)
+            self._counters = parse_counters(self._counts)
         return self._counters
 
     @property
     def id(self) -> str:
         """Job id, 40 characters."""
-        record = self.record
+        record = self._parsed
         once = record.lease_ms == 0
         ttl = ttl_code(record.ttl_ms, at_most_once=once)
-        return encode_id(self.batch.place.node, self.batch.place.packed, self.number, ttl)
+        return encode_id(self._batch.place.node, self._batch.place.packed, self._number, ttl)
 
     @property
     def stable_id(self) -> str:
@@ -169,27 +162,17 @@ class Delivery:
         stable id. All deliveries of one job have it too. It has 12 to 20 characters: letters,
         digits, `-` and `_`. If the producer (a client of another kind) gave none, it is the `id`.
         """
-        return self.record.stable_id or self.id
+        return self._parsed.stable_id or self.id
 
     @property
     def owner(self) -> str:
         """Name of the client that reserved the job."""
-        return self.batch.owner
-
-    @property
-    def first(self) -> bool:
-        """True for the first delivery of the job."""
-        return not self.counts
+        return self._batch.owner
 
     @property
     def queue_name(self) -> str:
         """Name of the job's queue."""
-        return self.batch.place.queue
-
-    @property
-    def epoch(self) -> str:
-        """Epoch of the queue, 8 hex digits."""
-        return self.batch.place.epoch
+        return self._batch.place.queue
 
     @property
     def body(self) -> Any:
@@ -200,39 +183,39 @@ class Delivery:
         Raises:
             UndecodableBody: the codec can't decode the bytes, or is unknown; see `raw`.
         """
-        ops = self.batch.ops
-        return self.record.body(None if ops is None else ops.codec)
+        ops = self._batch.ops
+        return self._parsed.body(None if ops is None else ops.codec)
 
     @property
     def raw(self) -> bytes:
         """Bytes of the body as they are stored."""
-        return self.record.raw
+        return self._parsed.raw
 
     @property
     def headers(self) -> Mapping[str, str]:
         """Headers that the producer gave."""
-        return self.record.headers
+        return self._parsed.headers
 
     @property
     def attempt(self) -> int:
         """1 for the first try; nacks and crashes count, releases do not."""
-        counters = self.counters
+        counters = self._counted
         return 1 + counters.nacks + counters.crashes
 
     @property
     def nacks(self) -> int:
         """Number of failures that were reported (nack)."""
-        return self.counters.nacks
+        return self._counted.nacks
 
     @property
     def crashes(self) -> int:
         """Number of leases that ended without a report."""
-        return self.counters.crashes
+        return self._counted.crashes
 
     @property
     def deliveries(self) -> int:
         """Number of this delivery; every delivery counts."""
-        return self.counters.deliveries
+        return self._counted.deliveries
 
     @property
     def redeliveries(self) -> int:
@@ -240,73 +223,89 @@ class Delivery:
 
         Exact until a redrive, which begins the nacks anew and not the deliveries.
         """
-        return self.counters.deliveries - 1 - self.counters.nacks
+        return self._counted.deliveries - 1 - self._counted.nacks
 
     @property
     def last_error(self) -> str:
         """Text of the last nack, empty if there was none."""
-        return self.counters.error
+        return self._counted.error
 
     @property
     def dedup_id(self) -> str | None:
         """Dedup id that the producer gave, or None."""
-        return self.record.dedup_id or None
+        return self._parsed.dedup_id or None
 
     @property
     def retry(self) -> RetryPolicy | None:
         """Retry policy of the job, or None: the queue's applies."""
-        return self.record.retry
+        return self._parsed.retry
 
     @property
     def created(self) -> float:
         """Time of the enqueue, in seconds since 1970 by the server's clock."""
-        return int(self.number[:-11]) / 1000
+        return int(self._number[:-11]) / 1000
 
     @property
     def delivered(self) -> float:
         """Time of this delivery, in seconds since 1970 by the server's clock."""
-        return self.batch.now / 1000
+        return self._batch.now / 1000
 
     @property
     def at_most_once(self) -> bool:
         """True if the job was enqueued with lease=0."""
-        return self.record.lease_ms == 0
+        return self._parsed.lease_ms == 0
 
     @property
     def lease(self) -> float:
         """Lease in seconds, from delivery; 0 = at most once."""
-        return self.record.span_ms(self.batch.lease_ms) / 1000
+        return self._parsed.span_ms(self._batch.lease_ms) / 1000
 
     @property
     def ttl(self) -> float | None:
         """Seconds from creation until the job expires (ttl); None = never."""
-        ttl = self.record.ttl_ms
+        ttl = self._parsed.ttl_ms
         return None if ttl is None else ttl / 1000
 
     @property
     def receipt(self) -> str:
         """Proof of this delivery: its number and a random tag (protocol/core.md, Receipt)."""
-        if not self.counts:
-            return self.batch.receipt
-        return f"{self.counters.deliveries}-{self.batch.tag:03x}"
-
-    @property
-    def hinted(self) -> str:
-        """Receipt; at a first delivery with the end of its lease as this client knows it."""
-        if self.counts:
-            return self.receipt
-        if self.data[2:3] not in b"lt":
-            return self.batch.hinted
-        record, batch = self.record, self.batch
-        until = batch.now + record.span_ms(batch.lease_ms)
-        if record.ttl_ms is not None:
-            until = min(until, int(self.number[:-11]) + record.ttl_ms)
-        return f"{batch.receipt}@{until}"
+        if not self._counts:
+            return self._batch.receipt
+        return f"{self._counted.deliveries}-{self._batch.tag:03x}"
 
     def __repr__(self) -> str:
         state = "settled" if self.settled else "lost" if self.lost else "held"
         where = f"in {self.queue_name!r}, attempt {self.attempt}"
         return f"<{type(self).__name__} {self.id} {state} {where}>"
+
+
+# The parts of a delivery for operations, workers and Spark; users do not need them.
+batch_of: Callable[[Delivery], Batch] = attrgetter("_batch")
+ops_of: Callable[[Delivery], Any] = attrgetter("_batch.ops")
+epoch_of: Callable[[Delivery], str] = attrgetter("_batch.place.epoch")
+number_of: Callable[[Delivery], bytes] = attrgetter("_number")
+counts_of: Callable[[Delivery], bytes] = attrgetter("_counts")
+"""Return the counters as they are stored; empty = a first delivery."""
+data_of: Callable[[Delivery], bytes] = attrgetter("_data")
+"""Return the record as it is stored."""
+record_of: Callable[[Delivery], Record] = attrgetter("_parsed")
+term_of: Callable[[Delivery], Any] = attrgetter("_term")
+"""Return until when a worker holds the job, by its own clock. The worker has set it."""
+set_term: Callable[[Delivery, object], None] = Delivery._term.__set__
+
+
+def hinted_receipt(job: Delivery) -> str:
+    """Return the receipt; of a first delivery with the end of its lease as this client knows it."""
+    if job._counts:
+        return job.receipt
+    batch = job._batch
+    if job._data[2:3] not in b"lt":  # its record has no lease or ttl
+        return batch.hinted
+    record = job._parsed
+    until = batch.now + record.span_ms(batch.lease_ms)
+    if record.ttl_ms is not None:
+        until = min(until, int(job._number[:-11]) + record.ttl_ms)
+    return f"{batch.receipt}@{until}"
 
 
 JobName: TypeAlias = Delivery | str

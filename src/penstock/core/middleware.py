@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
-from penstock.core.job import Delivery, Enqueued
+from penstock.core.job import Delivery, Enqueued, counts_of
 from penstock.errors import BadArgument
 
 __all__ = [
@@ -98,7 +98,7 @@ class RunEvent:
         Of a batch, that of the oldest such job: they come in order.
         """
         for job in self.jobs:
-            if job.first:
+            if not counts_of(job):
                 return max(job.delivered - job.created, 0.0)
         return None
 

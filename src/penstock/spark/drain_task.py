@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
-from penstock.core.job import Delivery, Outcome, Settled
+from penstock.core.job import Delivery, Outcome, Settled, set_term, term_of
 from penstock.core.logs import Fields, get_logger
 from penstock.errors import QueueClosed
 from penstock.spark.connect import client, open_in_task
@@ -274,7 +274,7 @@ class DrainLoop:
         """Run a handler, and settle older jobs, so that a crash does not repeat them."""
         now = monotonic()
         for job in item[1]:
-            job.lost = job.lost or job.term.is_over(now)
+            job.lost = job.lost or term_of(job).is_over(now)
         self._handler_runner.execute(item)
         self._collect()
         if monotonic() - self._settled_at > SLOW:
@@ -313,17 +313,17 @@ class DrainLoop:
 
     def _hold(self, rows: Sequence[Row]) -> list[Row]:
         """Lengthen the leases of finished jobs, until their output is safe; drop the lost jobs."""
-        leased = [job for job, *_ in rows if job.term.lease]
+        leased = [job for job, *_ in rows if term_of(job).lease]
         for job in leased:
-            job.term = Term(job.term.until, self.task.hold)
+            set_term(job, Term(term_of(job).until, self.task.hold))
         sent = monotonic()
         answers = self.queue.extend(leased, self.task.hold, late=True) if leased else ()
         heard = monotonic()
         for job, left in zip(leased, answers, strict=True):
             if isinstance(left, float):
-                job.term = job.term.extended(sent, heard, left)
+                set_term(job, term_of(job).extended(sent, heard, left))
             elif left is not Outcome.UNKNOWN:
-                job.term = OVER
+                set_term(job, OVER)
         held = [row for row in rows if not row[0].term.is_over(heard)]
         self.tally["lost"] += len(rows) - len(held)
         return held
@@ -351,7 +351,7 @@ class DrainLoop:
         jobs = [job for job, _, _ in rows]
         keys = (
             [job.id for job in jobs],
-            [None if job.term.is_once else job.receipt for job in jobs],
+            [None if term_of(job).is_once else job.receipt for job in jobs],
             [job.attempt for job in jobs],
             [window for _, window, _ in rows],
         )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any, Literal, NamedTuple, TypeAlias, Union
 
-from penstock.core.job import Delivery
+from penstock.core.job import Delivery, data_of, ops_of, record_of
 from penstock.core.options import check_text
 from penstock.core.record import encode_body
 from penstock.errors import BadArgument, PenstockError
@@ -106,11 +106,11 @@ def decoded(job: Delivery) -> Any:
     Raises:
         Unfit: it can't be decoded.
     """
-    head, _, raw = job.data.partition(b"\n")
+    head, _, raw = data_of(job).partition(b"\n")
     try:
         if not head.endswith(b";c=json") and b";c=json;" not in head:
-            codec = job.record.codec
-            ops = job.batch.ops
+            codec = record_of(job).codec
+            ops = ops_of(job)
             if codec and ops is not None and ops.codec is not None and ops.codec.name == codec:
                 return job.body
             if codec:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from penstock.core.job import Delivery
+from penstock.core.job import Delivery, epoch_of
 from penstock.worker.handlers import Handler, Handlers
 
 __all__ = ["Dispatcher", "RunnersLike"]
@@ -74,7 +74,7 @@ class Dispatcher:
             self.flush()
 
     def _gather(self, handler: Handler[..., Any], job: Delivery) -> None:
-        key = (handler, job.queue_name, job.epoch)
+        key = (handler, job.queue_name, epoch_of(job))
         entry = self._open.get(key)
         if entry is None:
             entry = self._open[key] = (self._clock() + handler.wait, [])

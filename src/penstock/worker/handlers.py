@@ -31,7 +31,7 @@ from typing import (
 )
 from urllib.parse import unquote
 
-from penstock.core.job import Delivery
+from penstock.core.job import Delivery, data_of
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -539,7 +539,7 @@ class Handlers:
 
     def find(self, job: Delivery) -> Handler[..., Any] | None:
         """Return the handler for a job without parsing its record; None if there is none."""
-        data = job.data
+        data = data_of(job)
         if data.startswith(_BARE) or data.find(_FIELD, 0, data.find(b"\n")) < 0:
             return self._nameless
         written = _written(data) or b""
@@ -547,7 +547,7 @@ class Handlers:
 
     def missing(self, job: Delivery) -> str:
         """Return the reason for a dead letter for which `find` found no handler."""
-        written = _written(job.data)
+        written = _written(data_of(job))
         if written is None:
             return "no handler for jobs without a name"
         return f'no handler "{_read(written)[:MAX_NAME]}"'

@@ -22,7 +22,17 @@ from typing import Any
 
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.node import Node
-from penstock.core.job import Batch, Delivery, QueueIdentity
+from penstock.core.job import (
+    Batch,
+    Delivery,
+    QueueIdentity,
+    batch_of,
+    counts_of,
+    number_of,
+    ops_of,
+    set_term,
+    term_of,
+)
 from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
@@ -112,15 +122,16 @@ class HeartbeatProcess:
     def _hold(self, jobs: Sequence[Delivery]) -> None:
         lines = []
         for job in jobs:
-            if job.term.lease:
+            if term_of(job).lease:
                 key = self._keys.get(job)
                 if key is None:
                     key = self._keys[job] = next(self._numbers)
                     self._jobs[key] = job
-                batch, term = job.batch, job.term
+                batch, term = batch_of(job), term_of(job)
                 place = [batch.ops.keys.name, batch.place.node, batch.place.epoch]
-                counts = b" ".join(job.counts.split(b" ", 4)[:4]).decode()  # without the error text
-                number = job.number.decode()
+                # The counters without the error text.
+                counts = b" ".join(counts_of(job).split(b" ", 4)[:4]).decode()
+                number = number_of(job).decode()
                 lines.append([key, place, batch.tag, number, counts, term.until, term.lease])
         for start in range(0, len(lines), BATCH):
             self._send({"hold": lines[start : start + BATCH]})
@@ -148,7 +159,7 @@ class HeartbeatProcess:
                     if job is not None and until is None:
                         lost.append(job)
                     elif job is not None:
-                        job.term = Term(until, lease)
+                        set_term(job, Term(until, lease))
             return lost
 
     def _replace(self) -> None:
@@ -234,7 +245,7 @@ class _Helper:
             batch = Batch(place[0], _identity(*place), "", tag=tag, now=0, lease_ms=0)
             batch.ops = self._ops_of(place[0])
             job = Delivery(batch, number.encode(), counts.encode(), b"1\n")
-            job.term = Term(until, lease)
+            set_term(job, Term(until, lease))
             self._held[key] = job
 
     def _ops_of(self, queue: str) -> QueueOps:
@@ -259,7 +270,7 @@ class _Helper:
             if gone is None:
                 continue
             lost = (None, 0.0)
-            self._line.send([[keys[job], *(lost if job in gone else job.term)] for job in jobs])
+            self._line.send([[keys[job], *(lost if job in gone else term_of(job))] for job in jobs])
             for job in gone:
                 del self._held[keys[job]]
 
@@ -268,7 +279,7 @@ class _Helper:
         assert self._node is not None
         sent = monotonic()
         try:
-            call = jobs[0].batch.ops.extend(jobs, round(lease * 1000), late=True)
+            call = ops_of(jobs[0]).extend(jobs, round(lease * 1000), late=True)
             reply = self._node.run(call)
         except WrongEpoch:  # the queue was deleted and re-created: it has none of these jobs
             return jobs

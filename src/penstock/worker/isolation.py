@@ -26,7 +26,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.transport.connection import monotonic
-from penstock.core.job import Batch, Delivery, QueueIdentity
+from penstock.core.job import (
+    Batch,
+    Delivery,
+    QueueIdentity,
+    batch_of,
+    counts_of,
+    data_of,
+    number_of,
+    set_term,
+    term_of,
+)
 from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
 from penstock.wire.keys import split_name
@@ -228,15 +238,15 @@ def _level() -> str | None:
 
 
 def _packed(job: Delivery) -> dict[str, Any]:
-    batch = job.batch
+    batch = batch_of(job)
     return {
         "place": _place(batch.ops),
         "partitions": batch.ops.partitions,
         "batch": [batch.place.node, batch.place.epoch, batch.tag, batch.now, batch.lease_ms],
-        "number": job.number.decode(),
-        "counts": b64encode(job.counts).decode(),
-        "data": b64encode(job.data).decode(),
-        "term": job.term,
+        "number": number_of(job).decode(),
+        "counts": b64encode(counts_of(job)).decode(),
+        "data": b64encode(data_of(job)).decode(),
+        "term": term_of(job),
     }
 
 
@@ -299,7 +309,7 @@ def _unpacked(packed: dict[str, Any], ops: QueueOps) -> Delivery:
     batch.ops = ops
     counts, data = b64decode(packed["counts"]), b64decode(packed["data"])
     job: Delivery = ops.make(batch, packed["number"].encode(), counts, data)
-    job.term = Term(*packed["term"])
+    set_term(job, Term(*packed["term"]))
     return job
 
 

@@ -35,7 +35,7 @@ from penstock.core.flows import (
     Tidy,
 )
 from penstock.core.hints import Intent
-from penstock.core.job import Delivery, Outcome, Settled
+from penstock.core.job import Delivery, Outcome, Settled, epoch_of, ops_of, term_of
 from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
@@ -157,19 +157,20 @@ def _begin(state: WorkerState) -> Flow:
     """Have the server count the chosen suspect as begun, then run it."""
     job = state.suspects.chosen
     assert job is not None
-    poll = state.poll_of[job.batch.ops]
+    poll = state.poll_of[ops_of(job)]
     if job.lost or poll.barred > state.clock():
         state.begin(None)
         return
-    call, sent = poll.ops.extend([job], round(job.term.lease * 1000), late=True), state.clock()
+    held = term_of(job)
+    call, sent = poll.ops.extend([job], round(held.lease * 1000), late=True), state.clock()
     with _guarded(state, poll):
         try:
             reply = yield from _call(state, poll, call)
         except WrongEpoch:
             state.begin(None)
             return
-        term = job.term.renewed(call.resent or sent, state.clock(), reply.now, reply.untils[0])
-        state.begin(term and (term if job.term.lease else job.term))  # a ttl ends it as before
+        term = held.renewed(call.resent or sent, state.clock(), reply.now, reply.untils[0])
+        state.begin(term and (term if held.lease else held))  # a ttl ends it as before
 
 
 @contextmanager
@@ -299,10 +300,10 @@ def _report(
 
 def _first(finished: Sequence[Finished]) -> Sequence[Finished]:
     """Return as many as fit in one call, at least one, all with the same epoch."""
-    count, epoch = 0, finished[0].jobs[0].epoch
+    count, epoch = 0, epoch_of(finished[0].jobs[0])
     for i, done in enumerate(finished):
         count += len(done.jobs)
-        if i and (count > TRIP or done.jobs[0].epoch != epoch):
+        if i and (count > TRIP or epoch_of(done.jobs[0]) != epoch):
             return finished[:i]
     return finished
 
@@ -518,8 +519,8 @@ def _hand_back(state: WorkerState) -> Flow:
     for poll in state.polls:
         jobs = state.abandon(poll)
         state.abandoned.update(jobs)
-        jobs.sort(key=lambda job: job.epoch)
-        lives = [list(life) for _, life in groupby(jobs, key=lambda job: job.epoch)]
+        jobs.sort(key=epoch_of)
+        lives = [list(life) for _, life in groupby(jobs, key=epoch_of)]
         for chunk in (life[i : i + BATCH] for life in lives for i in range(0, len(life), BATCH)):
             with _unless_refused(state):
                 yield from _call(state, poll, poll.ops.release(chunk, 0))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.core.flows import TICK
-from penstock.core.job import Delivery
+from penstock.core.job import Delivery, batch_of, counts_of, number_of, ops_of, set_term, term_of
 from penstock.core.logs import get_logger
 from penstock.core.operations import Taken
 from penstock.core.options import duration_ms
@@ -318,7 +318,7 @@ class WorkerState:
         """Return the reports that are due, by queue."""
         while self.finished:
             done = self.finished.popleft()
-            reports = self.unsettled.setdefault(self.poll_of[done.jobs[0].batch.ops], {})
+            reports = self.unsettled.setdefault(self.poll_of[ops_of(done.jobs[0])], {})
             reports.setdefault(done.verdict, []).append(done)
         return self.unsettled
 
@@ -356,7 +356,7 @@ class WorkerState:
         for poll in [poll for poll in self.unsettled if poll.failures]:
             everything = [done for part in self.unsettled[poll].values() for done in part]
             jobs = [job for done in everything for job in done.jobs]
-            if all(job.at_most_once or job.term.is_over(now) for job in jobs):
+            if all(job.at_most_once or term_of(job).is_over(now) for job in jobs):
                 del self.unsettled[poll]
                 for done in everything:
                     self.drop(done.jobs)
@@ -477,7 +477,7 @@ class WorkerState:
         is_long = poll.is_slow or trip > poll.lease * NEAR
         if is_long:
             self.judge(poll)
-        if [job for job in jobs if job.term.until < now]:
+        if [job for job in jobs if term_of(job).until < now]:
             jobs = self._in_time(jobs, now)
             if not jobs:
                 return
@@ -487,7 +487,7 @@ class WorkerState:
         self.taken += len(jobs)
         if renewal < self.beat_at:
             self.poke()
-        suspects = [job for job in jobs if job.counts]
+        suspects = [job for job in jobs if counts_of(job)]
         if suspects and (suspects := suspects_among(suspects)):
             jobs = self._without_suspects(jobs, suspects, is_alone)
         if self.helper is not None:
@@ -532,14 +532,14 @@ class WorkerState:
             self.dispatcher.lose([job])
             self.put_back(job, KEPT)
         else:
-            job.term = term
+            set_term(job, term)
             if self.helper is not None:
                 self._keep(self.helper, [job])
             self.poke()
             self.dispatcher.hand([job])
 
     def _in_time(self, jobs: Sequence[Delivery], now: float) -> Sequence[Delivery]:
-        found = [job for job in jobs if not job.term.is_over(now)]
+        found = [job for job in jobs if not term_of(job).is_over(now)]
         late = len(jobs) - len(found)
         self.statistics.finished("lost", late)
         text = "the leases of %d jobs ended before the jobs arrived; they are not run"
@@ -559,7 +559,9 @@ class WorkerState:
     def count(self, done: Finished, outcome: str, count: int) -> None:
         """Count the outcome of so many of these jobs."""
         job = done.jobs[0]
-        waited = (job.batch.now - int(job.number[:-11])) / 1000 if not job.counts else None
+        waited = None
+        if not counts_of(job):  # its first delivery
+            waited = (batch_of(job).now - int(number_of(job)[:-11])) / 1000
         seconds = done.seconds or None  # 0 = none has run
         is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
         self.statistics.finished(outcome, count, seconds, waited, is_asked=is_asked)
@@ -576,7 +578,7 @@ class WorkerState:
         jobs = [
             job
             for job in list(self.held)
-            if self.poll_of[job.batch.ops] is poll and not job.settled and not job.at_most_once
+            if self.poll_of[ops_of(job)] is poll and not job.settled and not job.at_most_once
         ]
         self.dispatcher.lose(jobs)
         return jobs
@@ -584,7 +586,7 @@ class WorkerState:
     def leased(self) -> set[Delivery]:
         """Return the jobs that it holds under a lease, as far as is known."""
         held = list(self.held)
-        return {job for job in held if job.term is not OVER and not job.at_most_once}
+        return {job for job in held if term_of(job) is not OVER and not job.at_most_once}
 
     def drop(self, jobs: Sequence[Delivery]) -> None:
         """Hold these jobs no more."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.core.job import Delivery
+from penstock.core.job import Delivery, counts_of
 from penstock.worker.results import Verdict
 
 __all__ = ["ASIDE", "Suspects", "suspects_among"]
@@ -26,7 +26,7 @@ FORGET = 60.0
 
 def suspects_among(jobs: Sequence[Delivery]) -> list[Delivery]:
     """Return the suspects among jobs that were just delivered."""
-    return [job for job in jobs if job.counts and job.crashes >= SUSPECT]
+    return [job for job in jobs if counts_of(job) and job.crashes >= SUSPECT]
 
 
 class Suspects:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.core.job import Delivery, QueueIdentity
+from penstock.core.job import Delivery, QueueIdentity, batch_of, data_of, set_term, term_of
 from penstock.core.options import BATCH
 
 __all__ = [
@@ -104,15 +104,16 @@ def begin(jobs: Sequence[Delivery], sent: float, now: float) -> tuple[float, flo
     trip, shortest, renewal = now - sent, math.inf, math.inf
     batch, common = None, OVER
     for job in jobs:
-        if job.batch is not batch:
-            batch = job.batch
+        if batch_of(job) is not batch:
+            batch = batch_of(job)
             lease = batch.lease_ms / 1000
             shortest = min(shortest, lease)
             common = Term(sent + lease, lease if trip <= lease * NEAR else lengthened(lease, trip))
             renewal = min(renewal, common.until - common.lease * LEFT)
-        job.term = common
-        if job.data[2:3] in b"lt":  # its record has its own lease or ttl
-            term = job.term = _own_term(job, sent, trip)
+        set_term(job, common)
+        if data_of(job)[2:3] in b"lt":  # its record has its own lease or ttl
+            term = _own_term(job, sent, trip)
+            set_term(job, term)
             if term.lease:
                 shortest = min(shortest, job.lease)
                 renewal = min(renewal, term.renewal(LEFT))
@@ -141,9 +142,9 @@ def due(
     """
     found: dict[tuple[QueueIdentity, float], list[Delivery]] = {}
     for job in jobs:
-        term = job.term
+        term = term_of(job)
         if term.lease and term.renewal(left) <= now:
-            found.setdefault((job.batch.place, term.lease), []).append(job)
+            found.setdefault((batch_of(job).place, term.lease), []).append(job)
     for (_, lease), part in found.items():
         for start in range(0, len(part), BATCH):
             yield lease, part[start : start + BATCH]
@@ -155,11 +156,11 @@ def renew(
     """Set the terms after an answer of `extend`; return the jobs that are lost."""
     gone = []
     for job, code in zip(jobs, codes, strict=True):
-        term = job.term.renewed(sent, heard, now_ms, code)
+        term = term_of(job).renewed(sent, heard, now_ms, code)
         if term is None:
             gone.append(job)
         else:
-            job.term = term
+            set_term(job, term)
     return gone
 
 
@@ -167,7 +168,7 @@ def next_renewal(jobs: Collection[Delivery], left: float = LEFT) -> float:
     """Return when the first of these leases has to be renewed; inf = never."""
     nearest = math.inf
     for job in jobs:
-        term: Term = job.term
+        term: Term = term_of(job)
         if term.lease:
             nearest = min(nearest, term.until - term.lease * left)  # as `renewal`
     return nearest

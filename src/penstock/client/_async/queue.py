@@ -20,7 +20,16 @@ from penstock.core.bulk import USUAL, Prepared, chunks, prepared
 from penstock.core.calls import Call, Confirmed
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
-from penstock.core.job import OUTCOMES, BulkEnqueued, Delivery, Enqueued, JobName, Outcome, Settled
+from penstock.core.job import (
+    OUTCOMES,
+    BulkEnqueued,
+    Delivery,
+    Enqueued,
+    JobName,
+    Outcome,
+    Settled,
+    batch_of,
+)
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK
 from penstock.core.operations.producing import Added, updates
@@ -440,7 +449,7 @@ class AsyncQueue(AsyncQueueAdmin):
                 for job in jobs:
                     if done:  # the next one may take long, and this one's lease runs
                         self._report(done, await self.ack(done))
-                    job.batch.deferred = done
+                    batch_of(job).deferred = done
                     yield job
                 if done:
                     outcomes, jobs = await self.settle(done, batch, block=block)

@@ -21,7 +21,16 @@ from penstock.core.bulk import USUAL, Prepared, chunks, prepared
 from penstock.core.calls import Call, Confirmed
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
-from penstock.core.job import OUTCOMES, BulkEnqueued, Delivery, Enqueued, JobName, Outcome, Settled
+from penstock.core.job import (
+    OUTCOMES,
+    BulkEnqueued,
+    Delivery,
+    Enqueued,
+    JobName,
+    Outcome,
+    Settled,
+    batch_of,
+)
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK
 from penstock.core.operations.producing import Added, updates
@@ -435,7 +444,7 @@ class Queue(QueueAdmin):
                 for job in jobs:
                     if done:  # the next one may take long, and this one's lease runs
                         self._report(done, self.ack(done))
-                    job.batch.deferred = done
+                    batch_of(job).deferred = done
                     yield job
                 if done:
                     outcomes, jobs = self.settle(done, batch, block=block)

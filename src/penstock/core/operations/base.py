@@ -9,7 +9,17 @@ from typing import Any, TypeAlias
 from penstock.core.calls import Argument, Call
 from penstock.core.codec import Codec
 from penstock.core.ids import parse_id
-from penstock.core.job import Delivery, JobName, QueueIdentity, Settled
+from penstock.core.job import (
+    Delivery,
+    JobName,
+    QueueIdentity,
+    Settled,
+    batch_of,
+    counts_of,
+    epoch_of,
+    hinted_receipt,
+    number_of,
+)
 from penstock.core.roles import RoleLease
 from penstock.errors import MetaLost, WrongEpoch, WrongNode, WrongQueue
 from penstock.wire import replies
@@ -144,7 +154,7 @@ class Operations:
         if isinstance(name, Delivery):
             if name.queue_name != self.name:
                 raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
-            return name.number, name.epoch
+            return number_of(name), epoch_of(name)
         parsed = parse_id(name)
         if self.known_nodes and parsed.node not in self.known_nodes:
             known = ", ".join(self.known_nodes)
@@ -161,8 +171,8 @@ class Operations:
             return "", "", []
         alike = _alike(names, self.name)
         if alike:
-            receipt = alike[0].hinted if receipts else ""
-            return alike[0].batch.place.epoch, receipt, [job.number for job in alike]
+            receipt = hinted_receipt(alike[0]) if receipts else ""
+            return epoch_of(alike[0]), receipt, [number_of(job) for job in alike]
         numbers: list[Argument] = []
         epoch = None
         shown: list[str] = []
@@ -204,12 +214,12 @@ def _outcomes(parse: Parser[replies.Bury], names: Names, raw: Reply) -> Settled:
 def _alike(names: Names, queue: str) -> list[Delivery]:
     """Return the names if all are first deliveries from one reserve of this queue, else []."""
     first = names[0]
-    if not isinstance(first, Delivery) or first.batch.place.queue != queue:
+    if not isinstance(first, Delivery) or batch_of(first).place.queue != queue:
         return []
     found = [
         name
         for name in names
-        if isinstance(name, Delivery) and name.batch is first.batch and not name.counts
+        if isinstance(name, Delivery) and batch_of(name) is batch_of(first) and not counts_of(name)
     ]
     return found if len(found) == len(names) else []
 

@@ -9,7 +9,7 @@ from itertools import starmap
 from typing import Any, NamedTuple
 
 from penstock.core.calls import Argument, Call
-from penstock.core.job import Batch, Delivery, Settled
+from penstock.core.job import Batch, Delivery, Settled, epoch_of, hinted_receipt, number_of
 from penstock.core.operations.base import Names, Operations, Reply
 from penstock.errors import QueueClosed
 from penstock.wire import replies
@@ -98,7 +98,7 @@ class Consuming(Operations):
 
     def ack_one(self, job: Delivery) -> Call[replies.Ack]:
         """Finish a delivery."""
-        return self.call("ack", job.batch.place.epoch, job.hinted, "", job.number)
+        return self.call("ack", epoch_of(job), hinted_receipt(job), "", number_of(job))
 
     def settle(self, names: Names, n: int, *, provisional: bool = False) -> Call[Exchanged]:
         """Finish jobs and reserve up to n; `provisional` = suspects provisionally."""

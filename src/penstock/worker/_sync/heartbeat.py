@@ -19,7 +19,7 @@ from penstock.client._sync.backend import Backend
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
-from penstock.core.job import Delivery
+from penstock.core.job import Delivery, ops_of, set_term, term_of
 from penstock.core.logs import Fields, get_logger
 from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
@@ -124,8 +124,8 @@ class Heartbeat:
             self._lose(self._state.helper.news(), GONE)
         unreached = set[Any]()
         for lease, jobs in due(self._held(), monotonic()):
-            if jobs[0].batch.ops not in unreached and not self._renewed(lease, jobs):
-                unreached.add(jobs[0].batch.ops)
+            if ops_of(jobs[0]) not in unreached and not self._renewed(lease, jobs):
+                unreached.add(ops_of(jobs[0]))
         self._failures = self._failures + 1 if unreached else 0
         if self._overdue is not None and monotonic() > self._end_at:
             self._end(self._overdue)
@@ -146,7 +146,7 @@ class Heartbeat:
 
     def _renewed(self, lease: float, jobs: Sequence[Delivery]) -> bool:
         """Renew the leases of jobs of one queue; return True if the server was reached."""
-        ops, sent = jobs[0].batch.ops, monotonic()
+        ops, sent = ops_of(jobs[0]), monotonic()
         try:
             call = ops.extend(jobs, round(lease * 1000), late=True)
             reply = self._driver(ops.home).node.run(call)
@@ -172,9 +172,9 @@ class Heartbeat:
         """
         now = monotonic()
         held = [job for job in list(self._state.held) if not job.lost]
-        over = [job for job in held if job.term.until <= now]
-        self._lose([job for job in over if job.term.lease], "its lease was not renewed in time")
-        self._lose([job for job in over if not job.term.lease], "its ttl has ended")
+        over = [job for job in held if term_of(job).until <= now]
+        self._lose([job for job in over if term_of(job).lease], "its lease was not renewed in time")
+        self._lose([job for job in over if not term_of(job).lease], "its ttl has ended")
         return self._renewable(held)
 
     def _renewable(self, held: Sequence[Delivery]) -> list[Delivery]:
@@ -184,7 +184,7 @@ class Heartbeat:
     def _lose(self, jobs: Sequence[Delivery], why: str) -> None:
         lost = []
         for job in jobs:
-            job.term = OVER
+            set_term(job, OVER)
             if not job.settled and job in self._state.held:
                 lost.append(job)
                 logger.warning("%s is lost: %s", job.id, why, extra=Fields(job))
@@ -193,7 +193,7 @@ class Heartbeat:
 
     def _pause(self) -> float:
         held = [job for job in list(self._state.held) if not job.lost]
-        nearest = min((job.term.until for job in held), default=math.inf)
+        nearest = min((term_of(job).until for job in held), default=math.inf)
         nearest = min(nearest, next_renewal(self._renewable(held)))
         if self._overdue is not None:
             nearest = min(nearest, self._end_at)
@@ -203,5 +203,5 @@ class Heartbeat:
 
 def _is_away(job: Delivery) -> bool:
     """Return True if the job's node, one of several, is down. It must not delay the others."""
-    home = job.batch.ops.home
+    home = ops_of(job).home
     return home is not None and not home.state.is_up

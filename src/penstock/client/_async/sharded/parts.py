@@ -13,7 +13,7 @@ from penstock.client._async.transport.failures import passing
 from penstock.core import nodes
 from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
-from penstock.core.job import Delivery, JobName, Outcome, Settled
+from penstock.core.job import Delivery, JobName, Outcome, Settled, batch_of, ops_of
 from penstock.core.logs import get_logger
 from penstock.core.merge import Answers, hinted, told
 from penstock.core.operations import QueueOps
@@ -146,13 +146,13 @@ class AsyncShardedParts(AsyncQueue):
             if parsed.crc not in self._crcs:
                 raise WrongQueue("id", name, f"belongs to another queue than {self.name!r}")
             return self._part(home, self._crcs[parsed.crc])
-        found = self._by_ops.get(name.batch.ops)
+        found = self._by_ops.get(ops_of(name))
         if found is not None:
             return found
-        crc = int.from_bytes(name.batch.place.packed[:4], "big")
+        crc = int.from_bytes(batch_of(name).place.packed[:4], "big")
         if name.queue_name != self.name or crc not in self._crcs:
             raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
-        home = self._federation.home_of(name.batch.place.node, name.id)
+        home = self._federation.home_of(batch_of(name).place.node, name.id)
         return self._part(home, self._crcs[crc])
 
     async def _routed(
