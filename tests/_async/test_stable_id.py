@@ -52,7 +52,7 @@ async def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: AsyncQueue, ra
     for key in dump(raw):
         if b":producer:" in key:
             raw.delete(key)  # as a lagging replica: it has neither the job nor the call
-    reply = await q._node.run(sent[-1])  # type: ignore[arg-type,var-annotated]
+    reply = await q.backend.node.run(sent[-1])  # type: ignore[arg-type,var-annotated]
     assert reply.repeat == 0
     (new,) = await q.reserve(1, block=0)
     assert new.id != old.id == told.id

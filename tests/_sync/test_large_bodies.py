@@ -200,11 +200,11 @@ def test_staged_jobs(q: Queue, raw: Raw) -> None:
     at = Staged("writer", 0)
     q.enqueue(b"before")
     records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
-    q._node.run(stage(q.ops, at, "a:0", 60_000, staged_chunk(0, records)))
-    q._node.run(commit(q.ops, at, [("a", 1)], 60_000, None))
+    q.backend.node.run(stage(q.ops, at, "a:0", 60_000, staged_chunk(0, records)))
+    q.backend.node.run(commit(q.ops, at, [("a", 1)], 60_000, None))
     for most in (2, 2):
         call = publish(q.ops, at, "a:0", most, create="", wait_ms=0, wait=None)
-        assert q._node.run(call).code == 1
+        assert q.backend.node.run(call).code == 1
     check_invariant(raw)
     assert [job.body for job in q.reserve(4, block=0)] == [b"before", *bodies]
 

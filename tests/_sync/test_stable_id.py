@@ -53,7 +53,7 @@ def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: Queue, raw: Raw) -> 
     for key in dump(raw):
         if b":producer:" in key:
             raw.delete(key)  # as a lagging replica: it has neither the job nor the call
-    reply = q._node.run(sent[-1])  # type: ignore[arg-type,var-annotated]
+    reply = q.backend.node.run(sent[-1])  # type: ignore[arg-type,var-annotated]
     assert reply.repeat == 0
     (new,) = q.reserve(1, block=0)
     assert new.id != old.id == told.id

@@ -136,7 +136,7 @@ def test_enqueue_to_a_new_queue_is_refused(
 
 
 def _ran(queue: Queue, call: Call[Any]) -> Any:
-    return queue._node.run(call)
+    return queue.backend.node.run(call)
 
 
 def _staged(queue: Queue, field: str) -> Call[Any]:

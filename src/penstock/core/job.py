@@ -291,7 +291,7 @@ data_of: Callable[[Delivery], bytes] = attrgetter("_data")
 record_of: Callable[[Delivery], Record] = attrgetter("_parsed")
 term_of: Callable[[Delivery], Any] = attrgetter("_term")
 """Return until when a worker holds the job, by its own clock. The worker has set it."""
-set_term: Callable[[Delivery, object], None] = Delivery._term.__set__
+set_term: Callable[[Delivery, object], None] = vars(Delivery)["_term"].__set__
 
 
 def hinted_receipt(job: Delivery) -> str:

@@ -146,7 +146,7 @@ def shards_of(options: Connection, name: str = "") -> Shards:
     queue = current(options).open(name or options.queue)
     if isinstance(queue, ShardedQueue):
         return {(part.home.id, part.number or 0): part for part in queue.parts if part.home.id}
-    return {(queue._node.id, 0): queue}
+    return {(queue.backend.node.id, 0): queue}
 
 
 def node_ids(found: Shards) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ def open_on_driver(options: Connection) -> Shards:
     found = shards_of(options)
     check_queue(options, options.queue, found.values())
     for part in () if options.nodes else list(found.values())[:1]:
-        listed = others(part._node.listed(), part._node.whole_id())
+        listed = others(part.backend.node.listed(), part.backend.node.whole_id())
         if listed:
             logger.warning(
                 "queue %r: option 'url' names one of several nodes, and only this one is read and "
@@ -235,7 +235,9 @@ def check_queue(options: Connection, name: str, found: Iterable[Queue]) -> None:
         QueueMissing: there is no such queue, and `requireQueue` is set.
     """
     meta = QueueKeys(name, options.prefix)["meta"]  # also of a queue in partitions
-    if options.require_queue and not any(part._node.command("EXISTS", meta) for part in found):
+    if not options.require_queue:
+        return
+    if not any(part.backend.node.command("EXISTS", meta) for part in found):
         raise QueueMissing(f"queue {name!r} does not exist, and requireQueue is set")
 
 

@@ -324,7 +324,7 @@ class DrainLoop:
                 set_term(job, term_of(job).extended(sent, heard, left))
             elif left is not Outcome.UNKNOWN:
                 set_term(job, OVER)
-        held = [row for row in rows if not row[0].term.is_over(heard)]
+        held = [row for row in rows if not term_of(row[0]).is_over(heard)]
         self.tally["lost"] += len(rows) - len(held)
         return held
 

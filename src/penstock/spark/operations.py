@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.client._sync.queue import Queue
+from penstock.client._sync.settling import settle_each
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, Outcome, Settled
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
@@ -120,5 +121,7 @@ class Settler:
             delay = None if options.delay is None else options.delay / 1000
             return lambda names: part.nack(names, delay=delay, error=options.error)
         if options.operation == "redrive":
-            return lambda names: part._each(names, part.ops.redrive, resent_code=Code.REFUSED)
+            return lambda names: settle_each(
+                part, names, part.ops.redrive, resent_code=Code.REFUSED
+            )
         return part.ack if options.operation == "ack" else part.delete

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Generic, TypeVar
 
+from penstock.client._sync.adding import add_when_room, confirm
 from penstock.core.bulk import Prepared, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable
@@ -130,8 +131,8 @@ class Sink:
         def put(at: int, n: int, block: float) -> int:
             chunk = records[at : at + n]
             options = terms(self._options, delay, block)
-            reply, confirmed = part._enqueue_flow(chunk, options, in_parts=False)
-            part._replicated(reply, confirmed, options)
+            reply, confirmed = add_when_room(part, chunk, options, in_parts=False)
+            confirm(part, reply, confirmed, options.wait)
             self._rows += len(chunk)
             self._added += reply.count
             return len(chunk)

@@ -128,7 +128,7 @@ class StagedAttempt:
         field, chunk = f"{self.token}:{self.chunks}", staged_chunk(delay, records)
         call = stage(self._part.ops, self._at, field, self._options.stage_ttl, chunk)
         try:
-            reply = self._part._node.run(call)
+            reply = self._part.backend.node.run(call)
         except Unstaged:
             raise gone(self._options) from None
         if isinstance(reply, StageGone):
@@ -210,7 +210,7 @@ class StagedCommit:
         wanted = self._options.replicas
         wait = self._wait if wanted else None
         call = commit(self._part.ops, self._at, attempts, self._kept, wait)
-        reply = self._part._node.run(call)
+        reply = self._part.backend.node.run(call)
         if wanted and reply.code == Code.DONE:
             self._note_replicas(wanted, call.confirmed)
         return reply
@@ -238,7 +238,7 @@ class StagedCommit:
 
             flow = flows.enqueue(part.ops, (), make, block=block, in_parts=False, clock=monotonic)
             try:
-                reply, confirmed = part._driver.drive(flow)
+                reply, confirmed = part.backend.driver.drive(flow)
             except Unstaged:
                 raise Ended from None
             self._added += reply.count
@@ -249,7 +249,7 @@ class StagedCommit:
         patiently(self._options, MORE_THAN_A_CHUNK, put)
 
     def _unstage(self, at: Staged, keep_ms: int | None) -> Unstage | UnstageGone:
-        return self._part._node.run(unstage(self._part.ops, at, keep_ms))
+        return self._part.backend.node.run(unstage(self._part.ops, at, keep_ms))
 
     def abort(self) -> bool:
         """Remove the staged rows, unless they are committed; return whether they were removed."""

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.job import AsyncJob
+from penstock.client._async.settling import check_jobs, settle_each
 from penstock.core import flows
-from penstock.core.calls import Confirmed, Wait
 from penstock.core.job import Delivery, JobName, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import STORED
@@ -26,7 +26,6 @@ from penstock.core.options import (
 )
 from penstock.core.settings import KEEP, setting_fields
 from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
-from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 
@@ -49,12 +48,10 @@ class AsyncQueueAdmin:
     """Number of partitions; None = the queue has none."""
 
     def __init__(self, client: AsyncNodeClient, name: str, number: int | None = None) -> None:
-        self._client = client
-        self._driver = client.driver
-        self._node = client.node
+        self.backend = client
         keys = QueueKeys(name, client.terms.prefix, number)
         codec = client.terms.codec
-        self.ops = QueueOps(keys, client.terms.owner, self._node.known, self, AsyncJob, codec)
+        self.ops = QueueOps(keys, client.terms.owner, client.node.known, self, AsyncJob, codec)
 
     @property
     def name(self) -> str:
@@ -76,13 +73,13 @@ class AsyncQueueAdmin:
             Number of jobs brought back. A job whose ttl has ended stays dead.
         """
         left = check_count("limit", limit) if limit is not None else 1 << 53
-        await self._client.connect()
+        await self.backend.connect()
         if jobs is not None:
-            settled = await self._each(jobs, self.ops.redrive, resent_code=Code.REFUSED)
+            settled = await settle_each(self, jobs, self.ops.redrive, resent_code=Code.REFUSED)
             return settled.done
         total = skip = 0
         while left > 0:
-            reply = await self._node.run(self.ops.redrive_oldest(min(left, BATCH), skip))
+            reply = await self.backend.node.run(self.ops.redrive_oldest(min(left, BATCH), skip))
             total, left, skip = total + reply.done, left - reply.done, skip + reply.kept
             if reply.more == 0:
                 break
@@ -101,7 +98,7 @@ class AsyncQueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (already ready; dead, see
             `redrive`; or delivered at most once).
         """
-        return await self._each(jobs, self.ops.promote, resent_code=Code.REFUSED)
+        return await settle_each(self, jobs, self.ops.promote, resent_code=Code.REFUSED)
 
     async def dequeue(self, jobs: Iterable[JobName]) -> Settled:
         """Take jobs out of the queue for the length of their lease; then they come back.
@@ -113,7 +110,7 @@ class AsyncQueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (not due,
             leased, dead, or delivered at most once, which has no lease).
         """
-        return await self._each(jobs, self.ops.dequeue, resent_code=Code.REFUSED)
+        return await settle_each(self, jobs, self.ops.dequeue, resent_code=Code.REFUSED)
 
     # -- removing --------------------------------------------------------------------------
 
@@ -129,7 +126,7 @@ class AsyncQueueAdmin:
             before, or dead).
         """
         build = self.ops.withdraw if if_undelivered else self.ops.delete
-        return await self._each(jobs, build, resent_code=Code.GONE)
+        return await settle_each(self, jobs, build, resent_code=Code.GONE)
 
     async def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.
@@ -144,7 +141,7 @@ class AsyncQueueAdmin:
             Number of jobs removed. A crash midway leaves the rest as it was.
         """
         chosen = {check_choice("states", state, StateName) for state in states}
-        await self._client.connect()
+        await self.backend.connect()
         total = 0
         fence: bytes | str = ""
         for part in purge_parts(chosen or {"ready", "scheduled"}):
@@ -159,7 +156,7 @@ class AsyncQueueAdmin:
     async def _purge_pass(self, part: str, fence: bytes | str) -> tuple[bytes | str, int, int]:
         skip, removed, steps, more = 0, 0, 0, 1
         while more:
-            reply = await self._node.run(self.ops.purge(part, fence, skip))
+            reply = await self.backend.node.run(self.ops.purge(part, fence, skip))
             removed, steps = removed + reply.removed, steps + 1
             more, fence, skip = reply.more, reply.fence, reply.skip
         return fence, removed, steps
@@ -182,11 +179,11 @@ class AsyncQueueAdmin:
             Number of jobs removed.
         """
         check_count("evict", evict, low=0, high=BATCH)
-        await self._client.connect()
-        removed = (await self._driver.sweep(self.ops))[0]
+        await self.backend.connect()
+        removed = (await self.backend.driver.sweep(self.ops))[0]
         if not evict:
             return removed
-        evicted = await self._node.run(self.ops.evict(evict, letters=dead))
+        evicted = await self.backend.node.run(self.ops.evict(evict, letters=dead))
         return removed + evicted.once + evicted.dead
 
     async def clear(self) -> int:
@@ -198,10 +195,10 @@ class AsyncQueueAdmin:
         return (await self._clear())[1]
 
     async def _clear(self) -> tuple[bool, int]:
-        await self._client.connect()
-        reply = await self._node.run(self.ops.clear())
+        await self.backend.connect()
+        reply = await self.backend.node.run(self.ops.clear())
         if reply.epoch:
-            await self._driver.unregister(self.ops, reply.epoch.decode())
+            await self.backend.driver.unregister(self.ops, reply.epoch.decode())
         return bool(reply.epoch), reply.jobs
 
     # -- looking ---------------------------------------------------------------------------
@@ -211,8 +208,8 @@ class AsyncQueueAdmin:
 
         Like `peek`, it removes up to 100 jobs whose ttl has ended.
         """
-        await self._client.connect()
-        return await self._node.run(self.ops.stats())
+        await self.backend.connect()
+        return await self.backend.node.run(self.ops.stats())
 
     async def peek(
         self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
@@ -232,10 +229,10 @@ class AsyncQueueAdmin:
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
         chosen = check_choice("state", state, StateName)
-        await self._client.connect()
+        await self.backend.connect()
         views = None
         while views is None:
-            views = await self._node.run(self.ops.peek(chosen, start, n, newest=newest))
+            views = await self.backend.node.run(self.ops.peek(chosen, start, n, newest=newest))
         return [view for view in views if view]
 
     async def show(self, job: JobName) -> JobView | None:
@@ -244,9 +241,9 @@ class AsyncQueueAdmin:
         Raises:
             BadJobId: the id is malformed, or of another queue, node or epoch.
         """
-        await self._client.connect()
-        names = self._listed("job", [job])
-        [view] = await self._node.run(self.ops.show(names))
+        await self.backend.connect()
+        names = check_jobs("job", [job])
+        [view] = await self.backend.node.run(self.ops.show(names))
         return view
 
     async def status(self, dedup_id: str) -> DedupStatus | None:
@@ -256,8 +253,8 @@ class AsyncQueueAdmin:
             None if the id is free: the next enqueue with it adds a job.
         """
         call = self.ops.lookup(check_label("dedup_id", dedup_id))
-        await self._client.connect()
-        return self.ops.status(dedup_id, await self._node.run(call))
+        await self.backend.connect()
+        return self.ops.status(dedup_id, await self.backend.node.run(call))
 
     async def scan(
         self,
@@ -285,8 +282,8 @@ class AsyncQueueAdmin:
         call = self.ops.scan(
             check_cursor("cursor", cursor, JOB_CURSOR), n, check_states("states", states), full=full
         )
-        await self._client.connect()
-        return await self._node.run(call)
+        await self.backend.connect()
+        return await self.backend.node.run(call)
 
     async def scan_iter(
         self, *, states: Iterable[StateName] | None = None, n: int = 100
@@ -347,13 +344,13 @@ class AsyncQueueAdmin:
         return await self._configured(fields)
 
     async def _configured(self, fields: list[Any]) -> Settings:
-        await self._client.connect()
-        reply = await self._driver.drive(flows.configure(self.ops, fields))
+        await self.backend.connect()
+        reply = await self.backend.driver.drive(flows.configure(self.ops, fields))
         return self.ops.settings(reply)
 
     async def _stored(self) -> list[bytes | None]:
         """Return the settings as stored, with the time of their last change."""
-        found: list[bytes | None] = await self._node.command(
+        found: list[bytes | None] = await self.backend.node.command(
             "HMGET", self.ops.keys["meta"], *STORED
         )
         return found
@@ -385,85 +382,10 @@ class AsyncQueueAdmin:
         """Take jobs again after a `close`."""
         await self._configured(["closed", ""])
 
-    # -- helpers ---------------------------------------------------------------------------
-
-    def _listed(self, argument: str, jobs: Any, most: int | None = None) -> list[Any]:
-        if isinstance(jobs, (Delivery, str, bytes)) or not isinstance(jobs, Iterable):
-            raise BadArgument(argument, jobs, "must be an iterable of jobs or ids")
-        names = list(jobs)
-        if most is not None and len(names) > most:
-            raise BadArgument(argument, f"<{len(names)} jobs>", f"must be at most {most}")
-        return names
-
-    def _checked(self, argument: str, jobs: Any) -> list[Any]:
-        """Return the jobs as a list. For several calls, check every id before the first call."""
-        names = self._listed(argument, jobs)
-        if len(names) > BATCH:
-            for name in names:
-                self.ops.number_of(name)
-        return names
-
-    async def _each(
-        self,
-        jobs: Iterable[JobName],
-        build: Any,
-        *,
-        resent_code: int = Code.ENDED,
-        wait: Wait | None = None,
-    ) -> Settled:
-        """Run a script on jobs, in chunks; once a chunk is not confirmed, wait for no later one.
-
-        Raises:
-            AckNotReplicated: a chunk was not confirmed; all chunks have run.
-            IncompleteSettle: a chunk failed after others had run.
-        """
-        if not self._node.id:
-            await self._client.connect()
-        names = self._checked("jobs", jobs)
-        if not names:
-            return Settled(names, None)
-        whole: Settled | None = None
-        short: tuple[Wait, int, Confirmed] | None = None
-        try:
-            for at in range(0, len(names), BATCH):
-                call = build(names[at : at + BATCH])
-                if wait is not None and short is None:
-                    call.wait = wait
-                settled = await self._node.run(call)
-                got = call.confirmed
-                settled.replicas = got.replicas
-                if call.resent:
-                    settled = settled.after_resend(resent_code)
-                if call.wait is not None and not got.covers(call.wait.expected, call.wait):
-                    short = (call.wait, len(whole or ()), got)
-                whole = settled if whole is None else whole.joined(settled)
-        except Exception as error:
-            if whole is not None:
-                unconfirmed = None if short is None else _not_replicated(whole, *short)
-                raise IncompleteSettle(whole, unconfirmed) from error
-            raise
-        assert whole is not None
-        if short is not None:
-            raise _not_replicated(whole, *short)
-        return whole
-
     async def _receipt_of(self, job: Delivery) -> str | None:
         try:
-            [found] = (await self._node.run(self.ops.showing([job]))).jobs
+            [found] = (await self.backend.node.run(self.ops.showing([job]))).jobs
             return (found[-1].decode() or None) if found else None
         except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
             logger.info("the holder of %s is not known: %s", job.id, error)
             return None
-
-
-def _not_replicated(whole: Settled, wait: Wait, confirmed: int, got: Confirmed) -> AckNotReplicated:
-    """Return the error of a call, one chunk of which was not confirmed.
-
-    Args:
-        whole: outcomes of all chunks that have run.
-        wait: the confirmations that were asked for.
-        confirmed: number of jobs in the chunks before that chunk.
-        got: the confirmations of that chunk.
-    """
-    fsynced = got.fsynced if wait.fsynced else None
-    return AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)

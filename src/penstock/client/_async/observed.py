@@ -23,7 +23,7 @@ class AsyncObservedQueue(AsyncQueue):
     ) -> Enqueued:
         """Run `AsyncQueue.enqueue` inside the hooks."""
         event = enqueue_event(self.name, 1, headers)
-        with enqueuing(self._client.terms.middleware, event):
+        with enqueuing(self.backend.terms.middleware, event):
             result = await super().enqueue(body, headers=event.headers or None, **options)
             event.results = (result,)
         return result
@@ -37,7 +37,7 @@ class AsyncObservedQueue(AsyncQueue):
     ) -> BulkEnqueued:
         """Run `AsyncQueue.enqueue_many` inside the hooks: they run once, not once a chunk."""
         event = enqueue_event(self.name, None, headers)
-        with enqueuing(self._client.terms.middleware, event):
+        with enqueuing(self.backend.terms.middleware, event):
             results = await super().enqueue_many(bodies, headers=event.headers or None, **options)
             event.results = results
         return results

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from penstock.client._async.adding import add, confirm
 from penstock.client._async.admin import AsyncQueueAdmin
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.role import AsyncRole
+from penstock.client._async.settling import check_jobs, settle_each
 from penstock.client._async.transport.connection import monotonic
 from penstock.core import flows
 from penstock.core.bulk import USUAL, Prepared, chunks, prepared
-from penstock.core.calls import Call, Confirmed
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.job import (
@@ -31,8 +30,6 @@ from penstock.core.job import (
     batch_of,
 )
 from penstock.core.logs import get_logger
-from penstock.core.nodes import LOOK
-from penstock.core.operations.producing import Added, updates
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -63,11 +60,6 @@ from penstock.wire.replies import Claim
 
 logger = get_logger("penstock")
 
-EVICTED = (100, 200, 400, 800, 1000, 1000)
-"""Limits of lease-0 jobs to evict from a full server, one for each refusal of an enqueue."""
-LISTED = 16
-"""Number of listed queues to sweep when there is no job left to evict."""
-
 
 class AsyncQueue(AsyncQueueAdmin):
     """A queue, made by `AsyncPenstock.queue`. It exists on the server from its first use.
@@ -80,7 +72,7 @@ class AsyncQueue(AsyncQueueAdmin):
 
     def __repr__(self) -> str:
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
-        return f"<{AsyncQueue.__name__} {self.name!r}{parts} at {self._client.address}>"
+        return f"<{AsyncQueue.__name__} {self.name!r}{parts} at {self.backend.address}>"
 
     # -- producing -------------------------------------------------------------------------
 
@@ -171,33 +163,33 @@ class AsyncQueue(AsyncQueueAdmin):
         return await self._add(record, options)
 
     async def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        if monotonic() >= self._client.taking_until and not await self._may_add():
+        if monotonic() >= self.backend.taking_until and not await self._may_add():
             return await self._add(record, options)  # the queue lies on several nodes now
         ops = self.ops
         call = ops.enqueue((record,), wait=options.wait) if options is USUAL else None
         try:
             if call is None:
-                reply, got = await self._added((record,), options, in_parts=False)
+                reply, got = await add(self, (record,), options, in_parts=False)
             else:
-                reply, got = await self._node.run(call), call.confirmed
+                reply, got = await self.backend.node.run(call), call.confirmed
         except (QueueMissing, QueueFull, OutOfMemory):
             if call is None:
                 raise
-            reply, got = await self._added((record,), options, in_parts=False)
+            reply, got = await add(self, (record,), options, in_parts=False)
         except NodesUnavailable:
             if not await self._has_moved():
                 raise
             return await self._add(record, options)
         ops.replicas, wait, replicas = reply.replicas, options.wait, 0
         if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
-            replicas = await self._replicated(reply, got, options)
+            replicas = await confirm(self, reply, got, options.wait)
         if isinstance(reply, Claim):
             return ops.claimed(reply, (record,), options.ttl_code, replicas)[0]
         return ops.added(reply, record, options.ttl_code, replicas)
 
     async def _may_add(self) -> bool:
         """Return True if the node takes jobs, False if the queue has moved to several nodes."""
-        await self._client.check_taking()
+        await self.backend.check_taking()
         return True
 
     async def _has_moved(self) -> bool:
@@ -279,20 +271,20 @@ class AsyncQueue(AsyncQueueAdmin):
     async def _add_chunk(
         self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
     ) -> None:
-        if monotonic() >= self._client.taking_until and not await self._may_add():
+        if monotonic() >= self.backend.taking_until and not await self._may_add():
             await self._add_chunk(chunk, options, results)
             return
         while chunk:
             in_parts = options.block != 0 and options.dedup is None
             try:
-                reply, got = await self._added(chunk, options, in_parts=in_parts)
+                reply, got = await add(self, chunk, options, in_parts=in_parts)
             except NodesUnavailable:
                 if not await self._has_moved():
                     raise
                 await self._add_chunk(chunk, options, results)
                 return
             self.ops.replicas = reply.replicas
-            replicas = await self._replicated(reply, got, options)
+            replicas = await confirm(self, reply, got, options.wait)
             if isinstance(reply, Claim):
                 results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas))
                 return
@@ -300,88 +292,6 @@ class AsyncQueue(AsyncQueueAdmin):
             stable = [stable_id_of(record) for record in chunk[: reply.count]]
             results.add(reply.first, reply.count, place, state, replicas, stable)
             chunk = chunk[reply.count :]
-
-    async def _added(
-        self, records: Sequence[bytes], options: Prepared, *, in_parts: bool
-    ) -> tuple[Added, Confirmed]:
-        """Add in one round trip if possible; while the server is full, evict and try again.
-
-        Raises:
-            OutOfMemory: nothing is left to evict, or the client has `evict=False`.
-        """
-        rounds = iter(EVICTED if self._client.terms.evict else ())
-        is_tried = options.block != 0
-        while True:
-            try:
-                if not is_tried:
-                    call = self._call_of(options)(records)
-                    return await self._node.run(call), call.confirmed
-                return await self._enqueue_flow(records, options, in_parts=in_parts)
-            except (QueueMissing, QueueFull):  # noqa: PERF203  # a few rounds, each a trip
-                if is_tried:
-                    raise
-                is_tried = True
-            except OutOfMemory:
-                n = next(rounds, None)
-                if n is None or not await self._made_room(n):
-                    raise
-
-    def _call_of(self, options: Prepared) -> Callable[..., Call[Added]]:
-        """Return the function that builds the call to add records with these options."""
-        return partial(
-            self.ops.enqueue,
-            delay=options.delay,
-            bound=options.bound,
-            wait=options.wait,
-            mode=None if options.dedup is None else options.dedup.mode,
-        )
-
-    async def _made_room(self, n: int) -> bool:
-        """Remove delivered lease-0 jobs of this queue, else unused queues; True if any was."""
-        evicted = await self._node.run(self.ops.evict(n, letters=False))
-        return evicted.once > 0 or await self._driver.sweep_listed(LISTED) > 0
-
-    async def _enqueue_flow(
-        self, records: Sequence[bytes], options: Prepared, *, in_parts: bool
-    ) -> tuple[Added, Confirmed]:
-        """Add jobs, and wait for room; while waiting, check that the node still takes jobs."""
-        until = math.inf if options.block is None else monotonic() + options.block
-        while True:
-            began = monotonic()
-            span = max(0.0, min(LOOK, until - began))
-            flow = flows.enqueue(
-                self.ops,
-                records,
-                self._call_of(options),
-                block=span,
-                in_parts=in_parts,
-                clock=monotonic,
-            )
-            try:
-                done: tuple[Added, Confirmed] = await self._driver.drive(flow)
-            except QueueFull:
-                if not began + span <= monotonic() < until:
-                    raise  # the jobs can never fit, or the time is over
-            else:
-                return done
-            await self._client.check_taking()
-
-    async def _replicated(self, reply: Added, got: Confirmed, options: Prepared) -> int:
-        """Return how many replicas confirmed; if too few did, take the jobs back and raise."""
-        wait = options.wait
-        if wait is None:
-            return got.replicas
-        wanted = reply.replicas if wait.replicas is None else wait.replicas
-        if got.covers(wanted, wait):
-            return got.replicas
-        updated = updates(reply) > 0
-        if reply.count > 0 or updated:
-            fsynced = got.fsynced if wait.fsynced else None
-            flow = flows.withdraw(
-                self.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
-            )
-            raise await self._driver.drive(flow)
-        return got.replicas
 
     # -- roles -----------------------------------------------------------------------------
 
@@ -424,7 +334,7 @@ class AsyncQueue(AsyncQueueAdmin):
                 waiting consumer gets this error at once.
         """
         check_count("n", n)
-        return await self._client.reserve([self], n, check_block(block))
+        return await self.backend.reserve([self], n, check_block(block))
 
     async def consume(
         self, *, batch: int = 1, block: Duration | None = None
@@ -471,7 +381,7 @@ class AsyncQueue(AsyncQueueAdmin):
                     extra={
                         "job_id": job_id,
                         "queue": self.name,
-                        "worker": self._client.terms.owner,
+                        "worker": self.backend.terms.owner,
                     },
                 )
         done.clear()
@@ -513,13 +423,13 @@ class AsyncQueue(AsyncQueueAdmin):
         """
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         build = self.ops.ack if window is None else lambda names: self.ops.ack(names, window)
-        wait = ack_wait(replicas, durable)
-        return await self._each(jobs, build, resent_code=Code.GONE, wait=wait)
+        wait = None if durable is None and replicas == 0 else ack_wait(replicas, durable)
+        return await settle_each(self, jobs, build, resent_code=Code.GONE, wait=wait)
 
     async def _ack_one(self, job: Delivery) -> Outcome:
         """Finish one delivery without waiting for replicas."""
         call = self.ops.ack_one(job)
-        codes = (await self._node.run(call)).codes
+        codes = (await self.backend.node.run(call)).codes
         if not codes or (call.resent and codes[0] == Code.GONE):
             return Outcome.DONE
         return OUTCOMES[codes[0]]
@@ -540,9 +450,9 @@ class AsyncQueue(AsyncQueueAdmin):
         """
         check_count("n", n, high=BATCH)
         span = duration_ms("idle", idle)
-        await self._client.connect()
+        await self.backend.connect()
         flow = flows.recover(self.ops, n, span)
-        jobs: list[AsyncJob] = await self._driver.drive(flow)
+        jobs: list[AsyncJob] = await self.backend.driver.drive(flow)
         return jobs
 
     async def settle(
@@ -559,12 +469,12 @@ class AsyncQueue(AsyncQueueAdmin):
             An outcome for each of `done` as in `ack`, and the jobs taken. If the queue is closed
             and drained there are none, and the next `reserve` raises `QueueClosed`.
         """
-        names = self._listed("done", done, most=BATCH)
+        names = check_jobs("done", done, most=BATCH)
         check_count("n", n, high=BATCH)
         wait = check_block(block)
-        await self._client.connect()
+        await self.backend.connect()
         call = self.ops.settle(names, n)
-        found = await self._node.run(call)
+        found = await self.backend.node.run(call)
         outcomes, taken = found
         if call.resent:
             outcomes = outcomes.after_resend(Code.GONE)
@@ -595,7 +505,7 @@ class AsyncQueue(AsyncQueueAdmin):
         """
         wait = -1 if delay is None else duration_ms("delay", delay)
         text = check_text("error", error, limit=1024)
-        return await self._each(jobs, lambda names: self.ops.nack(names, wait, text))
+        return await settle_each(self, jobs, lambda names: self.ops.nack(names, wait, text))
 
     async def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back without counting a failure.
@@ -607,7 +517,7 @@ class AsyncQueue(AsyncQueueAdmin):
         Returns, raises: as `nack`.
         """
         wait = duration_ms("delay", delay)
-        return await self._each(jobs, lambda names: self.ops.release(names, wait))
+        return await settle_each(self, jobs, lambda names: self.ops.release(names, wait))
 
     async def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
         """Turn jobs into dead letters. An id alone buries a waiting job too.
@@ -619,7 +529,7 @@ class AsyncQueue(AsyncQueueAdmin):
         Returns, raises: as `nack`.
         """
         text = check_text("reason", reason, limit=1024)
-        return await self._each(jobs, lambda names: self.ops.bury(names, text))
+        return await settle_each(self, jobs, lambda names: self.ops.bury(names, text))
 
     async def extend(
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
@@ -643,12 +553,12 @@ class AsyncQueue(AsyncQueueAdmin):
         span = 0 if lease is None else lease_ms("lease", lease)
         if lease is not None and span == 0:
             raise BadArgument("lease", lease, "must be more than 0")
-        await self._client.connect()
-        names = self._checked("jobs", jobs)
+        await self.backend.connect()
+        names = check_jobs("jobs", jobs, ops=self.ops)
         results: list[float | Outcome] = []
         for start in range(0, len(names), BATCH):
             call = self.ops.extend(names[start : start + BATCH], span, late=late)
-            reply = await self._node.run(call)
+            reply = await self.backend.node.run(call)
             results += [
                 OUTCOMES[until] if until <= Code.DIED else (until - reply.now) / 1000
                 for until in reply.untils

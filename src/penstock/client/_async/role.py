@@ -118,18 +118,18 @@ class AsyncRole:
         parent = self._parent
         if self._locate is not None:
             parent = self._parent = await self._locate()
-        await parent._client.connect()
+        await parent.backend.connect()
         # Popped, so that two callers at once use two leases.
         tenure = self._unanswered.pop() if self._unanswered else self._new()
         flow = flows.acquire(parent.ops, tenure, block=self._block, clock=monotonic)
         try:
-            tenure.fence = await parent._driver.drive(flow)
+            tenure.fence = await parent.backend.driver.drive(flow)
         except QueueInUse:  # an answer
             raise
         except BaseException:
             self._unanswered.append(tenure)
             raise
-        queue = type(parent)(parent._client, parent.name)
+        queue = type(parent)(parent.backend, parent.name)
         for other in (*parent.ops.tenures.values(), tenure):
             queue.ops.bear(other)
         self._tenure, self._queue = tenure, queue
@@ -145,7 +145,7 @@ class AsyncRole:
             RoleLost: the role has ended.
         """
         ops, tenure = self._parent.ops, self._held
-        await self._parent._node.run(ops.acquire(tenure, fence=tenure.fence))
+        await self._parent.backend.node.run(ops.acquire(tenure, fence=tenure.fence))
         return tenure.until - monotonic()
 
     async def release(self) -> bool:
@@ -165,7 +165,7 @@ class AsyncRole:
     async def _resign(self, tenure: RoleLease) -> bool:
         ops = self._parent.ops
         call = ops.resign(tenure)
-        reply = await self._parent._node.run(call)
+        reply = await self._parent.backend.node.run(call)
         tenure.is_refused = True
         return bool(reply.given) or call.resent > 0
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.job import Job
+from penstock.client._sync.settling import check_jobs, settle_each
 from penstock.core import flows
-from penstock.core.calls import Confirmed, Wait
 from penstock.core.job import Delivery, JobName, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import STORED
@@ -27,7 +27,6 @@ from penstock.core.options import (
 )
 from penstock.core.settings import KEEP, setting_fields
 from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
-from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 
@@ -50,12 +49,10 @@ class QueueAdmin:
     """Number of partitions; None = the queue has none."""
 
     def __init__(self, client: NodeClient, name: str, number: int | None = None) -> None:
-        self._client = client
-        self._driver = client.driver
-        self._node = client.node
+        self.backend = client
         keys = QueueKeys(name, client.terms.prefix, number)
         codec = client.terms.codec
-        self.ops = QueueOps(keys, client.terms.owner, self._node.known, self, Job, codec)
+        self.ops = QueueOps(keys, client.terms.owner, client.node.known, self, Job, codec)
 
     @property
     def name(self) -> str:
@@ -75,13 +72,13 @@ class QueueAdmin:
             Number of jobs brought back. A job whose ttl has ended stays dead.
         """
         left = check_count("limit", limit) if limit is not None else 1 << 53
-        self._client.connect()
+        self.backend.connect()
         if jobs is not None:
-            settled = self._each(jobs, self.ops.redrive, resent_code=Code.REFUSED)
+            settled = settle_each(self, jobs, self.ops.redrive, resent_code=Code.REFUSED)
             return settled.done
         total = skip = 0
         while left > 0:
-            reply = self._node.run(self.ops.redrive_oldest(min(left, BATCH), skip))
+            reply = self.backend.node.run(self.ops.redrive_oldest(min(left, BATCH), skip))
             total, left, skip = total + reply.done, left - reply.done, skip + reply.kept
             if reply.more == 0:
                 break
@@ -100,7 +97,7 @@ class QueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (already ready; dead, see
             `redrive`; or delivered at most once).
         """
-        return self._each(jobs, self.ops.promote, resent_code=Code.REFUSED)
+        return settle_each(self, jobs, self.ops.promote, resent_code=Code.REFUSED)
 
     def dequeue(self, jobs: Iterable[JobName]) -> Settled:
         """Take jobs out of the queue for the length of their lease; then they come back.
@@ -112,7 +109,7 @@ class QueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (not due,
             leased, dead, or delivered at most once, which has no lease).
         """
-        return self._each(jobs, self.ops.dequeue, resent_code=Code.REFUSED)
+        return settle_each(self, jobs, self.ops.dequeue, resent_code=Code.REFUSED)
 
     # -- removing --------------------------------------------------------------------------
 
@@ -128,7 +125,7 @@ class QueueAdmin:
             before, or dead).
         """
         build = self.ops.withdraw if if_undelivered else self.ops.delete
-        return self._each(jobs, build, resent_code=Code.GONE)
+        return settle_each(self, jobs, build, resent_code=Code.GONE)
 
     def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.
@@ -143,7 +140,7 @@ class QueueAdmin:
             Number of jobs removed. A crash midway leaves the rest as it was.
         """
         chosen = {check_choice("states", state, StateName) for state in states}
-        self._client.connect()
+        self.backend.connect()
         total = 0
         fence: bytes | str = ""
         for part in purge_parts(chosen or {"ready", "scheduled"}):
@@ -158,7 +155,7 @@ class QueueAdmin:
     def _purge_pass(self, part: str, fence: bytes | str) -> tuple[bytes | str, int, int]:
         skip, removed, steps, more = 0, 0, 0, 1
         while more:
-            reply = self._node.run(self.ops.purge(part, fence, skip))
+            reply = self.backend.node.run(self.ops.purge(part, fence, skip))
             removed, steps = removed + reply.removed, steps + 1
             more, fence, skip = reply.more, reply.fence, reply.skip
         return fence, removed, steps
@@ -181,11 +178,11 @@ class QueueAdmin:
             Number of jobs removed.
         """
         check_count("evict", evict, low=0, high=BATCH)
-        self._client.connect()
-        removed = self._driver.sweep(self.ops)[0]
+        self.backend.connect()
+        removed = self.backend.driver.sweep(self.ops)[0]
         if not evict:
             return removed
-        evicted = self._node.run(self.ops.evict(evict, letters=dead))
+        evicted = self.backend.node.run(self.ops.evict(evict, letters=dead))
         return removed + evicted.once + evicted.dead
 
     def clear(self) -> int:
@@ -197,10 +194,10 @@ class QueueAdmin:
         return self._clear()[1]
 
     def _clear(self) -> tuple[bool, int]:
-        self._client.connect()
-        reply = self._node.run(self.ops.clear())
+        self.backend.connect()
+        reply = self.backend.node.run(self.ops.clear())
         if reply.epoch:
-            self._driver.unregister(self.ops, reply.epoch.decode())
+            self.backend.driver.unregister(self.ops, reply.epoch.decode())
         return bool(reply.epoch), reply.jobs
 
     # -- looking ---------------------------------------------------------------------------
@@ -210,8 +207,8 @@ class QueueAdmin:
 
         Like `peek`, it removes up to 100 jobs whose ttl has ended.
         """
-        self._client.connect()
-        return self._node.run(self.ops.stats())
+        self.backend.connect()
+        return self.backend.node.run(self.ops.stats())
 
     def peek(
         self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
@@ -231,10 +228,10 @@ class QueueAdmin:
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
         chosen = check_choice("state", state, StateName)
-        self._client.connect()
+        self.backend.connect()
         views = None
         while views is None:
-            views = self._node.run(self.ops.peek(chosen, start, n, newest=newest))
+            views = self.backend.node.run(self.ops.peek(chosen, start, n, newest=newest))
         return [view for view in views if view]
 
     def show(self, job: JobName) -> JobView | None:
@@ -243,9 +240,9 @@ class QueueAdmin:
         Raises:
             BadJobId: the id is malformed, or of another queue, node or epoch.
         """
-        self._client.connect()
-        names = self._listed("job", [job])
-        [view] = self._node.run(self.ops.show(names))
+        self.backend.connect()
+        names = check_jobs("job", [job])
+        [view] = self.backend.node.run(self.ops.show(names))
         return view
 
     def status(self, dedup_id: str) -> DedupStatus | None:
@@ -255,8 +252,8 @@ class QueueAdmin:
             None if the id is free: the next enqueue with it adds a job.
         """
         call = self.ops.lookup(check_label("dedup_id", dedup_id))
-        self._client.connect()
-        return self.ops.status(dedup_id, self._node.run(call))
+        self.backend.connect()
+        return self.ops.status(dedup_id, self.backend.node.run(call))
 
     def scan(
         self,
@@ -284,8 +281,8 @@ class QueueAdmin:
         call = self.ops.scan(
             check_cursor("cursor", cursor, JOB_CURSOR), n, check_states("states", states), full=full
         )
-        self._client.connect()
-        return self._node.run(call)
+        self.backend.connect()
+        return self.backend.node.run(call)
 
     def scan_iter(
         self, *, states: Iterable[StateName] | None = None, n: int = 100
@@ -346,13 +343,15 @@ class QueueAdmin:
         return self._configured(fields)
 
     def _configured(self, fields: list[Any]) -> Settings:
-        self._client.connect()
-        reply = self._driver.drive(flows.configure(self.ops, fields))
+        self.backend.connect()
+        reply = self.backend.driver.drive(flows.configure(self.ops, fields))
         return self.ops.settings(reply)
 
     def _stored(self) -> list[bytes | None]:
         """Return the settings as stored, with the time of their last change."""
-        found: list[bytes | None] = self._node.command("HMGET", self.ops.keys["meta"], *STORED)
+        found: list[bytes | None] = self.backend.node.command(
+            "HMGET", self.ops.keys["meta"], *STORED
+        )
         return found
 
     def pause(self, side: PauseSide = "all") -> None:
@@ -382,85 +381,10 @@ class QueueAdmin:
         """Take jobs again after a `close`."""
         self._configured(["closed", ""])
 
-    # -- helpers ---------------------------------------------------------------------------
-
-    def _listed(self, argument: str, jobs: Any, most: int | None = None) -> list[Any]:
-        if isinstance(jobs, (Delivery, str, bytes)) or not isinstance(jobs, Iterable):
-            raise BadArgument(argument, jobs, "must be an iterable of jobs or ids")
-        names = list(jobs)
-        if most is not None and len(names) > most:
-            raise BadArgument(argument, f"<{len(names)} jobs>", f"must be at most {most}")
-        return names
-
-    def _checked(self, argument: str, jobs: Any) -> list[Any]:
-        """Return the jobs as a list. For several calls, check every id before the first call."""
-        names = self._listed(argument, jobs)
-        if len(names) > BATCH:
-            for name in names:
-                self.ops.number_of(name)
-        return names
-
-    def _each(
-        self,
-        jobs: Iterable[JobName],
-        build: Any,
-        *,
-        resent_code: int = Code.ENDED,
-        wait: Wait | None = None,
-    ) -> Settled:
-        """Run a script on jobs, in chunks; once a chunk is not confirmed, wait for no later one.
-
-        Raises:
-            AckNotReplicated: a chunk was not confirmed; all chunks have run.
-            IncompleteSettle: a chunk failed after others had run.
-        """
-        if not self._node.id:
-            self._client.connect()
-        names = self._checked("jobs", jobs)
-        if not names:
-            return Settled(names, None)
-        whole: Settled | None = None
-        short: tuple[Wait, int, Confirmed] | None = None
-        try:
-            for at in range(0, len(names), BATCH):
-                call = build(names[at : at + BATCH])
-                if wait is not None and short is None:
-                    call.wait = wait
-                settled = self._node.run(call)
-                got = call.confirmed
-                settled.replicas = got.replicas
-                if call.resent:
-                    settled = settled.after_resend(resent_code)
-                if call.wait is not None and not got.covers(call.wait.expected, call.wait):
-                    short = (call.wait, len(whole or ()), got)
-                whole = settled if whole is None else whole.joined(settled)
-        except Exception as error:
-            if whole is not None:
-                unconfirmed = None if short is None else _not_replicated(whole, *short)
-                raise IncompleteSettle(whole, unconfirmed) from error
-            raise
-        assert whole is not None
-        if short is not None:
-            raise _not_replicated(whole, *short)
-        return whole
-
     def _receipt_of(self, job: Delivery) -> str | None:
         try:
-            [found] = self._node.run(self.ops.showing([job])).jobs
+            [found] = self.backend.node.run(self.ops.showing([job])).jobs
             return (found[-1].decode() or None) if found else None
         except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
             logger.info("the holder of %s is not known: %s", job.id, error)
             return None
-
-
-def _not_replicated(whole: Settled, wait: Wait, confirmed: int, got: Confirmed) -> AckNotReplicated:
-    """Return the error of a call, one chunk of which was not confirmed.
-
-    Args:
-        whole: outcomes of all chunks that have run.
-        wait: the confirmations that were asked for.
-        confirmed: number of jobs in the chunks before that chunk.
-        got: the confirmations of that chunk.
-    """
-    fsynced = got.fsynced if wait.fsynced else None
-    return AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)

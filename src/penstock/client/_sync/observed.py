@@ -24,7 +24,7 @@ class ObservedQueue(Queue):
     ) -> Enqueued:
         """Run `Queue.enqueue` inside the hooks."""
         event = enqueue_event(self.name, 1, headers)
-        with enqueuing(self._client.terms.middleware, event):
+        with enqueuing(self.backend.terms.middleware, event):
             result = super().enqueue(body, headers=event.headers or None, **options)
             event.results = (result,)
         return result
@@ -38,7 +38,7 @@ class ObservedQueue(Queue):
     ) -> BulkEnqueued:
         """Run `Queue.enqueue_many` inside the hooks: they run once, not once a chunk."""
         event = enqueue_event(self.name, None, headers)
-        with enqueuing(self._client.terms.middleware, event):
+        with enqueuing(self.backend.terms.middleware, event):
             results = super().enqueue_many(bodies, headers=event.headers or None, **options)
             event.results = results
         return results

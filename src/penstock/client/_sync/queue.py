@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from penstock.client._sync.adding import add, confirm
 from penstock.client._sync.admin import QueueAdmin
 from penstock.client._sync.job import Job
 from penstock.client._sync.role import Role
+from penstock.client._sync.settling import check_jobs, settle_each
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core import flows
 from penstock.core.bulk import USUAL, Prepared, chunks, prepared
-from penstock.core.calls import Call, Confirmed
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.job import (
@@ -32,8 +31,6 @@ from penstock.core.job import (
     batch_of,
 )
 from penstock.core.logs import get_logger
-from penstock.core.nodes import LOOK
-from penstock.core.operations.producing import Added, updates
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -64,11 +61,6 @@ from penstock.wire.replies import Claim
 
 logger = get_logger("penstock")
 
-EVICTED = (100, 200, 400, 800, 1000, 1000)
-"""Limits of lease-0 jobs to evict from a full server, one for each refusal of an enqueue."""
-LISTED = 16
-"""Number of listed queues to sweep when there is no job left to evict."""
-
 
 class Queue(QueueAdmin):
     """A queue, made by `Penstock.queue`. It exists on the server from its first use.
@@ -81,7 +73,7 @@ class Queue(QueueAdmin):
 
     def __repr__(self) -> str:
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
-        return f"<{Queue.__name__} {self.name!r}{parts} at {self._client.address}>"
+        return f"<{Queue.__name__} {self.name!r}{parts} at {self.backend.address}>"
 
     # -- producing -------------------------------------------------------------------------
 
@@ -172,33 +164,33 @@ class Queue(QueueAdmin):
         return self._add(record, options)
 
     def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        if monotonic() >= self._client.taking_until and not self._may_add():
+        if monotonic() >= self.backend.taking_until and not self._may_add():
             return self._add(record, options)  # the queue lies on several nodes now
         ops = self.ops
         call = ops.enqueue((record,), wait=options.wait) if options is USUAL else None
         try:
             if call is None:
-                reply, got = self._added((record,), options, in_parts=False)
+                reply, got = add(self, (record,), options, in_parts=False)
             else:
-                reply, got = self._node.run(call), call.confirmed
+                reply, got = self.backend.node.run(call), call.confirmed
         except (QueueMissing, QueueFull, OutOfMemory):
             if call is None:
                 raise
-            reply, got = self._added((record,), options, in_parts=False)
+            reply, got = add(self, (record,), options, in_parts=False)
         except NodesUnavailable:
             if not self._has_moved():
                 raise
             return self._add(record, options)
         ops.replicas, wait, replicas = reply.replicas, options.wait, 0
         if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
-            replicas = self._replicated(reply, got, options)
+            replicas = confirm(self, reply, got, options.wait)
         if isinstance(reply, Claim):
             return ops.claimed(reply, (record,), options.ttl_code, replicas)[0]
         return ops.added(reply, record, options.ttl_code, replicas)
 
     def _may_add(self) -> bool:
         """Return True if the node takes jobs, False if the queue has moved to several nodes."""
-        self._client.check_taking()
+        self.backend.check_taking()
         return True
 
     def _has_moved(self) -> bool:
@@ -276,20 +268,20 @@ class Queue(QueueAdmin):
             self._add_chunk(chunk, options, results)
 
     def _add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
-        if monotonic() >= self._client.taking_until and not self._may_add():
+        if monotonic() >= self.backend.taking_until and not self._may_add():
             self._add_chunk(chunk, options, results)
             return
         while chunk:
             in_parts = options.block != 0 and options.dedup is None
             try:
-                reply, got = self._added(chunk, options, in_parts=in_parts)
+                reply, got = add(self, chunk, options, in_parts=in_parts)
             except NodesUnavailable:
                 if not self._has_moved():
                     raise
                 self._add_chunk(chunk, options, results)
                 return
             self.ops.replicas = reply.replicas
-            replicas = self._replicated(reply, got, options)
+            replicas = confirm(self, reply, got, options.wait)
             if isinstance(reply, Claim):
                 results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas))
                 return
@@ -297,88 +289,6 @@ class Queue(QueueAdmin):
             stable = [stable_id_of(record) for record in chunk[: reply.count]]
             results.add(reply.first, reply.count, place, state, replicas, stable)
             chunk = chunk[reply.count :]
-
-    def _added(
-        self, records: Sequence[bytes], options: Prepared, *, in_parts: bool
-    ) -> tuple[Added, Confirmed]:
-        """Add in one round trip if possible; while the server is full, evict and try again.
-
-        Raises:
-            OutOfMemory: nothing is left to evict, or the client has `evict=False`.
-        """
-        rounds = iter(EVICTED if self._client.terms.evict else ())
-        is_tried = options.block != 0
-        while True:
-            try:
-                if not is_tried:
-                    call = self._call_of(options)(records)
-                    return self._node.run(call), call.confirmed
-                return self._enqueue_flow(records, options, in_parts=in_parts)
-            except (QueueMissing, QueueFull):  # noqa: PERF203  # a few rounds, each a trip
-                if is_tried:
-                    raise
-                is_tried = True
-            except OutOfMemory:
-                n = next(rounds, None)
-                if n is None or not self._made_room(n):
-                    raise
-
-    def _call_of(self, options: Prepared) -> Callable[..., Call[Added]]:
-        """Return the function that builds the call to add records with these options."""
-        return partial(
-            self.ops.enqueue,
-            delay=options.delay,
-            bound=options.bound,
-            wait=options.wait,
-            mode=None if options.dedup is None else options.dedup.mode,
-        )
-
-    def _made_room(self, n: int) -> bool:
-        """Remove delivered lease-0 jobs of this queue, else unused queues; True if any was."""
-        evicted = self._node.run(self.ops.evict(n, letters=False))
-        return evicted.once > 0 or self._driver.sweep_listed(LISTED) > 0
-
-    def _enqueue_flow(
-        self, records: Sequence[bytes], options: Prepared, *, in_parts: bool
-    ) -> tuple[Added, Confirmed]:
-        """Add jobs, and wait for room; while waiting, check that the node still takes jobs."""
-        until = math.inf if options.block is None else monotonic() + options.block
-        while True:
-            began = monotonic()
-            span = max(0.0, min(LOOK, until - began))
-            flow = flows.enqueue(
-                self.ops,
-                records,
-                self._call_of(options),
-                block=span,
-                in_parts=in_parts,
-                clock=monotonic,
-            )
-            try:
-                done: tuple[Added, Confirmed] = self._driver.drive(flow)
-            except QueueFull:
-                if not began + span <= monotonic() < until:
-                    raise  # the jobs can never fit, or the time is over
-            else:
-                return done
-            self._client.check_taking()
-
-    def _replicated(self, reply: Added, got: Confirmed, options: Prepared) -> int:
-        """Return how many replicas confirmed; if too few did, take the jobs back and raise."""
-        wait = options.wait
-        if wait is None:
-            return got.replicas
-        wanted = reply.replicas if wait.replicas is None else wait.replicas
-        if got.covers(wanted, wait):
-            return got.replicas
-        updated = updates(reply) > 0
-        if reply.count > 0 or updated:
-            fsynced = got.fsynced if wait.fsynced else None
-            flow = flows.withdraw(
-                self.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
-            )
-            raise self._driver.drive(flow)
-        return got.replicas
 
     # -- roles -----------------------------------------------------------------------------
 
@@ -421,7 +331,7 @@ class Queue(QueueAdmin):
                 waiting consumer gets this error at once.
         """
         check_count("n", n)
-        return self._client.reserve([self], n, check_block(block))
+        return self.backend.reserve([self], n, check_block(block))
 
     def consume(self, *, batch: int = 1, block: Duration | None = None) -> Iterator[Job]:
         """Reserve jobs and yield them one by one, until the queue is closed and drained.
@@ -466,7 +376,7 @@ class Queue(QueueAdmin):
                     extra={
                         "job_id": job_id,
                         "queue": self.name,
-                        "worker": self._client.terms.owner,
+                        "worker": self.backend.terms.owner,
                     },
                 )
         done.clear()
@@ -508,13 +418,13 @@ class Queue(QueueAdmin):
         """
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         build = self.ops.ack if window is None else lambda names: self.ops.ack(names, window)
-        wait = ack_wait(replicas, durable)
-        return self._each(jobs, build, resent_code=Code.GONE, wait=wait)
+        wait = None if durable is None and replicas == 0 else ack_wait(replicas, durable)
+        return settle_each(self, jobs, build, resent_code=Code.GONE, wait=wait)
 
     def _ack_one(self, job: Delivery) -> Outcome:
         """Finish one delivery without waiting for replicas."""
         call = self.ops.ack_one(job)
-        codes = self._node.run(call).codes
+        codes = self.backend.node.run(call).codes
         if not codes or (call.resent and codes[0] == Code.GONE):
             return Outcome.DONE
         return OUTCOMES[codes[0]]
@@ -535,9 +445,9 @@ class Queue(QueueAdmin):
         """
         check_count("n", n, high=BATCH)
         span = duration_ms("idle", idle)
-        self._client.connect()
+        self.backend.connect()
         flow = flows.recover(self.ops, n, span)
-        jobs: list[Job] = self._driver.drive(flow)
+        jobs: list[Job] = self.backend.driver.drive(flow)
         return jobs
 
     def settle(
@@ -554,12 +464,12 @@ class Queue(QueueAdmin):
             An outcome for each of `done` as in `ack`, and the jobs taken. If the queue is closed
             and drained there are none, and the next `reserve` raises `QueueClosed`.
         """
-        names = self._listed("done", done, most=BATCH)
+        names = check_jobs("done", done, most=BATCH)
         check_count("n", n, high=BATCH)
         wait = check_block(block)
-        self._client.connect()
+        self.backend.connect()
         call = self.ops.settle(names, n)
-        found = self._node.run(call)
+        found = self.backend.node.run(call)
         outcomes, taken = found
         if call.resent:
             outcomes = outcomes.after_resend(Code.GONE)
@@ -590,7 +500,7 @@ class Queue(QueueAdmin):
         """
         wait = -1 if delay is None else duration_ms("delay", delay)
         text = check_text("error", error, limit=1024)
-        return self._each(jobs, lambda names: self.ops.nack(names, wait, text))
+        return settle_each(self, jobs, lambda names: self.ops.nack(names, wait, text))
 
     def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back without counting a failure.
@@ -602,7 +512,7 @@ class Queue(QueueAdmin):
         Returns, raises: as `nack`.
         """
         wait = duration_ms("delay", delay)
-        return self._each(jobs, lambda names: self.ops.release(names, wait))
+        return settle_each(self, jobs, lambda names: self.ops.release(names, wait))
 
     def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
         """Turn jobs into dead letters. An id alone buries a waiting job too.
@@ -614,7 +524,7 @@ class Queue(QueueAdmin):
         Returns, raises: as `nack`.
         """
         text = check_text("reason", reason, limit=1024)
-        return self._each(jobs, lambda names: self.ops.bury(names, text))
+        return settle_each(self, jobs, lambda names: self.ops.bury(names, text))
 
     def extend(
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
@@ -638,12 +548,12 @@ class Queue(QueueAdmin):
         span = 0 if lease is None else lease_ms("lease", lease)
         if lease is not None and span == 0:
             raise BadArgument("lease", lease, "must be more than 0")
-        self._client.connect()
-        names = self._checked("jobs", jobs)
+        self.backend.connect()
+        names = check_jobs("jobs", jobs, ops=self.ops)
         results: list[float | Outcome] = []
         for start in range(0, len(names), BATCH):
             call = self.ops.extend(names[start : start + BATCH], span, late=late)
-            reply = self._node.run(call)
+            reply = self.backend.node.run(call)
             results += [
                 OUTCOMES[until] if until <= Code.DIED else (until - reply.now) / 1000
                 for until in reply.untils

@@ -119,18 +119,18 @@ class Role:
         parent = self._parent
         if self._locate is not None:
             parent = self._parent = self._locate()
-        parent._client.connect()
+        parent.backend.connect()
         # Popped, so that two callers at once use two leases.
         tenure = self._unanswered.pop() if self._unanswered else self._new()
         flow = flows.acquire(parent.ops, tenure, block=self._block, clock=monotonic)
         try:
-            tenure.fence = parent._driver.drive(flow)
+            tenure.fence = parent.backend.driver.drive(flow)
         except QueueInUse:  # an answer
             raise
         except BaseException:
             self._unanswered.append(tenure)
             raise
-        queue = type(parent)(parent._client, parent.name)
+        queue = type(parent)(parent.backend, parent.name)
         for other in (*parent.ops.tenures.values(), tenure):
             queue.ops.bear(other)
         self._tenure, self._queue = tenure, queue
@@ -146,7 +146,7 @@ class Role:
             RoleLost: the role has ended.
         """
         ops, tenure = self._parent.ops, self._held
-        self._parent._node.run(ops.acquire(tenure, fence=tenure.fence))
+        self._parent.backend.node.run(ops.acquire(tenure, fence=tenure.fence))
         return tenure.until - monotonic()
 
     def release(self) -> bool:
@@ -166,7 +166,7 @@ class Role:
     def _resign(self, tenure: RoleLease) -> bool:
         ops = self._parent.ops
         call = ops.resign(tenure)
-        reply = self._parent._node.run(call)
+        reply = self._parent.backend.node.run(call)
         tenure.is_refused = True
         return bool(reply.given) or call.resent > 0
 

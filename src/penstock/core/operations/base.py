@@ -169,10 +169,19 @@ class Operations:
         """Return epoch, common receipt and the rest of ARGV for a script about jobs."""
         if not names:
             return "", "", []
-        alike = _alike(names, self.name)
-        if alike:
-            receipt = hinted_receipt(alike[0]) if receipts else ""
-            return epoch_of(alike[0]), receipt, [number_of(job) for job in alike]
+        numbers: list[Argument] = []
+        first = names[0]
+        if isinstance(first, Delivery) and batch_of(first).place.queue == self.name:
+            batch = batch_of(first)
+            for name in names:
+                if not isinstance(name, Delivery) or batch_of(name) is not batch or counts_of(name):
+                    break
+                numbers.append(number_of(name))
+            else:  # first deliveries of one reserve
+                return batch.place.epoch, hinted_receipt(first) if receipts else "", numbers
+        return self._named_apart(names, receipts=receipts)
+
+    def _named_apart(self, names: Names, *, receipts: bool) -> tuple[str, str, list[Argument]]:
         numbers: list[Argument] = []
         epoch = None
         shown: list[str] = []
@@ -202,26 +211,12 @@ class Operations:
         """Return the call of a script about jobs; its result is an outcome for each of them."""
         epoch, common, rest = self.named(names, receipts=receipts)
         begin = (epoch, common) if receipts else (epoch,)
-        call = self.call(script_name, *begin, *args, *rest)
-        call.parse = partial(_outcomes, call.parse, names)
-        return call
+        found, head, parse, _ = self._forms.get(script_name) or self._form(script_name)
+        return Call(found, head, (*begin, *args, *rest), partial(_outcomes, parse, names), ops=self)
 
 
 def _outcomes(parse: Parser[replies.Bury], names: Names, raw: Reply) -> Settled:
     return Settled(names, parse(raw).codes)
-
-
-def _alike(names: Names, queue: str) -> list[Delivery]:
-    """Return the names if all are first deliveries from one reserve of this queue, else []."""
-    first = names[0]
-    if not isinstance(first, Delivery) or batch_of(first).place.queue != queue:
-        return []
-    found = [
-        name
-        for name in names
-        if isinstance(name, Delivery) and batch_of(name) is batch_of(first) and not counts_of(name)
-    ]
-    return found if len(found) == len(names) else []
 
 
 def _no_epoch(queue: str, epochs: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from penstock.client._async.queue import AsyncQueue
+from penstock.client._async.settling import check_jobs
 from penstock.client._async.sharded.shard import AnyNode, AsyncShard
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
@@ -60,7 +61,7 @@ class AsyncShardedParts(AsyncQueue):
         self, federation: AsyncFederation | AsyncNodeClient, name: str, partitions: int | None
     ) -> None:
         """Use these nodes from now on, without parts that were used before."""
-        self._client: Any = federation
+        self.backend: Any = federation
         self._federation: Any = federation
         self.partitions = partitions
         keys, codec = QueueKeys(name, federation.terms.prefix), federation.terms.codec
@@ -252,7 +253,7 @@ class AsyncShardedParts(AsyncQueue):
         call: Callable[[AsyncShard, list[Any]], Awaitable[Settled]],
         intent: Intent | None = None,
     ) -> Settled:
-        names = self._listed("jobs", jobs)
+        names = check_jobs("jobs", jobs)
         if not names:
             return Settled(names, None)
         confirmed: list[int] = []

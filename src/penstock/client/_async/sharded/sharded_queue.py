@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.role import AsyncRole
+from penstock.client._async.settling import check_jobs
 from penstock.client._async.sharded.parts import AsyncShardedParts
 from penstock.client._async.sharded.shard import AnyNode, AsyncShard
 from penstock.core import nodes
@@ -202,7 +203,7 @@ class AsyncShardedQueue(AsyncShardedParts):
 
         Args, returns: as `AsyncQueue.settle`.
         """
-        names = self._listed("done", done, most=BATCH)
+        names = check_jobs("done", done, most=BATCH)
         check_count("n", n, high=BATCH)
         wait = check_block(block)
         outcomes = await self.ack(names)
@@ -279,7 +280,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
     ) -> list[float | Outcome]:
         """Renew leases. Args, returns, raises: as `AsyncQueue.extend`."""
-        names = self._listed("jobs", jobs)
+        names = check_jobs("jobs", jobs)
         unknown: float | Outcome = Outcome.UNKNOWN
         call = partial(_extended, lease=lease, late=late)
         return list(await self._routed(names, call, unknown)) if names else []
@@ -295,7 +296,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         """
         left = check_count("limit", limit) if limit is not None else None
         if jobs is not None:
-            names = self._listed("jobs", jobs)
+            names = check_jobs("jobs", jobs)
 
             async def named(part: AsyncShard, own: list[Any]) -> list[int]:
                 count = await part.redrive(own)
@@ -406,7 +407,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         async def shown(part: AsyncShard, names: list[Any]) -> list[JobView | None]:
             return [await part.show(names[0])]
 
-        [view] = await self._routed(self._listed("job", [job]), shown, None)
+        [view] = await self._routed(check_jobs("job", [job]), shown, None)
         return view
 
     async def status(self, dedup_id: str) -> DedupStatus | None:

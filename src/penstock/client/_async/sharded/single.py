@@ -229,7 +229,7 @@ class AsyncSingleQueue(AsyncLooking):
             check_count("n", n)
             return await self._single.reserve([self], n, check_block(block))
         wait = block if type(block) is int and 0 <= block < 1000 else check_block(block)
-        taken = await self._node.run(self.ops.reserve(n))
+        taken = await self.backend.node.run(self.ops.reserve(n))
         if taken.deliveries:
             return taken.deliveries
         if taken.is_over:

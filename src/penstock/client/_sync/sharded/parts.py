@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from penstock.client._sync.queue import Queue
+from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.sharded.shard import AnyNode, Shard
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
@@ -61,7 +62,7 @@ class ShardedParts(Queue):
         self, federation: Federation | NodeClient, name: str, partitions: int | None
     ) -> None:
         """Use these nodes from now on, without parts that were used before."""
-        self._client: Any = federation
+        self.backend: Any = federation
         self._federation: Any = federation
         self.partitions = partitions
         keys, codec = QueueKeys(name, federation.terms.prefix), federation.terms.codec
@@ -251,7 +252,7 @@ class ShardedParts(Queue):
         call: Callable[[Shard, list[Any]], Settled],
         intent: Intent | None = None,
     ) -> Settled:
-        names = self._listed("jobs", jobs)
+        names = check_jobs("jobs", jobs)
         if not names:
             return Settled(names, None)
         confirmed: list[int] = []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.client._sync.job import Job
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.role import Role
+from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.sharded.parts import ShardedParts
 from penstock.client._sync.sharded.shard import AnyNode, Shard
 from penstock.core import nodes
@@ -197,7 +198,7 @@ class ShardedQueue(ShardedParts):
 
         Args, returns: as `Queue.settle`.
         """
-        names = self._listed("done", done, most=BATCH)
+        names = check_jobs("done", done, most=BATCH)
         check_count("n", n, high=BATCH)
         wait = check_block(block)
         outcomes = self.ack(names)
@@ -272,7 +273,7 @@ class ShardedQueue(ShardedParts):
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
     ) -> list[float | Outcome]:
         """Renew leases. Args, returns, raises: as `Queue.extend`."""
-        names = self._listed("jobs", jobs)
+        names = check_jobs("jobs", jobs)
         unknown: float | Outcome = Outcome.UNKNOWN
         call = partial(_extended, lease=lease, late=late)
         return list(self._routed(names, call, unknown)) if names else []
@@ -286,7 +287,7 @@ class ShardedQueue(ShardedParts):
         """
         left = check_count("limit", limit) if limit is not None else None
         if jobs is not None:
-            names = self._listed("jobs", jobs)
+            names = check_jobs("jobs", jobs)
 
             def named(part: Shard, own: list[Any]) -> list[int]:
                 count = part.redrive(own)
@@ -397,7 +398,7 @@ class ShardedQueue(ShardedParts):
         def shown(part: Shard, names: list[Any]) -> list[JobView | None]:
             return [part.show(names[0])]
 
-        [view] = self._routed(self._listed("job", [job]), shown, None)
+        [view] = self._routed(check_jobs("job", [job]), shown, None)
         return view
 
     def status(self, dedup_id: str) -> DedupStatus | None:

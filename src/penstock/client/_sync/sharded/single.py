@@ -230,7 +230,7 @@ class SingleQueue(Looking):
             check_count("n", n)
             return self._single.reserve([self], n, check_block(block))
         wait = block if type(block) is int and 0 <= block < 1000 else check_block(block)
-        taken = self._node.run(self.ops.reserve(n))
+        taken = self.backend.node.run(self.ops.reserve(n))
         if taken.deliveries:
             return taken.deliveries
         if taken.is_over:

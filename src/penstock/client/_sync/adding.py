@@ -1,0 +1,121 @@
+# From src/penstock/client/_async/adding.py by tools/unasync.py; do not edit.
+"""Adding jobs on one node: make room, wait for room, and check the confirmations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.client._sync.transport.connection import monotonic
+from penstock.core import flows
+from penstock.core.bulk import Prepared
+from penstock.core.calls import Call, Confirmed, Wait
+from penstock.core.nodes import LOOK
+from penstock.core.operations.producing import Added, updates
+from penstock.errors import OutOfMemory, QueueFull, QueueMissing
+
+if TYPE_CHECKING:
+    from penstock.client._sync.admin import QueueAdmin
+
+__all__ = ["add", "add_when_room", "confirm"]
+
+EVICTED = (100, 200, 400, 800, 1000, 1000)
+"""Limits of lease-0 jobs to evict from a full server, one for each refusal of an enqueue."""
+LISTED = 16
+"""Number of listed queues to sweep when there is no job left to evict."""
+
+
+def add(
+    queue: QueueAdmin,
+    records: Sequence[bytes],
+    options: Prepared,
+    *,
+    in_parts: bool,
+) -> tuple[Added, Confirmed]:
+    """Add in one round trip if possible; while the server is full, evict and try again.
+
+    Raises:
+        OutOfMemory: nothing is left to evict, or the client has `evict=False`.
+    """
+    rounds = iter(EVICTED if queue.backend.terms.evict else ())
+    is_tried = options.block != 0
+    while True:
+        try:
+            if not is_tried:
+                call = _call_of(queue, options)(records)
+                return queue.backend.node.run(call), call.confirmed
+            return add_when_room(queue, records, options, in_parts=in_parts)
+        except (QueueMissing, QueueFull):  # noqa: PERF203  # a few rounds, each a trip
+            if is_tried:
+                raise
+            is_tried = True
+        except OutOfMemory:
+            n = next(rounds, None)
+            if n is None or not _made_room(queue, n):
+                raise
+
+
+def _call_of(queue: QueueAdmin, options: Prepared) -> Callable[..., Call[Added]]:
+    """Return the function that builds the call to add records with these options."""
+    return partial(
+        queue.ops.enqueue,
+        delay=options.delay,
+        bound=options.bound,
+        wait=options.wait,
+        mode=None if options.dedup is None else options.dedup.mode,
+    )
+
+
+def _made_room(queue: QueueAdmin, n: int) -> bool:
+    """Remove delivered lease-0 jobs of this queue, else unused queues; True if any was."""
+    evicted = queue.backend.node.run(queue.ops.evict(n, letters=False))
+    return evicted.once > 0 or queue.backend.driver.sweep_listed(LISTED) > 0
+
+
+def add_when_room(
+    queue: QueueAdmin,
+    records: Sequence[bytes],
+    options: Prepared,
+    *,
+    in_parts: bool,
+) -> tuple[Added, Confirmed]:
+    """Add jobs, and wait for room; while waiting, check that the node still takes jobs."""
+    until = math.inf if options.block is None else monotonic() + options.block
+    while True:
+        began = monotonic()
+        span = max(0.0, min(LOOK, until - began))
+        flow = flows.enqueue(
+            queue.ops,
+            records,
+            _call_of(queue, options),
+            block=span,
+            in_parts=in_parts,
+            clock=monotonic,
+        )
+        try:
+            done: tuple[Added, Confirmed] = queue.backend.driver.drive(flow)
+        except QueueFull:
+            if not began + span <= monotonic() < until:
+                raise  # the jobs can never fit, or the time is over
+        else:
+            return done
+        queue.backend.check_taking()
+
+
+def confirm(queue: QueueAdmin, reply: Added, got: Confirmed, wait: Wait | None) -> int:
+    """Return how many replicas confirmed; if too few did, take the jobs back and raise."""
+    if wait is None:
+        return got.replicas
+    wanted = reply.replicas if wait.replicas is None else wait.replicas
+    if got.covers(wanted, wait):
+        return got.replicas
+    updated = updates(reply) > 0
+    if reply.count > 0 or updated:
+        fsynced = got.fsynced if wait.fsynced else None
+        flow = flows.withdraw(
+            queue.ops, reply, wanted, got.replicas, updated=updated, fsynced=fsynced
+        )
+        raise queue.backend.driver.drive(flow)
+    return got.replicas

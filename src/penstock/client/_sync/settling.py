@@ -1,0 +1,111 @@
+# From src/penstock/client/_async/settling.py by tools/unasync.py; do not edit.
+"""Settling jobs of one node: check their names, and send them in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from penstock.core.calls import Call, Confirmed, Wait
+from penstock.core.job import Delivery, JobName, Settled
+from penstock.core.operations import QueueOps
+from penstock.core.options import BATCH
+from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
+from penstock.wire.codes import Code
+
+if TYPE_CHECKING:
+    from penstock.client._sync.admin import QueueAdmin
+
+__all__ = ["check_jobs", "settle_each"]
+
+
+def check_jobs(
+    argument: str, jobs: object, *, most: int | None = None, ops: QueueOps | None = None
+) -> list[JobName]:
+    """Return the jobs as a list.
+
+    Args:
+        argument: the name of the argument.
+        jobs: its value.
+        most: the most jobs that the call takes; None = it is split into several calls.
+        ops: check the ids of all jobs by these, if there are several calls.
+
+    Raises:
+        BadArgument: not an iterable of jobs or ids, or more than `most`.
+        BadJobId: an id is malformed, or of another queue or node.
+    """
+    if isinstance(jobs, (Delivery, str, bytes)) or not isinstance(jobs, Iterable):
+        raise BadArgument(argument, jobs, "must be an iterable of jobs or ids")
+    names = list(jobs)
+    if most is not None and len(names) > most:
+        raise BadArgument(argument, f"<{len(names)} jobs>", f"must be at most {most}")
+    if ops is not None and len(names) > BATCH:
+        for name in names:
+            ops.number_of(name)
+    return names
+
+
+def settle_each(
+    queue: QueueAdmin,
+    jobs: Iterable[JobName],
+    build: Callable[[list[JobName]], Call[Settled]],
+    *,
+    resent_code: int = Code.ENDED,
+    wait: Wait | None = None,
+) -> Settled:
+    """Run a script on jobs, in chunks; once a chunk is not confirmed, wait for no later one.
+
+    Args:
+        queue: the queue, on one node.
+        jobs: deliveries, or ids.
+        build: makes the call of a chunk.
+        resent_code: of a job with which a call was done before it was sent again.
+        wait: the confirmations to wait for.
+
+    Raises:
+        AckNotReplicated: a chunk was not confirmed; all chunks have run.
+        IncompleteSettle: a chunk failed after others had run.
+    """
+    node = queue.backend.node
+    if not node.id:
+        queue.backend.connect()
+    names = check_jobs("jobs", jobs, ops=queue.ops)
+    if not names:
+        return Settled(names, None)
+    whole: Settled | None = None
+    short: tuple[Wait, int, Confirmed] | None = None
+    try:
+        for at in range(0, len(names), BATCH):
+            call = build(names[at : at + BATCH])
+            if wait is not None and short is None:
+                call.wait = wait
+            settled = node.run(call)
+            got = call.confirmed
+            settled.replicas = got.replicas
+            if call.resent:
+                settled = settled.after_resend(resent_code)
+            if call.wait is not None and not got.covers(call.wait.expected, call.wait):
+                short = (call.wait, len(whole or ()), got)
+            whole = settled if whole is None else whole.joined(settled)
+    except Exception as error:
+        if whole is not None:
+            unconfirmed = None if short is None else _not_replicated(whole, *short)
+            raise IncompleteSettle(whole, unconfirmed) from error
+        raise
+    assert whole is not None
+    if short is not None:
+        raise _not_replicated(whole, *short)
+    return whole
+
+
+def _not_replicated(whole: Settled, wait: Wait, confirmed: int, got: Confirmed) -> AckNotReplicated:
+    """Return the error of a call, one chunk of which was not confirmed.
+
+    Args:
+        whole: outcomes of all chunks that have run.
+        wait: the confirmations that were asked for.
+        confirmed: number of jobs in the chunks before that chunk.
+        got: the confirmations of that chunk.
+    """
+    fsynced = got.fsynced if wait.fsynced else None
+    return AckNotReplicated(whole, confirmed, wait.expected, got.replicas, fsynced)
