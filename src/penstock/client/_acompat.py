@@ -13,11 +13,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_futures
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from redis import ConnectionPool, RedisCluster
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
@@ -34,16 +34,19 @@ else:  # what redis-py itself uses there
 __all__ = [
     "PENDING",
     "AsyncBackgroundTask",
+    "AsyncLoopLock",
     "AsyncReader",
+    "AsyncRedisConnection",
     "AsyncSignal",
     "BackgroundTask",
+    "LoopLock",
     "Reader",
+    "RedisConnection",
     "Signal",
     "aclosed",
     "acluster_settings",
     "aexchanged",
     "afirst_ready",
-    "alock",
     "aloop",
     "asend",
     "ashield",
@@ -52,7 +55,6 @@ __all__ = [
     "cluster_settings",
     "exchanged",
     "first_ready",
-    "lock",
     "loop",
     "send",
     "shield",
@@ -65,14 +67,72 @@ PENDING = object()
 """No reply yet."""
 
 
-def alock() -> asyncio.Lock:
-    """Return a lock for one event loop."""
-    return asyncio.Lock()
+class AsyncRedisConnection(Protocol):
+    """A connection of redis-py, as the transports use it."""
+
+    socket_timeout: float | None
+    _writer: asyncio.StreamWriter  # redis-py has no other name for it
+
+    @property
+    def is_connected(self) -> bool: ...
+    async def connect(self) -> None: ...
+    async def disconnect(self, nowait: bool = ...) -> None: ...
+    async def send_packed_command(
+        self, command: Iterable[bytes], check_health: bool = ...
+    ) -> None: ...
+    async def read_response(self, *, disable_decoding: bool = ...) -> Any: ...
 
 
-def lock() -> Any:
-    """Return a lock for threads."""
-    return threading.Lock()
+class RedisConnection(Protocol):
+    """The plain twin of `AsyncRedisConnection`."""
+
+    socket_timeout: float | None
+    _sock: socket.socket | None  # redis-py has no other name for it
+
+    def connect(self) -> None: ...
+    def disconnect(self) -> None: ...
+    def can_read(self, timeout: float) -> bool: ...
+    def send_packed_command(self, command: Iterable[bytes], check_health: bool = ...) -> None: ...
+    def read_response(self, *, disable_decoding: bool = ...) -> Any: ...
+
+
+class AsyncLoopLock:
+    """A lock for the tasks of one event loop; another loop gets a new one."""
+
+    def __init__(self) -> None:
+        self._loop: object = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget a task that holds it in another process or loop."""
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        running = asyncio.get_running_loop()
+        if running is not self._loop:
+            self._loop = running
+            self.forget()
+        await self._lock.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class LoopLock:
+    """The plain twin of `AsyncLoopLock`: a lock for threads."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget a thread that holds it in another process."""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def aloop() -> object:
@@ -89,7 +149,7 @@ asleep = asyncio.sleep
 sleep = time.sleep
 
 
-async def ashield(work: Coroutine[Any, Any, T]) -> T:
+async def ashield(work: Coroutine[object, object, T]) -> T:
     """Await `work` to its end, also when the caller is cancelled meanwhile, once or again."""
     task = asyncio.ensure_future(work)
     try:
@@ -108,7 +168,7 @@ def shield(done: T) -> T:
     return done
 
 
-async def asend(conn: Any, packed: bytes) -> None:
+async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:
     """Send a packed command, within the connection's time-out; a cancellation gets through.
 
     redis-py wraps each write, those of its handshake too, in `asyncio.wait_for`, which before
@@ -132,14 +192,14 @@ async def asend(conn: Any, packed: bytes) -> None:
         conn.socket_timeout = limit
 
 
-def send(conn: Any, packed: bytes) -> None:
+def send(conn: RedisConnection, packed: bytes) -> None:
     """Send a packed command, within the connection's time-out."""
     if not getattr(conn, "is_connected", True):  # or one under Sentinel would not ask where to
         conn.connect()
     conn.send_packed_command((packed,), check_health=False)
 
 
-async def aexchanged(conn: Any, packed: bytes, limit: float) -> Any:
+async def aexchanged(conn: AsyncRedisConnection, packed: bytes, limit: float) -> Any:
     """Send a packed command and read the reply, on a connection that has no time-out of its own.
 
     Raises:
@@ -154,7 +214,7 @@ async def aexchanged(conn: Any, packed: bytes, limit: float) -> Any:
         raise RedisTimeoutError("Timeout reading from socket") from error
 
 
-def exchanged(conn: Any, packed: bytes, limit: float) -> Any:
+def exchanged(conn: RedisConnection, packed: bytes, limit: float) -> Any:
     """Send a packed command and read the reply, on a connection that has no time-out of its own."""
     conn.socket_timeout = limit
     try:
@@ -164,7 +224,7 @@ def exchanged(conn: Any, packed: bytes, limit: float) -> Any:
         conn.socket_timeout = None  # later waits have no time-out
 
 
-def aclosed(conn: Any) -> bool:
+def aclosed(conn: AsyncRedisConnection) -> bool:
     """Return True if the peer has closed a connection, or it was never opened.
 
     The socket is asked, as the event loop may have been too busy to look at it.
@@ -174,10 +234,10 @@ def aclosed(conn: Any) -> bool:
         return not conn.is_connected
     if reader.at_eof() or reader.exception() is not None:
         return True
-    return bool(_poll([conn._writer.get_extra_info("socket")], 0))
+    return _can_read([conn._writer.get_extra_info("socket")])
 
 
-def closed(conn: Any) -> bool:
+def closed(conn: RedisConnection) -> bool:
     """Return True if the peer has closed a connection, or it was never opened.
 
     No reply is due on it: if something can be read, the connection is of no use.
@@ -185,7 +245,7 @@ def closed(conn: Any) -> bool:
     sock = conn._sock
     if sock is None or sliced(conn):
         return sock is None
-    return bool(_poll([sock], 0))
+    return _can_read([sock])
 
 
 class AsyncSignal:
@@ -340,11 +400,11 @@ class AsyncReader:
         conn: a connection on which a command was sent.
     """
 
-    def __init__(self, conn: Any) -> None:
+    def __init__(self, conn: AsyncRedisConnection) -> None:
         self._told: AsyncSignal | None = None
         self._task = asyncio.ensure_future(self._read(conn))
 
-    async def _read(self, conn: Any) -> Any:
+    async def _read(self, conn: AsyncRedisConnection) -> Any:
         try:
             return await conn.read_response(disable_decoding=True)
         finally:
@@ -375,7 +435,7 @@ class AsyncReader:
 class Reader:
     """The plain twin of `AsyncReader`."""
 
-    def __init__(self, conn: Any) -> None:
+    def __init__(self, conn: RedisConnection) -> None:
         self._conn = conn
 
     def read(self, timeout: float, signal: Signal | None = None) -> Any:
@@ -391,7 +451,7 @@ class Reader:
         return self._conn.read_response(disable_decoding=True)
 
     @property
-    def sock(self) -> Any:
+    def sock(self) -> socket.socket | None:
         """Socket of the connection; None = it is closed, so a read fails at once."""
         return self._conn._sock
 
@@ -421,60 +481,82 @@ def first_ready(
     """Return the first reader with a reply, within `timeout` seconds; None also at the signal."""
     found = _readable(readers, max(timeout, 0) if signal is None else 0)
     if not found and signal is not None:
-        socks = [reader._conn._sock for reader in readers]
+        socks = [sock for reader in readers if (sock := reader.sock) is not None]
         if signal.wait_beside(socks, max(timeout, 0)):
             found = _readable(readers, 0)
     return found[0] if found else None
 
 
 def _readable(readers: Sequence[Reader], timeout: float) -> list[Reader]:
-    socks = [reader._conn._sock for reader in readers]
-    for reader, sock in zip(readers, socks, strict=True):
-        if sock is None or (hasattr(sock, "pending") and sock.pending()):
-            return [reader]  # closed, or TLS has read more than was asked for
     with selectors.DefaultSelector() as selector:
-        for reader, sock in zip(readers, socks, strict=True):
+        for reader in readers:
+            sock = reader.sock
+            if sock is None or (hasattr(sock, "pending") and sock.pending()):
+                return [reader]  # closed, or TLS has read more than was asked for
             selector.register(sock, selectors.EVENT_READ, reader)
         return [key.data for key, _ in selector.select(timeout)]
 
 
-def acluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] | None:
-    """Return the settings of a cluster client; None = `source` is no cluster client.
+class ClusterSettings(NamedTuple):
+    """The settings of a redis-py cluster client.
 
-    They are the class of its connections, their settings, the nodes that it knows, and the function
-    that maps addresses, or None.
+    Attributes:
+        make: makes connections.
+        settings: keyword arguments of `make`.
+        places: host and port of each node that the client knows.
+        remap: maps an address that a node announces to the one to use; None = the same.
     """
+
+    make: Callable[..., Any]
+    settings: dict[str, Any]
+    places: list[tuple[str, int]]
+    remap: Callable[[tuple[str, int]], tuple[str, int]] | None
+
+
+def acluster_settings(source: object) -> ClusterSettings | None:
+    """Return the settings of a cluster client; None = `source` is no cluster client."""
     if not isinstance(source, AsyncRedisCluster):
         return None
-    manager = source.nodes_manager
-    nodes = [*manager.startup_nodes.values(), *manager.nodes_cache.values()]
-    settings = dict(nodes[0].connection_kwargs)
-    settings.pop("redis_connect_func", None)  # it makes replicas answer
-    return nodes[0].connection_class, settings, nodes, getattr(manager, "address_remap", None)
+    node = _nodes_of(source.nodes_manager)[0]
+    return _settings(source.nodes_manager, node.connection_class, node.connection_kwargs)
 
 
-def cluster_settings(source: Any) -> tuple[Any, dict[str, Any], list[Any], Any] | None:
+def cluster_settings(source: object) -> ClusterSettings | None:
     """Return the settings of a cluster client, as `acluster_settings`."""
     if not isinstance(source, RedisCluster) or isinstance(source, ClusterPipeline):
         return None
     manager = source.nodes_manager
-    nodes = [*manager.startup_nodes.values(), *manager.nodes_cache.values()]
-    given = source.get_redis_connection(nodes[-1]).connection_pool
-    settings = dict(given.connection_kwargs)
-    settings.pop("redis_connect_func", None)
+    given = source.get_redis_connection(_nodes_of(manager)[-1]).connection_pool
+    found = _settings(manager, given.connection_class, given.connection_kwargs)
     own = source.user_on_connect_func
     if own is not None:
-        settings["redis_connect_func"] = lambda conn: (conn.on_connect(), own(conn))
-    return given.connection_class, settings, nodes, getattr(manager, "address_remap", None)
+        found.settings["redis_connect_func"] = lambda conn: (conn.on_connect(), own(conn))
+    return found
 
 
-def _poll(socks: Sequence[socket.socket], timeout: float) -> list[Any]:
+def _nodes_of(manager: Any) -> list[Any]:
+    return [*manager.startup_nodes.values(), *manager.nodes_cache.values()]
+
+
+def _settings(
+    manager: object, make: Callable[..., Any], given: Mapping[str, Any]
+) -> ClusterSettings:
+    settings = {name: value for name, value in given.items() if name != REPLICAS_ANSWER}
+    places = [(str(node.host), int(node.port)) for node in _nodes_of(manager)]
+    return ClusterSettings(make, settings, places, getattr(manager, "address_remap", None))
+
+
+REPLICAS_ANSWER = "redis_connect_func"
+"""Setting of redis-py that makes replicas answer."""
+
+
+def _can_read(socks: Sequence[socket.socket]) -> bool:
     if not hasattr(select, "poll"):  # Windows
-        return list(select.select(socks, [], [], timeout)[0])
+        return bool(select.select(socks, [], [], 0)[0])
     poller = select.poll()
     for sock in socks:
         poller.register(sock, select.POLLIN)
-    return list(poller.poll(timeout * 1000))
+    return bool(poller.poll(0))
 
 
 class AsyncBackgroundTask:
@@ -484,7 +566,7 @@ class AsyncBackgroundTask:
         work: makes the coroutine, which must not raise.
     """
 
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
         self._task = asyncio.ensure_future(work())
 
     @property
@@ -538,12 +620,12 @@ class BackgroundTask:
         self._thread.join()
 
 
-def asliced(conn: Any) -> bool:  # noqa: ARG001  # the twin needs it
+def asliced(conn: AsyncRedisConnection) -> bool:  # noqa: ARG001  # the twin needs it
     """Return False: in asyncio a blocking command never blocks while it is sent."""
     return False
 
 
-def sliced(conn: Any) -> bool:
+def sliced(conn: RedisConnection) -> bool:
     """Return True if a blocking command blocks while it is sent, as with fakeredis."""
     return type(conn).__module__.partition(".")[0] == "fakeredis"
 

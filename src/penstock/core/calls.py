@@ -13,11 +13,13 @@ from penstock.wire.scripts import Script
 if TYPE_CHECKING:
     from penstock.core.operations.base import Operations
 
-__all__ = ["NOTHING", "Argument", "Call", "Confirmed", "Wait", "longest_pause"]
+__all__ = ["NOTHING", "Argument", "Call", "Confirmed", "Reply", "Wait", "longest_pause"]
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 Argument: TypeAlias = str | bytes | int
-"""An argument of a script."""
+"""An argument of a script or a command."""
+Reply: TypeAlias = list[Any]
+"""A reply of a script as it comes from the server."""
 SOON = 0.25
 """Longest pause between two tries of a call, in seconds, in the first second."""
 LATER = 1.0
@@ -65,7 +67,7 @@ NOTHING = Confirmed()
 
 
 @dataclass(slots=True)
-class Call(Generic[R]):
+class Call(Generic[R_co]):
     """A run of a script, and its result.
 
     Attributes:
@@ -85,7 +87,7 @@ class Call(Generic[R]):
     script: Script
     head: tuple[Any, ...]
     args: tuple[Argument, ...]
-    parse: Callable[[Sequence[Any]], R]
+    parse: Callable[[Sequence[Any]], R_co]
     queue: QueueKeys | None = None
     wait: Wait | None = None
     bearer: RoleLease | None = None

@@ -94,7 +94,7 @@ async def add_when_room(
             clock=monotonic,
         )
         try:
-            done: tuple[Added, Confirmed] = await queue.backend.driver.drive(flow)
+            done = await queue.backend.driver.drive(flow)
         except QueueFull:
             if not began + span <= monotonic() < until:
                 raise  # the jobs can never fit, or the time is over

@@ -452,8 +452,7 @@ class AsyncQueue(AsyncQueueAdmin):
         span = duration_ms("idle", idle)
         await self.backend.connect()
         flow = flows.recover(self.ops, n, span)
-        jobs: list[AsyncJob] = await self.backend.driver.drive(flow)
-        return jobs
+        return await self.backend.driver.drive(flow)
 
     async def settle(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0

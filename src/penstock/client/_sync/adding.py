@@ -95,7 +95,7 @@ def add_when_room(
             clock=monotonic,
         )
         try:
-            done: tuple[Added, Confirmed] = queue.backend.driver.drive(flow)
+            done = queue.backend.driver.drive(flow)
         except QueueFull:
             if not began + span <= monotonic() < until:
                 raise  # the jobs can never fit, or the time is over

@@ -447,8 +447,7 @@ class Queue(QueueAdmin):
         span = duration_ms("idle", idle)
         self.backend.connect()
         flow = flows.recover(self.ops, n, span)
-        jobs: list[Job] = self.backend.driver.drive(flow)
-        return jobs
+        return self.backend.driver.drive(flow)
 
     def settle(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0

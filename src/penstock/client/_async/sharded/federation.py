@@ -528,7 +528,7 @@ class AsyncFederation:
         jobs: list[AsyncJob] = await self.drive(flows.reserve(sources, n, wait))
         return jobs
 
-    async def drive(self, flow: Generator[Any, Any, Any], signal: AsyncSignal | None = None) -> Any:
+    async def drive(self, flow: Generator[Any, Any, T], signal: AsyncSignal | None = None) -> T:
         """Run a flow over several nodes to its end and return its result."""
         listener = AsyncMultiNodeWait(self, signal)
         try:

@@ -226,15 +226,14 @@ class AsyncNodeClient:
             partial(ask_order, queues), monotonic, passing, note_poll, apart and len(parts) > 1
         )
         flow = flows.reserve(sources, n, wait, seen)
-        jobs: list[AsyncJob] = await (self._driver_apart() if apart else self.driver).drive(flow)
-        return jobs
+        return await (self._driver_apart() if apart else self.driver).drive(flow)
 
     @property
     def is_apart(self) -> bool:
         """Return True if queues may lie on several servers; known from the first call on."""
         return self.node.is_cluster
 
-    async def drive(self, flow: Generator[Any, Any, Any], signal: AsyncSignal | None = None) -> Any:
+    async def drive(self, flow: Generator[Any, Any, T], signal: AsyncSignal | None = None) -> T:
         """Run a flow to its end and return its result."""
         return await self.driver.drive(flow, signal)
 

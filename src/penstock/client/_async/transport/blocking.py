@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._acompat import (
     PENDING,
     AsyncReader,
+    AsyncRedisConnection,
     AsyncSignal,
     aexchanged,
     asend,
@@ -16,6 +17,7 @@ from penstock.client._acompat import (
 )
 from penstock.client._async.transport.connection import monotonic, pack
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT
+from penstock.core.calls import Argument
 
 if TYPE_CHECKING:
     from penstock.client._async.transport.server import AsyncServer
@@ -39,7 +41,7 @@ class AsyncBlockingConnection:
         reader: reads the reply of the pending BLPOP; None = none is pending.
     """
 
-    def __init__(self, conn: Any, server: AsyncServer) -> None:
+    def __init__(self, conn: AsyncRedisConnection, server: AsyncServer) -> None:
         self._conn = conn
         self._server = server
         self.reader: AsyncReader | None = None
@@ -142,7 +144,7 @@ class AsyncBlockingConnection:
         return await self.ended()
 
     @property
-    def unblock(self) -> tuple[Any, ...]:
+    def unblock(self) -> tuple[Argument, ...]:
         """Command that ends a pending BLPOP, sent on another connection."""
         return ("CLIENT", "UNBLOCK", self._id)
 

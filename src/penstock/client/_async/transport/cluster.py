@@ -17,12 +17,12 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._acompat import (
+    AsyncLoopLock,
     AsyncReader,
+    AsyncRedisConnection,
     AsyncSignal,
     acluster_settings,
     afirst_ready,
-    alock,
-    aloop,
     asleep,
 )
 from penstock.client._async.transport.blocking import AsyncBlockingConnection
@@ -36,7 +36,7 @@ from penstock.client._async.transport.failures import (
 )
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import HURRY, own_factory, own_settings
-from penstock.core.calls import Call
+from penstock.core.calls import Argument, Call, Reply
 from penstock.core.cluster import NEAR, Address, Patience, apart, read_slots, slot_of
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
@@ -81,7 +81,7 @@ class AsyncCluster:
 
     def __init__(
         self,
-        factory: Callable[..., Any],
+        factory: Callable[..., AsyncRedisConnection],
         places: Iterable[Address],
         retry_for: float,
         remap: Remap | None = None,
@@ -96,8 +96,7 @@ class AsyncCluster:
         self._counts: dict[int, tuple[float, int | None]] = {}
         self._producers: list[Producer] = []
         self._numbers = itertools.count(0, NUMBERS)
-        self._lock = alock()
-        self._bound: object = None
+        self._lock = AsyncLoopLock()
 
     @classmethod
     def lent(cls, source: object, retry_for: float) -> AsyncCluster | None:
@@ -109,9 +108,9 @@ class AsyncCluster:
         found = acluster_settings(source)
         if found is None:
             return None
-        make, settings, nodes, remap = found
-        places = dict.fromkeys(Address(str(node.host), int(node.port)) for node in nodes)
-        return cls(own_factory(make, own_settings(settings)), places, retry_for, remap)
+        factory = own_factory(found.make, own_settings(found.settings))
+        places = dict.fromkeys(Address(*place) for place in found.places)
+        return cls(factory, places, retry_for, found.remap)
 
     @classmethod
     async def behind(cls, server: AsyncServer, retry_for: float) -> AsyncCluster | None:
@@ -166,7 +165,7 @@ class AsyncCluster:
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
         self._producers = []
-        self._lock = alock()
+        self._lock.forget()
         for server in self._servers.values():
             server.forget()
 
@@ -177,7 +176,7 @@ class AsyncCluster:
 
     # -- calls -----------------------------------------------------------------------------
 
-    async def run(self, call: Call[Any], *, brief: bool = False) -> list[Any]:
+    async def run(self, call: Call[object], *, brief: bool = False) -> Reply:
         """Run a script on the server of its queue, and note in the call when it was sent again.
 
         A call that was redirected was not run. After a lost reply it is repeated with the same
@@ -196,7 +195,7 @@ class AsyncCluster:
         caller.calls += 1
         patience: Patience | None = None
 
-        async def exchange(lane: AsyncProducerConnection) -> list[Any]:
+        async def exchange(lane: AsyncProducerConnection) -> Reply:
             if patience is not None and patience.is_unsure:
                 call.doubt()
             return await lane.exchange(call, caller)
@@ -231,7 +230,7 @@ class AsyncCluster:
             self._producers.append(caller)
             raise_typed(error)
 
-    async def command(self, *args: Any) -> Any:
+    async def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated, on the server of its first key; undecoded.
 
         SCRIPT goes to every server that has slots, a command without a key to one of them.
@@ -240,7 +239,7 @@ class AsyncCluster:
             return (await self.everywhere([args]))[0][0]
         return await self._asked(slot_of(args), partial(_commanded, args=args), str(args[0]))
 
-    async def everywhere(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    async def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
         """Return the replies to plain commands of each server that has slots and answers.
 
         Raises:
@@ -381,7 +380,7 @@ class AsyncCluster:
         Raises:
             redis.exceptions.ConnectionError: no node answers, and no map is known.
         """
-        async with self._own_lock():
+        async with self._lock:
             if self._read_at > since:
                 return
             failed = []
@@ -396,12 +395,6 @@ class AsyncCluster:
             raise RedisConnectionError(
                 f"no node of the cluster has answered where the slots are: {text}"
             )
-
-    def _own_lock(self) -> Any:
-        bound = aloop()
-        if bound is not self._bound:
-            self._lock, self._bound = alock(), bound
-        return self._lock
 
     def _askable(self, first: AsyncServer | None) -> Iterator[Address]:
         """Return addresses to query for the map: `first`, then owners, seeds and former owners."""
@@ -587,7 +580,9 @@ async def _used(
     return result
 
 
-async def _commanded(server: AsyncServer, args: tuple[Any, ...], *, asking: bool = False) -> Any:
+async def _commanded(
+    server: AsyncServer, args: tuple[Argument, ...], *, asking: bool = False
+) -> Any:
     return await _used(server, lambda lane: lane.command(*args), asking=asking)
 
 

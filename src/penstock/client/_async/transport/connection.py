@@ -10,9 +10,9 @@ import hiredis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
-from penstock.client._acompat import aclosed, asend, asleep
+from penstock.client._acompat import AsyncRedisConnection, aclosed, asend, asleep
 from penstock.client._async.transport.failures import transient
-from penstock.core.calls import NOTHING, Call, Confirmed, Wait
+from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
@@ -46,7 +46,7 @@ class AsyncProducerConnection(Producer):
 
     __slots__ = ("_conn", "_followers", "_syncing", "has_opened", "used")
 
-    def __init__(self, conn: Any) -> None:
+    def __init__(self, conn: AsyncRedisConnection) -> None:
         super().__init__()
         self._conn = conn
         self._syncing: Syncing | None = None
@@ -54,7 +54,7 @@ class AsyncProducerConnection(Producer):
         self.has_opened = False
         self.used = 0.0
 
-    async def exchange(self, call: Call[Any], caller: Producer) -> list[Any]:
+    async def exchange(self, call: Call[Any], caller: Producer) -> Reply:
         """Send a call and read its reply, loading the script if the server does not know it.
 
         The question for confirmations goes out in the same trip, if it is known by then. The call
@@ -96,12 +96,12 @@ class AsyncProducerConnection(Producer):
                 wanted = call.parse(reply).replicas
             if asked or wanted:
                 await self._conclude(call, how, asked, code, wanted or 0)
-        found: list[Any] = reply
+        found: Reply = reply
         return found
 
     async def _loaded(
         self,
-        call: Call[Any],
+        call: Call[object],
         packed: bytes,
         error: ResponseError,
         how: Syncing | None,
@@ -117,7 +117,7 @@ class AsyncProducerConnection(Producer):
         return await self._again(packed)
 
     async def _conclude(
-        self, call: Call[Any], how: Syncing | None, asked: bytes, code: int, wanted: int
+        self, call: Call[object], how: Syncing | None, asked: bytes, code: int, wanted: int
     ) -> None:
         got = await self._confirmed(how) if asked else NOTHING
         if code == Code.DONE:
@@ -135,7 +135,7 @@ class AsyncProducerConnection(Producer):
             self._followers = 0  # asked anew before the next call
         return got or NOTHING
 
-    async def _asking(self, call: Call[Any], wait: Wait) -> tuple[Syncing | None, bytes]:
+    async def _asking(self, call: Call[object], wait: Wait) -> tuple[Syncing | None, bytes]:
         """Return how to ask what is on disk (None = not asked), and the question, packed.
 
         Raises:
@@ -196,7 +196,7 @@ class AsyncProducerConnection(Producer):
             self._followers = replicas if told is None else int(told)
         return min(replicas, self._followers)
 
-    async def _syncing_of(self, call: Call[Any], wait: Wait) -> Syncing:
+    async def _syncing_of(self, call: Call[object], wait: Wait) -> Syncing:
         """Return how to ask what is on the disks that a call waits for.
 
         The queue's setting may require replicas, and some servers can't tell what their replicas
@@ -301,11 +301,11 @@ class AsyncProducerConnection(Producer):
         if sha.decode() != script.sha:
             raise ProtocolError(f"{script.name}: the server has another SHA-1 for it")
 
-    async def command(self, *args: Any) -> Any:
+    async def command(self, *args: Argument) -> Any:
         """Run a plain command; its reply is undecoded."""
         return await self._roundtrip(pack(args))
 
-    async def together(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def together(self, commands: Sequence[tuple[Argument, ...]]) -> Reply:
         """Run plain commands, none of which may be refused, in one trip; return their replies."""
         await asend(self._conn, b"".join(map(pack, commands)))
         return [await self._conn.read_response(disable_decoding=True) for _ in commands]

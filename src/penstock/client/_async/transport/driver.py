@@ -6,7 +6,7 @@ import asyncio  # async only
 import math
 import random
 import re
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from penstock.core.sweeping import IDLE_MS, SweepSchedule
 from penstock.errors import PenstockError, QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_key, split_name
 
+E = TypeVar("E")
 T = TypeVar("T")
 
 STEPS = 10
@@ -32,9 +33,7 @@ ENTRY = re.compile(rb"[0-9a-f]{16}")
 """A field of the registry: checksum of the queue's name, and epoch."""
 
 
-async def drive(
-    flow: Generator[Any, Any, T], answer: Callable[[Any], Coroutine[Any, Any, Any]]
-) -> T:
+async def drive(flow: Generator[E, Any, T], answer: Callable[[E], Awaitable[object]]) -> T:
     """Run a flow to its end and return its result.
 
     Args:
@@ -61,9 +60,7 @@ async def drive(
 
 
 # [async only
-async def _leave(
-    flow: Generator[Any, Any, Any], answer: Callable[[Any], Coroutine[Any, Any, Any]]
-) -> None:
+async def _leave(flow: Generator[E, Any, object], answer: Callable[[E], Awaitable[object]]) -> None:
     """Let a cancelled flow hand its tokens and jobs on to other consumers."""
     with suppress(Exception, flows.Cancelled):
         effect = flow.throw(flows.Cancelled())
@@ -93,7 +90,7 @@ class AsyncDriver:
         self._listed: list[tuple[str, str]] = []
         self._cursor = "0"
 
-    async def drive(self, flow: Generator[Any, Any, Any], signal: AsyncSignal | None = None) -> Any:
+    async def drive(self, flow: Generator[Any, Any, T], signal: AsyncSignal | None = None) -> T:
         """Run a flow to its end and return its result.
 
         Args:

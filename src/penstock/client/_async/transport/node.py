@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from penstock.client._acompat import alock, aloop
+from penstock.client._acompat import AsyncLoopLock
 from penstock.client._async.transport.cluster import AsyncCluster
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import transient
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import connection_factory
-from penstock.core.calls import Call
+from penstock.core.calls import Argument, Call, Reply
 from penstock.core.logs import get_logger
 from penstock.core.operations.base import Operations
 from penstock.core.refusals import refusal
@@ -57,8 +57,7 @@ class AsyncNode:
         self.link: AsyncServer | AsyncCluster = cluster or AsyncServer(
             *connection_factory(source), retry_for
         )
-        self._lock = alock()
-        self._bound: object = None
+        self._lock = AsyncLoopLock()
         self.id = ""
         self.known: list[str] = []
         self.facts = ServerFacts({})
@@ -83,7 +82,7 @@ class AsyncNode:
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
         self.link.forget()
-        self._lock = alock()
+        self._lock.forget()
 
     # -- identity -----------------------------------------------------------------------------
 
@@ -94,7 +93,7 @@ class AsyncNode:
 
     async def _settle(self) -> None:
         """Find out if the server is part of a cluster, before any other command is sent to it."""
-        async with self._own_lock():
+        async with self._lock:
             if self._is_settled:
                 return
             server = self.link
@@ -113,7 +112,7 @@ class AsyncNode:
         """
         if not self._is_settled:
             await self._settle()
-        async with self._own_lock():
+        async with self._lock:
             if not self.known:
                 self.facts = await self.server_facts()
                 self.facts.check()
@@ -121,12 +120,6 @@ class AsyncNode:
                     logger.warning(text)
                     warnings.warn(text, EvictionWarning, stacklevel=4)
                 await self.identify()
-
-    def _own_lock(self) -> Any:
-        bound = aloop()
-        if bound is not self._bound:
-            self._lock, self._bound = alock(), bound
-        return self._lock
 
     async def identify(self) -> None:
         """Learn the node's id, or give it one; again per new queue, as a FLUSHALL removes it."""
@@ -192,9 +185,7 @@ class AsyncNode:
             raw = await self._judged(call, raw, sent, brief=brief)
         return call.parse(raw)
 
-    async def _judged(
-        self, call: Call[Any], raw: list[Any], sent: float, *, brief: bool
-    ) -> list[Any]:
+    async def _judged(self, call: Call[Any], raw: Reply, sent: float, *, brief: bool) -> Reply:
         ops, bearer = call.ops, call.bearer
         assert ops is not None
         if raw[0] == Code.DAMAGED:
@@ -210,7 +201,7 @@ class AsyncNode:
             raise refusal(ops.name, raw)
         return raw
 
-    async def _repair(self, ops: Operations, call: Call[Any]) -> None:
+    async def _repair(self, ops: Operations, call: Call[object]) -> None:
         """Restore the lost meta of a queue (protocol/maintenance.md, Repairing meta).
 
         Raises:
@@ -250,7 +241,7 @@ class AsyncNode:
             await self._settle()
         return await self.link.reach()
 
-    async def command(self, *args: Any) -> Any:
+    async def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated; its reply is undecoded."""
         if not self._is_settled:
             await self._settle()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
-import hiredis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import (
     MasterNotFoundError,
@@ -27,7 +26,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from penstock.client._acompat import apool, asend
+from penstock.client._acompat import AsyncRedisConnection, apool, asend
+from penstock.client._async.transport.connection import pack
 from penstock.core.logs import get_logger
 from penstock.core.urls import shown, unusable
 from penstock.errors import BadArgument
@@ -94,7 +94,7 @@ class AsyncPrimary:
         self._peers = manager.min_other_sentinels
         self._given_ip = getattr(manager, "_force_master_ip", None)  # redis-py has no other name
         self._sentinels = [_maker(one, manager.sentinel_kwargs) for one in manager.sentinels]
-        self._idle: dict[str, Any] = {}
+        self._idle: dict[str, AsyncRedisConnection] = {}
 
     def __str__(self) -> str:
         places = ",".join(where for where, _ in self._sentinels)
@@ -169,7 +169,9 @@ class AsyncPrimary:
         """Return the answer of each Sentinel, or its error; for tools."""
         return [(where, await self._asked(where, make)) for where, make in self._sentinels]
 
-    async def _asked(self, where: str, make: Callable[[], Any]) -> SentinelAnswer | Exception:
+    async def _asked(
+        self, where: str, make: Callable[[], AsyncRedisConnection]
+    ) -> SentinelAnswer | Exception:
         try:
             conn = self._idle.pop(where, None) or make()
             try:
@@ -185,11 +187,11 @@ class AsyncPrimary:
             return error
         return told
 
-    async def _told_by(self, conn: Any) -> SentinelAnswer:
+    async def _told_by(self, conn: AsyncRedisConnection) -> SentinelAnswer:
         name = self.service_name
         # In a failover the first command names the new primary earlier than the second.
-        where = _packed("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
-        await asend(conn, where + _packed("SENTINEL", "MASTER", name))
+        where = pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name))
+        await asend(conn, where + pack(("SENTINEL", "MASTER", name)))
         address = await conn.read_response(disable_decoding=True)
         if address is None:
             raise ResponseError("it does not know this name")
@@ -211,12 +213,7 @@ class AsyncPrimary:
             await conn.disconnect()
 
 
-def _packed(*args: Any) -> bytes:
-    found: bytes = hiredis.pack_command(args)
-    return found
-
-
-def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Any]]:
+def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], AsyncRedisConnection]]:
     """Return the address of a Sentinel, and a function that makes connections to it.
 
     Args:
@@ -261,7 +258,7 @@ class AsyncToPrimary:
         self.turn = turn
 
     async def _check_role(self, conn: Any) -> None:
-        await asend(conn, _packed("ROLE"))
+        await asend(conn, pack(("ROLE",)))
         try:
             role = await conn.read_response(disable_decoding=True)
         except NoPermissionError:  # then a replica shows only when it refuses a write
@@ -291,10 +288,10 @@ class AsyncFound:
 
     def __init__(self, pool: SentinelConnectionPool, kwargs: dict[str, Any]) -> None:
         self.primary = AsyncPrimary(pool)
-        self._make = _to_primary(pool.connection_class)
+        self._make: Callable[..., AsyncRedisConnection] = _to_primary(pool.connection_class)
         self._kwargs = {**kwargs, "connection_pool": self.primary}
 
-    def __call__(self, **changed: Any) -> Any:
+    def __call__(self, **changed: float | None) -> AsyncRedisConnection:
         """Return a connection; keyword arguments override the settings."""
         return self._make(**{**self._kwargs, **changed})
 

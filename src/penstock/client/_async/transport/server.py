@@ -17,9 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._acompat import (
-    aloop,
-)
+from penstock.client._acompat import AsyncRedisConnection, aloop
 from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import (
@@ -30,7 +28,7 @@ from penstock.client._async.transport.sentinel import (
     AsyncPrimary,
 )
 from penstock.client._async.transport.settings import HURRY
-from penstock.core.calls import Call, longest_pause
+from penstock.core.calls import Argument, Call, Reply, longest_pause
 from penstock.core.logs import get_logger
 from penstock.errors import (
     NotReplicated,
@@ -49,7 +47,9 @@ class AsyncServer:
         retry_for: seconds for which a call is tried again when the connection fails.
     """
 
-    def __init__(self, factory: Callable[..., Any], address: str, retry_for: float) -> None:
+    def __init__(
+        self, factory: Callable[..., AsyncRedisConnection], address: str, retry_for: float
+    ) -> None:
         self.factory = factory
         self.address = address
         self._lanes: list[AsyncProducerConnection] = []
@@ -71,7 +71,7 @@ class AsyncServer:
         """Producers without a call under way; for tests."""
         return self._lanes
 
-    def adjust(self, **settings: Any) -> None:
+    def adjust(self, **settings: float) -> None:
         """Change settings of the connections that are made from now on."""
         self.factory = partial(self.factory, **settings)
 
@@ -133,9 +133,9 @@ class AsyncServer:
         for waiter in waiters:
             await waiter.drop()
 
-    def has_moved(self, conn: Any) -> bool:
+    def has_moved(self, conn: AsyncRedisConnection) -> bool:
         """Return True if a connection leads to a former primary."""
-        return self._primary is not None and bool(conn.turn != self._primary.turn)
+        return self._primary is not None and getattr(conn, "turn", 0) != self._primary.turn
 
     async def _lane(self) -> AsyncProducerConnection:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
@@ -153,7 +153,7 @@ class AsyncServer:
             await lane.close()
             raise
 
-    async def run(self, call: Call[Any], *, brief: bool = False) -> list[Any]:
+    async def run(self, call: Call[object], *, brief: bool = False) -> Reply:
         """Run a script and return its reply; note in the call when it was sent again.
 
         Raises:
@@ -197,8 +197,8 @@ class AsyncServer:
         await lane.close()
 
     async def _again(
-        self, lane: AsyncProducerConnection, call: Call[Any], error: Exception, *, brief: bool
-    ) -> list[Any]:
+        self, lane: AsyncProducerConnection, call: Call[object], error: Exception, *, brief: bool
+    ) -> Reply:
         """Repeat a call with the same number on a new connection, for a bounded time.
 
         The reply is that of the last repeat, so a lease in it counts from then.
@@ -208,7 +208,7 @@ class AsyncServer:
         logger.info("%s: %s; trying again", call.script.name, error)
         doubts = [] if isinstance(error, ResponseError) else [error]
 
-        async def repeat() -> list[Any]:
+        async def repeat() -> Reply:
             await lane.close()
             call.resent = monotonic()
             if doubts:
@@ -244,7 +244,7 @@ class AsyncServer:
         self.give(lane)
         return opened
 
-    async def command(self, *args: Any) -> Any:
+    async def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated; its reply is undecoded."""
         lane = await self._lane()
 
@@ -265,7 +265,7 @@ class AsyncServer:
         self._lanes.append(lane)
         return reply
 
-    async def everywhere(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    async def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
         """Return the replies to plain commands of each server: this one."""
         return [[await self.command(*args) for args in commands]]
 

@@ -11,6 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 
+from penstock.client._acompat import AsyncRedisConnection
 from penstock.client._async.transport.sentinel import (
     PATIENCE,
     AsyncFound,
@@ -29,7 +30,7 @@ HURRY = 1.0
 """Seconds that a client which is about to end waits for a reply."""
 
 
-def connection_factory(source: object) -> tuple[Any, str]:
+def connection_factory(source: object) -> tuple[Callable[..., AsyncRedisConnection], str]:
     """Return a factory of connections, and their address, for a URL or a redis-py client.
 
     Raises:
@@ -76,11 +77,13 @@ def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def own_factory(make: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
+def own_factory(
+    make: Callable[..., AsyncRedisConnection], settings: dict[str, Any]
+) -> Callable[..., AsyncRedisConnection]:
     """Return a function that makes connections; its keyword arguments override the settings."""
     settings.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
 
-    def factory(**changed: Any) -> Any:
+    def factory(**changed: Any) -> AsyncRedisConnection:
         return make(**{**settings, **changed})
 
     return factory

@@ -527,7 +527,7 @@ class Federation:
         jobs: list[Job] = self.drive(flows.reserve(sources, n, wait))
         return jobs
 
-    def drive(self, flow: Generator[Any, Any, Any], signal: Signal | None = None) -> Any:
+    def drive(self, flow: Generator[Any, Any, T], signal: Signal | None = None) -> T:
         """Run a flow over several nodes to its end and return its result."""
         listener = MultiNodeWait(self, signal)
         try:

@@ -227,15 +227,14 @@ class NodeClient:
             partial(ask_order, queues), monotonic, passing, note_poll, apart and len(parts) > 1
         )
         flow = flows.reserve(sources, n, wait, seen)
-        jobs: list[Job] = (self._driver_apart() if apart else self.driver).drive(flow)
-        return jobs
+        return (self._driver_apart() if apart else self.driver).drive(flow)
 
     @property
     def is_apart(self) -> bool:
         """Return True if queues may lie on several servers; known from the first call on."""
         return self.node.is_cluster
 
-    def drive(self, flow: Generator[Any, Any, Any], signal: Signal | None = None) -> Any:
+    def drive(self, flow: Generator[Any, Any, T], signal: Signal | None = None) -> T:
         """Run a flow to its end and return its result."""
         return self.driver.drive(flow, signal)
 

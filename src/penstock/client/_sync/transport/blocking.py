@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._acompat import (
     PENDING,
     Reader,
+    RedisConnection,
     Signal,
     exchanged,
     send,
@@ -17,6 +18,7 @@ from penstock.client._acompat import (
 )
 from penstock.client._sync.transport.connection import monotonic, pack
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT
+from penstock.core.calls import Argument
 
 if TYPE_CHECKING:
     from penstock.client._sync.transport.server import Server
@@ -40,7 +42,7 @@ class BlockingConnection:
         reader: reads the reply of the pending BLPOP; None = none is pending.
     """
 
-    def __init__(self, conn: Any, server: Server) -> None:
+    def __init__(self, conn: RedisConnection, server: Server) -> None:
         self._conn = conn
         self._server = server
         self.reader: Reader | None = None
@@ -143,7 +145,7 @@ class BlockingConnection:
         return self.ended()
 
     @property
-    def unblock(self) -> tuple[Any, ...]:
+    def unblock(self) -> tuple[Argument, ...]:
         """Command that ends a pending BLPOP, sent on another connection."""
         return ("CLIENT", "UNBLOCK", self._id)
 

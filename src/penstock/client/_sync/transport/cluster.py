@@ -18,12 +18,12 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._acompat import (
+    LoopLock,
     Reader,
+    RedisConnection,
     Signal,
     cluster_settings,
     first_ready,
-    lock,
-    loop,
     sleep,
 )
 from penstock.client._sync.transport.blocking import BlockingConnection
@@ -37,7 +37,7 @@ from penstock.client._sync.transport.failures import (
 )
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import HURRY, own_factory, own_settings
-from penstock.core.calls import Call
+from penstock.core.calls import Argument, Call, Reply
 from penstock.core.cluster import NEAR, Address, Patience, apart, read_slots, slot_of
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
@@ -82,7 +82,7 @@ class Cluster:
 
     def __init__(
         self,
-        factory: Callable[..., Any],
+        factory: Callable[..., RedisConnection],
         places: Iterable[Address],
         retry_for: float,
         remap: Remap | None = None,
@@ -97,8 +97,7 @@ class Cluster:
         self._counts: dict[int, tuple[float, int | None]] = {}
         self._producers: list[Producer] = []
         self._numbers = itertools.count(0, NUMBERS)
-        self._lock = lock()
-        self._bound: object = None
+        self._lock = LoopLock()
 
     @classmethod
     def lent(cls, source: object, retry_for: float) -> Cluster | None:
@@ -110,9 +109,9 @@ class Cluster:
         found = cluster_settings(source)
         if found is None:
             return None
-        make, settings, nodes, remap = found
-        places = dict.fromkeys(Address(str(node.host), int(node.port)) for node in nodes)
-        return cls(own_factory(make, own_settings(settings)), places, retry_for, remap)
+        factory = own_factory(found.make, own_settings(found.settings))
+        places = dict.fromkeys(Address(*place) for place in found.places)
+        return cls(factory, places, retry_for, found.remap)
 
     @classmethod
     def behind(cls, server: Server, retry_for: float) -> Cluster | None:
@@ -167,7 +166,7 @@ class Cluster:
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
         self._producers = []
-        self._lock = lock()
+        self._lock.forget()
         for server in self._servers.values():
             server.forget()
 
@@ -178,7 +177,7 @@ class Cluster:
 
     # -- calls -----------------------------------------------------------------------------
 
-    def run(self, call: Call[Any], *, brief: bool = False) -> list[Any]:
+    def run(self, call: Call[object], *, brief: bool = False) -> Reply:
         """Run a script on the server of its queue, and note in the call when it was sent again.
 
         A call that was redirected was not run. After a lost reply it is repeated with the same
@@ -197,7 +196,7 @@ class Cluster:
         caller.calls += 1
         patience: Patience | None = None
 
-        def exchange(lane: ProducerConnection) -> list[Any]:
+        def exchange(lane: ProducerConnection) -> Reply:
             if patience is not None and patience.is_unsure:
                 call.doubt()
             return lane.exchange(call, caller)
@@ -232,7 +231,7 @@ class Cluster:
             self._producers.append(caller)
             raise_typed(error)
 
-    def command(self, *args: Any) -> Any:
+    def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated, on the server of its first key; undecoded.
 
         SCRIPT goes to every server that has slots, a command without a key to one of them.
@@ -241,7 +240,7 @@ class Cluster:
             return self.everywhere([args])[0][0]
         return self._asked(slot_of(args), partial(_commanded, args=args), str(args[0]))
 
-    def everywhere(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
         """Return the replies to plain commands of each server that has slots and answers.
 
         Raises:
@@ -382,7 +381,7 @@ class Cluster:
         Raises:
             redis.exceptions.ConnectionError: no node answers, and no map is known.
         """
-        with self._own_lock():
+        with self._lock:
             if self._read_at > since:
                 return
             failed = []
@@ -397,12 +396,6 @@ class Cluster:
             raise RedisConnectionError(
                 f"no node of the cluster has answered where the slots are: {text}"
             )
-
-    def _own_lock(self) -> Any:
-        bound = loop()
-        if bound is not self._bound:
-            self._lock, self._bound = lock(), bound
-        return self._lock
 
     def _askable(self, first: Server | None) -> Iterator[Address]:
         """Return addresses to query for the map: `first`, then owners, seeds and former owners."""
@@ -588,7 +581,7 @@ def _used(
     return result
 
 
-def _commanded(server: Server, args: tuple[Any, ...], *, asking: bool = False) -> Any:
+def _commanded(server: Server, args: tuple[Argument, ...], *, asking: bool = False) -> Any:
     return _used(server, lambda lane: lane.command(*args), asking=asking)
 
 

@@ -11,9 +11,9 @@ import hiredis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
-from penstock.client._acompat import closed, send, sleep
+from penstock.client._acompat import RedisConnection, closed, send, sleep
 from penstock.client._sync.transport.failures import transient
-from penstock.core.calls import NOTHING, Call, Confirmed, Wait
+from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
@@ -47,7 +47,7 @@ class ProducerConnection(Producer):
 
     __slots__ = ("_conn", "_followers", "_syncing", "has_opened", "used")
 
-    def __init__(self, conn: Any) -> None:
+    def __init__(self, conn: RedisConnection) -> None:
         super().__init__()
         self._conn = conn
         self._syncing: Syncing | None = None
@@ -55,7 +55,7 @@ class ProducerConnection(Producer):
         self.has_opened = False
         self.used = 0.0
 
-    def exchange(self, call: Call[Any], caller: Producer) -> list[Any]:
+    def exchange(self, call: Call[Any], caller: Producer) -> Reply:
         """Send a call and read its reply, loading the script if the server does not know it.
 
         The question for confirmations goes out in the same trip, if it is known by then. The call
@@ -97,12 +97,12 @@ class ProducerConnection(Producer):
                 wanted = call.parse(reply).replicas
             if asked or wanted:
                 self._conclude(call, how, asked, code, wanted or 0)
-        found: list[Any] = reply
+        found: Reply = reply
         return found
 
     def _loaded(
         self,
-        call: Call[Any],
+        call: Call[object],
         packed: bytes,
         error: ResponseError,
         how: Syncing | None,
@@ -118,7 +118,7 @@ class ProducerConnection(Producer):
         return self._again(packed)
 
     def _conclude(
-        self, call: Call[Any], how: Syncing | None, asked: bytes, code: int, wanted: int
+        self, call: Call[object], how: Syncing | None, asked: bytes, code: int, wanted: int
     ) -> None:
         got = self._confirmed(how) if asked else NOTHING
         if code == Code.DONE:
@@ -136,7 +136,7 @@ class ProducerConnection(Producer):
             self._followers = 0  # asked anew before the next call
         return got or NOTHING
 
-    def _asking(self, call: Call[Any], wait: Wait) -> tuple[Syncing | None, bytes]:
+    def _asking(self, call: Call[object], wait: Wait) -> tuple[Syncing | None, bytes]:
         """Return how to ask what is on disk (None = not asked), and the question, packed.
 
         Raises:
@@ -195,7 +195,7 @@ class ProducerConnection(Producer):
             self._followers = replicas if told is None else int(told)
         return min(replicas, self._followers)
 
-    def _syncing_of(self, call: Call[Any], wait: Wait) -> Syncing:
+    def _syncing_of(self, call: Call[object], wait: Wait) -> Syncing:
         """Return how to ask what is on the disks that a call waits for.
 
         The queue's setting may require replicas, and some servers can't tell what their replicas
@@ -300,11 +300,11 @@ class ProducerConnection(Producer):
         if sha.decode() != script.sha:
             raise ProtocolError(f"{script.name}: the server has another SHA-1 for it")
 
-    def command(self, *args: Any) -> Any:
+    def command(self, *args: Argument) -> Any:
         """Run a plain command; its reply is undecoded."""
         return self._roundtrip(pack(args))
 
-    def together(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def together(self, commands: Sequence[tuple[Argument, ...]]) -> Reply:
         """Run plain commands, none of which may be refused, in one trip; return their replies."""
         send(self._conn, b"".join(map(pack, commands)))
         return [self._conn.read_response(disable_decoding=True) for _ in commands]

@@ -23,6 +23,7 @@ from penstock.core.sweeping import IDLE_MS, SweepSchedule
 from penstock.errors import PenstockError, QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_key, split_name
 
+E = TypeVar("E")
 T = TypeVar("T")
 
 STEPS = 10
@@ -32,7 +33,7 @@ ENTRY = re.compile(rb"[0-9a-f]{16}")
 """A field of the registry: checksum of the queue's name, and epoch."""
 
 
-def drive(flow: Generator[Any, Any, T], answer: Callable[[Any], Any]) -> T:
+def drive(flow: Generator[E, Any, T], answer: Callable[[E], object]) -> T:
     """Run a flow to its end and return its result.
 
     Args:
@@ -69,7 +70,7 @@ class Driver:
         self._listed: list[tuple[str, str]] = []
         self._cursor = "0"
 
-    def drive(self, flow: Generator[Any, Any, Any], signal: Signal | None = None) -> Any:
+    def drive(self, flow: Generator[Any, Any, T], signal: Signal | None = None) -> T:
         """Run a flow to its end and return its result.
 
         Args:

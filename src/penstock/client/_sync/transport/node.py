@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from penstock.client._acompat import lock, loop
+from penstock.client._acompat import LoopLock
 from penstock.client._sync.transport.cluster import Cluster
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import transient
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import connection_factory
-from penstock.core.calls import Call
+from penstock.core.calls import Argument, Call, Reply
 from penstock.core.logs import get_logger
 from penstock.core.operations.base import Operations
 from penstock.core.refusals import refusal
@@ -56,8 +56,7 @@ class Node:
         cluster = Cluster.lent(source, retry_for)
         self._is_settled = cluster is not None
         self.link: Server | Cluster = cluster or Server(*connection_factory(source), retry_for)
-        self._lock = lock()
-        self._bound: object = None
+        self._lock = LoopLock()
         self.id = ""
         self.known: list[str] = []
         self.facts = ServerFacts({})
@@ -82,7 +81,7 @@ class Node:
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
         self.link.forget()
-        self._lock = lock()
+        self._lock.forget()
 
     # -- identity -----------------------------------------------------------------------------
 
@@ -93,7 +92,7 @@ class Node:
 
     def _settle(self) -> None:
         """Find out if the server is part of a cluster, before any other command is sent to it."""
-        with self._own_lock():
+        with self._lock:
             if self._is_settled:
                 return
             server = self.link
@@ -112,7 +111,7 @@ class Node:
         """
         if not self._is_settled:
             self._settle()
-        with self._own_lock():
+        with self._lock:
             if not self.known:
                 self.facts = self.server_facts()
                 self.facts.check()
@@ -120,12 +119,6 @@ class Node:
                     logger.warning(text)
                     warnings.warn(text, EvictionWarning, stacklevel=4)
                 self.identify()
-
-    def _own_lock(self) -> Any:
-        bound = loop()
-        if bound is not self._bound:
-            self._lock, self._bound = lock(), bound
-        return self._lock
 
     def identify(self) -> None:
         """Learn the node's id, or give it one; again per new queue, as a FLUSHALL removes it."""
@@ -191,7 +184,7 @@ class Node:
             raw = self._judged(call, raw, sent, brief=brief)
         return call.parse(raw)
 
-    def _judged(self, call: Call[Any], raw: list[Any], sent: float, *, brief: bool) -> list[Any]:
+    def _judged(self, call: Call[Any], raw: Reply, sent: float, *, brief: bool) -> Reply:
         ops, bearer = call.ops, call.bearer
         assert ops is not None
         if raw[0] == Code.DAMAGED:
@@ -207,7 +200,7 @@ class Node:
             raise refusal(ops.name, raw)
         return raw
 
-    def _repair(self, ops: Operations, call: Call[Any]) -> None:
+    def _repair(self, ops: Operations, call: Call[object]) -> None:
         """Restore the lost meta of a queue (protocol/maintenance.md, Repairing meta).
 
         Raises:
@@ -247,7 +240,7 @@ class Node:
             self._settle()
         return self.link.reach()
 
-    def command(self, *args: Any) -> Any:
+    def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated; its reply is undecoded."""
         if not self._is_settled:
             self._settle()

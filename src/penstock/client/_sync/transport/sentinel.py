@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
-import hiredis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -28,7 +27,8 @@ from redis.sentinel import (
     SentinelManagedSSLConnection,
 )
 
-from penstock.client._acompat import pool, send
+from penstock.client._acompat import RedisConnection, pool, send
+from penstock.client._sync.transport.connection import pack
 from penstock.core.logs import get_logger
 from penstock.core.urls import shown, unusable
 from penstock.errors import BadArgument
@@ -95,7 +95,7 @@ class Primary:
         self._peers = manager.min_other_sentinels
         self._given_ip = getattr(manager, "_force_master_ip", None)  # redis-py has no other name
         self._sentinels = [_maker(one, manager.sentinel_kwargs) for one in manager.sentinels]
-        self._idle: dict[str, Any] = {}
+        self._idle: dict[str, RedisConnection] = {}
 
     def __str__(self) -> str:
         places = ",".join(where for where, _ in self._sentinels)
@@ -170,7 +170,7 @@ class Primary:
         """Return the answer of each Sentinel, or its error; for tools."""
         return [(where, self._asked(where, make)) for where, make in self._sentinels]
 
-    def _asked(self, where: str, make: Callable[[], Any]) -> SentinelAnswer | Exception:
+    def _asked(self, where: str, make: Callable[[], RedisConnection]) -> SentinelAnswer | Exception:
         try:
             conn = self._idle.pop(where, None) or make()
             try:
@@ -186,11 +186,11 @@ class Primary:
             return error
         return told
 
-    def _told_by(self, conn: Any) -> SentinelAnswer:
+    def _told_by(self, conn: RedisConnection) -> SentinelAnswer:
         name = self.service_name
         # In a failover the first command names the new primary earlier than the second.
-        where = _packed("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
-        send(conn, where + _packed("SENTINEL", "MASTER", name))
+        where = pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name))
+        send(conn, where + pack(("SENTINEL", "MASTER", name)))
         address = conn.read_response(disable_decoding=True)
         if address is None:
             raise ResponseError("it does not know this name")
@@ -212,12 +212,7 @@ class Primary:
             conn.disconnect()
 
 
-def _packed(*args: Any) -> bytes:
-    found: bytes = hiredis.pack_command(args)
-    return found
-
-
-def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Any]]:
+def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], RedisConnection]]:
     """Return the address of a Sentinel, and a function that makes connections to it.
 
     Args:
@@ -262,7 +257,7 @@ class ToPrimary:
         self.turn = turn
 
     def _check_role(self, conn: Any) -> None:
-        send(conn, _packed("ROLE"))
+        send(conn, pack(("ROLE",)))
         try:
             role = conn.read_response(disable_decoding=True)
         except NoPermissionError:  # then a replica shows only when it refuses a write
@@ -292,10 +287,10 @@ class Found:
 
     def __init__(self, pool: SentinelConnectionPool, kwargs: dict[str, Any]) -> None:
         self.primary = Primary(pool)
-        self._make = _to_primary(pool.connection_class)
+        self._make: Callable[..., RedisConnection] = _to_primary(pool.connection_class)
         self._kwargs = {**kwargs, "connection_pool": self.primary}
 
-    def __call__(self, **changed: Any) -> Any:
+    def __call__(self, **changed: float | None) -> RedisConnection:
         """Return a connection; keyword arguments override the settings."""
         return self._make(**{**self._kwargs, **changed})
 

@@ -18,9 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._acompat import (
-    loop,
-)
+from penstock.client._acompat import RedisConnection, loop
 from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.connection import ProducerConnection, monotonic
 from penstock.client._sync.transport.failures import (
@@ -31,7 +29,7 @@ from penstock.client._sync.transport.sentinel import (
     Primary,
 )
 from penstock.client._sync.transport.settings import HURRY
-from penstock.core.calls import Call, longest_pause
+from penstock.core.calls import Argument, Call, Reply, longest_pause
 from penstock.core.logs import get_logger
 from penstock.errors import (
     NotReplicated,
@@ -50,7 +48,9 @@ class Server:
         retry_for: seconds for which a call is tried again when the connection fails.
     """
 
-    def __init__(self, factory: Callable[..., Any], address: str, retry_for: float) -> None:
+    def __init__(
+        self, factory: Callable[..., RedisConnection], address: str, retry_for: float
+    ) -> None:
         self.factory = factory
         self.address = address
         self._lanes: list[ProducerConnection] = []
@@ -72,7 +72,7 @@ class Server:
         """Producers without a call under way; for tests."""
         return self._lanes
 
-    def adjust(self, **settings: Any) -> None:
+    def adjust(self, **settings: float) -> None:
         """Change settings of the connections that are made from now on."""
         self.factory = partial(self.factory, **settings)
 
@@ -134,9 +134,9 @@ class Server:
         for waiter in waiters:
             waiter.drop()
 
-    def has_moved(self, conn: Any) -> bool:
+    def has_moved(self, conn: RedisConnection) -> bool:
         """Return True if a connection leads to a former primary."""
-        return self._primary is not None and bool(conn.turn != self._primary.turn)
+        return self._primary is not None and getattr(conn, "turn", 0) != self._primary.turn
 
     def _lane(self) -> ProducerConnection:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
@@ -154,7 +154,7 @@ class Server:
             lane.close()
             raise
 
-    def run(self, call: Call[Any], *, brief: bool = False) -> list[Any]:
+    def run(self, call: Call[object], *, brief: bool = False) -> Reply:
         """Run a script and return its reply; note in the call when it was sent again.
 
         Raises:
@@ -197,8 +197,8 @@ class Server:
         lane.close()
 
     def _again(
-        self, lane: ProducerConnection, call: Call[Any], error: Exception, *, brief: bool
-    ) -> list[Any]:
+        self, lane: ProducerConnection, call: Call[object], error: Exception, *, brief: bool
+    ) -> Reply:
         """Repeat a call with the same number on a new connection, for a bounded time.
 
         The reply is that of the last repeat, so a lease in it counts from then.
@@ -208,7 +208,7 @@ class Server:
         logger.info("%s: %s; trying again", call.script.name, error)
         doubts = [] if isinstance(error, ResponseError) else [error]
 
-        def repeat() -> list[Any]:
+        def repeat() -> Reply:
             lane.close()
             call.resent = monotonic()
             if doubts:
@@ -244,7 +244,7 @@ class Server:
         self.give(lane)
         return opened
 
-    def command(self, *args: Any) -> Any:
+    def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated; its reply is undecoded."""
         lane = self._lane()
 
@@ -265,7 +265,7 @@ class Server:
         self._lanes.append(lane)
         return reply
 
-    def everywhere(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
         """Return the replies to plain commands of each server: this one."""
         return [[self.command(*args) for args in commands]]
 

@@ -12,6 +12,7 @@ from redis.client import Pipeline
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
+from penstock.client._acompat import RedisConnection
 from penstock.client._sync.transport.sentinel import (
     PATIENCE,
     Found,
@@ -30,7 +31,7 @@ HURRY = 1.0
 """Seconds that a client which is about to end waits for a reply."""
 
 
-def connection_factory(source: object) -> tuple[Any, str]:
+def connection_factory(source: object) -> tuple[Callable[..., RedisConnection], str]:
     """Return a factory of connections, and their address, for a URL or a redis-py client.
 
     Raises:
@@ -77,11 +78,13 @@ def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def own_factory(make: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
+def own_factory(
+    make: Callable[..., RedisConnection], settings: dict[str, Any]
+) -> Callable[..., RedisConnection]:
     """Return a function that makes connections; its keyword arguments override the settings."""
     settings.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
 
-    def factory(**changed: Any) -> Any:
+    def factory(**changed: Any) -> RedisConnection:
         return make(**{**settings, **changed})
 
     return factory
