@@ -11,7 +11,7 @@ import pytest
 from penstock import Penstock, Queue
 from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.cluster import BlockingConnections
-from penstock.core import flows, nodes
+from penstock.core import flows
 from penstock.worker import loop, state
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, check_invariant
@@ -118,7 +118,7 @@ def _counted(kind: Any, pending: list[object]) -> Any:
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn off the periodic look of waiting calls: a call that returns was woken by a token."""
-    for module in (flows, nodes, state, loop):
+    for module in (flows, state, loop):
         monkeypatch.setattr(module, "TICK", 3 * PATIENCE)
 
 
