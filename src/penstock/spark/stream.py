@@ -24,7 +24,7 @@ try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 except ImportError:  # before Spark 4.2
 
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # in place of Spark's
         """A placeholder."""
 
 
@@ -55,17 +55,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._consumer
 
     # Spark's names; latestOffset has no arguments before 4.2
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Return the offset before the first batch."""
         return self.consumer.initial()
 
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
         """Return the limit of `maxJobsPerTrigger`."""
         from pyspark.sql.streaming.datasource import ReadMaxRows
 
         return ReadMaxRows(self.options.max_jobs_per_trigger)
 
-    def latestOffset(  # noqa: N802
+    def latestOffset(  # noqa: N802  # Spark's name
         self, start: dict[str, Any] | None = None, limit: Any = None
     ) -> dict[str, Any]:
         """Acknowledge the jobs of the finished batch, and reserve the next one."""
@@ -75,11 +75,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             most = getattr(limit, "max_rows", None)
         return self.consumer.latest(start, most)
 
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """Return the numbers of jobs, which the query's progress shows."""
         return self.consumer.figures()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Let the query end after the jobs that are ready now."""
         self.consumer.available_now()
 

@@ -85,7 +85,7 @@ def hints(function: Callable[..., Any], *, strict: bool) -> dict[str, Any]:
         names = getattr(owner, "__globals__", {})
         try:
             found |= typing.get_type_hints(one, names, include_extras=True)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  # whatever an annotation raises
             logger.debug("%s: %r is not checked: %s", qualified(function), name, error)
     return found
 

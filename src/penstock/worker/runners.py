@@ -137,7 +137,7 @@ class Runners(DaemonThreads[Item]):
             if os.getpid() != self._pid:
                 end_fork(self._pid)
 
-    def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:  # noqa: ARG002
+    def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:  # noqa: ARG002  # the twin needs them
         """Return False: the worker never ends a run in a thread."""
         return False
 

@@ -273,7 +273,7 @@ class Supervisor:
             except OSError as error:
                 pause = slot.lengthen()
                 told = (slot.number, error, pause)
-                LOG.error("process %d can't be started: %s; again in %.1f s", *told)  # noqa: TRY400
+                LOG.error("process %d can't be started: %s; again in %.1f s", *told)  # noqa: TRY400  # no trace: the error says all
             else:
                 LOG.info("process %d has started, pid %d", slot.number, child.pid)
                 self._watch(child, slot)

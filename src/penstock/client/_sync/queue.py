@@ -69,6 +69,10 @@ class Queue(QueueAdmin):
         client: provides the connections.
         name: any non-empty text.
         number: number of the partition; None = the queue has no partitions.
+
+    Attributes:
+        ops, backend: internal, for workers, Spark and the command line: they build the calls of the
+            queue, and run them.
     """
 
     def __repr__(self) -> str:
