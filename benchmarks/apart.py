@@ -1,4 +1,4 @@
-"""What runs in a process of its own, as it does for users."""
+"""Contenders in processes of their own, as users run them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["process"]
 
 @contextlib.contextmanager
 def process(target: Callable[..., None], *args: Any) -> Iterator[Connection]:
-    """A process of its own; it is told to end, and is ended if it does not."""
+    """Run a function in a process of its own, and end it after the block."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=target, args=(there, *args), daemon=True)

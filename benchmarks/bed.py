@@ -23,12 +23,12 @@ SENT = ("evalsha", "blpop", "client|unblock", "client|id")
 
 
 class Refused(Exception):
-    """The server given is not one to measure on."""
+    """The given server is unsuitable for measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Commands that ran, by name.
+    """Numbers of commands that ran, by name.
 
     Attributes:
         calls: how often each ran, those inside scripts included.
@@ -38,21 +38,21 @@ class Counted:
 
     @property
     def scripts(self) -> int:
-        """How many scripts ran."""
+        """Return the number of scripts."""
         return self.calls.get("evalsha", 0)
 
     @property
     def total(self) -> int:
-        """How many commands ran, scripts included."""
+        """Return the number of commands, scripts included."""
         return sum(self.calls.values())
 
     def of(self, names: Iterable[str]) -> int:
-        """How often these ran."""
+        """Return how often these ran."""
         return sum(self.calls.get(name, 0) for name in names)
 
 
 class Bed:
-    """A server to measure on.
+    """A server for measurements.
 
     Args:
         url: where it listens.
@@ -70,18 +70,18 @@ class Bed:
         self._keys: list[str] = []
 
     def key(self, name: str) -> str:
-        """A key of this run."""
+        """Return a key of this run."""
         key = f"{self.prefix}:{name}"
         self._keys.append(key)
         return key
 
     def cpu(self) -> float:
-        """CPU seconds that the server has used."""
+        """Return the CPU seconds that the server has used."""
         fields = self.redis.info("cpu")
         return float(fields["used_cpu_user"]) + float(fields["used_cpu_sys"])
 
     def measure(self, work: Callable[[], int]) -> Sample:
-        """What a piece of work costs; it returns how many jobs it moved."""
+        """Measure the cost of a piece of work, which returns how many jobs it moved."""
         server = self.cpu()
         client, begin = time.process_time(), time.perf_counter()
         jobs = work()
@@ -89,7 +89,7 @@ class Bed:
         return Sample(jobs, max(self.cpu() - server, 0.0), client, wall)
 
     def count(self, work: Callable[[], object]) -> Counted:
-        """Which commands a piece of work runs."""
+        """Count the commands of a piece of work."""
         before = self._calls()
         work()
         after = self._calls()
@@ -101,19 +101,19 @@ class Bed:
         return {name.removeprefix("cmdstat_"): int(s["calls"]) for name, s in stats.items()}
 
     def used_memory(self) -> int:
-        """Bytes that the server has allocated."""
+        """Return the bytes that the server has allocated."""
         return int(self.redis.info("memory")["used_memory"])
 
     def key_memory(self, keys: list[bytes]) -> int:
-        """MEMORY USAGE of keys, every element looked at."""
+        """Return MEMORY USAGE of keys, with every element counted."""
         return sum(int(self.redis.memory_usage(key, samples=0) or 0) for key in keys)
 
     def blocked(self) -> int:
-        """How many clients are blocked."""
+        """Return the number of blocked clients."""
         return int(self.redis.info("clients")["blocked_clients"])
 
     def await_blocked(self, clients: int, timeout: float = 30.0) -> None:
-        """Wait until so many clients are blocked."""
+        """Wait until this many clients are blocked."""
         deadline = time.monotonic() + timeout
         while self.blocked() < clients:
             if time.monotonic() > deadline:
@@ -121,7 +121,7 @@ class Bed:
             time.sleep(0.0005)
 
     def drop(self, keys: list[bytes]) -> None:
-        """Remove keys before the next measure, in the foreground: nothing runs on behind it."""
+        """Remove keys in the foreground, so that no removal disturbs the next measurement."""
         for key in keys:
             self.redis.delete(key)
 
@@ -135,7 +135,7 @@ class Bed:
 
 @contextlib.contextmanager
 def opened(url: str | None, *, sure: bool) -> Iterator[Bed]:
-    """A bed on a server of its own, or on the one given.
+    """Open a bed on its own server, or on the given one.
 
     Args:
         url: a server; None = start one on loopback, without persistence.

@@ -1,4 +1,4 @@
-"""What one Python process reaches, beside the loops that it replaces."""
+"""The throughput of one Python process, compared with handwritten loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH = 100
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A loop of ours and the loop it is held against.
+    """A loop of ours and its baseline.
 
     Attributes:
         ours, base: names of the two.
@@ -44,7 +44,7 @@ PAIRS = (
 
 
 def python(bed: Bed, plan: Plan) -> Table:
-    """Jobs/s and client CPU of one process with redis-py and hiredis."""
+    """Measure jobs/s and client CPU of one process with redis-py and hiredis."""
     table = Table(
         "python",
         "From Python: one process, redis-py with hiredis",
@@ -87,7 +87,7 @@ def _budget(pair: Pair, rate: float, ratio: float) -> Budget | None:
 
 
 class _Loops:
-    """One round runs every loop once, each baseline right beside what is held against it."""
+    """Loops of which each round runs every one once, next to its baseline."""
 
     def __init__(self, bed: Bed) -> None:
         self.bed = bed
@@ -96,7 +96,7 @@ class _Loops:
         self.jobs = Jobs(bed.client, "python")
 
     def round(self, single: int, bulk: int) -> dict[str, Sample]:
-        """Every loop once; what is added is consumed."""
+        """Run every loop once; added jobs are consumed."""
         measure, found = self.bed.measure, {}
         found["LPUSH"] = measure(lambda: self._repeat(single, self.lists.add))
         found["enqueue"] = measure(lambda: self._repeat(single, lambda: self.jobs.add(1)))
@@ -116,7 +116,7 @@ class _Loops:
         return found
 
     def close(self) -> None:
-        """Remove what the loops left."""
+        """Remove the keys of the loops."""
         self.bed.drop(self.streams.keys() + self.jobs.keys())
 
     @staticmethod
@@ -153,8 +153,8 @@ class _Loops:
         done = 0
         held = contender.reserve(BATCH)
         while held:
-            contender.work(held)  # type: ignore[arg-type]  # each its own kind
-            contender.ack(held)  # type: ignore[arg-type]  # each its own kind
+            contender.work(held)  # type: ignore[arg-type]  # each has its own kind
+            contender.ack(held)  # type: ignore[arg-type]  # each has its own kind
             done += len(held)
             held = contender.reserve(BATCH)
         return done

@@ -58,7 +58,7 @@ APART: dict[str, Callable[[Bed, Plan], Table]] = {"spark": spark.spark}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments."""
+    """Return the parser of the arguments."""
     args = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure penstock against Streams and lists by hand, on one server in one run.",
@@ -90,7 +90,7 @@ def _positive(text: str) -> int:
 
 
 def run(argv: list[str] | None = None) -> int:
-    """Measure and report; the exit code."""
+    """Measure and report; return the exit code."""
     args = parser().parse_args(argv)
     plan = (QUICK if args.quick else FULL).scaled(args.scale)
     if args.rounds:

@@ -25,7 +25,7 @@ NUMBER = "1700000000000-{:010d}"
 
 
 class Streams:
-    """XADD, XREADGROUP, XACK + XDEL with redis-py: pipelined when there is more than one.
+    """XADD, XREADGROUP, XACK + XDEL with redis-py, pipelined for several jobs.
 
     No delay, retry, ttl, receipt, bound, or answer to a lost reply.
 
@@ -73,16 +73,16 @@ class Streams:
         pipe.execute()
 
     def work(self, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> int:
-        """Look at every body, as a handler would."""
+        """Read every body, as a handler would."""
         return sum(len(fields[b"b"]) for _, fields in entries)
 
     def keys(self) -> list[bytes]:
-        """The keys that hold its jobs."""
+        """Return the keys of its jobs."""
         return [self.key.encode()]
 
 
 class PipelinedStreams(Streams):
-    """The same, each command for one job, and as many commands a trip as there are jobs."""
+    """Streams with one command for each job, and one pipeline for all jobs of a call."""
 
     def reserve(self, n: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """Take up to n jobs in one trip."""
@@ -103,7 +103,7 @@ class PipelinedStreams(Streams):
 
 
 class Lists:
-    """LPUSH, BLMOVE to a list of work in progress, LREM from it."""
+    """LPUSH, BLMOVE to a list of jobs in progress, LREM from it."""
 
     def __init__(self, redis: Redis, key: str) -> None:
         self.redis: Any = redis
@@ -115,19 +115,19 @@ class Lists:
         self.redis.lpush(self.key, BODY)
 
     def fill(self, n: int) -> None:
-        """Add n jobs, not measured."""
+        """Add n jobs outside the measurement."""
         for start in range(0, n, 1000):
             self.redis.lpush(self.key, *[BODY] * min(1000, n - start))
 
     def cycle(self) -> int:
-        """Take one job and finish it: two trips."""
+        """Reserve one job and finish it: two trips."""
         body: bytes = self.redis.blmove(self.key, self.busy, 5, "RIGHT", "LEFT")
         self.redis.lrem(self.busy, 1, body)
         return len(body)
 
 
 class Jobs:
-    """The same with penstock.
+    """The same operations with penstock.
 
     Attributes:
         trips: round trips so far.
@@ -160,21 +160,21 @@ class Jobs:
         self.queue.ack(jobs)
 
     def settle(self, jobs: Sequence[Job], n: int) -> list[Job]:
-        """Finish jobs and take up to n more in one trip."""
+        """Finish jobs and reserve up to n more in one trip."""
         self.trips += 1
         return self.queue.settle(jobs, n)[1]
 
     def work(self, jobs: Sequence[Job]) -> int:
-        """Look at every body, as a handler would."""
+        """Read every body, as a handler would."""
         return sum(len(job.raw) for job in jobs)
 
     def keys(self) -> list[bytes]:
-        """The keys that hold its jobs."""
+        """Return the keys of its jobs."""
         return list(self.queue.ops.keys.names.values())
 
 
 class NamedJobs(Jobs):
-    """The same with a dedup id for each job, as an order or a file would have: no two are alike."""
+    """Penstock with a different dedup id for each job."""
 
     def __init__(self, client: Penstock, name: str) -> None:
         super().__init__(client, name)
@@ -197,7 +197,7 @@ class NamedJobs(Jobs):
 
 
 class Ids:
-    """Ids kept by hand: a hash with the id of each job and the job's number."""
+    """Handwritten ids: a hash with the id of each job and the job's number."""
 
     def __init__(self, redis: Redis, key: str) -> None:
         self.redis: Any = redis
@@ -205,20 +205,21 @@ class Ids:
         self.held = 0
 
     def add(self, n: int) -> None:
-        """Note n ids in one trip."""
+        """Add n ids in one trip."""
         entries = range(self.held, self.held + n)
         self.redis.hset(self.key, mapping={NAME.format(i): NUMBER.format(i) for i in entries})
         self.held += n
 
     def keys(self) -> list[bytes]:
-        """The key that holds them."""
+        """Return the key of the hash."""
         return [self.key.encode()]
 
 
 class PipelinedJobs(Jobs):
-    """The same, each script for one job, and as many scripts a trip as there are jobs.
+    """Penstock with one script for each job, and one pipeline for all jobs of a call.
 
-    Not as the client sends its calls, one a trip: the scripts alone, as another client might.
+    The client itself sends one call a trip; these are the scripts, as another client might send
+    them.
 
     Args:
         client: for the queue, and the scripts it loads.

@@ -1,4 +1,4 @@
-"""What a job costs the server, by step and size of batch, and what it weighs while it waits."""
+"""The cost of a job for the server by step and batch size, and its memory while it waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Samples = dict[str, Sample]
 
 
 def batches(bed: Bed, plan: Plan) -> Table:
-    """Server CPU of add, reserve and ack for each size of batch, against Streams by hand."""
+    """Measure server CPU of add, reserve and ack for each batch size, against
+    handwritten Streams.
+    """
     table = Table(
         "batches",
         "Server CPU and speed by step and batch",
@@ -58,12 +60,12 @@ def batches(bed: Bed, plan: Plan) -> Table:
 
 
 def _rounds(bed: Bed, plan: Plan, n: int, jobs: int) -> list[tuple[Samples, Samples]]:
-    """Interleaved: Streams, penstock, Streams, penstock."""
+    """Run interleaved rounds: Streams, penstock, Streams, penstock."""
     streams = Streams(bed.redis, bed.key(f"stream:{n}"))
     ours = Jobs(bed.client, f"batch {n}")
     for contender in (streams, ours):
         stock(contender, plan.standing)
-        life(bed, contender, n, max(n, IN_FLIGHT))  # warm: scripts loaded, branches learnt
+        life(bed, contender, n, max(n, IN_FLIGHT))  # warm up: load scripts
     found = []
     for _ in range(plan.rounds):
         base, own = life(bed, streams, n, jobs), life(bed, ours, n, jobs)
@@ -81,12 +83,12 @@ def stock(contender: Streams | Jobs | Ids, jobs: int) -> None:
 
 
 def _per(sample: Sample, jobs: int) -> Sample:
-    """Several steps of the same jobs: each job is counted once."""
+    """Return the sum of several steps of the same jobs: each job is counted once."""
     return Sample(jobs, sample.server, sample.client, sample.wall)
 
 
 def life(bed: Bed, contender: Any, n: int, jobs: int) -> Samples:
-    """The cost of each step, and of all three."""
+    """Return the cost of each step, and of all three."""
     costs = dict.fromkeys(STEPS, Sample())
     flight = max(n, IN_FLIGHT)
     for _ in range(jobs // flight):
@@ -118,7 +120,7 @@ def _steps(contender: Any, n: int, flight: int, held: list[Any]) -> Iterator[Cal
 
 
 def _settled(bed: Bed, ours: Jobs, n: int, jobs: int) -> Sample:
-    """Ack and reserve in one trip, over as many jobs as the other steps moved."""
+    """Measure ack and reserve in one trip, over as many jobs as the other steps moved."""
     stock(ours, jobs)
     held = ours.reserve(n)
 
@@ -134,7 +136,7 @@ def _settled(bed: Bed, ours: Jobs, n: int, jobs: int) -> Sample:
 
 
 def commands(bed: Bed, plan: Plan) -> Table:
-    """How many commands run inside each call, and how many trips a job takes."""
+    """Count the commands inside each call, and the trips of a job."""
     table = Table(
         "commands",
         "Commands inside Lua, and trips",
@@ -189,7 +191,7 @@ def _count_settle(bed: Bed, ours: Jobs, n: int, flight: int, table: Table) -> No
 
 
 def memory(bed: Bed, plan: Plan) -> Table:
-    """Bytes per waiting job: what the keys weigh, and what the server has allocated."""
+    """Measure the bytes per waiting job: of its keys, and of the server's allocation."""
     table = Table(
         "memory",
         "Memory per waiting job (100-byte body)",
@@ -217,7 +219,7 @@ def memory(bed: Bed, plan: Plan) -> Table:
 
 
 def weigh(bed: Bed, contender: Streams | Jobs | Ids, jobs: int) -> dict[str, float]:
-    """Bytes per waiting job, by the measure; the jobs are removed."""
+    """Return the bytes per waiting job by each measure, and remove the jobs."""
     before = bed.used_memory()
     stock(contender, jobs)
     after = bed.used_memory()

@@ -1,4 +1,4 @@
-"""A job's whole way beside Streams: added, taken, finished; both sides are sent alike."""
+"""A job's whole cycle compared with Streams: add, reserve, ack, sent in the same way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS = {BULK: 0.9, SINGLE: 0.4}
 
 
 class Contender(Protocol):
-    """What a cycle needs."""
+    """The interface of a contender."""
 
     def add(self, n: int) -> None:
         """Add n jobs."""
@@ -28,17 +28,17 @@ class Contender(Protocol):
         """Take up to n jobs."""
 
     def work(self, held: Any) -> int:
-        """Look at every body."""
+        """Read every body."""
 
     def ack(self, held: Any) -> None:
         """Finish jobs."""
 
     def keys(self) -> list[bytes]:
-        """The keys that hold them."""
+        """Return the keys of its jobs."""
 
 
 def cycle(bed: Bed, plan: Plan) -> Table:
-    """Jobs/s of add, reserve and ack, of one process, as a ratio within each round."""
+    """Measure jobs/s of add, reserve and ack of one process, as a ratio within each round."""
     table = Table(
         "cycle",
         "The whole cycle: add, take, look at, finish, from Python",
@@ -74,7 +74,7 @@ def cycle(bed: Bed, plan: Plan) -> Table:
 def _rounds(
     bed: Bed, rounds: int, times: int, n: int, streams: Contender, jobs: Contender
 ) -> list[tuple[Sample, Sample]]:
-    """Interleaved: Streams, penstock, Streams, penstock."""
+    """Run interleaved rounds: Streams, penstock, Streams, penstock."""
     for contender in (streams, jobs):
         _cycles(contender, max(times // 10, 1), n)()
     found = [

@@ -1,4 +1,4 @@
-"""What dedup ids cost: server CPU of a whole life, and bytes of a waiting job."""
+"""The cost of dedup ids: server CPU of a whole life, and bytes of a waiting job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOUNDED = (1, 10)
 
 
 def dedup(bed: Bed, plan: Plan) -> Table:
-    """The same jobs with a dedup id for each and without."""
+    """Measure the same jobs with and without dedup ids."""
     table = Table(
         "dedup",
         "Dedup ids: the same jobs with them and without",
@@ -39,7 +39,7 @@ def dedup(bed: Bed, plan: Plan) -> Table:
 
 
 def _rounds(bed: Bed, plan: Plan, n: int, jobs: int) -> list[tuple[Samples, Samples]]:
-    """Interleaved: without, with, without, with."""
+    """Run interleaved rounds: without, with, without, with."""
     plain, named = Jobs(bed.client, f"plain {n}"), NamedJobs(bed.client, f"named {n}")
     for contender in (plain, named):
         stock(contender, plan.standing)
@@ -68,7 +68,7 @@ def _add_costs(table: Table, n: int, rounds: list[tuple[Samples, Samples]]) -> N
 
 
 def _add_weights(table: Table, bed: Bed, plan: Plan) -> None:
-    """The bytes of a job, and of what an id adds to it."""
+    """Add the bytes of a job, and those that an id adds."""
     jobs, grown = min(plan.memory, WEIGHED), len(f";d={NAME.format(0)}")
     figures: dict[str, list[tuple[float, float, float]]] = {}
     for i in range(max(min(plan.rounds // 3, WEIGHINGS), 1)):

@@ -1,4 +1,4 @@
-"""Whether a lifecycle costs more when many jobs wait."""
+"""The cost of a lifecycle while many jobs wait."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["backlog"]
 
 BATCH = 100
 BUDGET = 1.3
-BYTES_PER_JOB = 200  # what a waiting job takes, generously
+BYTES_PER_JOB = 200  # a generous estimate for a waiting job
 
 
 def backlog(bed: Bed, plan: Plan) -> Table:
-    """The cost of enqueue + reserve + ack, in batches of 100, on queues of several depths.
+    """Measure enqueue + reserve + ack, in batches of 100, on queues of several depths.
 
-    All queues stand on the server at the same time, and a round visits each of them.
+    All queues exist on the server at the same time, and each round visits all of them.
     """
     table = Table(
         "backlog",
@@ -60,7 +60,7 @@ def backlog(bed: Bed, plan: Plan) -> Table:
 
 
 def _fitting(depths: tuple[int, ...], table: Table) -> tuple[int, ...]:
-    """The depths for which this machine has the memory; the note names the others."""
+    """Return the depths for which this machine has memory; the note names the others."""
     memory = memory_bytes()
     fitting = [depth for depth in depths if not memory or depth * BYTES_PER_JOB * 2 < memory]
     if len(fitting) < len(depths):

@@ -1,4 +1,4 @@
-"""Beside Disque 1.0-rc1: its own figures, measured once, next to ours of this run.
+"""A comparison with Disque 1.0-rc1: its figures, measured once, and ours of this run.
 
 Disque is not started here. Its figures are those of a machine with 2 cores, which server, client
 and, with three copies, all three nodes shared with other work: Disque 1.0-rc1 with its jemalloc
@@ -37,7 +37,7 @@ class Known:
     """A figure of Disque's.
 
     Attributes:
-        call: the call that it is of.
+        call: the measured call.
         figure: None = not measured.
     """
 
@@ -71,7 +71,7 @@ DISQUE_RATE: Mapping[tuple[int, str], Known] = {
     (1000, "reserve"): Known("GETJOB COUNT 1000", 1_270_000),
     (1000, "ack"): Known("ACKJOB of 1000 ids", 606_000),
 }
-# One LPUSH of the Redis beside it, over a raw socket, pipelined by 100.
+# One LPUSH of the Redis on that machine, over a raw socket, pipelined by 100.
 YARDSTICK = Known("LPUSH pipelined by 100", 0.42)
 DISQUE_LIFE = Known("the three, pipelined by 100", (1.84 + 2.72 + 1.31) / 0.42)
 # A million waiting jobs.
@@ -92,7 +92,7 @@ MACHINE = (
 
 
 def disque(bed: Bed, plan: Plan) -> Table:
-    """Server CPU, jobs/s and memory of ADDJOB, GETJOB, ACKJOB, and of what stands for them."""
+    """Compare server CPU, jobs/s and memory of ADDJOB, GETJOB and ACKJOB with penstock's calls."""
     table = Table(
         "disque",
         "Beside Disque 1.0-rc1",
@@ -128,7 +128,7 @@ def disque(bed: Bed, plan: Plan) -> Table:
 def _lives(
     bed: Bed, plan: Plan, n: int, *, beside: Callable[[], None] = lambda: None
 ) -> list[Samples]:
-    """What each step costs with n jobs a call, round by round; `beside` is part of each round."""
+    """Return the cost of each step with n jobs a call, by round; `beside` runs in each round."""
     jobs = Jobs(bed.client, f"disque {n}")
     stock(jobs, plan.standing)
     life(bed, jobs, n, 1000)
@@ -141,9 +141,9 @@ def _lives(
 
 
 def _push(bed: Bed, jobs: int) -> Sample:
-    """LPUSH pipelined by 100, packed beforehand: what a plain command costs here and now."""
+    """Measure LPUSH pipelined by 100 and prepared before: the cost of a plain command here."""
     key = bed.key("yardstick")
-    with bed.redis.client() as client:  # with a connection of its own
+    with bed.redis.client() as client:  # with its own connection
         conn = client.connection
         trip = b"".join(conn.pack_command("LPUSH", key, BODY)) * 100
 
@@ -193,7 +193,7 @@ def _add(
 
 
 def copies(bed: Bed, plan: Plan) -> Table:
-    """Adds that two replicas have confirmed, on servers of their own."""
+    """Measure adds confirmed by two replicas, on separate servers."""
     table = Table(
         "copies",
         "Adds with three copies, beside Disque 1.0-rc1",
@@ -222,7 +222,7 @@ def _tenfold(ratio: float) -> Budget:
 
 @contextlib.contextmanager
 def three(bed: Bed) -> Iterator[Bed]:
-    """A primary whose replicas have all that it has."""
+    """Start a primary with two replicas in sync."""
     with contextlib.ExitStack() as stack:
 
         def start(*args: str) -> EmbeddedServer:
@@ -241,7 +241,7 @@ def three(bed: Bed) -> Iterator[Bed]:
 
 
 def _replicated(bed: Bed, plan: Plan) -> dict[int, list[Sample]]:
-    """Adds one by one and by 100, round by round."""
+    """Measure adds one by one and by 100, round by round."""
     queue = bed.client.queue("copies")
     durable = Durable(REPLICAS, timeout=PATIENCE)
 

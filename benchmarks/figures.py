@@ -1,4 +1,4 @@
-"""What is measured and what becomes of it: samples, ratios, budgets, tables."""
+"""Samples, ratios, budgets and tables."""
 
 from __future__ import annotations
 
@@ -36,38 +36,38 @@ class Sample:
 
     @property
     def server_us(self) -> float:
-        """Microseconds of server CPU per job."""
+        """Return microseconds of server CPU per job."""
         return self.server / self.jobs * 1e6
 
     @property
     def client_us(self) -> float:
-        """Microseconds of client CPU per job."""
+        """Return microseconds of client CPU per job."""
         return self.client / self.jobs * 1e6
 
     @property
     def wall_us(self) -> float:
-        """Microseconds per job."""
+        """Return microseconds per job."""
         return self.wall / self.jobs * 1e6
 
     @property
     def rate(self) -> float:
-        """Jobs per second."""
+        """Return jobs per second."""
         return self.jobs / self.wall if self.wall else 0.0
 
 
 def median(values: Iterable[float]) -> float:
-    """The median."""
+    """Return the median."""
     return statistics.median(values)
 
 
 def pairwise(ours: Sequence[float], base: Sequence[float]) -> float:
-    """The median of the ratios within each round: what moves both alike moves it not."""
+    """Return the median of the ratios within each round, so that common disturbances cancel out."""
     ratios = [a / b for a, b in zip(ours, base, strict=True) if b]
     return statistics.median(ratios) if ratios else 0.0
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of the values does not exceed."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     ranked = sorted(values)
     place = max(-(-len(ranked) * share // 1), 1)
     return ranked[int(place) - 1]
@@ -78,7 +78,7 @@ class Budget:
     """A bound on one figure.
 
     Attributes:
-        name: what is bounded, as the closing table says it.
+        name: its name in the closing table.
         value: the figure.
         limit: the bound.
         least: whether the bound is a lower one.
@@ -93,21 +93,21 @@ class Budget:
 
     @property
     def holds(self) -> bool:
-        """Whether the figure is within the bound."""
+        """Tell if the figure is within the bound."""
         return self.value >= self.limit if self.least else self.value <= self.limit
 
     @property
     def bound(self) -> str:
-        """The bound in words."""
+        """Return the bound in words."""
         return f"{'>=' if self.least else '<='} {shown(self.limit)} {self.unit}"
 
     @property
     def verdict(self) -> str:
-        """`ok` or `over`."""
+        """Return `ok` or `over`."""
         return "ok" if self.holds else "over"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "name": self.name,
             "value": self.value,
@@ -158,16 +158,16 @@ class Table:
 
     @property
     def budgets(self) -> list[Budget]:
-        """The bounds of its rows."""
+        """Return the bounds of its rows."""
         return [row.budget for row in self.rows if row.budget is not None]
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """All column heads, the verdict's included."""
+        """Return all column heads, with the verdict's."""
         return (*self.columns, "budget", "")
 
     def texts(self) -> list[tuple[str, ...]]:
-        """Every row as text."""
+        """Return every row as text."""
         return [
             (
                 *(shown(cell) for cell in row.cells),
@@ -178,7 +178,7 @@ class Table:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "name": self.name,
             "title": self.title,
@@ -193,7 +193,7 @@ class Table:
 
 
 def shown(value: str | float | None) -> str:
-    """A figure with three digits that count."""
+    """Return a figure with three significant digits."""
     if value is None:
         return "-"
     if isinstance(value, str):

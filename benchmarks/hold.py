@@ -31,14 +31,14 @@ Numbers = Sequence[bytes]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state that all jobs of the queue are brought into.
+    """A state for all jobs of the queue.
 
     Attributes:
         name: for the report.
         place: the structure in which the jobs lie.
         fields: those of each record, behind the version.
         delay: ms for which they are delayed.
-        then: what is done with them: nothing, `reserve`, or `bury` as well.
+        then: the calls on them: none, `reserve`, or `bury` as well.
         over: whether their leases and ttls end before the calls are measured.
         named: whether each has a dedup id.
     """
@@ -72,7 +72,7 @@ SINGLE_STATES = tuple(one for one in STATES if one.name in ("ready", "scheduled"
 
 
 def hold(bed: Bed, plan: Plan) -> Table:
-    """Every script, with the largest arguments, on a queue whose jobs are all in one state."""
+    """Measure every script, with the largest arguments, on a queue whose jobs have one state."""
     table = Table(
         "hold",
         "The longest time for which one call holds the server",
@@ -107,7 +107,7 @@ def hold(bed: Bed, plan: Plan) -> Table:
 
 @dataclass(slots=True)
 class _Held:
-    """A queue whose jobs are all in one state, and the scripts that run on it."""
+    """A queue whose jobs have one state, and the scripts that run on it."""
 
     bed: Bed
     state: State
@@ -120,7 +120,7 @@ class _Held:
     epoch: str = field(default_factory=new_epoch)
 
     def measure(self, runs: int) -> dict[str, list[float]]:
-        """The longest call of each script in ms, run by run."""
+        """Return the longest call of each script in ms, for each run."""
         queue = self.bed.client.queue(f"hold {secrets.token_hex(4)}")
         self.keys = {
             **queue.ops.keys.names,
@@ -143,7 +143,7 @@ class _Held:
         return found
 
     def _call(self, name: str, *args: Any, rest: Sequence[Any] = ()) -> list[Any]:
-        """Run a script; its reply."""
+        """Run a script and return its reply."""
         return self._send("EVALSHA", script(name), script(name).sha, *args, *rest)
 
     def _send(self, command: str, source: Script, text: str, *args: Any) -> list[Any]:
@@ -157,9 +157,9 @@ class _Held:
     # -- filling ---------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """Bring all jobs into the state, unless nearly all of them still are.
+        """Bring all jobs into the state, unless nearly all of them still have it.
 
-        They are built once; from then on the server copies the saved keys back.
+        They are built once; later the server copies the saved keys back.
         """
         redis, keys = self.bed.redis, set(self.keys.values())
         if not self.saved:
@@ -189,7 +189,7 @@ class _Held:
             self.bed.redis.hset(self.keys["meta"], "off", SHIFT_MS)
 
     def _with_bodies(self, source: Script) -> str:
-        """The script behind Lua that makes the bodies on the server, so that none is sent."""
+        """Return the script with Lua that makes the bodies on the server, so that none is sent."""
         return (
             f"local body = string.rep('{BODY.decode()}', {len(self.body) // len(BODY)})\n"
             f"for i = {len(source.args) + 1}, #ARGV do ARGV[i] = ARGV[i] .. body end\n"
@@ -197,7 +197,7 @@ class _Held:
         )
 
     def _adding(self, n: int, body: bytes) -> list[Any]:
-        """The script that adds jobs, and its arguments."""
+        """Return the script that adds jobs, and its arguments."""
         record = b"1" + self.state.fields
         if not self.state.named:
             return ["enqueue", "", self.state.delay, "", 0, "", *[b"%b\n%b" % (record, body)] * n]
@@ -214,7 +214,7 @@ class _Held:
     # -- measuring -------------------------------------------------------------------------
 
     def _run(self) -> dict[str, float]:
-        """Run every script once or more; the longest call of each in ms."""
+        """Run every script once or more; return the longest call of each in ms."""
         found: dict[str, float] = {}
         for step in (*self._looks(), *self._changes()):
             self._fill()
@@ -226,7 +226,7 @@ class _Held:
         return found
 
     def _numbers(self) -> Numbers:
-        """Up to 1,000 jobs of the state."""
+        """Return up to 1,000 jobs of the state."""
         if self.state.place == "ready":
             reply = self.bed.redis.xrange(self.keys["ready"], count=min(BATCH, self.jobs))
             return [entry[0] for entry in reply]
@@ -301,11 +301,11 @@ class _Held:
         )
 
     def _fitting(self) -> int:
-        """Jobs that one call adds: no more than 1 MiB, but one."""
+        """Return the number of jobs that one call adds: at most 1 MiB, and at least one."""
         return max(1, min(BATCH, 1_048_576 // len(self.body)))
 
     def _receipts(self, numbers: Numbers) -> list[bytes]:
-        """Each number with the receipt of its delivery, as far as it has one."""
+        """Return each number with the receipt of its delivery, if it has one."""
         scores = self.bed.redis.zmscore(self.keys["active"], numbers) if numbers else []
         pairs = zip(numbers, scores, strict=True)
         return [
@@ -316,14 +316,14 @@ class _Held:
         ]
 
     def _batch(self) -> None:
-        """Take a batch of a checkpoint, look at it, and give it up."""
+        """Claim a batch of a checkpoint, read it, and release it."""
         fence = self._call("assign", "", 1, BATCH, BATCH, 9, "hold", 36_000_000)[2]
         self._call("assigned", "", 1, 0, BATCH)
         self._call("fetch", 1, 0, BATCH, 2)
         self._call("dismiss", fence, 1)
 
     def _stage(self) -> None:
-        """Stage jobs beside the queue, promise them, publish and forget them."""
+        """Stage jobs, promise, publish and forget them."""
         count = self._fitting()
         record = b"1;d=staged-%d\n%b" % (self.serial, self.body)
         sizes = b" ".join([b"%d" % len(record)] * count)

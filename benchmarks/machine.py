@@ -1,4 +1,4 @@
-"""Where it runs: the machine's size, its noise, and which core is whose."""
+"""The machine: its size, its load, and the assignment of cores."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ QUIET = 0.2
 
 
 def cores(pid: int = 0) -> list[int]:
-    """The cores that a process, or this one, may use; empty where the system does not say."""
+    """Return the cores that a process, or this one, may use; empty if unknown."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(pid))
     return []
 
 
 def share_cores(pids: Sequence[int], server_pid: int | None) -> None:
-    """Let servers of ours use the cores of the driver and of the pinned server, as they need."""
+    """Let our servers use the cores of the driver and of the pinned server."""
     both = {*cores(), *(cores(server_pid) if server_pid is not None else ())}
     if both:
         for pid in pids:
@@ -36,7 +36,7 @@ def share_cores(pids: Sequence[int], server_pid: int | None) -> None:
 
 
 def memory_bytes() -> int | None:
-    """Physical memory, if the system says."""
+    """Return the physical memory, if known."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -44,7 +44,7 @@ def memory_bytes() -> int | None:
 
 
 def load_average() -> str:
-    """Load of the last 1, 5 and 15 minutes."""
+    """Return the load of the last 1, 5 and 15 minutes."""
     try:
         return " ".join(f"{load:.2f}" for load in os.getloadavg())
     except (AttributeError, OSError):
@@ -60,7 +60,7 @@ def _processor() -> str:
 
 
 def describe(server: dict[str, Any], *, placement: str, transport: str) -> dict[str, str]:
-    """The machine and the versions, as the report prints them.
+    """Return the machine and the versions for the report.
 
     Args:
         server: the fields of INFO server.
@@ -82,7 +82,7 @@ def describe(server: dict[str, Any], *, placement: str, transport: str) -> dict[
 
 @contextlib.contextmanager
 def pinned(server_pid: int | None) -> Iterator[str]:
-    """The server on one core and this process on another, while the block runs.
+    """Pin the server to one core and this process to another during the block.
 
     A round trip costs less when both share a core, and unpinned figures jump between the two.
 
@@ -109,7 +109,8 @@ def pinned(server_pid: int | None) -> Iterator[str]:
 
 
 class Noise:
-    """How busy others were: load average before and after, and CPU that is neither ours nor idle.
+    """The load of other programs: load average before and after, and CPU that is neither ours nor
+    idle.
 
     Args:
         server_pid: the server, if it is a process of this machine that we know.
@@ -121,7 +122,7 @@ class Noise:
         self._begin = self._look()
 
     def _look(self) -> tuple[float, float, float]:
-        """Seconds: clock, busy cores of the machine, ours."""
+        """Return seconds: clock, busy cores of the machine, our own."""
         ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
         times = os.times()
         ours = times.user + times.system + times.children_user + times.children_system
@@ -137,7 +138,7 @@ class Noise:
         return time.monotonic(), busy, ours
 
     def report(self) -> dict[str, str]:
-        """The load before and after, and how many cores others kept busy."""
+        """Return the load before and after, and the number of cores that others used."""
         end = self._look()
         seconds, busy, ours = (b - a for a, b in zip(self._begin, end, strict=True))
         words = {"load before": self._load, "load after": load_average()}

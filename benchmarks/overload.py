@@ -1,4 +1,4 @@
-"""More jobs than consumers can take: the rate of delivery with a ttl and without."""
+"""More jobs than consumers can handle: the rate of delivery with and without a ttl."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ Workers = list[Connection]
 
 
 def overload(bed: Bed, plan: Plan) -> Table:
-    """Two bulk producers and three consumers, with a ttl that most jobs outlive and without one."""
+    """Measure two bulk producers and three consumers, with a ttl that most jobs
+    exceed and without.
+    """
     table = Table(
         "overload",
         f"{PRODUCERS} bulk producers and {CONSUMERS} consumers, by {BATCH} jobs",
@@ -43,7 +45,7 @@ def overload(bed: Bed, plan: Plan) -> Table:
         producers = [stack.enter_context(process(_produce, *terms)) for _ in range(PRODUCERS)]
         consumers = [stack.enter_context(process(_consume, *terms)) for _ in range(CONSUMERS)]
         for pipe in (*producers, *consumers):
-            pipe.recv()  # it is there
+            pipe.recv()  # it has started
         for load, offered in ((f"{OFFERED:,} jobs/s", OFFERED), ("as fast as they can", 0)):
             _compare(bed, plan, table, (producers, consumers), load, offered)
         for pipe in (*producers, *consumers):
@@ -54,7 +56,7 @@ def overload(bed: Bed, plan: Plan) -> Table:
 def _compare(
     bed: Bed, plan: Plan, table: Table, crew: tuple[Workers, Workers], load: str, offered: int
 ) -> None:
-    """Measure one load with a ttl and without, in turn."""
+    """Measure one load with and without a ttl, in turn."""
     found: dict[float | None, list[tuple[float, float, float]]] = {None: [], TTL: []}
     queue = bed.client.queue("overload")
     for _ in range(plan.rounds):
@@ -85,7 +87,7 @@ def _phase(
     ttl: float | None,
     offered: int,
 ) -> tuple[float, float, float]:
-    """Run everybody together; added/s, delivered/s and the longest call in ms."""
+    """Run all processes; return added/s, delivered/s and the longest call in ms."""
     begin = time.monotonic() + START
     counted = begin + min(TTL, seconds / 2)
     end = begin + seconds

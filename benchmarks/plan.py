@@ -1,4 +1,4 @@
-"""How much is measured: job counts, rounds, depths."""
+"""The size of the measurements: job counts, rounds, depths."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Plan:
     large: int
 
     def scaled(self, factor: float) -> Plan:
-        """The same with fewer or more jobs; no figure falls below what its measure needs."""
+        """Return the plan with fewer or more jobs, but enough for each measurement."""
 
         def jobs(number: int, batch: int = 1) -> int:
             return max(round(number * factor / batch), 1) * batch

@@ -1,4 +1,4 @@
-"""Queues of the protocol pressure: a script an operation, beside a client that sends each step."""
+"""Queues of the protocol pressure: one script per operation, compared with single commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOTH = "put_nowait + get_nowait"
 
 
 class Literal:
-    """The steps of the protocol as its own Python client sends them, a command a trip.
+    """The protocol's steps as its Python client sends them, one command per trip.
 
     Args:
         redis: where the queue is.
@@ -71,7 +71,7 @@ class Literal:
 
 
 def pressure(bed: Bed, plan: Plan) -> Table:
-    """Messages/s of one process, through the queue of one party that puts and takes."""
+    """Measure messages/s of one process that puts and takes."""
     table = Table(
         "pressure",
         "Queues of the protocol pressure 0.15: one process puts, then takes",

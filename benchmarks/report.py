@@ -1,4 +1,4 @@
-"""The report: for people, for a README, for programs."""
+"""The report as text, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["as_json", "budget_table", "say", "write_markdown", "write_text"]
 
 
 def say(text: str = "", *, progress: bool = False) -> None:
-    """Print a line; progress goes where it does not mix with the report."""
+    """Print a line; progress goes to stderr if the report is on stdout."""
     print(text, file=sys.stderr if progress else sys.stdout, flush=True)
 
 
 def budget_table(tables: Iterable[Table]) -> Table:
-    """Every budget of the run, and whether it holds."""
+    """Return a table of every budget of the run, with its verdict."""
     closing = Table("budgets", "Budgets", ("what", "measured"))
     for table in tables:
         for budget in table.budgets:
@@ -34,7 +34,7 @@ def _right(texts: Sequence[tuple[str, ...]], column: int) -> bool:
 
 
 def write_text(tables: Sequence[Table], facts: dict[str, str]) -> None:
-    """Aligned text; on a terminal rich draws the tables, if it is installed."""
+    """Write aligned text, with rich tables on a terminal if rich is installed."""
     for name, value in facts.items():
         say(f"{name + ':':<13} {value}")
     for table in tables:
@@ -59,7 +59,7 @@ def _plain(table: Table) -> None:
 
 
 def _rich(table: Table) -> bool:
-    """Draw a table with rich; whether it is there."""
+    """Draw a table with rich; return False if it is not installed."""
     try:
         from rich.console import Console
         from rich.table import Table as RichTable
@@ -77,7 +77,7 @@ def _rich(table: Table) -> bool:
 
 
 def write_markdown(tables: Sequence[Table], facts: dict[str, str]) -> None:
-    """Tables as a README takes them in verbatim."""
+    """Write tables in the form for the README."""
     for name, value in facts.items():
         say(f"- {name}: {value}")
     for table in tables:
@@ -96,7 +96,7 @@ def write_markdown(tables: Sequence[Table], facts: dict[str, str]) -> None:
 
 
 def as_json(tables: Sequence[Table], budgets: Sequence[Budget], **facts: Any) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return all data for programs."""
     return {
         **facts,
         "tables": [table.as_json() for table in tables],

@@ -1,4 +1,4 @@
-"""Rows through Spark: sink, batch source, stream source and drain, beside plain Python."""
+"""Rows through Spark: sink, batch source, stream source and drain, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ PATIENCE = 3600
 
 
 def is_there() -> bool:
-    """Whether this machine can run Spark."""
+    """Tell if this machine can run Spark."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java") or (home and Path(home, "bin", "java").exists())
     return bool(java) and importlib.util.find_spec("pyspark") is not None
 
 
 def spark(bed: Bed, plan: Plan) -> Table:
-    """Rows/s of each way in and out, on all cores, driver and server among them."""
+    """Measure rows/s of each way in and out, on all cores, with driver and server."""
     if not is_there():
         raise Refused("the section spark needs Java and `pip install penstock[spark]`")
     rounds = min(plan.rounds, ROUNDS)
@@ -81,7 +81,7 @@ def spark(bed: Bed, plan: Plan) -> Table:
 
 
 def _measured(bed: Bed, **options: Any) -> dict[str, list[float]]:
-    """In a process of its own: no JVM stays behind, and nothing of ours is in its way."""
+    """Measure in a separate process, so that no JVM is left."""
     order = json.dumps({"url": bed.url, "prefix": bed.prefix, **options})
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.spark", order],
@@ -97,7 +97,7 @@ def _measured(bed: Bed, **options: Any) -> dict[str, list[float]]:
 
 @contextlib.contextmanager
 def _everywhere(server: int | None) -> Iterator[None]:
-    """Server and Spark on every core: a job of Spark is no round trip."""
+    """Let server and Spark use every core."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -113,7 +113,7 @@ def _everywhere(server: int | None) -> Iterator[None]:
 
 
 class Runs:
-    """What is measured, in the process of its own.
+    """The measurements, made in a separate process.
 
     Args:
         session: of Spark.
@@ -134,7 +134,7 @@ class Runs:
         self.frame = frame.selectExpr("CAST(id AS STRING) id", f"repeat('x', {len(BODY)}) payload")
 
     def once(self) -> None:
-        """Each of them once."""
+        """Run each of them once."""
         self._timed("bare", self._bare)
         self._timed("loop", self._loop)
         self._timed(SINK, self._sink)
@@ -209,12 +209,12 @@ class Runs:
 
 
 def look(job: Any) -> None:
-    """A handler that looks at the body."""
+    """Read the body, as a handler."""
     len(job.raw)
 
 
 def main(order: str) -> None:
-    """Measure; the last line is JSON."""
+    """Run the measurements; the last line is JSON."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -239,7 +239,7 @@ def main(order: str) -> None:
 
 
 def _reap() -> None:
-    """Wait for the JVM, so that what it used counts as ours."""
+    """Wait for the JVM, so that its CPU time is counted."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

@@ -1,4 +1,4 @@
-"""Workers that wait: pick-up of a fresh job, delayed jobs, idle traffic."""
+"""Idle workers: pick-up of a new job, delayed jobs, idle traffic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Seen = list[tuple[bytes, int, float]]
 
 
 def pickup(bed: Bed, plan: Plan) -> Table:
-    """How long a fresh job takes from before its enqueue to its handler's first line."""
+    """Measure the time from an enqueue to the first line of its handler."""
     table = Table(
         "pickup",
         "A fresh job reaches the handler of an idle worker in another process",
@@ -75,7 +75,7 @@ def pickup(bed: Bed, plan: Plan) -> Table:
 
 
 def _paced(pipe: Connection, send: Callable[[bytes], object], jobs: int) -> list[float]:
-    """Jobs one by one, 4 ms apart; how long each took to its handler, in ms."""
+    """Enqueue jobs 4 ms apart, and return the time of each until its handler in ms."""
     for _ in range(jobs):
         time.sleep(GAP)
         send(b"%d" % time.monotonic_ns())
@@ -83,7 +83,7 @@ def _paced(pipe: Connection, send: Callable[[bytes], object], jobs: int) -> list
 
 
 def _taken(pipe: Connection, jobs: int) -> Seen:
-    """What the other process has seen, once it has seen so many."""
+    """Return the jobs seen by the other process, once it has this many."""
     pipe.send(jobs)
     found: Seen = pipe.recv()
     return found
@@ -91,12 +91,12 @@ def _taken(pipe: Connection, jobs: int) -> Seen:
 
 @contextmanager
 def _waiting(bed: Bed, name: str) -> Iterator[tuple[dict[str, Queue], dict[str, Connection]]]:
-    """A worker of each kind, idle, in a process and with a queue of its own."""
+    """Run an idle worker of each kind in a process with its own queue."""
     queues = {kind: bed.client.queue(f"{name} {kind}") for kind in KINDS}
     pipes: dict[str, Connection] = {}
     with ExitStack() as stack:
         for kind, queue in queues.items():
-            queue.enqueue(b"0")  # the queue is made before anything is measured
+            queue.enqueue(b"0")  # create the queue before the measurement
             target = _stand_threads if kind == "thread" else _stand_tasks
             pipes[kind] = stack.enter_context(process(target, bed.url, bed.prefix, queue.name))
         for pipe in pipes.values():
@@ -110,7 +110,7 @@ def _waiting(bed: Bed, name: str) -> Iterator[tuple[dict[str, Queue], dict[str, 
 
 
 def standby(bed: Bed, plan: Plan) -> Table:
-    """What idle workers send, and how late they start delayed jobs; none may start early."""
+    """Measure the traffic of idle workers, and the lateness of delayed jobs; none may be early."""
     seconds = plan.idle * 4 / 3
     table = Table(
         "standby",
@@ -137,7 +137,7 @@ def standby(bed: Bed, plan: Plan) -> Table:
 
 
 def _late(queue: Queue, pipe: Connection, jobs: int) -> list[float]:
-    """How late each of some delayed jobs reaches its handler, in ms."""
+    """Return the lateness of delayed jobs at their handler, in ms."""
     for i in range(jobs):
         delay_ms = 50 + 40 * i + random.randrange(20)
         queue.enqueue(b"%d" % delay_ms, delay=delay_ms / 1000)
@@ -148,7 +148,7 @@ def _late(queue: Queue, pipe: Connection, jobs: int) -> list[float]:
 
 
 def _pop(pipe: Connection, url: str, key: str) -> None:
-    """The bare loop."""
+    """Run the bare loop."""
     seen: Seen = []
 
     def loop() -> None:
@@ -167,7 +167,7 @@ def _pop(pipe: Connection, url: str, key: str) -> None:
 
 
 def _answer(pipe: Connection, seen: Seen) -> None:
-    """Tell what was seen, as soon as it is as much as is asked for."""
+    """Send the recorded jobs, once there are as many as requested."""
     while (jobs := pipe.recv()) is not None:
         deadline = time.monotonic() + PATIENCE
         while len(seen) < jobs:
@@ -184,7 +184,7 @@ def _noted(job: Any) -> tuple[bytes, int, float]:
 
 
 def _stand_threads(pipe: Connection, url: str, prefix: str, queue: str) -> None:
-    """A worker with defaults."""
+    """Run a worker with defaults."""
     seen: Seen = []
 
     def handler(job: Any) -> None:
@@ -195,7 +195,7 @@ def _stand_threads(pipe: Connection, url: str, prefix: str, queue: str) -> None:
 
 
 def _stand_tasks(pipe: Connection, url: str, prefix: str, queue: str) -> None:
-    """The same for asyncio."""
+    """Run an asyncio worker with defaults."""
     seen: Seen = []
 
     async def handler(job: Any) -> None:

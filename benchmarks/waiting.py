@@ -1,4 +1,4 @@
-"""Consumers that wait: hand-over of a fresh job, delayed jobs, idle traffic, wake-ups."""
+"""Waiting consumers: hand-over of a new job, delayed jobs, idle traffic, wake-ups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONSUMERS = 4
 
 
 def handover(bed: Bed, plan: Plan) -> Table:
-    """How long a fresh job takes to a blocked consumer in another process."""
+    """Measure the time of a new job to a blocked consumer in another process."""
     table = Table(
         "handover",
         "A fresh job reaches a blocked consumer in another process",
@@ -73,7 +73,7 @@ def handover(bed: Bed, plan: Plan) -> Table:
 
 
 def _hand(bed: Bed, consumer: Connection, send: Callable[[bytes], object]) -> float:
-    """One job from hand to hand, in ms; both consumers wait when it is sent."""
+    """Pass one job between processes, and return the ms; both consumers wait when it is sent."""
     bed.await_blocked(2)
     time.sleep(GAP)
     send(b"%d" % time.monotonic_ns() + b" " + b"x" * (WIDTH - 20))
@@ -106,7 +106,7 @@ def _take_jobs(pipe: Connection, url: str, prefix: str, name: str) -> None:
 
 
 def delayed(bed: Bed, plan: Plan) -> Table:
-    """How late delayed jobs start on an idle server; none may start early."""
+    """Measure the lateness of delayed jobs on an idle server; none may be early."""
     table = Table(
         "delayed",
         "Delayed jobs on an idle server",
@@ -114,7 +114,7 @@ def delayed(bed: Bed, plan: Plan) -> Table:
         "Delivery by the server's clock less the moment asked for; one blocked consumer.",
     )
     queue = bed.client.queue("delayed")
-    queue.enqueue(STOP)  # the queue is made before the first delay runs
+    queue.enqueue(STOP)  # create the queue before the first delay
     queue.ack(queue.reserve(1))
     delays = [(50 + 40 * i + random.randrange(20)) / 1000 for i in range(plan.delayed)]
     due: dict[str, float] = {}
@@ -137,7 +137,7 @@ def delayed(bed: Bed, plan: Plan) -> Table:
 
 
 def idle(bed: Bed, plan: Plan) -> Table:
-    """What idle consumers send, and how many of them wake for one fresh job."""
+    """Measure the traffic of idle consumers, and how many of them wake for one new job."""
     table = Table(
         "idle",
         f"{CONSUMERS} idle consumers",
@@ -190,7 +190,7 @@ def _consume_until_stop(bed: Bed, name: str, done: threading.Semaphore) -> None:
 
 
 def _woken(bed: Bed, enqueue: Callable[[bytes], object], done: threading.Semaphore) -> int:
-    """How many consumers woke for one job: the server counts a BLPOP when it ends."""
+    """Return how many consumers woke for one job: the server counts a BLPOP when it ends."""
     bed.await_blocked(CONSUMERS)
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""What one process of a worker reaches: jobs/s of handlers that do nothing, CPU, and trips."""
+"""The throughput of one worker process: jobs/s of empty handlers, CPU, and trips."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMES = {LISTS: 1, STREAMS: 6}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A worker and the loop it is held against.
+    """A worker and the bare loop for comparison.
 
     Attributes:
         kind: "thread" or "asyncio".
@@ -55,7 +55,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """In the report."""
+        """Return its name in the report."""
         return f"{self.kind}, {self.label}"
 
 
@@ -71,7 +71,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a round of one side took.
+    """The cost of a round of one side.
 
     Attributes:
         sample: jobs, CPU, seconds.
@@ -83,7 +83,7 @@ class Run:
 
 
 def workers(bed: Bed, plan: Plan) -> Table:
-    """Jobs/s of one worker process, its queue filled before, beside bare loops of the same round.
+    """Measure jobs/s of one worker process with a backlog, and bare loops of the same round.
 
     The worker runs in a process of its own, as users have it, and so do the loops.
     """
@@ -133,7 +133,7 @@ def _report(table: Table, setting: Setting, rounds: list[tuple[Run, Run]]) -> No
 
 
 class _Sides:
-    """One round runs each bare loop, and then the workers that are held against it."""
+    """Workers and bare loops: one round runs each loop, and then its workers."""
 
     def __init__(self, bed: Bed) -> None:
         self.bed = bed
@@ -142,7 +142,7 @@ class _Sides:
         self.queue = bed.client.queue("workers")
 
     def round(self, pipe: Connection, jobs: int) -> dict[str, Run]:
-        """Every side once, as many jobs as it is given for one of a worker with defaults."""
+        """Run every side once, each with its number of jobs."""
         found: dict[str, Run] = {}
         for base in (LISTS, STREAMS):
             found[base] = self._base(pipe, base, jobs * TIMES[base])
@@ -165,7 +165,7 @@ class _Sides:
         return Run(run.sample, counted.of(SENT) / jobs)
 
     def _measured(self, pipe: Connection, order: tuple[str, str, int]) -> tuple[Run, Counted]:
-        """What the other process took, with the server's CPU and the commands that ran."""
+        """Measure the other process, with the server's CPU and commands."""
         found: list[tuple[float, float, float]] = []
 
         def work() -> None:
@@ -180,7 +180,7 @@ class _Sides:
         return Run(Sample(jobs, server, client, wall), trips / jobs), counted
 
     def close(self) -> None:
-        """Remove what the sides left."""
+        """Remove the keys of the sides."""
         keys = [self.lists.key.encode(), self.lists.busy.encode(), *self.streams.keys()]
         self.bed.drop(keys + list(self.queue.ops.keys.names.values()))
 
@@ -189,7 +189,7 @@ class _Sides:
 
 
 def _serve(pipe: Connection, url: str, prefix: str) -> None:
-    """Do what is asked for: client CPU, seconds, and trips where they are known here."""
+    """Serve requests: report client CPU, seconds, and trips if known here."""
     settings = {setting.name: setting for setting in SETTINGS}
     while (order := pipe.recv()) is not None:
         name, key, jobs = order
@@ -207,7 +207,7 @@ def _timed(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def _loop(name: str, url: str, key: str, jobs: int) -> tuple[float, float, float]:
-    """A bare loop of redis-py calls."""
+    """Run a bare loop of redis-py calls."""
     redis: Any = Redis.from_url(url)
     trips = jobs * 2
     if name == LISTS:
@@ -228,7 +228,7 @@ def _drain(streams: Streams) -> None:
 
 
 def worked(setting: Setting, url: str, prefix: str, queue: str, jobs: int) -> tuple[float, float]:
-    """A worker that ends after so many jobs, each of which its handler was given once."""
+    """Run a worker that ends after this many jobs, each handled once."""
     seen: list[int] = []
     if setting.kind == "thread":
         took = _timed(_threads(setting, url, prefix, queue, jobs, seen))

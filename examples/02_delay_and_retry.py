@@ -1,4 +1,4 @@
-"""Jobs that start later, jobs that fail and are tried again, and what becomes of hopeless ones.
+"""Delayed jobs, failed jobs that are retried, and dead letters.
 
     python examples/02_delay_and_retry.py
 
@@ -21,7 +21,7 @@ from server import url
 
 from penstock import Job, Penstock
 
-logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs each failure: not here, please
+logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs each failure
 
 answers = {"ada": ["reached"], "grace": ["line busy", "reached"]}
 
@@ -36,8 +36,8 @@ def call(job: Job) -> None:
 
 with Penstock(url()) as ps:
     calls = ps.queue("example.calls")
-    # A failed job is tried again after a random delay: below 5 s, then 10 s, 20 s ... up to 6 h,
-    # at most 20 times. This example does not wait so long.
+    # A failed job is retried after a random delay: below 5 s, then 10 s, 20 s ... up to 6 h, at
+    # most 20 times. This example does not wait so long.
     calls.configure(max_attempts=3, backoff_base=0.01, backoff_cap=0.01)
 
     calls.enqueue("ada", delay=1)  # not before a second has gone by
@@ -51,7 +51,7 @@ with Penstock(url()) as ps:
         with job:
             call(job)
 
-    # After the third attempt it is a dead letter: kept for 14 days, to be looked at.
+    # After the third attempt it is a dead letter, which is kept for 14 days.
     for letter in calls.peek(state="dead"):
         print(f"given up: {letter.body} ({letter.error})")
 
@@ -61,4 +61,4 @@ with Penstock(url()) as ps:
         with job:
             call(job)
 
-    calls.configure(max_attempts=None, backoff_base=None, backoff_cap=None)  # as they were
+    calls.configure(max_attempts=None, backoff_base=None, backoff_cap=None)  # back to the defaults

@@ -27,7 +27,7 @@ def work() -> None:
 
 with Penstock(url()) as ps:
     thumbnails = ps.queue("example.thumbnails")
-    thumbnails.configure(max_length=3)  # kept on Redis: it binds every producer
+    thumbnails.configure(max_length=3)  # stored on Redis: it applies to every producer
 
     thumbnails.enqueue_many({"picture": number} for number in range(3))
     try:

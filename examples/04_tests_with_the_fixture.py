@@ -1,4 +1,4 @@
-"""Your own tests, without a server: the fixtures come with penstock, and run on fakeredis.
+"""Your own tests without a server: penstock's fixtures run on fakeredis.
 
     pip install 'penstock[testing]'
     pytest examples/04_tests_with_the_fixture.py
@@ -27,8 +27,8 @@ def send(job: Job, outbox: list[str]) -> None:
     outbox.append(job.body["welcome"])
 
 
-def test_who_signs_up_is_welcomed(penstock: Penstock) -> None:
-    """Look into the queue with `peek`: nothing is taken."""
+def test_a_new_user_is_welcomed(penstock: Penstock) -> None:
+    """Use `peek` to inspect the queue; no job is reserved."""
     emails = penstock.queue("emails")
     sign_up("ada@example.org", emails)
     [job] = emails.peek()
@@ -37,7 +37,7 @@ def test_who_signs_up_is_welcomed(penstock: Penstock) -> None:
 
 
 def test_a_welcome_without_address_is_a_failed_attempt(penstock: Penstock) -> None:
-    """Work the queue off with `consume(block=0)`: it ends when nothing is left."""
+    """Use `consume(block=0)` to drain the queue; it ends when no job is left."""
     emails, outbox = penstock.queue("emails"), []
     sign_up("ada@example.org", emails)
     sign_up("nobody", emails)
@@ -51,7 +51,7 @@ def test_a_welcome_without_address_is_a_failed_attempt(penstock: Penstock) -> No
 
 @pytest.mark.asyncio
 async def test_both_clients_see_one_server(penstock: Penstock, apenstock: AsyncPenstock) -> None:
-    """`apenstock` is the asynchronous twin on the same server."""
+    """`apenstock` is an asynchronous client of the same server."""
     sign_up("ada@example.org", penstock.queue("emails"))
     [job] = await apenstock.queue("emails").reserve(block=0)
     assert await job.ack()

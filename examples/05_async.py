@@ -1,4 +1,4 @@
-"""The same with asyncio: three consumers and a producer in one event loop.
+"""Penstock with asyncio: three consumers and a producer in one event loop.
 
     python examples/05_async.py
 
@@ -18,7 +18,7 @@ from penstock import AsyncPenstock, AsyncQueue
 async def fetch(pages: AsyncQueue, fetched: list[str]) -> None:
     async for job in pages.consume(block=0.5):
         async with job:
-            await asyncio.sleep(0.05)  # the others go on meanwhile
+            await asyncio.sleep(0.05)  # the others continue meanwhile
             fetched.append(job.body["page"])
 
 

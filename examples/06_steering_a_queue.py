@@ -1,4 +1,4 @@
-"""Look into a queue and move its jobs: bring forward, set aside, take over, search, make room.
+"""Inspect a queue and move its jobs: promote, dequeue, recover, search, withdraw.
 
     python examples/06_steering_a_queue.py
 
@@ -35,7 +35,7 @@ with Penstock(url()) as ps:
     print(f"set aside: {letters.dequeue([first.id])[0]}; ", end="")
     print(f"waiting: {[view.body for view in letters.peek()]}")
 
-    [silent] = letters.reserve()  # its worker never speaks again
+    [silent] = letters.reserve()  # its worker never reports
     [taken] = letters.recover(idle=0)
     print(f"taken over from a silent worker: {taken.body}, delivery {taken.deliveries}")
     try:

@@ -1,4 +1,4 @@
-"""One job of a kind: refuse duplicates, update what waits, run again afterwards, throttle.
+"""Dedup ids: refuse duplicates, update a waiting job, run again afterwards, throttle.
 
     python examples/07_one_of_a_kind.py
 
@@ -39,7 +39,7 @@ with Penstock(url()) as ps:
     assert status.job is not None
     assert status.successor is not None
     print(f"{status.state} now: {status.job.body}; next: {status.successor.body}")
-    job.ack()  # from here on the other one may run
+    job.ack()  # now the other one may run
     [_, job] = q.reserve(2)
     print(f"done; active now: {job.body}")
     q.purge("active")

@@ -1,4 +1,4 @@
-"""A worker: functions with typed arguments, each for the jobs that bear its name.
+"""A worker: functions with typed arguments, each for the jobs with its name.
 
     python examples/08_worker.py
 
@@ -20,7 +20,7 @@ from server import url
 
 from penstock import BadArgument, Handlers, Job, Penstock, Worker
 
-logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs dead letters: not here, please
+logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs dead letters
 
 handlers = Handlers()
 
@@ -31,12 +31,12 @@ def welcome(user_id: int, lang: str = "en") -> None:
 
 
 @handlers.handler("resize")
-def resize(job: Job, path: str, *, width: int) -> None:  # `job` is the job, no argument of it
+def resize(job: Job, path: str, *, width: int) -> None:  # `job` is the job itself
     print(f"resize {path} to {width} px, attempt {job.attempt}")
 
 
 @handlers.handler
-def anything(job: Job) -> None:  # without parentheses: for jobs that bear no name
+def anything(job: Job) -> None:  # without parentheses: for jobs without a name
     print(f"without a name: {job.body}")
 
 
@@ -46,17 +46,17 @@ with Penstock(url()) as ps:
     tasks = ps.queue("example.tasks")
 
     try:
-        tasks.enqueue(**welcome.job("seven"))  # a type checker sees it, too
+        tasks.enqueue(**welcome.job("seven"))  # a type checker finds it, too
     except BadArgument as error:
         print("refused by the producer:", error)
 
-    tasks.enqueue(**welcome.job(7))  # with delay=, ttl=, dedup_id= and so on beside it, if you like
+    tasks.enqueue(**welcome.job(7))  # you may add delay=, ttl=, dedup_id= and so on
     tasks.enqueue(**welcome.job(8, lang="de"))
     tasks.enqueue(**resize.job("a.png", width=64))
     tasks.enqueue({"anything": "goes"})
     tasks.enqueue({"number": 5}, headers={"handler": "fax"})  # no handler has that name
 
-    # One at a time, so that the lines come in order; burst ends when nothing is left to take.
+    # One at a time, so that the lines come in order; burst ends when no job is left.
     worker = Worker(ps, "example.tasks", handlers, concurrency=1, burst=True)
     worker.run()
 

@@ -1,4 +1,4 @@
-"""A worker in an event loop: coroutines side by side, one that loses its job, an orderly end.
+"""A worker in an event loop: concurrent coroutines, one that loses its job, a graceful end.
 
     python examples/09_async_worker.py
 
@@ -19,7 +19,7 @@ from server import url
 
 from penstock import AsyncJob, AsyncPenstock, AsyncWorker, Handlers
 
-logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs the lost job: not here, please
+logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs the lost job
 
 handlers = Handlers()
 at_work: list[str] = []
@@ -47,7 +47,7 @@ async def main() -> None:
             await pages.enqueue(**fetch.job(page))
         slow = await pages.enqueue(**fetch.job("/slow"))
 
-        # Leaving the block stops the worker, and waits for its handlers: 25 seconds at most.
+        # Leaving the block stops the worker, and waits up to 25 seconds for its handlers.
         async with AsyncWorker(ps, "example.fetch", handlers, concurrency=3) as worker:
             await three.wait()
             print("at work:", ", ".join(sorted(at_work)))

@@ -1,4 +1,4 @@
-"""A batch handler: many jobs in one call, and a word on each of them.
+"""A batch handler: many jobs in one call, with a result for each.
 
     python examples/10_batch_worker.py
 
@@ -36,7 +36,7 @@ def verdict(job: Job) -> Retry | Reject | None:
         return Retry(after=60)
     if not isinstance(job.body, int):
         return Reject(f"row {job.body} is not a number")
-    return None  # done. To return None alone says it of all; to raise fails all of them
+    return None  # done. None instead of the list means all are done; an exception fails all of them
 
 
 with Penstock(url()) as ps:

@@ -1,4 +1,4 @@
-"""What a handler can say of its job, and when a failed one is tried again.
+"""The results that a handler can return, and the delay before a failed job is retried.
 
     python examples/11_retries.py
 
@@ -28,13 +28,13 @@ from tenacity import stop_after_attempt, wait_fixed
 
 from penstock import Done, Handlers, Job, Penstock, Reject, Retry, RetryPolicy, Snooze, Worker
 
-logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs failures: not here, please
+logging.getLogger("penstock").setLevel(logging.CRITICAL)  # it logs failures
 handlers = Handlers()
-# The pause after failure n is drawn from 0 to base * 2**(n - 1) seconds, cap at most.
+# The delay after failure n is random between 0 and base * 2**(n - 1) seconds, at most cap.
 patient = RetryPolicy(base=0.01, cap=0.05, on={ValueError: RetryPolicy(max_attempts=1)})
 
 
-@handlers.handler("charge", retry=patient)  # stored with each job, but for the rules
+@handlers.handler("charge", retry=patient)  # stored with each job, except for its rules
 def charge(job: Job, card: str) -> None:
     print(f"charge {card}, attempt {job.attempt}")
     if card == "eve":
@@ -46,21 +46,21 @@ def charge(job: Job, card: str) -> None:
 @handlers.handler("poll")
 def poll(job: Job) -> Retry | None:  # results may be returned, or raised
     print(f"poll, attempt {job.attempt}, delivery {job.deliveries}")
-    return Retry(after=0.01) if job.attempt == 1 else None  # a failure, with its own pause
+    return Retry(after=0.01) if job.attempt == 1 else None  # a failure with its own delay
 
 
 @handlers.handler("report")
 def report(job: Job) -> Done:
     print(f"report, attempt {job.attempt}, delivery {job.deliveries}")
     if job.deliveries == 1:
-        raise Snooze(0.01)  # later, and no failure
+        raise Snooze(0.01)  # later, and not a failure
     return Done(dedup_window=60)  # its dedup id stays taken for a minute
 
 
 @handlers.handler("greet")
 def greet(job: Job) -> None:
     print(f"greet, attempt {job.attempt}")
-    raise Reject("no such user")  # another try would change nothing
+    raise Reject("no such user")  # a retry would not help
 
 
 @handlers.handler("crawl", wait=wait_fixed(0.01), stop=stop_after_attempt(2))  # tenacity's

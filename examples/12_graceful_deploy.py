@@ -1,4 +1,4 @@
-"""A deploy: the old worker gets SIGTERM at work, a new one takes over, and nothing is lost.
+"""A deploy: the old worker gets SIGTERM while it works, a new one continues, and no job is lost.
 
     python examples/12_graceful_deploy.py
 
@@ -31,18 +31,18 @@ handlers = Handlers()
 def order(job: Job, number: int, is_long: bool) -> None:
     if worker.name == "v1":
         say(f"{number}")
-        # Short ones are done soon after the SIGTERM; long ones are handed back after the grace.
+        # Short jobs finish soon after the SIGTERM; long ones are released after the grace.
         while not job.lost and (is_long or not worker.stopping):
             time.sleep(0.01)
     say(f"{number} given up" if job.lost else f"{number} done, attempt {job.attempt}")
 
 
 def say(line: str) -> None:
-    print(f"{line}\n", end="", flush=True)  # in one piece: threads may speak at once
+    print(f"{line}\n", end="", flush=True)  # a single write: threads may print at once
 
 
 def start(version: str) -> Popen[str]:
-    """A process of its own; usually this is `penstock worker app:worker`."""
+    """Start a separate process; usually this is `penstock worker app:worker`."""
     env = {**os.environ, "PENSTOCK_URL": url()}
     return Popen([sys.executable, __file__, version], env=env, stdout=PIPE, text=True)
 

@@ -1,4 +1,4 @@
-"""A channel: one producer at a time, a bound, and an end that every consumer is told of.
+"""A channel: one producer at a time, a bound, and an end for every consumer.
 
     python examples/13_a_channel.py
 
@@ -22,19 +22,19 @@ done = []
 
 def consume() -> None:
     with Penstock(url()) as ps:
-        for job in ps.queue("example.lines").consume():  # waits for jobs, until the queue is over
+        for job in ps.queue("example.lines").consume():  # ends with the queue
             with job:
                 done.append(job.body)
 
 
 with Penstock(url(), owner="reader-1") as one, Penstock(url(), owner="reader-2") as two:
     lines = one.queue("example.lines")
-    lines.configure(max_length=5)  # kept on Redis: it binds every producer
+    lines.configure(max_length=5)  # stored on Redis: it applies to every producer
     consumers = [threading.Thread(target=consume) for _ in range(3)]
     for consumer in consumers:
         consumer.start()
 
-    # A process that dies loses the role when the lease ends; each call with the role renews it.
+    # A process that dies loses the role when its lease ends; each call with the role renews it.
     with lines.exclusive("producer", lease=10) as first:
         first.queue.enqueue_many(range(10), block=30)
         try:

@@ -1,4 +1,4 @@
-"""Jobs that outlive their server: wait until a replica, or the disk, has them.
+"""Jobs that survive their server: wait until a replica, or the disk, has them.
 
     python examples/14_replicas.py
 
@@ -41,13 +41,13 @@ with (
         raw.wait(1, 3000)  # until it is connected
     q = ps.queue("orders")
     first = q.enqueue("order 1", durable=Durable(1, timeout=30))
-    q.configure(replicas=1)  # from now on for all its producers
+    q.configure(replicas=1)  # from now on for all producers
     second = q.enqueue("order 2", durable=Durable(timeout=30))
     others = f"by the queue's setting {second.replicas} has order 2"
     print(f"{first.replicas} replica has order 1; {others}")
 
     jobs = q.reserve(2)
-    shipped = q.ack(jobs[:1], durable=Durable(1, timeout=30))  # the setting is not for acks
+    shipped = q.ack(jobs[:1], durable=Durable(1, timeout=30))  # the setting does not apply to acks
     print(f"order 1 is shipped, and {shipped.replicas} replica knows it")
 
     with Redis(port=replica.port) as raw:
@@ -58,7 +58,7 @@ with (
         print(f"the replica is cut off: {error}")
     try:
         jobs[1].ack(durable=Durable(1, timeout=0.2))
-    except AckNotReplicated as error:  # it is done; it can't be taken back, and need not be
+    except AckNotReplicated as error:  # it is done, and that is not undone
         told = f"{error.got} of {error.wanted} confirmed, outcome: {error.outcomes[0]}"
         print(f"order 2 is shipped, and no replica knows it: {told}")
 
@@ -66,7 +66,7 @@ with (
     again = [view.body for view in heir.queue("orders").peek(state="active")]
     print(f"the primary is gone; what the replica will deliver again: {again}")
 
-# Redis 8.0 or newer could sync its file each second; others are believed with this setting only.
+# Redis 8.0 or newer may sync its file each second; other servers need this setting.
 always = ("--appendfsync", "always")
 with EmbeddedServer(appendonly=True, args=always) as server, Penstock(server.url) as ps:
     ps.queue("orders").enqueue("order 3", durable=Durable(fsynced=True))

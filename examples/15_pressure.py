@@ -1,4 +1,4 @@
-"""A pipe with a bound that clients in other languages can join: the protocol pressure 0.15.
+"""A bounded queue for clients in other languages: the protocol pressure 0.15.
 
     python examples/15_pressure.py
 

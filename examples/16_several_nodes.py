@@ -1,4 +1,4 @@
-"""A queue on three nodes: one dies in the middle of it, one is emptied, and every job is done.
+"""A queue on three nodes: one dies meanwhile, one is drained, and every job is done.
 
     python examples/16_several_nodes.py
 
@@ -21,14 +21,14 @@ from server import url
 from penstock import Penstock, parse_id
 from penstock.embedded import EmbeddedServer
 
-logging.getLogger("penstock").setLevel(logging.ERROR)  # a node that is down, or back, is a warning
+logging.getLogger("penstock").setLevel(logging.ERROR)  # no warning of a node that is down
 
 with ExitStack() as stack:
     others = [stack.enter_context(EmbeddedServer(appendonly=True)) for _ in range(2)]
     sources = [url(), *(server.url for server in others)]
     ps = stack.enter_context(Penstock(sources, retry_for=1))
     letters = ps.queue("example.nodes")
-    letters.configure()  # the queue is there on every node
+    letters.configure()  # creates the queue on every node
     nodes = ps.nodes.list()
     assert {node.priority for node in nodes} == {1}
     print(f"{len(nodes)} nodes, all in good order")
@@ -46,7 +46,7 @@ with ExitStack() as stack:
     print(f"nodes missing in the figures: {len(letters.stats().unreachable)}")
 
     victim.restart()
-    while letters.stats().unreachable:  # it is looked after every two seconds at least
+    while letters.stats().unreachable:  # it is checked at least every two seconds
         time.sleep(0.1)
     done = []
     for job in letters.consume(block=5):

@@ -1,4 +1,4 @@
-"""A queue in partitions: spread over servers, and yet the jobs of each user come in order.
+"""A partitioned queue: spread over servers, with the jobs of each user in order.
 
     python examples/17_partitions.py
 

@@ -1,7 +1,6 @@
-"""A pipeline on Spark: CSV -> queue -> executors -> parquet, and what becomes of dead letters.
+"""A pipeline on Spark: CSV -> queue -> executors -> parquet, and the handling of dead letters.
 
-The jobs are the modules of Python's standard library. It needs penstock[spark] and Java.
-It prints:
+The jobs are the modules of Python's standard library. It needs penstock[spark] and Java. It prints:
 
     loaded twice, each module is one job: True
     each is done, or a dead letter: True
@@ -32,7 +31,7 @@ ODD = [("odd1.py", "x = 1\n"), ("odd2.py", "def f(): ...\n"), ("old.py", "print 
 
 
 def outline(job):
-    """Lines and functions of a module; this runs on an executor."""
+    """Return lines and functions of a module; this runs on an executor."""
     source = job.body["source"]
     try:
         tree = ast.parse(source)
@@ -49,7 +48,7 @@ with tempfile.TemporaryDirectory() as place, Penstock(url()) as ps:
     queue = {"queue": "example.spark", "url": url()}
     write = {"format": "penstock", "mode": "append", **queue}
 
-    # CSV to queue: all rows at once or none, and each once, however often the file is loaded.
+    # CSV to queue: all rows or none, and each once, however often the file is loaded.
     sources = [(path.name, path.read_text("utf-8", "replace")) for path in LIBRARY.glob("*.py")]
     with Path(f"{place}/modules.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("path", "source"), *sources, *ODD])
@@ -68,7 +67,7 @@ with tempfile.TemporaryDirectory() as place, Penstock(url()) as ps:
     results = spark.read.parquet(f"{place}/results")
     print("the parquet has what was done, once:", results.count() == done.done > 0)
 
-    # Dead letters: archived, looked at, some brought back, the others deleted.
+    # Dead letters: archived, inspected, some redriven, the others deleted.
     dead = spark.read.format("penstock").options(states="dead", **queue).load()
     dead.write.parquet(f"{place}/archive")
     archive = spark.read.parquet(f"{place}/archive")

@@ -1,4 +1,4 @@
-"""Where the examples find a Redis: the one that PENSTOCK_URL names, or one of their own."""
+"""The Redis server of the examples: the one in PENSTOCK_URL, or an embedded one."""
 
 from __future__ import annotations
 

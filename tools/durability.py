@@ -65,12 +65,12 @@ PATIENCE = 30.0
 
 
 class CannotTrace(Exception):
-    """There is no strace, it may not trace, or its account of the file is not whole."""
+    """strace is missing or forbidden, or its trace of the file is incomplete."""
 
 
 @dataclass
 class Producer:
-    """Enqueues job after job until the server is gone, and notes when each was answered.
+    """A producer that enqueues jobs until the server is gone, and records the time of each answer.
 
     One that waits for the disk has many threads: a file that is synced every second would confirm a
     job a second to each.
@@ -101,7 +101,7 @@ class Producer:
                 self.answered[number] = time.monotonic()
 
     def missing(self) -> list[int]:
-        """The answered jobs that the server does not have."""
+        """Return the answered jobs that the server does not have."""
         with Penstock(self.url) as client:
             queue = client.queue("q")
             entries = client.backend.node.command("XRANGE", queue.ops.keys["ready"], "-", "+")
@@ -113,14 +113,14 @@ class Producer:
 
 @dataclass
 class Run:
-    """What one run told: calls a second, and for each failure the seconds and the jobs lost."""
+    """The result of a run: calls a second, and for each failure the seconds and jobs lost."""
 
     rate: float
     lost: dict[str, tuple[float, int]] = field(default_factory=dict)
 
 
 def traced(binary: ServerBinary, home: Path, stuck: float) -> ServerBinary:
-    """The server as a script that starts it under strace, which writes to `home/trace`.
+    """Return a script that starts the server under strace, which writes to `home/trace`.
 
     Raises:
         CannotTrace: strace is missing, too old, or forbidden.
@@ -140,7 +140,7 @@ def traced(binary: ServerBinary, home: Path, stuck: float) -> ServerBinary:
 
 
 def synced_size(home: Path, path: Path, main: int) -> int:
-    """How much of the file the fsyncs that came back are sure to have covered.
+    """Return how much of the file completed fsyncs have certainly covered.
 
     Raises:
         CannotTrace: the trace has no end, or its writes do not add up to the file.
@@ -151,7 +151,7 @@ def synced_size(home: Path, path: Path, main: int) -> int:
             raise CannotTrace("the end of the trace is missing")
         time.sleep(0.02)
     written = synced = 0
-    begun: dict[str, tuple[str, int]] = {}  # thread -> its call, and what was written before it
+    begun: dict[str, tuple[str, int]] = {}  # thread -> its call, and the size before it
     for line in trace.splitlines():
         if starts := BEGINS.match(line):
             begun[starts[1]] = (starts[2], written)
@@ -169,7 +169,7 @@ def synced_size(home: Path, path: Path, main: int) -> int:
 def one_run(
     binary: ServerBinary, policy: str, seconds: float, stuck: float, home: Path, *, fsynced: bool
 ) -> Run:
-    """Produce for so long, kill the server, and see what each failure has left.
+    """Produce for some seconds, kill the server, and count the jobs left by each failure.
 
     Raises:
         CannotSync: the calls were to wait for the disk, and the server is not believed.
@@ -201,7 +201,7 @@ def one_run(
 
 
 def row(policy: str, failure: str, runs: list[Run]) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     seconds, jobs = zip(*(run.lost[failure] for run in runs), strict=True)
     summary = (min, statistics.median, max)
     times = "".join(f"{f(seconds):8.2f}" for f in summary)
@@ -211,7 +211,7 @@ def row(policy: str, failure: str, runs: list[Run]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it; the exit status."""
+    """Run it and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Measure what partitions bring on a Redis Cluster: jobs for each second of its busiest server.
+"""Measure the effect of partitions on a Redis Cluster: jobs per CPU second of its busiest server.
 
     python tools/partitions.py                          # 1, 4 and 16 partitions, three primaries
     python tools/partitions.py --jobs 100000 --partitions 1 8
@@ -11,8 +11,8 @@ most is given by the server that is busiest first: so many jobs for each second 
 The servers share few cores here with the client and with whatever else runs, so jobs a second would
 say how fast this machine is, and nothing about partitions; CPU time does not depend on that.
 
-With --idle one consumer waits for so many seconds without a new job: commands that clients
-sent, and CPU time, without what the servers need by themselves.
+With --idle one consumer waits for so many seconds without a new job: commands that clients sent,
+and CPU time, without what the servers need by themselves.
 
 What it is not. Several clients, a network, replicas: they cost the same with partitions or without.
 """
@@ -45,7 +45,7 @@ SCRIPTED = ("evalsha", "blpop")
 
 @dataclass(frozen=True)
 class Run:
-    """What so many jobs have cost.
+    """The cost of a number of jobs.
 
     Attributes:
         partitions: of the queue; None = it had none.
@@ -59,21 +59,21 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Jobs for each second of the busiest server."""
+        """Return the jobs per second of the busiest server."""
         return self.jobs / max(self.seconds)
 
 
 def used(members: Sequence[Member]) -> list[float]:
-    """Seconds of CPU that each server has used so far."""
+    """Return the CPU seconds of each server so far."""
     found = [member.raw.info("cpu") for member in members]
     return [one["used_cpu_user"] + one["used_cpu_sys"] for one in found]
 
 
 def load(cluster: Cluster, partitions: int | None, jobs: int) -> Run:
-    """Pass jobs through a queue of its own."""
+    """Pass jobs through a new queue."""
     with Penstock(cluster.url) as ps:
         queue = ps.queue(f"load {partitions}", partitions=partitions)
-        _pass(queue, 10 * BATCH)  # scripts, connections and keys are there
+        _pass(queue, 10 * BATCH)  # creates scripts, connections and keys
         members = cluster.primaries
         before = used(members)
         _pass(queue, jobs)
@@ -92,7 +92,7 @@ def _pass(queue: Queue, jobs: int) -> None:
 
 
 def idle(cluster: Cluster, partitions: int | None, seconds: float) -> tuple[float, float]:
-    """Commands a second, and CPU in thousandths, of all servers, that a waiting consumer costs."""
+    """Return the commands a second, and CPU milliseconds, of all servers for a waiting consumer."""
     members = cluster.primaries
     with Penstock(cluster.url) as ps:
         queue = ps.queue(f"idle {partitions}", partitions=partitions)
@@ -113,7 +113,7 @@ def idle(cluster: Cluster, partitions: int | None, seconds: float) -> tuple[floa
 
 
 def _calls(members: Sequence[Member]) -> int:
-    """How many commands of a client that waits the servers have seen."""
+    """Return the number of a waiting client's commands on the servers."""
     return sum(member.calls(name) for member in members for name in SCRIPTED)
 
 

@@ -63,7 +63,7 @@ class Reply:
 
     Attributes:
         shape: `{1, nonce, acked}`.
-        cause: what the header says of it.
+        cause: its text in the header.
     """
 
     shape: str
@@ -71,7 +71,7 @@ class Reply:
 
 
 def _field(found: Script, name: str) -> list[str]:
-    """The lines of one part of a header, the first without its name."""
+    """Return the lines of one part of a header, the first without its name."""
     lines = found.header.splitlines()
     start = next(i for i, line in enumerate(lines) if line.split(" ")[0] == name)
     taken = [lines[start].removeprefix(name)]
@@ -83,7 +83,7 @@ def _field(found: Script, name: str) -> list[str]:
 
 
 def arguments(found: Script) -> list[tuple[str, str]]:
-    """What a header says of ARGV, in its order: names (or none) and meaning."""
+    """Return the ARGV of a header in order: names (or none) and meaning."""
     described: list[list[str]] = []
     for line in _field(found, "ARGV")[1:]:
         named = re.match(r" {9}(\S.*?) {2,}(\S.*)", line)
@@ -97,7 +97,7 @@ def arguments(found: Script) -> list[tuple[str, str]]:
 
 
 def replies(found: Script) -> list[Reply]:
-    """The RETURNS lines of a script's header, in order."""
+    """Return the RETURNS lines of a script's header, in order."""
     described: list[list[str]] = []
     for line in _field(found, "RETURNS"):
         text = line.strip()
@@ -119,13 +119,13 @@ def _closing(text: str) -> int:
 
 
 def commands() -> list[str]:
-    """Every command that a client needs, in the form of an ACL rule without its sign."""
+    """Return every command that a client needs, in the form of an ACL rule without its sign."""
     inner = {"xinfo|stream" if name == "xinfo" else name for name in _inner(all_scripts())}
     return sorted(inner | {*CONNECTION_COMMANDS, *CLIENT_COMMANDS})
 
 
 def _inner(scripts: Sequence[Script]) -> set[str]:
-    """The commands inside scripts."""
+    """Return the commands inside scripts."""
     bodies = "\n".join(re.sub(r"--.*", "", found.source) for found in scripts)
     return {name.lower() for name in re.findall(r"\bcall\('(\w+)'", bodies)}
 
@@ -248,7 +248,7 @@ def _part(name: str) -> str:
 
 
 def updated(pages: Mapping[str, str]) -> dict[str, str]:
-    """The pages with their generated parts as they have to be.
+    """Return the pages with current generated parts.
 
     Raises:
         StaleError: a part is missing, or is not known.
@@ -266,7 +266,7 @@ def updated(pages: Mapping[str, str]) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 if all is well."""
+    """Run the command; return 0 if all is well."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     parser.add_argument("--root", type=Path, default=ROOT, help="the folder of PROTOCOL.md")

@@ -4,9 +4,9 @@
     python tools/replies.py --check    # only compare; exit status 1 if it is stale
 
 `{1, nonce, seen, jobs: (number, record)...}` becomes a class with the fields `code`, `nonce`,
-`seen` and `jobs`, the last a list of pairs. Lines of one code are one class: what the shorter one
-lacks is empty. Scripts with equal replies share a class. A code below 0 becomes an error
-(`core/refusals.py`), and has no class; in the protocol pressure it is an answer.
+`seen` and `jobs`, the last a list of pairs. Lines of one code are one class: fields that the
+shorter one lacks are empty. Scripts with equal replies share a class. A code below 0 becomes an
+error (`core/refusals.py`), and has no class; in the protocol pressure it is an answer.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Form:
 
     @property
     def name(self) -> str:
-        """The name of the class: `Ack`, or with the code `CommitGone`."""
+        """Return the name of the class: `Ack`, or with the code `CommitGone`."""
         words = "".join(part.title() for part in re.split(r"[/_]", self.script))
         codes = PressureCode if self.script.startswith("pressure/") else Code
         name = codes(self.code).name.title().replace("_", "")
@@ -159,7 +159,7 @@ def _type(script: str, name: str) -> str:
 
 
 def forms(found: Script) -> list[Form]:
-    """The classes for the replies of a script, one for each code.
+    """Return the classes for the replies of a script, one for each code.
 
     Raises:
         ValueError: a line has a code without a meaning, or two lines do not go together.
@@ -215,7 +215,7 @@ def _parser(form: Form, name: str) -> str:
 
 
 def _entry(script: str, parsers: Mapping[int, str]) -> str:
-    """The line of a script: the parser of most of its codes, then those of the others."""
+    """Return the line of a script: the parser of most of its codes, then those of the others."""
     usual = max(parsers.values(), key=list(parsers.values()).count)
     others = [f"{code}: {parser}" for code, parser in parsers.items() if parser != usual]
     if not others:
@@ -226,7 +226,7 @@ def _entry(script: str, parsers: Mapping[int, str]) -> str:
 
 
 def written() -> str:
-    """The file as it has to be."""
+    """Return the current content of the file."""
     lines = [HEAD, ""]
     entries, shared = list[str](), list[str]()
     first: dict[tuple[tuple[str, str], ...], str] = {}
@@ -246,7 +246,7 @@ def written() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 if all is well."""
+    """Run the command; return 0 if all is well."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     parser.add_argument("--file", type=Path, default=TARGET)

@@ -25,14 +25,14 @@ VERSION = re.compile(r"v=(\d+\.\d+)")
 
 
 def mirror() -> str:
-    """The address of Debian's packages that this machine uses."""
+    """Return the address of Debian's packages that this machine uses."""
     texts = [file.read_text() for file in sorted(SOURCES.glob("sources.list*/**/*.*"))]
     found = re.search(r"https?://\S+/debian/?(?=\s)", "\n".join(texts))
     return found[0] if found else MIRROR
 
 
 def apt(folder: Path, *args: str) -> None:
-    """Run apt-get with a state of its own: no package counts as installed."""
+    """Run apt-get with separate state: no package counts as installed."""
     options = {
         "Dir::Etc::sourcelist": folder / "sources.list",
         "Dir::Etc::sourceparts": "-",
@@ -47,7 +47,7 @@ def apt(folder: Path, *args: str) -> None:
 
 
 def download(suite: str, folder: Path) -> list[Path]:
-    """Both servers, and all that they need."""
+    """Download both servers and their dependencies."""
     for name in ("state/lists/partial", "cache/archives/partial"):
         (folder / name).mkdir(parents=True)
     (folder / "status").touch()
@@ -59,7 +59,7 @@ def download(suite: str, folder: Path) -> list[Path]:
 
 
 def launcher(root: Path, server: str) -> str:
-    """A program that starts the server with the libraries beside it.
+    """Write a program that starts the server with the libraries next to it.
 
     The package has the server under the name of a tool; the first argument's name decides.
     """
@@ -70,7 +70,7 @@ def launcher(root: Path, server: str) -> str:
 
 
 def unpack(folder: Path, suite: str) -> list[Path]:
-    """The servers of a suite, unpacked and named by version."""
+    """Unpack the servers of a suite, and return them named by version."""
     root = folder.resolve() / suite
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
@@ -88,7 +88,7 @@ def unpack(folder: Path, suite: str) -> list[Path]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Unpack what is not there yet, and print the servers."""
+    """Unpack missing servers, and print all of them."""
     parser = argparse.ArgumentParser(description="Unpack servers from Debian's packages.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--suite", default="trixie", help="a release of Debian; default: trixie")

@@ -21,7 +21,7 @@ GROUPS: dict[str, type[Group]] = {
 
 
 def updated(text: str) -> str:
-    """The page with its tables as they have to be."""
+    """Return the page with current tables."""
     return PART.sub(lambda match: _part(match.group(1)), text)
 
 
@@ -32,7 +32,7 @@ def _part(name: str) -> str:
 
 
 def _rows(name: str) -> list[tuple[str, Any, str]]:
-    """Return name, default and help of the options that are the group's own."""
+    """Return name, default and help of the group's own options."""
     group = GROUPS[name]
     shared = set() if group is Connection else set(Connection.options())
     own = [one for lowered, one in group.options().items() if lowered not in shared]
@@ -41,7 +41,7 @@ def _rows(name: str) -> list[tuple[str, Any, str]]:
 
 
 def _unit(name: str, value: Any) -> Any:
-    """Durations are kept in ms, sizes in bytes."""
+    """Return the unit: durations are kept in ms, sizes in bytes."""
     spans = ("Timeout", "Window", "Duration", "Ttl", "For", "delay")
     if isinstance(value, int) and not isinstance(value, bool) and name.endswith(spans):
         return _span(value)
@@ -66,7 +66,7 @@ def _shown(value: Any) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 if all is well."""
+    """Run the command; return 0 if all is well."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     options = parser.parse_args(arguments)

@@ -44,7 +44,7 @@ class JobState(str, enum.Enum):
 
 
 class Condition(str, enum.Enum):
-    """The time of a job that has come."""
+    """An elapsed time of a job."""
 
     PLAIN = ""
     DUE = "due"
@@ -78,12 +78,12 @@ class StateCase(enum.Enum):
 
     @property
     def title(self) -> str:
-        """Text for readers: `active, lease ended`."""
+        """Return text for readers: `active, lease ended`."""
         return ", ".join(filter(None, (self.state.value, self.condition.value)))
 
 
 class Event(str, enum.Enum):
-    """A script and its kind of call, or (in brackets) a time that comes."""
+    """A script and its kind of call, or (in brackets) an elapsed time."""
 
     ENQUEUE = "enqueue"
     ENQUEUE_DELAYED = "enqueue, delayed"
@@ -167,7 +167,7 @@ class Event(str, enum.Enum):
 
     @property
     def script(self) -> str:
-        """The script of the event; '' = a time, or several scripts."""
+        """Return the script of the event; '' for a time, or several scripts."""
         name = self.value.partition(",")[0]
         several = self in (Event.LOOK, Event.BATCH)
         return "" if name.startswith("(") or several else name

@@ -4,7 +4,7 @@
     python tools/unasync.py --check    # compare whole files and the set of files; 1 if they differ
 
 The source is rewritten token by token, by the tables below, and then formatted by ruff. Three
-comments steer it where the two worlds really differ:
+comments control it where the two versions differ:
 
     import asyncio  # async only              the line is left out
     # [async only ... # async only]           the lines between, and these two, are left out
@@ -36,7 +36,7 @@ TREES = {
 }
 HEADER = "# From {} by tools/unasync.py; do not edit."
 
-# One name for another, in code, strings and comments. `AsyncX` becomes `X` without a row.
+# Renamed identifiers, in code, strings and comments. `AsyncX` becomes `X` without a row.
 NAMES = {
     "_async": "_sync",
     "__aenter__": "__enter__",
@@ -58,7 +58,7 @@ NAMES = {
     # Fixtures and helpers of the tests.
     "async_client": "sync_client",
     "pytest_asyncio": "pytest",
-    # Twins in penstock's own code: the asyncio one is `a<name>`.
+    # Pairs in penstock's own code: the asyncio one is `a<name>`.
     "acall": "call",
     "aclosed": "closed",
     "aexchanged": "exchanged",
@@ -77,9 +77,9 @@ NAMES = {
     "aspawn": "spawn",
     "await_for": "wait_for",
 }
-KEPT = frozenset({"AsyncIO"})  # begins with Async, and is none of ours
+KEPT = frozenset({"AsyncIO"})  # begins with Async, but is not ours
 DOTTED = {("redis", "asyncio"): "redis", ("fakeredis", "aioredis"): "fakeredis"}
-# X[..., T] becomes T: the place of T among the arguments.
+# X[..., T] becomes T: the position of T among the arguments.
 UNWRAPPED = {"Awaitable": 0, "Coroutine": 2}
 DROPPED_DECORATOR = ("@", "pytest", ".", "mark", ".", "asyncio")
 
@@ -88,7 +88,7 @@ DROP_FROM, DROP_TO = "# [async only", "# async only]"
 SYNC_ONLY = "# sync only:"
 
 OPENING, CLOSING = "([{", ")]}"
-# Prose may say "await": in text it is code only before something that is called or indexed.
+# Prose may have the word "await": in text it is code only before a call or an index.
 AWAIT_IN_TEXT = re.compile(r"\bawait (?=[\w.]+[(\[])")
 ASYNC_IN_TEXT = re.compile(r"\basync (?=(?:def|for|with)\b)")
 WORDS = re.compile(r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\b")
@@ -104,11 +104,11 @@ class UnasyncError(Exception):
 
 
 def transform(source: str, path: str) -> str:
-    """The synchronous twin of a source text, before formatting.
+    """Return the synchronous version of a source text, before formatting.
 
     Args:
         source: Python code.
-        path: where it stands, for the header and for messages.
+        path: its path, for the header and for messages.
     """
     chosen = _choose_lines(source, path)
     result = f"{HEADER.format(path)}\n{_Rewriter(chosen).rewritten()}"
@@ -120,14 +120,14 @@ def transform(source: str, path: str) -> str:
 
 
 def rename(name: str) -> str:
-    """What an identifier is called in the synchronous code."""
+    """Return the synchronous name of an identifier."""
     if name in KEPT:
         return name
     return NAMES.get(name) or ASYNC_CLASS.sub(r"\1", name)
 
 
 def translate(text: str) -> str:
-    """Prose, or code inside of it: a comment, a docstring, an f-string."""
+    """Translate prose, or code inside of it: a comment, a docstring, an f-string."""
     text = ARTICLE.sub(r"\1 \2", AWAIT_IN_TEXT.sub("", ASYNC_IN_TEXT.sub("", text)))
     return WORDS.sub(_translate_words, text)
 
@@ -144,7 +144,7 @@ def _tokens(source: str) -> list[Token]:
 
 
 def _choose_lines(source: str, path: str) -> str:
-    """Leave out what is for asyncio only, and bring in what is for the other one."""
+    """Leave out lines for asyncio only, and insert those for the synchronous version."""
     lines = list(io.StringIO(source))
     opened: int | None = None
     for token in _tokens(source):
@@ -173,7 +173,7 @@ def _uncommented(line: str) -> str:
 
 
 class _Rewriter:
-    """Collects replacements of spans of the text, token by token."""
+    """A collector of replacements in the text, token by token."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -190,14 +190,14 @@ class _Rewriter:
             index = self._step(index)
         result, position = [], 0
         for start, end, new in sorted(self._edits):
-            if start < position:  # inside of something already left out
+            if start < position:  # inside of a part already left out
                 continue
             result += [self._source[position:start], new]
             position = end
         return "".join(result) + self._source[position:]
 
     def _step(self, index: int) -> int:
-        """Deal with the token at this place; the place of the next one."""
+        """Process the token at this position; return the position of the next one."""
         token = self._tokens[index]
         if self._begins_dropped_decorator(index):
             return self._drop_line(index)
@@ -263,7 +263,7 @@ class _Rewriter:
         return last + 1
 
     def _translate_fstring(self, index: int) -> int:
-        """One piece, as Python up to 3.11 sees it, so that all versions write the same."""
+        """Translate one piece, as Python up to 3.11 splits it, so that all versions agree."""
         depth, last = 0, index
         while True:
             kind = tokenize.tok_name[self._tokens[last].type]
@@ -281,7 +281,7 @@ class _Rewriter:
         return DOTTED.get((self._string(index), self._string(index + 2)))
 
     def _closing(self, opening: int) -> int:
-        """Where the bracket that opens at this place is closed."""
+        """Return the position of the closing bracket."""
         return next(place for place, depth in self._depths(opening) if depth == 0)
 
     def _depths(self, opening: int) -> Iterator[tuple[int, int]]:
@@ -293,7 +293,7 @@ class _Rewriter:
             yield place, depth
 
     def _commas(self, opening: int) -> list[int]:
-        """The commas directly inside a bracket, but for one at its end."""
+        """Return the commas directly inside a bracket, except one at its end."""
         closing = self._closing(opening)
         return [
             place
@@ -319,7 +319,7 @@ class _Rewriter:
         self._edits.append((self._end(end), self._end(closing), ""))
 
     def _complete_generator(self, opening: int) -> None:
-        """AsyncGenerator[Y, S] is Generator[Y, S, None]."""
+        """Complete the arguments: AsyncGenerator[Y, S] is Generator[Y, S, None]."""
         missing = 2 - len(self._commas(opening))
         closing = self._closing(opening)
         last = closing - 1
@@ -328,7 +328,7 @@ class _Rewriter:
         self._edits.append((self._end(last), self._end(last), ", None" * missing))
 
     def _drop_parentheses(self, index: int) -> None:
-        """`(await x()).y` needs no parentheses any more."""
+        """Drop the parentheses of `(await x()).y`."""
         opening = index - 1
         if self._string(opening) != "(" or self._is_operand(opening - 1):
             return
@@ -340,13 +340,13 @@ class _Rewriter:
         self._edits.append((self._start(closing), self._end(closing), ""))
 
     def _is_operand(self, index: int) -> bool:
-        """Whether a parenthesis after this token would be a call."""
+        """Tell if a parenthesis after this token would be a call."""
         token = self._tokens[index]
         is_name = token.type == NAME and not keyword.iskeyword(token.string)
         return is_name or token.type == STRING or token.string in CLOSING
 
     def _is_primary(self, opening: int, closing: int) -> bool:
-        """Whether all there is after `await` binds tighter than any operator."""
+        """Tell if everything after `await` binds tighter than any operator."""
         for place, depth in self._depths(opening):
             token = self._tokens[place]
             if place == closing:
@@ -360,7 +360,7 @@ class _Rewriter:
 
 
 def generate(root: Path) -> dict[Path, str]:
-    """Every generated file of a checkout, by its path in it, formatted."""
+    """Return every generated file of a checkout, by its path, formatted."""
     made = {}
     for source, target in TREES.items():
         for path in sorted((root / source).rglob("*.py")):
@@ -392,7 +392,7 @@ def _ruff(place: Path, *arguments: str) -> None:
 
 
 def present(root: Path) -> set[Path]:
-    """Every file that lies in the generated trees."""
+    """Return every file in the generated trees."""
     found = (path for target in TREES.values() for path in (root / target).rglob("*"))
     return {
         path.relative_to(root)
@@ -402,7 +402,7 @@ def present(root: Path) -> set[Path]:
 
 
 def differences(made: dict[Path, str], root: Path) -> list[str]:
-    """What is missing, superfluous, or other than it would be written; empty if all is well."""
+    """Return missing, extra and differing files; empty if all is well."""
     there = present(root)
     found = [f"missing: {path}" for path in sorted(made.keys() - there)]
     found += [f"extra: {path}" for path in sorted(there - made.keys())]
@@ -424,10 +424,10 @@ def _summary(old: str, new: str, *, limit: int = 12) -> str:
 
 
 def write(made: dict[Path, str], root: Path) -> list[Path]:
-    """Bring the trees up to date, and say which files were changed or removed.
+    """Update the trees, and return the changed and removed files.
 
     Raises:
-        UnasyncError: a file lies there that was not generated.
+        UnasyncError: a file there was not generated.
     """
     changed = []
     marker = HEADER.partition("{}")[0]
@@ -446,7 +446,7 @@ def write(made: dict[Path, str], root: Path) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 if all is well."""
+    """Run the command; return 0 if all is well."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)

@@ -351,9 +351,7 @@ def test_the_settings_stored_last_are_those_of_all(three: Nodes) -> None:
         q = ps.queue("q")
         stats = q.stats()
         assert (stats.settings.lease, stats.settings.paused) == (7, "out")
-        assert (
-            len(stats.differing) == 2 or three.backends[0].is_fake
-        )  # fakeredis servers share one address
+        assert len(stats.differing) == 2 or three.backends[0].is_fake  # they share one address
         assert stats.configured is not None
         assert q.reserve(3, block=0) == []
         assert [stored(three, number) for number in range(3)] == [(7, "out", True)] * 3

@@ -101,9 +101,7 @@ def test_used_up_queues_of_others_are_removed(ps: Penstock, raw: Raw) -> None:
             ps.backend.driver._turns._listed_at = 0.0
     assert ps.queues() == ["waited for"]
     assert raw.hlen("penstock:queues") == 1
-    assert (
-        len(raw.keys("penstock:{used*")) == 40
-    )  # the stored replies of the producer, which expire
+    assert len(raw.keys("penstock:{used*")) == 40  # replies of the producer, which expire
 
 
 def test_creating_queues_removes_unused_ones(ps: Penstock, raw: Raw) -> None:

@@ -1,1 +1,1 @@
-"""The benchmark at a tiny size: every row comes out, and the arithmetic is right."""
+"""Tests of the benchmark with few jobs: it has every row, and the arithmetic is right."""

@@ -1,4 +1,4 @@
-"""The arithmetic: samples, ratios within rounds, percentiles, budgets, the look of figures."""
+"""Samples, ratios within rounds, percentiles, budgets, and the format of figures."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ def test_a_sample_divides_by_its_jobs() -> None:
 
 
 def test_samples_add_up() -> None:
-    """The sum of two pieces of work is their jobs and their costs together."""
+    """The sum of two samples has their jobs and their costs."""
     total = Sample(1, 0.5, 0.25, 2.0) + Sample(3, 0.5, 0.75, 1.0)
     assert total == Sample(4, 1.0, 1.0, 3.0)
 
 
 def test_a_sample_without_time_has_no_rate() -> None:
-    """A clock that did not move is no reason to divide by zero."""
+    """If the clock did not advance there is no division by zero."""
     assert Sample(5).rate == 0.0
 
 
 def test_ratios_are_taken_within_a_round() -> None:
-    """A round in which everything was slow changes no ratio; medians of the two sides would."""
+    """A round in which everything was slow does not change the ratio."""
     assert pairwise([2.0, 20.0, 3.0], [1.0, 10.0, 2.0]) == 2.0
     assert pairwise([1.0, 9.0, 8.0], [1.0, 1.0, 8.0]) == 1.0
     assert pairwise([1.0], [0.0]) == 0.0
 
 
 def test_ratios_need_the_same_rounds_on_both_sides() -> None:
-    """A missing figure is an error, not a shift by one round."""
+    """A missing figure raises and does not shift the rounds."""
     with pytest.raises(ValueError, match="shorter"):
         pairwise([1.0, 2.0], [1.0])
 
@@ -46,12 +46,12 @@ def test_ratios_need_the_same_rounds_on_both_sides() -> None:
     "share, expected", [(0.0, 1.0), (0.5, 50.0), (0.501, 51.0), (0.99, 99.0), (1.0, 100.0)]
 )
 def test_a_percentile_is_a_value_that_occurred(share: float, expected: float) -> None:
-    """The smallest value that at least that share of the values does not exceed."""
+    """A percentile is the smallest value that at least this share of values does not exceed."""
     assert percentile([float(i) for i in range(100, 0, -1)], share) == expected
 
 
 def test_the_median_is_the_middle() -> None:
-    """Of an even number of values, the mean of the two in the middle."""
+    """For an even number of values it is the mean of the two in the middle."""
     assert median([3.0, 1.0, 2.0]) == 2.0
     assert median([4.0, 1.0, 2.0, 3.0]) == 2.5
 
@@ -66,7 +66,7 @@ def test_the_median_is_the_middle() -> None:
     ],
 )
 def test_a_budget_includes_its_bound(value: float, limit: float, least: bool, holds: bool) -> None:
-    """An upper bound holds up to it, a lower one from it on."""
+    """A figure equal to its bound is within it, for upper and lower bounds."""
     budget = Budget("what", value, limit, least)
     assert budget.holds is holds
     assert budget.verdict == ("ok" if holds else "over")
@@ -91,12 +91,12 @@ def test_a_budget_includes_its_bound(value: float, limit: float, least: bool, ho
     ],
 )
 def test_figures_are_shown_with_three_digits(value: str | float | None, text: str) -> None:
-    """Enough to compare, and no digit that is noise."""
+    """Three digits are enough for comparison, and exclude noise."""
     assert shown(value) == text
 
 
 def test_a_row_has_a_cell_for_each_column() -> None:
-    """A figure under the wrong head is worse than none."""
+    """A row with a wrong number of cells raises."""
     table = Table("t", "T", ("one", "two"))
     with pytest.raises(ValueError, match="1 cells for 2 columns"):
         table.add(1.0)
@@ -112,7 +112,7 @@ def judged_table() -> Table:
 
 
 def test_the_budget_table_gathers_every_budget() -> None:
-    """The closing table has a line for each budget of the run, in order, with its verdict."""
+    """The closing table has each budget of the run, in order, with its verdict."""
     closing = budget_table([judged_table(), Table("empty", "Empty", ("a",))])
     assert closing.texts() == [
         ("fast", "2 x", ">= 1.50 x", "ok"),
@@ -121,7 +121,7 @@ def test_the_budget_table_gathers_every_budget() -> None:
 
 
 def test_markdown_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    """The README takes it in verbatim: facts as a list, figures right-aligned."""
+    """The README uses it unchanged: facts as a list, figures right-aligned."""
     write_markdown([judged_table()], {"machine": "2 cores"})
     assert capsys.readouterr().out == (
         "- machine: 2 cores\n\n**Title**\n\nA note.\n\n"
@@ -133,7 +133,7 @@ def test_markdown_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_text_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a terminal the tables are plain text."""
+    """Without a terminal tables are plain text."""
     write_text([judged_table()], {"machine": "2 cores"})
     assert capsys.readouterr().out == (
         "machine:      2 cores\n\n== Title\n   A note.\n"
@@ -145,7 +145,7 @@ def test_text_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_scaled_plan_keeps_whole_batches() -> None:
-    """However small the run, every batch is full and every measure has something to measure."""
+    """However small the plan, each batch is full and each measurement has jobs."""
     tiny = FULL.scaled(0.0001)
     assert all(jobs % max(n, IN_FLIGHT) == 0 and jobs > 0 for n, jobs in tiny.cost.items())
     assert tiny.lifecycles == tiny.bulk == tiny.memory == 100

@@ -1,4 +1,4 @@
-"""The whole command on a tiny job count: every section, every row, every output. No speeds."""
+"""The whole command with few jobs: every section, row and output, without speeds."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one tiny run of everything wrote."""
+    """Return the report of one small run of all sections."""
     path = tmp_path_factory.mktemp("bench") / "bench.json"
     assert benchmarks.main([*TINY, "--depths", "100", "200", "300", "--json", str(path)]) == 0
     found: dict[str, Any] = json.loads(path.read_text())
@@ -161,7 +161,7 @@ def test_every_section_runs(report: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("section", EXPECTED)
 def test_every_row_is_there(report: dict[str, Any], section: str) -> None:
-    """Each section has each of its rows, and every figure is a number that can be."""
+    """Each section has each of its rows with plausible figures."""
     (table,) = [table for table in report["tables"] if table["name"] == section]
     labels = EXPECTED[section]
     rows = [{k: v for k, v in row.items() if k != "budget"} for row in table["rows"]]
@@ -172,7 +172,7 @@ def test_every_row_is_there(report: dict[str, Any], section: str) -> None:
 
 
 def test_the_machine_is_named(report: dict[str, Any]) -> None:
-    """Figures without the machine's size, versions and load say nothing."""
+    """The report has the machine's size, versions and load."""
     facts = report["facts"]
     assert f"{os.cpu_count()} cores" in facts["machine"]
     assert facts["server"].startswith(("Redis ", "Valkey "))
@@ -181,7 +181,7 @@ def test_the_machine_is_named(report: dict[str, Any]) -> None:
 
 
 def test_every_budget_is_judged(report: dict[str, Any]) -> None:
-    """The closing list has the budget of each row that has one, with a verdict that follows."""
+    """The closing list has the budget of each row with one, and a consistent verdict."""
     of_rows = [
         row["budget"] for table in report["tables"] for row in table["rows"] if "budget" in row
     ]
@@ -194,7 +194,7 @@ def test_every_budget_is_judged(report: dict[str, Any]) -> None:
 
 
 def test_counted_things_are_exact(report: dict[str, Any]) -> None:
-    """What does not depend on speed is the same on any machine: trips, wakings, earliness."""
+    """Figures that do not depend on speed are exact: trips, wake-ups, earliness."""
     tables = {table["name"]: table["rows"] for table in report["tables"]}
     for row in tables["commands"]:
         assert row["penstock trips/job"] == pytest.approx(1 / int(row["batch"]))
@@ -227,7 +227,7 @@ def test_ratios_fit_their_rounds(report: dict[str, Any]) -> None:
 def test_ratios_of_workers_fit_their_rounds(
     report: dict[str, Any], section: str, names: tuple[str, str]
 ) -> None:
-    """They are taken round by round, beside the bare loop of the same round."""
+    """Ratios are taken for each round with its bare loop."""
     (table,) = [table for table in report["tables"] if table["name"] == section]
     key = {"workers": "x base", "pickup": "x bare"}[section]
     rows = [row for row in table["rows"] if row[key] is not None]
@@ -239,10 +239,8 @@ def test_ratios_of_workers_fit_their_rounds(
 
 
 @pytest.mark.parametrize("section", ["disque", "copies"])
-def test_a_figure_stands_beside_the_one_it_is_held_against(
-    report: dict[str, Any], section: str
-) -> None:
-    """The ratio is that of the two figures of its row; none without a figure of Disque's."""
+def test_a_figure_and_its_baseline_share_a_row(report: dict[str, Any], section: str) -> None:
+    """The ratio belongs to the figures of its row; without a figure of Disque there is none."""
     (table,) = [table for table in report["tables"] if table["name"] == section]
     for row in table["rows"]:
         ours, theirs = row["penstock"], row["Disque 1.0-rc1"]
@@ -250,8 +248,8 @@ def test_a_figure_stands_beside_the_one_it_is_held_against(
     assert "not of this run" in table["note"]
 
 
-def test_the_bounds_beside_disque_and_streams(report: dict[str, Any]) -> None:
-    """What is promised of a life, of memory, of three copies, and of a cycle, is judged."""
+def test_the_bounds_against_disque_and_streams(report: dict[str, Any]) -> None:
+    """Promised bounds of a life, of memory, of three copies, and of a cycle are judged."""
     bounds = {found["name"]: (found["limit"], found["least"]) for found in report["budgets"]}
     promised = {
         "server CPU, whole life, batch 100, x Disque": (0.9, False),
@@ -265,7 +263,7 @@ def test_the_bounds_beside_disque_and_streams(report: dict[str, Any]) -> None:
 
 
 def test_the_bounds_of_workers(report: dict[str, Any]) -> None:
-    """Rates and pick-up are judged beside bare loops; trips, idle traffic, earliness as counted."""
+    """Rates and pick-up are judged by bare loops; trips, idle traffic and earliness by counts."""
     bounds = {found["name"]: (found["unit"], found["least"]) for found in report["budgets"]}
     streams, kinds = "XREADGROUP, XACK + XDEL by 100", ("thread", "asyncio")
     ratios = [
@@ -287,8 +285,8 @@ def test_the_bounds_of_workers(report: dict[str, Any]) -> None:
     assert limits["commands/s of an idle worker"] == 0.5
 
 
-def test_the_goals_of_workers_stand_beside_what_was_measured(report: dict[str, Any]) -> None:
-    """What is wanted on a quiet machine is printed, and does not decide."""
+def test_the_goals_of_workers_are_printed(report: dict[str, Any]) -> None:
+    """Goals for a quiet machine are printed, and are not judged."""
     tables = {table["name"]: table["rows"] for table in report["tables"]}
     goals = [row["goal"] for row in tables["workers"]]
     assert goals == [12_000, 12_000, 40_000, 40_000, 100_000, 100_000, None]
@@ -296,7 +294,7 @@ def test_the_goals_of_workers_stand_beside_what_was_measured(report: dict[str, A
 
 
 def test_a_worker_that_misses_a_job_is_no_figure(bed: Bed) -> None:
-    """A round counts only if the handler was given every job once."""
+    """A round in which the handler missed a job raises."""
     queue = bed.client.queue("q")
     queue.enqueue_many([b"x"] * 10)
     setting = dataclasses.replace(workers.SETTINGS[0], label="all")
@@ -308,7 +306,7 @@ def test_a_worker_that_misses_a_job_is_no_figure(bed: Bed) -> None:
 
 
 def test_the_bounds_of_dedup_ids(report: dict[str, Any]) -> None:
-    """What an id may cost is judged for single jobs and small batches, and by its bytes."""
+    """The cost of an id is judged for single jobs and small batches, and by its bytes."""
     bounds = {found["name"]: (found["limit"], found["least"]) for found in report["budgets"]}
     promised = {
         "dedup ids, server CPU, whole life by 1, x without": (1.6, False),
@@ -321,8 +319,8 @@ def test_the_bounds_of_dedup_ids(report: dict[str, Any]) -> None:
     assert len(own) == len(promised)
 
 
-def test_what_dedup_ids_cost_is_taken_round_by_round(report: dict[str, Any]) -> None:
-    """The ratio of a step is the median of the ratios of its rounds, with ids over without."""
+def test_the_cost_of_dedup_ids_is_taken_by_round(report: dict[str, Any]) -> None:
+    """A step's ratio is the median over rounds, with ids over without."""
     (table,) = [table for table in report["tables"] if table["name"] == "dedup"]
     steps = [row for row in table["rows"] if row["unit"] == "us CPU/job"]
     assert len(table["rounds"]) == 2 * len(steps)
@@ -332,8 +330,8 @@ def test_what_dedup_ids_cost_is_taken_round_by_round(report: dict[str, Any]) -> 
         assert row["x base"] == pytest.approx(sum(ratios) / 2)
 
 
-def test_what_disque_took_adds_up() -> None:
-    """A whole life is its three steps, and a replicated add gains nothing by a pipeline."""
+def test_disques_figures_add_up() -> None:
+    """A whole life is the sum of its steps, and a replicated add gains nothing by a pipeline."""
     figures = {key: known.figure or 0.0 for key, known in disque.DISQUE_CPU.items()}
     assert figures[100, "whole life"] == pytest.approx(5.87)
     assert sum(figures[100, step] for step in ("add", "reserve", "ack")) == pytest.approx(5.87)
@@ -348,8 +346,8 @@ def bed(make_server: Callable[..., EmbeddedServer]) -> Bed:
     return Bed(server.url, server.pid, "loopback TCP")
 
 
-def test_the_literal_client_of_pressure_speaks_the_protocol(bed: Bed) -> None:
-    """It and ours take each other's messages, and leave the same keys behind."""
+def test_the_literal_client_of_pressure_follows_the_protocol(bed: Bed) -> None:
+    """Its client and ours exchange messages, and leave the same keys."""
     with PressureQueue("q", bed.url, prefix="p") as ours:
         ours.create(bound=2)
         literal = Literal(bed.redis, "p:q", 2)
@@ -364,7 +362,7 @@ def test_the_literal_client_of_pressure_speaks_the_protocol(bed: Bed) -> None:
 
 
 def test_the_bound_of_pressure(report: dict[str, Any]) -> None:
-    """Putting and taking together, at least 8 times what the literal client reaches."""
+    """Put and take must reach at least 8 times the rate of the literal client."""
     (found,) = [found for found in report["budgets"] if "pressure" in found["name"]]
     assert (found["limit"], found["least"], found["unit"]) == (8.0, True, "x")
 
@@ -380,7 +378,7 @@ CONTENDERS: dict[str, Callable[[Bed], Any]] = {
 
 @pytest.mark.parametrize("make", CONTENDERS.values(), ids=CONTENDERS)
 def test_a_contender_moves_every_job_once(bed: Bed, make: Callable[[Bed], Any]) -> None:
-    """What is added is reserved once, in full, and gone after the ack; each call is one trip."""
+    """Added jobs are reserved once, completely, and gone after the ack; each call is one trip."""
     contender = make(bed)
     contender.add(1)
     contender.add(7)
@@ -398,7 +396,7 @@ def test_a_contender_moves_every_job_once(bed: Bed, make: Callable[[Bed], Any]) 
 
 
 def test_each_job_has_a_dedup_id_of_its_own(bed: Bed) -> None:
-    """However the jobs are added; all of them are added, and the ids go with the jobs."""
+    """All jobs are added, in any way, and their ids are removed with them."""
     contender = NamedJobs(bed.client, "q")
     contender.add(1)
     contender.add(7)
@@ -414,7 +412,7 @@ def test_each_job_has_a_dedup_id_of_its_own(bed: Bed) -> None:
 
 
 def test_ids_by_hand_are_as_long_as_ours(bed: Bed) -> None:
-    """The hash that an id's bytes are held against has the same ids, and numbers as long."""
+    """The hash used for comparison has the same ids, and numbers of equal length."""
     ours, by_hand = NamedJobs(bed.client, "q"), Ids(bed.redis, "ids")
     for contender in (ours, by_hand):
         contender.add(3)
@@ -435,7 +433,7 @@ def test_ids_by_hand_are_as_long_as_ours(bed: Bed) -> None:
 def test_pipelined_sides_send_a_command_a_job(
     bed: Bed, name: str, commands: dict[str, int]
 ) -> None:
-    """Neither side names several jobs in one command: nine jobs take nine of each."""
+    """Neither side names several jobs in one command: nine jobs need nine commands each."""
     contender = CONTENDERS[name](bed)
 
     def work() -> None:
@@ -448,7 +446,7 @@ def test_pipelined_sides_send_a_command_a_job(
 
 
 def test_copies_are_confirmed_by_two_replicas(bed: Bed) -> None:
-    """The primary has two replicas, each of which has every job; all three end with the block."""
+    """Each of the primary's two replicas has every job; all three end with the block."""
     with disque.three(bed) as primary:
         primary.client.queue("copies").enqueue_many(range(30), durable=Durable(2, timeout=30))
         facts = primary.redis.info("replication")
@@ -467,7 +465,7 @@ def test_copies_are_confirmed_by_two_replicas(bed: Bed) -> None:
 def test_without_a_server_to_start_copies_are_left_out(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table says why it is empty; nothing else of the run suffers."""
+    """The table has the reason why it is empty; the rest of the run is not affected."""
 
     def nothing() -> None:
         raise EmbeddedServerError("no server binary")
@@ -479,7 +477,7 @@ def test_without_a_server_to_start_copies_are_left_out(
 
 
 def test_costs_are_those_of_the_work(bed: Bed) -> None:
-    """A measure counts the jobs that the work says it moved, and costs that are not negative."""
+    """A measurement has the jobs that the work returned, and no negative costs."""
     sample = bed.measure(lambda: bed.redis.lpush("list", *range(1000)))
     assert sample.jobs == 1000
     assert sample.wall > 0
@@ -488,7 +486,7 @@ def test_costs_are_those_of_the_work(bed: Bed) -> None:
 
 
 def test_commands_are_counted_without_our_own(bed: Bed) -> None:
-    """The INFO that counts is not counted, commands inside a script are."""
+    """The INFO for counting is not counted; commands inside a script are."""
     counted = bed.count(lambda: bed.redis.eval("redis.call('PING') return redis.call('DBSIZE')", 0))
     assert counted.calls == {"eval": 1, "ping": 1, "dbsize": 1}
     assert counted.scripts == 0
@@ -500,7 +498,7 @@ def test_commands_are_counted_without_our_own(bed: Bed) -> None:
 def test_a_database_in_use_is_left_alone(
     server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A given database that holds keys is refused; with --yes only the bench's own keys go."""
+    """A database with keys is refused; with --yes only the benchmark's keys are removed."""
     with Redis.from_url(server.url) as client:
         client.set("theirs", "1")
         assert benchmarks.main([*TINY, "--only", "memory", "--url", server.url]) == 2
@@ -513,7 +511,7 @@ def test_a_database_in_use_is_left_alone(
 def test_check_makes_a_broken_budget_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is 0 whatever was measured; with --check it is 1 when a budget is over."""
+    """The exit code is always 0; with --check it is 1 when a budget is exceeded."""
 
     def over(bed: Bed, plan: object) -> Table:
         table = Table("memory", "Memory", ("figure",))
@@ -531,7 +529,7 @@ def test_check_makes_a_broken_budget_an_error(
 def test_check_judges_pressure_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bound: float, code: int
 ) -> None:
-    """What its section has measured decides, not that it was run."""
+    """The measured value of its section decides."""
     monkeypatch.setattr(pressure, "FASTER", bound)
     assert benchmarks.main([*TINY, "--only", "pressure", "--check", "--markdown"]) == code
     verdict = "over" if code else "ok"
@@ -540,7 +538,7 @@ def test_check_judges_pressure_too(
 
 
 def test_cores_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver is pinned while it measures, and free again after, whatever happens."""
+    """The driver is pinned during the measurement, and always released after it."""
     chosen: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6}, raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: chosen.append(to), raising=False)
@@ -556,7 +554,7 @@ def test_cores_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_servers_share_the_cores_of_driver_and_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers started beside the pinned one may use its core and the driver's, no others."""
+    """Servers started later may use only the pinned server's and the driver's cores."""
     chosen: list[tuple[int, set[int]]] = []
     allowed = {0: {5}, 123: {4}}
     monkeypatch.setattr(os, "sched_getaffinity", allowed.__getitem__, raising=False)
@@ -574,7 +572,7 @@ def test_one_core_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_runs_as_a_module(tmp_path: Path) -> None:
-    """`python -m benchmarks` is the command, and needs neither rich nor typer."""
+    """`python -m benchmarks` runs without rich and typer."""
     for name in ("rich", "typer"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('not here')\n")
     path = os.pathsep.join([str(tmp_path), *sys.path])
@@ -590,6 +588,6 @@ def test_it_runs_as_a_module(tmp_path: Path) -> None:
 
 
 def test_the_plan_has_the_depths_that_are_promised() -> None:
-    """A full run reaches five million waiting jobs; a quick one less."""
+    """A full run has up to five million waiting jobs; a quick one fewer."""
     assert FULL.depths == (1000, 1_000_000, 5_000_000)
     assert max(QUICK.depths) < 1_000_000

@@ -1,1 +1,1 @@
-"""The command line, on real servers."""
+"""Tests of the command line on real servers."""

@@ -1,4 +1,4 @@
-"""The command line in this process, and clients to look at what it did."""
+"""Fixtures: the command line in this process, and clients to check its effects."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.support.backends import Backend
 
 @pytest.fixture
 def run_cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run a command on the server of `url`, or on the one that the environment names.
+    """Run a command on the server of `url`, or on the one in the environment.
 
-    `penstock worker` listens to signals to its end, which here is not that of the process.
+    `penstock worker` sets signal handlers for its whole process; the test restores them.
     """
 
     def run(*argv: str, stdin: bytes = b"", url: str | None = None) -> Result:

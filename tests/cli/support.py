@@ -1,4 +1,4 @@
-"""Running the command line, in this process and in others."""
+"""Helpers that run the command line, in this process and in others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ YEARS_MS = 19 * 365 * 86_400_000
 
 @dataclass(frozen=True)
 class Result:
-    """What a command did."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -32,12 +32,12 @@ class Result:
 
     @property
     def document(self) -> Any:
-        """Stdout as the one JSON document that it must be."""
+        """Return stdout, which must be one JSON document."""
         return json.loads(self.out)
 
     @property
     def rows(self) -> list[list[str]]:
-        """The cells of a table, below its heading; columns are two blanks or more apart."""
+        """Return the cells of a table without its heading; columns are two blanks or more apart."""
         lines = self.out.splitlines()
         rule = next(number for number, line in enumerate(lines) if line.startswith("──"))
         return [
@@ -48,20 +48,20 @@ class Result:
 
 
 class Cli(Protocol):
-    """`cli("stats", "q")` runs `penstock stats q` on the test's server."""
+    """A command runner: `cli("stats", "q")` runs `penstock stats q` on the test's server."""
 
     def __call__(self, *argv: str, stdin: bytes = b"", url: str | None = None) -> Result:
         """Run a command."""
 
 
 def hear_signals() -> None:
-    """In a child: signals that the tests' own process ignores, as below nohup, are heard again."""
+    """Restore signals in a child that nohup makes the tests' own process ignore."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """The environment of a process that imports this same penstock, installed or not."""
+    """Return the environment of a process that imports this penstock, installed or not."""
     here = str(Path(penstock.__file__).parents[1])
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
     kept = {name: value for name, value in os.environ.items() if name != "PENSTOCK_URL"}
@@ -70,7 +70,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def in_process_of_its_own(*argv: str, stdin: bytes = b"", **changes: str) -> Result:
-    """`python -m penstock.cli` with these arguments."""
+    """Run `python -m penstock.cli` with these arguments."""
     done = subprocess.run(
         [sys.executable, "-m", "penstock.cli", *argv],
         input=stdin,
@@ -83,7 +83,7 @@ def in_process_of_its_own(*argv: str, stdin: bytes = b"", **changes: str) -> Res
 
 
 def poisoned(raw: Any, name: str = "q") -> QueueKeys:
-    """A queue that has lived at a wrong time: a consumer took its jobs then, and died.
+    """Make a queue whose consumer reserved jobs at a wrong time and died.
 
     Args:
         raw: a client of redis-py.

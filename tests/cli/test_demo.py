@@ -1,4 +1,4 @@
-"""demo: real runs with a real kill, on small directories."""
+"""Tests of `demo`: whole runs with a killed worker, on small directories."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PATIENCE = 60
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Thirty files of many kinds, and some things that are no files of ours."""
+    """A directory of thirty files of many kinds, and some entries that are not files."""
     root = tmp_path / "folder"
     (root / "below" / "deep").mkdir(parents=True)
     for number in range(24):
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def gone(pid: int) -> bool:
-    """Whether there is no such process."""
+    """Tell if the process does not exist."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -59,7 +59,7 @@ def gone(pid: int) -> bool:
 
 
 def test_every_number_of_a_run(folder: Path, tmp_path: Path) -> None:
-    """A worker dies with jobs in hand, every file is done, what the run used comes back."""
+    """A worker dies with jobs, every file is done, and all used resources are freed."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     result = in_process_of_its_own("demo", "--path", str(folder), "--json", TMPDIR=str(temporary))
@@ -83,14 +83,14 @@ def test_every_number_of_a_run(folder: Path, tmp_path: Path) -> None:
     assert memory["full"]["keys"] > memory["before"]["keys"] + 30 * 50
     assert memory["after"]["keys"] < memory["before"]["keys"] + 30 * 50
     assert memory["before"]["server"] > memory["before"]["keys"]
-    assert list(temporary.iterdir()) == []  # the server's directory is gone with it
+    assert list(temporary.iterdir()) == []  # the server's directory is removed with it
     assert f"(process {killed['pid']}) is killed with SIGKILL" in result.err
     assert "30 of 30 files done" in result.err
 
 
 @pytest.mark.slow
 def test_a_run_on_a_server_of_others(folder: Path, server: EmbeddedServer, run_cli: Cli) -> None:
-    """Nothing of theirs is touched, nothing of ours is left, and the table is for people."""
+    """On a given server other keys are not touched, no key is left, and the table is readable."""
     with Penstock(server.url) as client, redis.Redis.from_url(server.url) as raw:
         client.queue(FILES).enqueue("theirs")
         client.queue(RESULTS).enqueue("theirs")
@@ -114,13 +114,13 @@ def test_a_run_on_a_server_of_others(folder: Path, server: EmbeddedServer, run_c
 
 
 def dumped(raw: Any) -> dict[bytes, bytes]:
-    """Every key with its value."""
+    """Return every key with its value."""
     return {key: raw.dump(key) for key in raw.scan_iter()}
 
 
 @pytest.mark.slow
 def test_a_single_file_is_enough(tmp_path: Path, run_cli: Cli) -> None:
-    """The worker that has it is killed all the same, and another one does it."""
+    """The worker with the file is killed, and another one does it."""
     (tmp_path / "only").write_text("x\n")
     result = run_cli("demo", "--path", str(tmp_path), "--json")
     assert result.code == 0, result.err
@@ -133,7 +133,7 @@ def test_a_single_file_is_enough(tmp_path: Path, run_cli: Cli) -> None:
 def test_a_file_without_a_result_is_a_failure(
     folder: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 1, and the file is named; the run does not wait for ever."""
+    """The exit code is 1 and the file is named; the run ends."""
     add = Gathered.add
 
     def forgetful(self: Gathered, told: dict[str, Any]) -> None:
@@ -150,7 +150,7 @@ def test_a_file_without_a_result_is_a_failure(
 
 @pytest.mark.slow
 def test_a_terminal_sees_a_bar(folder: Path) -> None:
-    """On a terminal the progress is live, and the table comes at the end."""
+    """A terminal shows live progress, and the table at the end."""
     ours, theirs = pty.openpty()
     shown = subprocess.Popen(
         [sys.executable, "-m", "penstock.cli", "demo", "--path", str(folder)],
@@ -168,11 +168,11 @@ def test_a_terminal_sees_a_bar(folder: Path) -> None:
 
 
 def read_all(terminal: int) -> Iterator[bytes]:
-    """Yield what is written to a terminal until its other end is closed."""
+    """Yield the output of a terminal until its other end is closed."""
     while True:
         try:
             block = os.read(terminal, 65536)
-        except OSError:  # Linux says so with EIO
+        except OSError:  # Linux reports the end with EIO
             block = b""
         if not block:
             os.close(terminal)
@@ -188,7 +188,7 @@ def read_all(terminal: int) -> Iterator[bytes]:
         (["--path", "empty"], 1, "has no files"),
     ],
 )
-def test_what_can_not_be_run(
+def test_arguments_that_cannot_be_run(
     tmp_path: Path,
     run_cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
@@ -196,7 +196,7 @@ def test_what_can_not_be_run(
     code: int,
     complaint: str,
 ) -> None:
-    """No directory, one worker and no files: nothing is started."""
+    """A missing directory, a single worker, or no files: nothing is started."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     result = run_cli("demo", *argv)
@@ -207,7 +207,7 @@ def test_what_can_not_be_run(
 def test_workers_that_do_not_start(
     folder: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run ends at once with what they had to say."""
+    """The run ends at once with their output."""
     monkeypatch.setattr(workers_module, "COMMAND", (shutil.which("false"),))
     result = run_cli("demo", "--path", str(folder))
     assert result.code == 1
@@ -215,14 +215,14 @@ def test_workers_that_do_not_start(
     assert "ended" in result.err
 
 
-# -- the crew ------------------------------------------------------------------------------
+# -- the workers ---------------------------------------------------------------------------
 
 
 @pytest.fixture
 def start(
     server: EmbeddedServer, folder: Path
 ) -> Iterator[Callable[..., tuple[Penstock, DemoWorkers]]]:
-    """A client, and a crew that is ended after the test."""
+    """Return a client, and workers that end with the test."""
     crews: list[DemoWorkers] = []
     with Penstock(server.url, prefix="demo") as client:
 
@@ -241,10 +241,10 @@ def start(
             crew.end()
 
 
-def test_nobody_is_killed_who_holds_nothing(
+def test_idle_workers_are_not_killed(
     start: Callable[..., tuple[Penstock, DemoWorkers]],
 ) -> None:
-    """Idle workers are left alone and go on to work."""
+    """Idle workers are not killed and go on to work."""
     client, crew = start(2)
     assert crew.kill_one() is None
     assert (crew.is_there, crew.deaths()) == (True, "")
@@ -253,7 +253,7 @@ def test_nobody_is_killed_who_holds_nothing(
     assert (result.body["size"], result.body["lines"], result.body["delivery"]) == (3, 1, 1)
 
 
-def test_who_holds_jobs_is_killed_and_another_one_does_them(
+def test_a_worker_with_jobs_is_killed_and_another_one_does_them(
     start: Callable[..., tuple[Penstock, DemoWorkers]],
 ) -> None:
     """The jobs counted as held are exactly those that are delivered again."""
@@ -276,12 +276,12 @@ def test_who_holds_jobs_is_killed_and_another_one_does_them(
     assert files.stats().acked == 4
 
 
-def test_a_worker_that_dies_by_itself_is_told_of(
+def test_a_worker_that_dies_by_itself_is_reported(
     start: Callable[..., tuple[Penstock, DemoWorkers]],
 ) -> None:
-    """Once, with its last words."""
+    """Its death is reported once, with its last output."""
     client, crew = start(2)
-    # A body that names no path makes the handler of the demo fail.
+    # A body without a path makes the handler of the demo fail.
     client.queue(FILES).enqueue({"nonsense": 1}, lease=2)
     told = ""
     deadline = time.monotonic() + PATIENCE
@@ -292,7 +292,7 @@ def test_a_worker_that_dies_by_itself_is_told_of(
 
 
 def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> None:
-    """A killed demo leaves no process behind."""
+    """When the demo is killed its workers end too."""
     read, write = os.pipe()
     plan = {"url": server.url, "prefix": "demo", "root": str(folder), "batch": 4, "pace": 0}
     arguments = [*workers_module.COMMAND, json.dumps({**plan, "owner": "w"})]
@@ -314,7 +314,7 @@ def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> 
 def test_a_worker_renews_the_leases_of_all_it_holds(
     server: EmbeddedServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long a file takes to read, its job and those behind it stay with the worker."""
+    """However long a file takes, its job and the prefetched ones stay with the worker."""
     with Penstock(server.url) as client:
         files = client.queue(FILES)
         files.enqueue_many([{"path": "below/deep/long"}, {"path": "file%201"}], lease=2)
@@ -332,7 +332,7 @@ def test_a_worker_renews_the_leases_of_all_it_holds(
 
 
 def lease_left(client: Penstock, job_id: str) -> float:
-    """Seconds until the lease of a job ends."""
+    """Return the seconds until the lease of a job ends."""
     view = client.queue(FILES).show(job_id)
     assert view is not None
     assert view.lease_until is not None
@@ -340,7 +340,7 @@ def lease_left(client: Penstock, job_id: str) -> float:
 
 
 def test_a_file_that_can_not_be_read_is_a_result_too(server: EmbeddedServer, folder: Path) -> None:
-    """It was worked on; nothing is lost."""
+    """The file counts as processed; no file is lost."""
     with Penstock(server.url) as client:
         client.queue(FILES).enqueue({"path": "nosuch"})
         [job] = client.queue(FILES).reserve(block=0)
@@ -359,7 +359,7 @@ def test_a_file_that_can_not_be_read_is_a_result_too(server: EmbeddedServer, fol
 def test_small_directories_are_made_to_last(
     files: int, workers: int, batch: int, paced: bool
 ) -> None:
-    """Long enough to be watched, and a batch never as long as a lease without a renewal."""
+    """A run takes long enough to watch, and no batch longer than a lease without a renewal."""
     plan = DemoPlan("", True, Path(), dict.fromkeys(map(str, range(files)), (0, 0)), workers)
     assert plan.batch == batch
     assert (plan.pace > 0) == paced
@@ -367,7 +367,7 @@ def test_small_directories_are_made_to_last(
 
 
 def test_the_directory_as_it_is_listed(folder: Path) -> None:
-    """Regular files by a name that JSON can carry, with their size; no links, no packages."""
+    """Regular files with names that JSON can express, with their size; no links, no packages."""
     listing = list_files(folder)
     assert len(listing) == 30
     assert listing["below/deep/long"][0] == 3 << 20
@@ -380,7 +380,7 @@ def test_the_directory_as_it_is_listed(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_interrupted(folder: Path, server: EmbeddedServer) -> None:
-    """Ctrl-C in the middle: the workers end, the keys are removed."""
+    """Ctrl-C during a run ends the workers and removes the keys."""
     running = subprocess.Popen(
         [sys.executable, "-m", "penstock.cli", "demo", "--path", str(folder)],
         stdout=subprocess.PIPE,
@@ -403,5 +403,5 @@ def test_interrupted(folder: Path, server: EmbeddedServer) -> None:
     with redis.Redis.from_url(server.url) as raw:
         assert raw.keys("penstock-demo-*") == []
         deadline = time.monotonic() + PATIENCE
-        while len(raw.client_list()) > 1:  # the server learns of a death when it reads
+        while len(raw.client_list()) > 1:  # the server notices a death when it reads
             assert time.monotonic() < deadline

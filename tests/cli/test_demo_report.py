@@ -1,4 +1,4 @@
-"""The check against the directory, and what a report makes of it."""
+"""The check of the results against the directory, and the report."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def true_results(folder: Path, listing: Listing) -> dict[str, dict[str, Any]]:
-    """What honest workers would tell."""
+    """Return the results of correct workers."""
     return {name: asdict(digest(path_of(folder, name))) for name in listing}
 
 
 def test_complete_results_are_fine(folder: Path) -> None:
-    """Each file has a result that agrees with it."""
+    """Each file has a matching result."""
     listing = list_files(folder)
     assert check(folder, listing, true_results(folder, listing)) == FINE
 
 
 def test_a_missing_result_is_found(folder: Path) -> None:
-    """A file of the directory without a result is lost."""
+    """A file without a result is lost."""
     listing = list_files(folder)
     results = true_results(folder, listing)
     del results["b"]
@@ -59,8 +59,8 @@ def test_a_wrong_result_is_found(folder: Path, field: str, value: Any) -> None:
     assert verdict == DemoVerdict([], ["c"], [])
 
 
-def test_a_file_that_changes_meanwhile_proves_nothing(folder: Path) -> None:
-    """Rewritten or removed since it was listed: its result is taken as it is."""
+def test_a_changed_file_is_not_compared(folder: Path) -> None:
+    """If it was rewritten or removed since the listing, its result is accepted."""
     listing = list_files(folder)
     results = true_results(folder, listing)
     (folder / "a").write_text("longer than before\n")
@@ -68,8 +68,8 @@ def test_a_file_that_changes_meanwhile_proves_nothing(folder: Path) -> None:
     assert check(folder, listing, results) == FINE
 
 
-def test_an_unreadable_file_is_told_and_not_lost(folder: Path) -> None:
-    """A worker has tried."""
+def test_an_unreadable_file_is_not_lost(folder: Path) -> None:
+    """It is reported as unreadable, as a worker has tried."""
     listing = list_files(folder)
     results = true_results(folder, listing)
     results["a"] = {"path": "a", "error": "PermissionError: Permission denied"}
@@ -114,15 +114,15 @@ REPORT = DemoReport(
         ({"memory": {**MEMORY, "after": Memory(9_000_000, 2000)}, "own_server": False}, True),
     ],
 )
-def test_what_makes_a_run_a_failure(changes: dict[str, Any], ok: bool) -> None:
-    """A lost or wrong file, or memory that stays; what others keep on their server does not."""
+def test_failures_of_a_run(changes: dict[str, Any], ok: bool) -> None:
+    """A lost or wrong file, or memory that stays, is a failure; other clients' memory is not."""
     report = replace(REPORT, **changes)
     assert report.percentiles == (2.0, pytest.approx(2.98))
     assert (report.ok, report.document()["ok"]) == (ok, ok)
 
 
 def test_the_files_that_are_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """In the document and below the table, the first twenty of them."""
+    """They are named in the document and below the table, at most twenty."""
     names = [f"file-{number:02}" for number in range(25)]
     report = replace(
         REPORT, verdict=DemoVerdict(names, ["w"], []), killed=None, recovered_after=None
@@ -137,7 +137,7 @@ def test_the_files_that_are_missing_are_named(capsys: pytest.CaptureFixture[str]
 
 
 def test_there_are_thousands_of_files_by_default() -> None:
-    """The interpreter's own sources, without installed packages."""
+    """The default is the interpreter's own sources without installed packages."""
     listing = list_files(standard_library(), ".py")
     assert "json/decoder.py" in listing
     assert len(listing) > 500

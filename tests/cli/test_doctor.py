@@ -1,4 +1,4 @@
-"""doctor: what it finds on servers that are well, ill, and worse."""
+"""Tests of `doctor` on healthy and damaged servers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CHECKED = [
 
 
 def found(result: Result, check: str, level: str) -> list[str]:
-    """The sentences of a check at a level."""
+    """Return the messages of a check at a level."""
     findings = result.document["findings"]
     return [one["text"] for one in findings if (one["check"], one["level"]) == (check, level)]
 
 
 def broken(result: Result) -> list[str]:
-    """Every sentence that says that a promise is broken; the exit code must agree with them."""
+    """Return all messages about broken promises; the exit code must agree with them."""
     texts = [one["text"] for one in result.document["findings"] if one["level"] == "broken"]
     assert result.code == (1 if texts else 0)
     assert result.document["healthy"] == (not texts)
@@ -44,7 +44,7 @@ def broken(result: Result) -> list[str]:
 
 
 def busy(client: Penstock) -> None:
-    """Queues with jobs in each state, ttls, dead letters, dedup ids and an odd name."""
+    """Make queues with jobs in each state, ttls, dead letters, dedup ids and an odd name."""
     for name in ("q", "odd {name}% ü"):
         queue = client.queue(name)
         queue.enqueue_many(["a", "b", "c"], dedup=Dedup(str, window=600))
@@ -63,7 +63,7 @@ def busy(client: Penstock) -> None:
 
 
 def test_a_server_that_is_well(cli: Cli, client: Penstock) -> None:
-    """Every check says something, nothing is broken, the figures are there for programs."""
+    """Every check has a result, none is broken, and the document has the figures."""
     busy(client)
     result = cli("doctor", "--json")
     assert broken(result) == []
@@ -80,7 +80,7 @@ def test_a_server_that_is_well(cli: Cli, client: Penstock) -> None:
 
 
 def test_the_report_for_people(cli: Cli, client: Penstock) -> None:
-    """A line for each finding: level, check, sentence."""
+    """A line for each finding has level, check and message."""
     busy(client)
     result = cli("doctor")
     assert result.code == 0
@@ -90,10 +90,10 @@ def test_the_report_for_people(cli: Cli, client: Penstock) -> None:
 
 
 def test_nothing_is_written(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """Not a key changes, and none is made, also on an empty server."""
+    """No key changes or is created, also on an empty server."""
     raw: Any = real_backend.sync_client()
     assert cli("doctor").code == 0
-    assert raw.dbsize() == 1  # this client's own: the node's id
+    assert raw.dbsize() == 1  # the node's id, from this client
     busy(client)
     keys = sorted(raw.keys())
     before = [raw.dump(key) for key in keys]
@@ -108,7 +108,7 @@ def test_nothing_is_written(cli: Cli, client: Penstock, real_backend: Backend) -
 def test_an_evicting_policy_breaks_a_promise(
     run_cli: Cli, make_server: Callable[..., EmbeddedServer]
 ) -> None:
-    """Also when nothing was evicted yet; a policy for keys with a time to live is a warning."""
+    """This holds before any eviction too; a policy for expiring keys is a warning."""
     server = make_server(tcp=True)
     raw = redis.Redis.from_url(server.url)
     raw.config_set("maxmemory", "100mb")
@@ -126,7 +126,7 @@ def test_an_evicting_policy_breaks_a_promise(
 def test_evicted_keys_break_a_promise(
     run_cli: Cli, make_server: Callable[..., EmbeddedServer]
 ) -> None:
-    """Also when the policy has been put right since."""
+    """This holds after the policy was corrected too."""
     server = make_server(tcp=True)
     raw: Any = redis.Redis.from_url(server.url)
     raw.config_set("maxmemory", raw.info("memory")["used_memory"] + 200_000)
@@ -145,14 +145,14 @@ def test_evicted_keys_break_a_promise(
 def test_a_replica_breaks_a_promise_and_its_primary_names_it(
     run_cli: Cli, make_server: Callable[..., EmbeddedServer]
 ) -> None:
-    """A client that connects to a replica by mistake is told; the primary reports its state."""
+    """A client on a replica is told; the primary reports the replica's state."""
     primary = make_server(tcp=True, args=("--repl-diskless-sync-delay", "0"))
     replica = make_server(tcp=True)
     with redis.Redis.from_url(replica.url) as raw:
         raw.execute_command("REPLICAOF", "127.0.0.1", primary.port)
     with redis.Redis.from_url(primary.url, socket_timeout=60) as raw:
         raw.set("written", 1)
-        assert raw.wait(1, 30_000) == 1  # the replica has it, so it is online
+        assert raw.wait(1, 30_000) == 1  # the replica is online
     [text] = broken(run_cli("doctor", "--json", url=replica.url))
     assert f"replica of 127.0.0.1:{primary.port}" in text
     result = run_cli("doctor", "--json", url=primary.url)
@@ -169,7 +169,7 @@ def test_a_replica_breaks_a_promise_and_its_primary_names_it(
 
 
 def test_the_sentinels_are_asked(run_cli: Cli, make_server: Callable[..., EmbeddedServer]) -> None:
-    """The primary is looked at, and each Sentinel that is silent or has old news is named."""
+    """The primary is checked, and each silent or outdated Sentinel is named."""
     server, other = make_server(tcp=True), make_server(tcp=True)
     with FakeSentinel(server.port, epoch=2) as good, FakeSentinel(server.port, epoch=2) as too:
         result = run_cli("doctor", "--json", url=sentinel_url(good, too))
@@ -207,7 +207,7 @@ def test_persistence(
     level: str,
     words: str,
 ) -> None:
-    """The report says what a restart or a crash loses; that is no broken promise."""
+    """The report says what a restart or a crash loses; that breaks no promise."""
     server = make_server(tcp=True)
     with redis.Redis.from_url(server.url) as raw:
         for name, value in settings.items():
@@ -218,14 +218,16 @@ def test_persistence(
     assert words in text
 
 
-def test_a_user_who_may_little(run_cli: Cli, make_server: Callable[..., EmbeddedServer]) -> None:
-    """What is forbidden is a warning, and everything else is looked at."""
+def test_a_user_with_few_permissions(
+    run_cli: Cli, make_server: Callable[..., EmbeddedServer]
+) -> None:
+    """A missing permission is a warning, and all other checks run."""
     server = make_server(tcp=True)
     with redis.Redis.from_url(server.url) as raw:
-        rights = "on >secret ~* +@all -info -config -time -script|exists".split()  # noqa: SIM905  # as it is typed
+        rights = "on >secret ~* +@all -info -config -time -script|exists".split()  # noqa: SIM905  # as typed
         try:
             raw.execute_command("ACL", "SETUSER", "ada", *rights)
-        except redis.ResponseError:  # before 7.0 the denial of a subcommand
+        except redis.ResponseError:  # before 7.0 the denial of a subcommand raises
             raw.execute_command("ACL", "SETUSER", "ada", *rights[:-1], "-script")
     url = f"redis://ada:secret@127.0.0.1:{server.port}/0"
     result = run_cli("doctor", "--json", url=url)
@@ -237,18 +239,18 @@ def test_a_user_who_may_little(run_cli: Cli, make_server: Callable[..., Embedded
 
 
 class Actor(DoctorServer):
-    """A server that says what the test makes it say."""
+    """A server whose replies the test chooses."""
 
     def __init__(self, fields: dict[str, str], replies: dict[str, Any] | None = None) -> None:
         self.facts = ServerFacts(fields)
         self._replies = replies or {}
 
     def ask(self, *command: Any) -> Any:
-        """The reply that the test has laid ready."""
+        """Return the prepared reply."""
         return self._replies[command[0]]
 
     def config(self, name: str) -> str | None:
-        """The same for settings."""
+        """Return the prepared setting."""
         return self._replies.get(name)
 
 
@@ -297,8 +299,8 @@ WELL = {"redis_version": "7.0.1", "role": "master", "maxmemory_policy": "noevict
         ),
     ],
 )
-def test_what_info_says(check: str, fields: dict[str, str], level: Severity, words: str) -> None:
-    """Each reading of INFO has its level; the last finding of the check is the one looked at."""
+def test_levels_of_info(check: str, fields: dict[str, str], level: Severity, words: str) -> None:
+    """Each value of INFO has its level; the last finding of the check is compared."""
     findings: list[Finding] = list(dict(CHECKS)[check](Actor({**WELL, **fields})))
     assert findings[-1].level is level
     assert words in findings[-1].text
@@ -310,7 +312,7 @@ def test_what_info_says(check: str, fields: dict[str, str], level: Severity, wor
 def test_a_clock_that_is_wrong(
     ahead: int, level: Severity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than a second of difference is worth a warning, in either direction."""
+    """A difference of more than a second in either direction is a warning."""
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
     actor = Actor(WELL, {"TIME": [b"%d" % (1_000_000 + ahead), b"0"]})
     [finding] = dict(CHECKS)["clock"](actor)
@@ -324,62 +326,62 @@ NUMBER = b"1700000000000-1000000000"
 
 
 def other_type(raw: Any) -> None:
-    """A string where a zset belongs."""
+    """Write a string in place of a zset."""
     raw.delete("penstock:{q}:dead")
     raw.set("penstock:{q}:dead", "x")
 
 
 def without_meta(raw: Any) -> None:
-    """What an eviction of meta leaves."""
+    """Remove meta, as an eviction does."""
     raw.delete("penstock:{q}:meta")
 
 
 def newer_version(raw: Any) -> None:
-    """A queue of a protocol that we do not know."""
+    """Make a queue of an unknown protocol version."""
     raw.hset("penstock:{q}:meta", "v", "3")
 
 
 def in_no_index(raw: Any) -> None:
-    """A held job that nothing points to."""
+    """Remove a held job from its index."""
     raw.hset("penstock:{q}:held", NUMBER, "1\nx")
 
 
 def in_two_indexes(raw: Any) -> None:
-    """A dead letter that is scheduled as well."""
+    """Add a dead letter to scheduled too."""
     number = raw.zrange("penstock:{q}:dead", 0, 0)[0]
     raw.zadd("penstock:{q}:scheduled", {number: 1})
 
 
 def in_ready_and_held(raw: Any) -> None:
-    """A dead letter that waits as well."""
+    """Add a dead letter to ready too."""
     number = raw.zrange("penstock:{q}:dead", 0, 0)[0]
     raw.delete("penstock:{q}:ready")
     raw.xadd("penstock:{q}:ready", {"j": "1\nx"}, id=number)
 
 
 def named_without_a_job(raw: Any) -> None:
-    """A dedup id of a job that is gone."""
+    """Leave a dedup id of a missing job."""
     raw.hset("penstock:{q}:dedup", "a", NUMBER)
 
 
-def waiting_for_nobody(raw: Any) -> None:
-    """A job that was to run when another one has ended, and that nothing names any more."""
+def waiting_without_owner(raw: Any) -> None:
+    """Leave a successor that no dedup id names."""
     raw.hset("penstock:{q}:held", NUMBER, "1;c=json;d=a\nx")
     raw.zadd("penstock:{q}:scheduled", {NUMBER: 2**53 - 1})
 
 
 def without_its_body(raw: Any) -> None:
-    """A job with a large body that is gone."""
+    """Remove the large body of a job."""
     raw.xadd("penstock:{q}:ready", {"j": "+;c=json\n"})
 
 
 def without_its_header(raw: Any) -> None:
-    """A large body that no job has."""
+    """Leave a large body without a job."""
     raw.hset("penstock:{q}:held", b"=" + NUMBER, "x" * 5000)
 
 
 def without_a_job(index: str) -> Callable[[Any], None]:
-    """An index entry whose record is gone."""
+    """Leave an index entry without a record."""
     return lambda raw: raw.zadd(f"penstock:{{q}}:{index}", {NUMBER: 2**52})
 
 
@@ -393,7 +395,7 @@ def without_a_job(index: str) -> Callable[[Any], None]:
         (in_two_indexes, "1 held jobs in several indexes"),
         (in_ready_and_held, "1 jobs in both ready and held"),
         (named_without_a_job, "1 dedup ids without a job, such as 17"),
-        (waiting_for_nobody, "1 jobs that wait for the end of a job that does not exist"),
+        (waiting_without_owner, "1 jobs that wait for the end of a job that does not exist"),
         (without_its_body, "1 jobs whose body is lost"),
         (without_its_header, "1 bodies without a job, such as 17"),
         (without_a_job("active"), "1 entries of active without a job"),
@@ -406,7 +408,7 @@ def without_a_job(index: str) -> Callable[[Any], None]:
 def test_a_damaged_queue_breaks_a_promise(
     cli: Cli, client: Penstock, real_backend: Backend, harm: Callable[[Any], None], words: str
 ) -> None:
-    """The queue is named, and so is what is wrong with it; the queue beside it is well."""
+    """The damaged queue and the damage are named; the other queue is fine."""
     queue = client.queue("q")
     queue.enqueue_many(range(3))
     queue.bury(queue.reserve(2, block=0)[:1], "no")
@@ -420,7 +422,7 @@ def test_a_damaged_queue_breaks_a_promise(
 
 
 def test_bodies_that_later_calls_remove(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """A noted body is no damage; and bodies are not read."""
+    """A body noted for removal is no damage; bodies are not read."""
     raw = real_backend.sync_client()
     client.queue("q").enqueue("x" * 5000)
     without_its_header(raw)
@@ -433,7 +435,7 @@ def test_bodies_that_later_calls_remove(cli: Cli, client: Penstock, real_backend
 
 
 def test_a_registry_of_the_wrong_type(cli: Cli, real_backend: Backend) -> None:
-    """No queue can be made then."""
+    """With a registry of another type no queue can be created."""
     real_backend.sync_client().set("penstock:queues", "x")
     [text] = broken(cli("doctor", "--json"))
     assert "the registry key is a string" in text
@@ -449,15 +451,15 @@ def test_a_queue_that_is_not_listed(cli: Cli, client: Penstock, real_backend: Ba
 
 
 def test_a_queue_that_is_listed_only(cli: Cli, real_backend: Backend) -> None:
-    """A registration without a job, or a removal that was cut short: a warning."""
+    """A registration without a job, or after an interrupted removal, is a warning."""
     real_backend.sync_client().hset("penstock:queues", "000000000000000a", "ghost")
     result = cli("doctor", "--json")
     assert broken(result) == []
     assert "queue 'ghost' is listed but does not exist" in found(result, "queues", "warning")[0]
 
 
-def test_what_a_queue_left_behind(cli: Cli, real_backend: Backend) -> None:
-    """Keys without a job in them are a warning; those of producers vanish by themselves."""
+def test_leftovers_of_a_queue(cli: Cli, real_backend: Backend) -> None:
+    """Keys without jobs are a warning; those of producers expire."""
     raw = real_backend.sync_client()
     raw.rpush("penstock:{gone}:wake", "1")
     raw.set("penstock:{asleep}:producer:0123456789abcdef", "1 x 1 a", px=60_000)
@@ -466,8 +468,8 @@ def test_what_a_queue_left_behind(cli: Cli, real_backend: Backend) -> None:
     assert found(result, "queues", "warning") == ["queue 'gone' is gone, but left wake."]
 
 
-def test_losses_of_the_past_are_told(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """Entries that reserve found without a job are counted in meta."""
+def test_earlier_losses_are_reported(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """Entries that reserve found without a job are counted in meta and reported."""
     client.queue("q").enqueue("x")
     real_backend.sync_client().hset("penstock:{q}:meta", "dangling", 3)
     result = cli("doctor", "--json")
@@ -478,7 +480,7 @@ def test_losses_of_the_past_are_told(cli: Cli, client: Penstock, real_backend: B
 def test_fields_of_meta_that_are_no_numbers(
     cli: Cli, client: Penstock, real_backend: Backend
 ) -> None:
-    """Are named, with the way out."""
+    """They are named, with advice."""
     client.queue("q").enqueue("x")
     fields = {"lease": "soon", "acked": "many", "dangling": "some"}
     real_backend.sync_client().hset("penstock:{q}:meta", mapping=fields)
@@ -488,13 +490,13 @@ def test_fields_of_meta_that_are_no_numbers(
 
 
 def test_unknown_keys(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """Keys under our prefix that are none of ours are a warning; other prefixes are not looked at.
+    """Unknown keys with our prefix are a warning; other prefixes are not checked.
 
-    Characters that mean something in a pattern mean nothing in a prefix.
+    Pattern characters in a prefix are escaped.
     """
     raw = real_backend.sync_client()
     client.queue("q").enqueue("x")
-    for rest in ("writes", "commit:0a", "stage:0a:7", "checkpoint:0a"):  # of Spark, as a rule
+    for rest in ("writes", "commit:0a", "stage:0a:7", "checkpoint:0a"):  # those of Spark
         raw.set(f"penstock:{{q}}:{rest}", 1)
     strange = ["penstock:x", "penstock:{q}:nosuch", "penstock:{q}", "penstock:{a}b:meta"]
     for key in strange:
@@ -512,7 +514,9 @@ def test_unknown_keys(cli: Cli, client: Penstock, real_backend: Backend) -> None
 def test_times_that_a_wrong_clock_has_put_ahead(
     cli: Cli, client: Penstock, real_backend: Backend
 ) -> None:
-    """They break a promise; a repair brings leases back at once, and numbers when it is drained."""
+    """They break a promise; a repair corrects leases at once, and numbers when the
+    queue is empty.
+    """
     raw: Any = real_backend.sync_client()
     keys = poisoned(raw)
     before = dump(raw)
@@ -536,7 +540,7 @@ def test_times_that_a_wrong_clock_has_put_ahead(
 def test_a_repair_needs_a_clock_that_is_right(
     cli: Cli, real_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else right times would be taken for wrong ones."""
+    """With a wrong clock a repair would change right times, so it is refused."""
     raw: Any = real_backend.sync_client()
     poisoned(raw)
     before = dump(raw)
@@ -549,7 +553,7 @@ def test_a_repair_needs_a_clock_that_is_right(
 
 
 def test_a_horizon_of_a_repair(cli: Cli, client: Penstock) -> None:
-    """A delay beyond it is over; otherwise it stays."""
+    """A repair ends a delay beyond the horizon; otherwise it stays."""
     client.queue("q").enqueue("x", delay=400 * 86_400)
     assert broken(cli("doctor", "--json", "--repair")) == []
     assert client.queue("q").stats().ready == 0

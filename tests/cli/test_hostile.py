@@ -1,4 +1,4 @@
-"""Text that tries to control the terminal, in everything that commands print."""
+"""Text that tries to control the terminal, in the output of all commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVIL = "a\x1b]0;x\x07\x9b2J\x7f\u202e\u2066\u200f\r\nforged"
 @given(HOSTILE)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_every_way_to_print(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """A line stays one line, and a table has as many as with harmless text."""
+    """A line stays one line, and a table has as many lines as with harmless text."""
     for show, count in [
         (lambda: output.write(text), 1),
         (lambda: output.write_lines([text, text]), 2),
@@ -53,7 +53,7 @@ def test_every_way_to_print(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     ids=lambda argv: " ".join(argv).replace(EVIL, "EVIL"),
 )
 def test_arguments_that_are_quoted_in_errors(run_cli: Cli, argv: list[str]) -> None:
-    """Whatever was wrong with them: they come out escaped, each in one line."""
+    """Wrong arguments are printed escaped, each in one line."""
     result = run_cli(*argv)
     assert result.code in (1, 2)
     lines = (result.out + result.err).split("\n")
@@ -77,8 +77,8 @@ def test_arguments_that_are_quoted_in_errors(run_cli: Cli, argv: list[str]) -> N
     ],
     ids=lambda argv: " ".join(argv).replace(EVIL, "EVIL"),
 )
-def test_what_is_on_the_server(cli: Cli, client: Penstock, argv: list[str]) -> None:
-    """Names, headers, errors and bodies are shown escaped, in tables and in lines."""
+def test_hostile_text_on_the_server(cli: Cli, client: Penstock, argv: list[str]) -> None:
+    """Names, headers, errors and bodies are escaped, in tables and in lines."""
     queue = client.queue(EVIL)
     queue.enqueue_many([EVIL.encode()] * 3, headers={"handler": EVIL})
     queue.reserve(1)[0].bury(EVIL)

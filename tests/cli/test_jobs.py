@@ -1,4 +1,4 @@
-"""enqueue, peek, scan, show, status."""
+"""Tests of enqueue, peek, scan, show and status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.backends import Backend
 
 
 def test_enqueue_adds_the_body_as_bytes_and_prints_the_id(cli: Cli, client: Penstock) -> None:
-    """Text on the command line is a body of bytes; the answer is the id, to be used in a pipe."""
+    """Text on the command line becomes bytes; the output is the id."""
     result = cli("enqueue", "q", "grüße")
     job_id, state = result.out.split()
     assert (result.code, state, result.err) == (0, "ready", "")
@@ -27,7 +27,7 @@ def test_enqueue_adds_the_body_as_bytes_and_prints_the_id(cli: Cli, client: Pens
 
 
 def test_enqueue_json(cli: Cli, client: Penstock) -> None:
-    """With --json-body a consumer gets the object; with --json the caller gets a document."""
+    """With --json-body a consumer gets the object; with --json the output is a document."""
     result = cli("enqueue", "q", '{"to": ["ada", 1.5, null]}', "--json-body", "--json")
     [job] = client.queue("q").reserve(block=0)
     assert job.body == {"to": ["ada", 1.5, None]}
@@ -40,7 +40,7 @@ def test_enqueue_json(cli: Cli, client: Penstock) -> None:
 
 
 class Stable:
-    """Equal to every stable id, and to an empty one."""
+    """An object equal to every stable id, and to an empty one."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, str) and len(other) in (0, 12, 14)
@@ -49,7 +49,7 @@ class Stable:
 
 
 def added(job_id: str, **changes: Any) -> dict[str, Any]:
-    """What the document says of one job: the attributes of `Enqueued`."""
+    """Return the expected document of one job: the attributes of `Enqueued`."""
     return {**asdict(replace(Enqueued(job_id, "ready"), **changes)), "stable_id": Stable()}
 
 
@@ -66,14 +66,14 @@ def test_enqueue_takes_every_option(cli: Cli, client: Penstock) -> None:
 
 
 def test_enqueue_reads_stdin_untouched(cli: Cli, client: Penstock) -> None:
-    """`-` is all of stdin, whatever the bytes."""
+    """`-` reads the whole stdin, of any bytes."""
     body = bytes(range(256)) + b"\n"
     assert cli("enqueue", "q", "-", stdin=body).code == 0
     assert [job.body for job in client.queue("q").peek()] == [body]
 
 
 def test_enqueue_lines(cli: Cli, client: Penstock) -> None:
-    """Each line is a job, empty ones too, in order; a last line needs no newline."""
+    """Each line is a job, in order, also empty ones; the last line needs no newline."""
     result = cli("enqueue", "q", "--lines", "--json", stdin=b"a\n\n\xff\r\nlast")
     views = client.queue("q").peek()
     assert [view.raw for view in views] == [b"a", b"", b"\xff\r", b"last"]
@@ -83,7 +83,7 @@ def test_enqueue_lines(cli: Cli, client: Penstock) -> None:
 
 
 def test_enqueue_lines_of_json_in_several_chunks(cli: Cli, client: Penstock) -> None:
-    """Two thousand lines and one go in as objects."""
+    """2001 lines become objects."""
     lines = b"".join(b'{"n": %d}\n' % n for n in range(2001))
     assert cli("enqueue", "q", "--lines", "--json-body", stdin=lines).out == "2001 jobs added\n"
     assert client.queue("q").stats().ready == 2001
@@ -92,7 +92,7 @@ def test_enqueue_lines_of_json_in_several_chunks(cli: Cli, client: Penstock) -> 
 
 @pytest.mark.parametrize("good, code", [(0, 1), (1500, 1)])
 def test_a_bad_line_is_named(cli: Cli, client: Penstock, good: int, code: int) -> None:
-    """What went in before it in whole chunks stays, and the message says how much that is."""
+    """Complete chunks before it are added, and the message has their number."""
     result = cli("enqueue", "q", "--lines", "--json-body", stdin=b"1\n" * good + b"{\n")
     accepted = good // 1000 * 1000
     assert (result.code, client.queue("q").stats().ready) == (code, accepted)
@@ -116,7 +116,7 @@ def test_a_bad_line_is_named(cli: Cli, client: Penstock, good: int, code: int) -
     ],
 )
 def test_bad_usage_of_enqueue(cli: Cli, client: Penstock, argv: list[str], complaint: str) -> None:
-    """Exit code 2, nothing is added, and the line says what is wrong."""
+    """The exit code is 2, no job is added, and the line has the reason."""
     result = cli("enqueue", *argv)
     assert (result.code, result.out) == (2, "")
     assert complaint in result.err
@@ -144,10 +144,10 @@ def test_bad_usage_of_enqueue(cli: Cli, client: Penstock, argv: list[str], compl
         (["q", "x", "--backoff-cap", "nan"], "cap=nan: must be a finite number"),
     ],
 )
-def test_what_the_library_refuses_is_one_line(
+def test_errors_of_the_library_are_one_line(
     cli: Cli, client: Penstock, argv: list[str], complaint: str
 ) -> None:
-    """Exit code 1, nothing is added, no traceback."""
+    """The exit code is 1, no job is added, and there is no traceback."""
     result = cli("enqueue", *argv)
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith("penstock: BadArgument: ")
@@ -157,7 +157,7 @@ def test_what_the_library_refuses_is_one_line(
 
 
 def test_a_full_or_paused_queue_refuses(cli: Cli, client: Penstock) -> None:
-    """Exit code 1, and the line says which of them it is."""
+    """The exit code is 1, and the line has the reason."""
     queue = client.queue("q")
     queue.configure(max_length=1)
     assert cli("enqueue", "q", "x").code == 0
@@ -176,7 +176,7 @@ def test_a_full_or_paused_queue_refuses(cli: Cli, client: Penstock) -> None:
 
 
 def with_owner(client: Penstock, where: str, **options: Any) -> str:
-    """The id of the job that has the dedup id "a", which is in this state; "window" = done."""
+    """Return the id of the job with dedup id "a" in this state; "window" means done."""
     queue = client.queue("q")
     delay = 60 if where == "scheduled" else 0
     window = 600 if where == "window" else None
@@ -203,7 +203,7 @@ def with_owner(client: Penstock, where: str, **options: Any) -> str:
 def test_enqueue_of_a_duplicate_names_the_job_that_stands_for_it(
     cli: Cli, client: Penstock, where: str, on_duplicate: str | None, action: str, state: str
 ) -> None:
-    """No error: the answer is that job, and what was done; its content only after an update."""
+    """The answer is the existing job and the action; its content changes only by an update."""
     owner = with_owner(client, where)
     chosen = ["--on-duplicate", on_duplicate] if on_duplicate else []
     delay = ["--delay", "600"] if on_duplicate == "debounce" else []
@@ -223,7 +223,7 @@ def test_enqueue_of_a_duplicate_names_the_job_that_stands_for_it(
 
 
 def test_enqueue_of_a_duplicate_in_a_window(cli: Cli, client: Penstock) -> None:
-    """The job is done, so no job is named; the line keeps its columns."""
+    """The job is done, so no id is printed; the line keeps its columns."""
     with_owner(client, "window")
     result = cli("enqueue", "q", "new", "--dedup-id", "a")
     assert (result.code, result.out, result.err) == (0, "- window (duplicate: refused)\n", "")
@@ -260,7 +260,7 @@ def test_enqueue_to_run_afterwards(cli: Cli, client: Penstock, where: str, how: 
 def test_enqueue_says_until_when_an_id_is_taken(
     cli: Cli, client: Penstock, options: list[str], free_after: str | None
 ) -> None:
-    """Until the job has ended or started, or for a window."""
+    """The id is taken until the job has ended or started, or for a window."""
     queue = client.queue("q")
     assert cli("enqueue", "q", "x", "--dedup-id", "ü %;a", *options).code == 0
     taken = {"enqueue": queue.status("ü %;a") is not None}
@@ -274,7 +274,7 @@ def test_enqueue_says_until_when_an_id_is_taken(
 
 
 def test_enqueue_lines_with_one_dedup_id(cli: Cli, client: Penstock) -> None:
-    """The id is that of every line: the first is added, or the last stands, if it may update."""
+    """All lines have the id: the first job is added, or the last one updates it."""
     refused = cli("enqueue", "q", "--lines", "--dedup-id", "a", stdin=b"1\n2\n3\n")
     assert (refused.code, refused.out) == (0, "1 jobs added, 2 duplicates: 2 refused\n")
     assert [view.raw for view in client.queue("q").peek()] == [b"1"]
@@ -290,7 +290,7 @@ def test_enqueue_lines_with_one_dedup_id(cli: Cli, client: Penstock) -> None:
 
 
 def test_enqueue_asks_replicas(run_cli: Cli, make_server: Callable[..., EmbeddedServer]) -> None:
-    """With --replicas the answer says how many have it; with too few in --timeout nothing stays."""
+    """With --replicas the answer has their number; with too few the job is withdrawn."""
     primary = make_server(tcp=True, args=("--repl-diskless-sync-delay", "0"))
     replica = make_server(tcp=True)
     with redis.Redis.from_url(replica.url) as raw:
@@ -308,7 +308,7 @@ def test_enqueue_asks_replicas(run_cli: Cli, make_server: Callable[..., Embedded
 
 
 def cli_jobs(result: Result) -> list[dict[str, Any]]:
-    """The jobs of the document of a command that has done its work."""
+    """Return the jobs of a successful command's document."""
     assert (result.code, result.err) == (0, "")
     jobs: list[dict[str, Any]] = result.document["jobs"]
     return jobs
@@ -319,7 +319,7 @@ def cli_jobs(result: Result) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("where", ["ready", "scheduled", "active"])
 def test_status_shows_the_job_that_has_the_id(cli: Cli, client: Penstock, where: str) -> None:
-    """The job as `show` gives it, with its state, and nothing where nothing is."""
+    """The job is printed as in `show`, with its state; without a job there is no output."""
     owner = with_owner(client, where)
     document = cli("status", "q", "a", "--json").document
     shown = cli("show", "q", owner, "--json").document
@@ -338,8 +338,8 @@ def test_status_shows_the_job_that_has_the_id(cli: Cli, client: Penstock, where:
     assert row[-1] == '"old"'
 
 
-def test_status_shows_who_waits(cli: Cli, client: Penstock) -> None:
-    """The one that runs when the other has ended; it has no time yet."""
+def test_status_shows_a_successor(cli: Cli, client: Penstock) -> None:
+    """The successor is shown; it has no due time."""
     owner = with_owner(client, "active")
     heir = client.queue("q").enqueue("new", dedup=Dedup("a", on_duplicate="requeue")).id
     document = cli("status", "q", "a", "--json").document
@@ -350,7 +350,7 @@ def test_status_shows_who_waits(cli: Cli, client: Penstock) -> None:
 
 
 def test_status_shows_a_window(cli: Cli, client: Penstock) -> None:
-    """Its end; the job that waits for it, if there is one."""
+    """Its end is shown, and the job that waits for it, if any."""
     with_owner(client, "window")
     found = client.queue("q").status("a")
     assert found is not None
@@ -369,8 +369,8 @@ def test_status_shows_a_window(cli: Cli, client: Penstock) -> None:
     assert document["job"]["due"] == document["window_ends"] == found.window_ends
 
 
-def test_status_of_an_id_that_nobody_has(cli: Cli, client: Penstock) -> None:
-    """Exit code 1; the document says so too; a queue that does not exist is named, and not made."""
+def test_status_of_a_free_id(cli: Cli, client: Penstock) -> None:
+    """The exit code is 1, also in the document; a missing queue is named, and not created."""
     queue = client.queue("q")
     queue.enqueue("x", dedup_id="a")
     free = cli("status", "q", "b")
@@ -389,8 +389,8 @@ def test_status_of_an_id_that_nobody_has(cli: Cli, client: Penstock) -> None:
     assert cli("status", "q").code == 2
 
 
-def test_status_does_not_obey_what_is_in_an_id(cli: Cli, client: Penstock) -> None:
-    """Control characters of an id are shown, here and in `show`."""
+def test_status_escapes_an_id(cli: Cli, client: Penstock) -> None:
+    """Control characters of an id are escaped, here and in `show`."""
     name = "a\x1b[2J\n[red]"
     job_id = client.queue("q").enqueue("x", dedup_id=name).id
     for argv in (["status", "q", name], ["show", job_id]):
@@ -411,7 +411,7 @@ BODIES: list[tuple[bytes, str, Any]] = [
 
 
 def test_peek_shows_bodies_as_documented(cli: Cli, client: Penstock) -> None:
-    """JSON bodies are values; bytes are text when they are UTF-8, else base 64."""
+    """JSON bodies are values; bytes are text if they are UTF-8, otherwise base 64."""
     queue = client.queue("q")
     queue.enqueue_many([body for body, _, _ in BODIES])
     queue.enqueue({"a": [1, "ü\x1b"]})
@@ -426,10 +426,10 @@ def test_peek_shows_bodies_as_documented(cli: Cli, client: Penstock) -> None:
     ]
 
 
-def test_a_body_that_is_not_what_its_codec_says_is_shown_as_bytes(
+def test_an_undecodable_body_is_shown_as_bytes(
     cli: Cli, client: Penstock, real_backend: Backend
 ) -> None:
-    """Another client's NaN, broken JSON, or an unknown codec does not stop a peek."""
+    """NaN, broken JSON or an unknown codec does not stop a peek."""
     number = parse_id(client.queue("q").enqueue("x").id).number
     raw: Any = real_backend.sync_client()
     raw.delete("penstock:{q}:ready")
@@ -447,7 +447,7 @@ def test_a_body_that_is_not_what_its_codec_says_is_shown_as_bytes(
 
 
 def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> None:
-    """The names are those of JobView, and a promise to programs."""
+    """The names are those of JobView, and stable for programs."""
     queue = client.queue("q")
     options: dict[str, Any] = {"lease": 9, "ttl": 600, "dedup_id": "d=1", "retry": RetryPolicy(5)}
     job_id = queue.enqueue(b"x", headers={"h": "v"}, **options).id
@@ -477,7 +477,7 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "active", "dead"])
 def test_peek_knows_every_state(cli: Cli, client: Penstock, state: str) -> None:
-    """One job in each state is found there and nowhere else, for programs and for people."""
+    """A job in each state is found there only, in the document and the table."""
     ids = one_in_each_state(client)
     jobs = cli("peek", "q", "--state", state, "--json").document["jobs"]
     assert [(job["id"], job["state"]) for job in jobs] == [(ids[state], state)]
@@ -487,7 +487,7 @@ def test_peek_knows_every_state(cli: Cli, client: Penstock, state: str) -> None:
 
 
 def test_peek_pages(cli: Cli, client: Penstock) -> None:
-    """--n and --start choose."""
+    """--n and --start select the page."""
     client.queue("q").enqueue_many(range(30))
     jobs = cli("peek", "q", "--json", "--n", "3", "--start", "25").document["jobs"]
     assert [job["body"] for job in jobs] == [25, 26, 27]
@@ -509,15 +509,15 @@ def test_peek_pages(cli: Cli, client: Penstock) -> None:
 def test_peek_from_the_end(
     cli: Cli, client: Penstock, options: list[str], bodies: list[int]
 ) -> None:
-    """A negative start counts from the end, --newest goes backwards; beyond either is nothing."""
+    """A negative start counts from the end, --newest goes backwards; there is nothing beyond."""
     client.queue("q").enqueue_many(range(30))
     result = cli("peek", "q", "--json", *options)
     assert (result.code, [job["body"] for job in result.document["jobs"]]) == (0, bodies)
     assert result.document["newest"] is ("--newest" in options)
 
 
-def test_peek_neither_obeys_nor_cuts_what_is_in_a_body(cli: Cli, client: Penstock) -> None:
-    """Control characters are shown, rich's markup is text, an id stays whole in a pipe."""
+def test_peek_escapes_and_does_not_cut_a_body(cli: Cli, client: Penstock) -> None:
+    """Control characters are escaped, rich's markup is text, an id is not cut in a pipe."""
     job_id = client.queue("q").enqueue(b"[red]\x1b[2J\n\xff" + b"x" * 200).id
     out = cli("peek", "q").out
     assert r"[red]\x1b[2J\n\xffxxx" in out
@@ -527,7 +527,7 @@ def test_peek_neither_obeys_nor_cuts_what_is_in_a_body(cli: Cli, client: Penstoc
 
 
 def test_an_empty_answer_says_why(cli: Cli, client: Penstock) -> None:
-    """No jobs is no failure; a queue that does not exist may be a typing error, and is named."""
+    """An empty list is no failure; a missing queue may be a typing error, and is named."""
     client.queue("q").pause()
     empty, missing = cli("peek", "q"), cli("peek", "p")
     assert (empty.code, empty.out, empty.err) == (0, "", "no ready jobs\n")
@@ -548,7 +548,7 @@ def test_an_empty_answer_says_why(cli: Cli, client: Penstock) -> None:
     ],
 )
 def test_bad_usage_of_peek(cli: Cli, argv: list[str], code: int) -> None:
-    """What typer can judge is bad usage, what the library refuses is an error."""
+    """Errors that typer finds are bad usage, those of the library are errors."""
     result = cli("peek", *argv)
     assert (result.code, result.out) == (code, "")
     assert result.err
@@ -558,7 +558,7 @@ def test_bad_usage_of_peek(cli: Cli, argv: list[str], code: int) -> None:
 
 
 def one_in_each_state(client: Penstock, name: str = "q") -> dict[str, str]:
-    """The ids of four jobs, by state."""
+    """Return the ids of four jobs, by state."""
     queue = client.queue(name)
     ids = {"dead": queue.enqueue("to die").id}
     queue.reserve(block=0)[0].bury("hopeless")
@@ -575,7 +575,7 @@ def one_in_each_state(client: Penstock, name: str = "q") -> dict[str, str]:
 def test_scan_finds_the_jobs_of_the_states_that_are_named(
     cli: Cli, client: Penstock, states: list[str]
 ) -> None:
-    """Every job unless states are named, with its state; --ids gives the same jobs' ids alone."""
+    """Without states every job is listed with its state; --ids lists only the ids."""
     ids = one_in_each_state(client)
     options = [part for state in states for part in ("--state", state)]
     expected = {ids[state]: state for state in states or ids}
@@ -591,7 +591,7 @@ def test_scan_finds_the_jobs_of_the_states_that_are_named(
 
 
 def test_scan_of_every_queue(cli: Cli, client: Penstock) -> None:
-    """Without a name all queues are gone through, and the table says which one a job is of."""
+    """Without a name all queues are scanned, and the table has the queue of each job."""
     ids = {name: client.queue(name).enqueue(name).id for name in ("a", "b{}", "ü")}
     document = cli("scan", "--json").document
     assert {job["queue"]: job["id"] for job in document["jobs"]} == ids
@@ -601,7 +601,7 @@ def test_scan_of_every_queue(cli: Cli, client: Penstock) -> None:
 
 
 def test_scan_takes_many_steps(cli: Cli, client: Penstock) -> None:
-    """Thousands of jobs in every structure are listed, each of them once."""
+    """Thousands of jobs in every structure are listed once each."""
     queue = client.queue("q")
     ids = [
         *queue.enqueue_many(range(2500)).ids,
@@ -617,7 +617,7 @@ def test_scan_takes_many_steps(cli: Cli, client: Penstock) -> None:
 def test_scan_lists_a_job_once_though_it_is_found_twice(
     cli: Cli, client: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step may find a job again that an earlier one found; the list has it once."""
+    """A job found by two steps is listed once."""
     ids = client.queue("q").enqueue_many(range(3)).ids
     scan = Queue.scan
 
@@ -631,7 +631,7 @@ def test_scan_lists_a_job_once_though_it_is_found_twice(
 
 
 def test_scan_of_nothing(cli: Cli, client: Penstock) -> None:
-    """No jobs is no failure; a queue that does not exist is named, and not made."""
+    """An empty list is no failure; a missing queue is named, and not created."""
     empty = cli("scan")
     assert (empty.code, empty.out, empty.err) == (0, "", "no jobs\n")
     missing = cli("scan", "nosuch", "--ids")
@@ -643,7 +643,7 @@ def test_scan_of_nothing(cli: Cli, client: Penstock) -> None:
 
 
 def test_bad_usage_of_scan(cli: Cli) -> None:
-    """A state that is none is bad usage, a name that is none an error."""
+    """An unknown state is bad usage, an invalid name an error."""
     assert cli("scan", "q", "--state", "lost").code == 2
     assert cli("scan", "").code == 1
 
@@ -652,7 +652,7 @@ def test_bad_usage_of_scan(cli: Cli) -> None:
 
 
 def test_show_finds_the_queue_of_an_id(cli: Cli, client: Penstock) -> None:
-    """An id carries the crc of its queue's name, which the registry spells out."""
+    """An id has the crc of its queue's name, which the registry has in full."""
     name = "odd {name}% ü/1"
     job_id = client.queue(name).enqueue({"a": 1}).id
     client.queue("another").enqueue(1)
@@ -665,7 +665,7 @@ def test_show_finds_the_queue_of_an_id(cli: Cli, client: Penstock) -> None:
 
 
 def test_show_prints_the_whole_body(cli: Cli, client: Penstock) -> None:
-    """People see every field that has a value, then the body, escaped line by line."""
+    """The table has every field with a value, then the body, escaped line by line."""
     body = "first\nsecond\x07" + "x" * 500
     queue = client.queue("q")
     options: dict[str, Any] = {"headers": {"trace": "t-1"}, "ttl": 60, "dedup_id": "once-only"}
@@ -693,7 +693,7 @@ def test_show_prints_the_whole_body(cli: Cli, client: Penstock) -> None:
 def test_a_policy_of_the_jobs_own(
     cli: Cli, client: Penstock, argv: list[str], policy: RetryPolicy, shown: str
 ) -> None:
-    """It is stored with the job, and shown to people and to programs."""
+    """It is stored with the job, and is in the table and the document."""
     body = [] if "--lines" in argv else ["x"]
     (job,) = cli("enqueue", "q", *body, *argv, "--json", stdin=b"x\n").document["jobs"]
     (view,) = client.queue("q").peek()
@@ -705,7 +705,7 @@ def test_a_policy_of_the_jobs_own(
 
 
 def test_no_policy_is_not_shown(cli: Cli, client: Penstock) -> None:
-    """Nothing stands for the queue's; a policy that leaves all to the queue says so."""
+    """The queue's policy is not shown; a policy that leaves everything to the queue says so."""
     none, bare = (client.queue("q").enqueue(1, retry=r).id for r in (None, RetryPolicy()))
     assert "retry policy" not in cli("show", "q", none).out
     assert cli("show", "q", none, "--json").document["retry"] is None
@@ -716,7 +716,7 @@ DAY = 86_400
 
 
 def test_show_prints_spans(cli: Cli, client: Penstock) -> None:
-    """How long until the lease and the ttl end, how long ago it was delivered; those there are."""
+    """Times until the end of lease and ttl, and since the delivery, are shown if they exist."""
     queue = client.queue("q")
     job_id = queue.enqueue("x", ttl=20 * DAY, lease=10 * DAY).id
     waiting = dict(row[:2] for row in rows_of(cli, job_id))
@@ -731,13 +731,13 @@ def test_show_prints_spans(cli: Cli, client: Penstock) -> None:
 
 
 def rows_of(cli: Cli, job_id: str) -> list[list[str]]:
-    """Names and values of a job as `show` prints them."""
+    """Return names and values of a job from `show`."""
     rows = [[cell.strip() for cell in row] for row in cli("show", job_id).rows]
     return [row for row in rows if len(row) == 2]
 
 
 def test_a_job_that_is_gone(cli: Cli, client: Penstock) -> None:
-    """Exit code 1."""
+    """A missing job has exit code 1."""
     queue = client.queue("q")
     job_id = queue.enqueue("x").id
     queue.delete([job_id])
@@ -755,7 +755,7 @@ def test_a_job_that_is_gone(cli: Cli, client: Penstock) -> None:
     ],
 )
 def test_bad_ids(cli: Cli, client: Penstock, spoil: Any, error: str) -> None:
-    """Exit code 1, and the error is named, with and without a queue."""
+    """The exit code is 1, and the error is named, with and without a queue."""
     job_id = spoil(client.queue("q").enqueue("x").id)
     result = cli("show", "q", job_id)
     assert (result.code, result.out) == (1, "")
@@ -764,7 +764,7 @@ def test_bad_ids(cli: Cli, client: Penstock, spoil: Any, error: str) -> None:
 
 
 def test_an_id_of_another_queue_or_life(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """Exit code 1: WrongQueue, WrongEpoch, and no listed queue."""
+    """The exit code is 1: WrongQueue, WrongEpoch, or no listed queue."""
     job_id = client.queue("q").enqueue("x").id
     client.queue("p").enqueue("x")
     assert "WrongQueue" in cli("show", "p", job_id).err
@@ -778,7 +778,7 @@ def test_an_id_of_another_queue_or_life(cli: Cli, client: Penstock, real_backend
 
 
 def test_documents_are_plain_ascii(cli: Cli, client: Penstock) -> None:
-    """Any pipe and any locale can carry them; json.loads gives the text back."""
+    """Documents work in any pipe and locale; json.loads restores the text."""
     client.queue("ü").enqueue("ü")
     out = cli("peek", "ü", "--json").out
     assert out.isascii()

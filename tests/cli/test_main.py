@@ -1,4 +1,4 @@
-"""The program as a whole: options, exit codes, what is not there."""
+"""The program as a whole: options, exit codes, missing packages and servers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ON_A_SERVER = [
 
 
 def test_the_program_in_a_process_of_its_own(server: EmbeddedServer) -> None:
-    """`python -m penstock.cli` takes the server from PENSTOCK_URL."""
+    """`python -m penstock.cli` uses the server in PENSTOCK_URL."""
     added = in_process_of_its_own("enqueue", "q", "-", stdin=b"x", PENSTOCK_URL=server.url)
     assert (added.code, added.err) == (0, "")
     shown = in_process_of_its_own("stats", "--json", PENSTOCK_URL=server.url)
@@ -48,7 +48,7 @@ def test_the_program_in_a_process_of_its_own(server: EmbeddedServer) -> None:
 
 
 def test_help_names_every_command(run_cli: Cli) -> None:
-    """With or without a command, and each has a page of its own."""
+    """The list is shown with and without a command, and each command has a page."""
     out = run_cli("--help").out
     assert [name for name in COMMANDS if f"\n  {name} " not in out] == []
     for name in COMMANDS[:-1]:
@@ -75,13 +75,13 @@ def test_each_option_has_help() -> None:
 
 
 def test_version(run_cli: Cli) -> None:
-    """The library's."""
+    """The version is the library's."""
     assert run_cli("--version").out == f"{penstock.__version__}\n"
 
 
 @pytest.mark.parametrize("argv", [["nosuch"], ["stats", "--nosuch"], ["pause"], ["--url"]])
 def test_bad_usage(run_cli: Cli, argv: list[str]) -> None:
-    """Exit code 2, and a line on stderr."""
+    """The exit code is 2, with a line on stderr."""
     result = run_cli(*argv)
     assert (result.code, result.out) == (2, "")
     assert "Error" in result.err
@@ -111,7 +111,7 @@ def test_options_stand_before_or_after_the_command(
 def test_a_server_that_is_down(
     run_cli: Cli, make_server: Callable[..., EmbeddedServer], argv: list[str]
 ) -> None:
-    """Exit code 1 and one line that says so."""
+    """The exit code is 1, with one line about it."""
     server = make_server(tcp=True)
     server.kill()
     result = run_cli(*argv, url=server.url)
@@ -121,8 +121,8 @@ def test_a_server_that_is_down(
 
 
 @pytest.mark.parametrize("url", ["http://localhost", "nonsense", "redis://localhost:port"])
-def test_a_url_that_is_none(run_cli: Cli, url: str) -> None:
-    """Exit code 1 and one line."""
+def test_an_invalid_url(run_cli: Cli, url: str) -> None:
+    """The exit code is 1, with one line."""
     for command in ("stats", "doctor", "demo"):
         result = run_cli(command, url=url)
         assert (result.code, result.out) == (1, "")
@@ -131,7 +131,7 @@ def test_a_url_that_is_none(run_cli: Cli, url: str) -> None:
 
 @pytest.mark.parametrize("argv", [["enqueue", "q", "x"], ["peek", "q"], ["stats", "q"]])
 def test_a_key_of_the_wrong_type(cli: Cli, real_backend: Backend, argv: list[str]) -> None:
-    """Exit code 1, the damage is named, and the key is left alone."""
+    """The exit code is 1, the damage is named, and the key is not changed."""
     raw = real_backend.sync_client()
     with Penstock(raw) as client:
         client.queue("q").enqueue("x")
@@ -144,7 +144,7 @@ def test_a_key_of_the_wrong_type(cli: Cli, real_backend: Backend, argv: list[str
 
 
 def test_a_queue_of_a_newer_protocol(cli: Cli, real_backend: Backend) -> None:
-    """Exit code 1."""
+    """A newer protocol has exit code 1."""
     real_backend.sync_client().hset("penstock:{q}:meta", mapping={"v": "3", "epoch": "0000000a"})
     result = cli("stats", "q")
     assert (result.code, result.out) == (1, "")
@@ -152,7 +152,7 @@ def test_a_queue_of_a_newer_protocol(cli: Cli, real_backend: Backend) -> None:
 
 
 def test_a_wrong_password(run_cli: Cli, make_server: Callable[..., EmbeddedServer]) -> None:
-    """Exit code 1, without waiting for a better one."""
+    """The exit code is 1 without retries."""
     server = make_server(tcp=True, args=("--requirepass", "right"))
     url = f"redis://:wrong@127.0.0.1:{server.port}/0"
     result = run_cli("stats", url=url)
@@ -164,7 +164,7 @@ def test_a_wrong_password(run_cli: Cli, make_server: Callable[..., EmbeddedServe
 def test_an_evicting_server_is_a_warning_on_stderr(
     run_cli: Cli, make_server: Callable[..., EmbeddedServer]
 ) -> None:
-    """The command does its work; the warning is one line, and no part of the document."""
+    """The command works; the warning is one line on stderr, outside of the document."""
     server = make_server(tcp=True, args=("--maxmemory-policy", "allkeys-lru"))
     result = run_cli("enqueue", "q", "x", "--json", url=server.url)
     assert (result.code, result.document["count"]) == (0, 1)
@@ -172,8 +172,8 @@ def test_an_evicting_server_is_a_warning_on_stderr(
     assert result.err.count("\n") == 1
 
 
-def test_a_reader_that_never_was() -> None:
-    """`penstock scripts | true` complains of nothing, though a short text is written at exit."""
+def test_a_reader_that_never_reads() -> None:
+    """`penstock scripts | true` prints no error, although a short text is written at exit."""
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "penstock.cli", "scripts"]
@@ -203,8 +203,8 @@ def test_a_reader_that_leaves(server: EmbeddedServer) -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path, missing: str) -> None:
-    """One line, exit code 2."""
+def test_without_the_extra_the_error_has_advice(tmp_path: Path, missing: str) -> None:
+    """One line, with exit code 2."""
     absent = f"raise ModuleNotFoundError(name={missing!r})"
     (tmp_path / f"{missing}.py").write_text(absent)
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
@@ -216,7 +216,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, missing: str)
 
 
 def test_another_missing_module_is_not_taken_for_the_extra(tmp_path: Path) -> None:
-    """It is raised as it is."""
+    """Its ImportError is raised unchanged."""
     (tmp_path / "rich.py").write_text("import nosuchmodule")
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     result = in_process_of_its_own("stats", PYTHONPATH=path)

@@ -1,4 +1,4 @@
-"""nodes."""
+"""Tests of `nodes`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def two(make_server: MakeServer) -> tuple[EmbeddedServer, EmbeddedServer]:
 def test_a_node_is_added_emptied_and_forgotten(
     run_cli: Cli, two: tuple[EmbeddedServer, EmbeddedServer]
 ) -> None:
-    """The list is kept on the nodes: any of them tells of the others."""
+    """The list is stored on the nodes: each one knows the others."""
     first, second = two
     alone = run_cli("nodes", url=first.url)
     assert (alone.code, len(alone.rows)) == (0, 1)
@@ -52,10 +52,10 @@ def test_a_node_is_added_emptied_and_forgotten(
     assert len(run_cli("nodes", url=f"{first.url} {second.url}").rows) == 1
 
 
-def test_who_was_missed_is_named(
+def test_a_missing_node_is_reported(
     run_cli: Cli, two: tuple[EmbeddedServer, EmbeddedServer], make_server: MakeServer
 ) -> None:
-    """The others have it; the command fails, so that it is done again."""
+    """The other nodes have the change; the command fails, so that it is repeated."""
     first, second = two
     run_cli("nodes", "add", second.url, url=first.url)
     second.kill()
@@ -70,7 +70,7 @@ def test_who_was_missed_is_named(
 def test_a_password_goes_to_hosts_that_are_named(
     run_cli: Cli, two: tuple[EmbeddedServer, EmbeddedServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that the list names is shown with the reason why it is not used, and can be forgotten."""
+    """A listed host is shown with the reason why it is not used, and can be removed."""
     for server in two:
         with redis.Redis.from_url(server.url) as raw:
             raw.config_set("requirepass", "hunter2")
@@ -93,7 +93,7 @@ def test_a_password_goes_to_hosts_that_are_named(
 def test_figures_of_each_node_are_shown(
     run_cli: Cli, two: tuple[EmbeddedServer, EmbeddedServer]
 ) -> None:
-    """A row for the queue and one for each node, and where its settings are others."""
+    """The queue and each node have a row, which shows differing settings."""
     first, second = two
     run_cli("nodes", "add", second.url, url=first.url)
     with Penstock(first.url, federation=False) as ps:
@@ -114,7 +114,7 @@ def test_figures_of_each_node_are_shown(
 
 
 def test_bad_calls(run_cli: Cli, two: tuple[EmbeddedServer, EmbeddedServer]) -> None:
-    """Without a node, with one too many, with one that is not there."""
+    """Without a node, with two, or with an unreachable one."""
     url = two[0].url
     for argv in (["leave"], ["list", "x"], ["fly", "x"]):
         assert run_cli("nodes", *argv, url=url).code == 2

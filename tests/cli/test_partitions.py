@@ -1,4 +1,4 @@
-"""Queues in partitions: commands know them by their name alone."""
+"""Partitioned queues: commands need only their name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.cli.support import Cli
 
 
 def test_a_queue_in_partitions_is_one_queue(cli: Cli, client: Penstock) -> None:
-    """Commands learn how many partitions it has; keys choose among them."""
+    """Commands read the number of partitions; keys choose among them."""
     queue = client.queue("emails", partitions=4)
     queue.enqueue_many([{"n": number} for number in range(8)], key=lambda body: str(body["n"]))
     assert cli("queues").out == "emails\n"
@@ -28,7 +28,7 @@ def test_a_queue_in_partitions_is_one_queue(cli: Cli, client: Penstock) -> None:
 
 
 def test_the_doctor_knows_partitions(cli: Cli, client: Penstock) -> None:
-    """Neither they nor the key with their number are damage, or unknown."""
+    """Partitions and the key with their number are not reported."""
     client.queue("emails", partitions=4).enqueue_many(range(8), key=str)
     found = cli("doctor", "--json").document["findings"]
     told = [one["text"] for one in found if one["check"] in ("queues", "keys")]

@@ -1,4 +1,6 @@
-"""queues, stats, pause, resume, redrive, promote, dequeue, purge, evict, sweep, clear."""
+"""Tests of queues, stats, pause, resume, redrive, promote, dequeue, purge, evict,
+sweep and clear.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tests.support.backends import Backend
 
 
 def test_queues_lists_names(cli: Cli, client: Penstock) -> None:
-    """Sorted, one a line, escaped for people and as they are for programs."""
+    """Names are sorted, one a line, escaped in the table and unchanged in the document."""
     for name in ("b", "a\x1b[0m {x}", "ü"):
         client.queue(name).enqueue("x")
     assert cli("queues").out == "a\\x1b[0m {x}\nb\nü\n"
@@ -35,7 +37,7 @@ def test_queues_lists_names(cli: Cli, client: Penstock) -> None:
 def test_queues_chooses(
     cli: Cli, client: Penstock, real_backend: Backend, options: list[str], names: list[str]
 ) -> None:
-    """By how many jobs could be reserved now, and by how long ago something was written."""
+    """Filters are the number of ready jobs, and the time since the last write."""
     for name, count in (("many", 3), ("some", 2)):
         client.queue(name).enqueue_many(range(count))
     client.queue("none").enqueue("later", delay=60)
@@ -64,7 +66,7 @@ def test_queues_chooses(
 def test_queues_like_a_pattern(
     cli: Cli, client: Penstock, argv: list[str], names: list[str]
 ) -> None:
-    """Only names like the pattern, in capitals or not as it says; bounds choose among them."""
+    """Only matching names are listed, with or without case; bounds filter further."""
     for name in ("mail", "Mail", "mail-2", "mail [1]"):
         client.queue(name).enqueue_many(range(2 if name == "mail-2" else 1))
     result = cli("queues", *argv, "--json")
@@ -84,14 +86,14 @@ def test_queues_like_a_pattern(
     ids=str,
 )
 def test_bad_bounds_of_queues(cli: Cli, options: list[str], code: int) -> None:
-    """What typer can judge is bad usage, what the library refuses is an error."""
+    """Errors that typer finds are bad usage, those of the library are errors."""
     result = cli("queues", *options)
     assert (result.code, result.out) == (code, "")
     assert result.err
 
 
 def test_nothing_at_all(cli: Cli) -> None:
-    """An empty server has no queues, and that is no failure."""
+    """An empty server has no queues, which is no failure."""
     assert cli("queues").code == 0
     assert cli("queues", "--json").document == {"queues": []}
     assert cli("stats", "--json").document == {"queues": []}
@@ -99,7 +101,7 @@ def test_nothing_at_all(cli: Cli) -> None:
 
 
 def test_stats_counts_each_state(cli: Cli, client: Penstock) -> None:
-    """The document has the fields of QueueStats; the table has the counts in its columns."""
+    """The document has the fields of QueueStats; the table has a column for each count."""
     queue = client.queue("q")
     queue.configure(max_length=50, lease=20)
     queue.enqueue_many(range(4))
@@ -124,8 +126,8 @@ def test_stats_counts_each_state(cli: Cli, client: Penstock) -> None:
 MOVED = ("promoted", "dequeued", "withdrawn", "evicted")
 
 
-def test_stats_shows_what_was_moved(cli: Cli, client: Penstock) -> None:
-    """Columns of jobs moved or removed by hand are there as soon as one queue has such jobs."""
+def test_stats_shows_moved_jobs(cli: Cli, client: Penstock) -> None:
+    """Columns of moved or removed jobs appear if one queue has such jobs."""
     queue = client.queue("q")
     ids = queue.enqueue_many(range(10), delay=60).ids
     queue.promote(ids[:4])
@@ -145,8 +147,8 @@ def test_stats_shows_what_was_moved(cli: Cli, client: Penstock) -> None:
     assert [[one[name] for name in MOVED] for one in documents] == [[0] * 4, [4, 3, 2, 1]]
 
 
-def test_stats_shows_who_has_a_role(cli: Cli, client: Penstock) -> None:
-    """A role in use has a column of its own: its holder, since when, and for how long."""
+def test_stats_shows_the_holder_of_a_role(cli: Cli, client: Penstock) -> None:
+    """A held role has a column: its holder, since when, and for how long."""
     client.queue("free").enqueue("x")
     queue = client.queue("q")
     queue.enqueue("x")
@@ -168,8 +170,8 @@ def test_stats_shows_who_has_a_role(cli: Cli, client: Penstock) -> None:
     assert "roles" not in cli("stats").out
 
 
-def test_stats_beside_a_damaged_queue(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """A field of meta that is no number, or a key of another type, does not hide other queues."""
+def test_stats_with_a_damaged_queue(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """A damaged field of meta, or a key of another type, does not hide other queues."""
     for name in ("a", "b", "c"):
         client.queue(name).enqueue("x")
     raw = real_backend.sync_client()
@@ -188,7 +190,7 @@ def test_stats_beside_a_damaged_queue(cli: Cli, client: Penstock, real_backend: 
 
 
 def test_stats_of_some_or_of_all(cli: Cli, client: Penstock) -> None:
-    """The queues named, in that order, also one that does not exist; else every one."""
+    """Named queues in that order, also a missing one; otherwise every queue."""
     for name in ("a", "b", "c"):
         client.queue(name).enqueue("x")
 
@@ -216,7 +218,7 @@ def test_pause_and_resume(cli: Cli, client: Penstock, side: str) -> None:
 
 
 def test_close_and_reopen(cli: Cli, client: Penstock) -> None:
-    """Producers are refused until reopen; stats show it beside the settings."""
+    """Producers are refused until reopen; stats show it with the settings."""
     queue = client.queue("q")
     queue.configure(max_length=5)
     assert cli("close", "q", "--json").document == {"queue": "q", "closed": True}
@@ -235,21 +237,21 @@ def test_close_and_reopen(cli: Cli, client: Penstock) -> None:
 
 
 def test_reopen_makes_no_queue(cli: Cli, client: Penstock) -> None:
-    """A typing error does not leave a queue behind."""
+    """A typing error does not create a queue."""
     result = cli("reopen", "nosuch")
     assert (result.code, client.queues()) == (0, [])
     assert result.err == "queue 'nosuch' does not exist now\n"
 
 
 def test_resume_makes_no_queue(cli: Cli, client: Penstock) -> None:
-    """A typing error does not leave a queue behind."""
+    """A typing error does not create a queue."""
     result = cli("resume", "nosuch")
     assert (result.code, client.queues()) == (0, [])
     assert result.err == "queue 'nosuch' does not exist now\n"
 
 
 def buried(client: Penstock, count: int) -> list[str]:
-    """The ids of as many dead letters, oldest first."""
+    """Return the ids of this many dead letters, oldest first."""
     queue = client.queue("q")
     ids = queue.enqueue_many(range(count)).ids
     queue.bury(queue.reserve(count, block=0), "no")
@@ -257,7 +259,7 @@ def buried(client: Penstock, count: int) -> list[str]:
 
 
 def test_redrive_all_some_or_named(cli: Cli, client: Penstock) -> None:
-    """Dead letters come back: the oldest up to --limit, those named, or all."""
+    """Dead letters are redriven: the oldest up to --limit, those named, or all."""
     ids = buried(client, 6)
     queue = client.queue("q")
     assert cli("redrive", "q", "--limit", "2", "--json").document == {"queue": "q", "redriven": 2}
@@ -268,8 +270,8 @@ def test_redrive_all_some_or_named(cli: Cli, client: Penstock) -> None:
     assert queue.stats().dead == 0
 
 
-def test_redrive_of_what_is_not_dead(cli: Cli, client: Penstock) -> None:
-    """Exit code 1 when one of the named could not be redriven; the others were."""
+def test_redrive_of_jobs_that_are_not_dead(cli: Cli, client: Penstock) -> None:
+    """The exit code is 1 if a named job could not be redriven; the others were."""
     ids = buried(client, 2)
     client.queue("q").delete([ids[0]])
     result = cli("redrive", "q", *ids, "--json")
@@ -279,7 +281,7 @@ def test_redrive_of_what_is_not_dead(cli: Cli, client: Penstock) -> None:
 
 
 def test_bad_usage_of_redrive(cli: Cli, client: Penstock) -> None:
-    """Ids with --limit are bad usage, a bad id or limit is an error; nothing is brought back."""
+    """Ids with --limit are bad usage, a bad id or limit is an error; none is redriven."""
     ids = buried(client, 1)
     assert cli("redrive", "q", ids[0], "--limit", "1").code == 2
     assert cli("redrive", "q", "--limit", "0").code == 1
@@ -291,7 +293,7 @@ def test_bad_usage_of_redrive(cli: Cli, client: Penstock) -> None:
 
 
 def test_promote(cli: Cli, client: Penstock) -> None:
-    """Delayed jobs can be reserved at once, a held one too; the document has each outcome."""
+    """Delayed and held jobs become ready; the document has each outcome."""
     queue = client.queue("q")
     held, late = queue.enqueue("held").id, queue.enqueue("late", delay=60).id
     queue.reserve(block=0)
@@ -307,7 +309,7 @@ def test_promote(cli: Cli, client: Penstock) -> None:
 
 
 def test_dequeue(cli: Cli, client: Penstock) -> None:
-    """A ready job waits until its lease would have ended."""
+    """A ready job waits as long as a lease."""
     queue = client.queue("q")
     job_id = queue.enqueue("x", lease=600).id
     assert cli("dequeue", "q", job_id).out == "1 jobs taken out\n"
@@ -329,10 +331,10 @@ def test_dequeue(cli: Cli, client: Penstock) -> None:
     "command, counted, words",
     [("promote", "promoted", "brought forward"), ("dequeue", "dequeued", "taken out")],
 )
-def test_what_can_not_be_moved(
+def test_jobs_that_cannot_be_moved(
     cli: Cli, client: Penstock, command: str, counted: str, words: str
 ) -> None:
-    """Exit code 1 when one of the jobs is not moved, and why is said; the others are moved."""
+    """The exit code is 1 with a reason if a job is not moved; the others are moved."""
     queue = client.queue("q")
     [dead] = buried(client, 1)
     ready, late = queue.enqueue("x").id, queue.enqueue("x", delay=60).id
@@ -350,7 +352,7 @@ def test_what_can_not_be_moved(
 
 @pytest.mark.parametrize("command", ["promote", "dequeue"])
 def test_bad_ids_to_move(cli: Cli, client: Penstock, command: str) -> None:
-    """No id is bad usage; one that is malformed is an error, and nothing is moved."""
+    """Missing ids are bad usage; a malformed one is an error, and no job is moved."""
     queue = client.queue("q")
     late, ready = queue.enqueue("x", delay=60).id, queue.enqueue("x").id
     assert cli(command, "q").code == 2
@@ -365,7 +367,7 @@ def test_bad_ids_to_move(cli: Cli, client: Penstock, command: str) -> None:
 
 
 def test_move_in_a_queue_that_is_gone(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """Exit code 1: the job is gone, and the missing queue is named."""
+    """The exit code is 1: the job is gone, and the missing queue is named."""
     job_id = client.queue("q").enqueue("x").id
     real_backend.sync_client().delete("penstock:{q}:meta", "penstock:{q}:ready")
     result = cli("promote", "q", job_id, "--json")
@@ -377,7 +379,7 @@ def test_move_in_a_queue_that_is_gone(cli: Cli, client: Penstock, real_backend: 
 
 
 def delivered_once(client: Penstock, count: int) -> list[str]:
-    """The ids of as many jobs that were delivered at most once and not acknowledged."""
+    """Return the ids of this many jobs with lease 0 that were delivered and not acknowledged."""
     queue = client.queue("q")
     ids = [queue.enqueue("once", lease=0, ttl=100 + i).id for i in range(count)]
     queue.reserve(count, block=0)
@@ -385,7 +387,7 @@ def delivered_once(client: Penstock, count: int) -> list[str]:
 
 
 def test_evict_makes_room(cli: Cli, client: Penstock) -> None:
-    """Jobs that are not delivered again go, nearest end of ttl first, then dead letters."""
+    """Delivered jobs with lease 0 go by end of ttl, then dead letters."""
     dead = buried(client, 2)
     ids = delivered_once(client, 3)
     queue = client.queue("q")
@@ -401,7 +403,7 @@ def test_evict_makes_room(cli: Cli, client: Penstock) -> None:
 
 
 def test_evict_leaves_dead_letters(cli: Cli, client: Penstock) -> None:
-    """With --keep-dead only jobs that were delivered at most once go."""
+    """With --keep-dead only jobs with lease 0 go."""
     dead = buried(client, 2)
     delivered_once(client, 2)
     result = cli("evict", "q", "--keep-dead", "--json")
@@ -410,7 +412,7 @@ def test_evict_leaves_dead_letters(cli: Cli, client: Penstock) -> None:
 
 
 def test_evict_takes_many_steps(cli: Cli, client: Penstock) -> None:
-    """More than one call may remove; no more go than --count says."""
+    """Several calls remove jobs; no more than --count."""
     buried(client, 2500)
     assert cli("evict", "q").out == "100 jobs removed\n"
     assert cli("evict", "q", "--count", "2300", "--json").document["evicted"] == 2300
@@ -419,7 +421,7 @@ def test_evict_takes_many_steps(cli: Cli, client: Penstock) -> None:
 
 
 def test_bad_usage_of_evict(cli: Cli, client: Penstock) -> None:
-    """Nothing is removed; a queue that does not exist is named, and not made."""
+    """No job is removed; a missing queue is named, and not created."""
     buried(client, 1)
     assert cli("evict", "q", "--count", "many").code == 2
     for count in ("0", "-1"):
@@ -434,7 +436,7 @@ def test_bad_usage_of_evict(cli: Cli, client: Penstock) -> None:
 
 
 def one_in_each_state(client: Penstock) -> None:
-    """Ready 1, scheduled 1, active 1, dead 1."""
+    """Make ready 1, scheduled 1, active 1, dead 1."""
     buried(client, 1)
     queue = client.queue("q")
     queue.enqueue("to hold")
@@ -454,7 +456,7 @@ def one_in_each_state(client: Penstock) -> None:
 def test_purge_removes_the_states_that_are_named(
     cli: Cli, client: Penstock, states: list[str], left: tuple[int, ...]
 ) -> None:
-    """Ready and scheduled unless others are named."""
+    """The default is ready and scheduled jobs."""
     one_in_each_state(client)
     options = [part for state in states for part in ("--state", state)]
     document = cli("purge", "q", "--yes", "--json", *options).document
@@ -468,7 +470,9 @@ def test_purge_removes_the_states_that_are_named(
 
 
 def test_purge_asks(cli: Cli, client: Penstock) -> None:
-    """The question says how many; only `y` removes; no answer is a no; stdout stays a document."""
+    """The question has the number; only `y` removes; no answer means no; stdout
+    stays a document.
+    """
     one_in_each_state(client)
     for answer in (b"n\n", b""):
         refused = cli("purge", "q", stdin=answer)
@@ -480,7 +484,7 @@ def test_purge_asks(cli: Cli, client: Penstock) -> None:
 
 
 def test_purge_of_nothing(cli: Cli, client: Penstock) -> None:
-    """A queue that does not exist is named, and not made; a state that is none is bad usage."""
+    """A missing queue is named, and not created; an unknown state is bad usage."""
     result = cli("purge", "nosuch")
     assert (result.code, result.out) == (0, "0 jobs removed\n")
     assert result.err == "queue 'nosuch' does not exist now\n"
@@ -488,8 +492,8 @@ def test_purge_of_nothing(cli: Cli, client: Penstock) -> None:
     assert client.queues() == []
 
 
-def test_sweep_removes_what_has_expired(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """Of the queues named, or of all of them."""
+def test_sweep_removes_expired_jobs(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """The named queues are swept, or all of them."""
     for name in ("a", "b"):
         client.queue(name).enqueue("stays")
         client.queue(name).enqueue_many(range(3), ttl=0.001)
@@ -502,7 +506,7 @@ def test_sweep_removes_what_has_expired(cli: Cli, client: Penstock, real_backend
 
 
 def filled(client: Penstock, *names: str) -> None:
-    """In each queue a job in each state, settings, a pause and a dedup id."""
+    """Make queues with a job in each state, settings, a pause and a dedup id."""
     for name in names:
         queue = client.queue(name)
         queue.configure(max_length=50)
@@ -514,7 +518,7 @@ def filled(client: Penstock, *names: str) -> None:
 
 
 def test_clear_removes_whole_queues(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """Jobs in every state, settings and ids go with the queues that are named, no other's."""
+    """Jobs in every state, settings and ids of the named queues are removed, and no others."""
     filled(client, "a", "b", "c")
     result = cli("clear", "a", "c", "a", "--yes", "--json")
     assert (result.code, result.err) == (0, "")
@@ -532,7 +536,7 @@ def test_clear_removes_whole_queues(cli: Cli, client: Penstock, real_backend: Ba
 
 
 def test_clear_asks(cli: Cli, client: Penstock) -> None:
-    """The question names queues and jobs; only `y` removes; stdout stays a document."""
+    """The question has queues and jobs; only `y` removes; stdout stays a document."""
     filled(client, "a", "b\x1b")
     for answer in (b"n\n", b"", b"maybe\n"):
         refused = cli("clear", "a", "b\x1b", stdin=answer)
@@ -547,7 +551,7 @@ def test_clear_asks(cli: Cli, client: Penstock) -> None:
 
 
 def test_clear_of_every_queue(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """--all is for the queues of the prefix, and asks too; other prefixes keep theirs."""
+    """--all clears the queues of the prefix after a question; other prefixes keep theirs."""
     filled(client, *(f"q{n:02}" for n in range(12)))
     raw = real_backend.sync_client()
     raw.set("theirs", 1)
@@ -568,7 +572,7 @@ def test_clear_of_every_queue(cli: Cli, client: Penstock, real_backend: Backend)
 
 
 def test_clear_of_nothing(cli: Cli, client: Penstock) -> None:
-    """A queue that does not exist is named, and not made; the others go."""
+    """A missing queue is named, and not created; the others are cleared."""
     filled(client, "a")
     result = cli("clear", "nosuch", "a", "--yes", "--json")
     assert (result.code, result.err) == (0, "queue 'nosuch' does not exist now\n")
@@ -578,7 +582,7 @@ def test_clear_of_nothing(cli: Cli, client: Penstock) -> None:
 
 @pytest.mark.parametrize("argv", [[], ["--yes"], ["a", "--all"], ["a", "--all", "--yes"]], ids=str)
 def test_bad_usage_of_clear(cli: Cli, client: Penstock, argv: list[str]) -> None:
-    """Either names or --all; nothing is removed."""
+    """Either names or --all are needed; nothing is removed."""
     filled(client, "a")
     result = cli("clear", *argv)
     assert (result.code, result.out) == (2, "")
@@ -587,7 +591,7 @@ def test_bad_usage_of_clear(cli: Cli, client: Penstock, argv: list[str]) -> None
 
 
 def test_redrive_of_a_job_whose_id_is_taken(cli: Cli, client: Penstock) -> None:
-    """It stays dead, as another job has its dedup id; the other dead letters come back."""
+    """It stays dead, as another job has its dedup id; other dead letters are redriven."""
     queue = client.queue("q")
     ids = queue.enqueue_many(["a", "b"], dedup_id=str).ids
     queue.bury(queue.reserve(2, block=0), "no")

@@ -1,4 +1,4 @@
-"""scripts: what a client in another language starts from."""
+"""Tests of `scripts`, the export for clients in other languages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY = (*all_scripts(), *pressure_scripts())
 
 
 def test_scripts_are_written_complete(run_cli: Cli, real_backend: Backend, tmp_path: Path) -> None:
-    """Includes are resolved; a server takes each file and answers with the SHA-1 that is told."""
+    """Includes are resolved; a server loads each file with the listed SHA-1."""
     place = tmp_path / "new" / "folder"
     result = run_cli("scripts", "--out", str(place))
     assert result.code == 0
@@ -32,8 +32,8 @@ def test_scripts_are_written_complete(run_cli: Cli, real_backend: Backend, tmp_p
         assert raw.script_load(source) == sha
 
 
-def test_the_index_tells_how_to_call_them(run_cli: Cli, tmp_path: Path) -> None:
-    """Names, SHA-1, keys and arguments in order; the same document as on stdout."""
+def test_the_index_describes_the_calls(run_cli: Cli, tmp_path: Path) -> None:
+    """Names, SHA-1, keys and arguments are in order; stdout has the same document."""
     result = run_cli("scripts", "--out", str(tmp_path), "--json")
     index = json.loads((tmp_path / "index.json").read_text())
     assert index == result.document
@@ -44,7 +44,7 @@ def test_the_index_tells_how_to_call_them(run_cli: Cli, tmp_path: Path) -> None:
 
 
 def test_vectors_are_written(run_cli: Cli, tmp_path: Path) -> None:
-    """Every file of tests/vectors, byte for byte, also those of pressure."""
+    """Every file of tests/vectors is written unchanged, also those of pressure."""
     assert run_cli("scripts", "--out", str(tmp_path)).code == 0
     out = tmp_path / "vectors"
     written = {path.relative_to(out) for path in out.glob("**/*.json")}
@@ -55,13 +55,13 @@ def test_vectors_are_written(run_cli: Cli, tmp_path: Path) -> None:
 
 
 def test_scripts_are_listed(run_cli: Cli) -> None:
-    """Without --out nothing is written; every script is in the table with its SHA-1."""
+    """Without --out no file is written; the table has every script with its SHA-1."""
     out = run_cli("scripts").out
     assert [one.name for one in EVERY if one.sha not in out] == []
 
 
 def test_a_place_that_can_not_be_written(run_cli: Cli, tmp_path: Path) -> None:
-    """A file in the way is bad usage; so is nothing else."""
+    """A file in the way is bad usage, and so is an empty path."""
     file = tmp_path / "file"
     file.write_text("x")
     assert run_cli("scripts", "--out", str(file)).code == 2
@@ -71,6 +71,6 @@ def test_a_place_that_can_not_be_written(run_cli: Cli, tmp_path: Path) -> None:
 
 
 def test_no_server_is_needed() -> None:
-    """Nothing is connected to."""
+    """No connection is made."""
     result = in_process_of_its_own("scripts", "--json", PENSTOCK_URL="redis://127.0.0.1:1")
     assert len(result.document["scripts"]) == len(EVERY)

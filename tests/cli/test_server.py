@@ -1,4 +1,4 @@
-"""info."""
+"""Tests of `info`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.backends import Backend
 
 
 def test_info_has_the_fields_of_the_library(cli: Cli, client: Penstock) -> None:
-    """The document is what hello() and info() say; the two calls may fall on other moments."""
+    """The document has the fields of hello() and info(); times may differ between the calls."""
     queue = client.queue("q")
     queue.enqueue_many(range(5))
     queue.enqueue("later", delay=60)
@@ -35,7 +35,7 @@ def test_info_has_the_fields_of_the_library(cli: Cli, client: Penstock) -> None:
 
 
 def test_info_for_people(cli: Cli, client: Penstock) -> None:
-    """A line a fact: the node, the server and its memory, queues and jobs."""
+    """Each fact has a line: the node, the server and its memory, queues and jobs."""
     client.queue("q").enqueue_many(range(3))
     result = cli("info")
     facts = {row[0].strip(): row[1].strip() for row in result.rows}
@@ -49,13 +49,13 @@ def test_info_for_people(cli: Cli, client: Penstock) -> None:
 
 
 def test_info_of_an_empty_server_leaves_nothing(cli: Cli, real_backend: Backend) -> None:
-    """A look makes no queue; only the node's id is kept."""
+    """Reading creates no queue; only the node's id is stored."""
     assert cli("info", "--json").document["info"]["registered_jobs"] == 0
     assert real_backend.sync_client().keys() == [b"penstock:node"]
 
 
 def test_info_names_a_limit(run_cli: Cli, make_server: Callable[..., EmbeddedServer]) -> None:
-    """The server's own bound on memory, and what is on, are shown."""
+    """The server's memory limit and its enabled features are shown."""
     server = make_server(tcp=True, appendonly=True, args=("--maxmemory", "64mb"))
     facts = {row[0].strip(): row[1].strip() for row in run_cli("info", url=server.url).rows}
     assert facts["max memory"] == "64.00 MiB"
@@ -63,10 +63,8 @@ def test_info_names_a_limit(run_cli: Cli, make_server: Callable[..., EmbeddedSer
     assert facts["maxmemory policy"] == "noeviction"
 
 
-def test_info_of_a_server_that_tells_nothing(
-    run_cli: Cli, make_server: Callable[..., EmbeddedServer]
-) -> None:
-    """Without the right to INFO the figures of the server are left out, ours are there."""
+def test_info_without_permission(run_cli: Cli, make_server: Callable[..., EmbeddedServer]) -> None:
+    """Without permission for INFO the server's figures are left out, ours are shown."""
     server = make_server(tcp=True)
     with Penstock(server.url) as client:
         client.queue("q").enqueue("x")

@@ -1,4 +1,4 @@
-"""worker and healthy: options, exit codes, log, health."""
+"""Tests of `worker` and `healthy`: options, exit codes, log, health."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ NO_WORKER = {
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The modules above are in the current directory, which is no part of the path."""
+    """Write the modules into the current directory, which is not on the path."""
     for name, text in MODULES.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -84,13 +84,13 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("target", ["made:worker", "made:make", "made:Deep.own", "made:Own"])
 def test_a_worker_is_found(modules: None, target: str) -> None:
-    """By itself, behind dots, or made by what can be called."""
+    """A worker is found as an attribute, behind dots, or made by a callable."""
     assert load(target).name == "app"
 
 
 @pytest.mark.parametrize("target, reason", NO_WORKER.items(), ids=list(NO_WORKER))
 def test_no_worker(modules: None, run_cli: Cli, target: str, reason: str) -> None:
-    """Exit code 2 and the reason, in one line."""
+    """The exit code is 2 with the reason in one line."""
     with pytest.raises(NoWorker, match=re.escape(reason)):
         load(target)
     result = run_cli("worker", target)
@@ -99,7 +99,7 @@ def test_no_worker(modules: None, run_cli: Cli, target: str, reason: str) -> Non
 
 
 def test_the_end_of_the_traceback_follows(modules: None, tmp_path: Path, run_cli: Cli) -> None:
-    """Of the app's own frames: none of ours, none of Python's machinery for imports."""
+    """Only frames of the app are shown: none of ours, none of Python's imports."""
     lines = run_cli("worker", "fails:make").err.splitlines()
     assert lines[1] == f'  File "{tmp_path}/fails.py", line 2, in make'
     assert lines[-2:] == ["RuntimeError: no", "idea"]
@@ -119,7 +119,7 @@ def test_the_end_of_the_traceback_follows(modules: None, tmp_path: Path, run_cli
     ],
 )  # fmt: skip
 def test_a_value_that_is_refused(modules: None, run_cli: Cli, option: str, value: str) -> None:
-    """By the command, or by the worker: exit code 2, and the option is named."""
+    """The exit code is 2 and the option is named, whether the command or the worker refuses."""
     result = run_cli("worker", "made:worker", f"{option}={value}")
     assert (result.code, result.out) == (2, "")
     assert option in result.err.splitlines()[-1]
@@ -129,7 +129,7 @@ def test_a_value_that_is_refused(modules: None, run_cli: Cli, option: str, value
 def test_a_package_that_is_missing(
     run_cli: Cli, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
-    """Exit code 2, and what to install."""
+    """The exit code is 2, with the package to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     result = run_cli("worker", "app:worker", option)
     assert result.code == 2
@@ -137,7 +137,7 @@ def test_a_package_that_is_missing(
 
 
 def test_the_server_is_the_apps_choice(modules: None, run_cli: Cli) -> None:
-    """It gets --url as PENSTOCK_URL; a prefix can't be handed to it."""
+    """The app gets --url as PENSTOCK_URL; a prefix can't be passed."""
     told = in_process_of_its_own("--url", "redis://here", "worker", "env:make")
     assert (told.code, told.err.splitlines()[0]) == (
         2, "penstock: env:make() failed: RuntimeError: redis://here",
@@ -148,7 +148,7 @@ def test_the_server_is_the_apps_choice(modules: None, run_cli: Cli) -> None:
 
 
 def test_the_memory_of_a_process_is_that_of_its_own_too() -> None:
-    """Those that it has started count with it; one that has ended holds nothing."""
+    """Child processes count with it; an ended one has none."""
     large = "x = bytearray(100 << 20); print('there', flush=True); input()"
     small = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {large!r}])"
     pipe = subprocess.PIPE
@@ -163,7 +163,7 @@ def test_the_memory_of_a_process_is_that_of_its_own_too() -> None:
 
 
 def test_queues_and_sizes() -> None:
-    """Only digits behind the last colon are a weight; sizes are powers of 1024."""
+    """Only digits after the last colon are a weight; sizes are powers of 1024."""
     assert parse_queues("emails,low") == ["emails", "low"]
     assert parse_queues("emails:8,low") == {"emails": 8, "low": 1}
     assert parse_queues("a:b,c:d:2") == {"a:b": 1, "c:d": 2}
@@ -173,7 +173,7 @@ def test_queues_and_sizes() -> None:
 
 
 def test_one_process_is_this_one(worker: Worker, told: Told) -> None:
-    """Without --processes: its signals are the worker's own, options change what the app set."""
+    """Without --processes it runs here: signals are the worker's, options override the app's."""
     told.do("options", "long", queue="emails")
     program = worker(
         *("--queues", "emails:8,low", "--concurrency", "3", "--prefetch", "4", "--grace", "5"),
@@ -197,7 +197,7 @@ def test_one_process_is_this_one(worker: Worker, told: Told) -> None:
 
 
 def test_a_worker_of_coroutines(worker: Worker, told: Told, app: Path) -> None:
-    """It runs in an event loop of its own, and ends as the other does."""
+    """It runs in its own event loop, and ends as a threaded worker does."""
     app.write_text(
         APP
         + "from penstock import AsyncWorker\n"
@@ -222,9 +222,9 @@ def test_a_worker_of_coroutines(worker: Worker, told: Told, app: Path) -> None:
 def test_suspects_run_in_a_process_of_their_own(
     options: tuple[str, ...], name: str, worker: Worker, told: Told, server: EmbeddedServer
 ) -> None:
-    """Without being asked for: the command knows how the app is imported.
+    """Isolation is the default, as the command knows how to import the app.
 
-    The process has the worker's queues, and logs as it does.
+    The process has the worker's queues and logs in the same way.
     """
     with Penstock(server.url) as client:
         queue = client.queue("emails")
@@ -246,7 +246,7 @@ def test_suspects_run_in_a_process_of_their_own(
 def test_jobs_that_could_not_be_given_back(
     worker: Worker, told: Told, server: EmbeddedServer, app: Path
 ) -> None:
-    """The server does not answer any more when the worker is stopped: that is a failure.
+    """If the server does not answer when the worker stops, the exit code is that of a failure.
 
     The lines after `run` run.
     """
@@ -268,7 +268,9 @@ def test_jobs_that_could_not_be_given_back(
 
 @pytest.mark.slow
 def test_health_of_several(worker: Worker, told: Told, tmp_path: Path, run_cli: Cli) -> None:
-    """All are, or the supervisor is not: over HTTP, and in the file, removed at the end."""
+    """The supervisor is healthy if all processes are: over HTTP, and in the file,
+    removed at the end.
+    """
     file = tmp_path / "health"
     options = ("--processes", "2", "--health-port", "0", "--health-file", str(file))
     program = worker(*options, before="from penstock.worker import supervisor as s; s.STALE = 3")
@@ -299,7 +301,7 @@ def test_health_of_several(worker: Worker, told: Told, tmp_path: Path, run_cli: 
 def test_the_page_about_running(
     worker: Worker, server: EmbeddedServer, app: Path, run_cli: Cli
 ) -> None:
-    """Its app runs as it stands, and its table has every option of the command."""
+    """The page's app runs unchanged, and its table has every option of the command."""
     text = PAGE.read_text(encoding="utf-8")
     found = re.search(r"^```python\n(# app.py\n.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     assert found
@@ -315,7 +317,7 @@ def test_the_page_about_running(
 
 
 def test_lines_of_log() -> None:
-    """Time, process, level, logger, message; fields given as extra; a traceback below."""
+    """A line has time, process, level, logger, message and extra fields; a traceback follows."""
     record = logging.makeLogRecord(
         {
             "created": 1.5, "process": 7, "levelname": "INFO", "name": "penstock.worker",
@@ -336,7 +338,7 @@ def test_lines_of_log() -> None:
 
 @given(HOSTILE, HOSTILE)
 def test_hostile_text_in_lines_of_log(text: str, value: str) -> None:
-    """Of any logger: a record stays one harmless line, and those of its traceback are indented."""
+    """A record of any logger stays one harmless line, and traceback lines are indented."""
     record = logging.makeLogRecord({"msg": "%s", "args": (text,), "queue": value})
     try:
         raise ValueError(text)
@@ -348,7 +350,7 @@ def test_hostile_text_in_lines_of_log(text: str, value: str) -> None:
 
 
 def test_the_log_of_an_app_stays_its_own(worker: Worker, told: Told, app: Path) -> None:
-    """What it has set up at its import is not set up anew; --log-level decides what is shown."""
+    """Logging set up by the app is kept; --log-level decides what is shown."""
     app.write_text(
         APP
         + "import logging, sys\n"

@@ -1,8 +1,10 @@
 """Ways in which a queue survives the end of its server, and queues with every kind of content.
 
-with Everysec(binary) as keeper, Penstock(keeper.url, retry_for=30) as ps: held = fill(ps) before =
-picture(keeper.raw()) keeper.fall() # kill -9, and the next server starts assert
-picture(keeper.raw()) == before
+    with Everysec(binary) as keeper, Penstock(keeper.url, retry_for=30) as ps:
+        held = fill(ps)
+        before = picture(keeper.raw())
+        keeper.fall()                       # kill -9, and the next server starts
+        assert picture(keeper.raw()) == before
 
 Clients use one address before and after the fall.
 """

@@ -1,7 +1,9 @@
 """Parties at a pressure queue as processes of their own, many at a time, to be killed.
 
-with Crowd() as crowd: member = crowd.start("live", kind="sync", url=server.url, ...) member.kill()
-assert member.ended() == -signal.SIGKILL
+    with Crowd() as crowd:
+        member = crowd.start("live", kind="sync", url=server.url, ...)
+        member.kill()
+        assert member.ended() == -signal.SIGKILL
 
 A member logs each attempt before it makes it, and the result afterwards.
 """

@@ -186,9 +186,7 @@ def check_row(raw: Raw, q: Queue, row: Row, mode: str, delay: float, window: flo
     view = q.show(answer.id) if answer.id else None
     if row.action == "refused":
         assert before == row.after, case
-        if not any(
-            state.startswith("lapsed") for state in row.before
-        ):  # an enqueue ends the delivery of these
+        if not any(state.startswith("lapsed") for state in row.before):  # their delivery ends
             assert held(raw, q) == keys, case
         assert (view and view.body) == row.after.job, case
     else:

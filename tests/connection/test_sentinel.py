@@ -446,9 +446,7 @@ def test_a_primary_that_works_on_is_left(
         assert [job.body for job in idle.result()] == ["after"]
         with raw(server) as client:
             assert not client.exists("penstock:{q}:meta")
-            wait_for(
-                lambda: client.info("clients")["connected_clients"] == 2
-            )  # the test's own connection
+            wait_for(lambda: client.info("clients")["connected_clients"] == 2)  # one is the test's
 
 
 @pytest.mark.usefixtures("eager")

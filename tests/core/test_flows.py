@@ -704,7 +704,7 @@ def test_a_refusal_gives_the_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = SimpleNamespace(ops=a)
     held = [Taking("a", _batch=batch), Taking("a", _batch=batch)]
     flow.answer(Taken(-1, held))
-    assert flow.fail(QueueDamaged("another type")) == Run(None)  # type: ignore[arg-type]  # the call was never made
+    assert flow.fail(QueueDamaged("another type")) == Run(None)  # type: ignore[arg-type]  # not called
     assert released == [(held, 0)]
     with pytest.raises(QueueDamaged, match="another type"):
         flow.fail(ConnectionError("gone"))

@@ -288,7 +288,7 @@ def test_a_sticky_producer() -> None:
     assert sticky.order(["a", "b"]) == [
         "a",
         "b",
-    ]  # that node was removed, so the one at its place is used
+    ]  # a node was removed
     assert sticky.order([]) == []
 
 

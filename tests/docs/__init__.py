@@ -1,1 +1,1 @@
-"""What the documents say is run."""
+"""Tests that run the code in the documentation."""

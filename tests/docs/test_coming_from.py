@@ -1,4 +1,4 @@
-"""The code in docs/ runs as it stands, and prints what stands below it."""
+"""The code in docs/ runs unchanged, and prints the documented output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Block(NamedTuple):
     Attributes:
         line: of the page, where its fence is.
         code: the program.
-        output: what it prints, or None if the page does not say.
+        output: its output, or None if the page has none.
     """
 
     line: int
@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
 
 def blocks(text: str) -> list[Block]:
-    """The programs of a page; an output is the `text` block that follows with nothing between.
+    """Return the programs of a page; an output is the `text` block directly after one.
 
     Raises:
         AssertionError: a block that might be a program, and would not be run.
@@ -62,7 +62,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def sessions(text: str) -> list[str]:
-    """The examples of a page, one session a section (##); each line keeps its number."""
+    """Return the examples of a page, one session per section (##); lines keep their numbers."""
     found, is_example = [""], False
     for number, line in enumerate(text.splitlines()):
         if line.startswith("## "):
@@ -75,13 +75,13 @@ def sessions(text: str) -> list[str]:
 
 
 def run(block: Block, url: str) -> str:
-    """What a program prints in a process of its own, with the server's URL in place of its."""
+    """Return the output of a program in its own process, with the test's server URL."""
     assert URL in block.code, f"line {block.line}: a program says where its server is, {URL}"
     return printed(block, "-c", block.code.replace(URL, url))
 
 
 def run_session(session: str, url: str, directory: Path) -> str:
-    """What doctest prints of a session in a process of its own: nothing, as its answers hold."""
+    """Return doctest's output for a session in its own process: empty if all answers match."""
     page = directory / "page.md"
     page.write_text(session.replace(URL, url), encoding="utf-8")
     first = session.count("\n") - session.lstrip("\n").count("\n") + 1
@@ -90,7 +90,7 @@ def run_session(session: str, url: str, directory: Path) -> str:
 
 
 def run_tests(block: Block, directory: Path) -> str:
-    """What pytest prints of a file of tests, with the plugin that a user has; they must pass."""
+    """Return pytest's output for a test file with the user's plugin; the tests must pass."""
     path = directory / "test_app.py"
     path.write_text(block.code, encoding="utf-8")
     plain = ["-c", os.devnull, "-p", "no:cacheprovider", "-p", "penstock.testing"]
@@ -98,7 +98,7 @@ def run_tests(block: Block, directory: Path) -> str:
 
 
 def printed(block: Block, *arguments: str, **environment: str) -> str:
-    """What Python prints; it must end well."""
+    """Return Python's output; the exit code must be 0."""
     done = subprocess.run(
         [sys.executable, "-W", "error", *arguments],
         env={
@@ -118,7 +118,7 @@ def printed(block: Block, *arguments: str, **environment: str) -> str:
 
 
 def test_there_are_pages() -> None:
-    """These at least: an empty list would run nothing, and pass."""
+    """These pages exist: an empty list would run nothing and pass."""
     assert {"coming-from-redisrq.md", "observing.md", "workers.md"} <= {page.name for page in PAGES}
 
 
@@ -127,22 +127,22 @@ def test_there_are_pages() -> None:
 def test_a_page_about_another_system_runs(
     page: Path, real_backend: Backend, tmp_path: Path
 ) -> None:
-    """On every server: what it compares is what scripts do."""
+    """It runs on every server, as it compares scripts."""
     check(page, real_backend, tmp_path)
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", OURS, ids=lambda page: page.stem)
 def test_a_page_about_this_library_runs(page: Path, one_server: Backend, tmp_path: Path) -> None:
-    """On one server."""
+    """It runs on one server."""
     check(page, one_server, tmp_path)
 
 
 def check(page: Path, backend: Backend, directory: Path) -> None:
-    """Its programs, one after the other on one server, end well and print what the page says.
+    """Check that its programs run on one server and print the documented output.
 
-    So do the sessions of its sections. A file of tests, which says so in its first line, is one for
-    pytest, and needs no server.
+    Sessions of its sections are checked too. A test file, marked in its first line, is run by
+    pytest and needs no server.
     """
     assert backend.url is not None
     text = page.read_text(encoding="utf-8")
@@ -160,7 +160,7 @@ def check(page: Path, backend: Backend, directory: Path) -> None:
 
 
 def test_blocks_are_found() -> None:
-    """Every program, with its output only if that follows at once, and its line."""
+    """Every program is found with its line, and an output that follows directly."""
     page = """# A page
 
 ```python
@@ -191,14 +191,14 @@ echo 3
 
 @pytest.mark.parametrize("language", ["", "py", "python3", "python title", "pycon title"])
 def test_programs_under_another_name_are_refused(language: str) -> None:
-    """A block that looks like a program and would not be run fails the page."""
+    """A block that looks like a program and would not be run is an error."""
     with pytest.raises(AssertionError, match="not one of"):
         blocks(f"```{language}\nprint(1)\n```\n")
 
 
 @pytest.mark.parametrize("fence", ["  ```python", "~~~python", "> ```python", "```python"])
 def test_fences_of_another_kind_are_refused(fence: str) -> None:
-    """In a list, in a quotation, of tildes, or without an end: it would not be run."""
+    """A fence in a list, a quotation, of tildes, or without an end is an error."""
     with pytest.raises(AssertionError, match="fence"):
         blocks(f"{fence}\nprint(1)\n")
 
@@ -230,7 +230,7 @@ False
 
 
 def test_a_session_goes_on_through_its_section(tmp_path: Path) -> None:
-    """It is one program; the next section has another one. A line keeps its number."""
+    """A section is one session; the next section has another. Lines keep their numbers."""
     first, second = sessions(SECTIONS)
     assert first.splitlines()[9] == ">>> url[:6]"
     assert second.splitlines()[20] == ">>> len(url) > 100"
@@ -251,18 +251,18 @@ def test_a_session_goes_on_through_its_section(tmp_path: Path) -> None:
         (f'>>> url = "{URL}"\n>>> len', f'>>> uri = "{URL}"\n>>> len', 21),
     ],
 )
-def test_a_wrong_answer_of_a_session_is_told(
+def test_a_wrong_answer_of_a_session_is_reported(
     said: str, wrong: str, line: int, tmp_path: Path
 ) -> None:
-    """Whatever is answered otherwise than the page says, with the line of the page."""
+    """A differing answer is reported with its line on the page."""
     assert SECTIONS.count(said) == 1
     session = sessions(SECTIONS.replace(said, wrong))[line > 20]
     with pytest.raises(AssertionError, match=f", line {line},"):
         run_session(session, URL, tmp_path)
 
 
-def test_a_program_that_fails_is_told(real_backend: Backend) -> None:
-    """With the line of the page, and what the program said."""
+def test_a_failing_program_is_reported(real_backend: Backend) -> None:
+    """It is reported with its line on the page and its output."""
     assert real_backend.url is not None
     with pytest.raises(AssertionError, match=r"line 7: (.|\n)*ZeroDivisionError"):
         run(Block(7, f"# {URL}\n1 / 0\n", None), real_backend.url)

@@ -1,4 +1,4 @@
-"""The code in README.md runs as it stands, against a real server."""
+"""The code in README.md runs unchanged on a real server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ URL = "redis://localhost:6379/0"
 
 
 def python(code: str, url: str, directory: Path | None = None) -> subprocess.Popen[str]:
-    """Run a block of the README in a process of its own, with the server's URL in place of its."""
+    """Run a block of the README in its own process, with the test's server URL."""
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT / "src")}
     return subprocess.Popen(
         [sys.executable, "-c", code.replace(URL, url)],
@@ -33,7 +33,7 @@ def python(code: str, url: str, directory: Path | None = None) -> subprocess.Pop
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    """What it printed; it must have succeeded."""
+    """Return the output; the exit code must be 0."""
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     return out
@@ -47,7 +47,7 @@ def url(real_backend: Backend) -> str:
 
 
 def test_the_readme_opens_with_a_worker_and_a_producer(url: str, tmp_path: Path) -> None:
-    """What the second block enqueues, the worker of the first handles, until it is told to stop."""
+    """The worker of the first block handles the jobs of the second until it is stopped."""
     assert BLOCKS[0].startswith("# app.py\n")
     (tmp_path / "app.py").write_text(BLOCKS[0].replace(URL, url))
     finished(python(BLOCKS[1], url, tmp_path))
@@ -66,7 +66,7 @@ def test_the_readme_opens_with_a_worker_and_a_producer(url: str, tmp_path: Path)
 
 
 def test_a_loop_does_without_a_worker(url: str) -> None:
-    """It takes what it has enqueued, and waits for more."""
+    """The loop handles the jobs that it has enqueued, and waits for more."""
     loop = python(BLOCKS[2], url)
     try:
         assert loop.stdout is not None
@@ -77,7 +77,7 @@ def test_a_loop_does_without_a_worker(url: str) -> None:
 
 
 def test_the_tour_of_the_readme_runs(url: str) -> None:
-    """Every line of "Features" works on a fresh server."""
+    """Every line of "Features" runs on a fresh server."""
     tour = next(block for block in BLOCKS if "enqueue_many" in block)
     assert "redrive" in tour
     printed = finished(python(tour, url))
@@ -90,5 +90,5 @@ def test_the_tour_of_the_readme_runs(url: str) -> None:
 
 
 def test_the_readme_has_no_other_code() -> None:
-    """A block that is added is added to these tests."""
+    """An additional block needs a test."""
     assert len(BLOCKS) == 4

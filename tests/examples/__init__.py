@@ -1,1 +1,1 @@
-"""The examples, run as a reader would run them."""
+"""The examples, run as by a reader."""

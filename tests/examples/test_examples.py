@@ -1,4 +1,4 @@
-"""Each example is run, and prints what its own text says."""
+"""Each example runs, and prints its documented output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT = 120
 
 
 def promised(path: Path) -> str:
-    """What an example says that it prints: the indented lines after "It prints:"."""
+    """Return the documented output: the indented lines after "It prints:"."""
     text = ast.get_docstring(ast.parse(path.read_text())) or ""
     before, _, after = text.partition("It prints:\n\n")
     assert before, path.name
@@ -36,7 +36,7 @@ def promised(path: Path) -> str:
 
 
 def run(*command: str, **changes: str) -> str:
-    """What a program prints; it must end well, and complain of nothing."""
+    """Return the output of a program; it must succeed without warnings."""
     done = subprocess.run(
         [sys.executable, "-W", "error", *command],
         capture_output=True,
@@ -52,8 +52,8 @@ def run(*command: str, **changes: str) -> str:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_an_example_prints_what_it_says(path: Path, real_backend: Backend) -> None:
-    """On each server; a second time too, as it leaves neither jobs nor settings behind."""
+def test_an_example_prints_its_documented_output(path: Path, real_backend: Backend) -> None:
+    """It runs on each server, and a second time, as it leaves no jobs or settings."""
     assert real_backend.url
     assert run(str(path), PENSTOCK_URL=real_backend.url) == promised(path)
     if path.name in OF_PRESSURE:
@@ -69,14 +69,14 @@ def test_an_example_prints_what_it_says(path: Path, real_backend: Backend) -> No
 @pytest.mark.sampled(14)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_an_example_needs_no_server(path: Path, tmp_path: Path) -> None:
-    """Without PENSTOCK_URL it starts one of its own, which ends with it."""
+    """Without PENSTOCK_URL it starts its own server, which ends with it."""
     assert run(str(path), TMPDIR=str(tmp_path)) == promised(path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
 def test_the_tests_among_the_examples_pass(path: Path, tmp_path: Path) -> None:
-    """With the plugins that a user has: penstock's and one for asyncio."""
+    """They run with a user's plugins: penstock's and one for asyncio."""
     plugins = ["-p", "penstock.testing", "-p", "pytest_asyncio.plugin"]
     out = run(
         *("-m", "pytest", *plugins, "-c", "/dev/null", "--rootdir", str(tmp_path)),
@@ -92,7 +92,7 @@ def test_the_tests_among_the_examples_pass(path: Path, tmp_path: Path) -> None:
 
 
 def test_examples_are_numbered_and_short() -> None:
-    """Each fits on a screen and a half, and no number is missing."""
+    """Each has at most 80 lines, and no number is missing."""
     assert [int(path.name[:2]) for path in NUMBERED] == list(range(1, len(NUMBERED) + 1))
     assert {path.name for path in EXAMPLES.glob("*.py")} - {p.name for p in NUMBERED} == {
         "server.py"

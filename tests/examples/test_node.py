@@ -1,4 +1,5 @@
-"""The client in examples/other-languages/node: the vectors, and jobs from and to the Python client.
+"""The client in examples/other-languages/node: the vectors, and jobs exchanged with the Python
+client.
 
 npm installs ioredis, by the example's lock file, into a folder of the tests.
 """
@@ -25,7 +26,7 @@ from tests.support.backends import Backend
 from tests.support.twins import wait_for
 
 SOURCE = Path(__file__).parents[2] / "examples/other-languages/node"
-OLDEST = (20, 15)  # zlib.crc32 came with it
+OLDEST = (20, 15)  # the first version with zlib.crc32
 TIMEOUT = 120
 
 Node = Callable[..., "subprocess.Popen[str]"]
@@ -60,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def node(folder: Path, real_backend: Backend) -> Node:
-    """Return what starts a program of the example on this server."""
+    """Return a function that starts a program of the example on this server."""
     if real_backend.cluster is not None or not real_backend.url:
         pytest.skip("the example is a client of one server")
     url = real_backend.url.removeprefix("unix://")
@@ -101,13 +102,13 @@ def ps(real_backend: Backend) -> Penstock:
 
 
 def test_it_passes_the_vectors(node: Node) -> None:
-    """Names, ids and records in its own code, and the calls of the scripts of its levels."""
+    """Names, ids and records, and the calls of its levels' scripts, pass."""
     [line] = output(node("conformance.mjs"))
     assert int(line.split()[0]) > 400
 
 
 def test_jobs_from_python_to_node(node: Node, ps: Penstock, real_backend: Backend) -> None:
-    """Ids, bodies, headers and codecs are the same; acknowledged jobs are gone."""
+    """Ids, bodies, headers and codecs agree; acknowledged jobs are gone."""
     q = ps.queue("emails }x %")
     bodies: list[Any] = [{"to": "ada", "n": [1, None, "日本"]}, "text", b"\x00bytes\xff"]
     given = [
@@ -128,7 +129,7 @@ def test_jobs_from_python_to_node(node: Node, ps: Penstock, real_backend: Backen
 
 
 def test_jobs_from_node_to_python(node: Node, ps: Penstock) -> None:
-    """A queue that Node creates is listed; Python reads its jobs and ids as its own."""
+    """A queue created by Node is listed; Python reads its jobs and ids."""
     options = {"headers": {"trace": "a;b"}, "lease": 9000, "ttl": 600_000, "retry": [3, None, 9]}
     printed = output(node("producer.mjs", "emails", '[{"to":"ada"}]', json.dumps(options)))
     printed += output(node("producer.mjs", "emails", '["日本", 7]', '{"delay":1}'))
@@ -145,7 +146,7 @@ def test_jobs_from_node_to_python(node: Node, ps: Penstock) -> None:
 
 
 def test_a_failed_job(node: Node, ps: Penstock) -> None:
-    """Node gives it up; Python finds the dead letter."""
+    """Node buries the job; Python finds the dead letter."""
     q = ps.queue("emails")
     given = q.enqueue("x")
     [line] = output(node("consumer.mjs", "emails", "1", "bury"))
@@ -156,9 +157,9 @@ def test_a_failed_job(node: Node, ps: Penstock) -> None:
 
 
 def test_a_waiting_consumer(node: Node, ps: Penstock, real_backend: Backend) -> None:
-    """It gets a job that is added while it waits, also after its connection was closed.
+    """It gets a job added during its wait, also after its connection was closed.
 
-    It ends when the queue is closed and drained, and hands the token on.
+    It ends when the queue is closed and drained, and passes the token on.
     """
     q = ps.queue("emails")
     q.configure(lease=30)
@@ -180,7 +181,7 @@ def test_a_waiting_consumer(node: Node, ps: Penstock, real_backend: Backend) -> 
 
 
 def test_a_consumer_that_leaves(node: Node, ps: Penstock, real_backend: Backend) -> None:
-    """It hands on the event of which only it was told: the token is there for another consumer."""
+    """It passes an event on that only it knew: another consumer gets the token."""
     q = ps.queue("emails")
     raw = real_backend.sync_client()
     for _ in range(10):  # until Node.js starts before the job is due
@@ -192,7 +193,7 @@ def test_a_consumer_that_leaves(node: Node, ps: Penstock, real_backend: Backend)
 
 
 def test_the_access_rules(node: Node, make_server: Callable[..., EmbeddedServer]) -> None:
-    """Those of protocol/core.md are enough to produce, wait and consume."""
+    """The rules of protocol/core.md are sufficient to produce, wait and consume."""
     server = make_server(tcp=True)
     with redis.Redis.from_url(server.url) as raw:
         rules = acl_rules("worker")

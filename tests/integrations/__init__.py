@@ -1,1 +1,1 @@
-"""Other packages on top of the hooks: OpenTelemetry, Prometheus."""
+"""Middleware for other packages: OpenTelemetry, Prometheus."""

@@ -1,4 +1,4 @@
-"""One back end is enough: the hooks do not know which it is."""
+"""One back end is sufficient, as middleware does not depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans around enqueues and runs: how they hang together, what they say, and their errors."""
+"""Spans of enqueues and runs: their relations, attributes and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Spans:
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
 
     def take(self) -> list[ReadableSpan]:
-        """Those that have ended since the last look."""
+        """Return the spans that have ended since the last call."""
         found = list(self._exporter.get_finished_spans())
         self._exporter.clear()
         return found
@@ -41,7 +41,7 @@ class Spans:
 
 @pytest.fixture
 def spans() -> Iterator[Spans]:
-    """With a provider of the test's own."""
+    """Spans with a provider of its own."""
     made = Spans()
     yield made
     made.provider.shutdown()
@@ -49,7 +49,7 @@ def spans() -> Iterator[Spans]:
 
 @pytest.fixture
 def otel(spans: Spans) -> OpenTelemetry:
-    """The middleware on it."""
+    """The middleware with it."""
     return OpenTelemetry(spans.provider, TraceContextTextMapPropagator())
 
 
@@ -61,17 +61,17 @@ def q(backend: Backend, otel: OpenTelemetry) -> Iterator[Queue]:
 
 
 def a_run(*jobs: Delivery, handler: str | None = "greet") -> RunEvent:
-    """Of these jobs."""
+    """Return a run of these jobs."""
     return RunEvent("emails", jobs, handler)
 
 
 def reserved(q: Queue, n: int = 1) -> tuple[Job, ...]:
-    """The next jobs."""
+    """Reserve the next jobs."""
     return tuple(q.reserve(n, block=0))
 
 
 def test_an_enqueue_is_a_producer_span(q: Queue, spans: Spans) -> None:
-    """Named and described as the conventions say; its context is in the job."""
+    """Name and attributes follow the conventions; its context is in the job."""
     result = q.enqueue({"n": 1}, headers={"handler": "greet"})
     [span] = spans.take()
     assert (span.name, span.kind) == ("send emails", SpanKind.PRODUCER)
@@ -94,7 +94,7 @@ def test_an_enqueue_is_a_producer_span(q: Queue, spans: Spans) -> None:
 
 
 def test_an_enqueue_belongs_to_the_span_around_it(q: Queue, spans: Spans) -> None:
-    """As every other call that the application makes there."""
+    """The enqueue's span is a child of the application's current span."""
     with spans.provider.get_tracer("app").start_as_current_span("request") as request:
         q.enqueue(1)
     [sent, _] = spans.take()
@@ -102,7 +102,7 @@ def test_an_enqueue_belongs_to_the_span_around_it(q: Queue, spans: Spans) -> Non
 
 
 def test_a_bulk_enqueue_is_one_span(q: Queue, spans: Spans) -> None:
-    """With a count in place of an id; all the jobs have its context."""
+    """It has a count instead of an id; all jobs have its context."""
     q.enqueue_many(range(1200))
     [span] = spans.take()
     assert span.attributes is not None
@@ -112,7 +112,7 @@ def test_a_bulk_enqueue_is_one_span(q: Queue, spans: Spans) -> None:
 
 
 def test_a_duplicate_says_so(q: Queue, spans: Spans) -> None:
-    """With the id of the job that is there; while a window is open there is none."""
+    """The span has the id of the existing job; with only a window there is none."""
     first = q.enqueue(1, dedup=Dedup("a", window=60))
     q.enqueue(1, dedup_id="a")
     [_, again] = spans.take()
@@ -128,7 +128,7 @@ def test_a_duplicate_says_so(q: Queue, spans: Spans) -> None:
 
 
 def test_an_enqueue_that_fails_is_an_error(q: Queue, spans: Spans) -> None:
-    """Type and text of the exception, which is recorded; a bulk call says what was accepted."""
+    """Type and text of the exception are recorded; a bulk call has the accepted number."""
     with pytest.raises(BadArgument):
         q.enqueue(1, delay=-1)
     [span] = spans.take()
@@ -144,7 +144,7 @@ def test_an_enqueue_that_fails_is_an_error(q: Queue, spans: Spans) -> None:
 
 
 def test_a_run_is_a_child_of_its_enqueue(q: Queue, otel: OpenTelemetry, spans: Spans) -> None:
-    """A consumer span, the current one inside of the handler, whatever was current before."""
+    """A consumer span is current inside the handler, whatever was current before."""
     result = q.enqueue(1)
     [sent] = spans.take()
     event = a_run(*reserved(q))
@@ -180,7 +180,7 @@ def test_a_run_is_a_child_of_its_enqueue(q: Queue, otel: OpenTelemetry, spans: S
 def test_a_job_without_a_context_begins_a_trace(
     q: Queue, backend: Backend, otel: OpenTelemetry, spans: Spans
 ) -> None:
-    """Its producer has no middleware, or is written in another language."""
+    """The producer has no middleware, or another language."""
     with Penstock(backend.sync_client()) as plain:
         plain.queue("emails").enqueue(1)
     with running((otel,), a_run(*reserved(q), handler=None)):
@@ -191,7 +191,7 @@ def test_a_job_without_a_context_begins_a_trace(
 
 
 def test_a_batch_has_links(q: Queue, otel: OpenTelemetry, spans: Spans, backend: Backend) -> None:
-    """One for each enqueue; to none of them it is a child."""
+    """It has a link for each enqueue, and none as its parent."""
     for body in range(2):
         q.enqueue(body)
     q.enqueue_many(range(3))
@@ -209,7 +209,7 @@ def test_a_batch_has_links(q: Queue, otel: OpenTelemetry, spans: Spans, backend:
 
 
 def test_links_are_bounded(q: Queue, otel: OpenTelemetry, spans: Spans) -> None:
-    """A thousand jobs of a thousand enqueues: as many links as an SDK keeps."""
+    """A batch of a thousand enqueues has as many links as an SDK keeps."""
     for body in range(MOST_LINKS + 5):
         q.enqueue(body)
     spans.take()
@@ -222,7 +222,7 @@ def test_links_are_bounded(q: Queue, otel: OpenTelemetry, spans: Spans) -> None:
 def test_a_header_that_is_no_context_is_ignored(
     q: Queue, backend: Backend, otel: OpenTelemetry, spans: Spans
 ) -> None:
-    """What a stranger wrote there does no harm."""
+    """An invalid header is ignored."""
     with Penstock(backend.sync_client()) as plain:
         plain.queue("emails").enqueue_many([1, 2, 3], headers={"traceparent": "nonsense"})
     jobs = reserved(q, 3)
@@ -235,7 +235,7 @@ def test_a_header_that_is_no_context_is_ignored(
 
 
 def test_a_run_that_fails_is_an_error(q: Queue, otel: OpenTelemetry, spans: Spans) -> None:
-    """The exception is recorded, also that of a cancelled one; the next attempt is its sibling."""
+    """The exception is recorded, also a cancellation; the next attempt is a sibling."""
     q.enqueue(1)
     [sent] = spans.take()
     [job] = reserved(q)
@@ -260,10 +260,8 @@ def test_a_run_that_fails_is_an_error(q: Queue, otel: OpenTelemetry, spans: Span
         assert span.parent.span_id == sent.context.span_id
 
 
-def test_what_is_raised_to_say_something_is_no_error(
-    q: Queue, otel: OpenTelemetry, spans: Spans
-) -> None:
-    """A handler may raise to be run later; what it returns may be a failure."""
+def test_raised_results_are_no_errors(q: Queue, otel: OpenTelemetry, spans: Spans) -> None:
+    """Raised results are no errors; a returned one may be a failure."""
     q.enqueue(1)
     [job] = reserved(q)
     spans.take()
@@ -286,8 +284,8 @@ def test_what_is_raised_to_say_something_is_no_error(
     ]
 
 
-def test_baggage_comes_along(backend: Backend, spans: Spans) -> None:
-    """What the application put beside the span is there inside the handler, and not after it."""
+def test_baggage_is_propagated(backend: Backend, spans: Spans) -> None:
+    """Baggage of the producer is available inside the handler, and not after it."""
     both = CompositePropagator([TraceContextTextMapPropagator(), W3CBaggagePropagator()])
     otel = OpenTelemetry(spans.provider, both)
     with Penstock(backend.sync_client(), middleware=[otel]) as client:
@@ -300,7 +298,7 @@ def test_baggage_comes_along(backend: Backend, spans: Spans) -> None:
 
 
 def test_a_trace_that_is_not_sampled_costs_no_attributes(backend: Backend) -> None:
-    """And its jobs say that it is not."""
+    """Its jobs have the unsampled flag."""
     spans = Spans(sampler=ALWAYS_OFF)
     otel = OpenTelemetry(spans.provider, TraceContextTextMapPropagator())
     with Penstock(backend.sync_client(), middleware=[otel]) as client:
@@ -313,7 +311,7 @@ def test_a_trace_that_is_not_sampled_costs_no_attributes(backend: Backend) -> No
 
 
 def test_without_an_sdk_nothing_happens(backend: Backend) -> None:
-    """The global provider makes no spans then, and no header is added."""
+    """The global provider makes no spans, and no header is added."""
     otel = OpenTelemetry()
     with Penstock(backend.sync_client(), middleware=[otel]) as client:
         client.queue("emails").enqueue(1)
@@ -326,7 +324,7 @@ def test_without_an_sdk_nothing_happens(backend: Backend) -> None:
 async def test_tasks_do_not_see_each_other(
     backend: Backend, otel: OpenTelemetry, spans: Spans
 ) -> None:
-    """Runs that overlap in one event loop: inside each, and behind each await, its own span."""
+    """In concurrent runs of one event loop each has its own span after each await."""
     async with (
         backend.async_client() as lent,
         AsyncPenstock(lent, middleware=[otel]) as client,

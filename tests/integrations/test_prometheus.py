@@ -1,4 +1,4 @@
-"""The metrics: what they count, and under which names."""
+"""The metrics: their values and names."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.support.backends import Backend
 
 @pytest.fixture
 def registry() -> CollectorRegistry:
-    """Of the test's own."""
+    """A registry of its own."""
     return CollectorRegistry()
 
 
 @pytest.fixture
 def metrics(registry: CollectorRegistry) -> Prometheus:
-    """The middleware on it."""
+    """The middleware with it."""
     return Prometheus(registry)
 
 
@@ -41,7 +41,7 @@ def q(backend: Backend, metrics: Prometheus) -> Iterator[Queue]:
 
 
 def figures(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
-    """All that is not zero but buckets and times of creation: name and labels, value."""
+    """Return the values that are not zero, without buckets and times of creation."""
     return {
         (sample.name, *sample.labels.values()): sample.value
         for metric in registry.collect()
@@ -51,7 +51,9 @@ def figures(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
 
 
 def test_enqueues_are_counted(q: Queue, registry: CollectorRegistry) -> None:
-    """Every job that was added: no duplicate, nothing refused; of a chunked call the part."""
+    """Every added job is counted: no duplicates, no refused ones; of a failed bulk
+    the added part.
+    """
     q.enqueue(1)
     q.enqueue_many([1, 2, 3])
     for _ in range(2):
@@ -67,7 +69,7 @@ def test_enqueues_are_counted(q: Queue, registry: CollectorRegistry) -> None:
 def test_a_run_is_counted_and_timed(
     q: Queue, metrics: Prometheus, registry: CollectorRegistry
 ) -> None:
-    """While it lasts it is in the gauge."""
+    """The gauge counts a running handler."""
     q.enqueue(1)
     [job] = q.reserve(block=0)
     event = RunEvent("emails", (job,), "greet")
@@ -86,7 +88,7 @@ def test_a_run_is_counted_and_timed(
 def test_outcomes_are_counted_apart(
     q: Queue, metrics: Prometheus, registry: CollectorRegistry
 ) -> None:
-    """Those of a batch too, which is one run; only a first attempt has a time of queueing."""
+    """A batch counts as one run; only first attempts have a queueing time."""
     q.enqueue_many(range(3))
     jobs = tuple(q.reserve(3, block=0))
     batch = RunEvent("emails", jobs)
@@ -105,7 +107,7 @@ def test_outcomes_are_counted_apart(
 
 
 def test_names_begin_with_the_prefix(backend: Backend, registry: CollectorRegistry) -> None:
-    """So that two can live in one registry; two of one name can't."""
+    """Different prefixes can share a registry; equal ones can't."""
     Prometheus(registry)
     shop = Prometheus(registry, prefix="shop_queue")
     with Penstock(backend.sync_client(), middleware=[shop]) as client:
@@ -117,16 +119,16 @@ def test_names_begin_with_the_prefix(backend: Backend, registry: CollectorRegist
 
 @pytest.mark.parametrize("prefix", ["", "9a", "a-b", "a b", None, 5, "ä"])
 def test_a_prefix_that_can_be_no_name(registry: CollectorRegistry, prefix: object) -> None:
-    """Is refused before anything is registered."""
+    """An invalid prefix is refused before anything is registered."""
     with pytest.raises(BadArgument, match="prefix="):
-        Prometheus(registry, prefix=prefix)  # type: ignore[arg-type]  # that is the point
+        Prometheus(registry, prefix=prefix)  # type: ignore[arg-type]  # on purpose
     assert list(registry.collect()) == []
 
 
 async def test_asyncio_is_counted_the_same(
     backend: Backend, metrics: Prometheus, registry: CollectorRegistry
 ) -> None:
-    """Two runs that overlap are two in the gauge."""
+    """Two concurrent runs count as two in the gauge."""
     async with (
         backend.async_client() as lent,
         AsyncPenstock(lent, middleware=[metrics]) as client,

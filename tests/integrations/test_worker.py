@@ -1,4 +1,4 @@
-"""The hooks in a worker: handlers in threads and in tasks, alone and in batches."""
+"""Both integrations in a worker: handlers in threads and in tasks, single and in batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.backends import Backend
 
 
 class Seen:
-    """Both integrations, and what came of them."""
+    """Both integrations, and their results."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -36,7 +36,7 @@ class Seen:
         ]
 
     def outcomes(self) -> dict[tuple[str, str], float]:
-        """Jobs by handler and outcome, by Prometheus."""
+        """Return the numbers of jobs by handler and outcome, from Prometheus."""
         [metric] = [metric for metric in self.registry.collect() if metric.name == "penstock_jobs"]
         return {
             (sample.labels["handler"], sample.labels["outcome"]): sample.value
@@ -45,7 +45,9 @@ class Seen:
         }
 
     def check(self) -> None:
-        """Each run is a child of an enqueue, or has links; none but the failed ones are errors."""
+        """Check that each run is a child of an enqueue or has links, and only
+        failed ones have errors.
+        """
         spans = self.exporter.get_finished_spans()
         sent = {span.context.span_id for span in spans if span.kind is SpanKind.PRODUCER}
         runs = [span for span in spans if span.kind is SpanKind.CONSUMER]
@@ -65,14 +67,14 @@ class Seen:
 
 @pytest.fixture
 def seen() -> Iterator[Seen]:
-    """With a provider and a registry of the test's own."""
+    """Both with a provider and a registry of their own."""
     made = Seen()
     yield made
     made.provider.shutdown()
 
 
 def handlers_of_all_kinds(current: list[bool]) -> Handlers:
-    """One for each outcome, and a batch with two of them.
+    """Return a handler for each outcome, and a batch with two of them.
 
     Args:
         current: for each run of `well`, whether its span is the current one.
@@ -119,7 +121,7 @@ OUTCOMES = {
 
 
 def test_threads(one_server: Backend, seen: Seen) -> None:
-    """The span is the current one inside of the handler."""
+    """The handler's span is the current one."""
     current: list[bool] = []
     with Penstock(one_server.url, middleware=seen.middleware) as ps:
         q = ps.queue("q")
@@ -135,7 +137,7 @@ def test_threads(one_server: Backend, seen: Seen) -> None:
 
 
 async def test_tasks(one_server: Backend, seen: Seen) -> None:
-    """And plain functions, which an asyncio worker runs in threads."""
+    """Coroutines and plain functions, which run in threads, have their span as the current one."""
     current: list[bool] = []
     handlers = handlers_of_all_kinds(current)
 
@@ -156,7 +158,7 @@ async def test_tasks(one_server: Backend, seen: Seen) -> None:
 
 
 class Transaction(Middleware):
-    """Something that can't begin for one handler, and can't be committed for another."""
+    """A middleware that fails before one handler and after another."""
 
     @contextmanager
     def run(self, event: RunEvent) -> Iterator[None]:
@@ -168,7 +170,7 @@ class Transaction(Middleware):
 
 
 def test_a_hook_that_raises_is_a_failure_of_its_handler(one_server: Backend, seen: Seen) -> None:
-    """Before it or after it; hooks further outside see what becomes of the job."""
+    """An error before or after the handler is its failure; outer hooks see the outcome."""
     handlers, calls = Handlers(), list[str]()
 
     @handlers.handler("refused")

@@ -1,1 +1,1 @@
-"""The queue beside a model in plain Python: the same calls, the same answers."""
+"""The queue compared with a model in plain Python: the same calls, the same answers."""

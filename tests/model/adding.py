@@ -20,7 +20,7 @@ from tests.model.state import ModelState
 
 
 class ModelAdding(ModelState):
-    """A modelled queue that takes jobs in."""
+    """A modelled queue that accepts jobs."""
 
     def enqueue(
         self,
@@ -43,7 +43,7 @@ class ModelAdding(ModelState):
     def _admitted(
         self, count: int, bound: int | None, asked: int
     ) -> Literal["", "closed", "paused", "full"]:
-        """Remove expired jobs if there is no room; return why it is refused, '' = it is not."""
+        """Remove expired jobs if there is no room; return the reason of a refusal, '' for none."""
         if self.closed:
             return "closed"
         if self.paused in ("in", "all"):
@@ -57,7 +57,7 @@ class ModelAdding(ModelState):
         return ""
 
     def _added(self, job: ModelJob, due: int) -> ModelJob:
-        """Number a job and add it; due = 0: it is ready."""
+        """Number a job and add it; due = 0 means ready."""
         job.number = self._next_number()
         job.at = job.number[0]
         if job.ttl is not None:
@@ -90,11 +90,11 @@ class ModelAdding(ModelState):
         bound: int | None = None,
         retry: Policy | None = None,
     ) -> list[Answer] | Literal["closed", "paused", "full"]:
-        """Add jobs with dedup ids, one after the other as if each came alone.
+        """Add jobs with dedup ids one after the other.
 
         Args:
             jobs: id and body of each.
-            mode: what becomes of duplicates (u, d, q), and until when the ids are taken (s, e).
+            mode: handling of duplicates (u, d, q), and how long the ids are taken (s, e).
             delay, lease, ttl, window, bound, retry: of all of them.
         """
         adding = ("added", "requeued")
@@ -169,7 +169,7 @@ class ModelAdding(ModelState):
         name: str,
         mode: str,
     ) -> Answer:
-        """The answer to a duplicate, whose content may replace that of the job that is there."""
+        """Return the answer to a duplicate, whose content may replace that of the existing job."""
         if about is None:
             return Answer(None, "window", "refused")
         if action == "refused":

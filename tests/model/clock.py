@@ -40,23 +40,23 @@ COMPACTING = {
 
 
 class NoDraws:
-    """Ids of producers whose job numbers have no gaps (protocol/core.md, Job number)."""
+    """Producer ids that leave no gaps in job numbers (protocol/core.md, Job number)."""
 
     @staticmethod
     def token_hex(size: int) -> str:
-        """An id that begins with eight zeros."""
+        """Return an id that begins with eight zeros."""
         return "00000000" + secrets.token_hex(size - 4)
 
 
 @cache
 def clocked(name: str) -> Script:
-    """A script that reads the test's clock."""
+    """Return a script that reads the test's clock."""
     found = scripts.script(name)
     source = found.source.replace(REAL, OURS).replace(
         USUAL_REACH, f"local sweep_limit = {REACH} + 0 * "
     )
     source = source.replace(USUAL_SWEEP, SWEEP)
-    if name != "evict":  # it removes no more jobs than bodies
+    if name != "evict":  # evict removes no more jobs than bodies
         source = source.replace(USUAL_ROOM, ROOM)
     if name == "sweep":
         for usual, ours in COMPACTING.items():
@@ -67,7 +67,7 @@ def clocked(name: str) -> Script:
 
 
 def use_test_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every queue run on the test's clock."""
+    """Make every queue use the test's clock."""
     monkeypatch.setattr(base, "script", clocked)
     monkeypatch.setattr(producer, "secrets", NoDraws)
 
@@ -80,7 +80,7 @@ class TestClock:
         start: ms since 1970.
 
     Attributes:
-        compacts: whether a sweep takes every stream for a sparse one, from the next `set` on.
+        compacts: treat every stream as sparse in a sweep, from the next `set` on.
     """
 
     __test__ = False
@@ -92,11 +92,11 @@ class TestClock:
         self.set(start)
 
     def set(self, ms: int) -> None:
-        """Set it, forward or back."""
+        """Set it, forward or backward."""
         self.ms = ms
         self.latest = max(self.latest, ms)
         with self._raw.pipeline() as pipe:
             pipe.delete(CLOCK)
-            # A quarter of a ms, to see that it is left out.
+            # A quarter of a ms, which must be ignored.
             pipe.rpush(CLOCK, ms // 1000, ms % 1000 * 1000 + 250, *["compact"] * self.compacts)
             pipe.execute()

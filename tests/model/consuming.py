@@ -1,4 +1,4 @@
-"""Rules that deliver jobs, and report what became of them."""
+"""Rules that deliver jobs and settle them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ __all__ = ["Consuming"]
 
 
 class Consuming(Producing):
-    """Takes jobs, settles them, and extends their leases."""
+    """Rules that reserve jobs, settle them, and extend their leases."""
 
     # -- delivering ------------------------------------------------------------------------
 
     @call(n=st.sampled_from([1, 1, 2, 3, 10, 200]), tag=TAGS)
     def reserve(self, n: int, tag: int) -> None:
-        """Take jobs."""
+        """Reserve jobs."""
         self.reserve_some(n, tag)
 
     def reserve_some(self, n: int, tag: int) -> None:
-        """Take jobs from both."""
+        """Reserve jobs from the model and the queue."""
         self.bench.dice.tag = tag
         provisional = tag in PROVISIONAL
 
@@ -70,7 +70,7 @@ class Consuming(Producing):
         self.check_rearmed("reserve left something")
 
     def reserve_provisionally(self, n: int) -> tuple[Sequence[Job], bool]:
-        """Take jobs as a worker does; whether the queue is drained."""
+        """Reserve jobs as a worker does; return if the queue is drained."""
         self.client.connect()  # ids need the node's
         while True:
             taken = self.client.backend.node.run(self.ops.reserve(n, provisional=True))
@@ -87,7 +87,9 @@ class Consuming(Producing):
         fit: Sequence[str],
         gone: bool = False,
     ) -> list[Any]:
-        """Name jobs in a call, and compare the outcome of each; what the (last) sending did."""
+        """Name jobs in a call, and compare each outcome; return the effect of the
+        (last) sending.
+        """
         names, jobs, current = self.named(picks, fit)
         if not jobs:
             return []
@@ -103,7 +105,7 @@ class Consuming(Producing):
 
     @call(picks=PICKS, among=AMONG, window=ENDS)
     def ack(self, picks: list[tuple[int, str]], among: Sequence[str], window: int | None) -> None:
-        """Finish jobs, perhaps with a window of the call's."""
+        """Finish jobs, perhaps with a window."""
         seconds = None if window is None else window / 1000
         self.settle_with(
             picks,
@@ -115,7 +117,7 @@ class Consuming(Producing):
 
     @call(picks=PICKS, n=st.sampled_from([1, 2, 10]), tag=TAGS)
     def settle(self, picks: list[tuple[int, str]], n: int, tag: int) -> None:
-        """Finish jobs and take others."""
+        """Finish jobs and reserve others."""
         names, jobs, current = self.named(picks)
         self.bench.dice.tag = tag
         if not current:
@@ -128,7 +130,7 @@ class Consuming(Producing):
 
         def model() -> Any:
             outcomes, taken, more = self.model.settle(names, n, tag)
-            while more and not taken:  # successors of the jobs that are finished here
+            while more and not taken:  # successors of the finished jobs
                 taken, more = self.model.reserve(n, tag)
             return outcomes, taken
 
@@ -165,7 +167,7 @@ class Consuming(Producing):
 
     @call(picks=PICKS, among=AMONG, delay=DELAYS)
     def release(self, picks: list[tuple[int, str]], among: Sequence[str], delay: int) -> None:
-        """Give jobs back."""
+        """Release jobs."""
         done = self.settle_with(
             picks,
             lambda names: self.model.release(names, delay),
@@ -177,7 +179,7 @@ class Consuming(Producing):
 
     @call(picks=PICKS, among=AMONG, reason=st.sampled_from(["", "poison", "é" * 600]))
     def bury(self, picks: list[tuple[int, str]], among: Sequence[str], reason: str) -> None:
-        """Give jobs up."""
+        """Bury jobs."""
         kept = reason.encode()[:1024].decode()
         self.settle_with(
             picks,
@@ -192,12 +194,12 @@ class Consuming(Producing):
         tag=TAGS,
     )
     def recover(self, n: int, idle: int, tag: int) -> None:
-        """Take deliveries over that were made so long ago."""
+        """Take over deliveries that are old enough."""
         self.recover_some(n, idle, tag)
 
     @rule(n=st.integers(1, 3), pick=st.integers(0, 3), early=st.sampled_from([0, 0, 1]), tag=TAGS)
     def recover_to_the_ms(self, n: int, pick: int, early: int, tag: int) -> None:
-        """The bound is the age of one of them, or 1 ms more."""
+        """Use the age of one of them as bound, or 1 ms more."""
         self.set_model_clock()
         held = self.model.at("active")
         ages = sorted(max(0, self.model.now - (job.delivered or 0)) for job in held)
@@ -206,7 +208,7 @@ class Consuming(Producing):
             self.recover_some(n, ages[pick % len(ages)] + early, tag)
 
     def recover_some(self, n: int, idle: int, tag: int) -> None:
-        """Take deliveries over from both; a fault strikes the script that takes them."""
+        """Recover from the model and the queue; a fault strikes the script that recovers."""
         self.bench.dice.tag = tag
         lost = self.fault == "after"
         wanted, got, _ = self.both(
@@ -236,7 +238,7 @@ class Consuming(Producing):
 
     @rule(pick=st.integers(0, 3), after=st.sampled_from([0, 0, 1]))
     def extend_at_half(self, pick: int, after: int) -> None:
-        """At the half of a ttl a lease may be extended, a ms after it no more."""
+        """Extend at half of a ttl, which works, or 1 ms later, which does not."""
         self.set_model_clock()
         halves = [
             job.number[0] + job.ttl // 2 + after - self.model.now
@@ -249,7 +251,7 @@ class Consuming(Producing):
             self.extend(fault="", picks=[(0, "id"), (1, "id"), (2, "id")], lease=None, late=False)
 
     def take_over_drawn(self) -> None:
-        """Due times that were drawn by lot: within their bounds, and from now on the model's."""
+        """Check that random due times are within their bounds, and copy them to the model."""
         for job in self.model.jobs.values():
             if job.drawn is not None:
                 number = b"%d-%d" % job.number

@@ -1,4 +1,4 @@
-"""Courses of events that single rules seldom make."""
+"""Sequences of events that single rules seldom produce."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["CoursesMachine"]
 
 
 class CoursesMachine(QueueMachine):
-    """Each course begins with a queue without jobs, and makes some of its own."""
+    """Each sequence begins with a queue without jobs, and adds some."""
 
     def begin_empty(self) -> None:
-        """Jobs can be added and delivered, and there are none."""
+        """Remove all jobs; adding and delivering is possible."""
         self.open_up()
         self.tokens_are_there()
         self.purge(fault="", states=list(STATES))
 
     def add_one(self, delay: int = 0, lease: int | None = None, ttl: int | None = None) -> None:
-        """Add a job to both."""
+        """Add a job to the model and the queue."""
         self.add([self.body()], delay, None, lease, ttl, None, None, many=False)
         self.tokens_are_there()
 
@@ -33,13 +33,13 @@ class CoursesMachine(QueueMachine):
         tag=TAGS,
     )
     def event_is_gone(self, lease: int, delay: int, told: bool, tag: int) -> None:
-        """A lease that was acknowledged early hides no later event from a consumer that waits."""
+        """Acknowledge a job early: its lease hides no later event from a waiting consumer."""
         self.begin_empty()
         self.add_one(lease=lease)
         self.reserve_some(1, tag)
         self.tokens_are_there()
         self.ack(fault="", picks=[(0, "receipt")], among=("active",), window=None)
-        if not told:  # of the lease, but another consumer that is gone
+        if not told:  # another consumer, which is gone, knew of the lease
             self.raw.lpop(self.ops.keys["wake"])
             self.timer = None
         self.begin_to_wait(tag)
@@ -48,12 +48,12 @@ class CoursesMachine(QueueMachine):
         self.tokens_are_there()
         self.add_one(delay=delay)
         self.clock.set(self.clock.ms + delay)
-        self.nobody_oversleeps()
+        self.no_consumer_misses_a_job()
         self.wake_up(1, tag)
 
     @rule(expired=st.integers(1, 7), live=st.integers(0, 2), n=st.integers(1, 3), tag=TAGS)
     def expired_are_in_the_way(self, expired: int, live: int, n: int, tag: int) -> None:
-        """One call passes over more expired jobs than it lists, and delivers those behind them."""
+        """Put more expired jobs than a call lists before live ones, which it still delivers."""
         self.begin_empty()
         for _ in range(expired):
             self.add_one(ttl=60)
@@ -68,7 +68,7 @@ class CoursesMachine(QueueMachine):
         window=st.sampled_from([None, None, 3_000, 90_000]),
     )
     def leave_unused(self, span: int, window: int | None) -> None:
-        """An unused queue is removed, but not while a window of it is open."""
+        """Leave a queue unused: it is removed, but not while one of its windows is open."""
         self.configure(fault="", values=dict.fromkeys(self.model.settings))
         self.begin_empty()
         if window:
@@ -81,7 +81,7 @@ class CoursesMachine(QueueMachine):
         self.sweep(fault="")
 
     def compacted_after_a_wrong_clock(self, span: int, delay: int) -> None:
-        """Jobs of a wrong time are due at once when they are compacted, not at their creation."""
+        """Compact jobs of a wrong time: they are due at once, not at their creation."""
         self.open_up()
         self.tokens_are_there()
         self.clock_jumps(span)
@@ -93,7 +93,7 @@ class CoursesMachine(QueueMachine):
         self.jobs_agree()
 
     def window_of_a_wrong_clock(self, span: int, ended: bool) -> None:
-        """A window of a time years ahead, ended by then or not, is open when the clock is right."""
+        """Open a window at a time years ahead: it is open when the clock is right."""
         self.begin_empty()
         self.clock_jumps(span)
         self.claim_one()
@@ -106,7 +106,7 @@ class CoursesMachine(QueueMachine):
         self.claim_one()
 
     def claim_one(self) -> None:
-        """Add a job whose id is taken for a minute from now on."""
+        """Add a job whose id is taken for a minute from now."""
         self.claim(
             fault="", names=[0], many=False, how="refuse", until="enqueued", window=60_000,
             delay=0, lease=None, ttl=None, bound=None, retry=None,

@@ -24,7 +24,7 @@ class ModelDelivering(ModelAdding):
         asked: int = 0,
         provisional: bool = False,
     ) -> tuple[list[ModelJob], bool]:
-        """One run of the script: what is delivered, and whether there is more to reserve now.
+        """Run the script once; return the delivered jobs, and if more could be reserved now.
 
         Args:
             n, tag: of the call.
@@ -47,7 +47,7 @@ class ModelDelivering(ModelAdding):
             taken.append(job)
         for job in taken:
             self._deliver(job, tag, provisional)
-        if len(taken) < n:  # it has met every job that could be in its way
+        if len(taken) < n:  # it has met every job before the live ones
             self._pass_over(("active", *kinds) if held else kinds)
         self._turns()
         return taken, self.has_more
@@ -71,7 +71,7 @@ class ModelDelivering(ModelAdding):
         return taken
 
     def _crash(self, job: ModelJob) -> bool:
-        """Its holder never spoke; whether it may be delivered again."""
+        """Count a crash; return if the job may be delivered again."""
         job.others += 1
         if job.provisional:
             job.releases += 1
@@ -90,7 +90,7 @@ class ModelDelivering(ModelAdding):
         return False
 
     def recover(self, n: int, idle: int, tag: int, *, lost: bool = False) -> list[ModelJob]:
-        """Take deliveries over, the oldest first, whatever became of their leases.
+        """Take deliveries over, the oldest first, whatever their leases are.
 
         Args:
             n, idle, tag: of the call.
@@ -120,7 +120,7 @@ class ModelDelivering(ModelAdding):
         return taken
 
     def _deliver(self, job: ModelJob, tag: int, provisional: bool = False) -> None:
-        if job.until == "s":  # mostly it has left it before
+        if job.until == "s":  # it usually has lost it already
             self._release(job)
         job.deliveries += 1
         job.delivered, job.tag, job.void = self.now, tag, False

@@ -208,7 +208,7 @@ LIMITS = st.sampled_from(
 
 
 def call(**arguments: Any) -> Callable[[Callable[..., None]], Any]:
-    """A rule whose call may meet a connection that fails, or a server that lost its scripts."""
+    """Return a rule whose call may meet a failing connection, or a server without scripts."""
 
     def made(method: Callable[..., None]) -> Any:
         def with_fault(self: Any, fault: Fault, **values: Any) -> None:

@@ -15,7 +15,7 @@ Fault = Literal["", "before", "after", "flushed", "token lost"]
 
 
 class Faults:
-    """Strikes the next script that is sent: `before` it reaches the server, or `after` it ran.
+    """A fault for the next sent script: `before` it reaches the server, or `after` it ran.
 
     The client then sends the same call again, with the same number.
 

@@ -1,4 +1,4 @@
-"""Jobs of the model, and the numbers by which a queue works."""
+"""Jobs of the model, and the constants of a queue."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Policy: TypeAlias = tuple[int | None, int | None, int | None]
 Place = Literal["ready", "scheduled", "active", "once", "dead"]
 
 FIRST_SEQ = 1_000_000_000
-MONTH = 30 * 86_400_000  # a number further ahead of the time was made at a wrong time
-STEP = 100  # expired jobs, and dead letters, that a script of no job removes
-SWEPT = 1000  # that one sweep removes
+MONTH = 30 * 86_400_000  # a number further ahead was made at a wrong time
+STEP = 100  # expired jobs, and dead letters, removed by a script that ends no job
+SWEPT = 1000  # removed by one sweep
 IDLE_MS = 60_000
-OWNER = "tester"  # takes all jobs
-NEVER = (1 << 53) - 1  # due time of a job that waits for the end of another one
+OWNER = "tester"  # reserves all jobs
+NEVER = (1 << 53) - 1  # due time of a successor
 DEFAULTS = {
     "lease": 30_000,
     "max_attempts": 20,
@@ -38,13 +38,13 @@ DEFAULTS = {
 
 
 def reach(size: int) -> int:
-    """How many expired jobs, and dead letters, a script lists that is about so many jobs."""
+    """Return how many expired jobs and dead letters a script of this size lists."""
     return REACH + 0 * size
 
 
 @dataclass
 class ModelJob:
-    """A job: where it is, and since or until when (`at`)."""
+    """A job: its place, and the time of that place (`at`)."""
 
     number: Number
     body: bytes
@@ -54,9 +54,9 @@ class ModelJob:
     at: int  # ready: created; scheduled: due; active: end of lease; once: end of ttl; dead: death
     tag: int = 0
     deliveries: int = 0
-    provisional: bool = False  # the end of its lease is no crash
-    void: bool = False  # the next delivery's number is set aside: no receipt is of the last one
-    others: int = 0  # deliveries that ended, or were made again, otherwise than by a nack
+    provisional: bool = False  # the end of its lease is not a crash
+    void: bool = False  # no receipt is valid: the next delivery's number is set aside
+    others: int = 0  # deliveries that ended, or were repeated, without a nack
     nacks: int = 0
     crashes: int = 0
     releases: int = 0
@@ -65,21 +65,21 @@ class ModelJob:
     drawn: range | None = field(default=None, repr=False)  # `at` is anywhere in here
     dedup_id: str | None = None
     window: int | None = None  # ms for which the dedup id stays taken after an ack
-    retry: Policy | None = None  # its own
-    ends: int | None = None  # when its ttl ends
+    retry: Policy | None = None  # its own policy
+    ends: int | None = None  # end of its ttl
     until: str = ""  # s: the id is free from the first delivery on; e: the job never has it
 
     @property
     def expires(self) -> int | None:
-        """When its ttl ends."""
+        """Return the end of its ttl."""
         return None if self.ttl is None else self.number[0] + self.ttl
 
     def ends_by(self, now: int) -> int | None:
-        """The end of its ttl by its number; one that lies ahead of the time counts from now."""
+        """Return the end of its ttl by its number; a number ahead of the time counts from now."""
         return None if self.ttl is None else min(now, self.number[0]) + self.ttl
 
     def capped(self, at: int) -> int:
-        """A time, or the end of its ttl if that is earlier."""
+        """Return a time, or the end of its ttl if that is earlier."""
         return at if self.ends is None else min(at, self.ends)
 
     @property
@@ -89,7 +89,7 @@ class ModelJob:
 
     @property
     def order(self) -> tuple[int, int, Number]:
-        """Its place among those of its kind."""
+        """Return its place in the order of its state."""
         return (self.at, self.tag if self.place in ("active", "once") else 0, self.number)
 
 

@@ -1,4 +1,4 @@
-"""Hypothesis drives a queue and its model side by side, and compares all that can be seen."""
+"""Hypothesis runs a queue and its model with the same calls, and compares everything visible."""
 
 from __future__ import annotations
 
@@ -43,27 +43,28 @@ __all__ = ["IdsMachine", "QueueMachine"]
 
 
 class QueueMachine(Consuming):
-    """Everything that can be done to a queue, and everything that can happen to it."""
+    """All calls on a queue, and all events."""
 
-    # -- several things ----------------------------------------------------------------------------
+    # -- several calls
+    # ------------------------------------------------------------------------------
 
     @initialize(shape=SHAPES, limits=LIMITS, tag=TAGS, side=SIDES, acts=ACTS)
     def begin(
         self, shape: Shape, limits: dict[str, int | None], tag: int, side: str, acts: Acts
     ) -> None:
-        """Most queues have jobs in several places; some allow few failures."""
+        """Start most queues with jobs in several places; some allow few failures."""
         if limits:
             self.both(lambda: self.model.configure(limits), lambda: self.queue.configure(**limits))
         self.fill(shape, tag, side, acts)
 
     @rule(shape=SHAPES, tag=TAGS, side=SIDES, acts=ACTS)
     def fill_and_act(self, shape: Shape, tag: int, side: str, acts: Acts) -> None:
-        """Some jobs more, in several places, and something is done with them."""
+        """Add some more jobs in several places, and make a call about them."""
         self.fill(shape, tag, side, acts)
 
     @rule(seed=st.integers(0, 1 << 32), count=st.sampled_from([5, 20, 60, 60]))
     def ids_and_act(self, seed: int, count: int) -> None:
-        """Jobs with dedup ids meet each other, and what ends them: much of it, so drawn by lot."""
+        """Let jobs with dedup ids meet each other and their ends, chosen at random."""
         lot = random.Random(seed)
         self.open_up()
         hows = ("receipt", "receipt", "old receipt", "id")
@@ -75,7 +76,7 @@ class QueueMachine(Consuming):
             self.act([(lot.choice(ID_ACTIONS), picks, lot.randrange(1 << 30))])
 
     def fill(self, shape: Shape, tag: int, side: str, acts: Acts) -> None:
-        """Add jobs, pause perhaps, and do one thing after the other."""
+        """Add jobs, perhaps pause, and make several calls."""
         self.open_up()
         self.fill_with(shape, tag)
         if side == "drained":
@@ -87,14 +88,14 @@ class QueueMachine(Consuming):
         self.act(acts)
 
     def open_up(self) -> None:
-        """Jobs can be added, and delivered."""
+        """Make adding and delivering possible."""
         if self.model.paused:
             self.pause(fault="", side="")
         if self.model.closed:
             self.close(fault="", closed=False)
 
     def act(self, acts: Acts) -> None:
-        """One thing after the other, each as likely as any: rules are not drawn evenly."""
+        """Make several calls, all with equal probability, as rules are drawn unevenly."""
         for name, picks, k in acts:
             values = {}
             for key, choices in ACTIONS[name].items():
@@ -108,10 +109,10 @@ class QueueMachine(Consuming):
             self.jobs_agree()
             self.ids_agree()
             self.tokens_are_there()
-            self.nobody_oversleeps()
+            self.no_consumer_misses_a_job()
 
     def fill_with(self, shape: Shape, tag: int) -> None:
-        """Add jobs, each with a lease, a ttl and a fate; those that are delivered come first."""
+        """Add jobs, each with a lease, a ttl and a fate; delivered ones come first."""
         for fate, lease, ttl, retry in sorted(shape, key=lambda part: part[0] in WAITING):
             own = {"once": 0, "ended": 1}.get(fate, lease)
             life = 50_000 if own == 0 and ttl is None else ttl
@@ -121,10 +122,10 @@ class QueueMachine(Consuming):
                 self.reserve_some(1, tag)
                 self.end_last(fate)
         self.tokens_are_there()
-        self.clock.set(self.clock.ms + 2)  # what is due in 1 ms is due
+        self.clock.set(self.clock.ms + 2)  # a job due in 1 ms becomes due
 
     def end_last(self, fate: str) -> None:
-        """End the last delivery, if that is the fate of its job."""
+        """End the last delivery, if its job has that fate."""
         job = self.model.jobs.get(self.known[-1].number) if self.known else None
         if job is None or job.place != "active" or not self.known[-1].deliveries:
             return
@@ -150,12 +151,12 @@ class QueueMachine(Consuming):
         mine: Outcome | None,
         fit: Sequence[str],
     ) -> list[Outcome]:
-        """Name jobs in a call that asks for no receipt.
+        """Name jobs in a call that needs no receipt.
 
         Args:
             picks: which.
             model, queue: the call.
-            mine: what a second sending answers for what the first one did.
+            mine: outcome of a second sending for jobs that the first one changed.
             fit: which jobs to pick first.
         """
         names, jobs, current = self.named(picks, fit)
@@ -173,7 +174,7 @@ class QueueMachine(Consuming):
 
     @call(picks=PICKS)
     def promote(self, picks: list[tuple[int, str]]) -> None:
-        """Bring jobs forward."""
+        """Promote jobs."""
         done = self.move_with(
             picks, self.model.promote, self.queue.promote, Outcome.REFUSED, ["scheduled", "active"]
         )
@@ -182,12 +183,12 @@ class QueueMachine(Consuming):
 
     @call(picks=PICKS)
     def dequeue(self, picks: list[tuple[int, str]]) -> None:
-        """Take jobs out for their lease."""
+        """Dequeue jobs for their lease."""
         self.move_with(picks, self.model.dequeue, self.queue.dequeue, Outcome.REFUSED, ["ready"])
 
     @call(picks=PICKS)
     def withdraw(self, picks: list[tuple[int, str]]) -> None:
-        """Take back jobs that were never delivered."""
+        """Withdraw jobs that were never delivered."""
         self.move_with(
             picks,
             self.model.withdraw,
@@ -198,20 +199,20 @@ class QueueMachine(Consuming):
 
     @call(n=st.sampled_from([1, 1, 2, 3, 100]), dead=st.booleans())
     def evict(self, n: int, dead: bool) -> None:
-        """Make room."""
+        """Evict jobs."""
 
-        def evict() -> int:  # the script alone: `Queue.sweep` sweeps before
+        def evict() -> int:  # only the script: `Queue.sweep` sweeps before
             reply = self.client.backend.node.run(self.ops.evict(n, letters=dead))
             return reply.once + reply.dead
 
         wanted, got, _ = self.both(lambda: self.model.evict(n, dead), evict)
         assert got == wanted
 
-    # -- removing, bringing back -----------------------------------------------------------
+    # -- removing, redriving ---------------------------------------------------------------
 
     @call(picks=st.one_of(st.none(), PICKS), limit=st.sampled_from([None, 1, 2]))
     def redrive(self, picks: list[tuple[int, str]] | None, limit: int | None) -> None:
-        """Bring dead letters back: by name, or the oldest."""
+        """Redrive dead letters: by name, or the oldest."""
         names, jobs, current = self.named(picks or [], ["dead"])
         if picks is None:
             lost = self.fault == "after"
@@ -226,7 +227,7 @@ class QueueMachine(Consuming):
                 lambda: self.queue.redrive(jobs),
             )
             wanted = outcomes.count(Outcome.DONE)
-            if resent:  # whatever is not dead now may be so by the first sending
+            if resent:  # the first sending may have redriven the others
                 wanted += outcomes.count(Outcome.REFUSED)
         else:
             with pytest.raises(WrongEpoch):
@@ -255,7 +256,7 @@ class QueueMachine(Consuming):
 
     @call(compacts=st.sampled_from([False, False, True]))
     def sweep(self, compacts: bool = False) -> None:
-        """Give back what has ended, and perhaps the room of a sparse stream."""
+        """Sweep, and perhaps compact a sparse stream."""
         existed = self.model.exists
         self.clock.compacts = compacts
         self.clock.set(self.clock.ms)
@@ -280,25 +281,25 @@ class QueueMachine(Consuming):
         wanted, got, _ = self.both(first, self.queue.sweep, model)
         self.clock.compacts = False
         self.clock.set(self.clock.ms)
-        self.has_changed = False  # a sweep that keeps a queue alive would never end its life
+        self.has_changed = False  # a sweep that keeps a queue alive would prevent its removal
         assert got == wanted
         self.nothing_is_left()
         if existed and not self.model.exists:
-            self.begin_anew()
+            self.reset_after_removal()
 
     @call()
     def clear(self) -> None:
-        """Remove the queue with everything in it."""
+        """Remove the queue with all its data."""
         existed = self.model.exists
         wanted, got, _ = self.both(self.model.clear, self.queue.clear)
         assert got == wanted
         assert not self.raw.exists(*(self.ops.keys[kind] for kind in self.ops.keys.names))
         self.has_changed, self.had = False, (0, 0)
         if existed:
-            self.begin_anew()
+            self.reset_after_removal()
 
-    def begin_anew(self) -> None:
-        """The queue is gone: whatever is added now belongs to another life of it."""
+    def reset_after_removal(self) -> None:
+        """Reset the state after a removal: later jobs have another epoch."""
         self.life += 1
         self.by_number.clear()
         self.latest_seen = 0
@@ -329,7 +330,7 @@ class QueueMachine(Consuming):
 
     @call(closed=st.sampled_from([True, False, False]))
     def close(self, closed: bool) -> None:
-        """Close the queue, or open it again, and see whether it is over."""
+        """Close the queue, or reopen it, and check if it is drained."""
         call = self.queue.close if closed else self.queue.reopen
         self.both(lambda: self.model.close(closed), call)
         self.tokens_are_there()
@@ -340,42 +341,42 @@ class QueueMachine(Consuming):
 
     @rule(span=SPANS)
     def time_passes(self, span: int) -> None:
-        """The clock goes on."""
+        """Advance the clock."""
         self.clock.set(self.clock.ms + span)
 
     @rule(pick=st.integers(0, 9), early=st.sampled_from([0, 0, 1]))
     def time_comes(self, pick: int, early: int) -> None:
-        """The clock goes on to the time of an event, or 1 ms before it."""
+        """Advance the clock to the time of an event, or 1 ms before it."""
         self.set_model_clock()
         times = {job.at for job in self.model.jobs.values() if job.at != NEVER}
         times |= {one.end for one in self.model.ids.values()}
         lives = [(job.number[0], job.ttl) for job in self.model.jobs.values() if job.ttl]
         times |= {created + ttl for created, ttl in lives}
-        times |= {created + ttl // 2 for created, ttl in lives}  # after it an extend is too late
+        times |= {created + ttl // 2 for created, ttl in lives}  # later an extend is too late
         future = sorted(at for at in times if at - early > self.model.now)
         if pick < len(future):
             self.clock.set(self.clock.ms + future[pick] - early - self.model.now)
 
     @rule(span=st.sampled_from([1, 300, 999, 5_000, 100_000]))
     def clock_steps_back(self, span: int) -> None:
-        """The server's clock is set back."""
+        """Set the server's clock back."""
         self.timer = None
         self.clock.set(self.clock.ms - span)
 
     @rule(span=st.sampled_from([-WRONG, -4_000_000, 4_000_000, WRONG]), acts=ACTS)
     def clock_is_wrong(self, span: int, acts: Acts) -> None:
-        """The server's clock is wrong for a while, and then right again."""
+        """Set the server's clock to a wrong time, and then back."""
         self.clock_jumps(span)
         self.act(acts)
         self.clock_jumps(-span)
 
-    # -- looking -----------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------
 
     @call()
     def look(self) -> None:
-        """Every figure, and the lists of all states; a look gives back what has expired."""
+        """Read all stats and the lists of all states; reading removes expired jobs."""
         _, stats, _ = self.both(self.model.expire, self.queue.stats)
-        self.has_changed = False  # it notes no time: a look would keep an unused queue alive
+        self.has_changed = False  # reading stores no time, as it would keep an unused queue alive
         self.counted(stats)
         assert stats.closed == self.model.closed
         for state in STATES:
@@ -390,11 +391,11 @@ class QueueMachine(Consuming):
         newest=st.booleans(),
     )
     def peek(self, state: str, n: int, start: int, newest: bool) -> None:
-        """A part of a list, from either end."""
+        """Read a part of a list, from either end."""
         self.look_at(state, n, abs(start) if newest else start, newest=newest)
 
     def look_at(self, state: str, n: int, start: int, *, newest: bool) -> None:
-        """A part of a list."""
+        """Read a part of a list."""
 
         def model() -> list[ModelJob]:
             self.model.expire()
@@ -417,15 +418,15 @@ class QueueMachine(Consuming):
         full=st.booleans(),
     )
     def scan(self, n: int, states: list[str], full: bool) -> None:
-        """Every job of some states, in steps of any size."""
+        """Scan every job of some states, in steps of any size."""
         self.set_model_clock()
         self.scanned(n, states, full=full)
 
 
 class IdsMachine(QueueMachine):
-    """Every run begins with jobs that have few dedup ids, and what ends them."""
+    """Runs that begin with jobs with few dedup ids, and their ends."""
 
     @initialize(seed=st.integers(0, 1 << 32))
     def begin_with_ids(self, seed: int) -> None:
-        """Much of it, before anything else or behind a few jobs without ids."""
+        """Begin with many such events, perhaps after some jobs without ids."""
         self.ids_and_act(seed=seed, count=60)

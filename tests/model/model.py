@@ -2,10 +2,10 @@
 
 One `Model` stands for one queue of one server. Times are whole milliseconds. `now` is the queue's
 clock; the test sets it before each call. Random choices of the queue (receipt tags, the jitter of a
-backoff) are told to the model, or taken over within their bounds.
+backoff) are given to the model, or copied within their bounds.
 
-`jobs.py` has the jobs, `state.py` what all calls share, `adding.py` and `delivering.py` these two
-kinds of calls; reports, moves and removals are here.
+`jobs.py` has the jobs, `state.py` the state, `adding.py` and `delivering.py` these two kinds of
+calls; reports, moves and removals are here.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Model(ModelDelivering):
         change: Callable[[ModelJob], None],
         may_wait: bool = False,
     ) -> list[Outcome]:
-        """End deliveries of leased jobs; one that is named by id alone voids its receipt.
+        """End deliveries of leased jobs; naming one by id makes its receipt stale.
 
-        All names are judged by what is there before the call; a job is ended once.
+        All names are judged by the state before the call; a job is ended once.
 
         Args:
             names: of the jobs.
-            change: what is done to each.
+            change: the effect on each.
             may_wait: by id alone also to jobs that have no holder.
         """
         outcomes = []
@@ -80,7 +80,7 @@ class Model(ModelDelivering):
         return outcomes
 
     def ack(self, names: Iterable[Name], window: int | None = None) -> list[Outcome]:
-        """Finish jobs; by id alone waiting ones too. A window stands instead of their own."""
+        """Finish jobs; by id waiting ones too. A given window overrides their own."""
         outcomes = []
         done: dict[Number, None] = {}  # in the order of the call
         for outcome, job in [self._held(name) for name in names]:
@@ -97,7 +97,7 @@ class Model(ModelDelivering):
     def settle(
         self, names: Sequence[Name], n: int, tag: int
     ) -> tuple[list[Outcome], list[ModelJob], bool]:
-        """Finish jobs and take others; whether there is more to reserve now."""
+        """Finish jobs and reserve others; return if more could be reserved now."""
         before = dict(self.jobs)
         self._heirs = []
         outcomes = self.ack(names)
@@ -105,7 +105,7 @@ class Model(ModelDelivering):
         return outcomes, *self.reserve(n, tag, finished, len(names))
 
     def nack(self, names: Iterable[Name], delay: int | None, error: str) -> list[Outcome]:
-        """Report failures: back off (None = by the policy), or die."""
+        """Count failures: back off (None = by the policy), or bury."""
 
         def fail(job: ModelJob) -> None:
             job.nacks += 1
@@ -119,7 +119,7 @@ class Model(ModelDelivering):
         return self._each(names, fail)
 
     def release(self, names: Iterable[Name], delay: int) -> list[Outcome]:
-        """Give back; without a delay only so often."""
+        """Release jobs; without a delay a bounded number of times."""
 
         def give_back(job: ModelJob) -> None:
             job.releases += delay == 0
@@ -145,7 +145,7 @@ class Model(ModelDelivering):
             job.at = job.capped(min(job.number[0], self.now))
 
     def bury(self, names: Sequence[Name], reason: str) -> list[Outcome]:
-        """Give up; by id alone also jobs that wait."""
+        """Bury jobs; by id waiting ones too."""
 
         def give_up(job: ModelJob) -> None:
             job.others += job.place == "active"
@@ -157,7 +157,7 @@ class Model(ModelDelivering):
     def extend(
         self, names: Iterable[Name], lease: int | None, late: bool = False
     ) -> list[Outcome | int]:
-        """Renew leases: the ms from now for which each holds."""
+        """Extend leases, and return the ms from now for each."""
         results: list[Outcome | int] = []
         seen: set[Number] = set()
         for name in names:
@@ -185,7 +185,7 @@ class Model(ModelDelivering):
     def _move(
         self, numbers: Iterable[Number], move: Callable[[ModelJob], Outcome]
     ) -> list[Outcome]:
-        """An outcome for each; a job that is named twice is moved once, and answered alike."""
+        """Return an outcome for each; a job named twice is moved once, with equal outcomes."""
         answers: dict[Number, Outcome] = {}
         outcomes = []
         for number in numbers:
@@ -196,7 +196,7 @@ class Model(ModelDelivering):
         return outcomes
 
     def promote(self, numbers: Iterable[Number]) -> list[Outcome]:
-        """Bring forward to the place of their creation; a delivery ends."""
+        """Make jobs ready at the place of their creation; a delivery ends."""
 
         def forward(job: ModelJob) -> Outcome:
             if self.has_expired(job) and job.place != "once":
@@ -204,7 +204,7 @@ class Model(ModelDelivering):
             if job.place not in ("scheduled", "active") or self.waits(job):
                 return Outcome.REFUSED
             if job.place == "scheduled" and job.at <= min(self.now, job.number[0]):
-                return Outcome.REFUSED  # it stands at its place
+                return Outcome.REFUSED  # it is at its place
             self._end_unsaid(job)
             self._put_back(job, 0)
             self.totals["promoted"] += 1
@@ -213,7 +213,7 @@ class Model(ModelDelivering):
         return self._move(numbers, forward)
 
     def dequeue(self, numbers: Iterable[Number]) -> list[Outcome]:
-        """Take out what could be reserved, for the time of its own lease."""
+        """Move ready jobs out for the time of their lease."""
 
         def out(job: ModelJob) -> Outcome:
             if self.has_expired(job) and job.place != "once":
@@ -228,7 +228,7 @@ class Model(ModelDelivering):
         return self._move(numbers, out)
 
     def _end_unsaid(self, job: ModelJob) -> None:
-        """A delivery ends without its holder: what it shows later is stale."""
+        """End a delivery without its holder, whose receipt becomes stale."""
         if job.place == "active":
             job.void = True
             job.others += 1
@@ -253,10 +253,10 @@ class Model(ModelDelivering):
         self.totals["evicted"] += len(gone)
         return len(gone)
 
-    # -- removing, bringing back ---------------------------------------------------------
+    # -- removing, redriving -------------------------------------------------------------
 
     def redrive(self, limit: int | None = None, *, step: bool = False) -> int:
-        """Bring so many of the oldest dead letters back; their attempts start anew.
+        """Redrive the oldest dead letters; their attempts start again.
 
         Args:
             limit: None = all.
@@ -273,7 +273,7 @@ class Model(ModelDelivering):
         return done
 
     def redrive_these(self, numbers: Iterable[Number]) -> list[Outcome]:
-        """Bring dead letters back by number; a number that comes twice is refused."""
+        """Redrive dead letters by number; a repeated number is refused."""
         outcomes = []
         seen: set[Number] = set()
         for number in numbers:
@@ -316,7 +316,7 @@ class Model(ModelDelivering):
         self.totals["redriven"] += 1
 
     def delete(self, numbers: Iterable[Number]) -> list[Outcome]:
-        """Remove jobs, whatever state they are in."""
+        """Remove jobs in any state."""
 
         def remove(job: ModelJob) -> Outcome:
             self._drop(job)

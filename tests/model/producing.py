@@ -39,10 +39,10 @@ __all__ = ["Producing"]
 
 
 class Producing(Waiting):
-    """Adds jobs, with dedup ids or without, and waits for room."""
+    """Rules that add jobs, with or without dedup ids, and wait for room."""
 
     def body(self) -> bytes:
-        """A body like no other; some are as long as one may be beside its header, or longer."""
+        """Return a unique body; some are of the maximum inline size, or longer."""
         self.bodies += 1
         return (b"body %d" % self.bodies).ljust({0: 4096, 1: 4097, 2: 9000}.get(self.bodies % 9, 0))
 
@@ -92,7 +92,7 @@ class Producing(Waiting):
         *,
         many: bool,
     ) -> None:
-        """Add jobs to both."""
+        """Add jobs to the model and the queue."""
         options: dict[str, Any] = {
             "delay": delay / 1000 if at is None else 0,
             "at": None if at is None else (self.clock.ms + at) / 1000,
@@ -159,7 +159,7 @@ class Producing(Waiting):
         bound: int | None,
         retry: Policy | None,
     ) -> None:
-        """Add jobs with dedup ids, which others may have."""
+        """Add jobs with dedup ids that may be taken."""
         how, window = (
             ("refuse" if until == "enqueued" else how),
             None if until == "started" else window,
@@ -231,13 +231,13 @@ class Producing(Waiting):
 
     @rule(many=st.booleans(), delay=st.sampled_from([0, 0, 50]), was_connected=st.booleans())
     def enqueue_unconfirmed(self, many: bool, delay: int, was_connected: bool) -> None:
-        """No replica confirms: nothing is sent, or the job is taken back.
+        """Enqueue without a confirming replica: nothing is sent, or the job is withdrawn.
 
         A replica that confirmed the last call is expected to confirm this one. fakeredis never says
         how many are connected.
         """
         bodies = [self.body() for _ in range(1 + many)]
-        self.queue.status(IDS[0])  # so that it is connected; stats would remove what has expired
+        self.queue.status(IDS[0])  # connects; stats would remove expired jobs
         for connection in self.client.backend.node.link.callers:
             connection._followers = int(was_connected)
 
@@ -270,7 +270,7 @@ class Producing(Waiting):
     @precondition(lambda self: self.model.exists)
     @rule()
     def wait_for_room(self) -> None:
-        """A producer that waits takes the token of room, and tries to add a job."""
+        """Let a waiting producer take the token of room, and try to add a job."""
         self.raw.lpop(self.ops.keys["space"])
         body = self.body()
 

@@ -1,4 +1,4 @@
-"""A queue and its model side by side: what both must agree on after each call."""
+"""A queue and its model: both run each call, and must agree after it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TOTALS = {
 
 
 class Dice:
-    """Random draws of the client: tags as the test sets them, the others seeded by Hypothesis.
+    """Random draws of the client: tags from the test, others seeded by Hypothesis.
 
     Attributes:
         tag: of the next reserve.
@@ -54,18 +54,18 @@ class Dice:
     tag = 0
 
     def getrandbits(self, bits: int) -> int:
-        """A receipt's tag."""
+        """Return a receipt's tag."""
         assert self.tag < 1 << bits
         return self.tag
 
     def randrange(self, stop: int) -> int:
-        """The seed of a backoff."""
+        """Return the seed of a backoff."""
         return random.randrange(stop)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The client of a server, and the ways to disturb it."""
+    """The client of a server, and its faults."""
 
     raw: Raw
     faults: Faults
@@ -75,7 +75,7 @@ class Bench:
 
 @dataclass
 class Known:
-    """A job that the test has seen: its id, and the deliveries of it, the youngest last."""
+    """A job known to the test: its id, and its deliveries, the latest last."""
 
     number: Number
     id: str
@@ -84,13 +84,13 @@ class Known:
 
 
 def as_number(text: bytes) -> Number:
-    """A job number as the model writes it."""
+    """Return a job number in the form of the model."""
     ms, _, seq = text.partition(b"-")
     return int(ms), int(seq)
 
 
 def policy(parts: Policy | None) -> RetryPolicy | None:
-    """A policy of the model's as callers write it."""
+    """Return a policy of the model in the form of callers."""
     if parts is None:
         return None
     attempts, base, cap = parts
@@ -98,7 +98,7 @@ def policy(parts: Policy | None) -> RetryPolicy | None:
 
 
 class SideBySide(RuleBasedStateMachine):
-    """One queue, two clients that take turns, one model."""
+    """One queue, two alternating clients, one model."""
 
     bench: Bench
 
@@ -108,7 +108,7 @@ class SideBySide(RuleBasedStateMachine):
         self.raw.flushdb()
         self.clock = TestClock(self.raw, START)
         self.client = Penstock(self.raw, owner=OWNER)
-        self.other = Penstock(self.raw, owner=OWNER)  # the next call is its
+        self.other = Penstock(self.raw, owner=OWNER)  # the next call is its own
         self.queue = self.client.queue(QUEUE)
         self.ops = self.queue.ops
         self.model = Model()
@@ -117,15 +117,15 @@ class SideBySide(RuleBasedStateMachine):
         self.life = 0
         self.fault: Fault = ""
         self.bodies = 0
-        self.must_wake = ""  # why there has to be a wake token now
-        self.had: tuple[int, int] = (0, 0)  # jobs that waited, and until when a producer waits
+        self.must_wake = ""  # the reason why a wake token must exist now
+        self.had: tuple[int, int] = (0, 0)  # waiting jobs, and until when a producer waits
         self.latest_seen = 0
         self.opened: defaultdict[str, set[int]] = defaultdict(set)  # ends of windows, by dedup id
         self.has_changed = False
         self.timer: int | None = None  # until when a consumer waits, unless a token comes
 
     def teardown(self) -> None:
-        """No window that has ended leaves a trace; close the client."""
+        """Check that no ended window leaves data, and close the client."""
         try:
             if sys.exc_info()[0] is None:
                 self.clock.set(self.clock.latest + 1_000_000)
@@ -143,13 +143,13 @@ class SideBySide(RuleBasedStateMachine):
     # -- running a call on both ------------------------------------------------------------
 
     def present(self) -> set[Number]:
-        """The jobs that the server has."""
+        """Return the server's jobs."""
         ready = [entry[0] for entry in self.raw.xrange(self.ops.keys["ready"])]
         held = self.raw.hkeys(self.ops.keys["held"])
         return {as_number(name) for name in (*ready, *held) if not name.startswith(b"=")}
 
     def meta(self, *names: str) -> list[int]:
-        """Numbers stored in meta; 0 where there is none."""
+        """Return numbers stored in meta; 0 if missing."""
         return [int(x or 0) for x in self.raw.hmget(self.ops.keys["meta"], *names)]
 
     def both(
@@ -163,7 +163,7 @@ class SideBySide(RuleBasedStateMachine):
 
         Args:
             model, queue: the call.
-            again: what the model does when the server runs the call twice; None = the call.
+            again: the model's call when the server runs it twice; None = the same call.
             spared: scripts of the call that pass before the fault comes.
 
         Returns:
@@ -173,7 +173,7 @@ class SideBySide(RuleBasedStateMachine):
         if fault == "flushed":
             self.raw.script_flush()
             fault = ""
-        elif fault == "token lost":  # with the consumer that it was sent to
+        elif fault == "token lost":  # lost with its consumer
             if self.raw.lpop(self.ops.keys["wake"]):
                 self.timer = None
             fault = ""
@@ -203,7 +203,7 @@ class SideBySide(RuleBasedStateMachine):
         return wanted, got, bool(fault)
 
     def set_model_clock(self) -> None:
-        """The rule of the clock: TIME plus the offset, and never before what was seen."""
+        """Set the model's clock: TIME plus the offset, and never before a shown time."""
         seen, off = self.meta("seen", "off")
         assert 0 <= off <= MONTH
         raw = self.clock.ms
@@ -214,7 +214,7 @@ class SideBySide(RuleBasedStateMachine):
             self.model.now = max(raw + off - min(off, passed // 10), seen)
 
     def learn(self, job_id: str) -> Known:
-        """Note a job by its id."""
+        """Record a job by its id."""
         number = as_number(parse_id(job_id).number)
         if number not in self.by_number:
             self.by_number[number] = Known(number, job_id, self.life, [])
@@ -226,7 +226,7 @@ class SideBySide(RuleBasedStateMachine):
     def named(
         self, picks: Iterable[tuple[int, str]], fit: Sequence[str] = ("active", "once")
     ) -> tuple[list[Name], list[Any], bool]:
-        """Jobs that were picked, as the model and the queue take them, and if they are of now.
+        """Return the picked jobs as arguments of model and queue, and if all are of this epoch.
 
         Args:
             picks: which, and how.
@@ -251,12 +251,12 @@ class SideBySide(RuleBasedStateMachine):
                 first, _, tag = name.receipt.partition("-")
                 receipt = (int(first), int(tag, 16))
             chosen.append(((known.number, receipt), name, known.life))
-        lives = {c[2] for c in chosen}  # where there is no queue, every job is gone
+        lives = {c[2] for c in chosen}  # without a queue every job is gone
         current = len(lives) < 2 and (not self.model.exists or lives <= {self.life})
         return [c[0] for c in chosen], [c[1] for c in chosen], current
 
     def received(self, wanted: Iterable[ModelJob], got: Sequence[Job]) -> None:
-        """Compare what was delivered with what should have been."""
+        """Compare the delivered jobs with the expected ones."""
         wanted = list(wanted)
         told = [as_number(job.number) for job in got]
         assert told == [job.number for job in wanted], (
@@ -279,18 +279,18 @@ class SideBySide(RuleBasedStateMachine):
             self.learn(job.id).deliveries.append(job)
 
     def settings(self) -> Settings:
-        """The model's settings as the queue shows them."""
+        """Return the model's settings as the queue shows them."""
         values: dict[str, Any] = {
             name: value if SETTING_KINDS[name] in ("count", "limit") else value / 1000
             for name, value in self.model.settings.items()
         }
         return Settings(**values, paused=self.model.paused or None)
 
-    # -- what can be seen ------------------------------------------------------------------
+    # -- comparisons -----------------------------------------------------------------------
 
     @invariant()
     def totals_agree(self) -> None:
-        """The counters and settings in meta are those of the model."""
+        """Compare counters and settings in meta with the model's."""
         fields = {
             field.decode(): value.decode()
             for field, value in self.raw.hgetall(self.ops.keys["meta"]).items()
@@ -303,12 +303,12 @@ class SideBySide(RuleBasedStateMachine):
 
     @invariant()
     def jobs_agree(self) -> None:
-        """All that a scan finds of every job; nothing is given back by it, as by stats and peek."""
+        """Compare every job of a scan, which changes nothing, unlike stats and peek."""
         self.set_model_clock()
         self.scanned(1000, STATES)
 
     def scanned(self, n: int, states: Sequence[str], *, full: bool = True) -> None:
-        """Scan step by step, and compare what is found."""
+        """Scan step by step, and compare the found jobs."""
         cursor, ids, views = "0", list[str](), list[JobView]()
         steps = 0
         while steps == 0 or cursor != "0":
@@ -324,7 +324,7 @@ class SideBySide(RuleBasedStateMachine):
 
     @invariant()
     def known_jobs_agree(self) -> None:
-        """Every job that was ever seen in this life of the queue."""
+        """Compare every known job of this epoch."""
         ids = [known.id for known in self.by_number.values()]
         for start in range(0, len(ids) if self.model.exists else 0, 100):
             views = self.client.backend.node.run(self.ops.show(ids[start : start + 100]))
@@ -335,7 +335,7 @@ class SideBySide(RuleBasedStateMachine):
                     self.compare(view)
 
     def counted(self, stats: QueueStats) -> None:
-        """Compare every figure of stats."""
+        """Compare all stats."""
         model = self.model
         assert stats.exists == model.exists
         assert self.client.queues() == ([QUEUE] if model.exists else [])
@@ -344,7 +344,7 @@ class SideBySide(RuleBasedStateMachine):
             assert getattr(stats, state) == len(model.listed(state)), state
         assert stats.expired == len(model.listed("expired"))
         oldest = None if model.oldest is None else model.oldest / 1000
-        if oldest is not None and stats.expired:  # an expired job that lies there still may count
+        if oldest is not None and stats.expired:  # an expired job that is still stored may count
             assert stats.oldest is not None
             assert stats.oldest >= oldest
         else:
@@ -362,7 +362,7 @@ class SideBySide(RuleBasedStateMachine):
             self.compare(view)
 
     def compare(self, view: JobView) -> None:
-        """A job as a reader sees it."""
+        """Compare a job as readers see it."""
         model = self.model
         job = model.jobs[as_number(parse_id(view.id).number)]
         state = model.state(job)
@@ -399,7 +399,7 @@ class SideBySide(RuleBasedStateMachine):
 
     @invariant()
     def ids_agree(self) -> None:
-        """The holder of each dedup id is the one of the model, in `status` and in the keys."""
+        """Compare the holder of each dedup id, in `status` and in the keys."""
         self.set_model_clock()
         for name in IDS:
             owner, heir, end = self.model.holders(name)
@@ -429,9 +429,9 @@ class SideBySide(RuleBasedStateMachine):
             assert value.partition(b"@")[0].split() == words, name
 
     def clock_jumps(self, span: int) -> None:
-        """Set the server's clock; a window that had ended and is still stored may be open again.
+        """Set the server's clock; an ended window that is still stored may be open again.
 
-        When an ended window is removed is up to the scripts, so that is taken over from them.
+        When an ended window is removed is up to the scripts, so the model copies that from them.
         """
         self.timer = None
         self.set_model_clock()
@@ -450,18 +450,18 @@ class SideBySide(RuleBasedStateMachine):
                 del self.model.ids[name]
 
     def nothing_is_left(self) -> None:
-        """A sweep leaves no id that is free, and no window that has ended."""
+        """Check that a sweep leaves no free id and no ended window."""
         wanted = {name for name in IDS if self.model.holders(name) != (None, None, 0)}
         found = self.raw.hkeys(self.ops.keys["dedup"])
         assert set(found) == {escaped(name).encode() for name in wanted}
         windows = self.raw.zrange(self.ops.keys["windows"], 0, -1, withscores=True)
         assert all(end > self.model.now for _, end in windows)
 
-    # -- what must always hold ---------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------
 
     @invariant()
     def structures_agree(self) -> None:
-        """Each job lies where the layout wants it, and there is nothing else on the server."""
+        """Check that each job is at its place in the layout, and the server has no other data."""
         check_invariant(self.raw)
         jobs = self.model.jobs.values()
         ready = [as_number(number) for number in numbers(self.raw, self.ops, "ready")]
@@ -484,13 +484,13 @@ class SideBySide(RuleBasedStateMachine):
         assert all(self.raw.pttl(key) > 0 for key in others)
 
     def scores(self, kind: str) -> dict[Number, int]:
-        """An index as the server has it."""
+        """Return an index of the server."""
         pairs = self.raw.zrange(self.ops.keys[kind], 0, -1, withscores=True)
         return {as_number(number): int(score) for number, score in pairs}
 
     @invariant()
     def tokens_are_there(self) -> None:
-        """There is a token for each client to wake; a clock once seen is not forgotten."""
+        """Check that a token exists for each client to wake, and that a shown clock is kept."""
         why, self.must_wake = self.must_wake, ""
         assert not why or self.raw.llen(self.ops.keys["wake"]), why
         waited, until = self.had

@@ -23,7 +23,7 @@ class ModelState:
 
     Attributes:
         now: the queue's clock.
-        exists: whether there is anything of it on the server.
+        exists: the server has data of it.
         jobs: every job that is not done, by number.
         last: the youngest job's number.
         settings: those that were set.
@@ -31,9 +31,9 @@ class ModelState:
         closed: whether no jobs are added any more.
         totals: enqueued, deliveries, acked, nacked, released, crashed, died, redriven, trimmed,
             swept, deleted, purged, promoted, dequeued, withdrawn, evicted.
-        made: when the queue was made.
+        made: creation time of the queue.
         ids: dedup ids that a job has, or had until a ttl or a window ended.
-        freed: jobs that waited for the end of another one, and have become due by the last call.
+        freed: successors that the last call made due.
     """
 
     def __init__(self) -> None:
@@ -51,14 +51,16 @@ class ModelState:
         self.closed = False
         self.totals: Counter[str] = Counter()
         self.ids: dict[str, DedupId] = {}
-        self._heirs: list[tuple[Number, int]] | None = None  # whose turn comes when the call ends
+        self._heirs: list[tuple[Number, int]] | None = None  # successors to free when the call ends
 
     def setting(self, name: str) -> int:
         """Return the stored setting, or the default."""
         return self.settings.get(name, DEFAULTS[name])
 
     def span(self, job: ModelJob) -> int:
-        """Its own lease, or the queue's; with a ttl that is at most a tenth of it, or 1 s."""
+        """Return its own lease, or the queue's; with a ttl at most a tenth of it,
+        but at least 1 s.
+        """
         if job.lease is not None:
             return job.lease
         usual = self.setting("lease")
@@ -69,7 +71,7 @@ class ModelState:
         return self.setting(name) or math.inf
 
     def attempts(self, job: ModelJob) -> float:
-        """How many failures and crashes a job may have: its own number, or the queue's."""
+        """Return how many failures and crashes a job may have: its own number, or the queue's."""
         own = job.retry[0] if job.retry else None
         return self.limit("max_attempts") if own is None else own or math.inf
 
@@ -86,7 +88,7 @@ class ModelState:
         return job.may_expire and (job.ends or 0) <= self.now
 
     def state(self, job: ModelJob) -> str:
-        """The state as a reader sees it."""
+        """Return the state as readers see it."""
         if self.has_expired(job):
             return "expired"
         if job.place in ("scheduled", "active") and job.at <= self.now:
@@ -94,7 +96,7 @@ class ModelState:
         return "active" if job.place == "once" else job.place
 
     def listed(self, state: str) -> list[ModelJob]:
-        """The jobs of a state, in order."""
+        """Return the jobs of a state, in order."""
         found = [job for job in self.jobs.values() if self.state(job) == state]
         if state == "ready":
             return sorted(found, key=lambda job: (job.place != "active", *job.order))
@@ -102,24 +104,24 @@ class ModelState:
 
     @property
     def waiting(self) -> int:
-        """The jobs that a bound counts."""
+        """Return the jobs that count for the bound."""
         return sum(job.place in ("ready", "scheduled") for job in self.jobs.values())
 
     @property
     def oldest(self) -> int | None:
-        """For how long the one that has waited longest could have been reserved."""
+        """Return for how long the oldest waiting job could have been reserved."""
         ages = [self.now - job.at for job in self.listed("ready")]
         return max(0, *ages) if ages else None
 
     def at(self, place: Place, besides: Iterable[ModelJob] = ()) -> list[ModelJob]:
-        """The jobs of a place, in order."""
+        """Return the jobs of a place, in order."""
         found = [job for job in (*self.jobs.values(), *besides) if job.place == place]
         return sorted(found, key=lambda job: job.order)
 
     # -- dedup ids -----------------------------------------------------------------------
 
     def living(self, number: Number | None) -> ModelJob | None:
-        """A job, unless it has gone or its ttl has ended."""
+        """Return a job, unless it is gone or its ttl has ended."""
         job = self.jobs.get(number) if number else None
         return None if job is None or self.has_expired(job) else job
 
@@ -138,14 +140,14 @@ class ModelState:
             one.owner, one.heir, one.due = one.heir, None, 0
 
     def _drop(self, job: ModelJob, *, done: bool = False, window: int | None = None) -> None:
-        """A job goes; done: it was acknowledged, perhaps with a window instead of its own."""
+        """Remove a job; done means acknowledged, perhaps with a window that overrides its own."""
         del self.jobs[job.number]
         span = job.window if window is None else window
         if job.place != "dead":
             self._release(job, (span or 0) if done else 0)
 
     def _release(self, job: ModelJob, span: int = 0) -> None:
-        """A job leaves its dedup id: free, taken by a window, or that of the one that waited."""
+        """Free the dedup id of a job, open its window, or give the id to the successor."""
         one = self.ids.get(job.dedup_id or "")
         if one is None:
             return
@@ -161,7 +163,7 @@ class ModelState:
             del self.ids[job.dedup_id or ""]
 
     def _turn(self, number: Number, at: int) -> None:
-        """The turn of one that waited comes: at a time, or at once, where it was created."""
+        """Make a successor due: at a time, or at once at the place of its creation."""
         if self._heirs is not None:
             self._heirs.append((number, at))
             return
@@ -171,7 +173,7 @@ class ModelState:
             self.freed.append(number)
 
     def _turns(self) -> None:
-        """Free the successors that a call kept back: it does not deliver what it frees."""
+        """Free the successors that a call held back, as it does not deliver them itself."""
         kept, self._heirs = self._heirs or [], None
         for number, at in kept:
             self._turn(number, at)
@@ -191,7 +193,7 @@ class ModelState:
             self._drop(job)
 
     def found(self, there: Collection[Number]) -> None:
-        """Drop the expired jobs that a call has met and removed beside those that it listed."""
+        """Remove the expired jobs that a call found in addition to the listed ones."""
         self._heirs = self._heirs or []
         met = [job for job in self.jobs.values() if job.number not in there]
         self._remove_expired([job for job in met if self.has_expired(job)])
@@ -215,7 +217,7 @@ class ModelState:
         return job.place == "scheduled" and (one.heir == job.number or window)
 
     def clear(self) -> int:
-        """Remove everything: how many jobs."""
+        """Remove everything, and return the number of jobs."""
         count = len(self.jobs)
         self._forget()
         return count
@@ -224,7 +226,8 @@ class ModelState:
         return job.place not in ("ready", "dead") and job.at > self.now
 
     def expire(self, step: int = STEP, finished: Sequence[ModelJob] = ()) -> tuple[int, int]:
-        """One step of removing jobs whose ttl has ended: how many, and of those at most once.
+        """Run one step of removing expired jobs; return how many, and how many of them with lease
+        0.
 
         Args:
             step: at most so many of each kind.
@@ -246,7 +249,7 @@ class ModelState:
             self._trim(step)
 
     def _trim(self, step: int) -> int:
-        """One step of bounding the dead letters, by age and number."""
+        """Run one step of bounding the dead letters by age and number."""
         dead = self.at("dead")
         old = sum(job.at <= self.now - self.setting("dead_age") for job in dead)
         gone = dead[: min(step, max(old, len(dead) - self.setting("dead_max")))]
@@ -256,7 +259,7 @@ class ModelState:
         return len(gone)
 
     def sweep(self, quiet: int, *, compacts: bool = False, closed: int = 0) -> tuple[int, bool]:
-        """One run of the script: how many were removed, and whether to call again.
+        """Run the script once; return how many were removed, and whether to call again.
 
         Args:
             quiet: ms since something was written last.
@@ -275,7 +278,7 @@ class ModelState:
         return removed, SWEPT in steps
 
     def _shut(self) -> None:
-        """Windows that have ended are forgotten."""
+        """Remove ended windows."""
         over = [name for name, one in self.ids.items() if one.end and one.end <= self.now]
         for name in over:
             self.ids[name].end = 0
@@ -294,7 +297,7 @@ class ModelState:
                 self.settings[name] = value
 
     def close(self, closed: bool) -> None:
-        """Take no more jobs, or take jobs again."""
+        """Close or reopen the queue."""
         self._begin()
         self.closed = closed
 

@@ -1,4 +1,4 @@
-"""The queue agrees with a plain model of its rules, whatever happens in whatever order."""
+"""The queue agrees with a plain model of its rules for any sequence of calls and events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.backends import Backend
 EXAMPLES = int(os.environ.get("PENSTOCK_MODEL_EXAMPLES", "0"))
 STEPS = int(os.environ.get("PENSTOCK_MODEL_STEPS", "50"))
 PROFILE = settings(
-    derandomize=not EXAMPLES,  # the same examples in every run, unless more are asked for
+    derandomize=not EXAMPLES,  # the same examples in every run, unless more are requested
     max_examples=EXAMPLES or 100,
     stateful_step_count=STEPS,
     deadline=None,
@@ -33,7 +33,7 @@ PROFILE = settings(
 
 
 def test_the_bounds_of_scripts_are_found() -> None:
-    """Those that the model lowers stand in the scripts as it looks for them."""
+    """The constants lowered by the model exist in the scripts."""
     for text in (REAL, USUAL_REACH, USUAL_ROOM, USUAL_SWEEP):
         assert any(text in script.source for script in all_scripts())
 
@@ -43,7 +43,7 @@ def _examples(usual: int) -> int:
 
 
 def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every answer, every figure and every structure is what the rules say, after each step."""
+    """After each step answers, stats and structures agree with the model."""
     use_test_clock(monkeypatch)
     dice = Dice()
     monkeypatch.setattr("penstock.core.operations.consuming.random", dice)
@@ -51,7 +51,7 @@ def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.Monke
     class Machine(CoursesMachine):
         bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
 
-    # The rules are the same everywhere, and fakeredis is the slowest by far.
+    # The rules are the same everywhere, and fakeredis is the slowest.
     count = _examples(25 if backend.is_fake else 40)
     run_state_machine_as_test(Machine, settings=settings(PROFILE, max_examples=count))
 
@@ -59,7 +59,7 @@ def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.Monke
 def test_dedup_ids_agree_with_their_model(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Holders of dedup ids and outcomes of duplicates follow the rules, however jobs end."""
+    """Holders of dedup ids and outcomes of duplicates agree, however jobs end."""
     use_test_clock(monkeypatch)
     dice = Dice()
     monkeypatch.setattr("penstock.core.operations.consuming.random", dice)
@@ -75,7 +75,7 @@ def test_dedup_ids_agree_with_their_model(
 
 @pytest.mark.parametrize("span", [-WRONG, WRONG])
 def test_after_a_wrong_clock(backend: Backend, monkeypatch: pytest.MonkeyPatch, span: int) -> None:
-    """Jobs that are compacted, and windows that are or were open, when the clock is right again."""
+    """Compacted jobs, and windows of a wrong time, behave well when the clock is right again."""
     use_test_clock(monkeypatch)
     dice = Dice()
     monkeypatch.setattr("penstock.core.operations.consuming.random", dice)

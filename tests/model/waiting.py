@@ -1,4 +1,4 @@
-"""A consumer that waits beside the others: what it must be told, and when."""
+"""Waiting consumers: the events that they must be told of, and when."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TICK_MS = 4_000
 
 
 class Waiting(SideBySide):
-    """Consumers that wait: for a moment, or until a token or a timer comes."""
+    """Rules for consumers that wait: for a moment, or until a token or a timer comes."""
 
     @rule(n=st.sampled_from([1, 2, 10]), tag=TAGS)
     def wait(self, n: int, tag: int) -> None:
-        """A consumer waits for a moment, and sweeps when there is nothing to take."""
+        """Let a consumer wait for a moment, and sweep when no job is ready."""
         self.bench.dice.tag, self.fault = tag, ""
         turns = self.client.backend.driver._turns = SweepSchedule(lambda: 0.0)
-        turns.is_due(self.queue.name, 0.0)  # the second time it is
+        turns.is_due(self.queue.name, 0.0)  # due at the second time
 
         def taken() -> list[ModelJob]:
             while True:
@@ -52,10 +52,10 @@ class Waiting(SideBySide):
         wanted, (got, is_over), _ = self.both(model, queue)
         self.received(wanted, got)
         assert is_over == (self.model.drained and not wanted)
-        self.check_rearmed("a wait left something")
+        self.check_rearmed("a wait left a job")
 
     def check_rearmed(self, why: str) -> None:
-        """A reserve that leaves something to take leaves a token."""
+        """Require a token if a reserve left a job."""
         if self.has_work():
             self.must_wake = why
 
@@ -65,22 +65,22 @@ class Waiting(SideBySide):
             return any(job.place == "ready" for job in self.model.jobs.values())
         return not self.model.paused and bool(self.model.listed("ready"))
 
-    # -- one that waits until it is told -----------------------------------------------------
+    # -- a consumer that waits for a token ---------------------------------------------------
 
     @rule(tag=TAGS)
     def begin_to_wait(self, tag: int) -> None:
-        """A consumer looks for jobs, and waits if there are none, as long as its timer says."""
+        """Let a consumer reserve, and wait until its timer ends if there is no job."""
         if self.timer is None:
             self.look_for_jobs(1, tag, idle=False)
 
     @rule(n=st.sampled_from([0, 1, 2]), tag=TAGS)
     def wake_up(self, n: int, tag: int) -> None:
-        """A consumer takes the wake token, or its timer has come: it reserves, and waits again."""
+        """Let a consumer take the wake token, or its timer end: it reserves, and waits again."""
         is_early = self.timer is None or self.clock.ms < self.timer
         if not self.raw.lpop(self.ops.keys["wake"]) and is_early:
             return
         wanted, got = self.look_for_jobs(n, tag, idle=True)
-        self.check_rearmed("whoever was woken left something")
+        self.check_rearmed("a woken consumer left a job")
         events = [
             job.at - self.model.now
             for job in self.model.jobs.values()
@@ -88,16 +88,16 @@ class Waiting(SideBySide):
         ]
         if self.model.drained:
             assert got.next_ms == -2
-            self.must_wake = "one who was told of the end tells the next"
+            self.must_wake = "a consumer told of the end must tell the next one"
         elif self.model.paused in ("out", "all"):
             assert got.next_ms == -1
         elif not self.model.paused:
             assert got.next_ms == (0 if self.model.has_more else min(events, default=-1))
             if (wanted or n == 0) and events and min(events) <= TICK_MS:
-                self.must_wake = "whoever was told of an event leaves the wait"
+                self.must_wake = "a consumer told of an event has left the wait"
 
     def look_for_jobs(self, n: int, tag: int, *, idle: bool) -> tuple[list[ModelJob], Taken]:
-        """Reserve; a consumer that gets no job keeps a timer until the next event, or a tick."""
+        """Reserve; without a job set a timer until the next event, or a tick."""
         self.bench.dice.tag, self.fault = tag, ""
         (wanted, _), got, _ = self.both(
             lambda: self.model.reserve(n, tag),
@@ -110,8 +110,10 @@ class Waiting(SideBySide):
         return wanted, got
 
     @invariant()
-    def nobody_oversleeps(self) -> None:
-        """While a job can be had, a consumer that waits has a token or its timer has come."""
+    def no_consumer_misses_a_job(self) -> None:
+        """While a job is ready, a waiting consumer has a token or its timer has ended."""
         self.set_model_clock()
         if self.timer is not None and self.clock.ms < self.timer and self.has_work():
-            assert self.raw.llen(self.ops.keys["wake"]), "a job is due, and a consumer sleeps"
+            assert self.raw.llen(self.ops.keys["wake"]), (
+                "a job is ready, but a waiting consumer has no token"
+            )

@@ -1,8 +1,10 @@
 """A service whose network can be cut between servers, and between clients and servers.
 
-with Partitioned() as service, Penstock(service.url) as ps: cut = service.inner[service.primary()] #
-what other servers and Sentinels come in by cut.hole() # the primary is alone with the clients ...
-cut.restore()
+    with Partitioned() as service, Penstock(service.url) as ps:
+        cut = service.inner[service.primary()]     # what other servers and Sentinels come in by
+        cut.hole()                                 # the primary is alone with the clients
+        ...
+        cut.restore()
 
 Each server has two doors. The inner one is where Sentinels and servers believe it to be; clients
 come in by the outer one, as the Sentinels that they ask, by doors of their own (`gates`), say so.

@@ -1,7 +1,7 @@
 """A primary is killed under load and a replica promoted; the results for each job are counted.
 
-PYTHONPATH=src python -m tests.nodes.promotion # replicas 0, 1, 2 PYTHONPATH=src python -m
-tests.nodes.promotion --cut 0.5 --runs 20 # behind a broken link
+    PYTHONPATH=src python -m tests.nodes.promotion                        # replicas 0, 1, 2
+    PYTHONPATH=src python -m tests.nodes.promotion --cut 0.5 --runs 20    # behind a broken link
 
 Producers and consumers ask so many replicas to confirm what they add, and what they finish. At a
 random moment the primary gets SIGKILL and one of the two replicas takes its place; the clients go
@@ -9,8 +9,8 @@ on there, asking for one replica less. With `--cut` the link of the one that is 
 many seconds (at most) before. In half of the runs the consumers stand still just then, so that jobs
 wait. At the end the queue is drained, and counted: a job is
 
-- *lost* when its enqueue was answered as asked for, and it was never delivered; - *back* when its
-ack was answered as asked for, and it was delivered after that.
+- *lost* when its enqueue was answered as asked for, and it was never delivered;
+- *back* when its ack was answered as asked for, and it was delivered after that.
 """
 
 from __future__ import annotations

@@ -293,10 +293,7 @@ def test_the_next_primary_is_a_minute_behind(service: Service) -> None:
         clock.set(clock.ms + 10_000)
         assert take(q) == ["mortal"]
         clock.set(clock.ms + 20_000)
-        assert sorted(take(q)) == [
-            "leased",
-            "mortal",
-        ]  # the lease of a job with a short ttl is short
+        assert sorted(take(q)) == ["leased", "mortal"]  # a short ttl has a short lease
         check_invariant(service.raw(service.primary()))
 
 

@@ -1,1 +1,1 @@
-"""The pytest plugin, in runs of its own."""
+"""The pytest plugin, in separate runs of pytest."""

@@ -1,4 +1,4 @@
-"""A run of pytest in a directory of its own, as a user of the plugin has it.
+"""Runs of pytest in a separate directory, as for a user of the plugin.
 
 Not pytest's own `pytester`: a plugin can't be enabled from a conftest below the root.
 """
@@ -22,11 +22,11 @@ TIMEOUT = 120
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of pytest said.
+    """The result of a run of pytest.
 
     Attributes:
         code: its exit code.
-        out: all that it printed.
+        out: its output.
     """
 
     code: int
@@ -34,14 +34,16 @@ class Run:
 
     @property
     def counts(self) -> dict[str, int]:
-        """As the last line says: "2 passed, 1 failed" is {"passed": 2, "failed": 1}."""
+        """Return the counts of the last line: "2 passed, 1 failed" is {"passed": 2,
+        "failed": 1}.
+        """
         last = self.out.strip().splitlines()[-1]
         return {word: int(number) for number, word in re.findall(r"(\d+) ([a-z]+)", last)}
 
 
 @pytest.fixture
 def run_pytest(tmp_path: Path) -> Callable[..., Run]:
-    """Run pytest on a test file with only the plugins named; warnings are errors."""
+    """Run pytest on a test file with only the named plugins; warnings are errors."""
 
     def run(
         source: str,

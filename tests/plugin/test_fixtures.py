@@ -1,4 +1,4 @@
-"""What a user's tests get from the plugin."""
+"""The fixtures for users' tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RunPytest = Callable[..., Run]
 
 
 def test_a_queue_without_a_server(run_pytest: RunPytest) -> None:
-    """Enqueue, peek, consume, fail, dead letters: all of it works, nothing is connected to."""
+    """Enqueue, peek, consume, fail and dead letters work without a connection."""
     run = run_pytest(
         """
         import socket
@@ -45,7 +45,7 @@ def test_a_queue_without_a_server(run_pytest: RunPytest) -> None:
 
 
 def test_each_test_has_a_server_of_its_own(run_pytest: RunPytest) -> None:
-    """What one test leaves, jobs in hand included, no other test sees."""
+    """Data of one test, including active jobs, is not visible in another."""
     run = run_pytest(
         """
         import pytest
@@ -60,8 +60,10 @@ def test_each_test_has_a_server_of_its_own(run_pytest: RunPytest) -> None:
     assert run.counts == {"passed": 3}, run.out
 
 
-def test_replicas_confirm_as_the_marker_says(run_pytest: RunPytest) -> None:
-    """In both clients, for jobs and acks; more than there are is refused at once."""
+def test_replicas_confirm_by_the_marker(run_pytest: RunPytest) -> None:
+    """It works in both clients, for jobs and acks; more than the marked number is
+    refused at once.
+    """
     run = run_pytest(
         """
         import pytest
@@ -122,8 +124,8 @@ def test_replicas_confirm_as_the_marker_says(run_pytest: RunPytest) -> None:
         ("penstock(replicas=True)", "replicas=True: must be a number from 0 to 1000"),
     ],
 )
-def test_a_marker_that_says_something_else(run_pytest: RunPytest, form: str, told: str) -> None:
-    """Is an error that names the form."""
+def test_a_wrong_marker(run_pytest: RunPytest, form: str, told: str) -> None:
+    """A wrong marker is an error with the right form."""
     source = f"import pytest\n\n@pytest.mark.{form}\ndef test_it(penstock):\n    pass\n"
     run = run_pytest(source)
     assert run.code == 1
@@ -171,20 +173,20 @@ ASYNC_TEST = """
 """
 
 
-def test_whoever_runs_the_event_loop(run_pytest: RunPytest) -> None:
-    """pytest-asyncio or the test itself; nothing is left open in it, which would be a warning."""
+def test_any_runner_of_the_event_loop(run_pytest: RunPytest) -> None:
+    """With pytest-asyncio or the test's own loop; an open resource would be a warning."""
     run = run_pytest(ASYNC_TEST)
     assert (run.code, run.counts) == (0, {"passed": 3}), run.out
 
 
 def test_a_fixture_that_is_not_used_for_anything(run_pytest: RunPytest) -> None:
-    """Asked for and left alone, nothing is left open."""
+    """An unused fixture leaves nothing open."""
     run = run_pytest("def test_idle(penstock, apenstock, penstock_server): pass")
     assert (run.code, run.counts) == (0, {"passed": 1}), run.out
 
 
 def test_the_fixtures_are_listed(run_pytest: RunPytest) -> None:
-    """`pytest --fixtures` shows them with a sentence each, and no others of ours."""
+    """`pytest --fixtures` lists them with a sentence each, and no others of ours."""
     run = run_pytest("def test_nothing(): pass", "--fixtures", "-p", "no:asyncio")
     listed = re.findall(r"^(\w+) -- .*penstock/testing\.py:\d+\n    (\w.*)", run.out, re.MULTILINE)
     assert [name for name, _ in listed] == ["penstock_server", "penstock", "apenstock"]
@@ -193,7 +195,7 @@ def test_the_fixtures_are_listed(run_pytest: RunPytest) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
 def test_without_the_extra(run_pytest: RunPytest, tmp_path: Path, missing: str) -> None:
-    """A test that asks for a fixture is told what to install; all others run."""
+    """A test that uses a fixture fails with installation advice; all others run."""
     (tmp_path / "absent").mkdir()
     (tmp_path / "absent" / f"{missing}.py").write_text(
         f"raise ModuleNotFoundError(name={missing!r})"
@@ -212,7 +214,7 @@ def test_without_the_extra(run_pytest: RunPytest, tmp_path: Path, missing: str) 
 
 
 def test_the_plugin_is_cheap(run_pytest: RunPytest) -> None:
-    """It is loaded by every run of pytest: fakeredis is imported when a fixture is asked for."""
+    """Every run of pytest loads the plugin, so fakeredis is imported only for a fixture."""
     run = run_pytest(
         """
         import sys
@@ -229,7 +231,7 @@ def test_the_plugin_is_cheap(run_pytest: RunPytest) -> None:
 
 
 def test_pytest_finds_it_by_itself(run_pytest: RunPytest, tmp_path: Path) -> None:
-    """The entry point that the package declares is enough."""
+    """The declared entry point is sufficient."""
     declared = re.search(
         r'\[project\.entry-points\.pytest11\]\n(\w+) = "([\w.]+)"\n', PYPROJECT.read_text()
     )

@@ -1,7 +1,7 @@
 """Fill in missing expectations of vectors and transcripts, for a review by a person.
 
-PYTHONPATH=src python -m tests.protocol.record ack nack # these files of tests/vectors
-PYTHONPATH=src python -m tests.protocol.record protocol/core.md # commands without a reply
+    PYTHONPATH=src python -m tests.protocol.record ack nack    # these files of tests/vectors
+    PYTHONPATH=src python -m tests.protocol.record protocol/core.md  # commands without a reply
 
 An existing expectation is never changed: to replace one, remove `reply` and `after` from the case,
 run this, and read the diff.

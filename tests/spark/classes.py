@@ -1,7 +1,7 @@
 """Write an archive of the classes that a Spark JVM loads; others start with it in half the time.
 
-python -m tests.spark.classes spark.jsa JAVA_TOOL_OPTIONS="-XX:SharedArchiveFile=spark.jsa" pytest
-tests/spark
+    python -m tests.spark.classes spark.jsa
+    JAVA_TOOL_OPTIONS="-XX:SharedArchiveFile=spark.jsa" pytest tests/spark
 
 The tests start about fifty JVMs. One that can't use the file ignores it.
 """

@@ -1,6 +1,6 @@
 """Group 13: a queue as sink and source, on the Spark of this environment: write, read, stream.
 
-python tests/spark/smoke.py
+    python tests/spark/smoke.py
 
 It needs penstock, PySpark and Java, but no other test module.
 """

@@ -179,9 +179,7 @@ class Engine(RuleBasedStateMachine):
                 continue
             if not self.ground.queue.stats().active:
                 break
-            self.wait(
-                LEASE // 3
-            )  # a driver that ended before its first offset was noted left leases
+            self.wait(LEASE // 3)  # a driver without a noted offset left leases
         self.die()
         stats = self.ground.queue.stats()
         assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)

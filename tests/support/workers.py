@@ -1,7 +1,10 @@
 """Client processes to kill: one small parent forks a child for each task, in a few milliseconds.
 
-with Nursery("tests.crash.tasks") as nursery: child = nursery.start("enqueue", url=server.url,
-step="sent") for event in child.events(): # until its end ... assert child.killed
+    with Nursery("tests.crash.tasks") as nursery:
+        child = nursery.start("enqueue", url=server.url, step="sent")
+        for event in child.events():      # what the child has to say, up to its end
+            ...
+        assert child.killed
 
 The parent is a process of its own, without threads, so that a fork is cheap and safe.
 """

@@ -1,1 +1,1 @@
-"""Tests of what stands in tools/."""
+"""Tests of tools/."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from tools.servers import launcher
 
 
-def test_a_server_runs_with_the_libraries_beside_it(tmp_path: Path) -> None:
-    """It is started by the loader that came with it, under its own name, with all arguments."""
+def test_a_server_runs_with_its_own_libraries(tmp_path: Path) -> None:
+    """It is started by its own loader, under its own name, with all arguments."""
     root = tmp_path / "a folder"
     library = root / "usr/lib/some-machine"
     library.mkdir(parents=True)

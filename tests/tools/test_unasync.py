@@ -1,4 +1,4 @@
-"""The synchronous code is the asynchronous one, rewritten by rule."""
+"""The generation of synchronous code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def read_cases() -> dict[str, tuple[str, str]]:
-    """The cases of unasync_cases.txt: name to (asynchronous, synchronous)."""
+    """Return the cases of unasync_cases.txt: name to (asynchronous, synchronous)."""
     _, *cases = Path(__file__).with_name("unasync_cases.txt").read_text().split("=== ")
     named = (case.partition("\n")[::2] for case in cases)
     return {name: (code.partition("---\n")[0], code.partition("---\n")[2]) for name, code in named}
@@ -31,7 +31,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_rule(case: str) -> None:
-    """The rewritten text is exactly the one beside it, under a header that names its source."""
+    """The rewritten text equals the expected one, after a header that names its source."""
     source, expected = CASES[case]
     header, _, rest = unasync.transform(source, "a/b.py").partition("\n")
     assert rest == expected
@@ -40,14 +40,14 @@ def test_each_rule(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_synchronous_code_is_left_alone(case: str) -> None:
-    """What has been rewritten once has nothing left to rewrite."""
+    """Rewritten code is not changed by a second rewrite."""
     result = CASES[case][1]
     assert unasync.transform(result, "b.py").partition("\n")[2] == result
 
 
 @pytest.mark.parametrize("source", BROKEN)
-def test_what_cannot_be_rewritten_is_refused(source: str) -> None:
-    """The message names the file and the reason."""
+def test_code_that_cannot_be_rewritten_is_refused(source: str) -> None:
+    """The message has the file and the reason."""
     with pytest.raises(unasync.UnasyncError) as raised:
         unasync.transform(source, "a.py")
     assert BROKEN[source] in str(raised.value)
@@ -55,7 +55,7 @@ def test_what_cannot_be_rewritten_is_refused(source: str) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A small checkout whose generated files are up to date."""
+    """A small checkout with current generated files."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "src/penstock/client/_async/deep").mkdir(parents=True)
     (tmp_path / "src/penstock/client/_async/__init__.py").write_text("")
@@ -67,7 +67,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def made(root: Path) -> dict[Path, str]:
-    """What would be written, unformatted."""
+    """Return the unformatted files that would be written."""
     return {
         Path(target) / path.relative_to(root / source): unasync.transform(
             path.read_text(), path.relative_to(root).as_posix()
@@ -89,7 +89,7 @@ def test_a_checkout_that_is_up_to_date(checkout: Path) -> None:
 
 
 def test_every_kind_of_difference_is_found(checkout: Path) -> None:
-    """A file that is missing, one too many, and a last line that was added."""
+    """A missing file, an extra one, and an added last line are found."""
     (checkout / "src/penstock/client/_sync/__init__.py").unlink()
     (checkout / "src/penstock/client/_sync/data.json").write_text("{}")
     with (checkout / "tests/_sync/test_a.py").open("a") as file:
@@ -101,8 +101,8 @@ def test_every_kind_of_difference_is_found(checkout: Path) -> None:
     assert "-x = 1" in differs
 
 
-def test_writing_removes_what_is_no_longer_generated(checkout: Path) -> None:
-    """A source that is gone takes its twin along; a file written by hand is refused."""
+def test_writing_removes_obsolete_files(checkout: Path) -> None:
+    """The generated file of a removed source is removed; a file written by hand is refused."""
     (checkout / "tests/_async/test_a.py").unlink()
     assert unasync.write(made(checkout), checkout) == [Path("tests/_sync/test_a.py")]
     (checkout / "tests/_sync/by_hand.py").write_text("x = 1\n")
@@ -114,7 +114,7 @@ def test_writing_removes_what_is_no_longer_generated(checkout: Path) -> None:
 def test_the_command_writes_formatted_files_and_checks_them(
     checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Imports are merged and sorted, lines joined; `--check` is silent about nothing."""
+    """Imports are merged and sorted, lines joined; `--check` reports every difference."""
     (checkout / "src/penstock/client/_async/deep/a.py").write_text(
         "import redis\nimport redis.asyncio\nfrom collections.abc import Awaitable, Callable\n\n\n"
         "x: Callable[[], Awaitable[redis.asyncio.Redis]]\n"

@@ -1,1 +1,1 @@
-"""The public surface as callers write it; the type checker is the test."""
+"""The public surface as used by callers; the type checker is the test."""

@@ -1,4 +1,4 @@
-"""The public surface as callers write it. Not run: the type checker is the test."""
+"""The public surface as used by callers. Not run: the type checker is the test."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def moving(q: Queue, jobs: list[Job], ids: list[str]) -> None:
     confirmed = q.ack(jobs, durable=Durable(1, fsynced=True, timeout=0.5))
     assert_type(confirmed.replicas, int)
     assert_type(jobs[0].ack(durable=Durable(1, fsynced=True, timeout=timedelta(seconds=1))), bool)
-    q.ack(jobs, replicas=None)  # type: ignore[arg-type]  # no setting stands behind an ack
+    q.ack(jobs, replicas=None)  # type: ignore[arg-type]  # no setting applies to an ack
 
 
 def unique(ps: Penstock, q: Queue) -> None:
@@ -340,7 +340,7 @@ def several_nodes(lent: redis.Redis, handlers: Handlers) -> None:
 
 
 async def async_several_nodes(lent: redis.asyncio.Redis) -> None:
-    """The same for asyncio."""
+    """A list of sources is a federation for asyncio too."""
     async with AsyncPenstock(("redis://a", lent)) as ps:
         assert_type(await ps.nodes.list(), tuple[NodeView, ...])
         await ps.nodes.leave((await ps.nodes.list())[0])
@@ -431,18 +431,18 @@ def errors(q: Queue) -> None:
 
 def mistakes(q: Queue, aq: AsyncQueue, job: Job, client: redis.Redis) -> None:
     q.enqueue("x", "y")  # type: ignore[call-arg, arg-type]  # options are named
-    q.enqueue("x", delay="soon")  # type: ignore[arg-type]  # no duration
+    q.enqueue("x", delay="soon")  # type: ignore[arg-type]  # not a duration
     q.enqueue("x", headers={"a": 1})  # type: ignore[dict-item]  # values are text
-    q.enqueue_many(5)  # type: ignore[arg-type]  # no bodies
-    q.ack(job)  # type: ignore[arg-type]  # one job is no list of jobs
+    q.enqueue_many(5)  # type: ignore[arg-type]  # not bodies
+    q.ack(job)  # type: ignore[arg-type]  # a single job is not a list of jobs
     q.peek("dead")  # type: ignore[arg-type]  # the state is named
-    q.reserve(block="5")  # type: ignore[arg-type]  # no duration
+    q.reserve(block="5")  # type: ignore[arg-type]  # not a duration
     q.configure(leases=5)  # type: ignore[call-arg]  # no such setting
-    AsyncPenstock(client)  # type: ignore[arg-type]  # a client of the other world
-    Penstock(5)  # type: ignore[arg-type]  # no server
+    AsyncPenstock(client)  # type: ignore[arg-type]  # a client of the other kind
+    Penstock(5)  # type: ignore[arg-type]  # not a server
     aq.enqueue("x")  # type: ignore[unused-coroutine]  # a forgotten await is found
     with job as same:
-        same.id = "other"  # type: ignore[misc]  # it can only be read
+        same.id = "other"  # type: ignore[misc]  # it is read-only
 
 
 def policies() -> None:
@@ -537,7 +537,7 @@ async def async_working(ps: AsyncPenstock, lent: redis.asyncio.Redis) -> None:
     worker = AsyncWorker(ps, "q", ahandle)
     await worker.run()
     await worker.start()
-    worker.stop(0)  # from any thread: nothing to await
+    worker.stop(0)  # from any thread: no await
     assert_type(await worker.join(5), bool)
     async with AsyncWorker(ps, "q", ahandle) as inside:
         assert_type(inside, AsyncWorker)
@@ -563,8 +563,8 @@ def what_it_says(worker: Worker, job: Job) -> None:
 
 def mistaken_workers(ps: Penstock, aps: AsyncPenstock) -> None:
     Worker(ps, "q")  # type: ignore[call-arg]  # no handler
-    Worker(ps, 5, handle)  # type: ignore[arg-type]  # no name
-    Worker(ps, "q", handle, concurrency="8")  # type: ignore[arg-type]  # no number
+    Worker(ps, 5, handle)  # type: ignore[arg-type]  # not a name
+    Worker(ps, "q", handle, concurrency="8")  # type: ignore[arg-type]  # not a number
     Worker(ps, "q", handle, retries=3)  # type: ignore[call-arg]  # no such option: RetryPolicy
     AsyncWorker(aps, "q", 5)  # type: ignore[arg-type]  # not a function
 

@@ -1,4 +1,4 @@
-"""Handlers as users write them. Not run: the type checker is the test."""
+"""Handlers as written by users. Not run: the type checker is the test."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ def looking(job: Job, other: Handlers) -> None:
 def mistakes(job: Job) -> None:
     def one(job: Job) -> None: ...
 
-    welcome.job("x")  # type: ignore[arg-type]  # not the type that the function wants
+    welcome.job("x")  # type: ignore[arg-type]  # not the type of the parameter
     welcome.job(7, language="de")  # type: ignore[call-arg]  # no such argument
     welcome.job()  # type: ignore[call-arg]  # one is missing
-    welcome("x")  # type: ignore[arg-type]  # the same for the function itself
-    resize.job(job, "a.png")  # type: ignore[call-arg, arg-type]  # the job is none of the arguments
+    welcome("x")  # type: ignore[arg-type]  # the function itself has the same types
+    resize.job(job, "a.png")  # type: ignore[call-arg, arg-type]  # the job is not one of the arguments
     bare.job()  # type: ignore[call-arg]  # the body is missing
-    handlers.handler("x", wait=5)  # type: ignore[call-overload]  # no object of tenacity
+    handlers.handler("x", wait=5)  # type: ignore[call-overload]  # not an object of tenacity
     handlers.batch("x")  # type: ignore[call-arg]  # no size
     handlers.batch(size=1)(one)  # type: ignore[arg-type]  # gets a list
-    Snooze()  # type: ignore[call-arg]  # for how long?
-    Reject(5)  # type: ignore[arg-type]  # a text
+    Snooze()  # type: ignore[call-arg]  # needs seconds
+    Reject(5)  # type: ignore[arg-type]  # not a text

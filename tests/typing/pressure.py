@@ -1,4 +1,4 @@
-"""Queues of the protocol pressure as callers write them. Not run: the type checker is the test."""
+"""Queues of the protocol pressure as used by callers. Not run: the type checker is the test."""
 
 from __future__ import annotations
 

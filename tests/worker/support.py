@@ -1,7 +1,10 @@
 """Worker processes, and the events that their handlers log, for tests.
 
-worker = crew.start("asyncio", queues=["a"], concurrency=2) queue.enqueue({"n": 1, "do": "nap", "s":
-0.5}) crew.diary.wait("start", n=1) worker.signal(signal.SIGTERM) assert worker.ended() == 0
+    worker = crew.start("asyncio", queues=["a"], concurrency=2)
+    queue.enqueue({"n": 1, "do": "nap", "s": 0.5})
+    crew.diary.wait("start", n=1)
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0
 
 Times are of the monotonic clock, which all processes of a machine share.
 """

@@ -574,7 +574,7 @@ def test_a_burst_without_the_role_ends(many: Callable[..., Stage]) -> None:
         hand(jobs)
         role.take()
 
-    stage.state.dispatcher.hand = handed  # type: ignore[method-assign]  # the role is taken meanwhile
+    stage.state.dispatcher.hand = handed  # type: ignore[method-assign]  # takes the role
     stage.drive()
     stats = queue.stats()
     assert (stats.acked, stats.active, stats.ready) == (1, 0, 1)
