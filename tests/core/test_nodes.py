@@ -285,10 +285,7 @@ def test_a_sticky_producer() -> None:
     assert sticky.order(["a", "b", "c"]) == ["b", "c", "a"]
     sticky.chose("c")
     assert sticky.order(["a", "b", "c"]) == ["c", "a", "b"]
-    assert sticky.order(["a", "b"]) == [
-        "a",
-        "b",
-    ]  # a node was removed
+    assert sticky.order(["a", "b"]) == ["a", "b"]  # a node was removed
     assert sticky.order([]) == []
 
 
