@@ -19,7 +19,7 @@ __all__ = ["SENT", "Bed", "Counted", "Refused", "opened"]
 
 OURS = {"config|resetstat", "info", "script|load", "client|setinfo", "hello"}
 SENT = ("evalsha", "blpop", "client|unblock", "client|id")
-"""What consumers and workers send, each in a trip of its own; no script runs any of it."""
+"""Commands of consumers and workers, each sent in its own trip; no script runs them."""
 
 
 class Refused(Exception):

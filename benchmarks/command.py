@@ -51,10 +51,10 @@ SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
     "hold": hold.hold,
     "backlog": depth.backlog,
 }
-"""Every part of the run; the deepest queues come last, their memory is of no use to the others."""
+"""All sections; the deepest queues come last, as they leave memory used."""
 
 APART: dict[str, Callable[[Bed, Plan], Table]] = {"spark": spark.spark}
-"""What needs more than a server: part of a full run where that is there, or by `--only`."""
+"""Sections that need more than a server: part of a full run if it is installed, or by `--only`."""
 
 
 def parser() -> argparse.ArgumentParser:

@@ -127,7 +127,7 @@ class Lists:
 
 
 class Jobs:
-    """The same operations with penstock.
+    """Operations with penstock.
 
     Attributes:
         trips: round trips so far.

@@ -166,7 +166,7 @@ def commands(bed: Bed, plan: Plan) -> Table:
 
 
 INNER = {"add": 8.0, "reserve": 13.0}
-"""Most commands that a script may run for one job."""
+"""The maximum of commands that a script may run for one job."""
 
 
 def _trips(contender: Streams, work: Callable[[], int]) -> int:

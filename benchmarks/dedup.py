@@ -11,13 +11,13 @@ from benchmarks.plan import IN_FLIGHT, Plan
 __all__ = ["dedup"]
 
 MOST = {1: 1000, 10: 2000, 100: 5000}
-"""Jobs a round for each size of batch, at most; other sizes are not measured."""
+"""Maximum of jobs a round for each batch size; other sizes are not measured."""
 ROUNDS = 5
 WEIGHED = 20_000
 WEIGHINGS = 3
 CPU_BUDGET, MEMORY_BUDGET = 1.6, 1.1
 BOUNDED = (1, 10)
-"""Sizes of batch for which there is a bound."""
+"""Batch sizes with a bound."""
 
 
 def dedup(bed: Bed, plan: Plan) -> Table:

@@ -29,7 +29,7 @@ CPU_BUDGET, MEMORY_BUDGET, COPIES_BUDGET = 0.9, 0.3, 10.0
 ROUNDS = 7
 REPLICAS = 2
 PATIENCE = 30.0
-"""Seconds: a replica that is late on a busy machine is no failure of the measure."""
+"""Seconds: a replica that is late on a busy machine does not fail the measurement."""
 
 
 @dataclass(frozen=True, slots=True)

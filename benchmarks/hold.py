@@ -21,10 +21,10 @@ LARGE = b"x" * 1_000_000
 SINGLE = b"x" * 4_000_000
 BATCH = 1000
 TTL_MS, SHIFT_MS = 1_800_000, 3_000_000
-"""What ends while the calls are measured, as the queue's clock is set forward."""
+"""Leases and ttls end during the measured calls, as the queue's clock is set forward."""
 RUNS = 3
 ENTRIES = 100_000
-"""Calls that the server's SLOWLOG holds meanwhile."""
+"""Calls that the server's SLOWLOG keeps meanwhile."""
 
 Numbers = Sequence[bytes]
 

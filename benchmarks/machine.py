@@ -17,7 +17,7 @@ __all__ = ["Noise", "describe", "load_average", "memory_bytes", "pinned", "share
 
 
 QUIET = 0.2
-"""Cores busy with other work, above which absolute figures say little of this machine."""
+"""Cores used by other programs, above which absolute figures are unreliable."""
 
 
 def cores(pid: int = 0) -> list[int]:

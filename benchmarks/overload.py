@@ -17,13 +17,13 @@ __all__ = ["overload"]
 PRODUCERS, CONSUMERS = 2, 3
 CHUNK, BATCH = 1000, 10
 OFFERED = 20_000
-"""Jobs/s that the producers add together."""
+"""Jobs/s added by all producers."""
 WORK = 0.005
-"""Seconds that a consumer works on a batch, so that the consumers together do at most 6,000/s."""
+"""Seconds of work per batch, so that all consumers together do at most 6,000 jobs/s."""
 TTL = 1.0
 BUDGET, LATE_BUDGET_MS = 0.8, 500.0
 START = 0.2
-"""Seconds from the order to the start, so that all begin together."""
+"""Seconds from the command to the start, so that all begin together."""
 
 Workers = list[Connection]
 

@@ -32,7 +32,7 @@ GOALS_MS = {"p50": 0.5, "p99": 2.0}
 PICKUP_BUDGET, LATE_BUDGET_MS, IDLE_BUDGET = 3.5, 50.0, 0.5
 
 Seen = list[tuple[bytes, int, float]]
-"""Of each job its body, and at its handler's first line the monotonic clock, ns, and its age, s."""
+"""For each job: body, monotonic clock in ns at its handler's first line, and age in s."""
 
 
 def pickup(bed: Bed, plan: Plan) -> Table:

@@ -26,7 +26,7 @@ BATCH = 100
 ROUNDS = 9
 LISTS, STREAMS = "BLMOVE + LREM", "XREADGROUP, XACK + XDEL by 100"
 TIMES = {LISTS: 1, STREAMS: 6}
-"""Times as many jobs as a worker with defaults is given, so that a round of each takes alike."""
+"""Factor on the jobs of a worker with defaults, so that rounds take equally long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ It prints:
     call grace, attempt 1: line busy
     call grace, attempt 2: reached
     call ada, attempt 1: reached
-    call nobody, attempt 1: no such number
-    call nobody, attempt 2: no such number
-    call nobody, attempt 3: no such number
-    given up: nobody (OSError: no such number)
+    call alan, attempt 1: no such number
+    call alan, attempt 2: no such number
+    call alan, attempt 3: no such number
+    given up: alan (OSError: no such number)
     brought back: 1
-    call nobody, attempt 1: reached
+    call alan, attempt 1: reached
 """
 
 import logging
@@ -46,7 +46,7 @@ with Penstock(url()) as ps:
         with job:  # an exception inside is a failed attempt
             call(job)
 
-    calls.enqueue("nobody")
+    calls.enqueue("alan")
     for job in calls.consume(block=0.5):
         with job:
             call(job)
@@ -55,7 +55,7 @@ with Penstock(url()) as ps:
     for letter in calls.peek(state="dead"):
         print(f"given up: {letter.body} ({letter.error})")
 
-    answers["nobody"] = ["reached"]  # the number was corrected
+    answers["alan"] = ["reached"]  # the number was corrected
     print("brought back:", calls.redrive())
     for job in calls.consume(block=0.5):
         with job:

@@ -40,7 +40,7 @@ def test_a_welcome_without_address_is_a_failed_attempt(penstock: Penstock) -> No
     """Use `consume(block=0)` to drain the queue; it ends when no job is left."""
     emails, outbox = penstock.queue("emails"), []
     sign_up("ada@example.org", emails)
-    sign_up("nobody", emails)
+    sign_up("no address", emails)
     for job in emails.consume(block=0):
         with job:
             send(job, outbox)

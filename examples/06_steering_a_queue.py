@@ -10,7 +10,7 @@ It prints:
     taken over from a silent worker: b, delivery 2
     the silent worker: a later delivery holds the job
     found: a scheduled, b active, c ready, d ready
-    taken back before anybody got it: done, the one at work: refused
+    withdrawn before its delivery: done, the active one: refused
     the server: 4 jobs in 1 queue
 """
 
@@ -47,7 +47,7 @@ with Penstock(url()) as ps:
     print("found:", ", ".join(f"{body} {state}" for body, state in found))
 
     outcomes = letters.delete([letters.peek(1)[0].id, taken], if_undelivered=True)
-    print(f"taken back before anybody got it: {outcomes[0]}, the one at work: {outcomes[1]}")
+    print(f"withdrawn before its delivery: {outcomes[0]}, the active one: {outcomes[1]}")
     letters.enqueue("e")
 
     info = ps.info()

@@ -40,7 +40,7 @@ BATCH = 100
 AHEAD = 100
 BODY = b"x" * 100
 SCRIPTED = ("evalsha", "blpop")
-"""What a client that waits sends, and no script does by itself."""
+"""Commands of a waiting client that no script runs."""
 
 
 @dataclass(frozen=True)

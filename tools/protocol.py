@@ -207,7 +207,7 @@ WORKER_KEYS = " ".join(
         "%R~penstock:nodes",
     )
 )
-"""Those of the queues, and of the node; the list of nodes is for reading."""
+"""Commands on keys of queues and of the node; the list of nodes is read-only."""
 
 
 def _acl(user: str, keys: str, allowed: Sequence[str]) -> Iterator[str]:

@@ -305,7 +305,7 @@ def _row(line: str) -> tuple[Event, dict[StateCase, Cell | None]]:
 
 
 TABLE: Mapping[Event, Mapping[StateCase, Cell | None]] = dict(map(_row, _ROWS.strip().splitlines()))
-"""Every pair; None where the pair can't happen."""
+"""Every pair; None where it can't happen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ async def test_durations_of_other_calls(ps: AsyncPenstock, q: AsyncQueue, raw: R
             await refused(raw, argument, value, partial(call, value))
 
 
-async def test_durations_that_can_not_be_zero(q: AsyncQueue, raw: Raw) -> None:
+async def test_durations_that_cannot_be_zero(q: AsyncQueue, raw: Raw) -> None:
     """A ttl, an extension and the durations among the settings must be above zero."""
     await q.enqueue(1)
     (job,) = await q.reserve(block=0)
@@ -134,7 +134,7 @@ async def test_moments(q: AsyncQueue, raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("place", range(len(NOT_BODIES)))
-async def test_bodies_that_json_can_not_express(q: AsyncQueue, raw: Raw, place: int) -> None:
+async def test_bodies_that_json_cannot_express(q: AsyncQueue, raw: Raw, place: int) -> None:
     """JSON cannot express sets, objects, NaN, cycles, lone surrogates or keys that are not text."""
     await q.enqueue(1)
     body = NOT_BODIES[place]
@@ -408,7 +408,7 @@ async def test_times_to_retry(retry_for: Any) -> None:
 
 
 @pytest.mark.parametrize("evict", [None, 1, "yes", 100])
-async def test_what_to_evict(evict: Any) -> None:
+async def test_evict_must_be_a_bool(evict: Any) -> None:
     """`evict` must be True or False."""
     with pytest.raises(BadArgument, match="evict="):
         AsyncPenstock("redis://localhost:1/0", evict=evict)

@@ -155,7 +155,7 @@ async def test_a_duplicate_names_the_job_that_is_there(q: AsyncQueue, raw: Raw) 
     assert (again.id, again.state, again.duplicate) == (first.id, "active", True)
 
 
-async def test_the_id_of_a_job_that_ends_is_told_with_its_ttl(q: AsyncQueue) -> None:
+async def test_a_duplicate_answers_with_the_exact_id(q: AsyncQueue) -> None:
     """A duplicate answers with the exact id of the existing job, including its ttl
     and lease parts.
     """
@@ -845,7 +845,7 @@ OWNER: dict[str, tuple[Status | None, list[str]]] = {
     "promote": (Status("ready", "old", "new"), ["old", "new"]),
     "nack": (Status("ready", "old", "new"), ["old", "new"]),
 }
-"""What is done to a job at work by its id -> the status then, and what runs afterwards."""
+"""Call by id on an active job -> the status afterwards, and the jobs that run then."""
 
 
 @pytest.mark.parametrize("what", OWNER)
@@ -949,14 +949,14 @@ async def test_a_dead_letter_has_no_id(q: AsyncQueue, raw: Raw, how: str) -> Non
 
 
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("holder", ["ready", "scheduled", "active", "window", "nobody"])
+@pytest.mark.parametrize("holder", ["ready", "scheduled", "active", "window", "free"])
 async def test_a_redrive_and_the_id(q: AsyncQueue, raw: Raw, holder: str, named: bool) -> None:
     """A job whose id is used again stays dead; if the id is free, the redriven job has it again."""
     first = await q.enqueue("old", dedup_id="x")
     await q.bury([first.id])
     await q.enqueue("other", dedup_id="other")
     await q.bury([view.id for view in await q.peek()])
-    if holder != "nobody":
+    if holder != "free":
         delay = 600 if holder == "scheduled" else 0
         await q.enqueue("new", dedup=Dedup("x", window=600), delay=delay)
     if holder in ("active", "window"):
@@ -964,7 +964,7 @@ async def test_a_redrive_and_the_id(q: AsyncQueue, raw: Raw, holder: str, named:
         if holder == "window":
             await job.ack()
     before = await seen(q)
-    free = holder == "nobody"
+    free = holder == "free"
     ids = [view.id for view in await q.peek(state="dead")]
     assert len(ids) == 2
     assert await q.redrive(ids if named else None) == 1 + free
@@ -1066,7 +1066,7 @@ BULK: dict[str, tuple[list[str], list[str]]] = {
     "requeue+update": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
     "requeue+debounce": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
 }
-"""`on_duplicate` -> the answers to a1, b1, a2, b2, c1 beside a waiting a0; what is there then."""
+"""`on_duplicate` -> the answers to a1, b1, a2, b2, c1 while a0 waits; the jobs afterwards."""
 
 
 @pytest.mark.parametrize("mode", BUSY)

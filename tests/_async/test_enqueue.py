@@ -24,7 +24,7 @@ from penstock.wire.keys import queue_crc
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, numbers, raw_time
 
-BYTES = [b"", b"x", b"\x00\xff\r\n;=@1\n", b"1;l=0;t=5\nbody", b"@17 somebody\nbody", b"x" * 70_000]
+BYTES = [b"", b"x", b"\x00\xff\r\n;=@1\n", b"1;l=0;t=5\nbody", b"@17 owner\nbody", b"x" * 70_000]
 OBJECTS = [
     None,
     True,
@@ -279,7 +279,7 @@ async def test_a_call_with_an_old_number_does_nothing(
     assert dump(raw) == before
 
 
-async def test_producers_are_told_apart(backend: Backend, raw: Raw) -> None:
+async def test_producers_are_distinguished(backend: Backend, raw: Raw) -> None:
     """Equal call numbers of two clients or of two queues are not repeats."""
     async with backend.async_client() as lent:
         for _ in range(3):

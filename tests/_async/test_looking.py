@@ -43,7 +43,7 @@ async def test_counts_are_exact(q: AsyncQueue, raw: Raw) -> None:
     assert after.crashed == 2
 
 
-async def test_expired_jobs_in_each_place_are_told_apart(q: AsyncQueue, raw: Raw) -> None:
+async def test_expired_jobs_in_each_place_are_distinguished(q: AsyncQueue, raw: Raw) -> None:
     """Expired jobs of each state (waiting, delayed, leased, at most once) are counted only as
     expired.
 

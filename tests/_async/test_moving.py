@@ -260,7 +260,7 @@ async def test_delivered_jobs_are_not_withdrawn(q: AsyncQueue, raw: Raw) -> None
     (first,) = await q.reserve(1, block=0)
     assert first.id == released.id
     await first.release()
-    buried = await q.enqueue("given up before anybody had it")
+    buried = await q.enqueue("buried before its delivery")
     await q.bury([buried.id])
     before = dump(raw)
     names: list[JobName] = [held, released, failed, dead, buried.id]

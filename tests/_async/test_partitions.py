@@ -72,7 +72,7 @@ async def test_jobs_are_spread(q: AsyncQueue) -> None:
     assert [partition(one) for one in ids[:4]] == [partition(one) for one in ids[4:]]
 
 
-async def test_a_chunk_lies_together(q: AsyncQueue) -> None:
+async def test_a_chunk_is_in_one_partition(q: AsyncQueue) -> None:
     """Chunks of a bulk go to the partitions in turn: each is one trip, all or nothing."""
     many = await q.enqueue_many(range(3500))
     assert sorted(spread(many.ids).values()) == [500, 1000, 1000, 1000]
@@ -118,7 +118,7 @@ async def test_a_dedup_id_is_one_in_the_whole_queue(q: AsyncQueue) -> None:
     assert status is not None
     assert status.job is not None
     assert status.job.id == many[1].id
-    assert await q.status("nobody") is None
+    assert await q.status("unknown") is None
 
 
 async def test_with_a_key_a_dedup_id_is_one_in_its_partition(q: AsyncQueue) -> None:

@@ -230,7 +230,7 @@ def test_invalid_client_ids(client_id: Any) -> None:
 
 
 @pytest.mark.parametrize("source", [7, "http://localhost", b"redis://localhost"])
-def test_sources_that_are_none(source: Any) -> None:
+def test_invalid_sources(source: Any) -> None:
     """A source must be a Redis URL or a client."""
     with pytest.raises(BadArgument, match="source"):
         AsyncPressureQueue("q", source)
@@ -524,7 +524,7 @@ async def test_calls_on_a_missing_queue(
 
 
 @pytest.mark.parametrize("kind", ["bound", *RESERVED[7:]])
-async def test_numbers_that_are_none(q: AsyncPressureQueue, raw: Raw, kind: str) -> None:
+async def test_invalid_numbers(q: AsyncPressureQueue, raw: Raw, kind: str) -> None:
     """Counters and bounds that are not numbers raise an error, and no message is lost or added."""
     await q.create()
     await q.put("a")
@@ -663,12 +663,12 @@ async def test_a_recreated_queue_is_not_written_to(
     await turning.reach("not_full")
     waits = aspawn(make().put, "c")
     await turning.reach("not_full", "producer_free")
-    anew = raw.pipeline(transaction=True)
-    anew.delete(*raw.keys())
-    anew.set(key("bound"), 5)
+    recreation = raw.pipeline(transaction=True)
+    recreation.delete(*raw.keys())
+    recreation.set(key("bound"), 5)
     for name in ("producer_free", "consumer_free", "not_full"):
-        anew.lpush(key(name), "0")
-    anew.execute()
+        recreation.lpush(key(name), "0")
+    recreation.execute()
     after = dump(raw)
     for one in (holds, waits):
         with pytest.raises(QueueMissing, match="deleted while"):
@@ -684,13 +684,13 @@ async def test_a_reader_gets_nothing_from_a_recreated_queue(
     await q.create()
     reader = aspawn(make().get)
     await turning.reach("")
-    anew = raw.pipeline(transaction=True)
-    anew.delete(*raw.keys())
-    anew.set(key("bound"), 5)
-    anew.lpush(key("producer_free"), "0")
-    anew.set(key("consumer"), "the other")
-    anew.lpush(BASE, "x")
-    anew.execute()
+    recreation = raw.pipeline(transaction=True)
+    recreation.delete(*raw.keys())
+    recreation.set(key("bound"), 5)
+    recreation.lpush(key("producer_free"), "0")
+    recreation.set(key("consumer"), "the other")
+    recreation.lpush(BASE, "x")
+    recreation.execute()
     with pytest.raises(QueueMissing):
         await reader.result()
     assert tokens(raw) == (1, 0, 0)
@@ -705,13 +705,13 @@ async def test_a_role_holder_is_told_of_a_recreated_queue(
     await q.create(1)
     reader = aspawn(make().get)
     await turning.reach("")
-    anew = raw.pipeline(transaction=True)
-    anew.delete(*raw.keys())
-    anew.set(key("bound"), 1)
-    anew.lpush(key("producer_free"), "0")
-    anew.lpush(key("not_full"), "0")
-    anew.set(key("consumer"), "the other")
-    anew.execute()
+    recreation = raw.pipeline(transaction=True)
+    recreation.delete(*raw.keys())
+    recreation.set(key("bound"), 1)
+    recreation.lpush(key("producer_free"), "0")
+    recreation.lpush(key("not_full"), "0")
+    recreation.set(key("consumer"), "the other")
+    recreation.execute()
     after = dump(raw)
     with pytest.raises(QueueMissing, match="deleted while"):
         await reader.result()
@@ -729,13 +729,13 @@ async def test_a_waiting_party_is_told_of_a_recreated_queue(
         plain.rpop(key("producer_free"))
         putting = aspawn(q.put, "a")
         await blocked(plain, 1)
-        anew = plain.pipeline(transaction=True)
-        anew.delete(*plain.keys())
-        anew.set(key("bound"), 5)
-        anew.lpush(key("consumer_free"), "0")
-        anew.lpush(key("not_full"), "0")
-        anew.set(key("producer"), "the other")
-        anew.execute()
+        recreation = plain.pipeline(transaction=True)
+        recreation.delete(*plain.keys())
+        recreation.set(key("bound"), 5)
+        recreation.lpush(key("consumer_free"), "0")
+        recreation.lpush(key("not_full"), "0")
+        recreation.set(key("producer"), "the other")
+        recreation.execute()
         after = dump(plain)
         with pytest.raises(QueueMissing, match="deleted while"):
             await putting.result()
@@ -867,7 +867,7 @@ async def test_a_wait_that_is_cancelled_twice(
 async def test_a_script_and_the_next_watch_are_sent_together(
     make: Make, turning: AsyncTurning, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """What the server must read at once is sent at once and is short, even for a long message."""
+    """Data that the server must read at once is short and sent at once, even for a long message."""
     q, packets, asend = make(), list[bytes](), connections.asend
     await q.create(1)
     await q.put("a")
@@ -932,7 +932,7 @@ async def test_a_deletion_that_was_broken_off(make: Make, raw: Raw) -> None:
     await q.create(3)
 
 
-async def test_a_deletion_of_another_party_that_goes_on(
+async def test_a_deletion_of_another_party_that_continues(
     make: Make, raw: Raw, turning: AsyncTurning
 ) -> None:
     """A deletion in progress is not taken over: a second delete finds no queue."""
@@ -980,13 +980,13 @@ async def test_a_deletion_that_another_party_has_ended(
     raw.rpop(key("consumer_free"))
     deleting = aspawn(make().delete)
     await turning.reach("consumer_free")
-    anew = raw.pipeline(transaction=True)
-    anew.delete(*raw.keys())
-    anew.set(key("bound"), 5)
-    anew.lpush(BASE, "x")
+    recreation = raw.pipeline(transaction=True)
+    recreation.delete(*raw.keys())
+    recreation.set(key("bound"), 5)
+    recreation.lpush(BASE, "x")
     for name in ("producer_free", "consumer_free", "not_full"):
-        anew.lpush(key(name), "0")
-    anew.execute()
+        recreation.lpush(key(name), "0")
+    recreation.execute()
     after = dump(raw)
     await deleting.result()
     assert dump(raw) == after
@@ -1143,7 +1143,7 @@ async def test_a_wait_with_a_failed_connection_returns_its_role(
 
 
 @pytest.mark.parametrize("kind", ["put", "get"])
-async def test_a_role_that_can_not_be_given_back_is_owed(
+async def test_a_role_that_cannot_be_given_back_yet(
     proxied: tuple[AsyncPressureQueue, Proxy], plain: Raw, turning: AsyncTurning, kind: str
 ) -> None:
     """The role can't be given back, as the server is down: the client does that later.
@@ -1247,7 +1247,7 @@ async def test_a_call_follows_its_queue(
             assert len(sent) < 20
 
 
-async def test_a_connection_with_the_replies_of_others_is_not_kept(
+async def test_a_connection_with_unread_replies_is_closed(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection with unread replies is closed, as the next call would read them."""
@@ -1414,12 +1414,12 @@ async def test_a_recreated_queue_gets_its_token_back(
         await beaten(plain, rival)
         await turning.reach()
         await blocked(plain, 1)
-        anew = plain.pipeline(transaction=True)
-        anew.delete(*plain.keys())
-        anew.set(key("bound"), 5)
+        recreation = plain.pipeline(transaction=True)
+        recreation.delete(*plain.keys())
+        recreation.set(key("bound"), 5)
         for name in ("producer_free", "consumer_free", "not_full"):
-            anew.lpush(key(name), "0")
-        anew.execute()
+            recreation.lpush(key(name), "0")
+        recreation.execute()
         with pytest.raises(QueueMissing, match="deleted while"):
             await putting.result()
         assert tokens(plain) == (1, 1, 1)

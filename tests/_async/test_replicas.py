@@ -348,7 +348,7 @@ async def test_a_later_chunk(trio: Replicated, tq: AsyncQueue) -> None:
     assert trio.raw.xlen("penstock:{q}:ready") == len(results)
 
 
-async def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: AsyncQueue) -> None:
+async def test_a_replica_that_is_paused_for_a_while(trio: Replicated, tq: AsyncQueue) -> None:
     """A paused replica confirms when it continues, and the waiting call succeeds."""
     await tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[0].pause()
@@ -361,7 +361,7 @@ async def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Asy
     assert trio.bodies()[1] == trio.bodies()[0]
 
 
-async def test_a_replica_that_stands_still_for_too_long(trio: Replicated, tq: AsyncQueue) -> None:
+async def test_a_replica_that_is_paused_for_too_long(trio: Replicated, tq: AsyncQueue) -> None:
     """After the timeout the job is withdrawn; the replica later gets both changes."""
     await tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[1].pause()
@@ -589,7 +589,7 @@ async def test_a_chunk_that_fails_after_an_unconfirmed_one(
         assert (await q.stats()).active == 500
 
 
-async def test_an_ack_and_a_replica_that_stands_still(trio: Replicated, tq: AsyncQueue) -> None:
+async def test_an_ack_and_a_replica_that_is_paused(trio: Replicated, tq: AsyncQueue) -> None:
     """A replica paused too long does not confirm; when it continues, a waiting call succeeds."""
     first, second = await held(tq, 2)
     trio.replicas[0].pause()

@@ -140,7 +140,7 @@ async def test_waiting_on_several_queues(ps: AsyncPenstock, waits: AsyncWaits) -
         assert job.delivered - job.created < 2
 
 
-async def test_reserve_waits_as_long_as_it_is_told(q: AsyncQueue) -> None:
+async def test_reserve_waits_for_block_seconds(q: AsyncQueue) -> None:
     """`block=0` does not wait; otherwise the call returns an empty list after `block` seconds."""
     start = time.monotonic()
     assert await q.reserve(block=0) == []

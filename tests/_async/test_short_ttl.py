@@ -89,7 +89,7 @@ async def test_expired_active_jobs_are_counted(q: AsyncQueue, raw: Raw) -> None:
     assert (stats.swept, stats.expired_active) == (2, 1)
 
 
-async def test_a_lease_as_long_as_the_ttl_is_told_once(
+async def test_a_lease_as_long_as_the_ttl_is_logged_once(
     q: AsyncQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A job with a lease as long as its ttl is logged once, as it can't be

@@ -102,7 +102,7 @@ def test_durations_of_other_calls(ps: Penstock, q: Queue, raw: Raw) -> None:
             refused(raw, argument, value, partial(call, value))
 
 
-def test_durations_that_can_not_be_zero(q: Queue, raw: Raw) -> None:
+def test_durations_that_cannot_be_zero(q: Queue, raw: Raw) -> None:
     """A ttl, an extension and the durations among the settings must be above zero."""
     q.enqueue(1)
     (job,) = q.reserve(block=0)
@@ -135,7 +135,7 @@ def test_moments(q: Queue, raw: Raw) -> None:
 
 
 @pytest.mark.parametrize("place", range(len(NOT_BODIES)))
-def test_bodies_that_json_can_not_express(q: Queue, raw: Raw, place: int) -> None:
+def test_bodies_that_json_cannot_express(q: Queue, raw: Raw, place: int) -> None:
     """JSON cannot express sets, objects, NaN, cycles, lone surrogates or keys that are not text."""
     q.enqueue(1)
     body = NOT_BODIES[place]
@@ -407,7 +407,7 @@ def test_times_to_retry(retry_for: Any) -> None:
 
 
 @pytest.mark.parametrize("evict", [None, 1, "yes", 100])
-def test_what_to_evict(evict: Any) -> None:
+def test_evict_must_be_a_bool(evict: Any) -> None:
     """`evict` must be True or False."""
     with pytest.raises(BadArgument, match="evict="):
         Penstock("redis://localhost:1/0", evict=evict)

@@ -156,7 +156,7 @@ def test_a_duplicate_names_the_job_that_is_there(q: Queue, raw: Raw) -> None:
     assert (again.id, again.state, again.duplicate) == (first.id, "active", True)
 
 
-def test_the_id_of_a_job_that_ends_is_told_with_its_ttl(q: Queue) -> None:
+def test_a_duplicate_answers_with_the_exact_id(q: Queue) -> None:
     """A duplicate answers with the exact id of the existing job, including its ttl
     and lease parts.
     """
@@ -840,7 +840,7 @@ OWNER: dict[str, tuple[Status | None, list[str]]] = {
     "promote": (Status("ready", "old", "new"), ["old", "new"]),
     "nack": (Status("ready", "old", "new"), ["old", "new"]),
 }
-"""What is done to a job at work by its id -> the status then, and what runs afterwards."""
+"""Call by id on an active job -> the status afterwards, and the jobs that run then."""
 
 
 @pytest.mark.parametrize("what", OWNER)
@@ -944,14 +944,14 @@ def test_a_dead_letter_has_no_id(q: Queue, raw: Raw, how: str) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("holder", ["ready", "scheduled", "active", "window", "nobody"])
+@pytest.mark.parametrize("holder", ["ready", "scheduled", "active", "window", "free"])
 def test_a_redrive_and_the_id(q: Queue, raw: Raw, holder: str, named: bool) -> None:
     """A job whose id is used again stays dead; if the id is free, the redriven job has it again."""
     first = q.enqueue("old", dedup_id="x")
     q.bury([first.id])
     q.enqueue("other", dedup_id="other")
     q.bury([view.id for view in q.peek()])
-    if holder != "nobody":
+    if holder != "free":
         delay = 600 if holder == "scheduled" else 0
         q.enqueue("new", dedup=Dedup("x", window=600), delay=delay)
     if holder in ("active", "window"):
@@ -959,7 +959,7 @@ def test_a_redrive_and_the_id(q: Queue, raw: Raw, holder: str, named: bool) -> N
         if holder == "window":
             job.ack()
     before = seen(q)
-    free = holder == "nobody"
+    free = holder == "free"
     ids = [view.id for view in q.peek(state="dead")]
     assert len(ids) == 2
     assert q.redrive(ids if named else None) == 1 + free
@@ -1061,7 +1061,7 @@ BULK: dict[str, tuple[list[str], list[str]]] = {
     "requeue+update": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
     "requeue+debounce": (["updated", "added", "updated", "updated", "added"], ["a2", "b2", "c1"]),
 }
-"""`on_duplicate` -> the answers to a1, b1, a2, b2, c1 beside a waiting a0; what is there then."""
+"""`on_duplicate` -> the answers to a1, b1, a2, b2, c1 while a0 waits; the jobs afterwards."""
 
 
 @pytest.mark.parametrize("mode", BUSY)

@@ -284,7 +284,7 @@ KNOWING = [
     for b in BINARIES
     if b.product() == "valkey" or tuple(map(int, b.version().split(".")[:2])) >= (7, 2)
 ]
-"""Servers that have the command. With `always` all of them tell the truth by it."""
+"""Servers with the command. With `always` it is reliable on all of them."""
 on_a_knowing = pytest.mark.parametrize(
     "binary", KNOWING[:1] or BINARIES[:1], ids=lambda binary: str(binary.name)
 )

@@ -44,7 +44,7 @@ def test_counts_are_exact(q: Queue, raw: Raw) -> None:
     assert after.crashed == 2
 
 
-def test_expired_jobs_in_each_place_are_told_apart(q: Queue, raw: Raw) -> None:
+def test_expired_jobs_in_each_place_are_distinguished(q: Queue, raw: Raw) -> None:
     """Expired jobs of each state (waiting, delayed, leased, at most once) are counted only as
     expired.
 

@@ -261,7 +261,7 @@ def test_delivered_jobs_are_not_withdrawn(q: Queue, raw: Raw) -> None:
     (first,) = q.reserve(1, block=0)
     assert first.id == released.id
     first.release()
-    buried = q.enqueue("given up before anybody had it")
+    buried = q.enqueue("buried before its delivery")
     q.bury([buried.id])
     before = dump(raw)
     names: list[JobName] = [held, released, failed, dead, buried.id]

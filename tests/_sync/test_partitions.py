@@ -73,7 +73,7 @@ def test_jobs_are_spread(q: Queue) -> None:
     assert [partition(one) for one in ids[:4]] == [partition(one) for one in ids[4:]]
 
 
-def test_a_chunk_lies_together(q: Queue) -> None:
+def test_a_chunk_is_in_one_partition(q: Queue) -> None:
     """Chunks of a bulk go to the partitions in turn: each is one trip, all or nothing."""
     many = q.enqueue_many(range(3500))
     assert sorted(spread(many.ids).values()) == [500, 1000, 1000, 1000]
@@ -119,7 +119,7 @@ def test_a_dedup_id_is_one_in_the_whole_queue(q: Queue) -> None:
     assert status is not None
     assert status.job is not None
     assert status.job.id == many[1].id
-    assert q.status("nobody") is None
+    assert q.status("unknown") is None
 
 
 def test_with_a_key_a_dedup_id_is_one_in_its_partition(q: Queue) -> None:

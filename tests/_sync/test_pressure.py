@@ -230,7 +230,7 @@ def test_invalid_client_ids(client_id: Any) -> None:
 
 
 @pytest.mark.parametrize("source", [7, "http://localhost", b"redis://localhost"])
-def test_sources_that_are_none(source: Any) -> None:
+def test_invalid_sources(source: Any) -> None:
     """A source must be a Redis URL or a client."""
     with pytest.raises(BadArgument, match="source"):
         PressureQueue("q", source)
@@ -508,7 +508,7 @@ def test_calls_on_a_missing_queue(
 
 
 @pytest.mark.parametrize("kind", ["bound", *RESERVED[7:]])
-def test_numbers_that_are_none(q: PressureQueue, raw: Raw, kind: str) -> None:
+def test_invalid_numbers(q: PressureQueue, raw: Raw, kind: str) -> None:
     """Counters and bounds that are not numbers raise an error, and no message is lost or added."""
     q.create()
     q.put("a")
@@ -645,12 +645,12 @@ def test_a_recreated_queue_is_not_written_to(make: Make, turning: Turning, raw: 
     turning.reach("not_full")
     waits = spawn(make().put, "c")
     turning.reach("not_full", "producer_free")
-    anew = raw.pipeline(transaction=True)
-    anew.delete(*raw.keys())
-    anew.set(key("bound"), 5)
+    recreation = raw.pipeline(transaction=True)
+    recreation.delete(*raw.keys())
+    recreation.set(key("bound"), 5)
     for name in ("producer_free", "consumer_free", "not_full"):
-        anew.lpush(key(name), "0")
-    anew.execute()
+        recreation.lpush(key(name), "0")
+    recreation.execute()
     after = dump(raw)
     for one in (holds, waits):
         with pytest.raises(QueueMissing, match="deleted while"):
@@ -666,13 +666,13 @@ def test_a_reader_gets_nothing_from_a_recreated_queue(
     q.create()
     reader = spawn(make().get)
     turning.reach("")
-    anew = raw.pipeline(transaction=True)
-    anew.delete(*raw.keys())
-    anew.set(key("bound"), 5)
-    anew.lpush(key("producer_free"), "0")
-    anew.set(key("consumer"), "the other")
-    anew.lpush(BASE, "x")
-    anew.execute()
+    recreation = raw.pipeline(transaction=True)
+    recreation.delete(*raw.keys())
+    recreation.set(key("bound"), 5)
+    recreation.lpush(key("producer_free"), "0")
+    recreation.set(key("consumer"), "the other")
+    recreation.lpush(BASE, "x")
+    recreation.execute()
     with pytest.raises(QueueMissing):
         reader.result()
     assert tokens(raw) == (1, 0, 0)
@@ -685,13 +685,13 @@ def test_a_role_holder_is_told_of_a_recreated_queue(make: Make, turning: Turning
     q.create(1)
     reader = spawn(make().get)
     turning.reach("")
-    anew = raw.pipeline(transaction=True)
-    anew.delete(*raw.keys())
-    anew.set(key("bound"), 1)
-    anew.lpush(key("producer_free"), "0")
-    anew.lpush(key("not_full"), "0")
-    anew.set(key("consumer"), "the other")
-    anew.execute()
+    recreation = raw.pipeline(transaction=True)
+    recreation.delete(*raw.keys())
+    recreation.set(key("bound"), 1)
+    recreation.lpush(key("producer_free"), "0")
+    recreation.lpush(key("not_full"), "0")
+    recreation.set(key("consumer"), "the other")
+    recreation.execute()
     after = dump(raw)
     with pytest.raises(QueueMissing, match="deleted while"):
         reader.result()
@@ -709,13 +709,13 @@ def test_a_waiting_party_is_told_of_a_recreated_queue(
         plain.rpop(key("producer_free"))
         putting = spawn(q.put, "a")
         blocked(plain, 1)
-        anew = plain.pipeline(transaction=True)
-        anew.delete(*plain.keys())
-        anew.set(key("bound"), 5)
-        anew.lpush(key("consumer_free"), "0")
-        anew.lpush(key("not_full"), "0")
-        anew.set(key("producer"), "the other")
-        anew.execute()
+        recreation = plain.pipeline(transaction=True)
+        recreation.delete(*plain.keys())
+        recreation.set(key("bound"), 5)
+        recreation.lpush(key("consumer_free"), "0")
+        recreation.lpush(key("not_full"), "0")
+        recreation.set(key("producer"), "the other")
+        recreation.execute()
         after = dump(plain)
         with pytest.raises(QueueMissing, match="deleted while"):
             putting.result()
@@ -802,7 +802,7 @@ def test_scripts_that_vanish_in_a_wait(make: Make, turning: Turning, raw: Raw) -
 def test_a_script_and_the_next_watch_are_sent_together(
     make: Make, turning: Turning, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """What the server must read at once is sent at once and is short, even for a long message."""
+    """Data that the server must read at once is short and sent at once, even for a long message."""
     q, packets, send = make(), list[bytes](), connections.send
     q.create(1)
     q.put("a")
@@ -865,7 +865,7 @@ def test_a_deletion_that_was_broken_off(make: Make, raw: Raw) -> None:
     q.create(3)
 
 
-def test_a_deletion_of_another_party_that_goes_on(make: Make, raw: Raw, turning: Turning) -> None:
+def test_a_deletion_of_another_party_that_continues(make: Make, raw: Raw, turning: Turning) -> None:
     """A deletion in progress is not taken over: a second delete finds no queue."""
     q = make()
     q.create()
@@ -909,13 +909,13 @@ def test_a_deletion_that_another_party_has_ended(make: Make, raw: Raw, turning: 
     raw.rpop(key("consumer_free"))
     deleting = spawn(make().delete)
     turning.reach("consumer_free")
-    anew = raw.pipeline(transaction=True)
-    anew.delete(*raw.keys())
-    anew.set(key("bound"), 5)
-    anew.lpush(BASE, "x")
+    recreation = raw.pipeline(transaction=True)
+    recreation.delete(*raw.keys())
+    recreation.set(key("bound"), 5)
+    recreation.lpush(BASE, "x")
     for name in ("producer_free", "consumer_free", "not_full"):
-        anew.lpush(key(name), "0")
-    anew.execute()
+        recreation.lpush(key(name), "0")
+    recreation.execute()
     after = dump(raw)
     deleting.result()
     assert dump(raw) == after
@@ -1068,7 +1068,7 @@ def test_a_wait_with_a_failed_connection_returns_its_role(
 
 
 @pytest.mark.parametrize("kind", ["put", "get"])
-def test_a_role_that_can_not_be_given_back_is_owed(
+def test_a_role_that_cannot_be_given_back_yet(
     proxied: tuple[PressureQueue, Proxy], plain: Raw, turning: Turning, kind: str
 ) -> None:
     """The role can't be given back, as the server is down: the client does that later.
@@ -1170,7 +1170,7 @@ def test_a_call_follows_its_queue(make: Make, monkeypatch: pytest.MonkeyPatch, h
             assert len(sent) < 20
 
 
-def test_a_connection_with_the_replies_of_others_is_not_kept(
+def test_a_connection_with_unread_replies_is_closed(
     make: Make, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection with unread replies is closed, as the next call would read them."""
@@ -1291,12 +1291,12 @@ def test_a_recreated_queue_gets_its_token_back(
         beaten(plain, rival)
         turning.reach()
         blocked(plain, 1)
-        anew = plain.pipeline(transaction=True)
-        anew.delete(*plain.keys())
-        anew.set(key("bound"), 5)
+        recreation = plain.pipeline(transaction=True)
+        recreation.delete(*plain.keys())
+        recreation.set(key("bound"), 5)
         for name in ("producer_free", "consumer_free", "not_full"):
-            anew.lpush(key(name), "0")
-        anew.execute()
+            recreation.lpush(key(name), "0")
+        recreation.execute()
         with pytest.raises(QueueMissing, match="deleted while"):
             putting.result()
         assert tokens(plain) == (1, 1, 1)

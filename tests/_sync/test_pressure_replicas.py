@@ -126,7 +126,7 @@ def test_a_message_that_is_not_confirmed_in_time(
     assert at_rest(trio)
 
 
-def test_a_queue_that_is_full_is_told_before_replicas_are_waited_for(
+def test_a_full_queue_raises_before_replicas_are_waited_for(
     trio: Replicated, pq: PressureQueue
 ) -> None:
     """For a full queue the call fails before any time for replicas; that begins at the put."""

@@ -342,7 +342,7 @@ def test_a_later_chunk(trio: Replicated, tq: Queue) -> None:
     assert trio.raw.xlen("penstock:{q}:ready") == len(results)
 
 
-def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Queue) -> None:
+def test_a_replica_that_is_paused_for_a_while(trio: Replicated, tq: Queue) -> None:
     """A paused replica confirms when it continues, and the waiting call succeeds."""
     tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[0].pause()
@@ -355,7 +355,7 @@ def test_a_replica_that_stands_still_for_a_while(trio: Replicated, tq: Queue) ->
     assert trio.bodies()[1] == trio.bodies()[0]
 
 
-def test_a_replica_that_stands_still_for_too_long(trio: Replicated, tq: Queue) -> None:
+def test_a_replica_that_is_paused_for_too_long(trio: Replicated, tq: Queue) -> None:
     """After the timeout the job is withdrawn; the replica later gets both changes."""
     tq.enqueue("x", durable=Durable(2, timeout=10))
     trio.replicas[1].pause()
@@ -581,7 +581,7 @@ def test_a_chunk_that_fails_after_an_unconfirmed_one(
         assert q.stats().active == 500
 
 
-def test_an_ack_and_a_replica_that_stands_still(trio: Replicated, tq: Queue) -> None:
+def test_an_ack_and_a_replica_that_is_paused(trio: Replicated, tq: Queue) -> None:
     """A replica paused too long does not confirm; when it continues, a waiting call succeeds."""
     first, second = held(tq, 2)
     trio.replicas[0].pause()

@@ -141,7 +141,7 @@ def test_waiting_on_several_queues(ps: Penstock, waits: Waits) -> None:
         assert job.delivered - job.created < 2
 
 
-def test_reserve_waits_as_long_as_it_is_told(q: Queue) -> None:
+def test_reserve_waits_for_block_seconds(q: Queue) -> None:
     """`block=0` does not wait; otherwise the call returns an empty list after `block` seconds."""
     start = time.monotonic()
     assert q.reserve(block=0) == []

@@ -19,7 +19,7 @@ from tests.support.twins import spawn
 
 STATES = ("ready", "scheduled", "active", "dead")
 BUCKET = 20
-"""More jobs than a server keeps in one bucket of a hash, which it scans as a whole."""
+"""More jobs than a server keeps in one hash bucket, which it scans as a whole."""
 WRONG_CURSORS: tuple[Any, ...] = (
     *("", "x", "1", "r", "h", "r1-1", "h-1", "0 ", "0\n", "h1\n", "r1763700000123-999999999x"),
     *(0, None, b"0", "h" + "9" * 20),
@@ -183,7 +183,7 @@ def test_big_bodies_behind_small_ones(real_q: Queue) -> None:
         assert max(sum(len(view.raw) for view in page.jobs) for page in pages) < BUCKET * 500_000
 
 
-# -- beside others -----------------------------------------------------------------------------
+# -- during other work ------------------------------------------------------------------------
 
 
 def disturb(q: Queue, what: str, keep: set[str]) -> None:

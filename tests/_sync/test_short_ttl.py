@@ -88,7 +88,7 @@ def test_expired_active_jobs_are_counted(q: Queue, raw: Raw) -> None:
     assert (stats.swept, stats.expired_active) == (2, 1)
 
 
-def test_a_lease_as_long_as_the_ttl_is_told_once(
+def test_a_lease_as_long_as_the_ttl_is_logged_once(
     q: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A job with a lease as long as its ttl is logged once, as it can't be

@@ -151,9 +151,9 @@ def test_the_first_job_meets_another_type(
     q: Queue, raw: Raw, damage: None, kind: str, delay: int
 ) -> None:
     """A key of a wrong type existed before the queue: the first job is refused."""
-    raw.set(q.ops.keys[kind], "somebody else's")
+    raw.set(q.ops.keys[kind], "a foreign value")
     error = met(lambda: q.enqueue("x", ttl=60, max_length=5, delay=delay))
-    assert raw.get(q.ops.keys[kind]) == b"somebody else's"
+    assert raw.get(q.ops.keys[kind]) == b"a foreign value"
     if error is not None:
         assert isinstance(error, QueueDamaged)
         assert [key for key in raw.scan_iter() if b"{q}" in key] == [q.ops.keys[kind]]

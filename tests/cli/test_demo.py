@@ -339,7 +339,7 @@ def lease_left(client: Penstock, job_id: str) -> float:
     return view.lease_until - time.time()
 
 
-def test_a_file_that_can_not_be_read_is_a_result_too(server: EmbeddedServer, folder: Path) -> None:
+def test_a_file_that_cannot_be_read_is_a_result_too(server: EmbeddedServer, folder: Path) -> None:
     """The file counts as processed; no file is lost."""
     with Penstock(server.url) as client:
         client.queue(FILES).enqueue({"path": "nosuch"})

@@ -200,7 +200,7 @@ def with_owner(client: Penstock, where: str, **options: Any) -> str:
         ("active", "update", "refused", "active"),
     ],
 )
-def test_enqueue_of_a_duplicate_names_the_job_that_stands_for_it(
+def test_enqueue_of_a_duplicate_names_the_existing_job(
     cli: Cli, client: Penstock, where: str, on_duplicate: str | None, action: str, state: str
 ) -> None:
     """The answer is the existing job and the action; its content changes only by an update."""
@@ -257,7 +257,7 @@ def test_enqueue_to_run_afterwards(cli: Cli, client: Penstock, where: str, how: 
     ],
     ids=str,
 )
-def test_enqueue_says_until_when_an_id_is_taken(
+def test_enqueue_sets_until_when_an_id_is_taken(
     cli: Cli, client: Penstock, options: list[str], free_after: str | None
 ) -> None:
     """The id is taken until the job has ended or started, or for a window."""
@@ -526,7 +526,7 @@ def test_peek_escapes_and_does_not_cut_a_body(cli: Cli, client: Penstock) -> Non
     assert "x…" in out
 
 
-def test_an_empty_answer_says_why(cli: Cli, client: Penstock) -> None:
+def test_an_empty_answer_has_a_reason(cli: Cli, client: Penstock) -> None:
     """An empty list is no failure; a missing queue may be a typing error, and is named."""
     client.queue("q").pause()
     empty, missing = cli("peek", "q"), cli("peek", "p")

@@ -60,7 +60,7 @@ def test_scripts_are_listed(run_cli: Cli) -> None:
     assert [one.name for one in EVERY if one.sha not in out] == []
 
 
-def test_a_place_that_can_not_be_written(run_cli: Cli, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written(run_cli: Cli, tmp_path: Path) -> None:
     """A file in the way is bad usage, and so is an empty path."""
     file = tmp_path / "file"
     file.write_text("x")

@@ -38,7 +38,7 @@ __all__ = [
 
 ID = "x"
 NEVER = 9_007_199_254_740_991
-"""Due time of a job that waits for the end of another one, in ms."""
+"""Due time of a successor, in ms."""
 
 
 class Status(NamedTuple):
@@ -256,7 +256,7 @@ COMBINATIONS = {
     ("done", True, False): "window",
     ("done", True, True): "window, followed",
 }
-"""Carmine's base status, whether it is in backoff, whether a requeue is asked for -> our state."""
+"""Carmine's base status, backoff, and requested requeue -> our state."""
 
 # -- rows --------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ FLAGS = {
 MODES = tuple(FLAGS)
 DELAYS = (0, 60)
 WINDOWS = (None, 60)
-"""Windows of the new job: what they are changes no answer."""
+"""Windows of the new job, which do not affect the answers."""
 KEEP = ("refuse", "requeue")
 CHANGE = ("update", "requeue+update")
 STAY = ("refuse", "update", "debounce")

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 Rows: TypeAlias = Mapping[str, tuple[str, ...] | str]
-"""Row of Disque's documentation or tests -> names of the tests that hold it, or why none does."""
+"""Row of Disque's documentation or tests -> names of its tests, or the reason why it has none."""
 
 SEVERAL_NODES = "several nodes: see tests/nodes/test_disque_nodes.py"
 CHECK = "test_every_row_is_held_or_has_a_reason"

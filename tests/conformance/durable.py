@@ -46,13 +46,13 @@ __all__ = [
 ]
 
 EVERYTHING = "}all {of} 100% näive\n"
-"""The queue that `fill` fills; its name has all that a name may have."""
+"""The queue of `fill`; its name has every kind of character."""
 MANY = 250
 DAY = 86_400
 AOF = ("--auto-aof-rewrite-percentage", "0")
 TTL_LEEWAY_MS = 10_000
 MOVING = {"now", "age", "idle", "oldest", "ttl_left", "next_in"}
-"""What is reckoned from the time of a look, so it differs between two looks at the same."""
+"""Values computed from the time of the call, which differ between two calls."""
 
 
 class Door(Proxy):

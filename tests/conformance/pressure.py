@@ -50,7 +50,7 @@ PREFIX = "__pressure__"
 ROLES = ("producer", "consumer")
 STATS = ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes")
 GO_STATS = tuple(f"stats_{name}" for name in STATS)
-"""What the Go client calls its counters."""
+"""The Go client's names of counters."""
 SUFFIXES = (
     "",
     "bound",
@@ -62,10 +62,10 @@ SUFFIXES = (
     "closed",
     *(f"stats:{name}" for name in STATS),
 )
-"""The twelve keys of a queue: what follows its name."""
+"""Suffixes of the twelve keys of a queue."""
 TOKEN = b"0"
 SHORTEST = 0.01
-"""Seconds: a server takes a time-out of 0 for none at all."""
+"""Seconds: for a server a timeout of 0 means none."""
 
 
 class Refused(Exception):
@@ -100,7 +100,7 @@ class Keys:
 class Party(Protocol):
     """A client of a queue, of any kind. Errors are `Refused`."""
 
-    who: str
+    client_id: str
 
     def create(self, bound: int = 0) -> None: ...
     def exists(self) -> bool: ...
@@ -127,7 +127,7 @@ class Foreign:
         client: plain, without a socket time-out and without repeats; used by this party alone.
         name: of the queue.
         prefix: of all keys.
-        who: its id.
+        client_id: its id.
         remembers: reads the bound and whether the queue is closed once, when the handle is made,
             as the clients of the field do.
         old_room: after each get it says that there is room, without looking, as the older rule
@@ -141,14 +141,14 @@ class Foreign:
         name: str,
         *,
         prefix: str = PREFIX,
-        who: str = "foreign_pid1",
+        client_id: str = "foreign_pid1",
         remembers: bool = False,
         old_room: bool = False,
         go: bool = False,
     ) -> None:
         self.client = client
         self.keys = Keys(name, prefix)
-        self.who = who
+        self.client_id = client_id
         self.old_room = old_room
         self._stats = GO_STATS if go else SUFFIXES[-4:]
         self._remembered: tuple[int, bool] | None = None
@@ -352,7 +352,7 @@ class Foreign:
         if token is None:
             holder = yield "GET", self.keys(role)
             raise Refused("in_use", (holder or b"").decode())
-        yield "SET", self.keys(role), self.who
+        yield "SET", self.keys(role), self.client_id
 
     def _holding(self, role: str, steps: Steps[T]) -> Steps[T]:
         """Do something with a role and give it back, also after a refusal."""
@@ -458,7 +458,7 @@ OURS: dict[type[Exception], str] = {
     QueueInUse: "in_use",
     OperationUnblocked: "unblocked",
 }
-"""What our errors are called here."""
+"""Our errors -> their kinds here."""
 
 
 def _refused(error: Exception) -> Refused:
@@ -472,14 +472,14 @@ class Ours:
         source: as `PressureQueue` takes it.
         name: of the queue.
         prefix: of all keys.
-        who: its id.
+        client_id: its id.
     """
 
     def __init__(
-        self, source: Any, name: str, *, prefix: str = PREFIX, who: str | None = "ours"
+        self, source: Any, name: str, *, prefix: str = PREFIX, client_id: str | None = "ours"
     ) -> None:
-        self.who = who or ""
-        self.queue = PressureQueue(name, source, prefix=prefix, client_id=who)
+        self.client_id = client_id or ""
+        self.queue = PressureQueue(name, source, prefix=prefix, client_id=client_id)
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         method = getattr(self.queue, verb)
@@ -504,24 +504,24 @@ class AsyncOurs:
         source: as `AsyncPressureQueue` takes it, or a function that makes it on the loop.
         name: of the queue.
         prefix: of all keys.
-        who: its id.
+        client_id: its id.
     """
 
     def __init__(
-        self, source: Any, name: str, *, prefix: str = PREFIX, who: str | None = "ours"
+        self, source: Any, name: str, *, prefix: str = PREFIX, client_id: str | None = "ours"
     ) -> None:
-        self.who = who or ""
+        self.client_id = client_id or ""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.queue: AsyncPressureQueue = self._do(self._make(source, name, prefix, who))
+        self.queue: AsyncPressureQueue = self._do(self._make(source, name, prefix, client_id))
 
     async def _make(
-        self, source: Any, name: str, prefix: str, who: str | None
+        self, source: Any, name: str, prefix: str, client_id: str | None
     ) -> AsyncPressureQueue:
         self._client = source() if callable(source) else None
         given = source if self._client is None else self._client
-        return AsyncPressureQueue(name, given, prefix=prefix, client_id=who)
+        return AsyncPressureQueue(name, given, prefix=prefix, client_id=client_id)
 
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

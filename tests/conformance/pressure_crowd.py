@@ -31,9 +31,9 @@ from tests.support.workers import Log, Nursery, await_word, tell, until
 __all__ = ["LIMIT", "Crowd", "Member", "herd", "live", "move", "party_of", "wait"]
 
 LIMIT = 0.15
-"""Seconds that a call of a member waits at most, when it has a limit."""
+"""Maximum of seconds that a member's call waits, if it has a limit."""
 PAUSE = 0.002
-"""Seconds before the next call when there is no queue to use."""
+"""Seconds before the next call when the queue does not exist."""
 
 
 class Member:
@@ -174,23 +174,25 @@ class _Word:
         self.is_said = True
 
 
-def party_of(kind: str, url: str, name: str, who: str, prefix: str = PREFIX) -> Party:
+def party_of(kind: str, url: str, name: str, client_id: str, prefix: str = PREFIX) -> Party:
     """Return a party of this kind: sync, async or foreign."""
     if kind == "foreign":
         plain = {"protocol": 2, "socket_timeout": None, "retry": Retry(NoBackoff(), 0)}
         client = redis.Redis.from_url(url, **plain)
-        return Foreign(client, name, who=who, prefix=prefix)
+        return Foreign(client, name, client_id=client_id, prefix=prefix)
     maker: Callable[..., Party] = Ours if kind == "sync" else AsyncOurs
-    return maker(url, name, who=who, prefix=prefix)
+    return maker(url, name, client_id=client_id, prefix=prefix)
 
 
-def live(kind: str, url: str, name: str, who: str, log: str, deeds: list[str], seed: int) -> None:
+def live(
+    kind: str, url: str, name: str, client_id: str, log: str, deeds: list[str], seed: int
+) -> None:
     """Do these deeds at random, until killed or told to end.
 
     Deeds are methods of a party; those that can wait do so for LIMIT seconds.
     """
     word, out, dice = _Word(), Log(log), random.Random(seed)
-    party = party_of(kind, url, name, who)
+    party = party_of(kind, url, name, client_id)
     serial = 0
     while not word.is_said:
         deed = dice.choice(deeds)
@@ -200,39 +202,39 @@ def live(kind: str, url: str, name: str, who: str, log: str, deeds: list[str], s
             args = [dice.randrange(4)]
         if deed.startswith("put"):
             serial += 1
-            args = [f"{who}.{serial}.{'x' * dice.randrange(100)}".encode(), *args]
+            args = [f"{client_id}.{serial}.{'x' * dice.randrange(100)}".encode(), *args]
         said = args[0].decode() if deed.startswith("put") else ""
-        out.write(who, "tries", deed, said)
+        out.write(client_id, "tries", deed, said)
         try:
             result = getattr(party, deed)(*args)
         except Refused as refused:
-            out.write(who, "refused", deed, refused.kind)
+            out.write(client_id, "refused", deed, refused.kind)
             if refused.kind not in ("full", "empty", "in_use"):
                 time.sleep(PAUSE)
         else:
-            out.write(who, "done", deed, said or (result or b"").decode())
+            out.write(client_id, "done", deed, said or (result or b"").decode())
         if deed in ("create", "close", "delete"):
             time.sleep(dice.uniform(0, 0.03))  # a pause between the rounds
     party.disconnect()
 
 
-def move(kind: str, url: str, name: str, who: str, log: str, count: int) -> None:
+def move(kind: str, url: str, name: str, client_id: str, log: str, count: int) -> None:
     """Put this many messages; without a number get all until the queue ends."""
     out = Log(log)
-    party = party_of(kind, url, name, who)
+    party = party_of(kind, url, name, client_id)
     for serial in range(count):
-        party.put(f"{who}.{serial}.".encode())
+        party.put(f"{client_id}.{serial}.".encode())
     while not count:
         try:
             message = party.get()
         except Refused as refused:
-            out.write(who, "refused", "get", refused.kind)
+            out.write(client_id, "refused", "get", refused.kind)
             break
-        out.write(who, "done", "get", message.decode())
+        out.write(client_id, "done", "get", message.decode())
     party.disconnect()
 
 
-def wait(kind: str, url: str, name: str, who: str, verb: str) -> None:
+def wait(kind: str, url: str, name: str, client_id: str, verb: str) -> None:
     """Make one call without a limit."""
     args = (b"never",) if verb == "put" else ()
-    getattr(party_of(kind, url, name, who), verb)(*args)
+    getattr(party_of(kind, url, name, client_id), verb)(*args)

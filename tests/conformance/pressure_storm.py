@@ -38,9 +38,9 @@ PUTS = ("put", "put_nowait", "put")
 GETS = ("get", "get_nowait", "get")
 ENDS = ("close", "delete", "create", "delete", "create")
 FOREIGN_ENDS = ("close", "delete")
-"""Not create: in the middle of a delete it makes half a queue, and says that it failed."""
+"""Without create: in the middle of a delete it makes half a queue, and fails."""
 STUCK = 20.0
-"""Seconds after which a member is stuck that was told to end: its calls take a part of one."""
+"""Seconds after which a member told to end counts as stuck: a call takes less than one."""
 
 
 @dataclass
@@ -57,18 +57,18 @@ class Told:
     def read(self, log: Path) -> Told:
         """Read a log."""
         for line in whole_lines(log.read_bytes()):
-            who, event, deed, said = line.split(" ")
+            client_id, event, deed, said = line.split(" ")
             self.events[f"{event} {deed}"] += 1
             if event == "tries":
-                self.last[who] = deed
+                self.last[client_id] = deed
                 if said:
-                    self.tried[who].append(said)
+                    self.tried[client_id].append(said)
             elif event == "refused":
-                self.refused |= set(self.tried[who][-1:]) if deed.startswith("put") else set()
+                self.refused |= set(self.tried[client_id][-1:]) if deed.startswith("put") else set()
             elif deed.startswith("put"):
                 self.put.add(said)
             elif deed.startswith("get"):
-                self.got[who].append(said)
+                self.got[client_id].append(said)
         return self
 
     def all_got(self) -> list[str]:
@@ -87,8 +87,13 @@ class Crew:
 
     def join(self, kind: str, deeds: Sequence[str], dice: random.Random) -> None:
         """Start one more member."""
-        who = f"{kind}{len(self.members)}_{deeds[0]}"
-        task = {"kind": kind, "who": who, "deeds": list(deeds), "seed": dice.randrange(1 << 30)}
+        client_id = f"{kind}{len(self.members)}_{deeds[0]}"
+        task = {
+            "kind": kind,
+            "client_id": client_id,
+            "deeds": list(deeds),
+            "seed": dice.randrange(1 << 30),
+        }
         self.members.append(self._crowd.start("live", **task, **self._common))
 
     def strike(self, dice: random.Random, free: Callable[[], None]) -> None:
@@ -117,7 +122,7 @@ class Crew:
     def deaths(self, deeds: Sequence[str], kinds: Sequence[str] = ALL) -> list[str]:
         """Return the names of dead members that did one of these deeds."""
         return [
-            one.task["who"]
+            one.task["client_id"]
             for one in self.dead
             if one.task["kind"] in kinds and set(one.task["deeds"]) & set(deeds)
         ]
@@ -186,13 +191,13 @@ class Bout:
             "waits": self.waits,
             "ends": self.ends,
             "log": str(self.log),
-            "dead": [one.task["who"] for one in self.crew.dead],
+            "dead": [one.task["client_id"] for one in self.crew.dead],
             "keys": {key: self.raw.type(key) for key in self.raw.keys(f"{self.keys.base}*")},
         }
 
     def run(self) -> None:
         """Run the bout and check the queue."""
-        mine = Ours(self.storm.server.url, self.name, who="referee")
+        mine = Ours(self.storm.server.url, self.name, client_id="referee")
         try:
             mine.create(self.bound)
             self.live_and_die(mine)
@@ -234,7 +239,7 @@ class Bout:
     def have_written(self, lines: int) -> bool:
         """Tell if each member has written this many lines."""
         written = Counter(line.partition(" ")[0] for line in whole_lines(self.log.read_bytes()))
-        counts = [written[member.task["who"]] for member in self.crew.members]
+        counts = [written[member.task["client_id"]] for member in self.crew.members]
         return min(counts) >= lines
 
     # Checks
@@ -255,11 +260,13 @@ class Bout:
         assert set(got + waiting) <= tried - told.refused, "refused, and yet there"
         rests: dict[str, list[int]] = numbers_of(waiting)
         for messages in told.got.values():
-            for who, numbers in numbers_of(messages).items():
-                assert numbers == sorted(numbers), f"{who} was reordered"
-                assert not rests.get(who) or max(numbers) < min(rests[who]), f"{who} was reordered"
-        for who, numbers in rests.items():
-            assert numbers == sorted(numbers), f"{who} was reordered"
+            for client_id, numbers in numbers_of(messages).items():
+                assert numbers == sorted(numbers), f"{client_id} was reordered"
+                assert not rests.get(client_id) or max(numbers) < min(rests[client_id]), (
+                    f"{client_id} was reordered"
+                )
+        for client_id, numbers in rests.items():
+            assert numbers == sorted(numbers), f"{client_id} was reordered"
 
     def check_counts(self, told: Told) -> None:
         """Check that no message is lost, and the counters agree."""
@@ -306,8 +313,10 @@ class Bout:
         It is named as the holder, unless it was served while it died.
         """
         waits = {"put", "close"} if role == "producer" else {"get"}
-        dead = [one.task["who"] for one in self.crew.dead]
-        assert waits & {told.last.get(who) for who in dead}, "killed outside a wait, and yet stuck"
+        dead = [one.task["client_id"] for one in self.crew.dead]
+        assert waits & {told.last.get(client_id) for client_id in dead}, (
+            "killed outside a wait, and yet stuck"
+        )
         holder = self.raw.get(self.keys(role)).decode()
         self.storm.sums["named" if holder in dead else "in line"] += 1
 
@@ -379,6 +388,6 @@ def numbers_of(messages: Sequence[str]) -> dict[str, list[int]]:
     """Return the serial numbers of each producer, in the order of the messages."""
     found: dict[str, list[int]] = defaultdict(list)
     for message in messages:
-        who, serial, _ = message.split(".")
-        found[who].append(int(serial))
+        client_id, serial, _ = message.split(".")
+        found[client_id].append(int(serial))
     return found

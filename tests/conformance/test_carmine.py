@@ -44,11 +44,11 @@ from tests.support.workers import Nursery
 
 CHECKLIST = range(1, 25)
 WORKER = {"C-17", "C-21", "C-23"}
-"""Rows about Carmine's worker alone: test_carmine_worker.py holds them."""
+"""Rows about Carmine's worker only, in test_carmine_worker.py."""
 SOON = 3.0
-"""Seconds within which a consumer is woken; one that is not looks by itself after 4."""
+"""Maximum of seconds until a consumer is woken; without a token it looks after 4."""
 PATIENCE = 5.0
-"""Seconds within which something happens that need not wait: the machine may be busy."""
+"""Maximum of seconds for something that need not wait, on a busy machine."""
 
 
 @pytest.fixture
@@ -869,7 +869,7 @@ KILLED: dict[str, tuple[str, Status | None, Status | None]] = {
         "failed, followed", Status("active", "old", "next"), Status("ready", "old", "next"),
     ),
 }  # fmt: skip
-"""Call -> where the id is before it, what is seen if the call was not run, and if it was."""
+"""Call -> the state of the id before it, the status without the call, and with it."""
 
 
 @pytest.mark.sampled(8)

@@ -32,9 +32,9 @@ from tests.support.keyspace import Raw
 from tests.support.twins import spawn, wait_for
 
 BESIDES = {"C-10", "C-16", "C-22", "C-24"}
-"""Rows that are about both: test_carmine.py has the queue's half."""
+"""Rows about both: test_carmine.py has the queue's part."""
 SOON = 3.0
-"""Seconds within which a worker that is woken begins; one that is not looks after 4."""
+"""Maximum of seconds until a woken worker starts; without a token it looks after 4."""
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_every_return_value_is_success(ps: Penstock, q: Queue, value: Any) -> No
     assert (q.stats().acked, seen(q)) == (1, None)
 
 
-def test_a_handler_says_the_window(ps: Penstock, q: Queue) -> None:
+def test_a_handler_sets_the_window(ps: Penstock, q: Queue) -> None:
     """C-10: success with a backoff keeps the id taken for that time."""
     q.enqueue("x", dedup_id=ID)
     run_off(ps, lambda _: Done(dedup_window=60))

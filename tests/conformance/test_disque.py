@@ -49,12 +49,12 @@ ANSWERED = """
     JSCAN QUEUE STATE REPLY PAUSE HELLO INFO CLUSTER MEET NODES LEAVING FORGET FLUSHALL
     ERR BADID NOREPL PAUSED NOJOB
 """
-"""Commands, options and error words of Disque that the guide has beside an answer of a server."""
+"""Disque's commands, options and error words that the guide has with a server's answer."""
 TOLD = """
     TOOLATE OOM IMPORTRATE BCAST FORCE RESET CONFIG LOADJOB GETJOBS SCANJOBS SCANQUEUES PING PONG
     FAIL REPLJOB GOTJOB QUEUEJOB WILLQUEUE QUEUED SETACK GOTACK DELJOB NEEDJOBS YOURJOBS
 """
-"""Those, and messages between nodes, that stand in its tables."""
+"""Those in its tables, and messages between nodes."""
 DIFFERENT: Rows = {
     "copies": ("ADDJOB … REPLICATE", "ADDJOB … ASYNC", "02 fails, not enough nodes available"),
     "ttl": ("ADDJOB … TTL", "a.2 TTL end"),
@@ -81,7 +81,7 @@ DIFFERENT: Rows = {
     "the name of a queue": ("ADDJOB",),
     "body": ("ADDJOB",),
 }
-"""What the guide says is different -> the rows of Disque whose tests hold it."""
+"""Differences in the guide -> the rows of Disque with their tests."""
 
 ROWS: Rows = {
     "Names": (

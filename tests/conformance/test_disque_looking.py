@@ -70,7 +70,7 @@ ROWS: Rows = {
 
 MOST_PAGES = 200
 LONG = "x" * 100
-"""A body that makes Redis keep a hash of few jobs as it keeps one of many."""
+"""A body that makes Redis store a hash of few jobs like one of many."""
 
 
 # -- SHOW --------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ BAD_CURSORS = [
     "", "x", "-1", "+5", "0 ", "1.5", None, 0, b"0", True, "9" * 400, "0\n", "05", "\u0663",
     "h", "h-1", "h05", "r0-0", "r1-1", "18446744073709551616", "h18446744073709551616",
 ]  # fmt: skip
-"""What no page ever answers: of queues or of jobs."""
+"""Cursors that no page returns: of queues or of jobs."""
 BAD_COUNTS = [0, -1, 1.0, "1", True, None]
 
 

@@ -42,7 +42,7 @@ ROWS: Rows = {
     "a.1 ID": ("test_ids_are_distinct_and_sorted",),
     "a.1 ID alphabet": ("test_an_id_may_stand_in_a_url",),
     "a.1 ID randomness": "an id is made of time, count, queue and epoch; it needs no random bits",
-    "a.1 ID time field": ("test_an_id_says_ttl_and_parity",),
+    "a.1 ID time field": ("test_an_id_has_ttl_and_parity",),
     "a.1 states": "the row SHOW … state: five states that can be told apart, acked is gone",
     "a.1 ctime": ("test_many_jobs_in_one_millisecond",),
     "a.1 counters": (
@@ -109,7 +109,7 @@ ROWS: Rows = {
         "test_half_of_a_ttl_to_the_millisecond",
         "test_the_end_of_a_ttl_takes_a_held_job",
     ),
-    "a.7 8": ("test_an_id_says_ttl_and_parity",),
+    "a.7 8": ("test_an_id_has_ttl_and_parity",),
     "a.7 9": ("test_many_jobs_in_one_millisecond",),
     "a.7 10": ("test_times_are_seconds_with_milliseconds",),
 }
@@ -180,7 +180,7 @@ def test_an_id_may_stand_in_a_url(q: Queue) -> None:
         (46 * 86_400, "ffff", "fffe"),
     ],
 )
-def test_an_id_says_ttl_and_parity(q: Queue, ttl: int, odd: str, even: str) -> None:
+def test_an_id_has_ttl_and_parity(q: Queue, ttl: int, odd: str, even: str) -> None:
     """a.1 ID time field; a.7 8: its last digits are the ttl in minutes, rounded up, odd for at
     least once and even for at most once; the producer and every delivery see one id.
     """

@@ -48,14 +48,14 @@ ROWS: Rows = {
         "test_promoting_a_delayed_job",
         "test_promoting_a_held_job",
         "test_jobs_that_cannot_be_promoted",
-        "test_a_reader_hears_of_a_promoted_job",
+        "test_a_waiting_reader_gets_a_promoted_job",
         "test_putting_back_during_a_pause",
     ),
     "DEQUEUE": (
         "test_a_dequeued_job_comes_back",
         "test_dequeuing_an_ended_lease",
         "test_jobs_that_cannot_be_dequeued",
-        "test_a_reader_hears_of_a_dequeued_job",
+        "test_a_waiting_reader_gets_a_dequeued_job",
     ),
     "WORKING": (
         "test_working_answers_the_seconds_gained",
@@ -346,7 +346,7 @@ def test_jobs_that_cannot_be_dequeued(q: Queue, raw: Raw) -> None:
     assert bodies(q.reserve(10, block=0)) == ["once"]
 
 
-def test_a_reader_hears_of_a_promoted_job(real_ps: Penstock, real_raw: Raw) -> None:
+def test_a_waiting_reader_gets_a_promoted_job(real_ps: Penstock, real_raw: Raw) -> None:
     """ENQUEUE: a waiting consumer gets it before its own next look."""
     queue = real_ps.queue("q")
     later = queue.enqueue(b"later", delay=3600)
@@ -359,7 +359,7 @@ def test_a_reader_hears_of_a_promoted_job(real_ps: Penstock, real_raw: Raw) -> N
     assert job.delivered - promoted < 3
 
 
-def test_a_reader_hears_of_a_dequeued_job(real_ps: Penstock, real_raw: Raw) -> None:
+def test_a_waiting_reader_gets_a_dequeued_job(real_ps: Penstock, real_raw: Raw) -> None:
     """DEQUEUE: a waiting consumer gets it when it comes back."""
     queue = real_ps.queue("q")
     done = queue.enqueue(b"x", lease=0.5)

@@ -45,7 +45,7 @@ BINARIES: list[ServerBinary | None] = [*chosen_binaries()] or [None]
 PLACES = list(itertools.product(WAYS, BINARIES))
 PATIENCE = 30
 PAUSES = {"in": (True, False), "out": (False, True), "all": (True, True)}
-"""Side that is paused -> whether producers are refused, and whether nothing is delivered."""
+"""Paused side -> whether producers are refused, and whether delivery stops."""
 
 
 def named(value: object) -> str:
@@ -191,7 +191,7 @@ def test_a_torn_end_loses_whole_calls(keeper: Always, ps: Penstock, q: Queue) ->
 
 
 @each_way
-def test_holders_go_on(keeper: Keeper, ps: Penstock) -> None:
+def test_holders_continue(keeper: Keeper, ps: Penstock) -> None:
     """Every delivery from before the fall can be extended and acknowledged by its receipt."""
     held = fill(ps)
     queue = ps.queue(EVERYTHING)
@@ -345,7 +345,7 @@ def test_jobs_that_wait_come_at_their_time(keeper: Keeper, q: Queue) -> None:
 
 
 @each_way
-def test_numbers_go_on_rising(keeper: Keeper, ps: Penstock, q: Queue) -> None:
+def test_numbers_continue_rising(keeper: Keeper, ps: Penstock, q: Queue) -> None:
     """This holds for a drained queue and for one whose clock is ahead of the server's."""
     ahead = ps.queue("ahead")
     for queue in (q, ahead):

@@ -53,9 +53,9 @@ FIRST = RUNNABLE[:1] + REAL[:1]
 FEW = (("sync", "foreign"), ("async", "foreign"), ("foreign", "sync"))
 BRIEF_PAIRS = (("sync", "foreign"), ("foreign", "sync"))
 SOON = 3.0
-"""Seconds within which a party has to notice what another one did."""
+"""Maximum of seconds until a party notices another one's action."""
 BRIEF = 0.1
-"""A time limit that is meant to run out."""
+"""A timeout that ends in the test."""
 MOMENT = 0.02
 """Seconds after which a call most likely waits."""
 FOUR = {"bound", "producer_free", "consumer_free", "not_full"}
@@ -68,7 +68,7 @@ DELETE_STEPS = (
     ("DEL", "consumer"),
     ("DEL", "not_full"),
 )
-"""Before each of these commands the bound is gone, and the delete is not finished."""
+"""Commands before which the bound is removed and the delete not finished."""
 BYTES = (
     b"",
     b"\0",
@@ -99,7 +99,7 @@ class Table:
 
     def party(self, kind: str, name: str = "q", **options: Any) -> Any:
         """Add a party to the table."""
-        options = {"who": f"{kind}_pid{next(self._numbers)}", **options}
+        options = {"client_id": f"{kind}_pid{next(self._numbers)}", **options}
         made: Party
         if kind == "foreign":
             made = Foreign(self.backend.sync_client(), name, **options)
@@ -147,7 +147,7 @@ class Table:
 
     def until_held(self, role: str, party: Any) -> None:
         """Return when this party holds the role and waits for room or a message."""
-        wait_for(lambda: self.holder(role) == party.who)
+        wait_for(lambda: self.holder(role) == party.client_id)
 
     def holder(self, role: str) -> str | None:
         """Return the holder of the role, or None if it is free."""
@@ -461,11 +461,11 @@ def test_the_last_acting_party_is_stored(pair: tuple[str, str], table: Table) ->
         party = parties[number // 2 % 2]
         getattr(party, deed)(*args)
         role = "producer" if "put" in deed else "consumer"
-        assert table.raw.get(table.keys(role)) == party.who.encode()
+        assert table.raw.get(table.keys(role)) == party.client_id.encode()
     for number, deed in enumerate(("peek_reverse", "peek_reverse_nowait", "close")):
         party = parties[(number + 1) % 2]
         getattr(party, deed)()
-        assert table.raw.get(table.keys("producer")) == party.who.encode()
+        assert table.raw.get(table.keys("producer")) == party.client_id.encode()
 
 
 # -- additions of the Python client to the text -------------------------------------------------
@@ -499,7 +499,7 @@ def test_peek_reverse_waits_for_the_producer(pair: tuple[str, str], brief_table:
     table.until_held("producer", first)
     with pytest.raises(Refused, match="in_use") as caught:
         second.peek_reverse_nowait()
-    assert caught.value.holder == first.who
+    assert caught.value.holder == first.client_id
     assert kind_of(second.peek_reverse, BRIEF) == "in_use"
     peeking = table.spawn(second.peek_reverse)
     consumer = table.party("sync")
@@ -621,9 +621,9 @@ def test_a_waiting_party_holds_its_role(pair: tuple[str, str], brief_table: Tabl
     table.until_held("consumer", first)
     with pytest.raises(Refused, match="in_use") as refused:
         second.get_nowait()
-    assert refused.value.holder == first.who
+    assert refused.value.holder == first.client_id
     assert table.tokens() == (1, 0, 1)
-    assert table.holder("consumer") == first.who
+    assert table.holder("consumer") == first.client_id
     second.put_nowait(b"1")
     assert getting.result(SOON) == b"1"
     second.put_nowait(b"2")
@@ -631,9 +631,9 @@ def test_a_waiting_party_holds_its_role(pair: tuple[str, str], brief_table: Tabl
     table.until_held("producer", first)
     with pytest.raises(Refused, match="in_use") as refused:
         second.put_nowait(b"4")
-    assert refused.value.holder == first.who
+    assert refused.value.holder == first.client_id
     assert table.tokens() == (0, 1, 0)
-    assert table.holder("producer") == first.who
+    assert table.holder("producer") == first.client_id
     assert second.get_nowait() == b"2"
     putting.result(SOON)
     assert table.messages() == [b"3"]
@@ -1029,7 +1029,7 @@ def test_time_limits_of_waits_for_a_role(few: tuple[str, str], brief_table: Tabl
     with pytest.raises(Refused, match="in_use") as refused:
         first.get(BRIEF)
     assert BRIEF * 0.9 < time.monotonic() - start < SOON
-    assert refused.value.holder == second.who
+    assert refused.value.holder == second.client_id
     assert dump(table.raw) == before
     first.put_nowait(b"1")
     assert getting.result(SOON) == b"1"
@@ -1042,7 +1042,7 @@ def test_time_limits_of_waits_for_a_role(few: tuple[str, str], brief_table: Tabl
         with pytest.raises(Refused, match="in_use") as refused:
             call()
         assert BRIEF * 0.9 < time.monotonic() - start < SOON
-        assert refused.value.holder == second.who
+        assert refused.value.holder == second.client_id
         assert dump(table.raw) == before
     assert first.get() == b"2"
     putting.result(SOON)
@@ -1108,7 +1108,7 @@ def delete_and_create(table: Table, bound: int, *messages: bytes) -> None:
     deleting = spawn(other.delete)
     wait_for(lambda: not table.raw.exists(table.keys("bound")))
     for role in ROLES:
-        if table.raw.get(table.keys(role)) == b"nobody":
+        if table.raw.get(table.keys(role)) == b"unknown":
             table.raw.lpush(table.keys(f"{role}_free"), 0)
     deleting.result()
     other.create(bound)
@@ -1155,7 +1155,7 @@ def test_a_wait_for_a_role_longer_than_its_queue_exists(
     mine, _ = table.pair()
     mine.create(1)
     for role in ROLES:
-        table.raw.set(table.keys(role), "nobody")
+        table.raw.set(table.keys(role), "unknown")
         table.raw.rpop(table.keys(f"{role}_free"))
     waiting = [
         table.spawn(mine.put, b"stray"),
@@ -1226,7 +1226,7 @@ DEATHS = {
         ("get", "LPUSH", "consumer_free"),
     ],
 }
-"""Before which step a foreign client dies, by the role that it holds then."""
+"""The step before which a foreign client dies, by the role that it holds."""
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -1332,11 +1332,11 @@ def test_four_producers_and_two_consumers(
     common = {"url": one_server.url, "name": "q", "log": str(log)}
     givers, takers = CREWS[crew]
     putting = [
-        crowd.start("move", kind=kind, who=f"p{n}", count=EACH, **common)
+        crowd.start("move", kind=kind, client_id=f"p{n}", count=EACH, **common)
         for n, kind in enumerate(givers)
     ]
     getting = [
-        crowd.start("move", kind=kind, who=f"c{n}", count=0, **common)
+        crowd.start("move", kind=kind, client_id=f"c{n}", count=0, **common)
         for n, kind in enumerate(takers)
     ]
     longest = 0

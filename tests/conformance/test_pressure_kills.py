@@ -52,7 +52,7 @@ def raw(home: EmbeddedServer) -> Iterator[Raw]:
 @pytest.fixture
 def mine(home: EmbeddedServer, raw: Raw) -> Iterator[Any]:
     """Our surviving party; the queue has a bound of 1."""
-    made: Any = Ours(home.url, "q", who="survivor")
+    made: Any = Ours(home.url, "q", client_id="survivor")
     made.create(1)
     yield made
     made.disconnect()
@@ -70,7 +70,7 @@ def test_killed_inside_a_wait(
     role = "consumer" if verb == "get" else "producer"
     if verb == "put":
         mine.put_nowait(b"first")
-    victim = crowd.start("wait", kind=kind, url=home.url, name="q", who="victim", verb=verb)
+    victim = crowd.start("wait", kind=kind, url=home.url, name="q", client_id="victim", verb=verb)
     until(lambda: not raw.exists(KEYS(f"{role}_free")) and raw.get(KEYS(role)) == b"victim")
     victim.kill()
     calls: list[tuple[Any, ...]] = (
@@ -107,7 +107,7 @@ def test_killed_as_it_is_woken(
     role = "consumer" if verb == "get" else "producer"
     if verb == "put":
         mine.put_nowait(b"first")
-    victim = crowd.start("wait", kind=kind, url=home.url, name="q", who="victim", verb=verb)
+    victim = crowd.start("wait", kind=kind, url=home.url, name="q", client_id="victim", verb=verb)
     until(lambda: raw.get(KEYS(role)) == b"victim" and raw.info("clients")["blocked_clients"] == 1)
     victim.freeze()
     if verb == "get":
@@ -139,7 +139,7 @@ def test_killed_outside_a_wait(
     for turn in range(KILLS):
         size = log.stat().st_size
         common = {"url": home.url, "name": "q", "log": str(log), "deeds": deeds}
-        victim = crowd.start("live", kind=kind, who=f"v{turn}", seed=turn, **common)
+        victim = crowd.start("live", kind=kind, client_id=f"v{turn}", seed=turn, **common)
         until(lambda size=size: log.stat().st_size > size + 1000)  # it is working
         victim.kill()
         until(lambda: raw.llen(KEYS("producer_free")) == raw.llen(KEYS("consumer_free")) == 1)
@@ -164,7 +164,7 @@ def test_killed_while_it_waits_for_a_role(
     raw.rpop(KEYS(f"{role}_free"))
     raw.set(KEYS(role), "other")
     before = {client["id"] for client in raw.client_list()}
-    victim = crowd.start("wait", kind="sync", url=home.url, name="q", who="victim", verb=verb)
+    victim = crowd.start("wait", kind="sync", url=home.url, name="q", client_id="victim", verb=verb)
     until(lambda: raw.info("clients")["blocked_clients"] == 1)
     victim.kill()
     until(lambda: {client["id"] for client in raw.client_list()} <= before)

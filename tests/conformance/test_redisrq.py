@@ -52,7 +52,7 @@ from tests.support.twins import spawn, wait_for
 ROWS = range(1, 24)
 HOUR_MS = 3_600_000
 PATIENCE = 5.0
-"""Seconds within which a call ends that need not wait: the machine may be busy."""
+"""Maximum of seconds for a call that need not wait, on a busy machine."""
 
 
 @pytest.fixture

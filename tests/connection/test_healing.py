@@ -118,7 +118,7 @@ def test_a_server_that_comes_back_in_time(server: EmbeddedServer) -> None:
         assert [view.body for view in q.peek()] == [1, 2]
 
 
-def test_a_client_goes_on_after_an_outage(server: EmbeddedServer) -> None:
+def test_a_client_continues_after_an_outage(server: EmbeddedServer) -> None:
     """After a failed call and the end of the outage the next call works."""
     with Penstock(server.url, retry_for=0.1) as ps:
         q = ps.queue("q")

@@ -17,7 +17,7 @@ from tests.support.twins import Beside, spawn, wait_for
 
 ACQUIRE = script("acquire").sha.encode()
 TRIES = 2
-"""How often a call goes out with `retry_for=0`: the first connection may have been an old one."""
+"""Number of sendings with `retry_for=0`: the first connection may have been an old one."""
 
 Server = Callable[..., EmbeddedServer]
 

@@ -15,12 +15,11 @@ from tests.support.proxy import LOOPBACK, Address, Listener
 __all__ = ["CERTIFICATE", "STRANGER", "TlsEnd"]
 
 CERTIFICATE = Path(__file__).with_name("localhost.pem")
-"""Certificate and key for localhost and 127.0.0.1, signed by itself and valid from 2020 to 2120.
-
-Made for these tests alone; nothing trusts it.
+"""A self-signed certificate with its key for localhost and 127.0.0.1, valid from 2020 to 2120.
+It is used in these tests only, and not trusted by anything else.
 """
 STRANGER = CERTIFICATE.with_name("stranger.pem")
-"""Another one of that kind, with the same names in it."""
+"""Another one of that kind with the same names."""
 
 
 class TlsEnd:

@@ -16,7 +16,7 @@ from penstock import Job, Penstock, Queue
 
 OWN = str(Path(penstock.__file__).parent)
 MOST = 12
-"""Own functions that a warm call may pass."""
+"""Maximum of own functions in a warm call."""
 
 
 def passed(call: Callable[[], Any]) -> list[str]:

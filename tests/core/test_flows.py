@@ -197,7 +197,7 @@ def test_a_lost_race_leaves_no_entry_in_the_registry() -> None:
         flow.answer(None)
 
 
-def test_a_leftover_that_can_not_be_unlisted_does_not_fail_the_call() -> None:
+def test_a_leftover_that_cannot_be_unlisted_does_not_fail_the_call() -> None:
     """A failure to remove the leftover entry is not raised, as the jobs were added."""
     flow = enqueue()
     flow.answer(MISSING)

@@ -86,7 +86,7 @@ def test_the_ttl_in_minutes_rounded_up(
     assert ttl_code(ttl_ms, at_most_once=True) == at_most_once
 
 
-def test_the_cap_says_that_there_is_no_ttl() -> None:
+def test_a_capped_ttl_means_no_ttl() -> None:
     """A capped ttl is read as no ttl."""
     assert parse_id(GOOD).ttl_minutes is None
     assert parse_id(GOOD[:-4] + "fffe").ttl_minutes is None

@@ -55,7 +55,7 @@ def test_invalid_durations(value: Any) -> None:
     assert caught.value.value is value
 
 
-def test_a_duration_that_can_not_be_zero() -> None:
+def test_a_duration_that_cannot_be_zero() -> None:
     """With `zero=False` a duration of 0 is refused."""
     with pytest.raises(BadArgument, match="ttl=0: can't be zero"):
         duration_ms("ttl", 0, zero=False)

@@ -36,7 +36,7 @@ def test_headers_are_escaped_where_they_must_be(text: str) -> None:
     assert parse_record(head + b"body").headers == {text: text}
 
 
-def test_a_record_is_taken_apart() -> None:
+def test_a_record_is_parsed() -> None:
     """A record has lease, ttl, codec and headers in its first line; the body follows."""
     record = parse_record(b"1;l=5;t=70;c=json;h.a=%0A;h.b=c\n[1]\n2")
     assert (record.lease_ms, record.ttl_ms, record.codec) == (5, 70, "json")
@@ -49,7 +49,7 @@ def test_unknown_fields_are_ignored() -> None:
     assert (record.lease_ms, record.headers, record.body()) == (5, {"a": "b"}, b"body")
 
 
-def test_an_unknown_codec_is_told_when_the_body_is_asked_for() -> None:
+def test_an_unknown_codec_raises_on_access_to_the_body() -> None:
     """An unknown codec raises on access to the body; the raw bytes are available."""
     record = parse_record(b"1;c=cbor\n\xa0")
     assert record.raw == b"\xa0"

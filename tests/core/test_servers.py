@@ -1,4 +1,4 @@
-"""How the client decides that a server's writes are on disk."""
+"""Rules by which the client decides that a server's writes are on disk."""
 
 from __future__ import annotations
 

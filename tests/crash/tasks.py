@@ -23,8 +23,9 @@ __all__ = ["QUEUE", "STEPS", "STEPS_AFTER_RUN", "consume", "killed", "produce", 
 
 QUEUE = "crash"
 STEPS = ("before", "torn", "sent", "answered", "read")
-"""Where a call is struck: before it is sent, in the middle of the sending, sent but not run yet,
-run but the reply not read, reply read but not acted on."""
+"""Steps of a call: before it is sent, partly sent, sent but not run, run with the reply unread,
+reply read but not processed.
+"""
 STEPS_AFTER_RUN = ("sent", "answered", "read")
 CHUNK = 4
 

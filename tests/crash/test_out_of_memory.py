@@ -279,7 +279,7 @@ def _scan(queue: Queue) -> None:
 
 
 def _status(queue: Queue) -> None:
-    assert queue.status("nobody's") is None
+    assert queue.status("unknown") is None
 
 
 def _take_roles(queue: Queue) -> None:
@@ -418,7 +418,7 @@ def test_a_waiting_consumer_is_woken(small_server: EmbeddedServer, client: Penst
         assert (again.body, again.nacks) == (b"1", 1)
 
 
-def test_a_waiting_producer_is_told(client: Penstock, raw: redis.Redis) -> None:
+def test_a_waiting_producer_of_a_full_server_is_refused(client: Penstock, raw: redis.Redis) -> None:
     """A producer that would wait for room does not wait for the server's memory."""
     queue = client.queue("bounded")
     queue.configure(max_length=1)

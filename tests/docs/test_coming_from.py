@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 SEEDS = [page for page in PAGES if page.name.startswith("coming-from-")]
 OF_SPARK = {"spark.md"}
-"""Run by tests/spark, as they need it."""
+"""Run by tests/spark."""
 WITHOUT_CODE = {"benchmarks.md"}
 OURS = [page for page in PAGES if page not in SEEDS and page.name not in OF_SPARK | WITHOUT_CODE]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ \t]*$", flags=re.MULTILINE | re.DOTALL)
@@ -229,7 +229,7 @@ False
 """
 
 
-def test_a_session_goes_on_through_its_section(tmp_path: Path) -> None:
+def test_a_session_continues_through_its_section(tmp_path: Path) -> None:
     """A section is one session; the next section has another. Lines keep their numbers."""
     first, second = sessions(SECTIONS)
     assert first.splitlines()[9] == ">>> url[:6]"

@@ -18,11 +18,11 @@ from tests.support.backends import Backend
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NUMBERED = sorted(EXAMPLES.glob("[0-9][0-9]_*.py"))
 OF_SPARK = {"18_spark_pipeline.py"}
-"""Run by tests/spark, as they need it."""
+"""Run by tests/spark."""
 PROGRAMS = [path for path in NUMBERED if "tests" not in path.name and path.name not in OF_SPARK]
 TESTS = [path for path in NUMBERED if "tests" in path.name]
 OF_PRESSURE = {"15_pressure.py"}
-"""Those that use queues of that protocol instead of ours."""
+"""Examples with queues of that protocol."""
 TIMEOUT = 120
 
 

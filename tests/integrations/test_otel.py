@@ -111,7 +111,7 @@ def test_a_bulk_enqueue_is_one_span(q: Queue, spans: Spans) -> None:
     assert len({job.headers["traceparent"] for job in reserved(q, 1200)}) == 1
 
 
-def test_a_duplicate_says_so(q: Queue, spans: Spans) -> None:
+def test_a_span_of_a_duplicate(q: Queue, spans: Spans) -> None:
     """The span has the id of the existing job; with only a window there is none."""
     first = q.enqueue(1, dedup=Dedup("a", window=60))
     q.enqueue(1, dedup_id="a")

@@ -85,7 +85,7 @@ def test_a_run_is_counted_and_timed(
     assert found.get(("penstock_queueing_seconds_sum", "emails"), 0) == event.queueing
 
 
-def test_outcomes_are_counted_apart(
+def test_outcomes_are_counted_separately(
     q: Queue, metrics: Prometheus, registry: CollectorRegistry
 ) -> None:
     """A batch counts as one run; only first attempts have a queueing time."""

@@ -25,18 +25,18 @@ CLOCK = b"test:clock"
 REAL = "redis.call('TIME')"
 OURS = f"redis.call('LRANGE', '{CLOCK.decode()}', 0, 1)"
 USUAL_REACH, REACH = "local sweep_limit = 100 + 2 * ", 2
-"""How many expired jobs a call lists, and how many here."""
+"""Number of expired jobs that a call lists, and its value here."""
 USUAL_SWEEP, SWEEP = "local sweep_limit = 2000", f"local sweep_limit = {REACH}"
-"""How many those list that deliver jobs, and how many here."""
+"""Number of expired jobs that a delivering call lists, and its value here."""
 USUAL_ROOM, ROOM = "bytes_left, bodies_left = 67108864", "bytes_left, bodies_left = 8000"
-"""How many bytes of large bodies a call removes, and how many here: those of one or two jobs."""
+"""Bytes of large bodies that a call removes, and its value here: one or two bodies."""
 COMPACTING = {
     "redis.call('XLEN', ready) >= 64": "redis.call('XLEN', ready) > 0",
     "nodes >= 64 and nodes * 4096 > 2 * jobs * (size + 300)": (
         f"redis.call('LLEN', '{CLOCK.decode()}') == 3"
     ),
 }
-"""When a sweep takes a stream for a sparse one, and when here: if the test says so."""
+"""The condition for a sparse stream in a sweep, and its value here: as the test sets it."""
 
 
 class NoDraws:

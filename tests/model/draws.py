@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 WRONG = 19 * 365 * 86_400_000
-"""ms by which a wrong clock is ahead, or behind."""
+"""Offsets of a wrong clock in ms."""
 
 DELAYS = st.sampled_from([0, 0, 0, 1, 50, 3_000, 4_000, 60_000])
 TTLS = st.sampled_from([None, None, None, 1, 60, 2_000, 70_000])
@@ -71,9 +71,9 @@ MODES = {
     "refuse": "", "update": "u", "debounce": "ud", "requeue": "q", "requeue+update": "uq",
     "requeue+debounce": "udq",
 }  # fmt: skip
-"""Ways to handle a duplicate, and the letters that scripts take for them."""
+"""Ways to handle a duplicate, and their letters in scripts."""
 NAMES = st.lists(st.sampled_from([0, 0, 0, 1, 1, 2]), min_size=1, max_size=4)
-"""Dedup ids, by place; one may come twice."""
+"""Indexes of dedup ids; one may be repeated."""
 WINDOWS = st.sampled_from([None, None, 1, 3_000, 60_000])
 POLICIES: list[Policy | None] = [
     None, (1, None, None), (None, 1, 300), (2, 100, None), (0, None, 1), (None, None, None),
@@ -81,7 +81,7 @@ POLICIES: list[Policy | None] = [
 """Retry policies of jobs: attempts, base and cap."""
 RETRY = st.sampled_from([None, None, None, None, *POLICIES])
 ENDS = st.sampled_from([None, None, 0, 1, 3_000])
-"""Windows that an ack names."""
+"""Windows given with an ack."""
 UNTIL = st.sampled_from(["finished", "finished", "finished", "started", "enqueued"])
 FAULTS: st.SearchStrategy[Fault] = st.sampled_from(
     ["", "", "", "before", "after", "flushed", "token lost", "token lost"]
@@ -94,7 +94,7 @@ PICKS = st.lists(
     min_size=1,
     max_size=4,
 )
-"""Jobs to name: which of those known, and how; one may be named twice."""
+"""Jobs to name: which of the known ones, and how; one may be repeated."""
 Shape: TypeAlias = list[tuple[str, int | None, int | None, Policy | None]]
 WAITING = {"ready": 0, "due": 1, "delayed": 3_000}
 """Fates of jobs that are not delivered, and their delay."""
@@ -174,12 +174,12 @@ ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
 }
 """Actions on jobs, with the values of their arguments; the jobs are drawn."""
 UNDISTURBED = ("begin_to_wait", "extend_at_half", "time_comes", "time_passes", "wake_up")
-"""Those of them that no fault strikes."""
+"""Those without faults."""
 Acts: TypeAlias = list[tuple[str, list[tuple[int, str]], int]]
 ACTS = st.lists(
     st.tuples(st.sampled_from(sorted(ACTIONS)), PICKS, st.integers(0, 9999)), max_size=8
 )
-"""Several things, one after the other."""
+"""Several actions in turn."""
 ID_ACTIONS = (
     *["claim"] * 14,
     *["reserve"] * 6,
@@ -189,7 +189,7 @@ ID_ACTIONS = (
 )
 """Actions on jobs with dedup ids; a frequent one is listed more than once."""
 ID_START = ("claim", "reserve", "claim", "time_passes", "claim", "redrive")
-"""Actions that begin a course of jobs with dedup ids."""
+"""Actions that begin a sequence of jobs with dedup ids."""
 SIDES = st.sampled_from(["", "", "", "in", "out", "all", "closed", "closed", "drained"])
 """Sides that are paused, or closed, during the actions."""
 AMONG = st.sampled_from([("active", "once"), ("active", "once"), ("scheduled", "dead")])

@@ -12,7 +12,7 @@ Number: TypeAlias = tuple[int, int]
 Receipt: TypeAlias = tuple[int, int]
 """Number of the delivery and its tag."""
 Name: TypeAlias = tuple[Number, Receipt | None]
-"""A job as a caller names it: with the receipt of a delivery, or by id alone."""
+"""A job in a call: with the receipt of a delivery, or by id only."""
 Policy: TypeAlias = tuple[int | None, int | None, int | None]
 """Attempts, base and cap in ms; None leaves a part to the queue."""
 Place = Literal["ready", "scheduled", "active", "once", "dead"]

@@ -30,7 +30,7 @@ IDS = ("a", "b;d=a", "ö%\n")
 """Dedup ids: few, so that they collide; some are escaped in the record."""
 STATES = ("ready", "scheduled", "active", "dead")
 GONE_TOO = 5
-"""Picks from this one on may name a job that is not there any more."""
+"""Picks from this one on may name a job that no longer exists."""
 PLACES = ("active", "once", "scheduled", "dead")
 TOTALS = {
     **{name: name for name in (
@@ -41,7 +41,7 @@ TOTALS = {
     "swept": "expired",
     "expired_active": "expired_active",
 }  # fmt: skip
-"""Totals as stats names them, and as meta does."""
+"""Totals by their names in stats and in meta."""
 
 
 class Dice:

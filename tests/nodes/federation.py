@@ -155,17 +155,17 @@ class Ledger:
         thread.start()
 
     def _produce(self, pause: float) -> None:
-        number, who = 0, threading.get_ident()
+        number, producer = 0, threading.get_ident()
         with self.client() as ps:
             queue = ps.queue(self.name)
             while not self._stop.wait(pause):
                 number += 1
                 try:
-                    done = queue.enqueue([who, number])
+                    done = queue.enqueue([producer, number])
                 except RedisError:
-                    self.unknown.append([who, number])
+                    self.unknown.append([producer, number])
                 else:
-                    self.added[done.id] = [who, number]
+                    self.added[done.id] = [producer, number]
 
     def _consume(self) -> None:
         with self.client() as ps:

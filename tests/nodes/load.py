@@ -29,7 +29,7 @@ __all__ = ["QUEUES", "Load"]
 QUEUES = ("called", "worked")
 LEASE = 3.0
 LATE = 5.0
-"""Seconds from an acknowledgement that no replica has got to the fault that is noticed."""
+"""Seconds from an unreplicated acknowledgement until the fault is noticed."""
 
 
 class Load:
@@ -106,12 +106,12 @@ class Load:
         self.attempted.add(serial)
         return QUEUES[serial % 2], serial
 
-    def _added(self, who: str, serial: int, job_id: str) -> None:
+    def _added(self, producer: str, serial: int, job_id: str) -> None:
         self.confirmed[serial] = job_id
-        self.ids[f"{who} {parse_id(job_id).crc}"].append(job_id)
+        self.ids[f"{producer} {parse_id(job_id).crc}"].append(job_id)
 
     def _produce(self) -> None:
-        who = threading.current_thread().name
+        producer = threading.current_thread().name
         with self._client() as ps:
             while self._producing:
                 name, serial = self._next()
@@ -122,9 +122,9 @@ class Load:
                 except (NotReplicated, RedisError) as error:
                     self._not_added(error)
                 else:
-                    self._added(f"{who} {name}", serial, done.id)
+                    self._added(f"{producer} {name}", serial, done.id)
 
-    async def _aproduce(self, who: str) -> None:
+    async def _aproduce(self, producer: str) -> None:
         async with AsyncPenstock(self.url, retry_for=self._retry_for) as ps:
             while self._producing:
                 name, serial = self._next()
@@ -134,7 +134,7 @@ class Load:
                 except (NotReplicated, RedisError) as error:
                     self._not_added(error)
                 else:
-                    self._added(f"{who} {name}", serial, done.id)
+                    self._added(f"{producer} {name}", serial, done.id)
 
     def _not_added(self, error: NotReplicated | RedisError) -> None:
         if isinstance(error, NotReplicated):
@@ -252,8 +252,8 @@ class Load:
 
     def _check_order(self) -> None:
         """Check that the ids of one producer in one queue rise, on whatever server."""
-        for who, ids in self.ids.items():
-            assert ids == sorted(set(ids)), who
+        for producer, ids in self.ids.items():
+            assert ids == sorted(set(ids)), producer
 
     def _again(self) -> list[int]:
         """Return jobs delivered again after their acknowledgement; only faults may cause that.

@@ -21,7 +21,7 @@ from tests.support.proxy import Proxy
 
 __all__ = ["Partitioned"]
 
-NOBODY = (LOOPBACK, 1)
+UNREACHABLE = (LOOPBACK, 1)
 
 
 class Front(Stub):
@@ -76,7 +76,7 @@ class Partitioned(Service):
             self.gates.append(self._stack.enter_context(Proxy((LOOPBACK, front.port))))
 
     def _launch(self) -> EmbeddedServer:
-        inner, outer = Proxy(NOBODY), Proxy(NOBODY)
+        inner, outer = Proxy(UNREACHABLE), Proxy(UNREACHABLE)
         self._stack.callback(inner.close)
         self._stack.callback(outer.close)
         seen = ("--replica-announce-ip", LOOPBACK, "--replica-announce-port", str(inner.port))

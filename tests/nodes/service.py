@@ -31,9 +31,9 @@ __all__ = ["LOOPBACK", "NAME", "Sentinel", "Service"]
 LOOPBACK = "127.0.0.1"
 NAME = "jobs"
 DOWN_AFTER_MS = 1000
-"""With a lower value a busy machine sees failovers without a cause."""
+"""With a lower value a busy machine causes failovers."""
 QUICK = ("--repl-diskless-sync", "no", "--repl-ping-replica-period", "1")
-"""Options of the servers: a replica is there at once."""
+"""Options of the servers: a replica syncs without a delay."""
 
 Address = tuple[str, int]
 

@@ -45,7 +45,7 @@ ROWS: Rows = {
     "10 GETJOB of a leaving node (2 tests)": ("test_a_leaving_node_is_drained",),
     "10 HELLO priority of a leaving node": ("test_leaving_is_a_flag_of_the_node",),
     "a.4 at most once and another node": ("test_a_leaving_node_takes_no_jobs",),
-    "a.5 requeue race": "one node has a job, so nobody races for it",
+    "a.5 requeue race": "one node has a job, so there is no race for it",
     "a.5 ack among holders": ("test_an_ack_while_the_home_is_down",),
     "a.5 wrong node": ("test_every_call_goes_to_the_node_of_its_job",),
     "a.5 reach of counts": ("test_counts_reach_every_node",),

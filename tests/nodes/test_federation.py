@@ -221,7 +221,7 @@ def test_an_unknown_outcome_raises(three: Servers) -> None:
             assert (bodies.count("once"), bodies.count("next")) == (1, 1)
 
 
-def test_an_unknown_outcome_may_go_on(three: Servers) -> None:
+def test_an_unknown_outcome_may_continue(three: Servers) -> None:
     """With on_unknown="next" the enqueue returns, and the job may exist twice, as it does here."""
     with Proxy(three.all[0].address) as proxy:
         ps, q = behind(proxy, three.all[1], on_unknown="next")
@@ -233,7 +233,7 @@ def test_an_unknown_outcome_may_go_on(three: Servers) -> None:
             assert [view.body for view in q.peek(100)].count("twice") == 2
 
 
-def test_a_bulk_goes_on_elsewhere(three: Servers) -> None:
+def test_a_bulk_continues_elsewhere(three: Servers) -> None:
     """A node fails between chunks: the ids show which node has which chunk."""
     with three.client(retry_for=1) as ps:
         q = ps.queue("q")
@@ -422,7 +422,7 @@ def test_some_nodes_of_a_call_are_missing(three: Servers) -> None:
         assert list(caught.value.unreachable) == [f"127.0.0.1:{three.all[1].port}"]
 
 
-def test_a_consumer_goes_on_when_the_home_of_its_job_dies(three: Servers) -> None:
+def test_a_consumer_continues_when_the_node_of_its_job_dies(three: Servers) -> None:
     """The node dies between delivery and ack: the loop continues, and the job is
     not redelivered.
     """

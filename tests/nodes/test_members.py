@@ -238,7 +238,7 @@ def test_a_node_that_was_met_twice_is_left_out_once(three: Servers) -> None:
             assert twin in found._gone
 
 
-def test_a_forked_child_looks_after_nodes(three: Servers) -> None:
+def test_a_forked_child_checks_nodes(three: Servers) -> None:
     """A check running in the parent does not count as running in the child."""
     with three.client(retry_for=0.3) as ps:
         q = ps.queue("q")

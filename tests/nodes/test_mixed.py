@@ -16,7 +16,7 @@ from tests.support.cluster import Cluster
 from tests.support.twins import aspawn, spawn, wait_for
 
 QUEUES = ("emails", "letters", "cards")
-"""They lie in several slots of the cluster."""
+"""Queues in several slots of the cluster."""
 
 
 @pytest.fixture

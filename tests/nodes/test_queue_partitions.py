@@ -51,7 +51,7 @@ def sound(cluster: Cluster) -> None:
         check_invariant(raw)
 
 
-def test_a_queue_lies_on_all_servers(cluster: Cluster) -> None:
+def test_a_partitioned_queue_is_on_all_servers(cluster: Cluster) -> None:
     """Partitions are on all servers; a job on any of them wakes a waiting consumer."""
     owners = {cluster.owner(slot_of("q", number)) for number in range(4)}
     assert owners == set(cluster.primaries)

@@ -22,7 +22,7 @@ from tests.support.keyspace import check_invariant
 from tests.support.twins import Beside, spawn, wait_for
 
 MOVED = 5.0
-"""Seconds within which a consumer that waits has come to another primary."""
+"""Maximum of seconds until a waiting consumer uses another primary."""
 RETRY_FOR = 30.0
 
 

@@ -480,7 +480,7 @@ def test_a_node_that_accepts_no_connection(three: Servers) -> None:
             assert time.monotonic() - began < 1.9
 
 
-def test_hello_says_how_each_node_is(three: Servers) -> None:
+def test_hello_has_the_state_of_each_node(three: Servers) -> None:
     """`hello` has id, address, priority, memory and leaving flag; less for a node that is down."""
     with three.client(retry_for=0.3) as ps:
         ids = {view.address: view.id for view in ps.hello().nodes}

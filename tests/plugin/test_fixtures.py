@@ -27,17 +27,17 @@ def test_a_queue_without_a_server(run_pytest: RunPytest) -> None:
             monkeypatch.setattr(socket, "socket", None)
             queue = penstock.queue("emails")
             queue.configure(backoff_base=86400, backoff_cap=86400)  # a day's jitter
-            queue.enqueue_many([{"to": "ada"}, {"to": "nobody"}])
-            assert [job.body["to"] for job in queue.peek()] == ["ada", "nobody"]
+            queue.enqueue_many([{"to": "ada"}, {"to": "no address"}])
+            assert [job.body["to"] for job in queue.peek()] == ["ada", "no address"]
             done = []
             for job in queue.consume(block=0):
                 with job:
-                    if job.body["to"] == "nobody":
-                        raise ValueError("who?")
+                    if job.body["to"] == "no address":
+                        raise ValueError("no such address")
                     done.append(job.body["to"])
             assert done == ["ada"]
             [later] = queue.peek(state="scheduled")
-            assert later.error == "ValueError: who?"
+            assert later.error == "ValueError: no such address"
             assert queue.reserve(block=0.05) == []
         """
     )

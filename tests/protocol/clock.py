@@ -15,7 +15,7 @@ T0 = 1_800_000_000_000
 TIME = "redis.call('TIME')"
 PRODUCER = "00000000445566ff"
 STAGED = ("ffee", 4)
-"""Writer and batch of what is staged."""
+"""Writer and batch of staged jobs."""
 CHECKPOINT = "ff66554433221100"
 
 

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 __all__ = ["Raw", "Space", "dump", "load", "same", "text"]
 
 Raw: TypeAlias = Any
-"""A redis-py client: what it says of its replies depends on settings that no type shows."""
+"""A redis-py client; the types of its replies depend on settings."""
 Space: TypeAlias = dict[str, dict[str, Any]]
 """Name of a key -> its type and value. Text is bytes: the character U+00nn is the byte nn."""
 
 LEEWAY_MS = 60_000
-"""What may have passed of a time to live between a write and the dump."""
+"""Maximum of ms between a write and the dump."""
 
 
 def text(data: bytes | str) -> str:

@@ -34,7 +34,7 @@ RECEIPT = "1-abc"
 TOKEN = "0123456789abcdef"
 FENCE = T0 * 1000 + 789
 BORNE = f"{FENCE}-{TOKEN}"
-"""What bears a role in `borne_scene`."""
+"""Number and token of the held roles in `borne_scene`."""
 
 
 @dataclass
@@ -398,4 +398,4 @@ ROLES = tuple(
         Act("resign, held", "resign", (90, "consumer", TOKEN)),
     )
 )
-"""Calls that bear exclusive roles, or are about them."""
+"""Calls with exclusive roles, or about them."""

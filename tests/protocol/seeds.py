@@ -14,9 +14,9 @@ __all__ = ["AT", "EPOCH", "HISTORIES", "Job", "place_of", "seed"]
 
 EPOCH = "e0e0e0e0"
 AT = T0 + 500
-"""When the event happens: within a second of the last write, so that `seen` stays as it is."""
+"""Time of the event: within a second of the last write, so that `seen` does not change."""
 HISTORIES = ("first", "second")
-"""The delivery that counts is the job's first, or its second after a release: a large job then."""
+"""The counted delivery is the job's first, or its second after a release; then the job is large."""
 SOON, LATER = 200, 60_000
 SEED_CALL = 5
 

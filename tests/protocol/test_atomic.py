@@ -33,12 +33,12 @@ KEYS = QueueKeys("atomic")
 REMOVING = (
     "enqueue", "claim", "publish", "reserve", "assign", "settle", "stats", "peek", "sweep",
 )  # fmt: skip
-"""Scripts that remove, beside their work, what has expired."""
+"""Scripts that also remove expired jobs."""
 STATES: list[tuple[Any, ...]] = [
     *(("paused", side) for side in ("in", "out", "all")),
     ("closed", 1),
 ]
-"""What is configured before a call, beside nothing."""
+"""Settings before a call, and none."""
 FIRST = {act.script: act for act in reversed(CALLS)}.values()
 """A call of every script."""
 JOBS = [
@@ -55,7 +55,7 @@ SINGLE = [
     if "**" in act.args
     for name in JOBS
 ]
-"""Calls about jobs of one kind: keys of the other kinds are not looked up on the way."""
+"""Calls about jobs of one kind, which read no keys of other kinds."""
 CASES: list[tuple[Callable[[Raw, QueueKeys], Scene], Act, tuple[Any, ...]]] = [
     *((build, act, ()) for build in (plain_scene, rich_scene) for act in CALLS),
     *((rich_scene, act, ()) for act in SINGLE),
@@ -86,7 +86,7 @@ def test_every_script_is_called() -> None:
 
 
 BUILT: dict[Callable[[Raw, QueueKeys], Scene], tuple[Scene, Space]] = {}
-"""Scenes and their key spaces: built once a process."""
+"""Scenes and their key spaces, built once per process."""
 
 
 def built(build: Callable[[Raw, QueueKeys], Scene], raw: Raw) -> Scene:

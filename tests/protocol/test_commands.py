@@ -54,7 +54,7 @@ INDEXES = ("active", "scheduled", "once", "dead")
 DRAINED = {"XLEN ready", "ZCARD scheduled", "ZCARD active"}
 HEIRS = {"ZSCORE scheduled", "ZSCORE expiry", "LLEN wake"}
 EXPIRED = {"XRANGE ready"}
-"""Which of them lie at the head of ready, and can be trimmed."""
+"""Those at the head of ready, which can be trimmed."""
 READ_LATE: dict[str, set[str]] = {
     "enqueue": HEIRS | EXPIRED,
     "claim": HEIRS | EXPIRED,
@@ -90,11 +90,12 @@ READ_LATE: dict[str, set[str]] = {
     | {f"ZRANGE {index}" for index in INDEXES},
     "configure": {"HGETALL meta"},
 }
-"""Reads that a script may make after its first write (protocol/core.md, Calling a script): bounds,
-what is left, and bodies that lie apart; `stats` and `peek` remove what has expired, and then look.
-None of it can fail: the types are known by then."""
+"""Reads that a script may make after its first write (protocol/core.md, Calling a script):
+bounds, remaining counts, and separately stored bodies; `stats` and `peek` remove expired jobs
+and then read. None of them can fail, as the types were checked.
+"""
 SIZES = {"HSTRLEN held"}
-"""Sizes of bodies that lie apart: every script that ends jobs reads them as it removes them."""
+"""Sizes of separately stored bodies: every script that ends jobs reads them for the removal."""
 
 
 class Command(NamedTuple):

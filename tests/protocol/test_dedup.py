@@ -395,7 +395,7 @@ BROKEN = {
     "the job has another one": ("HSET", "dedup", "other", "<owner>"),
     "two of one job": ("HSET", "dedup", "a", "<owner> <owner>"),
     "the successor does not wait": ("HSET", "dedup", "a", "<heir> <owner>"),
-    "nobody knows it": ("HDEL", "dedup", "a"),
+    "the id has no entry": ("HDEL", "dedup", "a"),
     "an end without a window": ("HSET", "dedup", "b", "@5"),
     "another end than its window": ("HSET", "dedup", "w", "@5"),
     "empty": ("HSET", "dedup", "b", ""),

@@ -84,7 +84,7 @@ def _free(names: Names) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("name", [*SCRIPTS, *INCLUDES])
-def test_an_include_line_says_where_names_come_from(name: str) -> None:
+def test_an_include_line_lists_its_names(name: str) -> None:
     """The line lists the names that the file uses, except an include's function name."""
     body = script(name).body if name in SCRIPTS else include(name).body
     used = words(body)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.sampled(7)
 
 KEYS = QueueKeys("table")
 TIMES = {Event.DUE: 20_000, Event.LEASE_ENDS: 40_000, Event.TTL_ENDS: 70_000}
-"""When that time has come, in ms after AT."""
+"""Time after the event, in ms after AT."""
 BESIDE = (b"meta", b"wake", b"space")
 SET_UP = [event for event in Event if event.value.endswith((", closed", ", role taken"))]
 WITH_SCRIPT = [event for event in Event if event not in TIMES]
@@ -104,7 +104,7 @@ UNTOUCHING = [
     and any(cell and cell.code is None for cell in TABLE[event].values())
 ]
 OF_OTHERS = ("ENQUEUE", "CLAIM", "PUBLISH", "CLEAR")
-"""Events that do something to the queue, or to other jobs, where they do nothing to this one."""
+"""Events that change the queue or other jobs, but not this job."""
 
 
 def _about(space: Space, number: bytes) -> Space:

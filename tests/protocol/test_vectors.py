@@ -38,7 +38,7 @@ CODES_AT = {
     "ack": 3, "bury": 3, "delete": 3, "dequeue": 3, "extend": 3, "nack": 3, "promote": 3,
     "redrive": 5, "release": 3, "withdraw": 3,
 }  # fmt: skip
-"""Where in a reply the codes of single jobs begin."""
+"""The place in a reply where the codes of single jobs begin."""
 
 
 def _named(vector: Vector) -> str:

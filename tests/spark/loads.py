@@ -21,7 +21,7 @@ __all__ = ["breaking", "consumed", "expected", "rows", "speculated", "streamed",
 
 PARTS, EACH, BATCH = 3, 1200, 200
 PAD = 600
-"""Bytes: what is half through has to be beyond the JVM's buffers."""
+"""Bytes: the first half has to exceed the JVM's buffers."""
 
 
 def rows(spark: Any, parts: int = PARTS, each: int = EACH) -> Any:

@@ -15,9 +15,9 @@ from tests.spark.support import say
 __all__ = ["consume"]
 
 HALT = "PENSTOCK_TEST_HALT"
-"""`claimed`, `written` or `committed`: where a driver stops."""
+"""The point where a driver stops: `claimed`, `written` or `committed`."""
 BATCH = 2
-"""In which batch, counted from 0."""
+"""The batch of that point, counted from 0."""
 
 
 def halt(point: str, number: int) -> None:

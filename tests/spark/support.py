@@ -41,7 +41,7 @@ __all__ = [
 
 ROOT = Path(__file__).parents[2]
 LOCAL = "local[2,4]"
-"""Two slots, and four attempts for a task; plain `local[2]` gives it one."""
+"""Two slots, and four attempts for a task; plain `local[2]` has one."""
 PATIENCE = 180.0
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 CONF = {

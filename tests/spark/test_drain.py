@@ -212,7 +212,7 @@ def test_rounds_and_a_limit(spark: Any, ps: Penstock, redis_url: str, tmp_path: 
     assert (report.taken, jobs.stats().ready) == (10, 14)
 
 
-def test_at_most_once_and_what_handlers_settle(
+def test_jobs_at_most_once_and_jobs_settled_by_handlers(
     spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
     """A job with lease 0 is done at its delivery; a job settled by its handler stays so."""
@@ -350,7 +350,7 @@ def test_coroutines_are_refused(spark: Any, redis_url: str) -> None:
         drain(spark, queue="mail", handler=later, url=redis_url)
 
 
-def test_a_server_that_is_not_there_is_told_by_the_driver(spark: Any) -> None:
+def test_an_unreachable_server_is_reported_by_the_driver(spark: Any) -> None:
     """An unreachable server raises before a task starts."""
     with pytest.raises(Unreachable):
         drain(spark, queue="mail", handler=nothing, url="redis://127.0.0.1:1", retryFor="0s")

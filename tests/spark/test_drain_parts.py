@@ -64,7 +64,7 @@ def test_results_are_acknowledged_where_their_jobs_are(
 
 
 def test_sources(spark: Any, place: QueueIdentity, tmp_path: Path) -> None:
-    """The same queues work as a table, and as a stream whose checkpoint has each shard."""
+    """These queues work as a table, and as a stream whose checkpoint has each shard."""
     ps, where = place
     table = spark.read.format("penstock").options(queue="mail", **where).load()
     assert {row.id for row in table.select("id").collect()} == {

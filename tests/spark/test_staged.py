@@ -206,7 +206,7 @@ def test_a_chunk_that_a_failover_has_lost(
     assert bodies(ps) == [b"0", b"1", b"2"]
 
 
-def test_a_staged_stream_goes_on_where_it_was_killed(ps: Penstock, options: Any) -> None:
+def test_a_staged_stream_continues_where_it_was_killed(ps: Penstock, options: Any) -> None:
     """A promised earlier batch is published before a later one; a lost stage raises."""
     given = options(commitMode="staged", batchSize=1)
 

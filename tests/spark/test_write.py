@@ -48,7 +48,7 @@ def test_a_task_that_is_repeated_adds_nothing_twice(
 
 @pytest.mark.parametrize("how", ["raise", "kill"])
 @pytest.mark.parametrize("mode", ["direct", "staged"])
-def test_rows_without_ids_are_told_apart_by_content(
+def test_rows_without_ids_are_distinguished_by_content(
     how: str, mode: str, spark: Any, redis_url: str, tmp_path: Path
 ) -> None:
     """Group 6: rows without ids are identified by content, also if a repeat has another order."""

@@ -289,7 +289,7 @@ def test_plans_that_cannot_be_carried_out(ps: Penstock, options: Any, redis_url:
         BatchWriter(options(), schema(PLAIN + ", nope string"), False)
 
 
-def test_an_executor_that_reaches_another_server_says_so(options: Any) -> None:
+def test_an_executor_that_reaches_another_server_raises(options: Any) -> None:
     """`localhost` differs between machines: an executor on another server raises."""
     writer = BatchWriter(options(), schema(PLAIN), False)
     writer.nodes = ("00000000",)

@@ -34,7 +34,7 @@ from tests.support.cluster import AsyncRawCluster, Cluster, RawCluster
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 TEST_URL = os.environ.get("PENSTOCK_TEST_URL", "")
 SEVERAL = {"all", "oldest", "newest"} & {*CHOSEN}
-"""Names that mean servers which this machine may lack: it is said which."""
+"""Names of servers that this machine may lack; the header lists the missing ones."""
 DOCKER_IMAGE = os.environ.get("PENSTOCK_TEST_IMAGE", "redis:8-alpine")
 DATABASES = 16
 PYTHON = sys.version_info[:2]

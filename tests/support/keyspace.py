@@ -28,10 +28,10 @@ __all__ = [
 ]
 
 Raw: TypeAlias = Any
-"""A redis-py client: what it says of its replies depends on settings that no type shows."""
+"""A redis-py client; the types of its replies depend on settings."""
 
 LARGE = 4096
-"""Bodies above so many bytes lie apart."""
+"""Bodies above this many bytes are stored separately."""
 INDEXES = ("active", "once", "scheduled", "dead")
 
 

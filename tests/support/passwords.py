@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 __all__ = ["MARKS", "URLS", "seen_in"]
 
 MARKS = ("hunter2secret", "918273645", "correcthorse")
-"""Parts of passwords: if one of them is seen, a part of a password is."""
+"""Parts of passwords: none of them may be shown."""
 PASSWORDS = st.lists(
     st.sampled_from([*MARKS, *"/?#@:&=%[], \t+;'\"{}\\", "%2f", "password=", "é", "\u2100"]),
     min_size=1,
@@ -36,7 +36,7 @@ FORMS = (
     "redis+sentinel://127.0.0.1:1/jobs?sentinel_password={}",
 )
 NO_HOST = "redis://:{}"
-"""What stands behind the last @ is the host there."""
+"""The host is the part after the last @."""
 URLS = st.builds(
     lambda form, password: form.format(password.replace("@", "") if form == NO_HOST else password),
     st.sampled_from((*FORMS, NO_HOST)),

@@ -26,10 +26,10 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 PATIENCE = 20.0
-"""Seconds after which what runs beside a test is given up."""
+"""Seconds until the test gives up its background work."""
 
 WRONG_CLIENTS = {"AsyncPenstock": "sync_client", "Penstock": "async_client"}
-"""Which maker of `Backend` gives a redis-py client of the other world."""
+"""The method of `Backend` that makes a redis-py client of the other kind."""
 
 
 class AsyncBeside(Generic[T]):

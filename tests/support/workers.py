@@ -34,7 +34,7 @@ EXIT = "exit"
 AT = "at"
 PID = "pid"
 WHOLE = " ."
-"""Ends each line of a log."""
+"""The end of each line of a log."""
 
 
 class Child:

@@ -19,9 +19,9 @@ from tests.support.twins import wait_for
 __all__ = ["KINDS", "Seen", "at_work", "both", "sent", "wait_idle"]
 
 KINDS = ("threads", "asyncio")
-"""What runs the handlers."""
+"""Ways to run handlers."""
 INNER = ("evalsha", "blpop", "hget", "client", "info", "script", "ping", "select")
-"""Commands that a worker sends; others are those of scripts."""
+"""Commands that a worker sends; other commands are those of scripts."""
 
 Handle = Callable[[Any], Any]
 

@@ -194,9 +194,9 @@ class Told:
     def until(self, what: str) -> tuple[str, int, str]:
         """Return the next process with this event; earlier events are skipped."""
         while True:
-            *who, told = self.next()
+            *process, told = self.next()
             if told == what:
-                return who[0], who[1], who[2]
+                return process[0], process[1], process[2]
 
     def close(self) -> None:
         """Close the connections."""

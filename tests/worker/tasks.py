@@ -25,11 +25,11 @@ from tests.support.workers import Log, await_word, tell
 __all__ = ["again", "work"]
 
 LIBC = ctypes.PyDLL(None)
-"""The C library by a door that does not let the interpreter go."""
+"""The C library, called without releasing the interpreter lock."""
 
 
 TOLD = "PENSTOCK_TEST_WORKER"
-"""In the environment of a process that runs suspects: how its worker is made."""
+"""Environment variable of an isolated process with the options of its worker."""
 
 
 class Diary:

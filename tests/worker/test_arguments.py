@@ -420,7 +420,7 @@ def test_jobs_that_would_not_fit(
     assert reason in str(caught.value)
 
 
-def test_values_that_can_not_be_shown() -> None:
+def test_values_that_cannot_be_shown() -> None:
     """For a value that can't be shown the producer's error has its type."""
 
     class Shy:

@@ -48,7 +48,7 @@ def asked(delay_ms: int, text: str = "") -> Verdict:
     return Verdict("nack", delay_ms, text, is_asked=True)
 
 
-"""A failure that is left to the script."""
+"""A failure whose handling is left to the script."""
 
 
 def nothing(job: Any) -> None:
@@ -438,7 +438,7 @@ def test_results(result: Any, verdict: Verdict) -> None:
     assert alone().failed(made(1), raised) == verdict
 
 
-def test_a_class_that_can_not_be_made() -> None:
+def test_a_result_class_that_cannot_be_constructed() -> None:
     """Returning the class Snooze without seconds is a failure with a reason."""
     verdict = alone().returned(made(1), Snooze)
     assert verdict.kind == "nack"
@@ -644,7 +644,7 @@ def test_tenacity_that_fails(caplog: pytest.LogCaptureFixture) -> None:
         (b"1;c=json\n" + b"[" * 200_000, "maximum recursion depth"),
     ],
 )
-def test_bodies_that_can_not_be_decoded(data: bytes, reason: str) -> None:
+def test_bodies_that_cannot_be_decoded(data: bytes, reason: str) -> None:
     """An undecodable body in the default handler is a dead letter, as a retry can't help."""
     handler = Handlers().handler(nothing)
     job = stored(data)

@@ -77,7 +77,7 @@ def test_the_head_of_an_answer(patient: Patient) -> None:
         connection.close()
 
 
-def test_a_status_that_can_not_be_told(patient: Patient, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_status(patient: Patient, caplog: pytest.LogCaptureFixture) -> None:
     """A failing status returns 500 and is logged; the next request works."""
     patient.error = RuntimeError("no idea")
     with HealthServer(patient) as server:
@@ -126,7 +126,7 @@ def test_the_file_is_there_while_it_is_written(patient: Patient, tmp_path: Path)
     assert ailment(path, max_age=60) == f"{path}: No such file or directory"
 
 
-def test_a_file_that_can_not_be_written(
+def test_a_file_that_cannot_be_written(
     patient: Patient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first write raises; later failures are logged once, and the file grows old."""

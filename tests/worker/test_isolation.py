@@ -243,7 +243,7 @@ def run(worker: Worker | AsyncWorker) -> None:
         worker.run()
 
 
-def test_an_app_that_can_not_be_loaded(
+def test_an_app_that_cannot_be_loaded(
     crew: Crew, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the app can't be loaded, suspects run alone in the worker; the reason is logged."""

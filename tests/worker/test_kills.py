@@ -39,7 +39,7 @@ CALLS = {
     "nack": [{"do": "stumble"}] * 2,
     "release": [{"do": "nap", "s": 0.5}],
 }
-"""Jobs whose worker makes such a call."""
+"""Jobs whose worker makes this call."""
 
 
 # -- R2: at every step ---------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def test_a_job_that_another_worker_took(kind: str, crew: Crew, queue: Queue) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_leases_that_end_while_the_server_stands_still(
+def test_leases_that_end_while_the_server_is_paused(
     kind: str, server: EmbeddedServer, diary: Diary, home: Callable[[], Nursery]
 ) -> None:
     """Connections are cut and the server pauses longer than a lease: the handlers are told.

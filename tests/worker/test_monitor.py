@@ -20,7 +20,7 @@ class Clock:
         self.now = 100.0
 
     def monotonic(self) -> float:
-        """Where it stands."""
+        """Return the time."""
         return self.now
 
 

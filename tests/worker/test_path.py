@@ -17,7 +17,7 @@ from penstock.embedded import EmbeddedServer
 
 ROOT = str(Path(penstock.__file__).parent)
 WARM = 5
-"""Jobs that are run before one is traced."""
+"""Jobs run before the traced one."""
 
 
 class Tracer:

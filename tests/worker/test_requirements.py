@@ -27,7 +27,7 @@ BLOCKERS = (("asyncio", "block"), ("asyncio", "keep"), ("thread", "keep"))
 DAY = 86_400.0
 LEASE = 2.0
 SLACK = 1.0
-"""What R3, R13 and R15 allow beside the lease."""
+"""The time that R3, R13 and R15 allow in addition to the lease."""
 
 
 def active(queue: Queue) -> int:

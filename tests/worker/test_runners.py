@@ -126,7 +126,7 @@ async def test_a_job_lost_in_the_midst_of_its_batch() -> None:
     assert await scene.runners.close(1)
 
 
-def test_a_thread_that_stops_when_it_is_told() -> None:
+def test_a_thread_that_stops_when_its_job_is_lost() -> None:
     """A handler in a thread that stops when its job is lost does not finish the job."""
     jobs = [made(n) for n in range(4)]
 
@@ -294,7 +294,7 @@ def test_a_dead_letter_that_cannot_be_logged(strict: None) -> None:
     scene = Scene(lambda job: job)
     handler_runner = HandlerRunner(Handlers(), (), lambda: None)
     handler_runner.runners, handler_runner.finished = scene.runners, deque()
-    handler_runner.unknown(made(0, {"handler": "nobody"}))
+    handler_runner.unknown(made(0, {"handler": "unknown"}))
     assert [done.verdict.kind for done in handler_runner.finished] == ["bury"]
 
 

@@ -1,4 +1,4 @@
-"""How workers end in each situation, for each way to stop them.
+"""The end of workers in each situation, for each way to stop them.
 
 Each test runs four workers, each stopped in one way: SIGTERM, SIGTERM twice, SIGINT, and `stop()`
 from another thread.
@@ -25,16 +25,17 @@ KINDS = ("thread", "asyncio")
 WAYS = ("terminate", "twice", "interrupt", "stop")
 GRACE = 0.6
 OVERDUE = 4.0
-"""Seconds after the grace at which a worker is ended whose event loop a handler blocks, or whose
-coroutines refuse to be cancelled."""
+"""Seconds after the grace until the end of a worker whose handler blocks the event loop, or
+whose coroutines refuse to be cancelled.
+"""
 ROUND_OFF = 1.0
-"""Seconds for which a worker waits for handlers that it has told to end."""
+"""Seconds that a worker waits for cancelled handlers."""
 IN_VAIN = 2.0
-"""Seconds for which its renewer tries to reach the server once more."""
+"""Seconds that its heartbeat tries to reach the server once more."""
 NOISE = 10.0
-"""What a busy machine may add."""
+"""Allowance for a busy machine."""
 LATE = 2.0
-"""Seconds after which a worker that was told to stop has heard of it."""
+"""Seconds after which a stopped worker knows it."""
 
 
 @dataclass

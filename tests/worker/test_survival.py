@@ -156,7 +156,7 @@ def test_stats_of_a_damaged_queue(ps: Penstock, raw: Raw) -> None:
         assert worker._state.failures == 0
 
 
-def test_a_long_throttle_does_not_look_unwell(
+def test_a_worker_stays_healthy_during_a_long_throttle(
     ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """During a long throttle the worker pings the server, so it stays healthy."""

@@ -26,9 +26,9 @@ from tests.worker.faults import KINDS, Seen, both, sent, wait_idle
 pytestmark = pytest.mark.sampled(2)
 
 RESUMED = 10.0
-"""Seconds after the end of a trouble: one wait of 5 s, and 5 s."""
+"""Seconds after the end of a fault: one wait of 5 s, and 5 s."""
 LEASE = 2.0
-"""Seconds: what a lost reply had taken comes back that soon."""
+"""Seconds until jobs of a lost reply come back."""
 
 Both = dict[str, tuple[Seen, Worker | AsyncWorker]]
 
@@ -151,7 +151,7 @@ def test_r6_the_server_refuses_at_the_start(
             assert resumed(ps, workers, "first") < RESUMED
 
 
-def test_r6_the_server_stands_still(server: EmbeddedServer, ps: Penstock, raw: redis.Redis) -> None:
+def test_r6_the_server_is_paused(server: EmbeddedServer, ps: Penstock, raw: redis.Redis) -> None:
     """R6: a server is paused; jobs reserved for clients that gave up come back."""
     with both(server.url, client={"socket_timeout": 1}) as workers:
         ask(ps, workers, *range(500))

@@ -67,7 +67,7 @@ def test_replicas_take_over_on_command_under_load(frail_cluster: Cluster, load: 
     sound(frail_cluster)
 
 
-def test_a_primary_that_stands_still_under_load(frail_cluster: Cluster, load: Load) -> None:
+def test_a_primary_that_is_paused_under_load(frail_cluster: Cluster, load: Load) -> None:
     """A paused primary keeps its connections open; clients find the new primary."""
     primary = owners(frail_cluster)[0]
     load.strike(primary.server.pause)

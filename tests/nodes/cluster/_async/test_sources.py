@@ -37,7 +37,7 @@ def walled(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
 
 
 BESIDES = ("+asking", "+cluster|slots", "+cluster|countkeysinslot")
-"""What a cluster takes in addition (protocol/core.md, Access)."""
+"""Additional permissions for a cluster (protocol/core.md, Access)."""
 
 
 async def work(ps: AsyncPenstock, names: list[str]) -> None:
