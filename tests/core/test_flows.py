@@ -396,7 +396,7 @@ def test_a_node_that_does_not_answer_is_left_out() -> None:
 
 
 def test_a_node_is_asked_again_if_none_answers() -> None:
-    """If no node answers, each is asked once more, and then the failure is raised."""
+    """If no node answers, one is asked again with retries, and its failure is raised."""
     flow, (a, b) = reserve(Clock(), "a", "b", apart=True)
     assert flow.fail(ConnectionError("gone")) == ReserveJobs(b, 1, False, True)
     assert flow.fail(ConnectionError("gone")) == ReserveJobs(a, 1, False, False)

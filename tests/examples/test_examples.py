@@ -92,7 +92,7 @@ def test_the_tests_among_the_examples_pass(path: Path, tmp_path: Path) -> None:
 
 
 def test_examples_are_numbered_and_short() -> None:
-    """Each has at most 80 lines, and no number is missing."""
+    """Each has at most 85 lines, and no number is missing."""
     assert [int(path.name[:2]) for path in NUMBERED] == list(range(1, len(NUMBERED) + 1))
     assert {path.name for path in EXAMPLES.glob("*.py")} - {p.name for p in NUMBERED} == {
         "server.py"

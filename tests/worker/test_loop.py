@@ -498,7 +498,7 @@ def test_one_job_with_a_short_lease_on_a_slow_network(many: Callable[..., Stage]
 
 
 def test_an_idle_worker_sweeps_its_queues(many: Callable[..., Stage]) -> None:
-    """A worker sweeps when it begins to wait, but not while it has a job."""
+    """A worker sweeps its usable queues when it begins to wait, not while it has a job."""
     stage = many(_first, ["a", "b"])
     stage.state.polls[1].failures = 1
     stage.state.polls[1].barred = math.inf

@@ -127,7 +127,7 @@ async def test_a_job_lost_in_the_midst_of_its_batch() -> None:
 
 
 def test_a_thread_that_stops_when_its_job_is_lost() -> None:
-    """A handler in a thread that stops when its job is lost does not finish the job."""
+    """A handler in a thread that returns after it lost a job does not finish that job."""
     jobs = [made(n) for n in range(4)]
 
     def batch(part: list[Any]) -> None:
