@@ -9,14 +9,13 @@ from typing import Any
 
 from penstock.client._async.transport.connection import monotonic
 from penstock.core.job import Delivery
-from penstock.core.logs import Fields, get_logger
+from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.worker.arguments import Unfit
 from penstock.worker.handlers import Handler, Handlers
 from penstock.worker.polls import Finished
-from penstock.worker.results import ACK, Result, Verdict
+from penstock.worker.results import ACK, Result, Verdict, described
 from penstock.worker.runners import AsyncRunners, Item
-from penstock.worker.running import arguments_of, concluded, failed, unfit
 from penstock.worker.state import KEPT, OUTCOMES
 from penstock.worker.status import RunningJob
 
@@ -31,6 +30,8 @@ No verdicts = all jobs are acknowledged.
 """
 LATER = Verdict("release", 0)
 """For the other jobs of a batch when one has lost its lease, and for all when the loop ends."""
+PLAIN = frozenset({type(None), bool, int, float, str, bytes, dict})
+"""Types of return values that mean success."""
 UNCLEAR = Verdict("nack", text="it failed, and the failure could not be described")
 """For a job whose failure could not be judged, as its exception raises others."""
 
@@ -71,7 +72,7 @@ class AsyncHandlerRunner:
 
     def unknown(self, job: Delivery) -> None:
         """Give up a job for which there is no handler: it becomes a dead letter."""
-        self._finish((job,), unfit(job, self._handlers.missing(job)), 0.0)
+        self._finish((job,), _unfit(job, self._handlers.missing(job)), 0.0)
 
     async def execute(self, item: Item) -> None:
         """Run a handler and pass the verdicts on its jobs to the loop. Never raises."""
@@ -165,11 +166,19 @@ class AsyncHandlerRunner:
         self, handler: Handler[..., Any], jobs: Sequence[Delivery], event: RunEvent | None = None
     ) -> Judged:
         try:
-            args, kwargs = (jobs, {}) if handler.takes_job else arguments_of(handler, jobs)
+            if handler.size:
+                args, kwargs = (list(jobs),), dict[str, Any]()
+            else:
+                args, kwargs = ((jobs[0],), {}) if handler.takes_job else handler.arguments(jobs[0])
             value = await self.runners.call(handler, jobs, args, kwargs)
-            return None if value is None else concluded(handler, jobs, value), None
+            if type(value) in PLAIN:
+                return None, None
+            if handler.size:
+                return handler.returned_batch(jobs, value), None
+            verdict = handler.returned(jobs[0], value)
+            return None if verdict is ACK else [verdict], None
         except Unfit as error:
-            return [unfit(jobs[0], str(error))], None
+            return [_unfit(jobs[0], str(error))], None
         except Exception as error:  # noqa: BLE001  # whatever a handler raises is its failure
             if event is not None:
                 event.error = error
@@ -177,7 +186,26 @@ class AsyncHandlerRunner:
 
 
 def _judged(handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException) -> Judged:
-    return failed(handler, jobs, error), None if isinstance(error, Result) else error
+    """Judge a run that has raised. One failure is logged once for all jobs."""
+    verdicts = [handler.failed(job, error) for job in jobs]
+    if isinstance(error, Result):
+        return verdicts, None
+    final = [
+        job
+        for job, verdict in zip(jobs, verdicts, strict=True)
+        if verdict.kind == "bury" or job.at_most_once
+    ]
+    ending = "" if not final else ONCE if final[0].at_most_once else "a dead letter"
+    with suppress(Exception):  # a filter of the user's log must not end the runner
+        log_failure((final or jobs)[0], described(error), error, ending=ending)
+    return verdicts, error
+
+
+def _unfit(job: Delivery, reason: str) -> Verdict:
+    """Return the verdict on a job that no handler can process."""
+    with suppress(Exception):  # as above
+        logger.error("%s becomes a dead letter: %s", job.id, reason, extra=Fields(job))
+    return Verdict("bury", text=reason)
 
 
 def _note(event: RunEvent, jobs: Sequence[Delivery], verdicts: list[Verdict] | None) -> None:
