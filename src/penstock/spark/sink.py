@@ -26,7 +26,7 @@ GROUPS = 64
 
 
 @dataclass(slots=True)
-class Batch:
+class RecordBatch:
     """Records that are sent together, and their size in bytes."""
 
     records: list[bytes] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Packer(Generic[K]):
         self._rows = options.batch_size
         self._bytes = options.batch_bytes
         self._send = send
-        self._open: dict[K, Batch] = {}
+        self._open: dict[K, RecordBatch] = {}
 
     def add(self, key: K, record: bytes) -> None:
         """Take a record, and send its batch if that is full."""
@@ -56,7 +56,7 @@ class Packer(Generic[K]):
         if batch is None:
             if len(self._open) >= GROUPS:
                 self.finish()
-            batch = self._open[key] = Batch()
+            batch = self._open[key] = RecordBatch()
         batch.records.append(record)
         batch.size += len(record)
         if len(batch.records) >= self._rows:
