@@ -75,9 +75,9 @@ def test_an_ack_passes_few_functions(queue: Queue) -> None:
 
 
 def test_an_ack_of_a_list_passes_few_functions(queue: Queue) -> None:
-    """Of one job. A list of jobs is checked, and there is an outcome for each: 3 functions more."""
+    """Of one job. A list of jobs is checked, and there is an outcome for each: 4 functions more."""
     queue.enqueue(b"body")
     jobs = queue.reserve()
     found = passed(lambda: queue.ack(jobs))
     print(f"ack of a list: {len(found)}", *found, sep="\n  ")  # noqa: T201  # same
-    assert len(found) <= MOST + 3
+    assert len(found) <= MOST + 4

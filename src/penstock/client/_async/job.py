@@ -65,7 +65,7 @@ class AsyncJob(Delivery):
                 acknowledged all the same if the outcome in the error is done.
             CannotSync: the server can't report which writes are on disk; nothing was done.
         """
-        if dedup_window is None and durable is None and replicas == 0:
+        if dedup_window is None and durable is None and type(replicas) is int and replicas == 0:
             outcome = await self._batch.queue._ack_one(self)
             if outcome is not Outcome.DONE:
                 return await self._settle("ack", outcome)

@@ -422,7 +422,7 @@ class Queue(QueueAdmin):
         """
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         build = self.ops.ack if window is None else lambda names: self.ops.ack(names, window)
-        wait = None if durable is None and replicas == 0 else ack_wait(replicas, durable)
+        wait = ack_wait(replicas, durable)
         return settle_each(self, jobs, build, resent_code=Code.GONE, wait=wait)
 
     def _ack_one(self, job: Delivery) -> Outcome:
