@@ -71,6 +71,7 @@ def mixed(job: Any) -> Any:
     return Done(dedup_window=0) if turn < 30 else None
 
 
+@pytest.mark.slow
 def test_r8_nothing_is_kept_of_finished_jobs(
     server: EmbeddedServer, raw: redis.Redis, ps: Penstock
 ) -> None:
@@ -198,6 +199,7 @@ def test_leases_are_renewed_together(
 # -- R10: long queues --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_r10_no_script_is_slow_on_long_queues(
     server: EmbeddedServer, raw: redis.Redis, ps: Penstock
 ) -> None:

@@ -61,6 +61,7 @@ def ps(url: str) -> Iterator[Penstock]:
 TWO, THREE = {"h": 8, "l": 2}, {"h": 8, "m": 3, "l": 1}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "kind, weights, prefetch",
     [("threads", TWO, 0), ("asyncio", TWO, 5000), ("threads", THREE, 100), ("asyncio", THREE, 0)],

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from penstock import Penstock
 from penstock.embedded import EmbeddedServer
 from penstock.worker import supervisor as module
@@ -53,6 +55,7 @@ def test_a_killed_process_is_replaced(worker: Worker, told: Told) -> None:
     assert {child.pid for child in program.children()} == {pid, pids["2"]}
 
 
+@pytest.mark.slow
 def test_a_process_that_keeps_dying_is_replaced_with_growing_delays(
     worker: Worker, app: Path
 ) -> None:
@@ -77,6 +80,7 @@ def test_pauses_double_up_to_a_bound() -> None:
     assert round(slot.lengthen(), 1) == 0.1
 
 
+@pytest.mark.slow
 def test_a_second_signal_is_forwarded(worker: Worker, told: Told) -> None:
     """A second SIGTERM ends waiting processes at once.
 
@@ -94,6 +98,7 @@ def test_a_second_signal_is_forwarded(worker: Worker, told: Told) -> None:
     told.until("down"), told.until("down")
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_stop_is_killed(worker: Worker, told: Told) -> None:
     """A process that outlasts its grace is killed; the exit code shows it."""
     before = "from penstock.worker import children; children.LAST_WORD = 0.5"
@@ -106,6 +111,7 @@ def test_a_process_that_does_not_stop_is_killed(worker: Worker, told: Told) -> N
     assert program.wait() == 1
 
 
+@pytest.mark.slow
 def test_burst_ends_when_all_have(worker: Worker, told: Told) -> None:
     """In burst mode a process that ends with 0 is not replaced; one that dies is."""
     told.do("long", *(["short"] * 20))
@@ -120,6 +126,7 @@ def test_burst_ends_when_all_have(worker: Worker, told: Told) -> None:
     assert len([line for line in program.seen.splitlines() if "has started" in line]) == 3
 
 
+@pytest.mark.slow
 def test_processes_end_with_their_queues(
     worker: Worker, told: Told, server: EmbeddedServer
 ) -> None:
@@ -183,6 +190,7 @@ def test_sighup_replaces_one_after_the_other(worker: Worker, told: Told, app: Pa
     assert one < program.seen.index(f"process 1 has started, pid {started[2]}") < two
 
 
+@pytest.mark.slow
 def test_a_killed_supervisor_leaves_no_processes(worker: Worker, told: Told, app: Path) -> None:
     """When the supervisor is killed its processes stop; one that hangs kills itself
     after its grace.

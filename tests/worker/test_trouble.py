@@ -290,6 +290,7 @@ def test_r6_everything_is_swallowed(
         drained(ps, raw)
 
 
+@pytest.mark.slow
 def test_r7_idle_with_a_short_socket_timeout(
     server: EmbeddedServer, ps: Penstock, raw: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
