@@ -164,8 +164,7 @@ class AsyncNodeClient:
         attempt: Callable[[AsyncShard], Awaitable[T]],
     ) -> T:
         """Add jobs to the only part."""
-        [part] = parts()
-        return await attempt(part)
+        return await attempt(parts()[0])
 
     # -- this node -------------------------------------------------------------------------
 

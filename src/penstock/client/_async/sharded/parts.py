@@ -30,6 +30,7 @@ from penstock.wire.keys import QueueKeys, queue_crc
 if TYPE_CHECKING:
     from penstock.client._async.sharded.federation import AsyncFederation
     from penstock.client._async.sharded.node_client import AsyncNodeClient
+    from penstock.client._async.sharded.single import AsyncSingle
 
 __all__ = ["AsyncShardedParts", "operations_of"]
 
@@ -51,16 +52,10 @@ class AsyncShardedParts(AsyncQueue):
 
     def __init__(
         self,
-        federation: AsyncFederation | AsyncNodeClient,
+        federation: AsyncFederation | AsyncNodeClient | AsyncSingle,
         name: str,
         partitions: int | None = None,
     ) -> None:
-        self.become(federation, name, partitions)
-
-    def become(
-        self, federation: AsyncFederation | AsyncNodeClient, name: str, partitions: int | None
-    ) -> None:
-        """Use these nodes from now on, without parts that were used before."""
         self.backend: Any = federation
         self._federation: Any = federation
         self.partitions = partitions

@@ -77,6 +77,19 @@ class AsyncShardedQueue(AsyncShardedParts):
         partitions: number of partitions; None = none.
     """
 
+    def join(self, federation: AsyncFederation, home: AnyNode) -> None:
+        """Go on as a queue on several nodes; jobs that were delivered stay its jobs.
+
+        Args:
+            federation: the nodes.
+            home: the node of this queue until now, as one of them.
+        """
+        for part in list(self._by_ops.values()):
+            self.adopt(part.ops, home, part.number)
+        self.backend = self._federation = federation
+        self._is_agreed = False
+        federation.watch(self)
+
     # -- producing -------------------------------------------------------------------------
 
     async def _add(self, record: bytes, options: Prepared) -> Enqueued:

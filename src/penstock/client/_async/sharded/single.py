@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.queue import AsyncQueue
@@ -32,12 +32,12 @@ from penstock.errors import NodesUnavailable
 
 if TYPE_CHECKING:
     from penstock.client._async.job import AsyncJob
-    from penstock.core.bulk import Prepared
-    from penstock.core.job import BulkEnqueued, Enqueued
+    from penstock.client._async.sharded.shard import AsyncShard
 
 __all__ = ["AsyncSingle"]
 
 logger = get_logger("penstock")
+T = TypeVar("T")
 
 AGAIN = 1.0
 """Seconds after which the list is read again when that has failed."""
@@ -45,6 +45,9 @@ AGAIN = 1.0
 
 class AsyncSingle:
     """The node of a client that was given one source, or the federation that it has joined.
+
+    A queue with partitions uses it like a federation: other attributes are those of the node or the
+    federation in use.
 
     Args:
         source: a URL or a redis-py client.
@@ -60,7 +63,10 @@ class AsyncSingle:
         self.member = AsyncNodeClient(source, terms)
         self.federation: AsyncFederation | None = None
         self.look_at = -math.inf
-        self._queues: weakref.WeakSet[AsyncLooking] = weakref.WeakSet()
+        self._queues: weakref.WeakSet[AsyncSingleQueue | AsyncShardedQueue] = weakref.WeakSet()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.now, name)
 
     @property
     def now(self) -> AsyncNodeClient | AsyncFederation:
@@ -104,7 +110,7 @@ class AsyncSingle:
             home = AsyncFederatedNode(member.source, member.terms, node=member.node)
             made = AsyncFederation([member.source], member.terms, [home])
             for queue in list(self._queues):
-                queue.spread(made, home)
+                queue.join(made, home)
             self.federation = made
         return self.federation
 
@@ -113,17 +119,37 @@ class AsyncSingle:
         if self.federation is not None:
             return self.federation.queue(name, partitions)
         is_observed = bool(self.member.terms.middleware)
-        queue: AsyncLooking
+        queue: AsyncSingleQueue | AsyncShardedQueue
         if partitions is None:
             queue = (AsyncObservedSingleQueue if is_observed else AsyncSingleQueue)(self, name)
         else:
-            made = AsyncObservedSinglePartitions if is_observed else AsyncSinglePartitions
+            made = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
             queue = made(self, name, partitions)
         self._queues.add(queue)
         found = self.now
         if isinstance(found, AsyncFederation):  # another thread has joined meanwhile
-            queue.spread(found, found.homes[0])
+            queue.join(found, found.homes[0])
         return queue
+
+    async def each(self, ask: Callable[[Any], Awaitable[T]]) -> tuple[list[tuple[Any, T]], Any]:
+        """Ask the node, or every node: see `AsyncFederation.each`."""
+        await self.current()
+        found: tuple[list[tuple[Any, T]], Any] = await self.now.each(ask)
+        return found
+
+    async def produce(
+        self,
+        parts: Callable[[], Sequence[AsyncShard]],
+        attempt: Callable[[AsyncShard], Awaitable[T]],
+    ) -> T:
+        """Add jobs to the first part that takes them; if the only node is leaving, join others."""
+        site = await self.current()
+        try:
+            return await site.produce(parts, attempt)
+        except NodesUnavailable:
+            if site is not self.member or not await self.look():
+                raise
+        return await self.now.produce(parts, attempt)
 
     async def reserve(
         self, queues: Sequence[AsyncQueue], n: int, wait: float | None, seen: Taken | None = None
@@ -159,44 +185,12 @@ class AsyncSingle:
             await self.federation.close()
 
 
-class AsyncLooking(AsyncQueue):
-    """A queue of a client of one source, which reads the list of nodes when that is due.
-
-    Each call does so first. If the list names other nodes, `spread` makes an `AsyncShardedQueue` of
-    the object, and that runs the call. Calls of other threads go on as they began, so they must not
-    look methods up by `super`.
-    """
-
-    _single: AsyncSingle
-
-    def spread(self, federation: AsyncFederation, home: AsyncFederatedNode) -> None:
-        """Become a queue on several nodes; jobs that were delivered stay its jobs.
-
-        Args:
-            federation: the nodes.
-            home: the node of this queue until now.
-        """
-        whole: Any = self
-        if vars(self).get("_federation") is federation:
-            return
-        ops, is_whole = self.ops, self.partitions is None
-        parts = [(ops, None)] if is_whole else [(part.ops, part.number) for part in whole.parts]
-        is_observed = isinstance(self, AsyncObservedQueue)
-        AsyncShardedQueue.become(whole, federation, self.name, self.partitions)
-        for own, number in parts:
-            AsyncShardedQueue.adopt(whole, own, home, number)
-        if is_whole:
-            whole.ops = ops  # of calls that are under way
-        whole.__class__ = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
-        federation.watch(whole)
-
-    async def _is_spread(self) -> bool:
-        """Read the list of nodes if that is due; return True if the queue lies on several nodes."""
-        return monotonic() >= self._single.look_at and await self._single.look()
-
-
-class AsyncSingleQueue(AsyncLooking):
+class AsyncSingleQueue(AsyncQueue):
     """A queue of a client of one source: an ordinary one, until its node lists others.
+
+    Each call reads the list of nodes first, when that is due. If the list names other nodes, `join`
+    makes an `AsyncShardedQueue` of the object, and that runs the call. Calls of other threads go on
+    as they began, so they must not look methods up by `super`.
 
     Args:
         single: the node, or the federation.
@@ -207,9 +201,24 @@ class AsyncSingleQueue(AsyncLooking):
         super().__init__(single.member, name)
         self._single = single
 
+    def join(self, federation: AsyncFederation, home: AsyncFederatedNode) -> None:
+        """Become a queue on several nodes; jobs that were delivered stay its jobs.
+
+        Args:
+            federation: the nodes.
+            home: the node of this queue until now.
+        """
+        whole: Any = self
+        ops, is_observed = self.ops, isinstance(self, AsyncObservedQueue)
+        AsyncShardedQueue.__init__(whole, federation, self.name)
+        AsyncShardedQueue.adopt(whole, ops, home, None)
+        whole.ops = ops  # of calls that are under way
+        whole.__class__ = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
+        federation.watch(whole)
+
     async def _may_add(self) -> bool:
         single, client = self._single, self._single.member
-        if await self._is_spread():
+        if monotonic() >= single.look_at and await single.look():
             return False
         try:
             await client.check_taking()
@@ -250,59 +259,15 @@ class AsyncSingleQueue(AsyncLooking):
         return self._single.member.queue(self.name)
 
 
-class AsyncSinglePartitions(AsyncLooking, AsyncShardedQueue):
-    """A queue with partitions, of a client of one source.
-
-    Args:
-        single: the node, or the federation.
-        name: any non-empty text.
-        partitions: their number.
-    """
-
-    def __init__(self, single: AsyncSingle, name: str, partitions: int) -> None:
-        AsyncShardedQueue.__init__(self, single.member, name, partitions)
-        self._single = single
-
-    async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
-        """Take up to n jobs under a lease. Args, returns, raises: as `AsyncQueue.reserve`."""
-        check_count("n", n)
-        return await self._single.reserve([self], n, check_block(block))
-
-    async def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        if await self._is_spread():
-            return await self._add(record, options)
-        try:
-            return await AsyncShardedQueue._add(self, record, options)
-        except NodesUnavailable:  # the node is leaving
-            if not await self._single.look():
-                raise
-        return await self._add(record, options)
-
-    async def _add_chunk(
-        self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
-    ) -> None:
-        start = len(results)
-        try:
-            await AsyncShardedQueue._add_chunk(self, chunk, options, results)
-        except NodesUnavailable:
-            if not await self._single.look():
-                raise
-            await self._add_chunk(chunk[len(results) - start :], options, results)
-
-
 class AsyncObservedSingleQueue(AsyncObservedQueue, AsyncSingleQueue):
     """A queue of a client of one source, whose enqueues pass through the middleware."""
 
 
-class AsyncObservedSinglePartitions(AsyncObservedQueue, AsyncSinglePartitions):
-    """A queue with partitions, of a client of one source, with middleware."""
-
-
-def _looking(name: str, kind: type[AsyncQueue]) -> Any:
-    inner = getattr(kind, name)
+def _looking(name: str) -> Any:
+    inner = getattr(AsyncQueue, name)
 
     @functools.wraps(inner)
-    async def method(self: AsyncLooking, *args: Any, **options: Any) -> Any:
+    async def method(self: AsyncSingleQueue, *args: Any, **options: Any) -> Any:
         if monotonic() >= self._single.look_at and await self._single.look():
             return await getattr(self, name)(*args, **options)
         return await inner(self, *args, **options)
@@ -310,11 +275,9 @@ def _looking(name: str, kind: type[AsyncQueue]) -> Any:
     return method
 
 
-LOOKING = (
+for _name in (
     "settle", "recover", "ack", "nack", "release", "bury", "extend", "redrive", "promote",
     "dequeue", "delete", "purge", "sweep", "stats", "peek", "show", "status",
     "scan", "_clear", "_configured", "_receipt_of", "_ack_one", "_add_all",
-)  # fmt: skip
-for _name in LOOKING:
-    setattr(AsyncSingleQueue, _name, _looking(_name, AsyncQueue))
-    setattr(AsyncSinglePartitions, _name, _looking(_name, AsyncShardedQueue))
+):  # fmt: skip
+    setattr(AsyncSingleQueue, _name, _looking(_name))

@@ -165,8 +165,7 @@ class NodeClient:
         attempt: Callable[[Shard], T],
     ) -> T:
         """Add jobs to the only part."""
-        [part] = parts()
-        return attempt(part)
+        return attempt(parts()[0])
 
     # -- this node -------------------------------------------------------------------------
 

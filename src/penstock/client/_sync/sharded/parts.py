@@ -31,6 +31,7 @@ from penstock.wire.keys import QueueKeys, queue_crc
 if TYPE_CHECKING:
     from penstock.client._sync.sharded.federation import Federation
     from penstock.client._sync.sharded.node_client import NodeClient
+    from penstock.client._sync.sharded.single import Single
 
 __all__ = ["ShardedParts", "operations_of"]
 
@@ -52,16 +53,10 @@ class ShardedParts(Queue):
 
     def __init__(
         self,
-        federation: Federation | NodeClient,
+        federation: Federation | NodeClient | Single,
         name: str,
         partitions: int | None = None,
     ) -> None:
-        self.become(federation, name, partitions)
-
-    def become(
-        self, federation: Federation | NodeClient, name: str, partitions: int | None
-    ) -> None:
-        """Use these nodes from now on, without parts that were used before."""
         self.backend: Any = federation
         self._federation: Any = federation
         self.partitions = partitions

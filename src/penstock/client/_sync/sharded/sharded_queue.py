@@ -78,6 +78,19 @@ class ShardedQueue(ShardedParts):
         partitions: number of partitions; None = none.
     """
 
+    def join(self, federation: Federation, home: AnyNode) -> None:
+        """Go on as a queue on several nodes; jobs that were delivered stay its jobs.
+
+        Args:
+            federation: the nodes.
+            home: the node of this queue until now, as one of them.
+        """
+        for part in list(self._by_ops.values()):
+            self.adopt(part.ops, home, part.number)
+        self.backend = self._federation = federation
+        self._is_agreed = False
+        federation.watch(self)
+
     # -- producing -------------------------------------------------------------------------
 
     def _add(self, record: bytes, options: Prepared) -> Enqueued:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.queue import Queue
@@ -33,12 +33,12 @@ from penstock.errors import NodesUnavailable
 
 if TYPE_CHECKING:
     from penstock.client._sync.job import Job
-    from penstock.core.bulk import Prepared
-    from penstock.core.job import BulkEnqueued, Enqueued
+    from penstock.client._sync.sharded.shard import Shard
 
 __all__ = ["Single"]
 
 logger = get_logger("penstock")
+T = TypeVar("T")
 
 AGAIN = 1.0
 """Seconds after which the list is read again when that has failed."""
@@ -46,6 +46,9 @@ AGAIN = 1.0
 
 class Single:
     """The node of a client that was given one source, or the federation that it has joined.
+
+    A queue with partitions uses it like a federation: other attributes are those of the node or the
+    federation in use.
 
     Args:
         source: a URL or a redis-py client.
@@ -61,7 +64,10 @@ class Single:
         self.member = NodeClient(source, terms)
         self.federation: Federation | None = None
         self.look_at = -math.inf
-        self._queues: weakref.WeakSet[Looking] = weakref.WeakSet()
+        self._queues: weakref.WeakSet[SingleQueue | ShardedQueue] = weakref.WeakSet()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.now, name)
 
     @property
     def now(self) -> NodeClient | Federation:
@@ -105,7 +111,7 @@ class Single:
             home = FederatedNode(member.source, member.terms, node=member.node)
             made = Federation([member.source], member.terms, [home])
             for queue in list(self._queues):
-                queue.spread(made, home)
+                queue.join(made, home)
             self.federation = made
         return self.federation
 
@@ -114,17 +120,37 @@ class Single:
         if self.federation is not None:
             return self.federation.queue(name, partitions)
         is_observed = bool(self.member.terms.middleware)
-        queue: Looking
+        queue: SingleQueue | ShardedQueue
         if partitions is None:
             queue = (ObservedSingleQueue if is_observed else SingleQueue)(self, name)
         else:
-            made = ObservedSinglePartitions if is_observed else SinglePartitions
+            made = ObservedShardedQueue if is_observed else ShardedQueue
             queue = made(self, name, partitions)
         self._queues.add(queue)
         found = self.now
         if isinstance(found, Federation):  # another thread has joined meanwhile
-            queue.spread(found, found.homes[0])
+            queue.join(found, found.homes[0])
         return queue
+
+    def each(self, ask: Callable[[Any], T]) -> tuple[list[tuple[Any, T]], Any]:
+        """Ask the node, or every node: see `Federation.each`."""
+        self.current()
+        found: tuple[list[tuple[Any, T]], Any] = self.now.each(ask)
+        return found
+
+    def produce(
+        self,
+        parts: Callable[[], Sequence[Shard]],
+        attempt: Callable[[Shard], T],
+    ) -> T:
+        """Add jobs to the first part that takes them; if the only node is leaving, join others."""
+        site = self.current()
+        try:
+            return site.produce(parts, attempt)
+        except NodesUnavailable:
+            if site is not self.member or not self.look():
+                raise
+        return self.now.produce(parts, attempt)
 
     def reserve(
         self, queues: Sequence[Queue], n: int, wait: float | None, seen: Taken | None = None
@@ -160,44 +186,12 @@ class Single:
             self.federation.close()
 
 
-class Looking(Queue):
-    """A queue of a client of one source, which reads the list of nodes when that is due.
-
-    Each call does so first. If the list names other nodes, `spread` makes a `ShardedQueue` of
-    the object, and that runs the call. Calls of other threads go on as they began, so they must not
-    look methods up by `super`.
-    """
-
-    _single: Single
-
-    def spread(self, federation: Federation, home: FederatedNode) -> None:
-        """Become a queue on several nodes; jobs that were delivered stay its jobs.
-
-        Args:
-            federation: the nodes.
-            home: the node of this queue until now.
-        """
-        whole: Any = self
-        if vars(self).get("_federation") is federation:
-            return
-        ops, is_whole = self.ops, self.partitions is None
-        parts = [(ops, None)] if is_whole else [(part.ops, part.number) for part in whole.parts]
-        is_observed = isinstance(self, ObservedQueue)
-        ShardedQueue.become(whole, federation, self.name, self.partitions)
-        for own, number in parts:
-            ShardedQueue.adopt(whole, own, home, number)
-        if is_whole:
-            whole.ops = ops  # of calls that are under way
-        whole.__class__ = ObservedShardedQueue if is_observed else ShardedQueue
-        federation.watch(whole)
-
-    def _is_spread(self) -> bool:
-        """Read the list of nodes if that is due; return True if the queue lies on several nodes."""
-        return monotonic() >= self._single.look_at and self._single.look()
-
-
-class SingleQueue(Looking):
+class SingleQueue(Queue):
     """A queue of a client of one source: an ordinary one, until its node lists others.
+
+    Each call reads the list of nodes first, when that is due. If the list names other nodes, `join`
+    makes a `ShardedQueue` of the object, and that runs the call. Calls of other threads go on
+    as they began, so they must not look methods up by `super`.
 
     Args:
         single: the node, or the federation.
@@ -208,9 +202,24 @@ class SingleQueue(Looking):
         super().__init__(single.member, name)
         self._single = single
 
+    def join(self, federation: Federation, home: FederatedNode) -> None:
+        """Become a queue on several nodes; jobs that were delivered stay its jobs.
+
+        Args:
+            federation: the nodes.
+            home: the node of this queue until now.
+        """
+        whole: Any = self
+        ops, is_observed = self.ops, isinstance(self, ObservedQueue)
+        ShardedQueue.__init__(whole, federation, self.name)
+        ShardedQueue.adopt(whole, ops, home, None)
+        whole.ops = ops  # of calls that are under way
+        whole.__class__ = ObservedShardedQueue if is_observed else ShardedQueue
+        federation.watch(whole)
+
     def _may_add(self) -> bool:
         single, client = self._single, self._single.member
-        if self._is_spread():
+        if monotonic() >= single.look_at and single.look():
             return False
         try:
             client.check_taking()
@@ -251,57 +260,15 @@ class SingleQueue(Looking):
         return self._single.member.queue(self.name)
 
 
-class SinglePartitions(Looking, ShardedQueue):
-    """A queue with partitions, of a client of one source.
-
-    Args:
-        single: the node, or the federation.
-        name: any non-empty text.
-        partitions: their number.
-    """
-
-    def __init__(self, single: Single, name: str, partitions: int) -> None:
-        ShardedQueue.__init__(self, single.member, name, partitions)
-        self._single = single
-
-    def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[Job]:
-        """Take up to n jobs under a lease. Args, returns, raises: as `Queue.reserve`."""
-        check_count("n", n)
-        return self._single.reserve([self], n, check_block(block))
-
-    def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        if self._is_spread():
-            return self._add(record, options)
-        try:
-            return ShardedQueue._add(self, record, options)
-        except NodesUnavailable:  # the node is leaving
-            if not self._single.look():
-                raise
-        return self._add(record, options)
-
-    def _add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
-        start = len(results)
-        try:
-            ShardedQueue._add_chunk(self, chunk, options, results)
-        except NodesUnavailable:
-            if not self._single.look():
-                raise
-            self._add_chunk(chunk[len(results) - start :], options, results)
-
-
 class ObservedSingleQueue(ObservedQueue, SingleQueue):
     """A queue of a client of one source, whose enqueues pass through the middleware."""
 
 
-class ObservedSinglePartitions(ObservedQueue, SinglePartitions):
-    """A queue with partitions, of a client of one source, with middleware."""
-
-
-def _looking(name: str, kind: type[Queue]) -> Any:
-    inner = getattr(kind, name)
+def _looking(name: str) -> Any:
+    inner = getattr(Queue, name)
 
     @functools.wraps(inner)
-    def method(self: Looking, *args: Any, **options: Any) -> Any:
+    def method(self: SingleQueue, *args: Any, **options: Any) -> Any:
         if monotonic() >= self._single.look_at and self._single.look():
             return getattr(self, name)(*args, **options)
         return inner(self, *args, **options)
@@ -309,11 +276,9 @@ def _looking(name: str, kind: type[Queue]) -> Any:
     return method
 
 
-LOOKING = (
+for _name in (
     "settle", "recover", "ack", "nack", "release", "bury", "extend", "redrive", "promote",
     "dequeue", "delete", "purge", "sweep", "stats", "peek", "show", "status",
     "scan", "_clear", "_configured", "_receipt_of", "_ack_one", "_add_all",
-)  # fmt: skip
-for _name in LOOKING:
-    setattr(SingleQueue, _name, _looking(_name, Queue))
-    setattr(SinglePartitions, _name, _looking(_name, ShardedQueue))
+):  # fmt: skip
+    setattr(SingleQueue, _name, _looking(_name))
