@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from penstock.core.flows import AGAIN
 from penstock.core.servers import ServerFacts
-from penstock.core.views import SETTING_KINDS, Info, JobView, QueueStats, number_in
+from penstock.core.views import SETTING_KINDS, TOTALS, Info, JobView, QueueStats, number_in
 from penstock.errors import BadArgument
 
 __all__ = [
@@ -195,11 +195,7 @@ class Partial(list[T]):
         self.unreachable = tuple(unreachable)
 
 
-SUMMED = (
-    "ready", "scheduled", "active", "dead", "expired", "enqueued", "deliveries", "acked", "nacked",
-    "released", "crashed", "died", "redriven", "trimmed", "swept", "deleted", "purged", "promoted",
-    "dequeued", "withdrawn", "evicted", "dangling", "expired_active",
-)  # fmt: skip
+SUMMED = ("ready", "scheduled", "active", "dead", "expired", *TOTALS)
 
 
 def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:

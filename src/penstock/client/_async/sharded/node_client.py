@@ -70,7 +70,7 @@ class AsyncNodeClient:
         driver: runs flows on the node.
         taking_until: time of the clock until which the node is believed to take jobs.
         homes: this node.
-        brief, patient: this node; a `AsyncFederatedNode` has several kinds of connections.
+        brief: this node; an `AsyncFederatedNode` has several kinds of connections.
         state: always up.
     """
 
@@ -83,7 +83,7 @@ class AsyncNodeClient:
         self.driver = AsyncDriver(self.node, terms.prefix)
         self._brief_driver: AsyncDriver | None = None
         self.taking_until = -math.inf
-        self.brief = self.patient = self
+        self.brief = self
         self.homes = [self]
         self.state = NodeState(met=True)
 

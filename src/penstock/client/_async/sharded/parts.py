@@ -89,16 +89,16 @@ class AsyncShardedParts(AsyncQueue):
         found = self._shards.get((client, number))
         if found is None:
             found = self._shards[client, number] = AsyncShard(self, home, client, number)
-            if client is home.patient:
+            if client is home:
                 self._by_ops[found.ops] = found
         return found
 
     def _part(self, home: AnyNode, number: int | None) -> AsyncShard:
-        return self._shard(home, home.patient, number)
+        return self._shard(home, home, number)
 
     def adopt(self, ops: QueueOps, home: AnyNode, number: int | None) -> None:
         """Use these operations, by which jobs were delivered before, for a part."""
-        part = AsyncShardedParts._shard(self, home, home.patient, number)  # not of this class yet
+        part = AsyncShardedParts._shard(self, home, home, number)  # not of this class yet
         del self._by_ops[part.ops]
         ops.home, ops.partitions, ops.queue = home, self.partitions, self
         part.ops, self._by_ops[ops] = ops, part
@@ -281,13 +281,21 @@ class AsyncShardedParts(AsyncQueue):
         self, ask: Callable[[AsyncShard], Awaitable[T]]
     ) -> tuple[list[T], dict[str, str]]:
         """Ask every part; return the answers, and by address why a node has not answered."""
+        found, missed = await self._asked_nodes(ask)
+        return [answer for _, answers in found for answer in answers], missed
+
+    async def _asked_nodes(
+        self, ask: Callable[[AsyncShard], Awaitable[T]]
+    ) -> tuple[list[tuple[AnyNode, list[T]]], dict[str, str]]:
+        """Ask every part, as `_asked`; return the answers of each node."""
 
         async def ask_all(home: AnyNode) -> list[T]:
             await self._declare(home)
             return [await ask(self._brief(home, number)) for number in self._numbers]
 
-        found, missed = await self._federation.each(ask_all)
-        return [answer for _, answers in found for answer in answers], missed
+        found: tuple[list[tuple[AnyNode, list[T]]], dict[str, str]]
+        found = await self._federation.each(ask_all)
+        return found
 
     # -- settings --------------------------------------------------------------------------
 

@@ -294,9 +294,12 @@ class AsyncShardedQueue(AsyncShardedParts):
     ) -> list[float | Outcome]:
         """Renew leases. Args, returns, raises: as `AsyncQueue.extend`."""
         names = check_jobs("jobs", jobs)
+
+        async def extended(part: AsyncShard, own: list[Any]) -> Sequence[float | Outcome]:
+            return await part.extend(own, lease, late=late)
+
         unknown: float | Outcome = Outcome.UNKNOWN
-        call = partial(_extended, lease=lease, late=late)
-        return list(await self._routed(names, call, unknown)) if names else []
+        return list(await self._routed(names, extended, unknown)) if names else []
 
     # -- moving ----------------------------------------------------------------------------
 
@@ -376,12 +379,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         Settings are those that were stored last. `differing` names nodes with other settings, and
         `nodes` has the figures of each node.
         """
-
-        async def counted(home: AnyNode) -> list[QueueStats]:
-            await self._declare(home)
-            return [await self._brief(home, number).stats() for number in self._numbers]
-
-        found, missed = await self._federation.each(counted)
+        found, missed = await self._asked_nodes(lambda part: part.stats())
         of_nodes = {home.address: answers for home, answers in found}
         if found[0][0].is_federated:
             whole = nodes.stats_of_nodes(of_nodes, missed)
@@ -496,12 +494,6 @@ class AsyncShardedQueue(AsyncShardedParts):
 
 async def _deleted(part: AsyncShard, names: list[Any], *, if_undelivered: bool) -> Settled:
     return await part.delete(names, if_undelivered=if_undelivered)
-
-
-async def _extended(
-    part: AsyncShard, names: list[Any], lease: Duration | None, late: bool
-) -> Sequence[float | Outcome]:
-    return await part.extend(names, lease, late=late)
 
 
 class AsyncObservedShardedQueue(AsyncObservedQueue, AsyncShardedQueue):

@@ -71,7 +71,7 @@ class NodeClient:
         driver: runs flows on the node.
         taking_until: time of the clock until which the node is believed to take jobs.
         homes: this node.
-        brief, patient: this node; a `FederatedNode` has several kinds of connections.
+        brief: this node; a `FederatedNode` has several kinds of connections.
         state: always up.
     """
 
@@ -84,7 +84,7 @@ class NodeClient:
         self.driver = Driver(self.node, terms.prefix)
         self._brief_driver: Driver | None = None
         self.taking_until = -math.inf
-        self.brief = self.patient = self
+        self.brief = self
         self.homes = [self]
         self.state = NodeState(met=True)
 

@@ -90,16 +90,16 @@ class ShardedParts(Queue):
         found = self._shards.get((client, number))
         if found is None:
             found = self._shards[client, number] = Shard(self, home, client, number)
-            if client is home.patient:
+            if client is home:
                 self._by_ops[found.ops] = found
         return found
 
     def _part(self, home: AnyNode, number: int | None) -> Shard:
-        return self._shard(home, home.patient, number)
+        return self._shard(home, home, number)
 
     def adopt(self, ops: QueueOps, home: AnyNode, number: int | None) -> None:
         """Use these operations, by which jobs were delivered before, for a part."""
-        part = ShardedParts._shard(self, home, home.patient, number)  # not of this class yet
+        part = ShardedParts._shard(self, home, home, number)  # not of this class yet
         del self._by_ops[part.ops]
         ops.home, ops.partitions, ops.queue = home, self.partitions, self
         part.ops, self._by_ops[ops] = ops, part
@@ -278,13 +278,21 @@ class ShardedParts(Queue):
 
     def _asked(self, ask: Callable[[Shard], T]) -> tuple[list[T], dict[str, str]]:
         """Ask every part; return the answers, and by address why a node has not answered."""
+        found, missed = self._asked_nodes(ask)
+        return [answer for _, answers in found for answer in answers], missed
+
+    def _asked_nodes(
+        self, ask: Callable[[Shard], T]
+    ) -> tuple[list[tuple[AnyNode, list[T]]], dict[str, str]]:
+        """Ask every part, as `_asked`; return the answers of each node."""
 
         def ask_all(home: AnyNode) -> list[T]:
             self._declare(home)
             return [ask(self._brief(home, number)) for number in self._numbers]
 
-        found, missed = self._federation.each(ask_all)
-        return [answer for _, answers in found for answer in answers], missed
+        found: tuple[list[tuple[AnyNode, list[T]]], dict[str, str]]
+        found = self._federation.each(ask_all)
+        return found
 
     # -- settings --------------------------------------------------------------------------
 

@@ -287,9 +287,12 @@ class ShardedQueue(ShardedParts):
     ) -> list[float | Outcome]:
         """Renew leases. Args, returns, raises: as `Queue.extend`."""
         names = check_jobs("jobs", jobs)
+
+        def extended(part: Shard, own: list[Any]) -> Sequence[float | Outcome]:
+            return part.extend(own, lease, late=late)
+
         unknown: float | Outcome = Outcome.UNKNOWN
-        call = partial(_extended, lease=lease, late=late)
-        return list(self._routed(names, call, unknown)) if names else []
+        return list(self._routed(names, extended, unknown)) if names else []
 
     # -- moving ----------------------------------------------------------------------------
 
@@ -367,12 +370,7 @@ class ShardedQueue(ShardedParts):
         Settings are those that were stored last. `differing` names nodes with other settings, and
         `nodes` has the figures of each node.
         """
-
-        def counted(home: AnyNode) -> list[QueueStats]:
-            self._declare(home)
-            return [self._brief(home, number).stats() for number in self._numbers]
-
-        found, missed = self._federation.each(counted)
+        found, missed = self._asked_nodes(lambda part: part.stats())
         of_nodes = {home.address: answers for home, answers in found}
         if found[0][0].is_federated:
             whole = nodes.stats_of_nodes(of_nodes, missed)
@@ -485,12 +483,6 @@ class ShardedQueue(ShardedParts):
 
 def _deleted(part: Shard, names: list[Any], *, if_undelivered: bool) -> Settled:
     return part.delete(names, if_undelivered=if_undelivered)
-
-
-def _extended(
-    part: Shard, names: list[Any], lease: Duration | None, late: bool
-) -> Sequence[float | Outcome]:
-    return part.extend(names, lease, late=late)
 
 
 class ObservedShardedQueue(ObservedQueue, ShardedQueue):
