@@ -213,6 +213,18 @@ def test_a_node_that_fails_is_left_to_the_others() -> None:
     assert stage.answer(NOTHING).waits("a", "b")
 
 
+def test_a_node_that_is_back_before_the_wait_is_asked_again() -> None:
+    """A node that failed is asked after the next event, even if it was up again before the wait."""
+    stage = Stage("a", "b")
+    stage.answer(NOTHING).answer(NOTHING)
+    stage.clock.now += TICK
+    stage.answer(Heard())
+    assert stage.fail(ConnectionError("gone")).asks("b", idle=True)
+    stage.parts["a"].home.state.saw(0.0, leaving=False)
+    assert stage.answer(NOTHING).waits("a", "b")
+    assert stage.answer(Heard()).asks("a", idle=True)
+
+
 def test_a_node_is_asked_after_a_failed_wait() -> None:
     """After a failed wait the node is asked, as a token may have been lost."""
     stage = Stage("a", "b")

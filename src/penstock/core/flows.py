@@ -407,6 +407,7 @@ class _Watch:
 
     def _failed(self, ops: QueueOps, error: BaseException) -> None:
         self.failure = error
+        self._due.pop(ops, None)  # it may be up again before the wait
         if ops.home is None:  # else the state of its node says when to ask it again
             self._barred[ops] = self._due[ops] = self._sources.clock() + AGAIN
             self._sources.noted(ops, None)

@@ -310,7 +310,7 @@ def _first(finished: Sequence[Finished]) -> Sequence[Finished]:
 
 def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Effect, Any, R]:
     sent = state.clock()
-    reply: R = yield Run(call, brief=state.apart and state.is_spread)
+    reply: R = yield Run(call, brief=state.is_spread)
     state.answered, state.failures = state.clock(), 0
     poll.trip = state.answered - (call.resent or sent)
     if poll.is_slow or poll.trip > poll.lease * FAR:

@@ -73,7 +73,7 @@ class WorkerState:
         wake: ends the loop's wait; callable from runners, other threads and signal handlers.
         clock: returns monotonic seconds.
         options: the options of the worker.
-        name: its name, a field of log records about the worker.
+        name: its name, a field of log records about the worker; empty = it has none.
 
     Attributes:
         log: logs about the worker.
@@ -116,7 +116,7 @@ class WorkerState:
         options: WorkerOptions,
         name: str = "",
     ) -> None:
-        self.log = logging.LoggerAdapter(logger, {"worker": name})
+        self.log = logging.LoggerAdapter(logger, {"worker": name} if name else {})
         self.polls = polls
         self.poll_of = {poll.ops: poll for poll in polls}
         self.dispatcher = dispatcher
