@@ -33,7 +33,7 @@ with (
     EmbeddedServer(tcp=True, args=quick) as primary,
     EmbeddedServer(tcp=True) as replica,
     Penstock(primary.url) as ps,
-    Penstock(replica.url) as heir,
+    Penstock(replica.url) as promoted,
 ):
     with Redis(port=replica.port) as raw:
         raw.replicaof("127.0.0.1", str(primary.port))
@@ -63,7 +63,7 @@ with (
         print(f"order 2 is shipped, and no replica knows it: {told}")
 
     primary.kill()
-    again = [view.body for view in heir.queue("orders").peek(state="active")]
+    again = [view.body for view in promoted.queue("orders").peek(state="active")]
     print(f"the primary is gone; what the replica will deliver again: {again}")
 
 # Redis 8.0 or newer may sync its file each second; other servers need this setting.

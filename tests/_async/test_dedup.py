@@ -782,12 +782,12 @@ async def test_a_failure_does_not_release_the_successor(q: AsyncQueue, raw: Raw)
 
 async def test_an_update_while_the_first_waits_again(q: AsyncQueue) -> None:
     """While the first job waits for its retry, an update changes the successor, which runs last."""
-    job, heir = await with_successor(q)
+    job, successor = await with_successor(q)
     await job.release()
     assert (await q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue"))).action == "refused"
     for how in ("update", "debounce", "requeue+update", "requeue+debounce"):
         done = await q.enqueue(how, dedup=Dedup("x", on_duplicate=how))
-        assert (done.id, done.action, done.state) == (heir.id, "updated", "scheduled")
+        assert (done.id, done.action, done.state) == (successor.id, "updated", "scheduled")
         assert await seen(q) == Status("ready", "old", how)
     assert await drained(q) == ["old", "requeue+debounce"]
 
@@ -821,14 +821,14 @@ async def test_the_end_of_a_ttl_releases_the_successor(q: AsyncQueue, raw: Raw) 
 @pytest.mark.parametrize("mode", BUSY)
 async def test_an_enqueue_finds_that_a_ttl_has_ended(q: AsyncQueue, raw: Raw, mode: str) -> None:
     """After the ttl an enqueue finds the id free or with the successor, before any sweep."""
-    job, heir = await with_successor(q, ttl=60, lease=3600)
+    job, successor = await with_successor(q, ttl=60, lease=3600)
     await q.enqueue("alone", dedup_id="y", ttl=60)
     advance(raw, q.ops, 61)
     alone = await q.enqueue("fresh", dedup=Dedup("y", on_duplicate=mode))
     assert alone.action == "added"
     done = await q.enqueue("newest", dedup=Dedup("x", on_duplicate=mode))
     updated = mode not in ("refuse", "requeue")
-    assert (done.id, done.action) == (heir.id, "updated" if updated else "refused")
+    assert (done.id, done.action) == (successor.id, "updated" if updated else "refused")
     assert await seen(q, "y") == Status("ready", "fresh")
     assert await seen(q) == Status("ready", "newest" if updated else "new")
     assert sorted(await drained(q)) == ["fresh", "newest" if updated else "new"]
@@ -872,14 +872,14 @@ async def test_the_successor_is_removed(q: AsyncQueue, raw: Raw, what: str) -> N
     await q.enqueue("old", dedup_id="x", lease=3600)
     job = await take(q)
     ttl = 60 if what == "ttl" else None
-    heir = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), ttl=ttl)
+    successor = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), ttl=ttl)
     if what == "ttl":
         advance(raw, q.ops, 61)
         await q.sweep()
     elif what == "purge":
         assert await q.purge("scheduled") == 1
     else:
-        assert await method_of(q, what)([heir.id])
+        assert await method_of(q, what)([successor.id])
     assert await seen(q) == Status("active", "old")
     third = await q.enqueue("third", dedup=Dedup("x", on_duplicate="requeue"))
     assert third.action == "requeued"
@@ -891,8 +891,8 @@ async def test_the_successor_is_removed(q: AsyncQueue, raw: Raw, what: str) -> N
 @pytest.mark.parametrize("what", ["delete", "bury", "ack"])
 async def test_owner_and_successor_are_removed(q: AsyncQueue, what: str, order: str) -> None:
     """Owner and successor are removed in one call, in either order: the id is free."""
-    job, heir = await with_successor(q)
-    both = [job.id, heir.id]
+    job, successor = await with_successor(q)
+    both = [job.id, successor.id]
     assert (await method_of(q, what)(both if order == "first, successor" else both[::-1])).done == 2
     assert await seen(q) is None
     stats = await q.stats()
@@ -1402,13 +1402,13 @@ async def test_a_lost_answer_to_a_bulk(broken: tuple[Proxy, AsyncQueue]) -> None
 async def test_a_lost_ack_releases_one_successor(broken: tuple[Proxy, AsyncQueue]) -> None:
     """A repeated ack finds the job done, and does not open the window again."""
     proxy, q = broken
-    job, heir = await with_successor(q)
+    job, successor = await with_successor(q)
     fault = lose(proxy, "ack")
     assert list(await q.ack([job])) == [Outcome.DONE]
     fault.wait()
     assert await seen(q) == Status("ready", "new")
     (again,) = await q.reserve(2, block=0)
-    assert (again.id, again.attempt) == (heir.id, 1)
+    assert (again.id, again.attempt) == (successor.id, 1)
     fault = lose(proxy, "settle")
     outcomes, jobs = await q.settle([again], 1)
     fault.wait()
@@ -1493,7 +1493,7 @@ async def test_the_status_of_an_id_in_a_missing_queue(ps: AsyncPenstock, raw: Ra
 async def test_a_successor_wakes_a_consumer(q: AsyncQueue, waits: AsyncWaits, end: str) -> None:
     """A successor wakes a consumer when the job before it has ended, in any way."""
     await q.configure(max_attempts=1)
-    job, heir = await with_successor(q)
+    job, successor = await with_successor(q)
     consumer = aspawn(q.reserve, 1, block=30)
     await waits.reach(1)
     ends: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
@@ -1503,7 +1503,7 @@ async def test_a_successor_wakes_a_consumer(q: AsyncQueue, waits: AsyncWaits, en
     }
     await (ends.get(end) or getattr(job, end))()
     (found,) = await consumer.result()
-    assert found.id == heir.id
+    assert found.id == successor.id
 
 
 @pytest.mark.usefixtures("no_ticks")
@@ -1516,7 +1516,7 @@ async def test_a_call_that_finds_an_ended_ttl_wakes_a_consumer(
     """
     await q.enqueue("old", dedup_id="x", ttl=3600, lease=0 if by == "evict" else 4000)
     await take(q)
-    heir = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
+    successor = await q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
     consumer = aspawn(q.reserve, 1, block=30)
     await waits.reach(1)
     if by != "evict":
@@ -1531,7 +1531,7 @@ async def test_a_call_that_finds_an_ended_ttl_wakes_a_consumer(
     else:
         await getattr(q, by)()
     (found,) = await consumer.result()
-    assert found.id == heir.id
+    assert found.id == successor.id
 
 
 @pytest.mark.usefixtures("no_ticks")

@@ -777,12 +777,12 @@ def test_a_failure_does_not_release_the_successor(q: Queue, raw: Raw) -> None:
 
 def test_an_update_while_the_first_waits_again(q: Queue) -> None:
     """While the first job waits for its retry, an update changes the successor, which runs last."""
-    job, heir = with_successor(q)
+    job, successor = with_successor(q)
     job.release()
     assert q.enqueue("no", dedup=Dedup("x", on_duplicate="requeue")).action == "refused"
     for how in ("update", "debounce", "requeue+update", "requeue+debounce"):
         done = q.enqueue(how, dedup=Dedup("x", on_duplicate=how))
-        assert (done.id, done.action, done.state) == (heir.id, "updated", "scheduled")
+        assert (done.id, done.action, done.state) == (successor.id, "updated", "scheduled")
         assert seen(q) == Status("ready", "old", how)
     assert drained(q) == ["old", "requeue+debounce"]
 
@@ -816,14 +816,14 @@ def test_the_end_of_a_ttl_releases_the_successor(q: Queue, raw: Raw) -> None:
 @pytest.mark.parametrize("mode", BUSY)
 def test_an_enqueue_finds_that_a_ttl_has_ended(q: Queue, raw: Raw, mode: str) -> None:
     """After the ttl an enqueue finds the id free or with the successor, before any sweep."""
-    job, heir = with_successor(q, ttl=60, lease=3600)
+    job, successor = with_successor(q, ttl=60, lease=3600)
     q.enqueue("alone", dedup_id="y", ttl=60)
     advance(raw, q.ops, 61)
     alone = q.enqueue("fresh", dedup=Dedup("y", on_duplicate=mode))
     assert alone.action == "added"
     done = q.enqueue("newest", dedup=Dedup("x", on_duplicate=mode))
     updated = mode not in ("refuse", "requeue")
-    assert (done.id, done.action) == (heir.id, "updated" if updated else "refused")
+    assert (done.id, done.action) == (successor.id, "updated" if updated else "refused")
     assert seen(q, "y") == Status("ready", "fresh")
     assert seen(q) == Status("ready", "newest" if updated else "new")
     assert sorted(drained(q)) == ["fresh", "newest" if updated else "new"]
@@ -867,14 +867,14 @@ def test_the_successor_is_removed(q: Queue, raw: Raw, what: str) -> None:
     q.enqueue("old", dedup_id="x", lease=3600)
     job = take(q)
     ttl = 60 if what == "ttl" else None
-    heir = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), ttl=ttl)
+    successor = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"), ttl=ttl)
     if what == "ttl":
         advance(raw, q.ops, 61)
         q.sweep()
     elif what == "purge":
         assert q.purge("scheduled") == 1
     else:
-        assert method_of(q, what)([heir.id])
+        assert method_of(q, what)([successor.id])
     assert seen(q) == Status("active", "old")
     third = q.enqueue("third", dedup=Dedup("x", on_duplicate="requeue"))
     assert third.action == "requeued"
@@ -886,8 +886,8 @@ def test_the_successor_is_removed(q: Queue, raw: Raw, what: str) -> None:
 @pytest.mark.parametrize("what", ["delete", "bury", "ack"])
 def test_owner_and_successor_are_removed(q: Queue, what: str, order: str) -> None:
     """Owner and successor are removed in one call, in either order: the id is free."""
-    job, heir = with_successor(q)
-    both = [job.id, heir.id]
+    job, successor = with_successor(q)
+    both = [job.id, successor.id]
     assert method_of(q, what)(both if order == "first, successor" else both[::-1]).done == 2
     assert seen(q) is None
     stats = q.stats()
@@ -1393,13 +1393,13 @@ def test_a_lost_answer_to_a_bulk(broken: tuple[Proxy, Queue]) -> None:
 def test_a_lost_ack_releases_one_successor(broken: tuple[Proxy, Queue]) -> None:
     """A repeated ack finds the job done, and does not open the window again."""
     proxy, q = broken
-    job, heir = with_successor(q)
+    job, successor = with_successor(q)
     fault = lose(proxy, "ack")
     assert list(q.ack([job])) == [Outcome.DONE]
     fault.wait()
     assert seen(q) == Status("ready", "new")
     (again,) = q.reserve(2, block=0)
-    assert (again.id, again.attempt) == (heir.id, 1)
+    assert (again.id, again.attempt) == (successor.id, 1)
     fault = lose(proxy, "settle")
     outcomes, jobs = q.settle([again], 1)
     fault.wait()
@@ -1484,7 +1484,7 @@ def test_the_status_of_an_id_in_a_missing_queue(ps: Penstock, raw: Raw) -> None:
 def test_a_successor_wakes_a_consumer(q: Queue, waits: Waits, end: str) -> None:
     """A successor wakes a consumer when the job before it has ended, in any way."""
     q.configure(max_attempts=1)
-    job, heir = with_successor(q)
+    job, successor = with_successor(q)
     consumer = spawn(q.reserve, 1, block=30)
     waits.reach(1)
     ends: dict[str, Callable[[], Any]] = {
@@ -1494,7 +1494,7 @@ def test_a_successor_wakes_a_consumer(q: Queue, waits: Waits, end: str) -> None:
     }
     (ends.get(end) or getattr(job, end))()
     (found,) = consumer.result()
-    assert found.id == heir.id
+    assert found.id == successor.id
 
 
 @pytest.mark.usefixtures("no_ticks")
@@ -1507,7 +1507,7 @@ def test_a_call_that_finds_an_ended_ttl_wakes_a_consumer(
     """
     q.enqueue("old", dedup_id="x", ttl=3600, lease=0 if by == "evict" else 4000)
     take(q)
-    heir = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
+    successor = q.enqueue("new", dedup=Dedup("x", on_duplicate="requeue"))
     consumer = spawn(q.reserve, 1, block=30)
     waits.reach(1)
     if by != "evict":
@@ -1522,7 +1522,7 @@ def test_a_call_that_finds_an_ended_ttl_wakes_a_consumer(
     else:
         getattr(q, by)()
     (found,) = consumer.result()
-    assert found.id == heir.id
+    assert found.id == successor.id
 
 
 @pytest.mark.usefixtures("no_ticks")

@@ -241,9 +241,9 @@ def test_enqueue_to_run_afterwards(cli: Cli, client: Penstock, where: str, how: 
     assert (result.code, told) == (0, ["scheduled", "(requeued)"])
     status = client.queue("q").status("a")
     assert status is not None
-    heir = status.successor if where == "active" else status.job
-    assert heir is not None
-    assert (heir.id, heir.raw) == (job_id, b"new")
+    successor = status.successor if where == "active" else status.job
+    assert successor is not None
+    assert (successor.id, successor.raw) == (job_id, b"new")
 
 
 @pytest.mark.parametrize(
@@ -341,12 +341,15 @@ def test_status_shows_the_job_that_has_the_id(cli: Cli, client: Penstock, where:
 def test_status_shows_a_successor(cli: Cli, client: Penstock) -> None:
     """The successor is shown; it has no due time."""
     owner = with_owner(client, "active")
-    heir = client.queue("q").enqueue("new", dedup=Dedup("a", on_duplicate="requeue")).id
+    successor = client.queue("q").enqueue("new", dedup=Dedup("a", on_duplicate="requeue")).id
     document = cli("status", "q", "a", "--json").document
-    assert (document["job"]["id"], document["successor"]["id"]) == (owner, heir)
+    assert (document["job"]["id"], document["successor"]["id"]) == (owner, successor)
     assert (document["successor"]["due"], document["successor"]["next_in"]) == (None, None)
     rows = [[cell.strip() for cell in row] for row in cli("status", "q", "a").rows]
-    assert [row[:3] for row in rows] == [["job", owner, "active"], ["successor", heir, "scheduled"]]
+    assert [row[:3] for row in rows] == [
+        ["job", owner, "active"],
+        ["successor", successor, "scheduled"],
+    ]
 
 
 def test_status_shows_a_window(cli: Cli, client: Penstock) -> None:
@@ -361,10 +364,10 @@ def test_status_shows_a_window(cli: Cli, client: Penstock) -> None:
     }  # fmt: skip
     told = cli("status", "q", "a").out
     assert told == f"a: window, ends {output.moment(found.window_ends)}\n"
-    heir = client.queue("q").enqueue("new", dedup=Dedup("a", on_duplicate="requeue")).id
+    successor = client.queue("q").enqueue("new", dedup=Dedup("a", on_duplicate="requeue")).id
     document = cli("status", "q", "a", "--json").document
     assert (document["state"], document["job"]["id"], document["successor"]) == (
-        "window", heir, None
+        "window", successor, None
     )  # fmt: skip
     assert document["job"]["due"] == document["window_ends"] == found.window_ends
 

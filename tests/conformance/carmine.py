@@ -439,7 +439,7 @@ def check_claims(raw: Raw, ops: QueueOps) -> None:
     windows = dict(raw.zrange(ops.keys["windows"], 0, -1, withscores=True))
     names = living(raw, ops)
     scheduled = dict(raw.zrange(ops.keys["scheduled"], 0, -1, withscores=True))
-    heirs = set()
+    successors = set()
     for name, value in claims.items():
         found = VALUE.fullmatch(value)
         assert found, f"{name!r}: {value!r}"
@@ -447,12 +447,12 @@ def check_claims(raw: Raw, ops: QueueOps) -> None:
         for number in filter(None, found.groups()[:2]):
             assert name in names.get(number, b""), f"{name!r} is {number!r}'s, which has it not"
         if found[2]:
-            heirs.add(found[2])
+            successors.add(found[2])
             assert found[2] in scheduled, f"{name!r}: {found[2]!r} waits nowhere"
         if found[3]:
             assert windows.get(name) == int(found[3]), f"{name!r}: its window will not be closed"
     waits = {number for number, due in scheduled.items() if due == NEVER}
-    assert waits <= heirs, f"no end will free {waits - heirs}"
+    assert waits <= successors, f"no end will free {waits - successors}"
     for number, header in names.items():
         carried = re.search(rb";d=([^;]+)", header)
         if carried and b";u=" not in header:

@@ -125,7 +125,7 @@ def test_a_call_that_may_have_run_is_repeated_for_a_bounded_time() -> None:
 
 
 def test_redirections_are_followed_at_once() -> None:
-    """The first redirections are followed at once; two servers that redirect in a circle end it."""
+    """The first redirections are followed at once; a circle of redirections ends in time."""
     clock, patience = made(5)
     assert [patience.hop() for _ in range(HOPS)] == [0.0] * HOPS
     while (pause := patience.hop()) is not None:

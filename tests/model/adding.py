@@ -141,12 +141,12 @@ class ModelAdding(ModelState):
 
     def _verdict(self, name: str, mode: str) -> tuple[str, ModelJob | None]:
         """Return the action for a job with a dedup id, and the job that it is about."""
-        owner, heir, end = self.holders(name)
+        owner, successor, end = self.holders(name)
         busy = owner is not None and self.state(owner) == "active"
-        if heir and "u" in mode and ("q" in mode or not busy):
-            return "updated", heir
+        if successor and "u" in mode and ("q" in mode or not busy):
+            return "updated", successor
         if owner and busy:
-            return ("requeued" if "q" in mode and not heir else "refused"), owner
+            return ("requeued" if "q" in mode and not successor else "refused"), owner
         if owner:
             return ("updated" if "u" in mode and ("q" in mode or not end) else "refused"), owner
         if end:
@@ -187,7 +187,7 @@ class ModelAdding(ModelState):
         about.until = until or about.until
         one = self.ids[name]
         due = self.now + delay if begins and delay > 0 else 0
-        if one.heir == about.number:
+        if one.successor == about.number:
             one.due = due if begins else one.due
         elif about.place == "ready" or (about.place == "scheduled" and begins):
             about.place = "scheduled"

@@ -32,7 +32,7 @@ class ModelDelivering(ModelAdding):
             asked: how many were named to be acknowledged.
             provisional: whether the lease of a suspect ends without a crash.
         """
-        self._heirs = self._heirs or []
+        self._successors = self._successors or []
         step = reach(max(n, asked))
         ended = [job for job in self.at("active", finished) if job.at <= self.now]
         self.expire(step, finished)

@@ -101,7 +101,7 @@ class DedupId:
     """
 
     owner: Number | None = None
-    heir: Number | None = None
+    successor: Number | None = None
     end: int = 0
     due: int = 0
 

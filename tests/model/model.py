@@ -99,7 +99,7 @@ class Model(ModelDelivering):
     ) -> tuple[list[Outcome], list[ModelJob], bool]:
         """Finish jobs and reserve others; return if more could be reserved now."""
         before = dict(self.jobs)
-        self._heirs = []
+        self._successors = []
         outcomes = self.ack(names)
         finished = [before[number] for number in before if number not in self.jobs]
         return outcomes, *self.reserve(n, tag, finished, len(names))
@@ -303,7 +303,7 @@ class Model(ModelDelivering):
         if job.dedup_id is None or job.until:
             return False
         one = self.ids.get(job.dedup_id, DedupId())
-        return self.holders(job.dedup_id) != (None, None, 0) or one.heir is not None
+        return self.holders(job.dedup_id) != (None, None, 0) or one.successor is not None
 
     def _bring_back(self, job: ModelJob) -> None:
         if job.dedup_id is not None and not job.until:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from penstock import Job, JobView, Penstock, QueueStats, RetryPolicy, Settings, parse_id
+from penstock.core.job import number_of
 from penstock.core.record import escaped
 from penstock.core.views import SETTING_KINDS, read_settings
 from penstock.wire.keys import node_key, registry_key, score_of
@@ -258,7 +259,7 @@ class SideBySide(RuleBasedStateMachine):
     def received(self, wanted: Iterable[ModelJob], got: Sequence[Job]) -> None:
         """Compare the delivered jobs with the expected ones."""
         wanted = list(wanted)
-        told = [as_number(job.number) for job in got]
+        told = [as_number(number_of(job)) for job in got]
         assert told == [job.number for job in wanted], (
             told,
             wanted,
@@ -402,14 +403,14 @@ class SideBySide(RuleBasedStateMachine):
         """Compare the holder of each dedup id, in `status` and in the keys."""
         self.set_model_clock()
         for name in IDS:
-            owner, heir, end = self.model.holders(name)
+            owner, successor, end = self.model.holders(name)
             self.opened[name].add(end)
             found = self.queue.status(name)
             assert (found is None) == (owner is None and not end), name
             if found is None:
                 continue
             views = [view for view in (found.job, found.successor) if view]
-            wanted = [job for job in (owner, heir) if job]
+            wanted = [job for job in (owner, successor) if job]
             assert [view.id for view in views] == [self.by_number[x.number].id for x in wanted]
             for view in views:
                 self.compare(view)
@@ -421,7 +422,7 @@ class SideBySide(RuleBasedStateMachine):
         for name in known.keys() | stored.keys():
             one = known.get(name, DedupId())
             value = stored.get(name, b"")
-            words = [b"%d-%d" % number for number in (one.owner, one.heir) if number]
+            words = [b"%d-%d" % number for number in (one.owner, one.successor) if number]
             words += [b"%d" % one.due] if one.due else []
             end = int(value.rpartition(b"@")[2]) if b"@" in value else 0
             if end > self.model.now or one.end > self.model.now:

@@ -51,7 +51,7 @@ class ModelState:
         self.closed = False
         self.totals: Counter[str] = Counter()
         self.ids: dict[str, DedupId] = {}
-        self._heirs: list[tuple[Number, int]] | None = None  # successors to free when the call ends
+        self._successors: list[tuple[Number, int]] | None = None  # to free at the end
 
     def setting(self, name: str) -> int:
         """Return the stored setting, or the default."""
@@ -128,16 +128,16 @@ class ModelState:
     def holders(self, name: str) -> tuple[ModelJob | None, ModelJob | None, int]:
         """Return an id's owner, its successor, and the end of its window, 0 = none is open."""
         one = self.ids.get(name, DedupId())
-        owner, heir = self.living(one.owner), self.living(one.heir)
+        owner, successor = self.living(one.owner), self.living(one.successor)
         end = one.end if one.end > self.now else 0
-        return (owner, heir, end) if owner else (heir, None, end)
+        return (owner, successor, end) if owner else (successor, None, end)
 
     def _pass_on(self, name: str) -> None:
         """Free the id of an owner whose ttl has ended but that is not removed yet."""
         one = self.ids.get(name)
-        if one and one.heir and not self.living(one.owner) and self.living(one.heir):
-            self._turn(one.heir, one.due)
-            one.owner, one.heir, one.due = one.heir, None, 0
+        if one and one.successor and not self.living(one.owner) and self.living(one.successor):
+            self._turn(one.successor, one.due)
+            one.owner, one.successor, one.due = one.successor, None, 0
 
     def _drop(self, job: ModelJob, *, done: bool = False, window: int | None = None) -> None:
         """Remove a job; done means acknowledged, perhaps with a window that overrides its own."""
@@ -152,11 +152,11 @@ class ModelState:
         if one is None:
             return
         end = self.now + span if span else 0
-        if one.heir == job.number:
-            one.heir, one.due = None, 0
-        elif one.owner == job.number and one.heir:
-            self._turn(one.heir, max(end, one.due))
-            one.owner, one.heir, one.end, one.due = one.heir, None, end, 0
+        if one.successor == job.number:
+            one.successor, one.due = None, 0
+        elif one.owner == job.number and one.successor:
+            self._turn(one.successor, max(end, one.due))
+            one.owner, one.successor, one.end, one.due = one.successor, None, end, 0
         elif one.owner == job.number:
             one.owner, one.end = None, end or one.end
         if one.owner is None and one.end <= self.now:
@@ -164,8 +164,8 @@ class ModelState:
 
     def _turn(self, number: Number, at: int) -> None:
         """Make a successor due: at a time, or at once at the place of its creation."""
-        if self._heirs is not None:
-            self._heirs.append((number, at))
+        if self._successors is not None:
+            self._successors.append((number, at))
             return
         job = self.jobs.get(number)
         if job is not None and job.place == "scheduled":
@@ -174,7 +174,7 @@ class ModelState:
 
     def _turns(self) -> None:
         """Free the successors that a call held back, as it does not deliver them itself."""
-        kept, self._heirs = self._heirs or [], None
+        kept, self._successors = self._successors or [], None
         for number, at in kept:
             self._turn(number, at)
 
@@ -194,7 +194,7 @@ class ModelState:
 
     def found(self, there: Collection[Number]) -> None:
         """Remove the expired jobs that a call found in addition to the listed ones."""
-        self._heirs = self._heirs or []
+        self._successors = self._successors or []
         met = [job for job in self.jobs.values() if job.number not in there]
         self._remove_expired([job for job in met if self.has_expired(job)])
         self._turns()
@@ -214,7 +214,7 @@ class ModelState:
         """Return True if the job waits for the end of its dedup id's owner or window."""
         one = self.ids.get(job.dedup_id or "", DedupId())
         window = one.owner == job.number and one.end > self.now
-        return job.place == "scheduled" and (one.heir == job.number or window)
+        return job.place == "scheduled" and (one.successor == job.number or window)
 
     def clear(self) -> int:
         """Remove everything, and return the number of jobs."""

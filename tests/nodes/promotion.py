@@ -62,26 +62,26 @@ class Promotion:
             self._stack.close()
             raise
 
-    def fall(self, heir: int, cut: float = 0.0) -> tuple[float, float]:
+    def fall(self, chosen: int, cut: float = 0.0) -> tuple[float, float]:
         """Kill the primary and promote a replica; return when its link broke, and when the primary
         died.
 
         Args:
-            heir: which, 1 or 2.
+            chosen: which, 1 or 2.
             cut: seconds before that in which it gets nothing any more.
         """
         began = time.monotonic()
         if cut:
-            self.links[heir - 1].hole("down")
+            self.links[chosen - 1].hole("down")
             time.sleep(cut)
         killed = time.monotonic()
         self.servers[0].kill()
-        self.raws[heir].replicaof("NO", "ONE")
+        self.raws[chosen].replicaof("NO", "ONE")
         for link in self.links:
-            link.redirect(self.servers[heir].address)
+            link.redirect(self.servers[chosen].address)
             link.restore()
             link.cut()
-        self.door.redirect(self.servers[heir].address)
+        self.door.redirect(self.servers[chosen].address)
         self.door.cut()
         return began, killed
 
@@ -102,7 +102,7 @@ class Account:
     """The answers that clients got, with their times.
 
     Attributes:
-        cut: when the heir's link broke, or the primary was killed if it did not.
+        cut: when the promoted replica's link broke, or the primary was killed if it did not.
         killed: when the primary was killed.
         attempted: jobs whose enqueue was begun.
         confirmed: jobs whose enqueue was answered as asked for.
@@ -261,7 +261,7 @@ def one_run(
     Args:
         replicas: that have to confirm, of two.
         before: seconds of load before the kill.
-        cut: seconds for which the heir gets nothing before it.
+        cut: seconds for which the promoted replica gets nothing before it.
         resting: whether consumers stand still from then on: what is added waits.
         binary: the servers.
     """
@@ -286,12 +286,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--replicas", type=int, nargs="+", default=[0, 1, 2], metavar="N")
     parser.add_argument("--runs", type=int, default=10, help="for each number of replicas")
     parser.add_argument(
-        "--cut", type=float, default=0.0, metavar="S", help="the heir's link before"
+        "--cut",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="the promoted replica's link breaks before",
     )
     parser.add_argument("--server", help="where the server comes from")
     args = parser.parse_args(argv)
     binary = find_server(args.server) if args.server else find_server()
-    print(f"{binary.product()} {binary.version()}, the heir cut off up to {args.cut:g} s before")
+    print(f"{binary.product()} {binary.version()}, the link cut up to {args.cut:g} s before")
     print(
         "            runs that lost    jobs: min  median  max    seconds: max    back   confirmed"
     )

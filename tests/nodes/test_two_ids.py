@@ -16,7 +16,7 @@ from penstock.embedded import EmbeddedServer
 from tests.nodes.promotion import Promotion
 from tests.support.twins import Beside, spawn, wait_for
 
-HEIR = 1
+CHOSEN = 1
 LEASE = 30.0
 
 
@@ -44,7 +44,7 @@ class Failover:
         options: dict[str, Any] = {"durable": Durable(replicas, timeout=30)}
         queue.enqueue("before", **options)
         assert place.raws[0].wait(2, 10_000) == 2
-        place.links[HEIR - 1].hole("down")
+        place.links[CHOSEN - 1].hole("down")
         place.door.refuse()
         self.lost = place.door.eat_reply(after=b"EVALSHA")
         self.call: Beside[Any] = spawn(queue.enqueue, "work", **options)
@@ -52,10 +52,10 @@ class Failover:
     def strike(self) -> None:
         """Promote the lagging replica, after the other one has the job; the producer retries."""
         self.lost.wait()
-        heir = self.place.raws[HEIR]
+        promoted = self.place.raws[CHOSEN]
         assert not self.call.is_done
-        self.place.fall(HEIR)
-        wait_for(lambda: bool(heir.set("ping", "x")) and heir.wait(1, 100) == 1)
+        self.place.fall(CHOSEN)
+        wait_for(lambda: bool(promoted.set("ping", "x")) and promoted.wait(1, 100) == 1)
         self.place.door.restore()
 
 
@@ -148,7 +148,7 @@ def _worked_on(place: Promotion, marks: Marks) -> list[str]:
         failover.strike()
         failover.call.result(30)
         if marks.raw is place.raws[0]:
-            marks.raw = place.raws[HEIR]
+            marks.raw = place.raws[CHOSEN]
             marks.copies = min(marks.copies, 1)
         bodies_and(ps.queue("q"), marks.handle)
     return marks.worked

@@ -187,7 +187,7 @@ def crowded_scene(raw: Raw, keys: QueueKeys) -> Scene:
     _claim(scene, "owner", "1;d=owner;w=60000\nbody")
     _claim(scene, "waiting", "1;d=waiting;w=60000\nbody")
     assert len(scene.run("reserve", 2, 6, TAG, "ada", 0, "")) == 6 + 3 * 6
-    _claim(scene, "heir", "1;d=owner\nheir", "q")
+    _claim(scene, "successor", "1;d=owner\nheir", "q")
     _add(scene, "ready", "1\nbody")
     assert scene.run("enqueue", 89, "", 0, 1, 60_000, "", "1\nbody")[0] == -3
     raw.delete(keys["space"], keys["wake"])

@@ -227,9 +227,9 @@ def poisoned(line: Line, wrong: int) -> dict[str, bytes]:
     for name in ("open", "closed"):
         number = line.claim(wrong, f"1;d={name};w=60000\nbody")
         run(raw, KEYS, "ack", (1, EPOCH, "", "", number), now_ms=wrong)
-    jobs["owner"] = line.claim(wrong, "1;d=heir\nbody")
+    jobs["owner"] = line.claim(wrong, "1;d=successor\nbody")
     line.reserve(wrong)
-    jobs["heir"] = line.claim(wrong, "1;d=heir\nnext", 30_000, "q")
+    jobs["successor"] = line.claim(wrong, "1;d=successor\nnext", 30_000, "q")
     jobs["delayed"] = line.enqueue(wrong, f"1;t={TTL}\nbody", 20_000)
     jobs["ready"] = line.enqueue(wrong, f"1;t={TTL}\nbody")
     run(raw, KEYS, "survey", (1, EPOCH, "ready", "", "", 1, 0), now_ms=wrong)
@@ -265,8 +265,8 @@ def test_times_that_lie_ahead_are_brought_back(span: int, raw: Raw) -> None:
     assert end("dead", "dead") == 0
     assert [end("expiry", name) for name in ("mortal", "delayed", "ready")] == [TTL] * 3
     assert (raw.hget(KEYS["held"], jobs["leased"]) or b"").startswith(b"@%d ada\n" % now)
-    heir = (raw.hget(KEYS["dedup"], "heir") or b"").split()
-    assert int(heir[2]) == now + 30_000
+    successor = (raw.hget(KEYS["dedup"], "successor") or b"").split()
+    assert int(successor[2]) == now + 30_000
     assert raw.hget(KEYS["dedup"], "open") == b"@%d" % now
     assert line.meta("seen") == now
     assert not raw.hexists(KEYS["meta"], "surveyed")

@@ -52,40 +52,40 @@ TRIM = {"HMGET meta", "ZRANGE dead", "ZCARD dead"}
 REST = {"ZRANGE active", "ZRANGE scheduled", "XLEN ready"}
 INDEXES = ("active", "scheduled", "once", "dead")
 DRAINED = {"XLEN ready", "ZCARD scheduled", "ZCARD active"}
-HEIRS = {"ZSCORE scheduled", "ZSCORE expiry", "LLEN wake"}
+SUCCESSORS = {"ZSCORE scheduled", "ZSCORE expiry", "LLEN wake"}
 EXPIRED = {"XRANGE ready"}
 """Those at the head of ready, which can be trimmed."""
 READ_LATE: dict[str, set[str]] = {
-    "enqueue": HEIRS | EXPIRED,
-    "claim": HEIRS | EXPIRED,
-    "publish": HEIRS | EXPIRED,
-    "ack": HEIRS | DRAINED,
-    "reserve": TRIM | REST | HEIRS | DRAINED | EXPIRED | {"HGET held"},
-    "assign": TRIM | REST | HEIRS | DRAINED | EXPIRED,
-    "settle": TRIM | REST | HEIRS | DRAINED | EXPIRED | {"HGET held"},
-    "nack": TRIM | HEIRS | DRAINED,
-    "release": TRIM | HEIRS | DRAINED,
-    "bury": TRIM | HEIRS | DRAINED,
-    "delete": HEIRS | DRAINED,
-    "withdraw": HEIRS | DRAINED,
-    "evict": HEIRS,
+    "enqueue": SUCCESSORS | EXPIRED,
+    "claim": SUCCESSORS | EXPIRED,
+    "publish": SUCCESSORS | EXPIRED,
+    "ack": SUCCESSORS | DRAINED,
+    "reserve": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED | {"HGET held"},
+    "assign": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED,
+    "settle": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED | {"HGET held"},
+    "nack": TRIM | SUCCESSORS | DRAINED,
+    "release": TRIM | SUCCESSORS | DRAINED,
+    "bury": TRIM | SUCCESSORS | DRAINED,
+    "delete": SUCCESSORS | DRAINED,
+    "withdraw": SUCCESSORS | DRAINED,
+    "evict": SUCCESSORS,
     "sweep": TRIM
-    | HEIRS
+    | SUCCESSORS
     | DRAINED
     | EXPIRED
     | {"XLEN ready", *(f"EXISTS {key}" for key in ("held", "expiry", "tally", "once", "dedup"))},
-    "purge": {"XRANGE ready", "HMGET held", "HMGET dedup"} | HEIRS | DRAINED,
+    "purge": {"XRANGE ready", "HMGET held", "HMGET dedup"} | SUCCESSORS | DRAINED,
     "redrive": {"ZCARD dead"},
     "promote": {"ZSCORE expiry"},
     "dequeue": {"ZSCORE expiry"},
-    "recover": TRIM | HEIRS | DRAINED | {"HGET held"},
+    "recover": TRIM | SUCCESSORS | DRAINED | {"HGET held"},
     "stats": REST
-    | HEIRS
+    | SUCCESSORS
     | DRAINED
     | {"HGETALL meta", "XRANGE ready", "ZCOUNT expiry"}
     | {f"{name} {index}" for name in ("ZCARD", "ZCOUNT") for index in INDEXES},
     "peek": {"XRANGE ready", "XREVRANGE ready", "HGET held", "HGET tally"}
-    | HEIRS
+    | SUCCESSORS
     | DRAINED
     | {f"ZRANGE {index}" for index in INDEXES},
     "configure": {"HGETALL meta"},

@@ -54,7 +54,7 @@ class Id:
     """The holder of an id: an owner, a successor due at `due`, or a window until `end`."""
 
     owner: Job | None = None
-    heir: Job | None = None
+    successor: Job | None = None
     end: int = 0
     due: int = 0
 
@@ -97,11 +97,11 @@ class Model:
         """Free its id, give it to the successor, or open a window."""
         one = self.ids[job.name]
         if one.owner is job:
-            if one.heir:
-                one.heir.due = max(one.due, until)
-            one.owner, one.heir, one.end = one.heir, None, until or one.end
-        elif one.heir is job:
-            one.heir = None
+            if one.successor:
+                one.successor.due = max(one.due, until)
+            one.owner, one.successor, one.end = one.successor, None, until or one.end
+        elif one.successor is job:
+            one.successor = None
 
     def claimed(self, mode: str, job: Job, new: set[bytes], delay: int) -> tuple[int, bytes | None]:
         """Return the result for a job of a claim: 1 for added, else the reply's code and job."""
@@ -109,14 +109,14 @@ class Model:
         owner = one.owner
         due = self.now + delay if delay else 0
         busy = owner is not None and owner.lease > self.now
-        if one.heir and "u" in mode and ("q" in mode or not busy):
-            what = self.updated(one.heir, job, new)
+        if one.successor and "u" in mode and ("q" in mode or not busy):
+            what = self.updated(one.successor, job, new)
             if "d" in mode and what[0] == 2:
                 one.due = due
             return what
         if owner and busy:
-            if "q" in mode and not one.heir:
-                one.heir, one.end, one.due = job, 0, due
+            if "q" in mode and not one.successor:
+                one.successor, one.end, one.due = job, 0, due
                 return 3, None
             return 0, owner.number
         if owner:
@@ -221,7 +221,9 @@ def _delivered(model: Model, numbers: list[bytes]) -> None:
         job = model.jobs[number]
         assert not job.dead
         assert max(job.lease, job.due) <= model.now
-        assert all(one.heir is not job for one in model.ids.values()), "a successor was delivered"
+        assert all(one.successor is not job for one in model.ids.values()), (
+            "a successor was delivered"
+        )
         if job.until == "s":  # it usually has lost it already
             model.release(job)
         job.lease = model.now + 30_000
@@ -250,8 +252,8 @@ def _by_id(model: Model) -> None:
         "bury": ("", "no use"),
     }.get(name, ())
     numbers = _some(model)
-    waiting = [one.heir or one.owner for one in model.ids.values() if one.heir or one.end]
-    heirs = {job.number for job in waiting if job}
+    waiting = [one.successor or one.owner for one in model.ids.values() if one.successor or one.end]
+    successors = {job.number for job in waiting if job}
     if not numbers:
         return
     reply = model.run(name, 8, EPOCH, *args, *numbers)
@@ -259,7 +261,7 @@ def _by_id(model: Model) -> None:
     for number, code in zip(numbers, codes, strict=True):
         job = model.jobs[number]
         if name in ("promote", "dequeue"):
-            assert number not in heirs or code == -2
+            assert number not in successors or code == -2
         if code == 3 or (name == "bury" and code == 1):
             model.end(job, done=False, buried=True)
         elif code == 1 and name in ("ack", "delete", "withdraw"):
@@ -311,7 +313,7 @@ def _compare(model: Model) -> None:
     model.lapse()
     for name, one in model.ids.items():
         reply = model.run("lookup", 8, name)
-        owners = [job for job in (one.owner, one.heir) if job]
+        owners = [job for job in (one.owner, one.successor) if job]
         assert [found[0] for found in reply[6:]] == [job.number for job in owners], name
         assert int(reply[5]) == one.end, name
         for found, job in zip(reply[6:], owners, strict=True):
@@ -323,16 +325,16 @@ def _compare(model: Model) -> None:
     raw = model.scene.raw
     wanted, ends = {}, {}
     for name, one in model.ids.items():
-        numbers = [job.number for job in (one.owner, one.heir) if job]
+        numbers = [job.number for job in (one.owner, one.successor) if job]
         tail = [b"@%d" % one.end] if one.end else []
         if numbers or tail:
-            tail += [b"%d" % one.due] if one.heir and one.due else []
+            tail += [b"%d" % one.due] if one.successor and one.due else []
             wanted[name.encode()] = b" ".join([*numbers, *tail])
         if one.end:
             ends[name.encode()] = one.end
-        if one.heir:
-            due = raw.zscore(KEYS["scheduled"], one.heir.number)
-            assert due == (one.heir.ends or NEVER)
+        if one.successor:
+            due = raw.zscore(KEYS["scheduled"], one.successor.number)
+            assert due == (one.successor.ends or NEVER)
     found = raw.hgetall(KEYS["dedup"])
     assert {name: value for name, value in found.items() if name[:1] != b"="} == wanted
     windows = dict(raw.zrange(KEYS["windows"], 0, -1, withscores=True))
@@ -394,7 +396,7 @@ BROKEN = {
     "a dead letter has it": ("HSET", "dedup", "dead", "<dead>"),
     "the job has another one": ("HSET", "dedup", "other", "<owner>"),
     "two of one job": ("HSET", "dedup", "a", "<owner> <owner>"),
-    "the successor does not wait": ("HSET", "dedup", "a", "<heir> <owner>"),
+    "the successor does not wait": ("HSET", "dedup", "a", "<successor> <owner>"),
     "the id has no entry": ("HDEL", "dedup", "a"),
     "an end without a window": ("HSET", "dedup", "b", "@5"),
     "another end than its window": ("HSET", "dedup", "w", "@5"),
@@ -415,9 +417,9 @@ def test_the_invariant_detects_wrong_dedup_ids(command: tuple[str, ...], backend
     owner, done, dead = scene.run("reserve", 2, 3, TAG, "ada", 0, "")[6::3]
     scene.run("ack", 3, EPOCH, f"1-{TAG:03x}", "", done)
     scene.run("bury", 4, EPOCH, f"1-{TAG:03x}", "no use", dead)
-    heir = scene.run("claim", 5, EPOCH, 0, "", 0, "", "q", "1;d=a\nbody")[2]
+    successor = scene.run("claim", 5, EPOCH, 0, "", 0, "", "q", "1;d=a\nbody")[2]
     check_invariant(raw)
-    names = {"<owner>": owner.decode(), "<heir>": heir.decode(), "<dead>": dead.decode()}
+    names = {"<owner>": owner.decode(), "<successor>": successor.decode(), "<dead>": dead.decode()}
     name, kind, *args = command
     for mark, number in names.items():
         args = [arg.replace(mark, number) for arg in args]

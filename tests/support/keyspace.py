@@ -145,8 +145,8 @@ def _check_dedup(
     for name, value in found.items():
         owner, _, other = value.partition(b" ") if not value.startswith(b"@") else (b"", b"", value)
         end = other[1:] if other.startswith(b"@") else b""
-        heir, _, due = (b"", b"", b"") if end else other.partition(b" ")
-        own = [number for number in (owner, heir) if number]
+        successor, _, due = (b"", b"", b"") if end else other.partition(b" ")
+        own = [number for number in (owner, successor) if number]
         assert not due or due.isdigit(), f"{base!r}: the id {name!r} is {value!r}"
         assert own or end, f"{base!r}: the id {name!r} is {value!r}"
         assert not end or windows.get(name) == float(end), f"{base!r}: no window of {name!r}"
