@@ -26,6 +26,7 @@ from penstock import (
 from penstock.client._sync.sharded import federation
 from penstock.client._sync.sharded.federation import Federation
 from penstock.core import hints
+from penstock.core.job import number_of
 from penstock.core.nodes import LOOK
 from penstock.wire.scripts import script
 from tests.model.clock import TestClock, use_test_clock
@@ -540,7 +541,7 @@ def test_a_node_fails_during_the_ack_of_many_jobs(three: Servers) -> None:
         single.queue("q").enqueue_many(range(2501), lease=30)
         one, *jobs = q.reserve(2501)
         assert q.ack([one]).all_done  # opens a connection for settling
-        proxy.cut_after_request_bytes(1, after=jobs[1500].number)
+        proxy.cut_after_request_bytes(1, after=number_of(jobs[1500]))
         proxy.refuse()
         assert list(q.ack(jobs)) == [Outcome.DONE] * 1000 + [Outcome.HINTED] * 1500
         proxy.restore()
