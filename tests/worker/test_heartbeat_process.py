@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from time import monotonic
@@ -21,6 +22,7 @@ from penstock.embedded import EmbeddedServer
 from penstock.worker import AsyncWorker, Worker
 from penstock.worker import heartbeat_process as module
 from penstock.worker.heartbeat_process import HeartbeatProcess
+from penstock.worker.processes import Line
 from penstock.worker.terms import Term
 from tests.support.workers import until
 from tests.worker.support import Crew, WorkerProcess, runs, runs_at_once
@@ -147,6 +149,16 @@ def test_the_helper_ends_with_its_worker(crew: Crew, queue: Queue, other: Queue)
     assert [job.crashes for job in jobs] == [1]
 
 
+def test_a_worker_that_has_ended_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper renews nothing when it notices the end of its worker, even if a lease is due."""
+    ours, its = socket.socketpair()
+    helper = module._Helper(Line(its))
+    monkeypatch.setattr(helper, "_beat", lambda: pytest.fail("leases were renewed"))
+    ours.close()
+    helper.run()
+    its.close()
+
+
 def test_a_stopped_worker_holds_nothing(crew: Crew, queue: Queue, other: Queue) -> None:
     """While the worker is stopped the helper renews nothing; the worker notices
     when it continues.
@@ -255,6 +267,7 @@ def test_a_helper_that_cannot_be_started(
         assert len(calls) == 1
         jobs = taken(queue, 2, lease=1.0)
         helper.hold(jobs)
+        assert helper._line is None, "messages pile up for a helper that is not there"
     assert "can't be started" in caplog.text
     assert told_lost(helper, 1) == jobs[1:]
 

@@ -194,7 +194,7 @@ class HeartbeatProcess:
         with self._lock:
             if self._line is not None:
                 self._line.close()
-            process, self._process = self._process, None
+            process, self._process, self._line = self._process, None, None
             if process is not None:
                 try:
                     process.wait(2)
@@ -222,13 +222,15 @@ class _Helper:
 
     def run(self) -> None:
         """Renew leases until the worker has ended."""
-        while not self._line.is_broken:
+        while True:
             nearest = max(next_renewal(self._held.values(), LEFT), self._next)
             pause = RETRY if self._line.unsent else PAUSE
             self._line.wait(min(max(nearest - monotonic(), 0.01), pause))
             for message in self._line.receive():
                 self._take(message)
             self._line.flush()
+            if self._line.is_broken:
+                return
             if not self._is_stopped() and monotonic() >= self._next:
                 self._beat()
 
