@@ -14,7 +14,9 @@ import redis
 
 from penstock import BadArgument, Penstock, RetryPolicy
 from penstock.spark import OptionError, drain
+from penstock.spark.drain_task import DrainLoop, DrainTask
 from penstock.spark.errors import Unreachable
+from penstock.spark.options import Connection
 from penstock.worker.handlers import Handlers
 from penstock.worker.results import Reject, Retry, Snooze
 from tests.spark.support import Driver, StandaloneCluster, wait_for
@@ -284,6 +286,36 @@ def test_a_killed_executor_loses_nothing(
         marks = [int(count) for count in client.hvals("marks")]
     assert len(marks) == 400
     assert sum(marks) - 400 <= 32  # the block of the killed executor
+
+
+def test_an_interrupt_ends_a_task(ps: Penstock, redis_url: str) -> None:
+    """An interrupt (SIGINT) ends the task and is no failure of the job, which comes back."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    jobs.enqueue_many([1, 2])
+
+    @handlers.handler
+    def interrupted(job: Any) -> None:
+        raise KeyboardInterrupt
+
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    with pytest.raises(KeyboardInterrupt):
+        list(DrainTask(connection, (), handlers, 10)([]))
+    assert (jobs.stats().active, jobs.stats().nacked) == (2, 0)
+
+
+def test_a_failed_job_at_most_once_is_forgotten(ps: Penstock, redis_url: str) -> None:
+    """A task does not keep a job that was delivered at most once and has failed."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    jobs.enqueue_many([1, 2], lease=0)
+
+    @handlers.handler
+    def fails(job: Any) -> None:
+        raise ValueError("no")
+
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    loop = DrainLoop(DrainTask(connection, (), handlers, 10), jobs, None)
+    list(loop.run())
+    assert (loop.tally["dead"], len(loop.state.held)) == (2, 0)
 
 
 def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_url: str) -> None:

@@ -112,12 +112,14 @@ class TaskRunners(Runners):
 
     Attributes:
         results: the results of the last run, by job; empty if it failed.
+        interrupt: the KeyboardInterrupt that ended a run and has to end the task; None = none.
     """
 
     def __init__(self, execute: Callable[[Item], None], *, keeps_results: bool) -> None:
         super().__init__(0, "penstock-drain", execute)
         self.put = execute
         self.results: dict[Delivery, Any] = {}
+        self.interrupt: KeyboardInterrupt | None = None
         self._keeps_results = keeps_results
 
     def call(
@@ -129,7 +131,11 @@ class TaskRunners(Runners):
     ) -> Any:
         """Call the handler."""
         self.results = {}
-        value = super().call(handler, jobs, args, kwargs)
+        try:
+            value = super().call(handler, jobs, args, kwargs)
+        except KeyboardInterrupt as error:
+            self.interrupt = error
+            raise
         if self._keeps_results:
             values = _each(value, len(jobs)) if handler.size else [value]
             self.results = dict(zip(jobs, values, strict=True))
@@ -276,6 +282,8 @@ class DrainLoop:
         for job in item[1]:
             job.lost = job.lost or term_of(job).is_over(now)
         self._handler_runner.execute(item)
+        if self._runners.interrupt is not None:
+            raise self._runners.interrupt
         self._collect()
         if monotonic() - self._settled_at > SLOW:
             self._report(acks=True)
@@ -295,6 +303,7 @@ class DrainLoop:
             value = self._runners.results.get(job)
             self._rows.append((job, verdict.window_ms, None if _is_said(value) else value))
         elif verdict.kind != "ack" and job.at_most_once:  # the server has removed it at delivery
+            self.state.drop([job])
             self.tally["dead"] += 1
         else:
             self._reports.setdefault(verdict, []).append(job)
