@@ -190,6 +190,33 @@ def test_sighup_replaces_one_after_the_other(worker: Worker, told: Told, app: Pa
     assert one < program.seen.index(f"process 1 has started, pid {started[2]}") < two
 
 
+BLOCKS = """
+import os, time
+if os.environ.get("PENSTOCK_PROCESS", "0") == "0":
+    assert not os.path.exists("broken"), "broken"
+while os.environ.get("PENSTOCK_PROCESS", "0") != "0" and os.path.exists("wait"):
+    time.sleep(0.01)
+"""
+
+
+def test_a_failed_sighup_leaves_the_one_before_under_way(
+    worker: Worker, told: Told, app: Path
+) -> None:
+    """Replacing goes on if a second SIGHUP finds an app that can't be loaded."""
+    program = worker("--processes", "2")
+    told.until("up"), told.until("up")
+    (app.parent / "wait").touch()
+    app.write_text(BLOCKS + APP.replace('tell("up")', 'tell("new")'))
+    program.send(signal.SIGHUP)
+    program.line("process 1 has started")
+    program.line("process 1 has started")
+    (app.parent / "broken").touch()
+    program.send(signal.SIGHUP)
+    program.line("everything stays as it is")
+    (app.parent / "wait").unlink()
+    assert {told.until("new")[0], told.until("new")[0]} == {"1", "2"}
+
+
 @pytest.mark.slow
 def test_a_killed_supervisor_leaves_no_processes(worker: Worker, told: Told, app: Path) -> None:
     """When the supervisor is killed its processes stop; one that hangs kills itself

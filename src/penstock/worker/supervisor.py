@@ -198,6 +198,7 @@ class Supervisor:
         self._is_decided = asyncio.Event()  # whether the processes begin
         self._loop: asyncio.AbstractEventLoop | None = None
         self._children: set[Child] = set()
+        self._trial: asyncio.Task[None] | None = None
         self._change: asyncio.Task[None] | None = None
 
     # Methods for any thread
@@ -257,8 +258,9 @@ class Supervisor:
             return
         self._stopping = True
         LOG.info("%s: stopping", signal.Signals(number).name)
-        if self._change is not None:
-            self._change.cancel()
+        for task in (self._trial, self._change):
+            if task is not None:
+                task.cancel()
         self._is_decided.set()
         for slot in self._slots:
             slot.renew()
@@ -274,6 +276,7 @@ class Supervisor:
                 pause = slot.lengthen()
                 told = (slot.number, error, pause)
                 LOG.error("process %d can't be started: %s; again in %.1f s", *told)  # noqa: TRY400  # no trace: the error says all
+                slot.changed.set()
             else:
                 LOG.info("process %d has started, pid %d", slot.number, child.pid)
                 self._watch(child, slot)
@@ -315,11 +318,11 @@ class Supervisor:
     # Loading the app
 
     def _load_then(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do this if a trial process can load the app. An action under way ends."""
-        if self._change is not None:
-            self._change.cancel()
+        """Do this if a trial process can load the app. Until then a change under way goes on."""
+        if self._trial is not None:
+            self._trial.cancel()
         if not self._stopping:
-            self._change = asyncio.create_task(self._try(action))
+            self._trial = asyncio.create_task(self._try(action))
 
     async def _try(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -334,8 +337,10 @@ class Supervisor:
             self._forget(trial)
         if trial.code:
             self._not_loaded(ending(trial.code), BROKEN)
-        else:
-            await action()
+            return
+        if self._change is not None:
+            self._change.cancel()
+        self._change = asyncio.create_task(action())
 
     def _not_loaded(self, why: str, code: int) -> None:
         if self._begun:
