@@ -392,7 +392,7 @@ def test_ack_leaves_out_messages_that_are_not_pending(q: Queue) -> None:
     assert released.release(delay=60)
     (waiting,) = q.peek()
     never_popped = copy.copy(held)  # another message's receipt: the message was never popped
-    never_popped.number = parse_id(waiting.id).number
+    never_popped._number = parse_id(waiting.id).number
     unknown = held.id[:11] + "-0" + held.id[13:]
     outcome = q.ack([unknown, done, never_popped, held, released, done.id])
     assert outcome.ids() == [held.id]
