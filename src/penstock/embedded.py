@@ -209,8 +209,7 @@ class EmbeddedServer:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def stop(self) -> None:
-        """Shut the server down (SIGTERM), and remove its directory."""
-        self._terminate()
+        """End the server (SIGKILL, as its data go too), and remove its directory."""
         self._finalizer()
 
     def kill(self) -> None:
@@ -394,5 +393,7 @@ def _clean_up(running: list[subprocess.Popen[bytes]], directory: Path, owner: in
     if os.getpid() != owner:  # a forked child has copies of these, not the server
         return
     while running:
-        _end(running.pop())
+        process = running.pop()
+        process.kill()
+        process.wait()
     shutil.rmtree(directory, ignore_errors=True)
