@@ -22,7 +22,10 @@ nox.options.error_on_missing_interpreters = True  # a leg that is skipped must n
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each worker compiles all tests in each run
 
 # One more than there are cores, as many tests wait; long ones come last, and are shared out.
-WORKERS = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal")
+CORES = os.cpu_count() or 1
+WORKERS = ("-n", str(min(4, CORES + 1)), "--dist", "worksteal")
+# Half of the time of these, most of all those of the worker, is spent in waiting.
+WAITING_WORKERS = ("-n", str(min(8, 2 * CORES + 1)), "--dist", "worksteal")
 # Each has a JVM, and starts others; they wait for one another's cores more than that would gain.
 SPARK_WORKERS = ("-n", "2", "--dist", "worksteal")
 # It says on stdout if it can't use the file of classes, where programs are read.
@@ -105,7 +108,7 @@ def tests(session: nox.Session) -> None:
     `-- --whole` runs every case, PENSTOCK_TEST_BACKENDS chooses the back ends.
     """
     session.install(".", *groups("test"))
-    session.run("pytest", *APART, *WORKERS, *session.posargs)
+    session.run("pytest", *APART, *WAITING_WORKERS, *session.posargs)
 
 
 @nox.session

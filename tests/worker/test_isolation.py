@@ -17,7 +17,7 @@ from tests.support.workers import until
 from tests.worker import tasks
 from tests.worker.support import Crew, Event, WorkerProcess
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 KINDS = ("thread", "asyncio", "mixed")
 
@@ -105,6 +105,7 @@ def test_a_suspect_that_keeps_the_interpreter(
     )
 
 
+@pytest.mark.slow  # a short run has one partition, in the tests above
 @pytest.mark.usefixtures("raw")
 @pytest.mark.parametrize("kind", KINDS)
 def test_suspects_of_partitions(kind: str, crew: Crew, worker_url: str) -> None:
@@ -130,6 +131,7 @@ def test_a_suspect_that_kills_its_process(kind: str, crew: Crew, queue: Queue) -
     assert crew.diary.wait("end", n=2)["pid"] == worker.pid
 
 
+@pytest.mark.slow  # a short run has it in test_kills.py, with two processes
 @pytest.mark.parametrize("kind", KINDS)
 def test_jobs_with_one_that_stalls_its_worker(kind: str, crew: Crew, queue: Queue) -> None:
     """One worker: only jobs that stall it may become dead letters."""
@@ -184,6 +186,7 @@ def test_the_death_of_the_worker(kind: str, crew: Crew, queue: Queue, tmp_path: 
     process.wait(10)
 
 
+@pytest.mark.slow  # a short run has the one above, which ends
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_death_of_the_worker_with_an_endless_suspect(
     kind: str, crew: Crew, queue: Queue, tmp_path: Path

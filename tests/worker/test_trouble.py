@@ -236,6 +236,7 @@ def test_r6_a_server_that_loads_its_data(
         drained(ps, raw)
 
 
+@pytest.mark.slow  # a short run has it for the client, in test_busy.py
 def test_r6_a_server_that_is_busy(
     server: EmbeddedServer,
     ps: Penstock,
