@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from penstock import Outcome
 from tests.model.delivering import ModelDelivering
 from tests.model.jobs import (
+    STEP,
     DedupId,
     ModelJob,
     Name,
     Number,
-    reach,
 )
 
 
@@ -76,7 +76,7 @@ class Model(ModelDelivering):
                 if job.place == "dead" and not may_wait:
                     outcome = Outcome.DEAD
             outcomes.append(outcome)
-        self._trim_after(died, reach(self.totals["died"] - died))
+        self._trim_after(died, STEP + 2 * (self.totals["died"] - died))
         return outcomes
 
     def ack(self, names: Iterable[Name], window: int | None = None) -> list[Outcome]:

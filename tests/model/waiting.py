@@ -10,7 +10,7 @@ from hypothesis.stateful import invariant, rule
 from penstock import Job, QueueClosed
 from penstock.core.operations import Taken
 from penstock.core.sweeping import SweepSchedule
-from tests.model.jobs import ModelJob
+from tests.model.jobs import NEVER, ModelJob
 from tests.model.side import SideBySide
 
 __all__ = ["TAGS", "Waiting"]
@@ -84,7 +84,7 @@ class Waiting(SideBySide):
         events = [
             job.at - self.model.now
             for job in self.model.jobs.values()
-            if job.place in ("scheduled", "active")
+            if job.place in ("scheduled", "active") and job.at != NEVER
         ]
         if self.model.drained:
             assert got.next_ms == -2
