@@ -16,6 +16,7 @@ from benchmarks import (
     depth,
     disque,
     hold,
+    instructions,
     overload,
     pressure,
     report,
@@ -53,8 +54,12 @@ SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
 }
 """All sections; the deepest queues come last, as they leave memory used."""
 
-APART: dict[str, Callable[[Bed, Plan], Table]] = {"spark": spark.spark}
+APART: dict[str, Callable[[Bed, Plan], Table]] = {
+    "instructions": instructions.instructions,
+    "spark": spark.spark,
+}
 """Sections that need more than a server: part of a full run if it is installed, or by `--only`."""
+IS_THERE = {"instructions": instructions.is_there, "spark": spark.is_there}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,6 +77,11 @@ def parser() -> argparse.ArgumentParser:
     )
     args.add_argument("--depths", nargs="+", type=_positive, metavar="N", help="waiting jobs")
     args.add_argument("--scale", type=float, default=1.0, help="times as many jobs")
+    args.add_argument(
+        "--record",
+        metavar="COMMIT",
+        help="add the counts of the section `instructions` to benchmarks/history.csv",
+    )
     args.add_argument("--json", type=Path, metavar="FILE", help="write everything to a file")
     args.add_argument("--markdown", action="store_true", help="print Markdown, for a README")
     args.add_argument("--check", action="store_true", help="exit 1 if a budget does not hold")
@@ -99,7 +109,10 @@ def run(argv: list[str] | None = None) -> int:
         plan = dataclasses.replace(plan, depths=tuple(args.depths))
     try:
         with opened(args.url, sure=args.yes) as bed, pinned(bed.pid) as placement:
-            names = args.only or [*SECTIONS, *([] if args.quick or not spark.is_there() else APART)]
+            apart = [] if args.quick else [name for name in APART if IS_THERE[name]()]
+            names = args.only or [*SECTIONS, *apart]
+            if args.record and "instructions" not in names:
+                raise Refused("--record needs the section instructions: --only instructions")
             tables, facts = _measure(bed, plan, names, placement)
     except Refused as error:
         report.say(f"python -m benchmarks: {error}", progress=True)
@@ -107,6 +120,9 @@ def run(argv: list[str] | None = None) -> int:
     closing = report.budget_table(tables)
     write = report.write_markdown if args.markdown else report.write_text
     write([*tables, closing], facts)
+    if args.record:
+        [counts] = [table for table in tables if table.name == "instructions"]
+        instructions.record(counts, args.record)
     if args.json:
         found = report.as_json(tables, closing.budgets, facts=facts, plan=dataclasses.asdict(plan))
         args.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -10,7 +10,18 @@ from benchmarks.contenders import Ids, Jobs, Streams
 from benchmarks.figures import Budget, Sample, Table, median, pairwise
 from benchmarks.plan import IN_FLIGHT, Plan
 
-__all__ = ["LIFE", "STEPS", "Samples", "batches", "commands", "life", "memory", "stock", "weigh"]
+__all__ = [
+    "LIFE",
+    "STEPS",
+    "Samples",
+    "batches",
+    "commands",
+    "life",
+    "memory",
+    "steps",
+    "stock",
+    "weigh",
+]
 
 STEPS = ("add", "reserve", "ack")
 LIFE = "whole life"
@@ -93,13 +104,14 @@ def life(bed: Bed, contender: Any, n: int, jobs: int) -> Samples:
     flight = max(n, IN_FLIGHT)
     for _ in range(jobs // flight):
         held: list[Any] = []
-        for step, work in zip(STEPS, _steps(contender, n, flight, held), strict=True):
+        for step, work in zip(STEPS, steps(contender, n, flight, held), strict=True):
             costs[step] += bed.measure(work)
     total = costs["add"] + costs["reserve"] + costs["ack"]
     return costs | {LIFE: _per(total, jobs)}
 
 
-def _steps(contender: Any, n: int, flight: int, held: list[Any]) -> Iterator[Callable[[], int]]:
+def steps(contender: Any, n: int, flight: int, held: list[Any]) -> Iterator[Callable[[], int]]:
+    """Yield what adds, reserves and acknowledges `flight` jobs, n a call; `held` are reserved."""
     times = flight // n
 
     def add() -> int:
@@ -149,8 +161,8 @@ def commands(bed: Bed, plan: Plan) -> Table:
         ours.add(n)
         ours.ack(ours.reserve(n))
         flight = max(n, min(IN_FLIGHT, 10 * n))
-        base = [_trips(streams, work) for work in _steps(streams, n, flight, [])]
-        for i, work in enumerate(_steps(ours, n, flight, [])):
+        base = [_trips(streams, work) for work in steps(streams, n, flight, [])]
+        for i, work in enumerate(steps(ours, n, flight, [])):
             calls = bed.count(work)
             inside = (calls.total - calls.scripts) / max(calls.scripts, 1)
             budget = None
