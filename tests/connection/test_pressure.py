@@ -10,9 +10,10 @@ import pytest
 import redis
 
 from penstock import QueueInUse
+from penstock.client._acompat import RedisConnection
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
-from penstock.pressure._sync import waiting
+from penstock.pressure._sync import connections, waiting
 from tests.protocol.pages import acl_rules
 from tests.support.twins import Beside, spawn, wait_for
 
@@ -76,6 +77,28 @@ def test_a_party_interrupted_while_waiting_returns_its_role(
         beside.result()
         assert tokens(plain) == [1, 1, 1]
         assert plain.llen("__pressure__:q") == 0
+
+
+def test_a_party_interrupted_while_it_begins_to_wait_returns_its_role(
+    server: EmbeddedServer, plain: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupt comes when the command that pops the token has just been sent."""
+
+    def send(conn: RedisConnection, packed: bytes) -> None:
+        real(conn, packed)
+        if b"BRPOP" in packed:
+            plain.lpush(FREE, 0)
+            raise KeyboardInterrupt
+
+    real = connections.send
+    monkeypatch.setattr(waiting, "LOST_RACES", 0)
+    monkeypatch.setattr(connections, "send", send)
+    with PressureQueue("q", server.url) as q:
+        q.create()
+        plain.rpop(FREE)
+        with pytest.raises(KeyboardInterrupt):
+            q.put("a")
+        assert tokens(plain) == [1, 1, 1]
 
 
 def test_the_rights_in_the_document_are_enough(server: EmbeddedServer, plain: redis.Redis) -> None:

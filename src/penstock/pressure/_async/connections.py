@@ -165,7 +165,11 @@ class AsyncWatchedConnection:
     async def pop(self, key: bytes, *, timeout: float) -> None:
         """Begin to wait for the element of a list, for at most `SLICE` seconds, and to take it."""
         limit = max(min(timeout, SLICE), 0.001)
-        await asend(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
+        try:
+            await asend(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
+        except KeyboardInterrupt:  # it may have been sent
+            self._reader = AsyncReader(self.conn)
+            raise
         self._reader = AsyncReader(self.conn)
 
     async def popped(self) -> bool:

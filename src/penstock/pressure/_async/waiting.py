@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -227,11 +228,12 @@ class AsyncWaitingCall:
         return bool(await watched.lane.command("GET", self._calls.keys[self._role]) == self._id)
 
     async def _popped(self, watched: AsyncWatchedConnection, key: bytes, left: float) -> bool:
-        await watched.pop(key, timeout=left)
         try:
+            await watched.pop(key, timeout=left)
             is_ours = await watched.popped()
         except KeyboardInterrupt:  # the command goes on
-            self._held = POPPED if await watched.popped() else 0
+            with suppress(RedisError):  # it had not been sent
+                self._held = POPPED if await watched.popped() else 0
             raise
         self._held = POPPED if is_ours else 0
         return is_ours

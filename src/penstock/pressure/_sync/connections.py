@@ -164,7 +164,11 @@ class WatchedConnection:
     def pop(self, key: bytes, *, timeout: float) -> None:
         """Begin to wait for the element of a list, for at most `SLICE` seconds, and to take it."""
         limit = max(min(timeout, SLICE), 0.001)
-        send(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
+        try:
+            send(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
+        except KeyboardInterrupt:  # it may have been sent
+            self._reader = Reader(self.conn)
+            raise
         self._reader = Reader(self.conn)
 
     def popped(self) -> bool:

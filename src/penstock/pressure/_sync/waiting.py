@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -228,11 +229,12 @@ class WaitingCall:
         return bool(watched.lane.command("GET", self._calls.keys[self._role]) == self._id)
 
     def _popped(self, watched: WatchedConnection, key: bytes, left: float) -> bool:
-        watched.pop(key, timeout=left)
         try:
+            watched.pop(key, timeout=left)
             is_ours = watched.popped()
         except KeyboardInterrupt:  # the command goes on
-            self._held = POPPED if watched.popped() else 0
+            with suppress(RedisError):  # it had not been sent
+                self._held = POPPED if watched.popped() else 0
             raise
         self._held = POPPED if is_ours else 0
         return is_ours
