@@ -13,6 +13,7 @@ import pytest
 from penstock import AsyncJob, AsyncWorker, Handlers, Penstock, Queue, Worker
 from penstock.core.operations import QueueOps, Taken
 from penstock.wire.keys import QueueKeys
+from penstock.worker._sync.heartbeat import Heartbeat
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.isolation import Isolator
 from penstock.worker.options import WorkerOptions
@@ -108,6 +109,23 @@ def test_leases_of_two_epochs_are_renewed_separately(ps: Penstock, q: Queue) -> 
         gate.open.set()
         wait_for(lambda: q.stats().acked == 1)
     assert (len(runs), runs[0].lost, gate.lost) == (1, False, [True])
+
+
+def test_a_lease_that_can_not_be_renewed_is_logged_once(
+    ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says of a job whose lease has ended that it is lost, and why."""
+    monkeypatch.setattr(Heartbeat, "_renewed", lambda *_: True)
+    q.configure(lease=0.3)
+
+    def handler(job: Any) -> None:
+        wait_for(lambda: job.lost or job.deliveries > 1)
+
+    q.enqueue("x")
+    q.close()
+    Worker(ps, "q", handler).run(signals=False)
+    lost = [one.getMessage() for one in caplog.records if " is lost: " in one.getMessage()]
+    assert [text.partition(": ")[2] for text in lost] == ["its lease was not renewed in time"]
 
 
 def test_a_malformed_record(ps: Penstock, q: Queue, raw: Raw) -> None:

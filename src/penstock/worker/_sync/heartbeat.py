@@ -174,7 +174,7 @@ class Heartbeat:
         held = [job for job in list(self._state.held) if not job.lost]
         over = [job for job in held if term_of(job).until <= now]
         self._lose([job for job in over if term_of(job).lease], "its lease was not renewed in time")
-        self._lose([job for job in over if not term_of(job).lease], "its ttl has ended")
+        self._lose([job for job in over if not job.lost], "its ttl has ended")
         return self._renewable(held)
 
     def _renewable(self, held: Sequence[Delivery]) -> list[Delivery]:
