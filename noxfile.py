@@ -24,8 +24,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each worker compiles all t
 # One more than there are cores, as many tests wait; long ones come last, and are shared out.
 CORES = os.cpu_count() or 1
 WORKERS = ("-n", str(min(4, CORES + 1)), "--dist", "worksteal")
-# Half of the time of these, most of all those of the worker, is spent in waiting.
-WAITING_WORKERS = ("-n", str(min(8, 2 * CORES + 1)), "--dist", "worksteal")
+# Half of the time of a short run is spent in waiting. A whole one gains nothing from more.
+SHORT_RUN_WORKERS = ("-n", str(min(8, 2 * CORES + 1)), "--dist", "worksteal")
 # Each has a JVM, and starts others; they wait for one another's cores more than that would gain.
 SPARK_WORKERS = ("-n", "2", "--dist", "worksteal")
 # It says on stdout if it can't use the file of classes, where programs are read.
@@ -108,7 +108,8 @@ def tests(session: nox.Session) -> None:
     `-- --whole` runs every case, PENSTOCK_TEST_BACKENDS chooses the back ends.
     """
     session.install(".", *groups("test"))
-    session.run("pytest", *APART, *WAITING_WORKERS, *session.posargs)
+    workers = WORKERS if "--whole" in session.posargs else SHORT_RUN_WORKERS
+    session.run("pytest", *APART, *workers, *session.posargs)
 
 
 @nox.session

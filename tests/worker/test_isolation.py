@@ -92,7 +92,7 @@ def test_a_suspect_that_keeps_the_interpreter(
 
     With a helper process that renews its lease it is done.
     """
-    crashed_twice(queue, {"n": 0, "do": "keep", "s": 2.5, "slice": 2.5}, lease=0.5)
+    crashed_twice(queue, {"n": 0, "do": "keep", "s": 4, "slice": 4}, lease=2)
     worker = started(crew, kind, heartbeat=heartbeat)
     begun(crew, worker, n=0)
     queue.enqueue_many({"n": n, "do": "nap", "s": 0.02} for n in range(1, 40))
