@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Origin", "Page", "Shape", "pages"]
 
+T = TypeVar("T")
+
 NEVER = 2**53 - 1
 """The due time of a job that waits for the end of another one."""
 NUMBER_BYTES = 24
@@ -43,6 +45,7 @@ _PLACES: Any = 10 ** np.arange(12, -1, -1, dtype=np.int64)
 Ints = Any
 """A numpy array of int64."""
 _TIME = pa.timestamp("us", tz="UTC")
+_MAP = pa.map_(pa.string(), pa.string())
 _OF_RECORD = ("id", "headers", "dedup_id", "expires_at", "owner")
 
 
@@ -160,18 +163,26 @@ class Parts(NamedTuple):
     bodies: pa.Array
 
 
-class Kinds(NamedTuple):
-    """The different headers of a page, apart from dedup ids.
+@dataclass(frozen=True)
+class Distinct(Generic[T]):
+    """A value for each job of a page. Jobs with equal texts share their value.
 
     Attributes:
-        records: parsed, without dedup id.
-        indices: of each job, the index of its header in `records`.
-        names: the encoded dedup ids, empty = none; None = no job has one.
+        values: the distinct values.
+        indices: of each job, the index of its value in `values`.
     """
 
-    records: list[Record]
-    indices: Any
-    names: pa.Array | None
+    values: list[T]
+    indices: pa.Array
+
+    def column(self, read: Callable[[T], Any], kind: pa.DataType) -> pa.Array:
+        """Return a column; `read` returns its element for a value."""
+        return pa.array([read(value) for value in self.values], kind).take(self.indices)
+
+
+def _distinct(texts: pa.Array, parse: Callable[[bytes], T]) -> Distinct[T]:
+    coded = texts.dictionary_encode()
+    return Distinct([parse(text) for text in coded.dictionary.to_pylist()], coded.indices)
 
 
 class Page:
@@ -189,8 +200,7 @@ class Page:
         self.numbers = parts[::width]
         self.values = parts[width - 1 :: width]
         self.count = len(self.numbers)
-        self.scores = parts[1::4] if width == 4 else [b""] * self.count
-        self.counters = parts[2::4] if width == 4 else [b""] * self.count
+        self.scores = parts[1::4] if width == 4 else []
 
     def keep(self, wanted: Sequence[bool]) -> Page:
         """Return a page with the wanted jobs."""
@@ -204,14 +214,9 @@ class Page:
     @cached_property
     def number_parts(self) -> tuple[Ints, Ints]:
         """Time and sequence of each number."""
-        joined = b"".join(self.numbers)
-        if len(joined) == NUMBER_BYTES * self.count:
-            digits = np.frombuffer(joined, np.uint8).reshape(-1, NUMBER_BYTES) - 48
-            ms = digits[:, :13].astype(np.int64) @ _PLACES
-            return ms, digits[:, 14:].astype(np.int64) @ _PLACES[3:]
-        pairs = [number.split(b"-") for number in self.numbers]
-        ms, seq = (np.array([int(pair[at]) for pair in pairs], np.int64) for at in (0, 1))
-        return ms, seq
+        text = np.frombuffer(b"".join(self.numbers), np.uint8)
+        digits = text.reshape(-1, NUMBER_BYTES).astype(np.int64) - ord("0")
+        return digits[:, :13] @ _PLACES, digits[:, 14:] @ _PLACES[3:]
 
     @cached_property
     def times(self) -> Ints:
@@ -234,36 +239,35 @@ class Page:
         return Parts(notes, *_cut(values, b"\n"))
 
     @cached_property
-    def kinds(self) -> Kinds:
-        """Distinct headers, parsed."""
-        heads, names = self.split.heads, None
-        if pc.any(pc.match_substring(heads, b";i=")).as_py():  # stable ids differ in each header
-            heads = pc.replace_substring_regex(heads, rb";i=[-0-9A-Z_a-z]*", b"")
-        if pc.any(pc.match_substring(heads, b";d=")).as_py():
-            # Headers without a dedup id get an empty one, so that all are split alike.
-            padded = pc.binary_join_element_wise(heads, b"", b";d=;")
-            front, back = _cut(padded, b";d=")
-            names, tail = _cut(back, b";")
-            heads = pc.binary_join_element_wise(front, tail, b";")
-        coded = heads.dictionary_encode()
-        records = [parse_record(head + b"\n") for head in coded.dictionary.to_pylist()]
-        return Kinds(records, coded.indices, names)
+    def heads(self) -> tuple[pa.Array, pa.Array | None]:
+        """Headers without dedup ids, and encoded dedup ids, empty = none; None = no job has one."""
+        heads = self.split.heads
+        if not _any_has(heads, b";d="):
+            return heads, None
+        # Headers without a dedup id get an empty one, so that all are split alike.
+        padded = pc.binary_join_element_wise(heads, b"", b";d=;")
+        front, back = _cut(padded, b";d=")
+        names, tail = _cut(back, b";")
+        return pc.binary_join_element_wise(front, tail, b";"), names
 
     @cached_property
-    def counts(self) -> list[Counters]:
-        """Counters, parsed."""
-        known = {text: parse_counters(text) for text in set(self.counters)}
-        return [known[text] for text in self.counters]
+    def records(self) -> Distinct[Record]:
+        """Headers, parsed without the ids that differ in each job."""
+        heads, _ = self.heads
+        if _any_has(heads, b";i="):
+            heads = pc.replace_substring_regex(heads, rb";i=[-0-9A-Z_a-z]*", b"")
+        return _distinct(heads, lambda head: parse_record(head + b"\n"))
+
+    @cached_property
+    def counters(self) -> Distinct[Counters]:
+        """Counters, parsed. In ready, each job waits for its first delivery."""
+        texts = self._parts[2::4] if self.origin.width == 4 else [b""] * self.count
+        return _distinct(pa.array(texts, pa.binary()), parse_counters)
 
     @property
     def is_delivered(self) -> bool:
         """Return True if consumers hold the jobs."""
         return self.origin.place in ("active", "once")
-
-    @property
-    def is_first(self) -> bool:
-        """Return True if none of the jobs was delivered before, or given back."""
-        return not any(self.counters)
 
 
 def _is_text(body: bytes) -> bool:
@@ -282,6 +286,10 @@ def _no_text(page: Page) -> UndecodableBody:
     )
 
 
+def _any_has(texts: pa.Array, part: bytes) -> bool:
+    return bool(pc.any(pc.match_substring(texts, part)).as_py())
+
+
 def _cut(texts: pa.Array, mark: bytes) -> tuple[pa.Array, pa.Array]:
     """Split each text at the first mark. Without a mark, the second part is empty."""
     found = pc.split_pattern(texts, mark, max_splits=1).values
@@ -294,17 +302,12 @@ def _cut(texts: pa.Array, mark: bytes) -> tuple[pa.Array, pa.Array]:
 # -- columns -------------------------------------------------------------------------------
 
 
-def _same(value: object, page: Page, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), page.count)
+def _constant(value: str | None, page: Page) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string()), page.count)
 
 
-def _texts(values: Sequence[str | None]) -> pa.Array:
-    return pa.array(values, pa.string())
-
-
-def _instants(ms: Ints, known: Any = None) -> pa.Array:
-    made = pa.array(ms * 1000, pa.int64(), mask=None if known is None else ~known)
-    return made.view(_TIME)
+def _instants(ms: pa.Array) -> pa.Array:
+    return pc.multiply(ms, 1000).view(_TIME)
 
 
 def _ids(page: Page) -> pa.Array:
@@ -323,8 +326,8 @@ def _ids(page: Page) -> pa.Array:
     low = (seq << 4) | (packed[0] >> 4)
     for place, shift in enumerate((24, 12, 0), 4):
         pairs[:, place] = _PAIRS[(low >> shift) & 4095]
-    codes = np.array([_code(record).encode() for record in page.kinds.records], "S4")
-    text[:, 36:] = codes.view(np.uint8).reshape(-1, 4)[page.kinds.indices.to_numpy()]
+    codes = np.array([_code(record).encode() for record in page.records.values], "S4")
+    text[:, 36:] = codes.view(np.uint8).reshape(-1, 4)[page.records.indices.to_numpy()]
     ends: Any = np.arange(0, 40 * (n + 1), 40, dtype=np.int32)
     return pa.StringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(text))
 
@@ -339,112 +342,85 @@ def _states(page: Page) -> pa.Array:
         came = page.times <= asof
         if came.any():
             return pc.if_else(pa.array(came), "ready", place)
-    return _same("active" if place == "once" else place, page, pa.string())
+    return _constant("active" if place == "once" else place, page)
 
 
 def _headers(page: Page) -> pa.Array:
-    kind = pa.map_(pa.string(), pa.string())
-    kinds = page.kinds
-    if not any(record.headers for record in kinds.records):
-        ends = pa.py_buffer(np.zeros(page.count + 1, np.int32))
-        inner = pa.array([], pa.struct([kind.key_field, kind.item_field]))
-        return pa.Array.from_buffers(kind, page.count, [None, ends], children=[inner])
-    found = pa.array([list(record.headers.items()) for record in kinds.records], kind)
-    return found.take(kinds.indices)
-
-
-def _counted(read: Callable[[Counters], int]) -> Callable[[Page], pa.Array]:
-    def column(page: Page) -> pa.Array:
-        if page.is_first:
-            return _same(read(parse_counters(b"")), page, pa.int32())
-        return pa.array([read(counts) for counts in page.counts], pa.int32())
-
-    return column
+    return page.records.column(lambda record: list(record.headers.items()), _MAP)
 
 
 def _receipts(page: Page) -> pa.Array:
     """Return the receipts of held jobs; the tag is in the score (protocol/core.md, Receipt)."""
     if not page.is_delivered:
-        return pa.nulls(page.count, pa.string())
-    coded = pa.array(page.scores, pa.binary()).dictionary_encode()
-    marks = [f"-{int(score) % 4096:03x}" for score in coded.dictionary.to_pylist()]
-    if page.is_first:
-        return _texts(["1" + mark for mark in marks]).take(coded.indices)
-    pairs = zip(page.counts, coded.indices.to_pylist(), strict=True)
-    return _texts([f"{counts.deliveries}{marks[at]}" for counts, at in pairs])
+        return _constant(None, page)
+    deliveries = page.counters.column(lambda counters: str(counters.deliveries), pa.string())
+    scores = _distinct(pa.array(page.scores, pa.binary()), int)
+    tags = scores.column(lambda score: f"{score % 4096:03x}", pa.string())
+    return pc.binary_join_element_wise(deliveries, tags, "-")
 
 
 def _dedup_ids(page: Page) -> pa.Array:
-    names = page.kinds.names
+    _, names = page.heads
     if names is None:
-        return pa.nulls(page.count, pa.string())
-    if not pc.any(pc.match_substring(names, b"%")).as_py():
+        return _constant(None, page)
+    if not _any_has(names, b"%"):
         try:
             texts = names.cast(pa.string())
             return pc.if_else(pc.equal(texts, ""), None, texts)
         except pa.ArrowInvalid:  # another client has written an id that is not UTF-8
             pass
     decoded = [unquote(name.decode("utf-8", "replace")) for name in names.to_pylist()]
-    return _texts([text or None for text in decoded])
+    return pa.array([text or None for text in decoded], pa.string())
 
 
 def _ready(page: Page) -> pa.Array:
     """Return when waiting jobs are due; null if a job is held, dead, or waits for another job."""
     if page.origin.place not in ("ready", "scheduled"):
         return pa.nulls(page.count, _TIME)
-    return _instants(page.times, page.times < NEVER)
+    return _instants(pa.array(page.times, mask=page.times >= NEVER))
 
 
 def _leased(page: Page) -> pa.Array:
     if page.origin.place != "active":
         return pa.nulls(page.count, _TIME)
-    return _instants(page.times)
+    return _instants(pa.array(page.times))
 
 
 def _expires(page: Page) -> pa.Array:
-    records, indices, _ = page.kinds
-    if all(record.ttl_ms is None for record in records):
-        return pa.nulls(page.count, _TIME)
-    at = indices.to_numpy()
-    ttls: Any = np.array([record.ttl_ms or 0 for record in records], np.int64)
-    known: Any = np.array([record.ttl_ms is not None for record in records], bool)
-    return _instants(page.number_parts[0] + ttls[at], known[at])
+    ttls = page.records.column(lambda record: record.ttl_ms, pa.int64())
+    return _instants(pc.add(pa.array(page.number_parts[0]), ttls))
 
 
 def _owners(page: Page) -> pa.Array:
-    notes = page.split.notes
-    if notes is None:
-        return pa.nulls(page.count, pa.string())
-    coded = notes.dictionary_encode()
-    return _texts([_owner(note) for note in coded.dictionary.to_pylist()]).take(coded.indices)
+    if page.split.notes is None:
+        return _constant(None, page)
+    return _distinct(page.split.notes, _owner).column(lambda owner: owner, pa.string())
 
 
 def _owner(note: bytes) -> str | None:
     return note.partition(b" ")[2].decode("utf-8", "replace") if note else None
 
 
-def _errors(page: Page) -> pa.Array:
-    if page.is_first:
-        return pa.nulls(page.count, pa.string())
-    return _texts([counts.error or None for counts in page.counts])
+def _of_counters(read: Callable[[Counters], Any], kind: pa.DataType) -> Callable[[Page], pa.Array]:
+    return lambda page: page.counters.column(read, kind)
 
 
 COLUMNS: dict[str, Callable[[Page], pa.Array]] = {
     "id": _ids,
-    "queue": lambda page: _same(page.origin.queue, page, pa.string()),
+    "queue": lambda page: _constant(page.origin.queue, page),
     "state": _states,
     "payload": lambda page: page.split.bodies,
     "headers": _headers,
-    "attempt": _counted(lambda counts: 1 + counts.nacks + counts.crashes),
-    "nacks": _counted(lambda counts: counts.nacks),
-    "crashes": _counted(lambda counts: counts.crashes),
+    "attempt": _of_counters(lambda counters: 1 + counters.nacks + counters.crashes, pa.int32()),
+    "nacks": _of_counters(lambda counters: counters.nacks, pa.int32()),
+    "crashes": _of_counters(lambda counters: counters.crashes, pa.int32()),
     "receipt": _receipts,
     "dedup_id": _dedup_ids,
-    "enqueued_at": lambda page: _instants(page.number_parts[0]),
+    "enqueued_at": lambda page: _instants(pa.array(page.number_parts[0])),
     "ready_at": _ready,
     "lease_until": _leased,
     "expires_at": _expires,
     "owner": _owners,
-    "last_error": _errors,
-    "node": lambda page: _same(page.origin.node, page, pa.string()),
+    "last_error": _of_counters(lambda counters: counters.error or None, pa.string()),
+    "node": lambda page: _constant(page.origin.node, page),
 }
