@@ -224,8 +224,8 @@ def test_jobs_are_known_before_their_handlers_run(
     """Handlers start only after the helper knows their jobs."""
     monkeypatch.setattr(module, "MOMENT", 30.0)
     helper.hold(taken(queue, 6000))
-    assert helper._line is not None
-    assert not helper._line.unsent
+    assert helper._process is not None
+    assert not helper._process.line.unsent
 
 
 @pytest.mark.parametrize("bound", ["STUCK", "MOST"])
@@ -267,7 +267,7 @@ def test_a_helper_that_cannot_be_started(
         assert len(calls) == 1
         jobs = taken(queue, 2, lease=1.0)
         helper.hold(jobs)
-        assert helper._line is None, "messages pile up for a helper that is not there"
+        assert helper._process is None, "messages pile up for a helper that is not there"
     assert "can't be started" in caplog.text
     assert told_lost(helper, 1) == jobs[1:]
 
@@ -280,8 +280,8 @@ def test_a_report_is_never_applied_to_another_job(helper: HeartbeatProcess, queu
     for _ in range(5):
         lapsed = made(batch, number, lease=0.01)
         helper.hold([lapsed])
-        assert helper._line is not None
-        assert helper._line.wait(30)
+        assert helper._process is not None
+        assert helper._process.line.wait(30)
         helper.drop([lapsed])
         del lapsed
         other = made(batch, number, lease=60.0)  # usually stored where the lapsed one was

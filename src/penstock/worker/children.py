@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.worker.health import Probed, document
-from penstock.worker.processes import Line, start
+from penstock.worker.processes import Line, Process
 from penstock.worker.runners import in_thread
 
 __all__ = ["LAST_WORD", "NUMBER", "Child", "SupervisorLine"]
@@ -72,7 +72,7 @@ class SupervisorLine:
             self._line.send(status)
 
 
-class Child:
+class Child(Process):
     """A process from the supervisor's side. Construction starts it.
 
     Args:
@@ -80,8 +80,6 @@ class Child:
         number: for its environment.
 
     Attributes:
-        line: the line to it.
-        pid: its process id.
         leaving: why it was asked to end; empty = it was not.
         reported: the time of its last report.
         status: its last report.
@@ -98,18 +96,9 @@ class Child:
         self.status: Mapping[str, Any] = {}
         self.options: Mapping[str, Any] = {}
         self.ended = asyncio.Event()
-        self._process, self.line = start(
-            command,
-            {NUMBER: str(number)},
-            start_new_session=True,  # Ctrl-C is for the supervisor alone
-        )
-        self.pid = self._process.pid
+        # Ctrl-C is for the supervisor alone.
+        super().__init__(command, {NUMBER: str(number)}, start_new_session=True)
         self._started = time.monotonic()
-
-    @property
-    def code(self) -> int | None:
-        """Its exit code as in `subprocess`; None = it has not ended."""
-        return self._process.poll()
 
     @property
     def age(self) -> float:
@@ -123,7 +112,7 @@ class Child:
         """
         patience = LAST_WORD + (0 if self.leaving else self.options.get("grace", GRACE))
         self.leaving = self.leaving or why
-        self._process.terminate()
+        self._popen.terminate()
         return patience
 
     def kill(self) -> None:
@@ -137,9 +126,9 @@ class Child:
             self.status, self.reported = report, time.monotonic()
             self.options = report.get("options", self.options)
 
-    def close(self) -> None:
-        """Read the last reports of a process that has ended; kill a running one first."""
+    def close(self, patience: float = 0.0) -> int:
+        """Kill it if it runs, read its last reports, and return its exit code."""
         self.kill()
-        self._process.wait()
+        self._popen.wait()
         self.read()
-        self.line.close()
+        return super().close(patience)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -39,7 +38,7 @@ from penstock.core.options import BATCH
 from penstock.errors import BadArgument, WrongEpoch
 from penstock.wire.keys import QueueKeys, queue_crc, split_name
 from penstock.wire.scripts import script
-from penstock.worker.processes import Line, start_python
+from penstock.worker.processes import Line, Process
 from penstock.worker.terms import PAUSE, Term, due, next_renewal, renew
 
 __all__ = ["HeartbeatProcess"]
@@ -56,6 +55,8 @@ STUCK = 5.0
 """Seconds after which a helper that reads nothing of what was sent is replaced."""
 STARTING = 60.0
 """Seconds after which such a helper is replaced if it has not reached the server yet."""
+LAST_WORD = 2.0
+"""Seconds in which a helper has to end."""
 MOST = 64 << 20
 """Most bytes that may wait for the helper."""
 MOMENT = 0.1
@@ -81,8 +82,7 @@ class HeartbeatProcess:
         if os.name != "posix":
             raise BadArgument("heartbeat", "process", "needs a Unix")
         self._config = {"source": source, "prefix": prefix, "owner": owner}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._line: Line | None = None
+        self._process: Process | None = None
         self._numbers = itertools.count(1)  # never used again, as the address of a job would be
         self._keys: dict[Delivery, int] = {}
         self._jobs: dict[int, Delivery] = {}
@@ -94,15 +94,15 @@ class HeartbeatProcess:
         """Start the helper."""
         with self._lock:
             self._started, self._is_ready = monotonic(), False
-            self._process, self._line = start_python("heartbeat_process")
+            self._process = Process.of_module("heartbeat_process")
             self._send({"config": self._config})
             self._hold(list(self._jobs.values()))
 
     @property
     def pid(self) -> int | None:
         """Process id of the helper; None while no helper can receive messages."""
-        process, line = self._process, self._line
-        if process is None or line is None or line.is_broken or process.poll() is not None:
+        process = self._process
+        if process is None or process.line.is_broken or process.code is not None:
             return None
         return process.pid
 
@@ -114,10 +114,11 @@ class HeartbeatProcess:
     def hold(self, jobs: Sequence[Delivery]) -> None:
         """Renew the leases of these jobs, too."""
         with self._lock:
-            is_behind = self._line is not None and bool(self._line.unsent)
+            process = self._process
+            is_behind = process is not None and bool(process.line.unsent)
             self._hold(jobs)
-            if self._line is not None and not is_behind:
-                self._line.flush(MOMENT)  # handlers may soon block other threads
+            if process is not None and not is_behind:
+                process.line.flush(MOMENT)  # handlers may soon block other threads
 
     def _hold(self, jobs: Sequence[Delivery]) -> None:
         lines = []
@@ -152,7 +153,7 @@ class HeartbeatProcess:
             if self.pid is None and monotonic() > self._started + AGAIN:
                 self._replace()
             lost = []
-            for message in self._line.receive() if self._line is not None else ():
+            for message in self._process.line.receive() if self._process is not None else ():
                 self._is_ready = True
                 for key, until, lease in message:
                     job = self._jobs.get(key)
@@ -173,15 +174,15 @@ class HeartbeatProcess:
             )
 
     def _send(self, message: dict[str, Any]) -> None:
-        if self._line is not None:
-            self._line.send(message)
+        if self._process is not None:
+            self._process.line.send(message)
             self._replace_stuck()
 
     def _replace_stuck(self) -> None:
         """Kill a helper that has read nothing for too long."""
-        line, patience = self._line, STUCK if self._is_ready else STARTING
-        if line is None or self._process is None:
+        if self._process is None:
             return
+        line, patience = self._process.line, STUCK if self._is_ready else STARTING
         line.flush()
         if len(line.unsent) > MOST or (line.unsent and monotonic() > line.accepted + patience):
             if not line.is_broken:
@@ -192,15 +193,9 @@ class HeartbeatProcess:
     def close(self) -> None:
         """End the helper."""
         with self._lock:
-            if self._line is not None:
-                self._line.close()
-            process, self._process, self._line = self._process, None, None
+            process, self._process = self._process, None
             if process is not None:
-                try:
-                    process.wait(2)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+                process.close(LAST_WORD)
 
 
 @lru_cache(maxsize=1000)

@@ -17,7 +17,6 @@ import asyncio
 import logging
 import math
 import signal
-import subprocess
 import sys
 from base64 import b64decode, b64encode
 from collections import deque
@@ -41,7 +40,7 @@ from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
 from penstock.wire.keys import split_name
 from penstock.worker.log import LogFormatter, set_up
-from penstock.worker.processes import Line, ending, start_python
+from penstock.worker.processes import Line, Process, ending
 from penstock.worker.status import RunningJob
 from penstock.worker.suspects import ASIDE, FORGET
 from penstock.worker.terms import Term
@@ -82,8 +81,7 @@ class Isolator:
         self._target = target
         self._config = config
         self._state = state
-        self._process: subprocess.Popen[bytes] | None = None
-        self._line: Line | None = None
+        self._process: Process | None = None
         self._inbox: deque[dict[str, Any] | None] = deque()
         self._is_ready = False
         self._broken_until = -math.inf
@@ -111,7 +109,7 @@ class Isolator:
         Returns:
             Whether the process has taken the job.
         """
-        if self._line is None:
+        if self._process is None:
             self._start()
             return False
         if not self._is_ready or self.job is not None or not self._tell(job=_packed(job)):
@@ -129,7 +127,7 @@ class Isolator:
                 self._is_ready, self._since = True, monotonic()
             else:
                 self._reported(message)
-        if self._line is None:
+        if self._process is None:
             return
         idle = monotonic() - self._since
         if self.job is None and idle > (FORGET if self._is_ready else STARTING):
@@ -137,7 +135,7 @@ class Isolator:
                 self._is_ready, self._since = False, monotonic()
                 self._tell_end(monotonic())
             else:
-                self._kill()
+                self._process.kill()
         elif self._state.deadline < self._ends_at:
             self._tell_end(self._state.deadline)
 
@@ -146,10 +144,10 @@ class Isolator:
         self._tell(stop=max(0.0, at - monotonic()))
 
     def _tell(self, **message: Any) -> bool:
-        assert self._line is not None
-        self._line.send(message, STUCK)
-        if self._line.unsent:
-            self._kill()
+        assert self._process is not None
+        self._process.line.send(message, STUCK)
+        if self._process.line.unsent:
+            self._process.kill()
             return False
         return True
 
@@ -157,12 +155,11 @@ class Isolator:
         if self.is_broken:
             return
         try:
-            self._process, self._line = start_python(
-                "isolation", self._target, self._config, _level()
-            )
+            process = Process.of_module("isolation", self._target, self._config, _level())
         except OSError as error:
             self._break(str(error))
             return
+        self._process = process
         self._is_ready, self._ends_at, self._since = False, math.inf, monotonic()
         self._inbox = inbox = deque[Any]()
 
@@ -170,8 +167,8 @@ class Isolator:
             inbox.extend(messages)
             self._state.wake()
 
-        self._line.listen(hear, "penstock-isolation")
-        self._state.log.info("process %d runs suspects apart from other jobs", self._process.pid)
+        process.line.listen(hear, "penstock-isolation")
+        self._state.log.info("process %d runs suspects apart from other jobs", process.pid)
 
     def _break(self, why: str) -> None:
         self._broken_until = monotonic() + AGAIN
@@ -208,26 +205,19 @@ class Isolator:
             self._break(f"it {ending(code)}")
 
     def _reap(self) -> int:
+        """Return the exit code of the process, which has broken its line or is to end."""
         assert self._process is not None
-        if self._line is not None:
-            self._line.close()
-        self._line = None
-        try:
-            return self._process.wait(LAST_WORD)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
-
-    def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
+        process, self._process = self._process, None
+        return process.close(LAST_WORD)
 
     def close(self) -> Delivery | None:
         """End the process; return the job that it could not release, if there is one."""
         job, self.job = self.job, None
+        if self._process is None:
+            return None
         if not self._is_ready:  # it may be long in loading the app
-            self._kill()
-        return job if self._line is not None and self._reap() else None
+            self._process.kill()
+        return job if self._reap() else None
 
 
 def _level() -> str | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.worker.runners import in_thread
 
-__all__ = ["LINE", "Line", "ending", "start", "start_python"]
+__all__ = ["LINE", "Line", "Process", "ending"]
 
 LINE = "PENSTOCK_LINE"
 """The environment variable with the file descriptor of a process's end of the line."""
@@ -135,46 +135,72 @@ class Line:
         self.socket.close()
 
 
-def start(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
-) -> tuple[subprocess.Popen[bytes], Line]:
-    """Start a process with a line.
+class Process:
+    """A process beside this one. Construction starts it.
 
     Args:
         command: the program and its arguments.
         environment: variables that it gets in addition.
         **options: as of `subprocess.Popen`.
 
-    Raises:
-        OSError: the process can't be started.
-    """
-    ours, theirs = socket.socketpair()
-    variables = {**os.environ, **(environment or {}), LINE: str(theirs.fileno())}
-    try:
-        with theirs:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=variables,
-                **options,
-            )
-    except BaseException:
-        ours.close()
-        raise
-    return process, Line(ours)
-
-
-def start_python(module: str, *arguments: Any) -> tuple[subprocess.Popen[bytes], Line]:
-    """Start a process that runs `main(line, *arguments)` of a module of this package.
+    Attributes:
+        line: this side's end of the line to it.
+        pid: its process id.
 
     Raises:
         OSError: the process can't be started.
     """
-    program = f"import sys; sys.path[:] = {sys.path!r}; from penstock.worker import {module} as m, "
-    program += f"processes as p; m.main(p.Line.inherited(), *{arguments!r})"
-    warnings = [f"-W{option}" for option in sys.warnoptions]
-    return start([sys.executable, *warnings, "-c", program])
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        self.line = Line(ours)
+        variables = {**os.environ, **(environment or {}), LINE: str(theirs.fileno())}
+        try:
+            with theirs:
+                self._popen = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env=variables,
+                    **options,
+                )
+        except BaseException:
+            self.line.close()
+            raise
+        self.pid = self._popen.pid
+
+    @classmethod
+    def of_module(cls, module: str, *arguments: Any) -> Process:
+        """Start a process that runs `main(line, *arguments)` of a module of this package.
+
+        Raises:
+            OSError: the process can't be started.
+        """
+        program = f"import sys; sys.path[:] = {sys.path!r}; "
+        program += f"from penstock.worker import {module} as m, processes as p; "
+        program += f"m.main(p.Line.inherited(), *{arguments!r})"
+        warnings = [f"-W{option}" for option in sys.warnoptions]
+        return cls([sys.executable, *warnings, "-c", program])
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code as in `subprocess`; None = it has not ended."""
+        return self._popen.poll()
+
+    def kill(self) -> None:
+        """Kill it (SIGKILL)."""
+        self._popen.kill()
+
+    def close(self, patience: float = 0.0) -> int:
+        """Close the line, and return the exit code; kill it if it does not end in time."""
+        self.line.close()
+        try:
+            return self._popen.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._popen.wait()
 
 
 def ending(code: int) -> str:
