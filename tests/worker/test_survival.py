@@ -13,7 +13,7 @@ import pytest
 from penstock import AsyncJob, AsyncWorker, Handlers, Penstock, Queue, Worker
 from penstock.core.operations import QueueOps, Taken
 from penstock.wire.keys import QueueKeys
-from penstock.worker._sync.heartbeat import Heartbeat
+from penstock.worker._sync import heartbeat
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.isolation import Isolator
 from penstock.worker.options import WorkerOptions
@@ -115,7 +115,7 @@ def test_a_lease_that_can_not_be_renewed_is_logged_once(
     ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log says of a job whose lease has ended that it is lost, and why."""
-    monkeypatch.setattr(Heartbeat, "_renewed", lambda *_: True)
+    monkeypatch.setattr(heartbeat, "renewed", lambda *_: [])
     q.configure(lease=0.3)
 
     def handler(job: Any) -> None:

@@ -15,31 +15,22 @@ import signal
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.node import Node
-from penstock.core.job import (
-    Batch,
-    Delivery,
-    QueueIdentity,
-    batch_of,
-    counts_of,
-    number_of,
-    ops_of,
-    set_term,
-    term_of,
-)
+from penstock.core.job import Delivery, ops_of, set_term, term_of
 from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
-from penstock.errors import BadArgument, WrongEpoch
-from penstock.wire.keys import QueueKeys, queue_crc, split_name
+from penstock.errors import BadArgument
+from penstock.wire.keys import QueueKeys, split_name
 from penstock.wire.scripts import script
+from penstock.worker._sync.heartbeat import renewed
+from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process
-from penstock.worker.terms import PAUSE, Term, due, next_renewal, renew
+from penstock.worker.terms import PAUSE, Term, due, next_renewal
 
 __all__ = ["HeartbeatProcess"]
 
@@ -128,12 +119,7 @@ class HeartbeatProcess:
                 if key is None:
                     key = self._keys[job] = next(self._numbers)
                     self._jobs[key] = job
-                batch, term = batch_of(job), term_of(job)
-                place = [batch.ops.keys.name, batch.place.node, batch.place.epoch]
-                # The counters without the error text.
-                counts = b" ".join(counts_of(job).split(b" ", 4)[:4]).decode()
-                number = number_of(job).decode()
-                lines.append([key, place, batch.tag, number, counts, term.until, term.lease])
+                lines.append([key, ops_of(job).keys.name, packed(job, whole=False)])
         for start in range(0, len(lines), BATCH):
             self._send({"hold": lines[start : start + BATCH]})
 
@@ -198,11 +184,6 @@ class HeartbeatProcess:
                 process.close(LAST_WORD)
 
 
-@lru_cache(maxsize=1000)
-def _identity(queue: str, node_id: str, epoch: str) -> QueueIdentity:
-    return QueueIdentity(split_name(queue)[0], node_id, queue_crc(queue), epoch)
-
-
 class _Helper:
     """The helper's side: holds jobs as the worker sends them, and renews their leases."""
 
@@ -238,12 +219,8 @@ class _Helper:
             self._line.send([])  # ready
         for key in message.get("drop", ()):
             self._held.pop(key, None)
-        for key, place, tag, number, counts, until, lease in message.get("hold", ()):
-            batch = Batch(place[0], _identity(*place), "", tag=tag, now=0, lease_ms=0)
-            batch.ops = self._ops_of(place[0])
-            job = Delivery(batch, number.encode(), counts.encode(), b"1\n")
-            set_term(job, Term(until, lease))
-            self._held[key] = job
+        for key, queue, job in message.get("hold", ()):
+            self._held[key] = unpacked(job, self._ops_of(queue))
 
     def _ops_of(self, queue: str) -> QueueOps:
         if queue not in self._ops:
@@ -262,30 +239,18 @@ class _Helper:
 
     def _beat(self) -> None:
         keys = {job: key for key, job in self._held.items()}
+        assert self._node is not None
         for lease, jobs in due(keys, monotonic(), LEFT):
-            gone = self._renewed(lease, jobs)
-            if gone is None:
+            try:
+                gone = renewed(self._node, lease, jobs)
+            except Exception as error:  # noqa: BLE001  # tried again, and the worker's thread is there
+                logger.warning("leases can't be renewed: %s", error)
+                self._next = monotonic() + RETRY
                 continue
             lost = (None, 0.0)
             self._line.send([[keys[job], *(lost if job in gone else term_of(job))] for job in jobs])
             for job in gone:
                 del self._held[keys[job]]
-
-    def _renewed(self, lease: float, jobs: list[Delivery]) -> list[Delivery] | None:
-        """Renew leases; return the jobs that are lost, or None if the server did not answer."""
-        assert self._node is not None
-        sent = monotonic()
-        try:
-            call = ops_of(jobs[0]).extend(jobs, round(lease * 1000), late=True)
-            reply = self._node.run(call)
-        except WrongEpoch:  # the queue was deleted and re-created: it has none of these jobs
-            return jobs
-        except Exception as error:  # noqa: BLE001  # tried again, and the worker's thread is there
-            logger.warning("leases can't be renewed: %s", error)
-            self._node.close()
-            self._next = monotonic() + RETRY
-            return None
-        return renew(jobs, reply.untils, reply.now, call.resent or sent, monotonic())
 
 
 def main(line: Line) -> None:

@@ -5,7 +5,7 @@ time over a line. Like every worker, the process begins the job,
 renews its lease and reports its outcome on connections of its own. So whatever happens to one of
 the two processes affects no job of the other.
 
-    worker  -> process   {"job": ...}  {"stop": seconds}
+    worker  -> process   {"job": ..., "place": ..., "partitions": ...}  {"stop": seconds}
     process -> worker    {"ready": true}  {"outcome": [...]}  {"refused": true}
 
 When the line breaks the other side is dead. The process then stops as its worker would.
@@ -18,32 +18,21 @@ import logging
 import math
 import signal
 import sys
-from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.transport.connection import monotonic
-from penstock.core.job import (
-    Batch,
-    Delivery,
-    QueueIdentity,
-    batch_of,
-    counts_of,
-    data_of,
-    number_of,
-    set_term,
-    term_of,
-)
+from penstock.core.job import Delivery, ops_of
 from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
 from penstock.wire.keys import split_name
 from penstock.worker.log import LogFormatter, set_up
+from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process, ending
 from penstock.worker.status import RunningJob
 from penstock.worker.suspects import ASIDE, FORGET
-from penstock.worker.terms import Term
 
 if TYPE_CHECKING:
     from penstock.worker.state import WorkerState
@@ -112,10 +101,14 @@ class Isolator:
         if self._process is None:
             self._start()
             return False
-        if not self._is_ready or self.job is not None or not self._tell(job=_packed(job)):
+        if not self._is_ready or self.job is not None or not self._send_job(job):
             return False
         self.job, self._since = job, monotonic()
         return True
+
+    def _send_job(self, job: Delivery) -> bool:
+        ops = ops_of(job)
+        return self._tell(job=packed(job), place=_place(ops), partitions=ops.partitions)
 
     def tend(self) -> None:
         """Handle the messages of the process, and tell it when to end."""
@@ -227,19 +220,6 @@ def _level() -> str | None:
     return logging.getLevelName(root.level) if ours else None
 
 
-def _packed(job: Delivery) -> dict[str, Any]:
-    batch = batch_of(job)
-    return {
-        "place": _place(batch.ops),
-        "partitions": batch.ops.partitions,
-        "batch": [batch.place.node, batch.place.epoch, batch.tag, batch.now, batch.lease_ms],
-        "number": number_of(job).decode(),
-        "counts": b64encode(counts_of(job)).decode(),
-        "data": b64encode(data_of(job)).decode(),
-        "term": term_of(job),
-    }
-
-
 def _place(ops: QueueOps) -> list[str]:
     return [ops.keys.name, "" if ops.home is None else str(ops.home.id)]
 
@@ -273,16 +253,16 @@ class Isolated:
             elif "stop" in message:
                 state.stop(message["stop"])
             else:
-                self._jobs.append(message["job"])
+                self._jobs.append(message)
         state.wake()
 
-    def _take(self, state: WorkerState, packed: dict[str, Any]) -> None:
-        poll = next((s for s in state.polls if _place(s.ops) == packed["place"]), None)
+    def _take(self, state: WorkerState, message: dict[str, Any]) -> None:
+        poll = next((s for s in state.polls if _place(s.ops) == message["place"]), None)
         if poll is not None and not state.stopping:
-            state.take_over(_unpacked(packed, poll.ops))
+            state.take_over(unpacked(message["job"], poll.ops))
             return
-        if packed["partitions"] is not None:  # it will know them the next time
-            state.learned[split_name(packed["place"][0])[0]] = packed["partitions"]
+        if message["partitions"] is not None:  # it will know them the next time
+            state.learned[split_name(message["place"][0])[0]] = message["partitions"]
         self._line.send({"refused": True}, STUCK)
 
     def counted(
@@ -290,17 +270,6 @@ class Isolated:
     ) -> None:
         """Report the outcome of the job to the worker."""
         self._line.send({"outcome": [outcome, seconds, waited, is_asked]}, STUCK)
-
-
-def _unpacked(packed: dict[str, Any], ops: QueueOps) -> Delivery:
-    node, epoch, tag, now, lease_ms = packed["batch"]
-    place = QueueIdentity(ops.name, node, ops.crc, epoch)
-    batch = Batch(ops.queue, place, ops.owner, tag=tag, now=now, lease_ms=lease_ms)
-    batch.ops = ops
-    counts, data = b64decode(packed["counts"]), b64decode(packed["data"])
-    job: Delivery = ops.make(batch, packed["number"].encode(), counts, data)
-    set_term(job, Term(*packed["term"]))
-    return job
 
 
 def main(line: Line, target: str, options: dict[str, Any], level: str | None) -> None:

@@ -11,7 +11,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.flows import TICK
 from penstock.core.job import Delivery, batch_of, counts_of, number_of, ops_of, set_term, term_of
@@ -20,14 +20,16 @@ from penstock.core.operations import Taken
 from penstock.core.options import duration_ms
 from penstock.errors import QueueInUse, QueuePartitioned
 from penstock.worker.dispatcher import Dispatcher
-from penstock.worker.heartbeat_process import HeartbeatProcess
-from penstock.worker.isolation import Isolated, Isolator
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, QueuePoll, Reports
 from penstock.worker.results import Verdict
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import ASIDE, Suspects, suspects_among
 from penstock.worker.terms import NEAR, OVER, Term, begin, lengthened
+
+if TYPE_CHECKING:
+    from penstock.worker.heartbeat_process import HeartbeatProcess
+    from penstock.worker.isolation import Isolated, Isolator
 
 __all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
 

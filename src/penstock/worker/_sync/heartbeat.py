@@ -28,13 +28,13 @@ from penstock.worker.runners import in_thread
 from penstock.worker.state import WorkerState
 from penstock.worker.terms import OVER, PAUSE, due, next_renewal, renew
 
-__all__ = ["Heartbeat"]
+__all__ = ["Heartbeat", "renewed"]
 
 logger = get_logger("penstock")
 
 SHORTEST = 0.01
 """Fewest seconds between two looks at the leases."""
-GONE = "it expired, was removed, or another worker holds it"
+GONE = "it expired, it or its queue was removed, or another worker holds it"
 AGAIN = 1.0
 """Most seconds until another attempt at leases that could not be renewed."""
 OVERDUE = 2.0
@@ -63,7 +63,7 @@ class Heartbeat:
     ) -> None:
         self._state = state
         self._backend = backend
-        self._drivers: dict[Any, Driver] = {}
+        self._nodes: dict[Any, Node] = {}
         self._name = name
         self._overdue = overdue
         self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
@@ -94,41 +94,47 @@ class Heartbeat:
                 self._state.beat_at = monotonic() + pause
                 self._poked.wait(pause)
         finally:
-            for driver in self._drivers.values():
-                driver.node.close()
+            for node in self._nodes.values():
+                node.close()
 
-    def _driver(self, home: Any) -> Driver:
-        found = self._drivers.get(home)
-        if found is None:
-            prefix = self._backend.terms.prefix
-            found = self._drivers[home] = Driver(self._twin(home), prefix)
-        return found
-
-    def _twin(self, home: Any) -> Node:
+    def _node(self, home: Any) -> Node:
         """Return a separate connection to a node; None = the only node."""
-        if home is None:
-            return self._backend.node.twin(retry_for=1, socket_timeout=2)
-        twin: Node = home.node.twin(retry_for=0, socket_timeout=1)
-        twin.link.send_once()
-        return twin
+        node: Node | None = self._nodes.get(home)
+        if node is None:
+            if home is None:
+                node = self._backend.node.twin(retry_for=1, socket_timeout=2)
+            else:
+                node = home.node.twin(retry_for=0, socket_timeout=1)
+                node.link.send_once()
+            self._nodes[home] = node
+        return node
 
     def _warm_up(self) -> None:
         """Connect early: connecting takes long while a handler keeps the interpreter busy."""
         for home in dict.fromkeys(poll.home for poll in list(self._state.polls)):
             with suppress(Exception):  # the first beat with something to do tries again
-                node = self._driver(home).node
-                node.command("SCRIPT", "LOAD", script("extend").source)
+                self._node(home).command("SCRIPT", "LOAD", script("extend").source)
 
     def _beat(self) -> None:
         if self._state.helper is not None:
             self._lose(self._state.helper.news(), GONE)
         unreached = set[Any]()
         for lease, jobs in due(self._held(), monotonic()):
-            if ops_of(jobs[0]) not in unreached and not self._renewed(lease, jobs):
-                unreached.add(ops_of(jobs[0]))
+            ops = ops_of(jobs[0])
+            if ops not in unreached:
+                try:
+                    self._lose(renewed(self._node(ops.home), lease, jobs), GONE)
+                except Exception as error:  # noqa: BLE001  # tried again, until the leases end
+                    unreached.add(ops)
+                    self._complain(ops.name, error)
         self._failures = self._failures + 1 if unreached else 0
         if self._overdue is not None and monotonic() > self._end_at:
             self._end(self._overdue)
+
+    def _complain(self, queue: str, error: Exception) -> None:
+        if self._failures % 10 == 0:
+            text = "leases of %r can't be renewed: %s: %s"
+            self._state.log.warning(text, queue, type(error).__name__, error)
 
     @property
     def _end_at(self) -> float:
@@ -142,27 +148,8 @@ class Heartbeat:
             return
         self._has_left = True
         if self._state.polls[0].home is None:  # of several nodes the leases end by themselves
-            self._driver(None).drive(leave(self._state))
-
-    def _renewed(self, lease: float, jobs: Sequence[Delivery]) -> bool:
-        """Renew the leases of jobs of one queue; return True if the server was reached."""
-        ops, sent = ops_of(jobs[0]), monotonic()
-        try:
-            call = ops.extend(jobs, round(lease * 1000), late=True)
-            reply = self._driver(ops.home).node.run(call)
-        except WrongEpoch:
-            self._lose(jobs, "its queue was removed")
-        except Exception as error:  # noqa: BLE001  # tried again, until the leases end
-            if self._failures % 10 == 0:
-                name, kind = ops.name, type(error).__name__
-                text = "leases of %r can't be renewed: %s: %s"
-                self._state.log.warning(text, name, kind, error)
-            self._driver(ops.home).node.close()
-            return False
-        else:
-            gone = renew(jobs, reply.untils, reply.now, call.resent or sent, monotonic())
-            self._lose(gone, GONE)
-        return True
+            driver = Driver(self._node(None), self._backend.terms.prefix)
+            driver.drive(leave(self._state))
 
     def _held(self) -> list[Delivery]:
         """Return the jobs whose leases are renewed; lose those whose lease or ttl has ended.
@@ -199,6 +186,23 @@ class Heartbeat:
             nearest = min(nearest, self._end_at)
         shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)
         return min(max(nearest - monotonic(), shortest), PAUSE)
+
+
+def renewed(node: Node, lease: float, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
+    """Renew the leases of jobs of one queue; return the jobs that are lost.
+
+    If this raises, the server was not reached. The connection is closed then.
+    """
+    ops, sent = ops_of(jobs[0]), monotonic()
+    try:
+        call = ops.extend(jobs, round(lease * 1000), late=True)
+        reply = node.run(call)
+    except WrongEpoch:  # the queue was deleted and re-created: it has none of these jobs
+        return jobs
+    except Exception:
+        node.close()
+        raise
+    return renew(jobs, reply.untils, reply.now, call.resent or sent, monotonic())
 
 
 def _is_away(job: Delivery) -> bool:
