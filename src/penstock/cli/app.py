@@ -37,45 +37,9 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 """Of click, which newer versions of typer contain and older ones import."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="Address of the server: redis://, rediss://, unix:// or redis+sentinel://; of several "
-        "nodes separated by spaces. Nodes that these list are used as well. Default: "
-        f"$PENSTOCK_URL, {DEFAULT_URL}.",
-    ),
-]
-HostsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--node-hosts",
-        metavar="HOSTS",
-        help="Hosts of listed nodes that may get the password of --url: names or patterns such as "
-        "*.redis.internal, separated by spaces. Default: $PENSTOCK_NODE_HOSTS.",
-    ),
-]
-PrefixOption = Annotated[
-    str | None,
-    typer.Option(
-        "--prefix", metavar="TEXT", help=f"Prefix of all keys. Default: {DEFAULT_PREFIX}."
-    ),
-]
-JsonOption = Annotated[
-    bool | None, typer.Option("--json", help="Print one JSON document instead of tables.")
-]
-
-COMMON = {
-    "given_url": UrlOption,
-    "prefix": PrefixOption,
-    "as_json": JsonOption,
-    "node_hosts": HostsOption,
-}
-"""The fields of `Session` and their options, which stand before or after the command's name."""
-
 METAVARS = {
-    float: "SECONDS", float | None: "SECONDS", int: "N", int | None: "N", str | None: "TEXT",
+    float: "SECONDS", float | None: "SECONDS", int: "N", int | None: "N", str: "TEXT",
+    str | None: "TEXT",
 }  # fmt: skip
 """Names of the values of options in the help, unless an option has one of its own."""
 
@@ -96,19 +60,22 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Session:
-    """The values of the options that all commands share.
+    """The options that all commands share; they stand before or after the command's name.
 
     Args:
-        given_url: URLs of the servers, separated by spaces; None = not given.
-        prefix: prefix of all keys.
-        as_json: print a JSON document instead of text.
-        node_hosts: hosts of listed nodes that may get the password, separated by spaces.
+        given_url: address of the server: redis://, rediss://, unix:// or redis+sentinel://; of
+            several nodes separated by spaces. Nodes that these list are used as well. Default:
+            $PENSTOCK_URL, redis://localhost:6379/0.
+        prefix: prefix of all keys. Default: penstock.
+        as_json: print one JSON document instead of tables.
+        node_hosts: hosts of listed nodes that may get the password of --url: names or patterns
+            such as *.redis.internal, separated by spaces. Default: $PENSTOCK_NODE_HOSTS.
     """
 
-    given_url: str | None = None
+    given_url: Annotated[str | None, typer.Option("--url", metavar="URL")] = None
     prefix: str = DEFAULT_PREFIX
-    as_json: bool = False
-    node_hosts: str = ""
+    as_json: Annotated[bool, typer.Option("--json")] = False
+    node_hosts: Annotated[str, typer.Option(metavar="HOSTS")] = ""
 
     @property
     def url(self) -> str:
@@ -170,6 +137,48 @@ class Session:
             shown()
 
 
+def _parameters(documented: Callable[..., Any]) -> tuple[str, list[inspect.Parameter]]:
+    """Return the text of a docstring before its Args, and the parameters for typer.
+
+    A parameter may be marked with `typer.Argument` or `typer.Option`; otherwise it is an option.
+    Its line in the Args becomes its help.
+    """
+    text, _, described = (inspect.getdoc(documented) or "").partition("\n\nArgs:\n")
+    helps = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", described, flags=re.MULTILINE))
+    every = inspect.signature(documented, eval_str=True).parameters.values()
+    return text, [_parameter(one, " ".join(helps.get(one.name, "").split())) for one in every]
+
+
+def _parameter(one: inspect.Parameter, text: str) -> inspect.Parameter:
+    kind: Any = one.annotation
+    if get_origin(kind) is Annotated:
+        kind, mark = get_args(kind)
+        mark = copy(mark)  # commands share it
+    elif kind is bool:
+        mark = typer.Option("--" + one.name.replace("_", "-"))  # and no --no-...
+    else:
+        mark = typer.Option()
+    mark.help = text[:1].upper() + text[1:]
+    mark.metavar = mark.metavar or METAVARS.get(kind)
+    return one.replace(annotation=Annotated[kind, mark])
+
+
+def _accepting(*parameters: inspect.Parameter) -> Callable[[Function], Function]:
+    """Return a decorator: typer reads these parameters in place of `**values`."""
+
+    def declare(function: Function) -> Function:
+        *own, _ = inspect.signature(function, eval_str=True).parameters.values()
+        every = [one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *parameters)]
+        function.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]  # read by inspect
+        function.__annotations__ = {one.name: one.annotation for one in every}
+        return function
+
+    return declare
+
+
+COMMON = [one.replace(default=None) for one in _parameters(Session)[1]]
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         output.write(penstock.__version__)
@@ -177,20 +186,17 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
+@_accepting(*COMMON)
 def options(
     ctx: typer.Context,
-    url: UrlOption = None,
-    prefix: PrefixOption = None,
-    as_json: JsonOption = None,
-    node_hosts: HostsOption = None,
     version: Annotated[  # noqa: ARG001 - its callback has answered
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    **given: Any,
 ) -> None:
     """Inspect and manage penstock queues on a Redis server."""
     hosts = os.environ.get("PENSTOCK_NODE_HOSTS", "")
-    given = Session(os.environ.get("PENSTOCK_URL") or None, node_hosts=hosts)
-    ctx.obj = given.changed(given_url=url, prefix=prefix, as_json=as_json, node_hosts=node_hosts)
+    ctx.obj = Session(os.environ.get("PENSTOCK_URL") or None, node_hosts=hosts).changed(**given)
 
 
 def command(name: str, *, common: bool = True) -> Callable[[Function], Function]:
@@ -200,60 +206,23 @@ def command(name: str, *, common: bool = True) -> Callable[[Function], Function]
 
     Args:
         name: as the user types it.
-        common: accept the options of `COMMON` after its name too.
+        common: accept the options of `Session` after its name too.
     """
-    shared = COMMON if common else {}
+    shared = COMMON if common else []
 
     def register(function: Function) -> Function:
+        text, (_, *own) = _parameters(function)
+
+        @app.command(name, help=text)
+        @_accepting(*own, *shared)
         def call(ctx: typer.Context, **values: Any) -> None:
             session: Session = ctx.obj
-            changes = {option: values.pop(option) for option in shared}
+            changes = {one.name: values.pop(one.name) for one in shared}
             function(session.changed(**changes), **values)
 
-        text, helps = _split_docstring(function)
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters = [
-            inspect.Parameter("ctx", keyword, annotation=typer.Context),
-            *(_parameter(one, helps.get(one.name)).replace(kind=keyword) for one in own),
-            *(inspect.Parameter(n, keyword, annotation=t, default=None) for n, t in shared.items()),
-        ]
-        # typer reads these, not those of `call`
-        call.__doc__ = text
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
-        call.__annotations__ = {one.name: one.annotation for one in parameters}
-        app.command(name)(call)
         return function
 
     return register
-
-
-def _split_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return the text before the Args, and the text of each argument."""
-    text, _, described = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
-    found = re.findall(r"^    (\w+): ((?:.|\n {8})+)", described, flags=re.MULTILINE)
-    texts = {name: " ".join(lines.split()) for name, lines in found}
-    return text, {name: one[0].upper() + one[1:] for name, one in texts.items()}
-
-
-def _parameter(one: inspect.Parameter, text: str | None) -> inspect.Parameter:
-    """Return a parameter with its help and the name of its value, for typer.
-
-    Args:
-        one: may be marked with `typer.Argument` or `typer.Option`; otherwise it is an option.
-        text: the help.
-    """
-    kind: Any = one.annotation
-    if get_origin(kind) is Annotated:
-        kind, mark = get_args(kind)
-        mark = copy(mark)  # commands share it
-    elif kind is bool:
-        mark = typer.Option("--" + one.name.replace("_", "-"))  # and no --no-...
-    else:
-        mark = typer.Option()
-    mark.help = text
-    mark.metavar = mark.metavar or METAVARS.get(kind)
-    return one.replace(annotation=Annotated[kind, mark])
 
 
 def run(argv: list[str]) -> int:
