@@ -22,7 +22,7 @@ from penstock.cli.demo import worker as worker_module
 from penstock.cli.demo import workers as workers_module
 from penstock.cli.demo.files import list_files
 from penstock.cli.demo.run import PROBES, DemoPlan, Gathered
-from penstock.cli.demo.worker import FILES, RESULTS, DemoWorker
+from penstock.cli.demo.worker import FILES, RESULTS, result_of
 from penstock.cli.demo.workers import DemoWorkers
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, environment, hear_signals, in_process_of_its_own
@@ -247,7 +247,7 @@ def test_idle_workers_are_not_killed(
     """Idle workers are not killed and go on to work."""
     client, crew = start(2)
     assert crew.kill_one() is None
-    assert (crew.is_there, crew.deaths()) == (True, "")
+    assert (len(crew.running), crew.deaths()) == (2, "")
     client.queue(FILES).enqueue({"path": "below/no%20newline"}, lease=2)
     [result] = client.queue(RESULTS).reserve(block=PATIENCE)
     assert (result.body["size"], result.body["lines"], result.body["delivery"]) == (3, 1, 1)
@@ -277,18 +277,18 @@ def test_a_worker_with_jobs_is_killed_and_another_one_does_them(
 
 
 def test_a_worker_that_dies_by_itself_is_reported(
-    start: Callable[..., tuple[Penstock, DemoWorkers]],
+    server: EmbeddedServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its death is reported once, with its last output."""
-    client, crew = start(2)
-    # A body without a path makes the handler of the demo fail.
-    client.queue(FILES).enqueue({"nonsense": 1}, lease=2)
-    told = ""
-    deadline = time.monotonic() + PATIENCE
-    while not told and time.monotonic() < deadline:
-        told = crew.deaths()
-    assert "ended" in told
-    assert "KeyError: 'path'" in told
+    code = "raise SystemExit('no memory')"
+    monkeypatch.setattr(workers_module, "COMMAND", (sys.executable, "-c", code))
+    with Penstock(server.url) as client:
+        crew = DemoWorkers(client, server.url, folder, batch=4, pace=0)
+        crew.start(1)
+        crew.running["worker-1"].wait(PATIENCE)
+        assert crew.deaths() == "worker-1 ended: no memory"
+        assert (crew.running, crew.deaths()) == ({}, "")
+        crew.end()
 
 
 def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> None:
@@ -311,40 +311,12 @@ def test_a_worker_ends_with_its_parent(server: EmbeddedServer, folder: Path) -> 
     os.close(read)
 
 
-def test_a_worker_renews_the_leases_of_all_it_holds(
-    server: EmbeddedServer, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However long a file takes, its job and the prefetched ones stay with the worker."""
-    with Penstock(server.url) as client:
-        files = client.queue(FILES)
-        files.enqueue_many([{"path": "below/deep/long"}, {"path": "file%201"}], lease=2)
-        worker = DemoWorker(client, folder, batch=2)
-        jobs = files.reserve(2, block=0)
-        files.extend(jobs, 600)  # so that a renewal shows: it shortens the lease to 2 s again
-        worker._hold(jobs)
-        worker.work(jobs[1])
-        assert all(lease_left(client, job.id) > 300 for job in jobs)
-        monkeypatch.setattr(worker_module, "LEASE", 0)
-        told = worker.work(jobs[0])
-        assert all(lease_left(client, job.id) < 300 for job in jobs)
-    assert told["kind"] == "file"
-    assert (told["size"], told["lines"]) == (3 << 20, 3 << 19)
-
-
-def lease_left(client: Penstock, job_id: str) -> float:
-    """Return the seconds until the lease of a job ends."""
-    view = client.queue(FILES).show(job_id)
-    assert view is not None
-    assert view.lease_until is not None
-    return view.lease_until - time.time()
-
-
 def test_a_file_that_cannot_be_read_is_a_result_too(server: EmbeddedServer, folder: Path) -> None:
     """The file counts as processed; no file is lost."""
     with Penstock(server.url) as client:
         client.queue(FILES).enqueue({"path": "nosuch"})
         [job] = client.queue(FILES).reserve(block=0)
-        told = DemoWorker(client, folder, batch=1).work(job)
+        told = result_of(job, folder)
     assert (told["kind"], told["path"]) == ("file", "nosuch")
     assert told["error"].startswith("FileNotFoundError")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 def true_results(folder: Path, listing: Listing) -> dict[str, dict[str, Any]]:
     """Return the results of correct workers."""
-    return {name: asdict(digest(path_of(folder, name))) for name in listing}
+    return {name: digest(path_of(folder, name)) for name in listing}
 
 
 def test_complete_results_are_fine(folder: Path) -> None:

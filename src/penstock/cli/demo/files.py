@@ -5,27 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-__all__ = ["Digest", "Listing", "digest", "list_files", "path_name", "path_of", "standard_library"]
+__all__ = ["Listing", "digest", "list_files", "path_name", "path_of", "standard_library"]
 
 NOT_OURS = {"site-packages", "dist-packages", "__pycache__"}
 BLOCK = 1 << 20
 
 Listing = dict[str, tuple[int, int]]
 """Name of a file -> its size and time of change when it was listed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """The result of reading a file."""
-
-    size: int
-    lines: int
-    sha256: str
 
 
 def standard_library() -> Path:
@@ -68,18 +59,12 @@ def stamp(path: Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def digest(path: Path, beat: Callable[[], None] = lambda: None) -> Digest:
-    """Read a file in blocks, and count.
-
-    Args:
-        path: the file.
-        beat: called after each block, to renew leases while a long file is read.
-    """
+def digest(path: Path) -> dict[str, Any]:
+    """Read a file in blocks; return its size, number of lines and SHA-256."""
     size = lines = 0
     sha = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             size, lines = size + len(block), lines + block.count(b"\n")
             sha.update(block)
-            beat()
-    return Digest(size, lines, sha.hexdigest())
+    return {"size": size, "lines": lines, "sha256": sha.hexdigest()}

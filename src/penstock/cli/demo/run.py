@@ -70,8 +70,7 @@ class Gathered:
     Attributes:
         first: name of a file -> the first result for it.
         redelivered: names of files whose job was delivered more than once.
-        by: worker -> how many results it has sent.
-        ready: workers that have started.
+        by: worker that has started -> how many results it has sent.
         probes: probe -> when its handler began, monotonic ns.
         last_first: when the last result of a first delivery came, monotonic s.
         last_again: when the last result of another delivery came.
@@ -80,7 +79,6 @@ class Gathered:
     first: dict[str, dict[str, Any]] = field(default_factory=dict)
     redelivered: set[str] = field(default_factory=set)
     by: Counter[str] = field(default_factory=Counter)
-    ready: set[str] = field(default_factory=set)
     probes: dict[int, int] = field(default_factory=dict)
     last_first: float = 0.0
     last_again: float = 0.0
@@ -89,7 +87,7 @@ class Gathered:
         """Add a result."""
         now = time.monotonic()
         if told["kind"] == "ready":
-            self.ready.add(told["worker"])
+            self.by[told["worker"]] = 0
         elif told["kind"] == "probe":
             self.probes[told["probe"]] = told["started"]
         else:
@@ -153,7 +151,7 @@ class DemoRun:
 
     def _start_workers(self) -> None:
         self._processes.start(self.plan.workers)
-        while len(self.gathered.ready) < self.plan.workers:
+        while len(self.gathered.by) < self.plan.workers:
             self._gather(0.5)
         self.screen.say(f"{self.plan.workers} workers are ready, each a process")
 
@@ -239,12 +237,12 @@ class DemoRun:
             self._news = now
         if deaths := self._processes.deaths():
             self.screen.say(deaths)
-        if not self._processes.is_there or now - self._news > PATIENCE:
+        if not self._processes.running or now - self._news > PATIENCE:
             raise Failed(f"no news from the workers. {deaths}")
         return len(jobs)
 
     def _workers(self) -> dict[str, str]:
-        states = {name: str(self.gathered.by[name]) for name in self._processes.started}
+        states = {name: str(count) for name, count in sorted(self.gathered.by.items())}
         return {**states, self.kill.worker: "killed"} if self.kill else states
 
     def _report(

@@ -27,10 +27,11 @@ class DemoWorkers:
         client: of the server.
         url: of the server.
         root: the directory that they read.
-        batch, pace: as in `DemoWorker`.
+        batch: how many jobs a worker takes at once.
+        pace: seconds by which each job is made longer.
 
     Attributes:
-        started: the names of all of them, in order.
+        running: name of a worker -> its process.
     """
 
     def __init__(self, client: Penstock, url: str, root: Path, *, batch: int, pace: float) -> None:
@@ -39,20 +40,13 @@ class DemoWorkers:
         self._plan = {
             "url": url, "prefix": client.prefix, "root": str(root), "batch": batch, "pace": pace,
         }  # fmt: skip
-        self._workers: dict[str, subprocess.Popen[bytes]] = {}
-        self.started: list[str] = []
-
-    @property
-    def is_there(self) -> bool:
-        """True while a worker runs."""
-        return bool(self._workers)
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, count: int) -> None:
         """Start workers; each enqueues a result when it is ready."""
         for number in range(1, count + 1):
             name = f"worker-{number}"
-            self.started.append(name)
-            self._workers[name] = subprocess.Popen(
+            self.running[name] = subprocess.Popen(
                 [*COMMAND, json.dumps({**self._plan, "owner": name})],
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
@@ -65,14 +59,14 @@ class DemoWorkers:
 
         Each process is stopped before its jobs are counted, so it can't finish them meanwhile.
         """
-        for name, process in self._workers.items():
+        for name, process in self.running.items():
             if not self._freeze(process):
                 continue
             held = self._held_by(name)
             if held:
                 process.kill()
                 process.wait()
-                del self._workers[name]
+                del self.running[name]
                 return Kill(name, process.pid, held)
             process.send_signal(signal.SIGCONT)
         return None
@@ -96,20 +90,20 @@ class DemoWorkers:
 
     def deaths(self) -> str:
         """Return the last output of workers that ended by themselves; empty if none has."""
-        ended = [name for name, process in self._workers.items() if process.poll() is not None]
+        ended = [name for name, process in self.running.items() if process.poll() is not None]
         if not ended:
             return ""
         for name in ended:
-            del self._workers[name]
+            del self.running[name]
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-3:]
         return f"{', '.join(ended)} ended: {' | '.join(last)}"
 
     def end(self) -> None:
         """Kill all workers."""
-        for process in self._workers.values():
+        for process in self.running.values():
             process.kill()
-        for process in self._workers.values():
+        for process in self.running.values():
             process.wait()
-        self._workers.clear()
+        self.running.clear()
         self._errors.close()
