@@ -88,11 +88,9 @@ class DrainTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results, if they are wanted, and the figures; the input numbers the task."""
-        number = 0
-        for batch in batches:
-            number = batch.column(0)[0].as_py() if batch.num_rows else number
+        numbers = [batch.column(0)[0].as_py() for batch in batches if batch.num_rows]
         open_in_task(self.connection, self.expected)
-        share = self.shares[number % len(self.shares)] if self.shares else None
+        share = self.shares[numbers[0]] if self.shares else None
         opened = client(self.connection)
         loop = DrainLoop(self, opened.queue(self.connection.queue), share)
         heartbeat = Heartbeat(loop.state, opened.backend, name="penstock-drain")
@@ -162,8 +160,8 @@ class DrainLoop:
         self._left = share
         self._size = min(FIRST, task.batch_size)
         self._ends = None if task.seconds is None else monotonic() + task.seconds
-        self._kept = [] if task.fields is None else [*KEYS, *task.fields]
-        self._names = [one.name for one in (*self._kept, *FIGURES)]
+        columns = [*FIGURES] if task.fields is None else [*KEYS, *task.fields, *FIGURES]
+        self._schema = pa.schema([(one.name, one.type) for one in columns])
         self._rows: list[Row] = []
         self._reports: dict[Verdict, list[Delivery]] = {}
         self._settled_at = 0.0
@@ -194,7 +192,7 @@ class DrainLoop:
             if self._rows:
                 yield self._written()
             self._pace(monotonic() - sent, len(jobs))
-        yield self._last()
+        yield figures(self.tally, self._schema)
 
     # -- taking and settling -----------------------------------------------------------------
 
@@ -224,7 +222,7 @@ class DrainLoop:
             self._reported(verdict, jobs, self._settled(verdict, jobs))
         self._settled_at = monotonic()
 
-    def _settled(self, verdict: Verdict, jobs: Sequence[Delivery]) -> Sequence[Outcome]:
+    def _settled(self, verdict: Verdict, jobs: Sequence[Delivery]) -> Settled:
         delay = None if verdict.delay_ms < 0 else verdict.delay_ms / 1000
         if verdict.kind == "nack":
             return self.queue.nack(jobs, delay=delay, error=verdict.text)
@@ -235,12 +233,10 @@ class DrainLoop:
         window = None if verdict.window_ms is None else verdict.window_ms / 1000
         return self.queue.ack(jobs, dedup_window=window)
 
-    def _reported(
-        self, verdict: Verdict, jobs: Sequence[Delivery], outcomes: Sequence[Outcome]
-    ) -> None:
+    def _reported(self, verdict: Verdict, jobs: Sequence[Delivery], outcomes: Settled) -> None:
         self.state.drop(jobs)
         add_outcomes(self.tally, verdict.kind, outcomes)
-        for job, outcome in () if _all_done(outcomes) else zip(jobs, outcomes, strict=True):
+        for job, outcome in () if outcomes.all_done else zip(jobs, outcomes, strict=True):
             if outcome in (Outcome.STALE, Outcome.ENDED):
                 text = "%s: %s came after the lease had ended"
                 logger.warning(text, job.id, verdict.kind, extra=Fields(job))
@@ -339,7 +335,7 @@ class DrainLoop:
 
     def _fits(self, row: Row) -> bool:
         try:
-            self._columns([row])
+            self._batch([row])
         except Exception as error:  # noqa: BLE001  # any error of Arrow is the handler's failure
             job = row[0]
             handler = self.task.handlers.find(job)
@@ -349,43 +345,28 @@ class DrainLoop:
             return False
         return True
 
-    def _columns(self, rows: Sequence[Row]) -> list[pa.Array]:
-        fields = self.task.fields or ()
-        parts = [_parts(value, fields, self.task.encodes_json) for _, _, value in rows]
-        return [
-            pa.array([part[at] for part in parts], type=one.type) for at, one in enumerate(fields)
-        ]
-
     def _batch(self, rows: Sequence[Row]) -> pa.RecordBatch:
-        jobs = [job for job, _, _ in rows]
-        keys = (
-            [job.id for job in jobs],
-            [None if term_of(job).is_once else job.receipt for job in jobs],
-            [job.attempt for job in jobs],
-            [window for _, window, _ in rows],
-        )
-        arrays = [pa.array(key, kind) for key, kind in zip(keys, KEYS.types, strict=True)]
-        zeros = pa.array([0] * len(rows), pa.int64())
-        arrays += [*self._columns(rows), *[zeros] * len(COUNTS)]
-        return pa.RecordBatch.from_arrays(arrays, self._names)
+        return pa.RecordBatch.from_pylist([self._columns(*row) for row in rows], self._schema)
 
-    def _last(self) -> pa.RecordBatch:
-        arrays = [pa.nulls(1, one.type) for one in self._kept]
-        return pa.RecordBatch.from_arrays([*arrays, *figures(self.tally)], self._names)
+    def _columns(self, job: Delivery, window_ms: int | None, value: Any) -> dict[str, Any]:
+        names = [one.name for one in self.task.fields or ()]
+        return {
+            "id": job.id,
+            "receipt": None if term_of(job).is_once else job.receipt,
+            "attempt": job.attempt,
+            "dedup_window_ms": window_ms,
+            **columns_of(value, names, encodes_json=self.task.encodes_json),
+        }
 
 
-def figures(tally: Counter[str]) -> list[pa.Array]:
-    """Return the columns of a row of figures."""
-    return [pa.array([tally[name]], pa.int64()) for name in COUNTS]
+def figures(tally: Counter[str], schema: pa.Schema = FIGURES) -> pa.RecordBatch:
+    """Return a row of figures; other columns of the schema are null."""
+    return pa.RecordBatch.from_pylist([{f"_{name}": tally[name] for name in COUNTS}], schema)
 
 
-def _all_done(outcomes: Sequence[Outcome]) -> bool:
-    return isinstance(outcomes, Settled) and outcomes.all_done
-
-
-def add_outcomes(tally: Counter[str], kind: str, outcomes: Sequence[Outcome]) -> None:
+def add_outcomes(tally: Counter[str], kind: str, outcomes: Settled) -> None:
     """Count the outcomes of one call that acks, nacks, buries or releases."""
-    if _all_done(outcomes):
+    if outcomes.all_done:
         tally[FIGURE_OF[kind]] += len(outcomes)
         return
     for outcome in outcomes:
@@ -407,25 +388,27 @@ def _is_said(value: Any) -> bool:
     )
 
 
-def _parts(value: Any, fields: Sequence[pa.Field], encodes_json: bool) -> Sequence[Any]:
+def columns_of(value: Any, names: Sequence[str], *, encodes_json: bool) -> dict[str, Any]:
+    """Return a result as columns.
+
+    Raises:
+        ValueError, TypeError: it does not fit the columns.
+    """
     if value is None:
-        return (None,) * len(fields)
-    if encodes_json and not isinstance(value, str):
-        try:
-            return (json.dumps(value, ensure_ascii=False),)
-        except (TypeError, ValueError):
-            return (value,)  # Arrow raises with the reason
-    if len(fields) == 1 and not isinstance(value, (dict, tuple)):
-        return (value,)
+        return {}
+    if encodes_json:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return {names[0]: text}
     if isinstance(value, dict):
-        names = [one.name for one in fields]
         strange = set(value).difference(names)
         if strange:
             raise ValueError(f"no column {', '.join(map(repr, sorted(map(str, strange))))}")
-        return [value.get(name) for name in names]
-    if isinstance(value, (tuple, list)) and len(value) == len(fields):
         return value
-    raise ValueError(f"a tuple of {len(fields)}, or a dict, not {type(value).__name__}")
+    if len(names) == 1 and not isinstance(value, tuple):
+        return {names[0]: value}
+    if isinstance(value, (tuple, list)) and len(value) == len(names):
+        return dict(zip(names, value, strict=True))
+    raise ValueError(f"a tuple of {len(names)}, or a dict, not {type(value).__name__}")
 
 
 @dataclass
@@ -458,4 +441,4 @@ class AckTask:
                 held = [JobRef(queue.name, row[0], receipt, crcs) for row in part]
                 seconds = None if window is None else window / 1000
                 add_outcomes(tally, "ack", queue.ack(held, dedup_window=seconds))
-        yield pa.RecordBatch.from_arrays(figures(tally), FIGURES.names)
+        yield figures(tally)
