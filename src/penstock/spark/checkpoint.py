@@ -324,11 +324,7 @@ class Consumer:
                 raise next(iter(found.values())).shard.missing()
         # A shard whose last batch could not be acknowledged gets no next one: it would replace
         # the last one, and jobs that are done would be delivered again.
-        free = {
-            key: one
-            for key, one in found.items()
-            if self._tried(one.shard, partial(one.finish, self._count(start, key))) is not None
-        }
+        free = self._finished(start, found)
         counts = self._taken(start, free, limit) if free else {}
         self._watch()
         kept = self._kept(start, found)
@@ -361,12 +357,8 @@ class Consumer:
         return counts
 
     def _budget(self, ready: Mapping[str, int], limit: int | None) -> int:
-        most = limit
-        if self._left is not None:
-            most = self._left if most is None else min(most, self._left)
-        if most is None:
-            most = min(sum(ready.values()), NEVER_ENDING)
-        return most
+        limits = [most for most in (limit, self._left) if most is not None]
+        return min(limits or [sum(ready.values()), NEVER_ENDING])
 
     def _waiting(self, found: Mapping[str, Batches]) -> Counts:
         known = {key: self._tried(one.shard, one.shard.stats) for key, one in found.items()}
@@ -400,8 +392,7 @@ class Consumer:
                 unsaid.append((one, batch, jobs))
             elif jobs is None:
                 self._lost(one.shard.queue, batch)
-            if jobs is not None:
-                found += self._cut(one, batch, jobs)
+            found += self._cut(one, batch, jobs or 0)
         if unsaid and all(jobs is None for _, _, jobs in unsaid):
             one, batch, _ = unsaid[0]
             self._lost(one.shard.queue, batch)
@@ -438,14 +429,21 @@ class Consumer:
 
         Spark 4.0 and 4.1 do not pass the committed offset after a restart.
         """
-        for shard in self._find_shards(self._options):
-            one = Batches(shard, _consumer(start), self.lease_ms)
-            self._tried(shard, partial(one.finish, self._count(start, shard.key)))
+        consumer, lease_ms = _consumer(start), self.lease_ms
+        reached = self._find_shards(self._options)
+        self._finished(start, {one.key: Batches(one, consumer, lease_ms) for one in reached})
 
     def committed(self, end: Offset) -> None:
         """Acknowledge a batch that Spark has committed, unless `latest` has done that."""
-        for key, one in self._batches(_consumer(end)).items():
-            self._tried(one.shard, partial(one.finish, self._count(end, key)))
+        self._finished(end, self._batches(_consumer(end)))
+
+    def _finished(self, offset: Offset, found: Mapping[str, Batches]) -> dict[str, Batches]:
+        """Acknowledge the batches of an offset; return those for which that was possible."""
+        return {
+            key: one
+            for key, one in found.items()
+            if self._tried(one.shard, partial(one.finish, self._count(offset, key))) is not None
+        }
 
     def figures(self) -> dict[str, int]:
         """Return the numbers of jobs, for the progress of the query."""
