@@ -1,4 +1,4 @@
-// Check the client's formats, and the scripts of its levels, against the vectors: node conformance.mjs
+// Check the client's formats, and the scripts of its levels, against the vectors.
 // The database of PENSTOCK_URL is emptied. See protocol/core.md, Vectors.
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
@@ -39,7 +39,8 @@ for (const one of records.records) {
   const { max_attempts: attempts, base, cap } = one.retry ?? {}
   const retry = one.retry && [attempts, base && base * 1000, cap && cap * 1000]
   const isOurs = one.canonical && !one.dedup_id // that is a level of its own
-  if (isOurs) assert.deepEqual(formats.encodeRecord({ lease, ttl, retry, codec, headers, body }), bytes)
+  const encoded = formats.encodeRecord({ lease, ttl, retry, codec, headers, body })
+  if (isOurs) assert.deepEqual(encoded, bytes)
   count += 1
 }
 for (const one of records.counters) {
@@ -56,12 +57,15 @@ for (const { counters, tag, receipt } of records.receipts) {
 // -- scripts -------------------------------------------------------------------------------------
 function placed(value) {
   if (Array.isArray(value)) return value.map(placed)
-  if (value === null || typeof value !== 'object') return typeof value === 'string' ? text(value) : value
-  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [text(name), placed(inner)]))
+  if (typeof value === 'string') return text(value)
+  if (value === null || typeof value !== 'object') return value
+  const entries = Object.entries(value)
+  return Object.fromEntries(entries.map(([name, inner]) => [text(name), placed(inner)]))
 }
 
 function text(value) {
-  const times = value.replace(/<T0([+-]\d+)?(?:\|([0-9a-f]{3})|\.(\d{3}))?>/g, (_, plus, tag, micro) => {
+  const place = /<T0([+-]\d+)?(?:\|([0-9a-f]{3})|\.(\d{3}))?>/g
+  const times = value.replace(place, (_, plus, tag, micro) => {
     const at = T0 + Number(plus ?? 0)
     if (tag) return String((at - 1735689600000) * 4096 + parseInt(tag, 16))
     return micro ? String(at * 1000 + Number(micro)) : String(at)
@@ -74,12 +78,16 @@ const plain = (value) => {
   if (Array.isArray(value)) return value.map(plain)
   return Buffer.isBuffer(value) ? value.toString('latin1') : value
 }
-const pairs = (list) => Object.fromEntries(list.map((x, i) => [x, list[i + 1]]).filter((_, i) => i % 2 === 0))
+function pairs(list) {
+  const two = list.map((item, i) => [item, list[i + 1]])
+  return Object.fromEntries(two.filter((_, i) => i % 2 === 0))
+}
 
 async function load(redis, name, value) {
   const run = (command, ...words) => redis.callBuffer(command, ...words.map(bytes))
+  const reversed = Object.entries(value.members ?? {}).map(([member, score]) => [score, member])
   if (value.type === 'hash') await run('HSET', name, ...Object.entries(value.fields).flat())
-  else if (value.type === 'zset') await run('ZADD', name, ...Object.entries(value.members).flatMap(([m, s]) => [s, m]))
+  else if (value.type === 'zset') await run('ZADD', name, ...reversed.flat())
   else if (value.type === 'list') await run('RPUSH', name, ...value.items)
   else if (value.type === 'string') await run('SET', name, value.value)
   else {
@@ -93,7 +101,7 @@ async function load(redis, name, value) {
 }
 
 async function dump(redis) {
-  const run = async (command, ...words) => plain(await redis.callBuffer(command, ...words.map(bytes)))
+  const run = async (word, ...words) => plain(await redis.callBuffer(word, ...words.map(bytes)))
   const space = {}
   for (const name of await run('KEYS', '*')) {
     const type = await run('TYPE', name)
@@ -118,7 +126,9 @@ function compare(found, wanted) {
   for (const [name, value] of Object.entries(wanted)) {
     const { px, ...rest } = value
     const { px: left, ...has } = found[name]
-    if (rest.members) rest.members = Object.fromEntries(Object.entries(rest.members).map(([m, s]) => [m, String(Number(s))]))
+    for (const [member, score] of Object.entries(rest.members ?? {})) {
+      rest.members[member] = String(Number(score))
+    }
     assert.deepEqual(has, rest, name)
     if (px === undefined) assert.equal(left, undefined, name)
     else assert.ok(left <= px && left > px - 60000, `${name}: ${left} of ${px} ms`)
@@ -138,7 +148,8 @@ for (const name of ['enqueue', 'reserve', 'extend', 'ack', 'nack', 'release', 'b
     const args = one.args.map((arg) => bytes(placed(arg)))
     const frozen = source.replaceAll("redis.call('TIME')", stamp)
     const reply = plain(await redis.callBuffer('EVAL', frozen, keys.length, ...keys, ...args))
-    const wanted = one.reply.map((part) => (/^:<T0/.test(part) ? Number(text(part.slice(1))) : placed(part)))
+    const wanted = one.reply.map((part) =>
+      /^:<T0/.test(part) ? Number(text(part.slice(1))) : placed(part))
     try {
       assert.deepEqual(reply, wanted)
       compare(await dump(redis), one.after === 'unchanged' ? before : placed(one.after))

@@ -1,8 +1,9 @@
-// Add jobs, and print their ids: node producer.mjs QUEUE BODIES [OPTIONS], a list and an object in JSON
+// Add jobs, and print their ids: node producer.mjs QUEUE BODIES [OPTIONS]
+// BODIES is a list and OPTIONS an object, in JSON.
 import { Penstock } from './penstock.mjs'
 
 const [queue, bodies, options = '{}'] = process.argv.slice(2)
-const { PENSTOCK_URL: url = 'redis://127.0.0.1:6379/0', PENSTOCK_SCRIPTS: scripts = 'scripts' } = process.env
-const ps = new Penstock(url, { scripts })
+const { PENSTOCK_URL = 'redis://127.0.0.1:6379/0', PENSTOCK_SCRIPTS = 'scripts' } = process.env
+const ps = new Penstock(PENSTOCK_URL, PENSTOCK_SCRIPTS)
 for (const id of await ps.enqueue(queue, JSON.parse(bodies), JSON.parse(options))) console.log(id)
 ps.close()
