@@ -12,17 +12,17 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
+from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from penstock.core.options import MAX_DURATION_MS, MAX_LEASE_MS
+from penstock.core.options import MAX_DURATION_MS, MAX_LEASE_MS, check_count
 from penstock.errors import BadArgument
 from penstock.spark.errors import HIDDEN, OptionError
 from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name
 
-__all__ = ["OPTIONS", "Connection", "Group", "Read", "Stream", "Write", "spelled"]
+__all__ = ["OPTIONS", "Connection", "Group", "Read", "Stream", "Write", "ms_of", "spelled"]
 
 G = TypeVar("G", bound="Group")
-T = TypeVar("T")
 SPANS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20}
 STATES = ("ready", "scheduled", "active", "dead")
@@ -70,9 +70,8 @@ def count(low: int = 1, high: int = 1 << 31) -> Callable[[str], int]:
     """Return a parser of whole numbers within bounds."""
 
     def parse(value: str) -> int:
-        if re.fullmatch(r"\d{1,12}", value) is None or not low <= int(value) <= high:
-            raise ValueError(f"must be a whole number from {low} to {high}")
-        return int(value)
+        number = int(value) if re.fullmatch(r"\d{1,12}", value) else None
+        return check_count("", number, low=low, high=high)
 
     return parse
 
@@ -147,16 +146,24 @@ def states(value: str) -> tuple[str, ...]:
     return found
 
 
-def checked(check: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser that uses a check of the library."""
+def moment(value: str) -> int:
+    """Parse a time, which is UTC unless it says otherwise; return ms since 1970."""
+    try:
+        if value.replace(".", "", 1).isdigit():
+            found = datetime.fromtimestamp(float(value), timezone.utc)
+        else:
+            found = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        return ms_of(found)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(
+            "must be a time such as 2026-01-31T12:00:00+00:00, or seconds since 1970"
+        ) from None
 
-    def parse(value: str) -> T:
-        try:
-            return check(value)
-        except BadArgument as error:
-            raise ValueError(error.reason) from None
 
-    return parse
+def ms_of(value: datetime) -> int:
+    """Return a time in ms since 1970. Without a time zone it is UTC."""
+    aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+    return round(aware.timestamp() * 1000)
 
 
 # -- groups --------------------------------------------------------------------------------
@@ -206,7 +213,8 @@ def _parsed(one: Field[Any], value: str) -> Any:
     try:
         return one.metadata["parse"](value)
     except ValueError as error:
-        raise OptionError(spelled(one.name), value if one.repr else HIDDEN, str(error)) from None
+        reason = error.reason if isinstance(error, BadArgument) else str(error)
+        raise OptionError(spelled(one.name), value if one.repr else HIDDEN, reason) from None
 
 
 def _unknown(name: str) -> OptionError:
@@ -225,8 +233,8 @@ def _unknown(name: str) -> OptionError:
 class Connection(Group):
     """Options of the connection. Every group has them."""
 
-    queue: str = option(checked(check_queue_name), "", "the queue's name; required")
-    prefix: str = option(checked(check_prefix), DEFAULT_PREFIX, "prefix of all keys")
+    queue: str = option(check_queue_name, "", "the queue's name; required")
+    prefix: str = option(check_prefix, DEFAULT_PREFIX, "prefix of all keys")
     require_queue: bool = option(flag, False, "true: a queue that does not exist is an error")
     url: str = option(text, "", "URL of the server; prefer `urlEnv`", secret=True)
     url_env: str = option(text, "", "environment variable that holds the URL")
@@ -373,8 +381,8 @@ class Read(Connection):
 
     states: tuple[str, ...] = option(states, STATES, "only jobs in one of these states")
     id_prefix: str = option(text, "", "only jobs whose id begins with this")
-    enqueued_after: str = option(text, "", "only jobs enqueued at this time or later")
-    enqueued_before: str = option(text, "", "only jobs enqueued before this time")
+    enqueued_after: int | None = option(moment, None, "only jobs enqueued at this time or later")
+    enqueued_before: int | None = option(moment, None, "only jobs enqueued before this time")
     num_partitions: int | None = option(count(1, 10_000), None, "number of Spark partitions")
     fetch_size: int = option(count(1, 1000), 1000, "jobs per script call")
     skip_unreachable: bool = option(

@@ -10,7 +10,7 @@ import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,7 @@ from penstock.core.logs import get_logger
 from penstock.errors import NodesUnavailable, WrongEpoch
 from penstock.spark.calls import show_numbers, survey
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
-from penstock.spark.errors import OptionError
-from penstock.spark.options import STATES, Read
+from penstock.spark.options import STATES, Read, ms_of
 from penstock.spark.shards import ShardAddress, ShardReader, open_shard, open_shards
 from penstock.wire.keys import score_of
 from penstock.wire.replies import Survey
@@ -125,29 +124,6 @@ class Wanted:
 def _last_before(ms: int) -> str:
     """Return the highest job number of the previous millisecond. Numbers are compared as text."""
     return f"{min(max(ms - 1, 0), MOST_MS):013d}-{HIGHEST[14:]}"
-
-
-def moment(name: str, text: str) -> int | None:
-    """Parse a time, which is UTC unless it says otherwise; return ms, None = not given.
-
-    Raises:
-        OptionError: not ISO 8601 nor seconds since 1970, or after year 9999.
-    """
-    if not text:
-        return None
-    try:
-        if text.replace(".", "", 1).isdigit():
-            return round(datetime.fromtimestamp(float(text), timezone.utc).timestamp() * 1000)
-        return _ms(datetime.fromisoformat(text.replace("Z", "+00:00")))
-    except (ValueError, OverflowError, OSError):
-        raise OptionError(
-            name, text, "must be a time such as 2026-01-31T12:00:00+00:00, or seconds since 1970"
-        ) from None
-
-
-def _ms(value: datetime) -> int:
-    aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-    return round(aware.timestamp() * 1000)
 
 
 # -- the plan ------------------------------------------------------------------------------
@@ -344,12 +320,9 @@ class SnapshotReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.options = given = Read.parse(options)
         self.shape = Shape(schema)
-        self.wanted = Wanted(
-            frozenset(given.states),
-            given.id_prefix,
-            moment("enqueuedAfter", given.enqueued_after),
-            moment("enqueuedBefore", given.enqueued_before),
-        )
+        states = frozenset(given.states)
+        after, before = given.enqueued_after, given.enqueued_before
+        self.wanted = Wanted(states, given.id_prefix, after, before)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts of a snapshot that begins now.
@@ -390,8 +363,7 @@ class SnapshotReader(DataSourceReader):
             yield from self._shown(found, part)
             return
         ops, cursor = found.ops, part.start
-        packed = found.ops.place(part.epoch.encode()).packed
-        origin = Origin(self.options.queue, found.node, packed, part.place, part.asof)
+        origin = _origin(found, part, part.place)
         # Notes show which jobs have moved; ids need the records.
         full = max(self.shape.full, 1 if self.wanted.prefix or part.place != "ready" else 0)
         while True:
@@ -409,7 +381,6 @@ class SnapshotReader(DataSourceReader):
     ) -> Iterator[tuple[Origin, list[bytes]]]:
         """Yield the jobs that were active when the snapshot began, wherever they are now."""
         ops, at, step = found.ops, 0, 1
-        packed = found.ops.place(part.epoch.encode()).packed
         while at < len(part.numbers):
             named = part.numbers[at : at + step]
             shown = found.run(show_numbers(ops, part.epoch, named)).jobs
@@ -420,8 +391,7 @@ class SnapshotReader(DataSourceReader):
                 if place:
                     sorted_out.setdefault(place, []).extend(_row(job, place))
             for place, parts in sorted_out.items():
-                origin = Origin(self.options.queue, found.node, packed, place, part.asof)
-                yield origin, parts
+                yield _origin(found, part, place), parts
             size = sum(len(job[6]) for job in filter(None, shown)) // len(shown)
             step = max(1, min(SHOWN, SHOWN_BYTES // (size + 1)))
 
@@ -454,6 +424,11 @@ class SnapshotReader(DataSourceReader):
             and not _was_moved(note, part.asof)
             for number, is_wanted, note in rows
         ]
+
+
+def _origin(found: ShardReader, part: SnapshotRange, place: str) -> Origin:
+    packed = found.ops.place(part.epoch.encode()).packed
+    return Origin(found.queue, found.node, packed, place, part.asof)
 
 
 def _was_moved(note: bytes, asof: int) -> bool:
@@ -500,7 +475,7 @@ def _narrower(wanted: Wanted, one: Any) -> Wanted:
         return wanted.narrowed(prefix=value)
     elif column == ("enqueued_at",) and isinstance(value, datetime):
         if kind in ("GreaterThan", "GreaterThanOrEqual"):
-            return wanted.narrowed(after=_ms(value))
+            return wanted.narrowed(after=ms_of(value))
         if kind in ("LessThan", "LessThanOrEqual"):
-            return wanted.narrowed(before=_ms(value) + 1)
+            return wanted.narrowed(before=ms_of(value) + 1)
     return wanted
