@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -255,21 +255,23 @@ class Encoder:
 
         def body(index: int) -> bytes:
             value = column[index]
-            return value if type(value) is bytes else bytes(self._checked("payload", _raw, value))
+            if type(value) is bytes:
+                return value
+            raw: bytes = self._checked("payload", _raw, value)
+            return raw
 
         return body
 
     def _packed(self, names: list[str], values: list[Any]) -> bytes:
+        body = dict(zip(names, values, strict=True))
         try:
-            return _dumps(dict(zip(names, values, strict=True))).encode()
+            return _dumps(body).encode()
         except (TypeError, ValueError, RecursionError):
-            pass
-        name, value, reason = next(
-            (name, value, reason)
-            for name, value in zip(names, values, strict=True)
-            if (reason := _obstacle(value))
-        )
-        raise RowError(name, value, f"JSON can't express it ({reason})", self._row)
+            for name, value in body.items():
+                if reason := _obstacle(value):
+                    text = f"JSON can't express it ({reason})"
+                    raise RowError(name, value, text, self._row) from None
+            raise
 
     # -- ids -------------------------------------------------------------------------------
 
@@ -293,14 +295,7 @@ class Encoder:
     # -- other columns of a row -------------------------------------------------------------
 
     def _ruling(self, values: list[Any]) -> tuple[bytes, bytes, int | str]:
-        key = tuple(
-            tuple(value.items())
-            if isinstance(value, dict)
-            else tuple(value)
-            if isinstance(value, list)
-            else value
-            for value in values
-        )
+        key = tuple(map(_hashable, values))
         try:
             return self._head(key)
         except TypeError:  # a value of a wrong type is unhashable: raise with its column
@@ -309,11 +304,8 @@ class Encoder:
     @lru_cache(maxsize=1024)  # noqa: B019  # it lives as long as its task
     def _head(self, values: tuple[Any, ...]) -> tuple[bytes, bytes, int | str]:
         """Return the texts before and after the id, and the delay, for rows with these values."""
-        said = {
-            name: value
-            for name, value in zip(self._ruled, values, strict=True)
-            if value is not None
-        }
+        given = zip(self._ruled, values, strict=True)
+        said = {name: value for name, value in given if value is not None}
         spans = {name: self._span(name, said[name]) for name in DURATIONS if name in said}
         lease, ttl = spans.get("lease"), spans.get("ttl")
         if lease == 0 and ttl is None:
@@ -322,20 +314,17 @@ class Encoder:
         if "ready_at" in said:
             delay = f"@{self._checked('ready_at', _moment, said['ready_at'])}"
         elif ttl is not None and ttl <= spans.get("delay", 0):
-            raise self._error(
-                "ttl" if "ttl" in said else "delay",
-                said.get("ttl"),
-                "must be longer than the delay",
-            )
-        heads = encode_head(
+            meaning = "ttl" if "ttl" in said else "delay"
+            raise self._error(meaning, said.get("ttl"), "must be longer than the delay")
+        encoded = partial(
+            encode_head,
             lease_ms=lease,
             ttl_ms=ttl,
-            headers=self._checked("headers", _headers, said["headers"])
-            if "headers" in said
-            else None,
             dedup=f";d={MARK}{self._window}",
             retry=self._policy(said, spans),
         )
+        headers = said.get("headers", ())
+        heads = self._checked("headers", lambda items: encoded(headers=dict(items)), headers)
         front, _, tail = heads[self._columns.packed is not None].partition(MARK.encode())
         return front, tail[:-1], delay
 
@@ -372,13 +361,16 @@ class Encoder:
         return RowError(name, value, reason, self._row)
 
 
+def _hashable(value: Any) -> Any:
+    found = value.items() if isinstance(value, dict) else value
+    return tuple(found) if isinstance(value, (dict, list)) else value
+
+
 def _raw(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
-    if isinstance(value, (bytearray, memoryview)):
+    if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    if isinstance(value, bytes):
-        return value
     raise TypeError("must be bytes or text")
 
 
@@ -386,15 +378,6 @@ def _moment(value: Any) -> int:
     if isinstance(value, datetime) and value.tzinfo is None:  # a Row has the session's zone
         value = value.astimezone(timezone.utc)
     return max(0, moment_ms("ready_at", value))
-
-
-def _headers(value: tuple[Any, ...]) -> dict[str, str]:
-    found = dict(value)
-    if not all(isinstance(text, str) and text for text in found):
-        raise TypeError("names must not be empty")
-    if not all(isinstance(text, str) for text in found.values()):
-        raise TypeError("values must not be null")
-    return found
 
 
 def _plain_value(value: Any) -> Any:
