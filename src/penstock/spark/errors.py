@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from penstock.core.urls import HIDDEN
 from penstock.errors import BadArgument, PenstockError
 
-__all__ = ["OptionError", "RowError", "StagesLost", "Unreachable", "WrongServer"]
-
-HIDDEN = "<not shown>"
+__all__ = ["HIDDEN", "OptionError", "RowError", "StagesLost", "Unreachable", "WrongServer"]
 
 
 class OptionError(BadArgument):

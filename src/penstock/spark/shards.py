@@ -6,7 +6,6 @@ a batch belongs to the node that has its jobs, so no call chooses a node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -25,7 +24,6 @@ from penstock.spark.options import Connection
 __all__ = ["ShardAddress", "ShardReader", "ShardReaders", "open_shard", "open_shards"]
 
 logger = get_logger("penstock")
-C = TypeVar("C", bound=Connection)
 R = TypeVar("R")
 
 
@@ -90,7 +88,7 @@ class ShardReader:
         return QueueMissing(f"option 'requireQueue': queue {self.queue!r} does not exist")
 
 
-def single(options: C, url: str) -> C:
+def single(options: Connection, url: str) -> Connection:
     """Return the options of one of several nodes."""
     return replace(options, nodes=(), url=url) if url else options
 
@@ -147,16 +145,11 @@ def open_shards(options: Connection) -> ShardReaders:
             failed.append(error)
     if not reached:
         raise failed[-1]
-    found = _spread(options.queue, reached)
-    found.unreached = len(failed)
-    return found
-
-
-def _spread(queue: str, reached: Sequence[tuple[str, Penstock, int | None]]) -> ShardReaders:
-    usual = next((count for _, _, count in reached if count is not None), None)
     found = ShardReaders()
-    for url, made, own in reached:
-        count = (usual if own is None else own) or None
+    found.unreached = len(failed)
+    usual = next((count for _, _, count in reached if count is not None), None)
+    for url, made, stored in reached:
+        count = (usual if stored is None else stored) or None
         for number in [None] if count is None else range(count):
-            found.append(ShardReader(made, queue, ShardAddress(url, "", number, count)))
+            found.append(ShardReader(made, options.queue, ShardAddress(url, "", number, count)))
     return found
