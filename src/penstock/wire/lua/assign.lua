@@ -1,7 +1,7 @@
 --- Reserve jobs for the batch of a checkpoint. Their receipts stay on the server.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows checkpoint
 --- ARGV     nonce fence batch most n tag owner lease
----          fence  '' = take the checkpoint over; else the number of this taking, as the first call was answered
+---          fence  '' = take the checkpoint over; else the number of this taking, the fence in the reply to the first call
 ---          batch  number of the batch, from 1; a number other than the stored one begins a new batch
 ---          most   the most jobs of the whole batch
 ---          n      0 to 1000: the most jobs that this call adds
@@ -10,10 +10,10 @@
 --- META     v epoch seen off paused uses alarm full delivered
 --- RETURNS  {1, nonce, fence, jobs, sealed, next, epoch, now}  jobs: in the batch so far; sealed: 1 = the batch is complete, 0 = call
 ---                                               again, unless there are no jobs; next: as in reserve. If the queue does not
----                                               exist, epoch is '', and fence may be
+---                                               exist, epoch is '', and fence may be '', too
 ---          {-6, nonce, version}                 written by a newer protocol
 ---          {-8, nonce}                          damaged: jobs, but no meta; see configure
----          {-15, nonce, kind, owner, left}      a consumer has the exclusive role, and unless it is renewed for so many ms
+---          {-15, nonce, kind, owner, left}      a consumer has the exclusive role, for so many ms unless it is renewed
 ---          {-17, nonce, fence}                  another client has taken the checkpoint over
 ---          {-19, nonce, name, value}            malformed argument: owner or lease
 --- FROM ready, scheduled, active  TO active, dead

@@ -1,5 +1,5 @@
---- Promise that the staged jobs of these attempts will be in the queue. The first promise of a batch counts: a later call
---- is answered with it, and publishes that. A clear or purge of the queue ends promises.
+--- Promise that the staged jobs of these attempts will be in the queue. Only the first promise of a batch counts: a later
+--- call returns it, and its writer publishes what was promised first. A clear or purge of the queue ends promises.
 --- KEYS     stage commit writes meta
 --- ARGV     nonce batch keep [attempt chunks...]
 ---          batch    number of the writer's batch
@@ -10,7 +10,7 @@
 ---          {2, nonce, batch, state, stages, at}   promised before, this batch or a later one: state 'promised' or 'done';
 ---                                                 stages: the attempts and their chunks, separated by spaces; at: time
 ---                                                 of the promise, ms
----          {0, nonce, attempt}                    the chunks of this attempt have gone; nothing is promised
+---          {0, nonce, attempt}                    the chunks of this attempt are gone; nothing is promised
 ---          {-6, nonce, version}                   written by a newer protocol
 --@include lib/check_version
 --@include lib/read_promise (gives: era, promise, promised_batch)

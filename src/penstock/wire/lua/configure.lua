@@ -6,7 +6,7 @@
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, replicas,
 ---                  backoff_base, backoff_cap, dead_max, dead_age; value '' drops the setting. 'configured' and ms: the
 ---                  settings were copied from another node, where they were set at that time; nothing changes if the
----                  settings here are as young or younger
+---                  settings here were set at that time or later
 --- META     v epoch seen off full paused uses configured
 --- RETURNS  {1, nonce, epoch, created, fields: (field, value)...}  stored; every field of meta as it is now
 ---          {-5, nonce}                   no such queue: register it, then create

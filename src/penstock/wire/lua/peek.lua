@@ -1,7 +1,7 @@
 --- Read the jobs of a state, in order. Ready jobs come in the order of their delivery.
 --- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows
 --- ARGV     nonce state start count newest
----          state   ready, scheduled, active (leased, then delivered at most once) or dead
+---          state   ready, scheduled, active (first under a lease, then delivered at most once) or dead
 ---          start   0 to 1000 = the number of jobs to skip; -1 to -1000 = the first job, counted from the end; beyond the
 ---                  number of jobs = none
 ---          count   1 to 1000; a reply has about 1 MiB, and at least one job

@@ -1,12 +1,12 @@
 --- Read a page of the deliveries that have not ended, without their jobs. recover can take them over.
 --- KEYS     held active tally expiry meta
 --- ARGV     nonce score skip idle
----          score  '-inf' for the first page, then as the page before answered
----          skip   0 for the first page, then as the page before answered
----          idle   ms: only deliveries that are at least so old
+---          score  '-inf' for the first page, then that of the last reply
+---          skip   0 for the first page, then that of the last reply
+---          idle   ms: only deliveries that began at least so long ago
 --- META     v epoch uses seen off
 --- RETURNS  {1, nonce, now, epoch, score, skip, deliveries: (number, receipt, delivered)...}  score: '' on the last page; up to 2000
----                                        deliveries a page; some come twice
+---                                        deliveries a page; some may be on two pages
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --@include lib/check_version

@@ -1,4 +1,4 @@
---- Move staged jobs of one chunk into the queue: the number that is asked for, or none.
+--- Move staged jobs of one chunk into the queue: as many as requested, or none.
 --- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space writes stage commit producer
 --- ARGV     nonce create bound wait role field most
 ---          nonce, create, bound, wait, role   as in enqueue

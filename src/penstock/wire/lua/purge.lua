@@ -4,9 +4,9 @@
 --- ARGV     nonce state fence skip
 ---          state  ready (waiting in the stream), due, ended (leases), scheduled (not yet due), active, once (delivered at
 ---                 most once) or dead
----          fence  '' in the first step: the queue's last number, which is answered; then that answer. Jobs above it stay,
----                 so a purge beside a producer ends
----          skip   '0', then as the step before answered: jobs of the state above the fence that were seen
+---          fence  '' in the first step: the queue's last number; then that of the first reply. Jobs above it stay, so a
+---                 purge ends even if a producer goes on adding jobs
+---          skip   '0' in the first step, then that of the last reply: how many jobs above the fence were seen
 --- META     v last full seen off uses paused
 --- RETURNS  {1, nonce, removed, more, fence, skip}  more: 1 = call again
 ---          {-6, nonce, version}          written by a newer protocol

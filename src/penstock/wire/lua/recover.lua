@@ -1,11 +1,11 @@
 --- Take deliveries over from their holders. Each counts as a crash, and gets a new lease.
 --- KEYS     ready held active once dead tally expiry meta wake scheduled dedup windows
 --- ARGV     nonce wanted common tag owner role [number...]
----          common  '*': each number is followed by the receipt of its delivery, as pending answers it
+---          common  '*': each number is followed by the receipt of its delivery, as in the reply of pending
 ---          wanted, tag, owner, role   as in ack and reserve
 --- META     v epoch uses seen off paused alarm lease delivered max_attempts max_crashes
---- RETURNS  {1, nonce, seen, epoch, lease, now, jobs: (number, counters, record)...}  seen: the number of named deliveries that
----                                        this call decided, in order; the others exceeded 1 MiB, name them again. A delivery
+--- RETURNS  {1, nonce, seen, epoch, lease, now, jobs: (number, counters, record)...}  seen: how many of the named deliveries,
+---                                        in order, were handled; the others exceeded 1 MiB: name them again. A delivery
 ---                                        that has ended meanwhile, and a job that died of this crash, are left out
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure

@@ -5,12 +5,12 @@
 ---          skip    without numbers: how many of the oldest to skip
 ---          number  dead letters by number
 --- META     v epoch uses seen off paused
---- RETURNS  {1, nonce, done, more, kept}  without numbers; more: dead letters beyond those seen; kept: how many of the seen
----                               stay dead, because their ttl has ended or their dedup id is
----                               taken
----          {1, nonce, done, 0, 0}        all of the named
----          {1, nonce, done, 0, 0, code...}  1 done, 0 gone, -2 not dead, -3 its ttl has ended, -13 its dedup id is taken; when not all of the named
----                               were done
+--- RETURNS  {1, nonce, done, more, kept}  without numbers; more: dead letters behind those that this call looked at;
+---                               kept: how many of those stay dead, as their ttl has ended or their
+---                               dedup id is taken
+---          {1, nonce, done, 0, 0}        all named jobs
+---          {1, nonce, done, 0, 0, code...}  not all of them; a code for each: 1 done, 0 gone, -2 not dead, -3 its ttl has ended,
+---                               -13 its dedup id is taken
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch

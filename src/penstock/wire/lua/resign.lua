@@ -3,7 +3,7 @@
 --- ARGV     nonce kind token
 ---          kind, token   as in acquire
 --- META     v seen off uses producer consumer
---- RETURNS  {1, nonce, given}             1, or 0: this taking had ended before
+--- RETURNS  {1, nonce, given}             given: 1, or 0 if this taking had ended before
 ---          {-6, nonce, version}          written by a newer protocol
 --@include lib/check_version
 --@include lib/now (gives: changes, change)

@@ -2,7 +2,7 @@
 --- KEYS     ready held active scheduled once dead expiry meta wake dedup windows
 --- ARGV     nonce place skip horizon write
 ---          place    active, once, scheduled, dead, expiry, windows, or meta, which is one page
----          skip     0, then as the page before answered
+---          skip     0 for the first page, then that of the last reply
 ---          horizon  ms: the longest delay or window in use
 ---          write    1 = correct the times; 0 = count them, nothing changes
 --- META     v epoch seen off lease last paused made producer consumer alarm full surveyed

@@ -8,7 +8,7 @@
 ---                                        state: ready, scheduled, active, once, dead, expired, or dangling = in no index,
 ---                                        damaged; score: due time, end of lease, time of death; delivered and owner: of
 ---                                        the last delivery; receipt: of a delivery that has not ended, '' = none.
----                                        A reply has about 1 MiB, and at least one job; ask again for those missing at the end
+---                                        A reply has about 1 MiB, and at least one job: name the missing last ones in another call
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch

@@ -9,7 +9,7 @@
 --- RETURNS  {1, nonce, chunks}      stored; chunks: the number of staged chunks of the batch
 ---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is stored
 ---          {-6, nonce, version}  written by a newer protocol
----          {-18, nonce}          the earlier chunks of this attempt have gone: nothing is stored
+---          {-18, nonce}          the earlier chunks of this attempt are gone: nothing is stored
 --@include lib/check_version
 --@include lib/read_promise (gives: promised_batch)
 if promised_batch and promised_batch >= tonumber(batch) then

@@ -3,8 +3,8 @@
 --- ARGV     nonce
 --- META     v seen off uses full paused
 --- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, fields: (field, value)...}  ready: jobs
----                     that can be reserved now; expired: their ttl has ended, in no other figure; oldest: ms since which the
----                     oldest of the ready jobs can be reserved, -1 = none; then every field of meta
+---                     that can be reserved now; expired: jobs whose ttl has ended, which no other number includes; oldest: for
+---                     how many ms the oldest of the ready jobs has been ready, -1 = none; then every field of meta
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active  TO none
