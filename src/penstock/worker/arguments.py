@@ -45,8 +45,8 @@ class Unfit(PenstockError):
         super().__init__(self.reason)
 
 
-class Misfit(Exception):
-    """An argument does not fit its parameter; it becomes `Unfit` or `BadArgument`.
+class Misfit(BadArgument):
+    """An argument does not fit its parameter. In a worker it becomes `Unfit`.
 
     Args:
         name: the name of the parameter or argument.
@@ -55,15 +55,11 @@ class Misfit(Exception):
     """
 
     def __init__(self, name: str, reason: str, value: Any = _MISSING) -> None:
-        super().__init__(name, reason)
-        self.name = name
-        self.reason = reason
-        self.value = value
+        super().__init__(name, value, reason)
 
     def __str__(self) -> str:
-        if self.value is _MISSING:
-            return f"{_cut(_printable(self.name))}: {self.reason}"
-        return f"{_cut(_printable(self.name))}={shown(self.value)}: {self.reason}"
+        given = "" if self.value is _MISSING else f"={shown(self.value)}"
+        return f"{_cut(_printable(self.argument))}{given}: {self.reason}"
 
 
 class Conversion(NamedTuple):
@@ -143,28 +139,33 @@ class _Kind(NamedTuple):
 ANYTHING = _Kind(None)
 
 
-def _kind(annotation: Any) -> _Kind | None:
-    """Return the values that need no converter; None = the annotation is not a JSON type."""
-    annotation = _unwrapped(annotation)
+def _kind(annotation: Any, *, loose: bool = False) -> _Kind | None:
+    """Return the values that need no converter; None = the annotation is not a JSON type.
+
+    Args:
+        annotation: a resolved annotation.
+        loose: `list[X]` and `dict[K, V]` allow any list or dict, and `Annotated[X, ...]` is X.
+    """
+    while hasattr(annotation, "__supertype__"):  # NewType
+        annotation = annotation.__supertype__
+    if loose and hasattr(annotation, "__metadata__"):
+        return _kind(annotation.__origin__, loose=True)
     if any(annotation is one for one in (Any, object, Parameter.empty)):
         return ANYTHING
-    if annotation is None:
-        annotation = type(None)
     origin = typing.get_origin(annotation)
     if origin in (Union, types.UnionType):
-        return _union([_kind(part) for part in typing.get_args(annotation)])
+        return _union([_kind(part, loose=loose) for part in typing.get_args(annotation)])
     if origin is Literal:
         return _literal(typing.get_args(annotation))
+    if annotation is None:
+        annotation = type(None)
+    elif loose and origin in (list, dict):
+        annotation = origin
     if not isinstance(annotation, type) or annotation not in _JSON:
         return ANYTHING if isinstance(annotation, typing.TypeVar) else None
     allowed = {int, float} if annotation is float else {annotation}
-    return _Kind(frozenset(allowed), names=(_name(annotation),))
-
-
-def _unwrapped(annotation: Any) -> Any:
-    while hasattr(annotation, "__supertype__"):
-        annotation = annotation.__supertype__
-    return annotation
+    name = "None" if annotation is type(None) else annotation.__name__
+    return _Kind(frozenset(allowed), names=(name,))
 
 
 def _literal(values: tuple[Any, ...]) -> _Kind | None:
@@ -185,22 +186,6 @@ def _union(parts: list[_Kind | None]) -> _Kind | None:
         literals += part.literals
         names.update(dict.fromkeys(part.names))
     return _Kind(allowed, literals, tuple(names))
-
-
-def _name(annotation: type) -> str:
-    return "None" if annotation is type(None) else annotation.__name__
-
-
-def _outer(annotation: Any) -> _Kind | None:
-    """Return the kind of the container in `list[X]`, `dict[str, X]`; of `X` in `Annotated[X]`."""
-    annotation = _unwrapped(annotation)
-    if typing.get_origin(annotation) in (Union, types.UnionType):
-        return _union([_outer(part) for part in typing.get_args(annotation)])
-    if typing.get_origin(annotation) in (list, dict):
-        return _kind(typing.get_origin(annotation))
-    if hasattr(annotation, "__metadata__"):
-        return _outer(annotation.__origin__)
-    return _kind(annotation)
 
 
 def _is_job(annotation: Any) -> bool:
@@ -254,33 +239,38 @@ class Parameters:
             raise BadArgument("function", function, f"has no signature: {error}") from None
         known = hints(function, strict=strict)
         self.job = _receiver(function, signature, known)
+        every = list(signature.parameters.values())
+        own = [one for one in every if one.name != self.job]
+        self._signature = signature.replace(parameters=own)
+        self._only = [one.name for one in every if one.kind == Parameter.POSITIONAL_ONLY]
+        self._positional = [one.name for one in every if one.kind in _POSITIONAL]
+        self._places = [name for name in self._positional if name != self.job]
+        self._rest = self._more = ""
         self._kinds: dict[str, _Kind] = {}
         self._loads: dict[str, Callable[[Any], Any]] = {}
         self._dumps: dict[str, Callable[[Any], Any]] = {}
         self._required: list[str] = []
-        self._all = dict(signature.parameters)
-        self._positional = [p.name for p in self._all.values() if p.kind in _POSITIONAL]
-        self._only = [n for n in self._positional if self._all[n].kind == Parameter.POSITIONAL_ONLY]
-        kinds = {p.kind: p.name for p in self._all.values()}
-        self._rest = kinds.get(Parameter.VAR_POSITIONAL, "")
-        self._more = kinds.get(Parameter.VAR_KEYWORD, "")
-        own = [p for p in self._all.values() if p.name != self.job]
+        self._defaults: dict[str, Any] = {}  # of positional-only parameters
         for parameter in own:
             self._add(parameter, known.get(parameter.name, Parameter.empty), convert)
-        self._given = [name for name in self._positional if name != self.job]
         self._named = frozenset(self._kinds) - {self._rest, self._more}
-        self._signature = signature.replace(parameters=own)
 
     def _add(self, parameter: Parameter, annotation: Any, convert: Converter | None) -> None:
         name = parameter.name
-        if parameter.kind not in _VARIABLE and parameter.default is Parameter.empty:
+        if parameter.kind == Parameter.VAR_POSITIONAL:
+            self._rest = name
+        elif parameter.kind == Parameter.VAR_KEYWORD:
+            self._more = name
+        elif parameter.default is Parameter.empty:
             self._required.append(name)
+        elif parameter.kind == Parameter.POSITIONAL_ONLY:
+            self._defaults[name] = parameter.default
         kind = _kind(annotation)
         conversion = convert(annotation) if convert and kind is None else None
         if conversion is not None:
             self._loads[name], self._dumps[name] = conversion
             kind = ANYTHING
-        kind = kind or _outer(annotation) or ANYTHING
+        kind = kind or _kind(annotation, loose=True) or ANYTHING
         if parameter.default is None and kind.types is not None:
             kind = kind._replace(types=kind.types | {type(None)})
         self._kinds[name] = kind
@@ -289,66 +279,50 @@ class Parameters:
         """Return the arguments for the function.
 
         Args:
-            body: the decoded body; an object is changed.
+            body: the decoded body.
             job: the job, for the parameter that receives it.
 
         Raises:
             Misfit: an argument does not fit.
         """
-        if type(body) is dict:
-            return self._by_name(body, job)
+        rest: list[Any] = []
         if type(body) is list:
-            return self._by_place(body, job)
-        raise Misfit("body", "neither an object nor an array", body)
+            most = len(self._places)
+            body, rest = dict(zip(self._places, body, strict=False)), body[most:]
+            if rest and not self._rest:
+                given = most + len(rest)
+                raise Misfit("body", f"{given} positional arguments, at most {most}")
+        elif type(body) is not dict:
+            raise Misfit("body", "neither an object nor an array", body)
+        bound = self._defaults | self._by_name(body)
+        if self.job is not None:
+            bound[self.job] = job
+        args = [bound.pop(name) for name in (self._positional if rest else self._only)]
+        args += [self._loaded(self._rest, f"{self._rest}[{i}]", one) for i, one in enumerate(rest)]
+        return tuple(args), bound
 
-    def _by_name(self, given: dict[str, Any], job: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        kinds, named = self._kinds, self._named
+    def _by_name(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments, checked and converted."""
+        bound: dict[str, Any] = {}
         for name, value in given.items():
-            if name in named:
-                kinds[name].check(name, value)
-            elif self._more and name != self.job:
-                kinds[self._more].check(name, value)
-            else:
+            parameter = name if name in self._named else self._more
+            if not parameter or name == self.job:
                 raise Misfit(name, "unexpected", value)
+            bound[name] = self._loaded(parameter, name, value)
         for name in self._required:
             if name not in given:
                 raise Misfit(name, "missing")
-        for name, value in given.items() if self._loads else ():
-            load = self._loads.get(name if name in named else self._more)
-            if load is not None:
-                given[name] = _loaded(load, name, value)
-        if self.job is not None:
-            given[self.job] = job
-        return self._placed(given) if self._only else ((), given)
+        return bound
 
-    def _placed(self, given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Pass positional-only parameters by position; defaults fill the gaps between them."""
-        args: list[Any] = []
-        skipped: list[Any] = []
-        for name in self._only:
-            if name in given:
-                args += [*skipped, given.pop(name)]
-                skipped = []
-            else:
-                skipped.append(self._all[name].default)
-        return tuple(args), given
-
-    def _by_place(self, given: list[Any], job: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        places = self._given
-        if len(given) <= len(places):
-            return self._by_name(dict(zip(places, given, strict=False)), job)
-        if not self._rest:
-            most = len(places)
-            raise Misfit("body", f"{len(given)} positional arguments, at most {most}")
-        args, named = self._by_name(dict(zip(places, given, strict=False)), job)
-        rest = given[len(places) :]
-        for i, value in enumerate(rest):
-            self._kinds[self._rest].check(f"{self._rest}[{i}]", value)
-        load = self._loads.get(self._rest)
-        if load is not None:
-            rest = [_loaded(load, f"{self._rest}[{i}]", v) for i, v in enumerate(rest)]
-        front = [named.pop(name) for name in self._positional if name not in self._only]
-        return (*args, *front, *rest), named
+    def _loaded(self, parameter: str, name: str, value: Any) -> Any:
+        self._kinds[parameter].check(name, value)
+        load = self._loads.get(parameter)
+        if load is None:
+            return value
+        try:
+            return load(value)
+        except Exception as error:  # the user's validator
+            raise Misfit(name, str(error)[:200] or type(error).__name__, value) from error
 
     def body(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the body with these arguments.
@@ -364,11 +338,7 @@ class Parameters:
             raise BadArgument("arguments", _call(args, kwargs), str(error)) from None
         body = self._said(bound)
         data, _ = encode_body(body)
-        try:
-            self.bind(_loads(data.decode()))  # as a worker decodes it
-        except Misfit as error:
-            value = "nothing" if error.value is _MISSING else error.value
-            raise BadArgument(error.name, value, error.reason) from None
+        self.bind(_loads(data.decode()))  # as a worker does
         return body
 
     def _said(self, bound: inspect.BoundArguments) -> Any:
@@ -376,7 +346,7 @@ class Parameters:
         rest = given.pop(self._rest, ())
         more: Mapping[str, Any] = given.pop(self._more, {})
         clash = given.keys() & more
-        if clash or self.job in more or (rest and given.keys() | more > set(self._given)):
+        if clash or self.job in more or (rest and given.keys() | more > set(self._places)):
             reason = "JSON has no form for these positional and named arguments together"
             raise BadArgument("arguments", _call(bound.args, bound.kwargs), reason)
         for name in given.keys() & self._dumps.keys():
@@ -387,14 +357,7 @@ class Parameters:
             return given
         dump = self._dumps.get(self._rest)
         said = rest if dump is None else [_dumped(dump, self._rest, value) for value in rest]
-        return [*(given[name] for name in self._given), *said]
-
-
-def _loaded(load: Callable[[Any], Any], name: str, value: Any) -> Any:
-    try:
-        return load(value)
-    except Exception as error:  # the user's validator
-        raise Misfit(name, str(error)[:200] or type(error).__name__, value) from error
+        return [*(given[name] for name in self._places), *said]
 
 
 def _dumped(dump: Callable[[Any], Any], name: str, value: Any) -> Any:
