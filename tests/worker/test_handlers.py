@@ -140,8 +140,8 @@ def test_the_default_handler() -> None:
     x, nameless = handlers.handler("x")(lambda: None), handlers.handler(nothing)
     assert handlers.find(made(1)) is nameless
     assert (handlers.find(named("x", {})), handlers.find(named("y", {}))) == (x, rest)
-    assert list(handlers) == [x, nameless, rest]
-    assert repr(handlers) == "<Handlers x, without a name, default>"
+    assert list(handlers) == [rest, x, nameless]
+    assert repr(handlers) == "<Handlers default, x, without a name>"
     assert repr(rest).startswith("<Handler default: ")
     with pytest.raises(BadArgument, match="there is a default handler: "):
         handlers.default()(nothing)

@@ -43,7 +43,7 @@ from penstock.core.options import (
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import escaped
 from penstock.errors import BadArgument, UndecodableBody
-from penstock.worker.arguments import Converter, Misfit, Parameters, Unfit, decoded
+from penstock.worker.arguments import Converter, Parameters, Unfit, decoded
 from penstock.worker.failures import Backoff
 from penstock.worker.functions import checked, is_async, qualified
 from penstock.worker.results import ACK, MAX_TEXT, Result, Retry, Verdict, described
@@ -51,11 +51,14 @@ from penstock.worker.results import ACK, MAX_TEXT, Result, Retry, Verdict, descr
 if TYPE_CHECKING:
     from tenacity.stop import stop_base
     from tenacity.wait import wait_base
+    from typing_extensions import Unpack
 
 __all__ = ["HEADER", "Handler", "Handlers", "JobArgs", "NamedHandler"]
 
 HEADER = "handler"
 """The header that names a job's handler."""
+DEFAULT = ""
+"""The key of the default handler in its set. No name is empty."""
 MAX_NAME = 200
 _BARE = (b"1\n", b"1;c=json\n")
 _FIELD = b";h.handler="
@@ -68,16 +71,26 @@ J = TypeVar("J", bound=Delivery)
 H = TypeVar("H", bound="Handler[..., Any]")
 
 
-class _Options(TypedDict, total=False):
+class _StoredOptions(TypedDict, total=False):
     retry: RetryPolicy
     lease: Duration
 
 
-class JobArgs(_Options):
+class JobArgs(_StoredOptions):
     """Arguments of `enqueue` for a job of a handler. Not every handler has `retry` and `lease`."""
 
     body: Any
     headers: dict[str, str]
+
+
+class _Policies(TypedDict, total=False):
+    retry: RetryPolicy | None
+    wait: wait_base | None
+    stop: stop_base | None
+
+
+class _HandlerOptions(_Policies, total=False):
+    lease: Duration | None
 
 
 class Handler(Generic[P, R_co]):
@@ -88,7 +101,7 @@ class Handler(Generic[P, R_co]):
 
     Attributes:
         name: the name in the header of its jobs; None = it has none.
-        is_default: whether it gets the jobs that no other handler takes.
+        key: the key in its set: the name or None; `DEFAULT` = it is the default handler.
         function: the decorated function.
         is_async: whether a call returns a coroutine.
         size: most jobs of one call of a batch handler; None = it gets one job a call.
@@ -121,10 +134,9 @@ class Handler(Generic[P, R_co]):
             raise BadArgument("function", function, reason)
         checked(function, whole=self._takes_jobs)
         functools.update_wrapper(self, function, updated=())
-        self.name = name
+        self.name = self.key = name
         self.function = function
         self.is_async = is_async(function)
-        self.is_default = False
         self.size = size
         self.takes_job = self._takes_jobs and size is None
         self.wait = wait
@@ -137,12 +149,17 @@ class Handler(Generic[P, R_co]):
         return self.function(*args, **kwargs)
 
     @property
+    def is_default(self) -> bool:
+        """True if it gets the jobs that no other handler takes."""
+        return self.key == DEFAULT
+
+    @property
     def retry(self) -> RetryPolicy | None:
         """Policy for failures, or None."""
         return self._backoff.retry
 
     def __repr__(self) -> str:
-        named = repr(self.name) if self.name else "default" if self.is_default else "without a name"
+        named = repr(self.name) if self.name else _shown(self.key)
         return f"<{type(self).__name__} {named}: {qualified(self.function)}>"
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobArgs:
@@ -307,7 +324,7 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
         """
         try:
             return (self._parameters or self.check()).bind(decoded(job), job)
-        except (Misfit, BadArgument) as error:
+        except BadArgument as error:
             raise Unfit(f"arguments don't fit {self.name}: {error}") from error
 
 
@@ -353,7 +370,6 @@ class Handlers:
     def __init__(self, *, convert: Converter | None = None) -> None:
         self._convert = convert
         self._all: dict[str | None, Handler[..., Any]] = {}
-        self._default: Handler[..., Any] | None = None
         self._nameless: Handler[..., Any] | None = None
         self._routes: dict[bytes, Handler[..., Any]] = {}
 
@@ -362,27 +378,9 @@ class Handlers:
     @overload
     def handler(self, name: Callable[[J], R], /) -> Handler[[Any], R]: ...
     @overload
-    def handler(
-        self,
-        name: None = None,
-        /,
-        *,
-        retry: RetryPolicy | None = None,
-        wait: wait_base | None = None,
-        stop: stop_base | None = None,
-        lease: Duration | None = None,
-    ) -> _Bare: ...
+    def handler(self, name: None = None, /, **options: Unpack[_HandlerOptions]) -> _Bare: ...
     @overload
-    def handler(
-        self,
-        name: str,
-        /,
-        *,
-        retry: RetryPolicy | None = None,
-        wait: wait_base | None = None,
-        stop: stop_base | None = None,
-        lease: Duration | None = None,
-    ) -> _Named: ...
+    def handler(self, name: str, /, **options: Unpack[_HandlerOptions]) -> _Named: ...
     def handler(
         self,
         name: Any = None,
@@ -430,15 +428,7 @@ class Handlers:
     @overload
     def default(self, function: Callable[[J], R], /) -> Handler[[Any], R]: ...
     @overload
-    def default(
-        self,
-        function: None = None,
-        /,
-        *,
-        retry: RetryPolicy | None = None,
-        wait: wait_base | None = None,
-        stop: stop_base | None = None,
-    ) -> _Bare: ...
+    def default(self, function: None = None, /, **policies: Unpack[_Policies]) -> _Bare: ...
     def default(
         self,
         function: Any = None,
@@ -466,7 +456,7 @@ class Handlers:
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
             made: Handler[..., Any] = Handler(function, backoff=backoff)
-            made.is_default = True
+            made.key = DEFAULT
             return self._add(made)
 
         return decorate if function is None else decorate(function)
@@ -514,7 +504,7 @@ class Handlers:
             BadArgument: a name is in both sets; nothing was added.
         """
         for handler in other:
-            self._free(handler)
+            self._check_free(handler.key)
         for handler in other:
             self._add(handler)
 
@@ -531,11 +521,10 @@ class Handlers:
                 handler.check()
 
     def __iter__(self) -> Iterator[Handler[..., Any]]:
-        return iter([*self._all.values(), *([self._default] if self._default else [])])
+        return iter([*self._all.values()])
 
     def __repr__(self) -> str:
-        names = [name or "without a name" for name in self._all]
-        return f"<Handlers {', '.join([*names, *(['default'] if self._default else [])])}>"
+        return f"<Handlers {', '.join(map(_shown, self._all))}>"
 
     def find(self, job: Delivery) -> Handler[..., Any] | None:
         """Return the handler for a job without parsing its record; None if there is none."""
@@ -543,7 +532,8 @@ class Handlers:
         if data.startswith(_BARE) or data.find(_FIELD, 0, data.find(b"\n")) < 0:
             return self._nameless
         written = _written(data) or b""
-        return self._routes.get(written) or self._all.get(_read(written)) or self._default
+        found = self._routes.get(written) or self._all.get(_read(written))
+        return found or self._all.get(DEFAULT)
 
     def missing(self, job: Delivery) -> str:
         """Return the reason for a dead letter for which `find` found no handler."""
@@ -553,23 +543,12 @@ class Handlers:
         return f'no handler "{_read(written)[:MAX_NAME]}"'
 
     def _add(self, handler: Handler[P, R]) -> Handler[P, R]:
-        self._free(handler)
-        if handler.is_default:
-            self._default = handler
-        else:
-            self._all[handler.name] = handler
+        self._check_free(handler.key)
+        self._all[handler.key] = handler
         if handler.name is not None:
             self._routes[escaped(handler.name).encode()] = handler
-        self._nameless = self._all.get(None) or self._default
+        self._nameless = self._all.get(None) or self._all.get(DEFAULT)
         return handler
-
-    def _free(self, handler: Handler[..., Any]) -> None:
-        if handler.is_default:
-            if self._default is not None:
-                told = f"there is a default handler: {qualified(self._default.function)}"
-                raise BadArgument("function", handler.function, told)
-        else:
-            self._free_name(handler.name)
 
     def _check(self, name: Any, lease: Duration | None) -> None:
         if name is not None:
@@ -579,13 +558,18 @@ class Handlers:
                 raise BadArgument("name", name, f"at most {MAX_NAME} bytes")
         if lease is not None:
             lease_ms("lease", lease)
-        self._free_name(name)
+        self._check_free(name)
 
-    def _free_name(self, name: str | None) -> None:
-        there = self._all.get(name)
+    def _check_free(self, key: str | None) -> None:
+        there = self._all.get(key)
         if there is not None:
-            what = "a handler without a name" if name is None else "a handler with this name"
-            raise BadArgument("name", name, f"there is {what}: {qualified(there.function)}")
+            kinds = {None: "a handler without a name", DEFAULT: "a default handler"}
+            kind = kinds.get(key, "a handler with this name")
+            raise BadArgument("name", key or None, f"there is {kind}: {qualified(there.function)}")
+
+
+def _shown(key: str | None) -> str:
+    return "without a name" if key is None else key or "default"
 
 
 def _written(data: bytes) -> bytes | None:
