@@ -12,7 +12,6 @@ import queue
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -165,6 +164,9 @@ class AsyncRunners:
         name: the name of the worker, for the tasks' and threads' names.
         execute: runs one item; it must not raise.
 
+    Attributes:
+        put: queues an item; the next free task runs it.
+
     A task that was cancelled is replaced by another: it may keep traces of that, and other code may
     wait for its end. An event loop that ends cancels every task. The `_watch` task only waits, and
     is not known to other code: if it was cancelled, the event loop ends.
@@ -176,8 +178,8 @@ class AsyncRunners:
         self._execute = execute
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
-        self._inbox: deque[Item] = deque()
-        self._idle: deque[asyncio.Future[None]] = deque()
+        self._inbox: asyncio.Queue[Item] = asyncio.Queue()
+        self.put: Callable[[Item], None] = self._inbox.put_nowait
         self._running: dict[Delivery, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[None] = self._loop.create_future()
@@ -210,31 +212,16 @@ class AsyncRunners:
     async def _run(self) -> None:
         task = asyncio.current_task()
         while not (self._end.done() or _is_cancelled(task)):
-            while not self._inbox:
-                future = self._loop.create_future()
-                self._idle.append(future)
-                await future
-            item = self._inbox.popleft()
+            item = await self._inbox.get()
             try:
                 await self._execute(item)
             except Exception as error:  # noqa: BLE001  # a runner outlives everything
                 _complain(error)
             del item
 
-    def put(self, item: Item) -> None:
-        """Queue an item; the next free task runs it."""
-        self._inbox.append(item)
-        while self._idle:
-            future = self._idle.popleft()
-            if not future.done():
-                future.set_result(None)
-                break
-
     def drain(self) -> list[Item]:
         """Remove and return the items that no task has begun."""
-        found = list(self._inbox)
-        self._inbox.clear()
-        return found
+        return [self._inbox.get_nowait() for _ in range(self._inbox.qsize())]
 
     def lose(self, jobs: Sequence[Delivery]) -> None:
         """Mark jobs as lost and cancel their handlers; callable from any thread."""
