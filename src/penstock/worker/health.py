@@ -10,12 +10,14 @@ import socketserver
 import sys
 import threading
 import time
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core.logs import get_logger
+from penstock.worker.runners import in_thread
 
 __all__ = ["HealthFile", "HealthServer", "Probed", "ailment", "document"]
 
@@ -50,7 +52,7 @@ def document(probed: Probed) -> dict[str, Any]:
     return {**probed.status().as_dict(), "healthy": bool(probed.healthy())}
 
 
-class HealthServer(contextlib.AbstractContextManager["HealthServer"]):
+class HealthServer(ThreadingHTTPServer):
     """Answers probes over HTTP, in a thread of its own, from construction to `close()`.
 
     GET /health answers 200 while `probed` is healthy, else 503. GET /status answers 200 with the
@@ -68,14 +70,16 @@ class HealthServer(contextlib.AbstractContextManager["HealthServer"]):
         OSError: it can't listen there.
     """
 
+    daemon_threads = True
+
     def __init__(self, probed: Probed, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._server = _HealthHttpServer(probed, host, port)
+        self.probed = probed
         self.host = host
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(POLL,), name="penstock-health", daemon=True
-        )
-        self._thread.start()
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Answer)
+        self.port: int = self.server_address[1]
+        self._thread = in_thread(partial(self.serve_forever, POLL), "penstock-health")
 
     @property
     def url(self) -> str:
@@ -85,27 +89,16 @@ class HealthServer(contextlib.AbstractContextManager["HealthServer"]):
 
     def close(self) -> None:
         """Stop answering and free the port; a second call does nothing."""
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
         self._thread.join()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-
-class _HealthHttpServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, probed: Probed, host: str, port: int) -> None:
-        self.probed = probed
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        super().__init__((host, port), _Answer)
-
     def server_bind(self) -> None:
-        # HTTPServer asks the DNS for the name of this host here. That may take half a minute.
+        """Bind the socket. HTTPServer also asks the DNS for this host, for up to half a minute."""
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's
         """Log a probe that hung up or sent nothing, without a traceback on stderr."""
@@ -113,7 +106,7 @@ class _HealthHttpServer(ThreadingHTTPServer):
 
 
 class _Answer(BaseHTTPRequestHandler):
-    server: _HealthHttpServer
+    server: HealthServer
     server_version = "penstock"
     sys_version = ""
     timeout = PATIENCE
@@ -173,8 +166,7 @@ class HealthFile(contextlib.AbstractContextManager["HealthFile"]):
         self._new = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         self._closed = threading.Event()
         self._write()
-        self._thread = threading.Thread(target=self._run, name="penstock-health-file", daemon=True)
-        self._thread.start()
+        self._thread = in_thread(self._run, "penstock-health-file")
 
     def close(self) -> None:
         """Remove the file; a second call does nothing."""
@@ -188,16 +180,14 @@ class HealthFile(contextlib.AbstractContextManager["HealthFile"]):
     def _run(self) -> None:
         failing = False
         while not self._closed.wait(self._every):
-            failing = not self._written(quiet=failing)
-
-    def _written(self, *, quiet: bool) -> bool:
-        try:
-            self._write()
-        except Exception:  # a full disk, for example: the probe sees that the file is old
-            if not quiet:
-                LOG.exception("the health file can't be written", extra={"path": str(self.path)})
-            return False
-        return True
+            try:
+                self._write()
+                failing = False
+            except Exception:  # noqa: PERF203  # a full disk, for example: the file grows old
+                if not failing:
+                    text = "the health file can't be written"
+                    LOG.exception(text, extra={"path": str(self.path)})
+                failing = True
 
     def _write(self) -> None:
         try:
