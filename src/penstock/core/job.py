@@ -99,7 +99,7 @@ class Batch:
 
 
 class Delivery:
-    """One delivery of a job: the job's data and the receipt that proves who holds it.
+    """One delivery of a job: its data and the receipt that proves the delivery.
 
     It is parsed on first use, so that reserving many jobs costs little.
 
