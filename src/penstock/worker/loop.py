@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import groupby
 from typing import Any, TypeVar
 
 from redis.exceptions import NoPermissionError
@@ -38,7 +37,6 @@ from penstock.core.hints import Intent
 from penstock.core.job import Delivery, Outcome, Settled, epoch_of, ops_of, term_of
 from penstock.core.logs import Fields, get_logger
 from penstock.core.operations import QueueOps
-from penstock.core.options import BATCH
 from penstock.errors import (
     QueueDamaged,
     QueueInUse,
@@ -504,30 +502,25 @@ def leave(state: WorkerState) -> Flow:
     """
     yield Hurry()
     try:
-        for step in (_stop_waiting, _report_all, _hand_back, _report_all):
-            with _unless_refused(state):
-                yield from step(state)
+        with _unless_refused(state):
+            yield from _stop_waiting(state)
+        yield from _report_all(state)
+        _hand_back(state)
+        yield from _report_all(state)
     except Exception as error:  # noqa: BLE001  # the worker ends all the same
         text = "worker: %s: %s; leases are left to end"
         state.log.warning(text, type(error).__name__, error)
     state.abandoned |= state.leased()
-    for poll in state.polls:
-        state.abandon(poll)
+    state.abandon()
 
 
-def _hand_back(state: WorkerState) -> Flow:
-    for poll in state.polls:
-        jobs = state.abandon(poll)
-        state.abandoned.update(jobs)
-        jobs.sort(key=epoch_of)
-        lives = [list(life) for _, life in groupby(jobs, key=epoch_of)]
-        for chunk in (life[i : i + BATCH] for life in lives for i in range(0, len(life), BATCH)):
-            with _unless_refused(state):
-                yield from _call(state, poll, poll.ops.release(chunk, 0))
-                state.drop(chunk)
-                state.abandoned.difference_update(chunk)
-                state.statistics.finished("handed back", len(chunk))
-                state.log.warning("%d unfinished jobs were given back", len(chunk))
+def _hand_back(state: WorkerState) -> None:
+    jobs = state.abandon()
+    state.abandoned.update(jobs)
+    for job in jobs:
+        state.put_back(job, HANDED_BACK)
+    if jobs:
+        state.log.warning("%d unfinished jobs are given back", len(jobs))
 
 
 def _report_all(state: WorkerState) -> Flow:

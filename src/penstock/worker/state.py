@@ -575,13 +575,10 @@ class WorkerState:
         self.taken -= count
         poll.at = min(poll.at, self.suspects.put_aside())
 
-    def abandon(self, poll: QueuePoll) -> list[Delivery]:
-        """Return the unfinished jobs of a queue, to be released; tell their handlers."""
-        jobs = [
-            job
-            for job in list(self.held)
-            if self.poll_of[ops_of(job)] is poll and not job.settled and not job.at_most_once
-        ]
+    def abandon(self) -> list[Delivery]:
+        """Return the unfinished jobs, to be released; tell their handlers."""
+        held = list(self.held)
+        jobs = [job for job in held if not job.settled and not job.at_most_once]
         self.dispatcher.lose(jobs)
         return jobs
 
