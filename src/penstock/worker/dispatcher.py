@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.core.job import Delivery, epoch_of
 from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.runners import AsyncRunners, Runners
 
-__all__ = ["Dispatcher", "RunnersLike"]
-
-
-class RunnersLike(Protocol):
-    """Runners of handlers."""
-
-    @property
-    def put(self) -> Callable[[tuple[Handler[..., Any], Sequence[Delivery]]], None]:
-        """Run an item as soon as there is room."""
-
-    def drain(self) -> list[tuple[Handler[..., Any], Sequence[Delivery]]]:
-        """Remove and return the items that have not begun."""
-
-    def lose(self, jobs: Sequence[Delivery]) -> None:
-        """Mark jobs as lost, and tell their handlers."""
+__all__ = ["Dispatcher"]
 
 
 class Dispatcher:
@@ -43,7 +30,7 @@ class Dispatcher:
     def __init__(
         self,
         handlers: Handlers,
-        runners: RunnersLike,
+        runners: Runners | AsyncRunners,
         unknown: Callable[[Delivery], None],
         clock: Callable[[], float],
     ) -> None:

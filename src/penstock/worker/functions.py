@@ -7,14 +7,12 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock.core.logs import get_logger
 from penstock.errors import BadArgument
 
-__all__ = ["checked", "hints", "is_async", "is_target", "qualified"]
-
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["check_function", "hints", "is_async", "is_target", "qualified"]
 
 logger = get_logger("penstock.worker")
 
@@ -40,8 +38,8 @@ def is_async(function: Callable[..., Any]) -> bool:
     return any(inspect.iscoroutinefunction(layer) for layer in _layers(function))
 
 
-def checked(function: F, *, whole: bool = True) -> F:
-    """Return the function if it can be a handler.
+def check_function(function: Any, *, whole: bool) -> None:
+    """Raise an error if the function can't be a handler.
 
     Args:
         function: the decorated object.
@@ -62,7 +60,6 @@ def checked(function: F, *, whole: bool = True) -> F:
             raise BadArgument("function", function, f"must take one argument: {error}") from None
         except ValueError:  # some builtins have no signature
             pass
-    return function
 
 
 def hints(function: Callable[..., Any], *, strict: bool) -> dict[str, Any]:
@@ -74,18 +71,15 @@ def hints(function: Callable[..., Any], *, strict: bool) -> dict[str, Any]:
             left out and logged.
     """
     owner = _annotated(function)
-    try:
-        return typing.get_type_hints(owner, include_extras=True)
-    except Exception as error:  # annotations are the user's code
-        if strict and isinstance(error, NameError):
-            raise
     found: dict[str, Any] = {}
     for name, annotation in getattr(owner, "__annotations__", {}).items():
         one = types.SimpleNamespace(__annotations__={name: annotation})
         names = getattr(owner, "__globals__", {})
         try:
             found |= typing.get_type_hints(one, names, include_extras=True)
-        except Exception as error:  # noqa: BLE001  # whatever an annotation raises
+        except Exception as error:  # annotations are the user's code
+            if strict and isinstance(error, NameError):
+                raise
             logger.debug("%s: %r is not checked: %s", qualified(function), name, error)
     return found
 

@@ -45,7 +45,7 @@ from penstock.core.record import escaped
 from penstock.errors import BadArgument, UndecodableBody
 from penstock.worker.arguments import Converter, Parameters, Unfit, decoded
 from penstock.worker.failures import Backoff
-from penstock.worker.functions import checked, is_async, qualified
+from penstock.worker.functions import check_function, is_async, qualified
 from penstock.worker.results import ACK, MAX_TEXT, Result, Retry, Verdict, described
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Handler(Generic[P, R_co]):
                 "is a handler already: add it with include() of its set, or decorate the function"
             )
             raise BadArgument("function", function, reason)
-        checked(function, whole=self._takes_jobs)
+        check_function(function, whole=self._takes_jobs)
         functools.update_wrapper(self, function, updated=())
         self.name = self.key = name
         self.function = function
