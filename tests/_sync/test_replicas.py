@@ -25,6 +25,7 @@ from penstock import (
     Queue,
     StaleReceipt,
 )
+from penstock.core.operations import QueueOps
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.support.binaries import chosen_binaries
@@ -506,15 +507,15 @@ def test_chunks_behind_one_that_too_few_confirm(
 ) -> None:
     """Later chunks are acknowledged without a wait; the error lists the confirmed ones."""
     jobs = held(tq, 3500)
-    build, chunks = tq.ops.ack, list[int]()
+    build, chunks = QueueOps.ack, list[int]()
 
-    def cutting(names: Any) -> Any:
+    def cutting(ops: QueueOps, names: Any) -> Any:
         chunks.append(len(names))
         if len(chunks) == 2:
             trio.cut(1)
-        return build(names)
+        return build(ops, names)
 
-    monkeypatch.setattr(tq.ops, "ack", cutting)
+    monkeypatch.setattr(QueueOps, "ack", cutting)
     before, start = trio.calls(), time.monotonic()
     with pytest.raises(AckNotReplicated) as caught:
         tq.ack(jobs, durable=Durable(2, timeout=3))
@@ -534,15 +535,15 @@ def test_a_chunk_that_fails_behind_others(
 ) -> None:
     """When a chunk fails, the error has the acknowledgements before it."""
     jobs = held(tq, 1500)
-    build, chunks = tq.ops.ack, list[int]()
+    build, chunks = QueueOps.ack, list[int]()
 
-    def refusing(names: Any) -> Any:
+    def refusing(ops: QueueOps, names: Any) -> Any:
         chunks.append(len(names))
         if len(chunks) == 2:
             raise redis.ConnectionError("gone")
-        return build(names)
+        return build(ops, names)
 
-    monkeypatch.setattr(tq.ops, "ack", refusing)
+    monkeypatch.setattr(QueueOps, "ack", refusing)
     with pytest.raises(IncompleteSettle, match="1000 jobs") as caught:
         tq.ack(jobs, durable=Durable(2, timeout=10))
     assert isinstance(caught.value.__cause__, redis.ConnectionError)
@@ -559,15 +560,15 @@ def test_a_chunk_that_fails_after_an_unconfirmed_one(
     with Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as client:
         q = client.queue("q")
         jobs = held(q, 2500)
-        build, chunks = q.ops.ack, list[int]()
+        build, chunks = QueueOps.ack, list[int]()
 
-        def refusing(names: Any) -> Any:
+        def refusing(ops: QueueOps, names: Any) -> Any:
             chunks.append(len(names))
             if len(chunks) == 3:
                 raise redis.ConnectionError("gone")
-            return build(names)
+            return build(ops, names)
 
-        monkeypatch.setattr(q.ops, "ack", refusing)
+        monkeypatch.setattr(QueueOps, "ack", refusing)
         match = "2000 jobs were done before the call failed, 0 of them confirmed"
         with pytest.raises(IncompleteSettle, match=match) as caught:
             q.ack(jobs, durable=Durable(1, timeout=0.01))

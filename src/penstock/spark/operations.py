@@ -9,6 +9,7 @@ from penstock.client._sync.queue import Queue
 from penstock.client._sync.settling import settle_each
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, Outcome, Settled
+from penstock.core.operations import QueueOps
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
 from penstock.spark.connect import Shards
 from penstock.spark.errors import RowError
@@ -122,6 +123,6 @@ class Settler:
             return lambda names: part.nack(names, delay=delay, error=options.error)
         if options.operation == "redrive":
             return lambda names: settle_each(
-                part, names, part.ops.redrive, resent_code=Code.REFUSED
+                part, names, QueueOps.redrive, resent_code=Code.REFUSED
             )
         return part.ack if options.operation == "ack" else part.delete

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.settling import check_jobs, settle_each
 from penstock.core import flows
+from penstock.core.hints import Intent
 from penstock.core.job import Delivery, JobName, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import STORED
@@ -26,6 +27,7 @@ from penstock.core.options import (
 )
 from penstock.core.settings import KEEP, setting_fields
 from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
+from penstock.errors import NodesMissed
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.client._async.sharded.node_client import AsyncNodeClient
 
 logger = get_logger("penstock")
+T = TypeVar("T")
 
 
 class AsyncQueueAdmin:
@@ -62,6 +65,43 @@ class AsyncQueueAdmin:
         """Name of the queue."""
         return self.ops.name
 
+    # -- calls that a queue of several parts sends to its parts -----------------------------
+
+    _settled = settle_each
+
+    async def _routed(
+        self,
+        names: list[JobName],
+        call: Callable[[AsyncQueueAdmin, list[JobName]], Awaitable[Sequence[T]]],
+        unknown: T,  # noqa: ARG002  # a queue of several parts uses it
+    ) -> Sequence[T]:
+        """Make a call about jobs; return an answer for each, in order.
+
+        Args:
+            names: deliveries or ids.
+            call: calls the queue, or a part with its jobs.
+            unknown: the answer for a job whose node can't be reached.
+        """
+        return await call(self, names)
+
+    async def _asked(
+        self, ask: Callable[[AsyncQueueAdmin], Awaitable[T]]
+    ) -> tuple[list[T], dict[str, str]]:
+        """Ask every part; return the answers, and by address why a node has not answered."""
+        await self.backend.connect()
+        return [await ask(self)], {}
+
+    async def _everywhere(self, ask: Callable[[AsyncQueueAdmin], Awaitable[T]]) -> list[T]:
+        """Ask every part; return the answers.
+
+        Raises:
+            NodesMissed: some nodes did not answer.
+        """
+        found, missed = await self._asked(ask)
+        if missed:
+            raise NodesMissed(missed, found)
+        return found
+
     # -- moving ----------------------------------------------------------------------------
 
     async def redrive(
@@ -76,11 +116,20 @@ class AsyncQueueAdmin:
         Returns:
             Number of jobs brought back. A job whose ttl has ended stays dead.
         """
-        left = check_count("limit", limit) if limit is not None else 1 << 53
-        await self.backend.connect()
+        most = check_count("limit", limit) if limit is not None else 1 << 53
         if jobs is not None:
-            settled = await settle_each(self, jobs, self.ops.redrive, resent_code=Code.REFUSED)
-            return settled.done
+            return (await self._settled(jobs, QueueOps.redrive, resent_code=Code.REFUSED)).done
+        total = 0
+
+        async def oldest(part: AsyncQueueAdmin) -> int:
+            nonlocal total
+            total += await part._redriven(most - total)
+            return total
+
+        await self._everywhere(oldest)
+        return total
+
+    async def _redriven(self, left: int) -> int:
         total = skip = 0
         while left > 0:
             reply = await self.backend.node.run(self.ops.redrive_oldest(min(left, BATCH), skip))
@@ -102,7 +151,7 @@ class AsyncQueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (already ready; dead, see
             `redrive`; or delivered at most once).
         """
-        return await settle_each(self, jobs, self.ops.promote, resent_code=Code.REFUSED)
+        return await self._settled(jobs, QueueOps.promote, resent_code=Code.REFUSED)
 
     async def dequeue(self, jobs: Iterable[JobName]) -> Settled:
         """Take jobs out of the queue for the length of their lease; then they come back.
@@ -114,7 +163,7 @@ class AsyncQueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (not due,
             leased, dead, or delivered at most once, which has no lease).
         """
-        return await settle_each(self, jobs, self.ops.dequeue, resent_code=Code.REFUSED)
+        return await self._settled(jobs, QueueOps.dequeue, resent_code=Code.REFUSED)
 
     # -- removing --------------------------------------------------------------------------
 
@@ -129,8 +178,9 @@ class AsyncQueueAdmin:
             An outcome for each, in order: done, gone, or with `if_undelivered` refused (delivered
             before, or dead).
         """
-        build = self.ops.withdraw if if_undelivered else self.ops.delete
-        return await settle_each(self, jobs, build, resent_code=Code.GONE)
+        build = QueueOps.withdraw if if_undelivered else QueueOps.delete
+        intent = None if if_undelivered else Intent("delete")
+        return await self._settled(jobs, build, resent_code=Code.GONE, intent=intent)
 
     async def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.
@@ -145,10 +195,13 @@ class AsyncQueueAdmin:
             Number of jobs removed. A crash midway leaves the rest as it was.
         """
         chosen = {check_choice("states", state, StateName) for state in states}
-        await self.backend.connect()
+        names = purge_parts(chosen or {"ready", "scheduled"})
+        return sum(await self._everywhere(lambda part: part._purged(names)))
+
+    async def _purged(self, parts: list[str]) -> int:
         total = 0
         fence: bytes | str = ""
-        for part in purge_parts(chosen or {"ready", "scheduled"}):
+        for part in parts:
             again = True
             while again:
                 fence, removed, steps = await self._purge_pass(part, fence)
@@ -183,7 +236,9 @@ class AsyncQueueAdmin:
             Number of jobs removed.
         """
         check_count("evict", evict, low=0, high=BATCH)
-        await self.backend.connect()
+        return sum(await self._everywhere(lambda part: part._swept(evict, dead=dead)))
+
+    async def _swept(self, evict: int, *, dead: bool) -> int:
         removed = (await self.backend.driver.sweep(self.ops))[0]
         if not evict:
             return removed
@@ -245,20 +300,34 @@ class AsyncQueueAdmin:
         Raises:
             BadJobId: the id is malformed, or of another queue, node or epoch.
         """
-        await self.backend.connect()
-        names = check_jobs("job", [job])
-        [view] = await self.backend.node.run(self.ops.show(names))
+        [view] = await self._routed(
+            check_jobs("job", [job]), lambda part, names: part._shown(names), None
+        )
         return view
+
+    async def _shown(self, names: list[JobName]) -> list[JobView | None]:
+        await self.backend.connect()
+        return await self.backend.node.run(self.ops.show(names))
 
     async def status(self, dedup_id: str) -> DedupStatus | None:
         """Return the job that has a dedup id, its successor if one waits, and the open window.
 
         Returns:
-            None if the id is free: the next enqueue with it adds a job.
+            None if the id is free: the next enqueue with it adds a job. With several nodes: the
+            job on the first node that knows the id.
+
+        Raises:
+            NodesMissed: no node that answered has the id, and some did not answer.
         """
-        call = self.ops.lookup(check_label("dedup_id", dedup_id))
-        await self.backend.connect()
-        return self.ops.status(dedup_id, await self.backend.node.run(call))
+        label = check_label("dedup_id", dedup_id)
+        found, missed = await self._asked(lambda part: part._looked_up(label))
+        known = next((status for status in found if status is not None), None)
+        if known is None and missed:
+            raise NodesMissed(missed)
+        return known
+
+    async def _looked_up(self, dedup_id: str) -> DedupStatus | None:
+        return self.ops.status(dedup_id, await self.backend.node.run(self.ops.lookup(dedup_id)))
 
     async def scan(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -13,12 +14,13 @@ from penstock.client._async.adding import add, confirm
 from penstock.client._async.admin import AsyncQueueAdmin
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.role import AsyncRole
-from penstock.client._async.settling import check_jobs, settle_each
+from penstock.client._async.settling import check_jobs
 from penstock.client._async.transport.connection import monotonic
 from penstock.core import flows
 from penstock.core.bulk import USUAL, Prepared, chunks, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
+from penstock.core.hints import Intent
 from penstock.core.job import (
     OUTCOMES,
     BulkEnqueued,
@@ -30,6 +32,7 @@ from penstock.core.job import (
     batch_of,
 )
 from penstock.core.logs import get_logger
+from penstock.core.operations import QueueOps
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -413,6 +416,10 @@ class AsyncQueue(AsyncQueueAdmin):
             durable: replicas and disks that must confirm the ack. The queue's setting `replicas` is
                 for producers only.
 
+        With several nodes: if the node of a job can't be reached, the call is stored on another one
+        (`Outcome.HINTED`) and runs when the node is back. The same holds for `delete` and `bury`,
+        but not for jobs delivered at most once.
+
         Returns:
             An outcome for each, in order: done, gone, stale, ended or refused (a dead letter); and
             how many replicas confirmed.
@@ -426,9 +433,10 @@ class AsyncQueue(AsyncQueueAdmin):
             IncompleteSettle: of more than 1000 jobs some were settled, and then a call failed.
         """
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
-        build = self.ops.ack if window is None else lambda names: self.ops.ack(names, window)
+        build = QueueOps.ack if window is None else partial(QueueOps.ack, window_ms=window)
         wait = ack_wait(replicas, durable)
-        return await settle_each(self, jobs, build, resent_code=Code.GONE, wait=wait)
+        intent = Intent("ack", window, waits=wait is not None)
+        return await self._settled(jobs, build, resent_code=Code.GONE, wait=wait, intent=intent)
 
     async def _ack_one(self, job: Delivery) -> Outcome:
         """Finish one delivery without waiting for replicas."""
@@ -454,9 +462,15 @@ class AsyncQueue(AsyncQueueAdmin):
         """
         check_count("n", n, high=BATCH)
         span = duration_ms("idle", idle)
-        await self.backend.connect()
-        flow = flows.recover(self.ops, n, span)
-        return await self.backend.driver.drive(flow)
+        jobs: list[AsyncJob] = []
+
+        async def some(part: AsyncQueueAdmin) -> None:
+            if len(jobs) < n:
+                flow = flows.recover(part.ops, n - len(jobs), span)
+                jobs.extend(await part.backend.driver.drive(flow))
+
+        await self._asked(some)
+        return jobs
 
     async def settle(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
@@ -508,7 +522,7 @@ class AsyncQueue(AsyncQueueAdmin):
         """
         wait = -1 if delay is None else duration_ms("delay", delay)
         text = check_text("error", error, limit=1024)
-        return await settle_each(self, jobs, lambda names: self.ops.nack(names, wait, text))
+        return await self._settled(jobs, lambda ops, names: ops.nack(names, wait, text))
 
     async def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back without counting a failure.
@@ -520,7 +534,7 @@ class AsyncQueue(AsyncQueueAdmin):
         Returns, raises: as `nack`.
         """
         wait = duration_ms("delay", delay)
-        return await settle_each(self, jobs, lambda names: self.ops.release(names, wait))
+        return await self._settled(jobs, lambda ops, names: ops.release(names, wait))
 
     async def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
         """Turn jobs into dead letters. An id alone buries a waiting job too.
@@ -532,7 +546,8 @@ class AsyncQueue(AsyncQueueAdmin):
         Returns, raises: as `nack`.
         """
         text = check_text("reason", reason, limit=1024)
-        return await settle_each(self, jobs, lambda names: self.ops.bury(names, text))
+        intent = Intent("bury", reason=text)
+        return await self._settled(jobs, lambda ops, names: ops.bury(names, text), intent=intent)
 
     async def extend(
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
@@ -556,17 +571,22 @@ class AsyncQueue(AsyncQueueAdmin):
         span = 0 if lease is None else lease_ms("lease", lease)
         if lease is not None and span == 0:
             raise BadArgument("lease", lease, "must be more than 0")
-        await self.backend.connect()
-        names = check_jobs("jobs", jobs, ops=self.ops)
-        results: list[float | Outcome] = []
-        for start in range(0, len(names), BATCH):
-            call = self.ops.extend(names[start : start + BATCH], span, late=late)
-            reply = await self.backend.node.run(call)
-            results += [
-                OUTCOMES[until] if until <= Code.DIED else (until - reply.now) / 1000
-                for until in reply.untils
-            ]
-        return results
+
+        async def extended(part: AsyncQueueAdmin, own: list[JobName]) -> list[float | Outcome]:
+            await part.backend.connect()
+            names = check_jobs("jobs", own, ops=part.ops)
+            results: list[float | Outcome] = []
+            for start in range(0, len(names), BATCH):
+                call = part.ops.extend(names[start : start + BATCH], span, late=late)
+                reply = await part.backend.node.run(call)
+                results += [
+                    OUTCOMES[until] if until <= Code.DIED else (until - reply.now) / 1000
+                    for until in reply.untils
+                ]
+            return results
+
+        unknown: float | Outcome = Outcome.UNKNOWN
+        return list(await self._routed(check_jobs("jobs", jobs), extended, unknown))
 
 
 __all__ = ["AsyncQueue"]

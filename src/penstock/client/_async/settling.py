@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from penstock.core.calls import Call, Confirmed, Wait
+from penstock.core.hints import Intent
 from penstock.core.job import Delivery, JobName, Settled
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
@@ -47,10 +48,11 @@ def check_jobs(
 async def settle_each(
     queue: AsyncQueueAdmin,
     jobs: Iterable[JobName],
-    build: Callable[[list[JobName]], Call[Settled]],
+    build: Callable[[QueueOps, list[JobName]], Call[Settled]],
     *,
     resent_code: int = Code.ENDED,
     wait: Wait | None = None,
+    intent: Intent | None = None,  # noqa: ARG001  # a queue of several parts uses it
 ) -> Settled:
     """Run a script on jobs, in chunks; once a chunk is not confirmed, wait for no later one.
 
@@ -60,6 +62,7 @@ async def settle_each(
         build: makes the call of a chunk.
         resent_code: of a job with which a call was done before it was sent again.
         wait: the confirmations to wait for.
+        intent: hint that another node keeps if the jobs' node is down; None = keep none.
 
     Raises:
         AckNotReplicated: a chunk was not confirmed; all chunks have run.
@@ -75,7 +78,7 @@ async def settle_each(
     short: tuple[Wait, int, Confirmed] | None = None
     try:
         for at in range(0, len(names), BATCH):
-            call = build(names[at : at + BATCH])
+            call = build(queue.ops, names[at : at + BATCH])
             if wait is not None and short is None:
                 call.wait = wait
             settled = await node.run(call)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._sync.job import Job
 from penstock.client._sync.settling import check_jobs, settle_each
 from penstock.core import flows
+from penstock.core.hints import Intent
 from penstock.core.job import Delivery, JobName, Settled
 from penstock.core.logs import get_logger
 from penstock.core.nodes import STORED
@@ -27,6 +28,7 @@ from penstock.core.options import (
 )
 from penstock.core.settings import KEEP, setting_fields
 from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
+from penstock.errors import NodesMissed
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.client._sync.sharded.node_client import NodeClient
 
 logger = get_logger("penstock")
+T = TypeVar("T")
 
 
 class QueueAdmin:
@@ -63,6 +66,41 @@ class QueueAdmin:
         """Name of the queue."""
         return self.ops.name
 
+    # -- calls that a queue of several parts sends to its parts -----------------------------
+
+    _settled = settle_each
+
+    def _routed(
+        self,
+        names: list[JobName],
+        call: Callable[[QueueAdmin, list[JobName]], Sequence[T]],
+        unknown: T,  # noqa: ARG002  # a queue of several parts uses it
+    ) -> Sequence[T]:
+        """Make a call about jobs; return an answer for each, in order.
+
+        Args:
+            names: deliveries or ids.
+            call: calls the queue, or a part with its jobs.
+            unknown: the answer for a job whose node can't be reached.
+        """
+        return call(self, names)
+
+    def _asked(self, ask: Callable[[QueueAdmin], T]) -> tuple[list[T], dict[str, str]]:
+        """Ask every part; return the answers, and by address why a node has not answered."""
+        self.backend.connect()
+        return [ask(self)], {}
+
+    def _everywhere(self, ask: Callable[[QueueAdmin], T]) -> list[T]:
+        """Ask every part; return the answers.
+
+        Raises:
+            NodesMissed: some nodes did not answer.
+        """
+        found, missed = self._asked(ask)
+        if missed:
+            raise NodesMissed(missed, found)
+        return found
+
     # -- moving ----------------------------------------------------------------------------
 
     def redrive(self, jobs: Iterable[JobName] | None = None, *, limit: int | None = None) -> int:
@@ -75,11 +113,20 @@ class QueueAdmin:
         Returns:
             Number of jobs brought back. A job whose ttl has ended stays dead.
         """
-        left = check_count("limit", limit) if limit is not None else 1 << 53
-        self.backend.connect()
+        most = check_count("limit", limit) if limit is not None else 1 << 53
         if jobs is not None:
-            settled = settle_each(self, jobs, self.ops.redrive, resent_code=Code.REFUSED)
-            return settled.done
+            return self._settled(jobs, QueueOps.redrive, resent_code=Code.REFUSED).done
+        total = 0
+
+        def oldest(part: QueueAdmin) -> int:
+            nonlocal total
+            total += part._redriven(most - total)
+            return total
+
+        self._everywhere(oldest)
+        return total
+
+    def _redriven(self, left: int) -> int:
         total = skip = 0
         while left > 0:
             reply = self.backend.node.run(self.ops.redrive_oldest(min(left, BATCH), skip))
@@ -101,7 +148,7 @@ class QueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (already ready; dead, see
             `redrive`; or delivered at most once).
         """
-        return settle_each(self, jobs, self.ops.promote, resent_code=Code.REFUSED)
+        return self._settled(jobs, QueueOps.promote, resent_code=Code.REFUSED)
 
     def dequeue(self, jobs: Iterable[JobName]) -> Settled:
         """Take jobs out of the queue for the length of their lease; then they come back.
@@ -113,7 +160,7 @@ class QueueAdmin:
             An outcome for each, in order: done, gone, expired, or refused (not due,
             leased, dead, or delivered at most once, which has no lease).
         """
-        return settle_each(self, jobs, self.ops.dequeue, resent_code=Code.REFUSED)
+        return self._settled(jobs, QueueOps.dequeue, resent_code=Code.REFUSED)
 
     # -- removing --------------------------------------------------------------------------
 
@@ -128,8 +175,9 @@ class QueueAdmin:
             An outcome for each, in order: done, gone, or with `if_undelivered` refused (delivered
             before, or dead).
         """
-        build = self.ops.withdraw if if_undelivered else self.ops.delete
-        return settle_each(self, jobs, build, resent_code=Code.GONE)
+        build = QueueOps.withdraw if if_undelivered else QueueOps.delete
+        intent = None if if_undelivered else Intent("delete")
+        return self._settled(jobs, build, resent_code=Code.GONE, intent=intent)
 
     def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.
@@ -144,10 +192,13 @@ class QueueAdmin:
             Number of jobs removed. A crash midway leaves the rest as it was.
         """
         chosen = {check_choice("states", state, StateName) for state in states}
-        self.backend.connect()
+        names = purge_parts(chosen or {"ready", "scheduled"})
+        return sum(self._everywhere(lambda part: part._purged(names)))
+
+    def _purged(self, parts: list[str]) -> int:
         total = 0
         fence: bytes | str = ""
-        for part in purge_parts(chosen or {"ready", "scheduled"}):
+        for part in parts:
             again = True
             while again:
                 fence, removed, steps = self._purge_pass(part, fence)
@@ -182,7 +233,9 @@ class QueueAdmin:
             Number of jobs removed.
         """
         check_count("evict", evict, low=0, high=BATCH)
-        self.backend.connect()
+        return sum(self._everywhere(lambda part: part._swept(evict, dead=dead)))
+
+    def _swept(self, evict: int, *, dead: bool) -> int:
         removed = self.backend.driver.sweep(self.ops)[0]
         if not evict:
             return removed
@@ -244,20 +297,34 @@ class QueueAdmin:
         Raises:
             BadJobId: the id is malformed, or of another queue, node or epoch.
         """
-        self.backend.connect()
-        names = check_jobs("job", [job])
-        [view] = self.backend.node.run(self.ops.show(names))
+        [view] = self._routed(
+            check_jobs("job", [job]), lambda part, names: part._shown(names), None
+        )
         return view
+
+    def _shown(self, names: list[JobName]) -> list[JobView | None]:
+        self.backend.connect()
+        return self.backend.node.run(self.ops.show(names))
 
     def status(self, dedup_id: str) -> DedupStatus | None:
         """Return the job that has a dedup id, its successor if one waits, and the open window.
 
         Returns:
-            None if the id is free: the next enqueue with it adds a job.
+            None if the id is free: the next enqueue with it adds a job. With several nodes: the
+            job on the first node that knows the id.
+
+        Raises:
+            NodesMissed: no node that answered has the id, and some did not answer.
         """
-        call = self.ops.lookup(check_label("dedup_id", dedup_id))
-        self.backend.connect()
-        return self.ops.status(dedup_id, self.backend.node.run(call))
+        label = check_label("dedup_id", dedup_id)
+        found, missed = self._asked(lambda part: part._looked_up(label))
+        known = next((status for status in found if status is not None), None)
+        if known is None and missed:
+            raise NodesMissed(missed)
+        return known
+
+    def _looked_up(self, dedup_id: str) -> DedupStatus | None:
+        return self.ops.status(dedup_id, self.backend.node.run(self.ops.lookup(dedup_id)))
 
     def scan(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -14,12 +15,13 @@ from penstock.client._sync.adding import add, confirm
 from penstock.client._sync.admin import QueueAdmin
 from penstock.client._sync.job import Job
 from penstock.client._sync.role import Role
-from penstock.client._sync.settling import check_jobs, settle_each
+from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core import flows
 from penstock.core.bulk import USUAL, Prepared, chunks, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
+from penstock.core.hints import Intent
 from penstock.core.job import (
     OUTCOMES,
     BulkEnqueued,
@@ -31,6 +33,7 @@ from penstock.core.job import (
     batch_of,
 )
 from penstock.core.logs import get_logger
+from penstock.core.operations import QueueOps
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -408,6 +411,10 @@ class Queue(QueueAdmin):
             durable: replicas and disks that must confirm the ack. The queue's setting `replicas` is
                 for producers only.
 
+        With several nodes: if the node of a job can't be reached, the call is stored on another one
+        (`Outcome.HINTED`) and runs when the node is back. The same holds for `delete` and `bury`,
+        but not for jobs delivered at most once.
+
         Returns:
             An outcome for each, in order: done, gone, stale, ended or refused (a dead letter); and
             how many replicas confirmed.
@@ -421,9 +428,10 @@ class Queue(QueueAdmin):
             IncompleteSettle: of more than 1000 jobs some were settled, and then a call failed.
         """
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
-        build = self.ops.ack if window is None else lambda names: self.ops.ack(names, window)
+        build = QueueOps.ack if window is None else partial(QueueOps.ack, window_ms=window)
         wait = ack_wait(replicas, durable)
-        return settle_each(self, jobs, build, resent_code=Code.GONE, wait=wait)
+        intent = Intent("ack", window, waits=wait is not None)
+        return self._settled(jobs, build, resent_code=Code.GONE, wait=wait, intent=intent)
 
     def _ack_one(self, job: Delivery) -> Outcome:
         """Finish one delivery without waiting for replicas."""
@@ -449,9 +457,15 @@ class Queue(QueueAdmin):
         """
         check_count("n", n, high=BATCH)
         span = duration_ms("idle", idle)
-        self.backend.connect()
-        flow = flows.recover(self.ops, n, span)
-        return self.backend.driver.drive(flow)
+        jobs: list[Job] = []
+
+        def some(part: QueueAdmin) -> None:
+            if len(jobs) < n:
+                flow = flows.recover(part.ops, n - len(jobs), span)
+                jobs.extend(part.backend.driver.drive(flow))
+
+        self._asked(some)
+        return jobs
 
     def settle(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
@@ -503,7 +517,7 @@ class Queue(QueueAdmin):
         """
         wait = -1 if delay is None else duration_ms("delay", delay)
         text = check_text("error", error, limit=1024)
-        return settle_each(self, jobs, lambda names: self.ops.nack(names, wait, text))
+        return self._settled(jobs, lambda ops, names: ops.nack(names, wait, text))
 
     def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back without counting a failure.
@@ -515,7 +529,7 @@ class Queue(QueueAdmin):
         Returns, raises: as `nack`.
         """
         wait = duration_ms("delay", delay)
-        return settle_each(self, jobs, lambda names: self.ops.release(names, wait))
+        return self._settled(jobs, lambda ops, names: ops.release(names, wait))
 
     def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
         """Turn jobs into dead letters. An id alone buries a waiting job too.
@@ -527,7 +541,8 @@ class Queue(QueueAdmin):
         Returns, raises: as `nack`.
         """
         text = check_text("reason", reason, limit=1024)
-        return settle_each(self, jobs, lambda names: self.ops.bury(names, text))
+        intent = Intent("bury", reason=text)
+        return self._settled(jobs, lambda ops, names: ops.bury(names, text), intent=intent)
 
     def extend(
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
@@ -551,17 +566,22 @@ class Queue(QueueAdmin):
         span = 0 if lease is None else lease_ms("lease", lease)
         if lease is not None and span == 0:
             raise BadArgument("lease", lease, "must be more than 0")
-        self.backend.connect()
-        names = check_jobs("jobs", jobs, ops=self.ops)
-        results: list[float | Outcome] = []
-        for start in range(0, len(names), BATCH):
-            call = self.ops.extend(names[start : start + BATCH], span, late=late)
-            reply = self.backend.node.run(call)
-            results += [
-                OUTCOMES[until] if until <= Code.DIED else (until - reply.now) / 1000
-                for until in reply.untils
-            ]
-        return results
+
+        def extended(part: QueueAdmin, own: list[JobName]) -> list[float | Outcome]:
+            part.backend.connect()
+            names = check_jobs("jobs", own, ops=part.ops)
+            results: list[float | Outcome] = []
+            for start in range(0, len(names), BATCH):
+                call = part.ops.extend(names[start : start + BATCH], span, late=late)
+                reply = part.backend.node.run(call)
+                results += [
+                    OUTCOMES[until] if until <= Code.DIED else (until - reply.now) / 1000
+                    for until in reply.untils
+                ]
+            return results
+
+        unknown: float | Outcome = Outcome.UNKNOWN
+        return list(self._routed(check_jobs("jobs", jobs), extended, unknown))
 
 
 __all__ = ["Queue"]

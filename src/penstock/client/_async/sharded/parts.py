@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.settling import check_jobs
+from penstock.client._async.settling import check_jobs, settle_each
 from penstock.client._async.sharded.shard import AnyNode, AsyncShard
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.core import nodes
+from penstock.core.calls import Call, Wait
 from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, JobName, Outcome, Settled, batch_of, ops_of
@@ -245,16 +246,24 @@ class AsyncShardedParts(AsyncQueue):
     async def _settled(
         self,
         jobs: Iterable[JobName],
-        call: Callable[[AsyncShard, list[Any]], Awaitable[Settled]],
+        build: Callable[[QueueOps, list[JobName]], Call[Settled]],
+        *,
+        resent_code: int = Code.ENDED,
+        wait: Wait | None = None,
         intent: Intent | None = None,
     ) -> Settled:
+        """Run a script on jobs, each on its part: see `settle_each`.
+
+        Raises:
+            As `_routed`.
+        """
         names = check_jobs("jobs", jobs)
         if not names:
             return Settled(names, None)
         confirmed: list[int] = []
 
         async def counted(part: AsyncShard, own: list[Any]) -> Settled:
-            settled = await call(part, own)
+            settled = await settle_each(part, own, build, resent_code=resent_code, wait=wait)
             confirmed.append(settled.replicas)
             return settled
 
@@ -271,16 +280,9 @@ class AsyncShardedParts(AsyncQueue):
         whole.replicas = min(confirmed, default=0)
         return whole
 
-    async def _everywhere(self, ask: Callable[[AsyncShard], Awaitable[T]]) -> list[T]:
-        found, missed = await self._asked(ask)
-        if missed:
-            raise NodesMissed(missed, found)
-        return found
-
     async def _asked(
         self, ask: Callable[[AsyncShard], Awaitable[T]]
     ) -> tuple[list[T], dict[str, str]]:
-        """Ask every part; return the answers, and by address why a node has not answered."""
         found, missed = await self._asked_nodes(ask)
         return [answer for _, answers in found for answer in answers], missed
 

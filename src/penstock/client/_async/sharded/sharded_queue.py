@@ -6,7 +6,7 @@ merges the answers.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,8 +19,6 @@ from penstock.client._async.sharded.parts import AsyncShardedParts
 from penstock.client._async.sharded.shard import AnyNode, AsyncShard
 from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
-from penstock.core.durable import Durable, ack_wait
-from penstock.core.hints import Intent
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName, Outcome, Settled
 from penstock.core.nodes import Partial
 from penstock.core.operations.managing import check_states
@@ -34,11 +32,9 @@ from penstock.core.options import (
     check_choice,
     check_count,
     check_cursor,
-    check_text,
-    duration_ms,
 )
 from penstock.core.partitions import partition_of
-from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
+from penstock.core.views import JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -197,18 +193,6 @@ class AsyncShardedQueue(AsyncShardedParts):
 
     # -- consuming -------------------------------------------------------------------------
 
-    async def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[AsyncJob]:
-        """Take up to n jobs under a lease, from any node; wait on all nodes.
-
-        Args, returns: as `AsyncQueue.reserve`.
-
-        Raises:
-            NodesUnavailable: no node answered.
-        """
-        check_count("n", n)
-        site: AsyncFederation | AsyncNodeClient = self._federation
-        return await site.reserve([self], n, check_block(block))
-
     async def settle(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
     ) -> tuple[Settled, list[AsyncJob]]:
@@ -228,133 +212,12 @@ class AsyncShardedQueue(AsyncShardedParts):
         ):  # the jobs are finished: the next call raises
             return outcomes, []
 
-    async def recover(self, n: int = 1, *, idle: Duration) -> list[AsyncJob]:
-        """Take over jobs of consumers that no longer respond, on any node.
-
-        Args, returns: as `AsyncQueue.recover`.
-        """
-        check_count("n", n, high=BATCH)
-        jobs: list[AsyncJob] = []
-
-        async def some(part: AsyncShard) -> None:
-            if len(jobs) < n:
-                jobs.extend(await part.recover(n - len(jobs), idle=idle))
-
-        await self._asked(some)
-        return jobs
-
     # -- settling --------------------------------------------------------------------------
-
-    async def ack(
-        self,
-        jobs: Iterable[JobName],
-        *,
-        dedup_window: Duration | None = None,
-        replicas: int = 0,
-        durable: Durable | None = None,
-    ) -> Settled:
-        """Finish jobs, each on its node. Args, returns, raises: as `AsyncQueue.ack`.
-
-        If a node can't be reached, the call is stored on another node (`Outcome.HINTED`) and runs
-        when the node is back. The same holds for `delete` and `bury`, but not for jobs delivered at
-        most once.
-        """
-        window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
-        return await self._settled(
-            jobs,
-            lambda part, names: part.ack(
-                names, dedup_window=dedup_window, replicas=replicas, durable=durable
-            ),
-            Intent("ack", window, waits=ack_wait(replicas, durable) is not None),
-        )
 
     async def _ack_one(self, job: Delivery) -> Outcome:
         return (await self.ack([job]))[0]
 
-    async def nack(
-        self, jobs: Iterable[JobName], *, delay: Duration | None = None, error: str = ""
-    ) -> Settled:
-        """Report failed attempts. Args, returns, raises: as `AsyncQueue.nack`."""
-        return await self._settled(
-            jobs, lambda part, names: part.nack(names, delay=delay, error=error)
-        )
-
-    async def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
-        """Give jobs back. Args, returns, raises: as `AsyncQueue.release`."""
-        return await self._settled(jobs, lambda part, names: part.release(names, delay=delay))
-
-    async def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
-        """Turn jobs into dead letters. Args, returns, raises: as `AsyncQueue.bury`."""
-        text = check_text("reason", reason, limit=1024)
-        intent = Intent("bury", reason=text)
-        return await self._settled(jobs, lambda part, names: part.bury(names, text), intent)
-
-    async def extend(
-        self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
-    ) -> list[float | Outcome]:
-        """Renew leases. Args, returns, raises: as `AsyncQueue.extend`."""
-        names = check_jobs("jobs", jobs)
-
-        async def extended(part: AsyncShard, own: list[Any]) -> Sequence[float | Outcome]:
-            return await part.extend(own, lease, late=late)
-
-        unknown: float | Outcome = Outcome.UNKNOWN
-        return list(await self._routed(names, extended, unknown)) if names else []
-
-    # -- moving ----------------------------------------------------------------------------
-
-    async def redrive(
-        self, jobs: Iterable[JobName] | None = None, *, limit: int | None = None
-    ) -> int:
-        """Bring dead letters back: those given, or the oldest of each node in turn.
-
-        Args, returns: as `AsyncQueue.redrive`.
-        """
-        left = check_count("limit", limit) if limit is not None else None
-        if jobs is not None:
-            names = check_jobs("jobs", jobs)
-
-            async def named(part: AsyncShard, own: list[Any]) -> list[int]:
-                count = await part.redrive(own)
-                return [count, *[0] * (len(own) - 1)]
-
-            return sum(await self._routed(names, named, 0)) if names else 0
-        total = 0
-
-        async def oldest(part: AsyncShard) -> int:
-            nonlocal total
-            if left is None or total < left:
-                total += await part.redrive(limit=None if left is None else left - total)
-            return total
-
-        await self._everywhere(oldest)
-        return total
-
-    async def promote(self, jobs: Iterable[JobName]) -> Settled:
-        """Make jobs ready at once. Args, returns: as `AsyncQueue.promote`."""
-        return await self._settled(jobs, lambda part, names: part.promote(names))
-
-    async def dequeue(self, jobs: Iterable[JobName]) -> Settled:
-        """Take jobs out for the length of their lease. Args, returns: as `AsyncQueue.dequeue`."""
-        return await self._settled(jobs, lambda part, names: part.dequeue(names))
-
     # -- removing --------------------------------------------------------------------------
-
-    async def delete(self, jobs: Iterable[JobName], *, if_undelivered: bool = False) -> Settled:
-        """Remove jobs. Args, returns: as `AsyncQueue.delete`."""
-        call = partial(_deleted, if_undelivered=if_undelivered)
-        return await self._settled(jobs, call, None if if_undelivered else Intent("delete"))
-
-    async def purge(self, *states: StateName) -> int:
-        """Remove the jobs that exist now, on every node. Args, returns: as `AsyncQueue.purge`."""
-        for state in states:
-            check_choice("states", state, StateName)
-        return sum(await self._everywhere(lambda part: part.purge(*states)))
-
-    async def sweep(self, *, evict: int = 0, dead: bool = True) -> int:
-        """Sweep every node; `evict` applies to each part. Args, returns: as `AsyncQueue.sweep`."""
-        check_count("evict", evict, low=0, high=BATCH)
-        return sum(await self._everywhere(lambda part: part.sweep(evict=evict, dead=dead)))
 
     async def _clear(self) -> tuple[bool, int]:
         async def cleared(home: AnyNode) -> tuple[bool, int]:
@@ -366,9 +229,9 @@ class AsyncShardedQueue(AsyncShardedParts):
             return any(there for there, _ in found), sum(count for _, count in found)
 
         found, missed = await self._federation.each(cleared)
-        if missed:
-            raise NodesMissed(missed, [answer for _, answer in found])
         answers = [answer for _, answer in found]
+        if missed:
+            raise NodesMissed(missed, answers)
         return any(there for there, _ in answers), sum(count for _, count in answers)
 
     # -- looking ---------------------------------------------------------------------------
@@ -411,29 +274,6 @@ class AsyncShardedQueue(AsyncShardedParts):
             lambda part: part.peek(most, state=state, newest=newest or start < 0)
         )
         return Partial(nodes.merged_peek(found, state, start, n, newest=newest), missed)
-
-    async def show(self, job: JobName) -> JobView | None:
-        """Return all data of one job. Returns, raises: as `AsyncQueue.show`."""
-
-        async def shown(part: AsyncShard, names: list[Any]) -> list[JobView | None]:
-            return [await part.show(names[0])]
-
-        [view] = await self._routed(check_jobs("job", [job]), shown, None)
-        return view
-
-    async def status(self, dedup_id: str) -> DedupStatus | None:
-        """Return the job that has a dedup id, on the first node that knows the id.
-
-        Returns: as `AsyncQueue.status`.
-
-        Raises:
-            NodesMissed: no node that answered has the id, and some did not answer.
-        """
-        found, missed = await self._asked(lambda part: part.status(dedup_id))
-        present = [status for status in found if status is not None]
-        if not present and missed:
-            raise NodesMissed(missed)
-        return present[0] if present else None
 
     async def scan(
         self,
@@ -490,10 +330,6 @@ class AsyncShardedQueue(AsyncShardedParts):
 
     async def _receipt_of(self, job: Delivery) -> str | None:
         return await self._part_of(job)._receipt_of(job)
-
-
-async def _deleted(part: AsyncShard, names: list[Any], *, if_undelivered: bool) -> Settled:
-    return await part.delete(names, if_undelivered=if_undelivered)
 
 
 class AsyncObservedShardedQueue(AsyncObservedQueue, AsyncShardedQueue):

@@ -276,8 +276,7 @@ def _looking(name: str) -> Any:
 
 
 for _name in (
-    "settle", "recover", "ack", "nack", "release", "bury", "extend", "redrive", "promote",
-    "dequeue", "delete", "purge", "sweep", "stats", "peek", "show", "status",
-    "scan", "_clear", "_configured", "_receipt_of", "_ack_one", "_add_all",
+    "_ack_one", "_add_all", "_asked", "_clear", "_configured", "_receipt_of", "_routed", "_settled",
+    "peek", "scan", "settle", "stats",
 ):  # fmt: skip
     setattr(AsyncSingleQueue, _name, _looking(_name))

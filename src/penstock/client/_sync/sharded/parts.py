@@ -8,11 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.settling import check_jobs
+from penstock.client._sync.settling import check_jobs, settle_each
 from penstock.client._sync.sharded.shard import AnyNode, Shard
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.core import nodes
+from penstock.core.calls import Call, Wait
 from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, JobName, Outcome, Settled, batch_of, ops_of
@@ -244,16 +245,24 @@ class ShardedParts(Queue):
     def _settled(
         self,
         jobs: Iterable[JobName],
-        call: Callable[[Shard, list[Any]], Settled],
+        build: Callable[[QueueOps, list[JobName]], Call[Settled]],
+        *,
+        resent_code: int = Code.ENDED,
+        wait: Wait | None = None,
         intent: Intent | None = None,
     ) -> Settled:
+        """Run a script on jobs, each on its part: see `settle_each`.
+
+        Raises:
+            As `_routed`.
+        """
         names = check_jobs("jobs", jobs)
         if not names:
             return Settled(names, None)
         confirmed: list[int] = []
 
         def counted(part: Shard, own: list[Any]) -> Settled:
-            settled = call(part, own)
+            settled = settle_each(part, own, build, resent_code=resent_code, wait=wait)
             confirmed.append(settled.replicas)
             return settled
 
@@ -270,14 +279,7 @@ class ShardedParts(Queue):
         whole.replicas = min(confirmed, default=0)
         return whole
 
-    def _everywhere(self, ask: Callable[[Shard], T]) -> list[T]:
-        found, missed = self._asked(ask)
-        if missed:
-            raise NodesMissed(missed, found)
-        return found
-
     def _asked(self, ask: Callable[[Shard], T]) -> tuple[list[T], dict[str, str]]:
-        """Ask every part; return the answers, and by address why a node has not answered."""
         found, missed = self._asked_nodes(ask)
         return [answer for _, answers in found for answer in answers], missed
 

@@ -7,7 +7,7 @@ merges the answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,8 +20,6 @@ from penstock.client._sync.sharded.parts import ShardedParts
 from penstock.client._sync.sharded.shard import AnyNode, Shard
 from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
-from penstock.core.durable import Durable, ack_wait
-from penstock.core.hints import Intent
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName, Outcome, Settled
 from penstock.core.nodes import Partial
 from penstock.core.operations.managing import check_states
@@ -35,11 +33,9 @@ from penstock.core.options import (
     check_choice,
     check_count,
     check_cursor,
-    check_text,
-    duration_ms,
 )
 from penstock.core.partitions import partition_of
-from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
+from penstock.core.views import JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -192,18 +188,6 @@ class ShardedQueue(ShardedParts):
 
     # -- consuming -------------------------------------------------------------------------
 
-    def reserve(self, n: int = 1, *, block: Duration | None = 5) -> list[Job]:
-        """Take up to n jobs under a lease, from any node; wait on all nodes.
-
-        Args, returns: as `Queue.reserve`.
-
-        Raises:
-            NodesUnavailable: no node answered.
-        """
-        check_count("n", n)
-        site: Federation | NodeClient = self._federation
-        return site.reserve([self], n, check_block(block))
-
     def settle(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
     ) -> tuple[Settled, list[Job]]:
@@ -223,129 +207,12 @@ class ShardedQueue(ShardedParts):
         ):  # the jobs are finished: the next call raises
             return outcomes, []
 
-    def recover(self, n: int = 1, *, idle: Duration) -> list[Job]:
-        """Take over jobs of consumers that no longer respond, on any node.
-
-        Args, returns: as `Queue.recover`.
-        """
-        check_count("n", n, high=BATCH)
-        jobs: list[Job] = []
-
-        def some(part: Shard) -> None:
-            if len(jobs) < n:
-                jobs.extend(part.recover(n - len(jobs), idle=idle))
-
-        self._asked(some)
-        return jobs
-
     # -- settling --------------------------------------------------------------------------
-
-    def ack(
-        self,
-        jobs: Iterable[JobName],
-        *,
-        dedup_window: Duration | None = None,
-        replicas: int = 0,
-        durable: Durable | None = None,
-    ) -> Settled:
-        """Finish jobs, each on its node. Args, returns, raises: as `Queue.ack`.
-
-        If a node can't be reached, the call is stored on another node (`Outcome.HINTED`) and runs
-        when the node is back. The same holds for `delete` and `bury`, but not for jobs delivered at
-        most once.
-        """
-        window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
-        return self._settled(
-            jobs,
-            lambda part, names: part.ack(
-                names, dedup_window=dedup_window, replicas=replicas, durable=durable
-            ),
-            Intent("ack", window, waits=ack_wait(replicas, durable) is not None),
-        )
 
     def _ack_one(self, job: Delivery) -> Outcome:
         return self.ack([job])[0]
 
-    def nack(
-        self, jobs: Iterable[JobName], *, delay: Duration | None = None, error: str = ""
-    ) -> Settled:
-        """Report failed attempts. Args, returns, raises: as `Queue.nack`."""
-        return self._settled(jobs, lambda part, names: part.nack(names, delay=delay, error=error))
-
-    def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
-        """Give jobs back. Args, returns, raises: as `Queue.release`."""
-        return self._settled(jobs, lambda part, names: part.release(names, delay=delay))
-
-    def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
-        """Turn jobs into dead letters. Args, returns, raises: as `Queue.bury`."""
-        text = check_text("reason", reason, limit=1024)
-        intent = Intent("bury", reason=text)
-        return self._settled(jobs, lambda part, names: part.bury(names, text), intent)
-
-    def extend(
-        self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False
-    ) -> list[float | Outcome]:
-        """Renew leases. Args, returns, raises: as `Queue.extend`."""
-        names = check_jobs("jobs", jobs)
-
-        def extended(part: Shard, own: list[Any]) -> Sequence[float | Outcome]:
-            return part.extend(own, lease, late=late)
-
-        unknown: float | Outcome = Outcome.UNKNOWN
-        return list(self._routed(names, extended, unknown)) if names else []
-
-    # -- moving ----------------------------------------------------------------------------
-
-    def redrive(self, jobs: Iterable[JobName] | None = None, *, limit: int | None = None) -> int:
-        """Bring dead letters back: those given, or the oldest of each node in turn.
-
-        Args, returns: as `Queue.redrive`.
-        """
-        left = check_count("limit", limit) if limit is not None else None
-        if jobs is not None:
-            names = check_jobs("jobs", jobs)
-
-            def named(part: Shard, own: list[Any]) -> list[int]:
-                count = part.redrive(own)
-                return [count, *[0] * (len(own) - 1)]
-
-            return sum(self._routed(names, named, 0)) if names else 0
-        total = 0
-
-        def oldest(part: Shard) -> int:
-            nonlocal total
-            if left is None or total < left:
-                total += part.redrive(limit=None if left is None else left - total)
-            return total
-
-        self._everywhere(oldest)
-        return total
-
-    def promote(self, jobs: Iterable[JobName]) -> Settled:
-        """Make jobs ready at once. Args, returns: as `Queue.promote`."""
-        return self._settled(jobs, lambda part, names: part.promote(names))
-
-    def dequeue(self, jobs: Iterable[JobName]) -> Settled:
-        """Take jobs out for the length of their lease. Args, returns: as `Queue.dequeue`."""
-        return self._settled(jobs, lambda part, names: part.dequeue(names))
-
     # -- removing --------------------------------------------------------------------------
-
-    def delete(self, jobs: Iterable[JobName], *, if_undelivered: bool = False) -> Settled:
-        """Remove jobs. Args, returns: as `Queue.delete`."""
-        call = partial(_deleted, if_undelivered=if_undelivered)
-        return self._settled(jobs, call, None if if_undelivered else Intent("delete"))
-
-    def purge(self, *states: StateName) -> int:
-        """Remove the jobs that exist now, on every node. Args, returns: as `Queue.purge`."""
-        for state in states:
-            check_choice("states", state, StateName)
-        return sum(self._everywhere(lambda part: part.purge(*states)))
-
-    def sweep(self, *, evict: int = 0, dead: bool = True) -> int:
-        """Sweep every node; `evict` applies to each part. Args, returns: as `Queue.sweep`."""
-        check_count("evict", evict, low=0, high=BATCH)
-        return sum(self._everywhere(lambda part: part.sweep(evict=evict, dead=dead)))
 
     def _clear(self) -> tuple[bool, int]:
         def cleared(home: AnyNode) -> tuple[bool, int]:
@@ -357,9 +224,9 @@ class ShardedQueue(ShardedParts):
             return any(there for there, _ in found), sum(count for _, count in found)
 
         found, missed = self._federation.each(cleared)
-        if missed:
-            raise NodesMissed(missed, [answer for _, answer in found])
         answers = [answer for _, answer in found]
+        if missed:
+            raise NodesMissed(missed, answers)
         return any(there for there, _ in answers), sum(count for _, count in answers)
 
     # -- looking ---------------------------------------------------------------------------
@@ -402,29 +269,6 @@ class ShardedQueue(ShardedParts):
             lambda part: part.peek(most, state=state, newest=newest or start < 0)
         )
         return Partial(nodes.merged_peek(found, state, start, n, newest=newest), missed)
-
-    def show(self, job: JobName) -> JobView | None:
-        """Return all data of one job. Returns, raises: as `Queue.show`."""
-
-        def shown(part: Shard, names: list[Any]) -> list[JobView | None]:
-            return [part.show(names[0])]
-
-        [view] = self._routed(check_jobs("job", [job]), shown, None)
-        return view
-
-    def status(self, dedup_id: str) -> DedupStatus | None:
-        """Return the job that has a dedup id, on the first node that knows the id.
-
-        Returns: as `Queue.status`.
-
-        Raises:
-            NodesMissed: no node that answered has the id, and some did not answer.
-        """
-        found, missed = self._asked(lambda part: part.status(dedup_id))
-        present = [status for status in found if status is not None]
-        if not present and missed:
-            raise NodesMissed(missed)
-        return present[0] if present else None
 
     def scan(
         self,
@@ -479,10 +323,6 @@ class ShardedQueue(ShardedParts):
 
     def _receipt_of(self, job: Delivery) -> str | None:
         return self._part_of(job)._receipt_of(job)
-
-
-def _deleted(part: Shard, names: list[Any], *, if_undelivered: bool) -> Settled:
-    return part.delete(names, if_undelivered=if_undelivered)
 
 
 class ObservedShardedQueue(ObservedQueue, ShardedQueue):
