@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from typing import Any
 
 import pytest
 
-from penstock.client._acompat import PENDING, AsyncReader, AsyncSignal
+from penstock.client._acompat import PENDING, AsyncLoopLock, AsyncReader, AsyncSignal
 
 
 class Connection:
@@ -83,3 +84,25 @@ async def test_a_failure_is_raised_where_the_reply_is_read() -> None:
     asyncio.get_running_loop().call_soon(conn.reply.set_exception, ConnectionError("closed"))
     with pytest.raises(ConnectionError, match="closed"):
         await reader.read(math.inf, signal)
+
+
+def test_two_event_loops_hold_locks_of_their_own() -> None:
+    """While one event loop holds its lock, another takes and releases its own."""
+    lock = AsyncLoopLock()
+
+    async def held(release: asyncio.Future[None]) -> bool:
+        async with lock.current():
+            await release
+            return True
+
+    with contextlib.ExitStack() as stack:
+        loops = [stack.enter_context(contextlib.closing(asyncio.new_event_loop())) for _ in "ab"]
+        releases = [loop.create_future() for loop in loops]
+        tasks = [
+            loop.create_task(held(release)) for loop, release in zip(loops, releases, strict=True)
+        ]
+        for loop in loops:  # both hold their lock from here on
+            loop.run_until_complete(asyncio.sleep(0))
+        for loop, release, task in zip(loops, releases, tasks, strict=True):
+            release.set_result(None)
+            assert loop.run_until_complete(task)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import select
 import selectors
 import socket
 import sys
@@ -97,42 +96,36 @@ class RedisConnection(Protocol):
 
 
 class AsyncLoopLock:
-    """A lock for the tasks of one event loop; another loop gets a new one."""
+    """Gives the tasks of one event loop a lock; another loop gets a new one."""
 
     def __init__(self) -> None:
-        self._loop: object = None
         self.forget()
 
     def forget(self) -> None:
-        """Forget a task that holds it in another process or loop."""
-        self._lock = asyncio.Lock()
+        """Forget a task that holds the lock in another process or loop."""
+        self._loop: object = None
 
-    async def __aenter__(self) -> None:
+    def current(self) -> asyncio.Lock:
+        """Return the lock of this event loop."""
         running = asyncio.get_running_loop()
         if running is not self._loop:
-            self._loop = running
-            self.forget()
-        await self._lock.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
+            self._lock, self._loop = asyncio.Lock(), running
+        return self._lock
 
 
 class LoopLock:
-    """The plain twin of `AsyncLoopLock`: a lock for threads."""
+    """The plain twin of `AsyncLoopLock`: gives threads a lock."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Forget a thread that holds it in another process."""
+        """Forget a thread that holds the lock in another process."""
         self._lock = threading.Lock()
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def current(self) -> threading.Lock:
+        """Return the lock."""
+        return self._lock
 
 
 def aloop() -> object:
@@ -234,7 +227,7 @@ def aclosed(conn: AsyncRedisConnection) -> bool:
         return not conn.is_connected
     if reader.at_eof() or reader.exception() is not None:
         return True
-    return _can_read([conn._writer.get_extra_info("socket")])
+    return bool(_readable([conn._writer.get_extra_info("socket")], 0))
 
 
 def closed(conn: RedisConnection) -> bool:
@@ -245,7 +238,7 @@ def closed(conn: RedisConnection) -> bool:
     sock = conn._sock
     if sock is None or sliced(conn):
         return sock is None
-    return _can_read([sock])
+    return bool(_readable([sock], 0))
 
 
 class AsyncSignal:
@@ -301,7 +294,7 @@ class Signal:
         self._asleep = False
         self._beside = False
         self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._poller: _Poller | None = None
+        self._pair: tuple[socket.socket, socket.socket] | None = None
 
     def set(self) -> None:
         """End the wait, or the next one; from any thread, and from a signal handler."""
@@ -311,9 +304,10 @@ class Signal:
         if self._asleep:
             self._asleep = False
             self._queue.put(None)
-        elif self._beside and self._poller is not None:
+        elif self._beside and self._pair is not None:
             self._beside = False
-            self._poller.interrupt()
+            with suppress(OSError):  # full: then the wait ends anyway
+                self._pair[1].send(b"!")
 
     def set_from_thread(self) -> None:
         """End the wait, or the next one; twin of that of `AsyncSignal`."""
@@ -334,63 +328,35 @@ class Signal:
 
     def wait_beside(self, socks: Sequence[socket.socket], timeout: float) -> bool:
         """Wait until it is set or a socket can be read; return True if a socket can."""
-        if self._poller is None:
-            self._poller = _Poller()
+        if self._pair is None:
+            self._pair = socket.socketpair()
+            for one in self._pair:
+                one.setblocking(False)
+        inner = self._pair[0]
         self._beside = True
-        found = not self._is_set and self._poller.wait(socks, timeout)
+        found = [] if self._is_set else _readable([*socks, inner], timeout)
         self._beside = self._is_set = False
-        return found
+        if inner in found:
+            found.remove(inner)
+            with suppress(OSError):
+                inner.recv(4096)
+        return bool(found)
 
     def close(self) -> None:
         """Close the socket pair."""
-        poller, self._poller = self._poller, None
-        if poller is not None:
-            poller.close()
+        pair, self._pair = self._pair, None
+        for one in pair or ():
+            one.close()
 
 
-class _Poller:
-    """Waits for sockets or for a call of `interrupt`."""
-
-    def __init__(self) -> None:
-        self._inner, self._outer = socket.socketpair()
-        self._inner.setblocking(False)
-        self._outer.setblocking(False)
-        self._poll = select.poll() if hasattr(select, "poll") else None  # Windows has none
-        self._watched: set[int] = set()
-        if self._poll is not None:
-            self._poll.register(self._inner, select.POLLIN)
-
-    def interrupt(self) -> None:
-        """End a wait, or the next one."""
-        with suppress(OSError):  # full: then it ends anyway
-            self._outer.send(b"!")
-
-    def wait(self, socks: Sequence[socket.socket], timeout: float) -> bool:
-        """Wait for a socket or an interrupt; return True if a socket can be read."""
-        ready = self._ready(socks, timeout)
-        if self._inner.fileno() in ready:
-            ready.discard(self._inner.fileno())
-            with suppress(OSError):
-                self._inner.recv(4096)
-        return bool(ready)
-
-    def _ready(self, socks: Sequence[socket.socket], timeout: float) -> set[int]:
-        if self._poll is None:
-            found, _, _ = select.select([*socks, self._inner], [], [], timeout)
-            return {one.fileno() for one in found}
-        wanted = {sock.fileno() for sock in socks}
-        for fd in self._watched - wanted:
-            with suppress(KeyError):
-                self._poll.unregister(fd)
-        for fd in wanted - self._watched:
-            self._poll.register(fd, select.POLLIN)
-        self._watched = wanted
-        return {fd for fd, _ in self._poll.poll(timeout * 1000)}
-
-    def close(self) -> None:
-        """Close the pair."""
-        self._inner.close()
-        self._outer.close()
+def _readable(socks: Iterable[socket.socket], timeout: float) -> list[socket.socket]:
+    """Return the sockets that can be read, waiting at most `timeout` seconds for one."""
+    # Of all selectors only this one needs no file descriptor; Windows has none of it.
+    kind = getattr(selectors, "PollSelector", selectors.SelectSelector)
+    with kind() as selector:
+        for sock in socks:
+            selector.register(sock, selectors.EVENT_READ, sock)
+        return [key.data for key, _ in selector.select(timeout)]
 
 
 class AsyncReader:
@@ -479,22 +445,22 @@ def first_ready(
     readers: Sequence[Reader], timeout: float, signal: Signal | None = None
 ) -> Reader | None:
     """Return the first reader with a reply, within `timeout` seconds; None also at the signal."""
-    found = _readable(readers, max(timeout, 0) if signal is None else 0)
+    found = _with_reply(readers, max(timeout, 0) if signal is None else 0)
     if not found and signal is not None:
         socks = [sock for reader in readers if (sock := reader.sock) is not None]
         if signal.wait_beside(socks, max(timeout, 0)):
-            found = _readable(readers, 0)
+            found = _with_reply(readers, 0)
     return found[0] if found else None
 
 
-def _readable(readers: Sequence[Reader], timeout: float) -> list[Reader]:
-    with selectors.DefaultSelector() as selector:
-        for reader in readers:
-            sock = reader.sock
-            if sock is None or (hasattr(sock, "pending") and sock.pending()):
-                return [reader]  # closed, or TLS has read more than was asked for
-            selector.register(sock, selectors.EVENT_READ, reader)
-        return [key.data for key, _ in selector.select(timeout)]
+def _with_reply(readers: Sequence[Reader], timeout: float) -> list[Reader]:
+    by_sock: dict[socket.socket, Reader] = {}
+    for reader in readers:
+        sock = reader.sock
+        if sock is None or (hasattr(sock, "pending") and sock.pending()):
+            return [reader]  # closed, or TLS has read more than was asked for
+        by_sock[sock] = reader
+    return [by_sock[sock] for sock in _readable(by_sock, timeout)]
 
 
 class ClusterSettings(NamedTuple):
@@ -548,15 +514,6 @@ def _settings(
 
 REPLICAS_ANSWER = "redis_connect_func"
 """Setting of redis-py that makes replicas answer."""
-
-
-def _can_read(socks: Sequence[socket.socket]) -> bool:
-    if not hasattr(select, "poll"):  # Windows
-        return bool(select.select(socks, [], [], 0)[0])
-    poller = select.poll()
-    for sock in socks:
-        poller.register(sock, select.POLLIN)
-    return bool(poller.poll(0))
 
 
 class AsyncBackgroundTask:

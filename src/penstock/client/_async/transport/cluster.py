@@ -380,7 +380,7 @@ class AsyncCluster:
         Raises:
             redis.exceptions.ConnectionError: no node answers, and no map is known.
         """
-        async with self._lock:
+        async with self._lock.current():
             if self._read_at > since:
                 return
             failed = []

@@ -93,7 +93,7 @@ class AsyncNode:
 
     async def _settle(self) -> None:
         """Find out if the server is part of a cluster, before any other command is sent to it."""
-        async with self._lock:
+        async with self._lock.current():
             if self._is_settled:
                 return
             server = self.link
@@ -112,7 +112,7 @@ class AsyncNode:
         """
         if not self._is_settled:
             await self._settle()
-        async with self._lock:
+        async with self._lock.current():
             if not self.known:
                 self.facts = await self.server_facts()
                 self.facts.check()

@@ -381,7 +381,7 @@ class Cluster:
         Raises:
             redis.exceptions.ConnectionError: no node answers, and no map is known.
         """
-        with self._lock:
+        with self._lock.current():
             if self._read_at > since:
                 return
             failed = []

@@ -92,7 +92,7 @@ class Node:
 
     def _settle(self) -> None:
         """Find out if the server is part of a cluster, before any other command is sent to it."""
-        with self._lock:
+        with self._lock.current():
             if self._is_settled:
                 return
             server = self.link
@@ -111,7 +111,7 @@ class Node:
         """
         if not self._is_settled:
             self._settle()
-        with self._lock:
+        with self._lock.current():
             if not self.known:
                 self.facts = self.server_facts()
                 self.facts.check()
