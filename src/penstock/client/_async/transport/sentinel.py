@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -19,8 +19,6 @@ from redis.asyncio.sentinel import (
     MasterNotFoundError,
     Sentinel,
     SentinelConnectionPool,
-    SentinelManagedConnection,
-    SentinelManagedSSLConnection,
 )
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -39,6 +37,7 @@ __all__ = [
     "is_sentinel_url",
     "sentinel_pool",
     "url_pool",
+    "without_retry",
 ]
 
 logger = get_logger("penstock")
@@ -221,13 +220,21 @@ def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Async
         told: settings of the user; the default time-outs of redis-py are too long.
     """
     kind = sentinel.connection_pool.connection_class
-    kwargs = dict(sentinel.connection_pool.connection_kwargs)
-    for name in ("retry_on_timeout", "retry_on_error"):
-        kwargs.pop(name, None)
-    kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
+    kwargs = without_retry(sentinel.connection_pool.connection_kwargs)
     for name in ("socket_timeout", "socket_connect_timeout"):
         kwargs[name] = told.get(name) or PATIENCE
     return f"{kwargs['host']}:{kwargs['port']}", lambda: kind(**kwargs)
+
+
+def without_retry(lent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of redis-py for connections that speak RESP2 and never retry."""
+    kwargs = {
+        name: value
+        for name, value in lent.items()
+        if name not in ("retry_on_timeout", "retry_on_error")
+    }
+    kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
+    return kwargs
 
 
 class AsyncToPrimary:
@@ -267,14 +274,6 @@ class AsyncToPrimary:
             raise RedisConnectionError(f"{conn.host}:{conn.port} is not the primary now")
 
 
-class AsyncPlainToPrimary(AsyncToPrimary, SentinelManagedConnection):
-    """A connection over TCP."""
-
-
-class AsyncSecureToPrimary(AsyncToPrimary, SentinelManagedSSLConnection):
-    """A connection over TLS."""
-
-
 class AsyncFound:
     """Makes connections to the current primary.
 
@@ -288,20 +287,15 @@ class AsyncFound:
 
     def __init__(self, pool: SentinelConnectionPool, kwargs: dict[str, Any]) -> None:
         self.primary = AsyncPrimary(pool)
-        self._make: Callable[..., AsyncRedisConnection] = _to_primary(pool.connection_class)
+        kind = pool.connection_class
+        self._make: Callable[..., AsyncRedisConnection] = type(
+            f"ToPrimary{kind.__name__}", (AsyncToPrimary, kind), {}
+        )
         self._kwargs = {**kwargs, "connection_pool": self.primary}
 
     def __call__(self, **changed: float | None) -> AsyncRedisConnection:
         """Return a connection; keyword arguments override the settings."""
         return self._make(**{**self._kwargs, **changed})
-
-
-def _to_primary(kind: type) -> type:
-    if kind is SentinelManagedConnection:
-        return AsyncPlainToPrimary
-    if kind is SentinelManagedSSLConnection:
-        return AsyncSecureToPrimary
-    return type(f"ToPrimary{kind.__name__}", (AsyncToPrimary, kind), {})
 
 
 def is_sentinel_url(url: str) -> bool:

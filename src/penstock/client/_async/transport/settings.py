@@ -7,9 +7,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
-from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
-from redis.backoff import NoBackoff
 
 from penstock.client._acompat import AsyncRedisConnection
 from penstock.client._async.transport.sentinel import (
@@ -18,6 +16,7 @@ from penstock.client._async.transport.sentinel import (
     is_sentinel_url,
     sentinel_pool,
     url_pool,
+    without_retry,
 )
 from penstock.core.urls import check_url, shown
 from penstock.errors import (
@@ -65,14 +64,11 @@ def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigurationError: they decode responses, so bodies would not come back as bytes.
     """
-    kwargs = dict(lent)
-    if kwargs.get("decode_responses"):
+    if lent.get("decode_responses"):
         raise ConfigurationError(
             "the client has decode_responses=True, but bodies are bytes: pass one without it"
         )
-    for name in ("retry_on_timeout", "retry_on_error"):
-        kwargs.pop(name, None)
-    kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
+    kwargs = without_retry(lent)
     kwargs.setdefault("socket_timeout", SOCKET_TIMEOUT)
     return kwargs
 

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from redis import Redis
-from redis.backoff import NoBackoff
 from redis.client import Pipeline
-from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
 from penstock.client._acompat import RedisConnection
@@ -19,6 +17,7 @@ from penstock.client._sync.transport.sentinel import (
     is_sentinel_url,
     sentinel_pool,
     url_pool,
+    without_retry,
 )
 from penstock.core.urls import check_url, shown
 from penstock.errors import (
@@ -66,14 +65,11 @@ def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigurationError: they decode responses, so bodies would not come back as bytes.
     """
-    kwargs = dict(lent)
-    if kwargs.get("decode_responses"):
+    if lent.get("decode_responses"):
         raise ConfigurationError(
             "the client has decode_responses=True, but bodies are bytes: pass one without it"
         )
-    for name in ("retry_on_timeout", "retry_on_error"):
-        kwargs.pop(name, None)
-    kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
+    kwargs = without_retry(lent)
     kwargs.setdefault("socket_timeout", SOCKET_TIMEOUT)
     return kwargs
 
