@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.core.calls import Argument
@@ -15,15 +16,18 @@ KEEP: Any = enum.Enum("Keep", ["KEEP"]).KEEP  # type: ignore[attr-defined]  # a 
 """Leave a setting as it is."""
 
 
-def setting_fields(**values: object) -> list[Argument]:
+def setting_fields(given: Mapping[str, object]) -> list[Argument]:
     """Return name, value, name, value … of the settings that change; '' drops one.
+
+    Args:
+        given: values by name; other names than those of settings are ignored.
 
     Raises:
         BadArgument: a value can't be used.
     """
     fields: list[Argument] = []
-    for name, value in values.items():
-        if value is KEEP:
+    for name, value in given.items():
+        if name not in SETTING_KINDS or value is KEEP:
             continue
         fields += [name, "" if value is None else _field(name, value)]
     return fields

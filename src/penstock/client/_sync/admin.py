@@ -399,19 +399,8 @@ class QueueAdmin:
         Returns:
             All settings as they are now.
         """
-        fields = setting_fields(
-            lease=lease,
-            max_length=max_length,
-            max_attempts=max_attempts,
-            max_crashes=max_crashes,
-            max_releases=max_releases,
-            replicas=replicas,
-            backoff_base=backoff_base,
-            backoff_cap=backoff_cap,
-            dead_max=dead_max,
-            dead_age=dead_age,
-        )
-        return self._configured(fields)
+        given = locals()
+        return self._configured(setting_fields(given))
 
     def _configured(self, fields: list[Any]) -> Settings:
         self.backend.connect()
