@@ -187,14 +187,17 @@ class AsyncFederatedNode(AsyncNodeClient):
         await self.look()
         return replace(await self.brief.view(), address=self.address)
 
-    async def check_taking(self) -> None:
+    async def check_taking(self) -> bool:
         """Check that the node takes new jobs, before a part of a queue adds some.
+
+        Returns:
+            True if the node was asked: its id may have changed.
 
         Raises:
             NotTaken: it is leaving, or can't be reached.
         """
         try:
-            await self.ready()
+            was_asked = await self._ready()
         except Exception as error:
             if not passing(error):
                 raise
@@ -203,16 +206,10 @@ class AsyncFederatedNode(AsyncNodeClient):
         if self.state.leaving:
             raise NotTaken("leaving", passing=False)
         self.taking_until = math.inf  # from now on the federation checks before each offer
+        return was_asked
 
-    async def ready(self) -> bool:
-        """Ensure an open connection, and a state that is not too old.
-
-        Returns:
-            True if the node was asked: its id may have changed.
-
-        Raises:
-            redis.exceptions.ConnectionError, TimeoutError: no write was sent.
-        """
+    async def _ready(self) -> bool:
+        """Ensure an open connection, and a state that is not too old; return True if it asked."""
         is_old = not self.state.is_up or self.state.is_stale(monotonic())
         if is_old:  # first by the brief connection: a node that hangs fails there sooner
             await self.brief.node.reach()

@@ -9,21 +9,21 @@ import random
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._acompat import AsyncBackgroundTask, AsyncSignal, asleep
 from penstock.client._async.job import AsyncJob
-from penstock.client._async.sharded import hints
+from penstock.client._async.sharded import hints, placement
 from penstock.client._async.sharded.federated_node import (
     BRIEF,
     AsyncBackgroundTasks,
     AsyncFederatedNode,
 )
 from penstock.client._async.sharded.multi_node_wait import AsyncMultiNodeWait
-from penstock.client._async.sharded.parts import ask_order, note_poll
-from penstock.client._async.sharded.placement import produce
+from penstock.client._async.sharded.parts import ask_order, next_page, note_poll
 from penstock.client._async.sharded.sharded_queue import (
     AsyncObservedShardedQueue,
     AsyncShardedQueue,
@@ -33,7 +33,6 @@ from penstock.client._async.transport.driver import drive
 from penstock.client._async.transport.failures import passing
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
-from penstock.core.hints import Intent
 from penstock.core.logs import get_logger
 from penstock.core.node_list import Entry, address_of, learned, merged_members
 from penstock.core.nodes import Partial, Sticky
@@ -49,7 +48,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.client._async.sharded.shard import AsyncShard
+    pass
 
 __all__ = ["AsyncFederation"]
 
@@ -75,6 +74,7 @@ class AsyncFederation:
         homes: the nodes.
         unused: nodes of the list that can't be used: id -> address and reason.
         learn_at: time of the clock when the lists of nodes are read again.
+        sticky: the order in which new jobs are offered to them.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class AsyncFederation:
         self._given = [*sources]
         self.homes = list(homes or [AsyncFederatedNode(source, terms) for source in sources])
         self.unused: dict[str, tuple[str, str]] = {}
-        self._sticky = Sticky(random.randrange(1 << 16))
+        self.sticky = Sticky(random.randrange(1 << 16))
         self._entries: dict[str, Entry] = {}
         self._gone: list[AsyncFederatedNode] = []
         self._queues: weakref.WeakSet[AsyncShardedQueue] = weakref.WeakSet()
@@ -125,21 +125,9 @@ class AsyncFederation:
 
     def preferred(self) -> list[AsyncFederatedNode]:
         """Return the nodes in the order in which jobs are offered to them."""
-        return self._sticky.order(self.homes)
+        return self.sticky.order(self.homes)
 
-    async def produce(
-        self,
-        parts: Callable[[], Sequence[AsyncShard]],
-        attempt: Callable[[AsyncShard], Awaitable[T]],
-    ) -> T:
-        """Add jobs to the first part that takes them: see `placement.produce`."""
-        return await produce(self, parts, attempt, self._sticky.chose)
-
-    async def keep(
-        self, home: AsyncFederatedNode, queue: str, names: Sequence[Any], intent: Intent
-    ) -> list[bool]:
-        """Keep a call about jobs of a node that is down; return for each job if it is kept."""
-        return await hints.keep(self, home, queue, names, intent)
+    produce = placement.produce
 
     # -- the state of the nodes ------------------------------------------------------------
 
@@ -203,13 +191,6 @@ class AsyncFederation:
     async def look_after(self, home: AsyncFederatedNode) -> None:
         """Try to reach a node; never raises."""
         try:
-            await self._looked_after(home)
-        finally:
-            if home not in self.homes:  # it was removed meanwhile
-                await home.hang_up()
-
-    async def _looked_after(self, home: AsyncFederatedNode) -> None:
-        try:
             was = home.state.failures
             await home.brief.node.reach()
             await self._meet_again(home)
@@ -222,11 +203,9 @@ class AsyncFederation:
             home.failed(error)
             with suppress(Exception):
                 await home.brief.node.close()
-
-    async def _approach(self, home: AsyncFederatedNode) -> None:
-        """Ensure a connection to a node. A node that closed its connections may have been away."""
-        if await home.brief.node.reach():
-            await self._meet_again(home)
+        finally:
+            if home not in self.homes:  # it was removed meanwhile
+                await home.hang_up()
 
     async def _meet_again(self, home: AsyncFederatedNode) -> None:
         found = await home.see()
@@ -407,7 +386,8 @@ class AsyncFederation:
         if not home.state.is_up:
             raise self.unavailable(f"{home.address} is down")
         try:
-            await self._approach(home)
+            if await home.brief.node.reach():  # it closed its connections: was it away?
+                await self._meet_again(home)
             return await ask()
         except Exception as error:
             self.bears(home, error)
@@ -454,28 +434,17 @@ class AsyncFederation:
 
     async def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
         """Return one page of the registries, node by node; a queue is on the first that has it."""
-        key, inner = nodes.split_cursor(cursor)
-        check_cursor("cursor", inner, QUEUE_CURSOR)
+        at = nodes.split_cursor(cursor)
+        check_cursor("cursor", at[1], QUEUE_CURSOR)
         await self.connect()
-        homes = sorted((home for home in self.homes if home.id), key=lambda home: home.id)
-        missed = [home.address for home in self.homes if not home.id]
-        left = [home for home in homes if home.id >= key]
-        while left:
-            home = left.pop(0)
-            at = inner if home.id == key else "0"
-            page = await self.tried(home, partial(home.brief.scan_queues, at, n, _any_queue))
-            if page is None:
-                missed.append(home.address)
-                continue
-            chosen = await self._first_met(home, page.queues)
-            after = left[0].id if page.cursor == "0" and left else home.id
-            is_last = page.cursor == "0" and not left
-            return QueuePage(
-                "0" if is_last else f"{after}:{page.cursor}",
-                [stats for stats in chosen if is_wanted(stats)],
-                tuple(missed),
-            )
-        return QueuePage("0", [], tuple(missed))
+
+        async def scanned(home: AsyncFederatedNode, at: str) -> QueuePage:
+            return await home.brief.scan_queues(at, n, lambda _: True)
+
+        places = [(home.id, home, partial(scanned, home)) for home in self.homes]
+        home, page = await next_page(self, at, places, QueuePage("0", []))
+        chosen = await self._first_met(home, page.queues)
+        return replace(page, queues=[stats for stats in chosen if is_wanted(stats)])
 
     async def _first_met(
         self, home: AsyncFederatedNode, found: Sequence[QueueStats]
@@ -568,10 +537,6 @@ class AsyncFederation:
                 answer = partial(home.brief.driver.tidy, flows.Tidy(own))
                 with suppress(Exception):  # it has been noted; other clients sweep as well
                     await self._asked(home, answer)
-
-
-def _any_queue(stats: QueueStats) -> bool:  # noqa: ARG001  # a predicate of `stats`
-    return True
 
 
 async def _stats(home: AsyncFederatedNode, one: QueueStats) -> QueueStats:

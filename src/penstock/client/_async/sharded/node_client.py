@@ -23,7 +23,6 @@ from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core import flows
 from penstock.core.config import ClientConfig, QueueFilter
-from penstock.core.hints import Intent
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK, NodeState
 from penstock.core.operations import Taken
@@ -137,16 +136,6 @@ class AsyncNodeClient:
         """Return False: no other node makes up for a failure."""
         return False
 
-    async def keep(
-        self,
-        home: object,  # noqa: ARG002  # a federation uses it
-        queue: str,  # noqa: ARG002  # a federation uses it
-        names: Sequence[Any],
-        intent: Intent,  # noqa: ARG002  # a federation uses it
-    ) -> list[bool]:
-        """Return False for each job: no other node keeps hints."""
-        return [False] * len(names)
-
     async def tried(self, home: object, ask: Callable[[], Awaitable[T]]) -> T | None:  # noqa: ARG002  # a federation uses it
         """Ask this node."""
         return await ask()
@@ -168,8 +157,8 @@ class AsyncNodeClient:
 
     # -- this node -------------------------------------------------------------------------
 
-    async def check_taking(self) -> None:
-        """Check that the node takes new jobs, before some are added.
+    async def check_taking(self) -> bool:
+        """Check that the node takes new jobs, before some are added. Return True.
 
         Raises:
             NodesUnavailable: its flag `leaving` is set.
@@ -178,6 +167,7 @@ class AsyncNodeClient:
         if await self.is_leaving():
             raise NodesUnavailable("no node takes jobs", {self.node.address: "leaving"})
         self.taking_until = monotonic() + LOOK
+        return True
 
     async def is_leaving(self) -> bool:
         """Return True if the node takes no new jobs."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from penstock.client._async.queue import AsyncQueue
 from penstock.client._async.settling import check_jobs, settle_each
+from penstock.client._async.sharded import hints
 from penstock.client._async.sharded.shard import AnyNode, AsyncShard
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
@@ -20,6 +23,7 @@ from penstock.core.logs import get_logger
 from penstock.core.merge import Answers, hinted, told
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import PartitionRotation
+from penstock.core.views import QueuePage, ScanPage
 from penstock.errors import (
     IncompleteSettle,
     NodesMissed,
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncShardedParts", "operations_of"]
 
 T = TypeVar("T")
+Page = TypeVar("Page", ScanPage, QueuePage)
 logger = get_logger("penstock")
 
 
@@ -210,7 +215,7 @@ class AsyncShardedParts(AsyncQueue):
     ) -> Sequence[T]:
         place, queue = part.home, part.ops.keys.name
         if intent is not None and place.id and not place.state.is_up:
-            kept = await self._federation.keep(place, queue, names, intent)
+            kept = await hints.keep(self._federation, place, queue, names, intent)
             if any(kept):
                 return cast("Sequence[T]", hinted(kept))
         # If another node can keep a hint, this one is asked once, with a short time-out.
@@ -226,7 +231,7 @@ class AsyncShardedParts(AsyncQueue):
             is_down = failure is not None and self._federation.bears(place, failure)
             left = names[len(found) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
-                kept = await self._federation.keep(place, queue, left, intent)
+                kept = await hints.keep(self._federation, place, queue, left, intent)
                 if any(kept):
                     return cast("Sequence[T]", [*found, *hinted(kept)])
             if not is_down or not is_prompt:
@@ -336,6 +341,36 @@ class AsyncShardedParts(AsyncQueue):
                     "settings of %r were not stored on %s: %s", self.name, home.address, error
                 )
             return None
+
+
+async def next_page(
+    federation: Any,
+    cursor: tuple[str, str],
+    places: Iterable[tuple[str, AnyNode, Callable[[str], Awaitable[Page]]]],
+    empty: Page,
+) -> tuple[AnyNode, Page]:
+    """Return the next page of a scan, which passes place after place, and its node.
+
+    Args:
+        federation: the nodes.
+        cursor: the place with which to go on, and the cursor in it: see `split_cursor`.
+        places: a key by which they are ordered, the node, and a function of a cursor that returns
+            a page.
+        empty: the page when no place is left.
+    """
+    key, inner = cursor
+    missed = [home.address for _, home, _ in places if not home.id]
+    met = sorted((place for place in places if place[1].id), key=itemgetter(0))
+    left = [place for place in met if place[0] >= key]
+    for at, (own, home, ask) in enumerate(left):
+        page = await federation.tried(home, partial(ask, inner if own == key else "0"))
+        if page is None:
+            missed.append(home.address)
+            continue
+        behind = [f"{key}:0" for key, _, _ in left[at + 1 : at + 2]]
+        after = f"{own}:{page.cursor}" if page.cursor != "0" else behind[0] if behind else "0"
+        return home, replace(page, cursor=after, unreachable=tuple(missed))
+    return None, replace(empty, unreachable=tuple(missed))
 
 
 def operations_of(queue: AsyncQueue) -> list[QueueOps]:

@@ -27,7 +27,6 @@ async def produce(
     federation: AsyncFederation,
     parts: Callable[[], Sequence[AsyncShard]],
     attempt: Callable[[AsyncShard], Awaitable[T]],
-    chose: Callable[[AsyncFederatedNode], None],
 ) -> T:
     """Add jobs on the first node that takes them.
 
@@ -35,7 +34,6 @@ async def produce(
         federation: the nodes.
         parts: returns the parts of the queue, in order of preference.
         attempt: adds to a part.
-        chose: is told the node that took them.
 
     Raises:
         NodesUnavailable: no node can take them.
@@ -49,7 +47,7 @@ async def produce(
         for crowded in (False, True):
             for part in parts():
                 if await found.offer(part, attempt, crowded=crowded):
-                    chose(part.home)
+                    federation.sticky.chose(part.home)
                     return cast("T", found.result)
         if found.refusal is not None:
             raise found.refusal
@@ -89,56 +87,44 @@ class _PlacementRound:
             part: the part.
             attempt: adds to it.
             crowded: whether to offer to a node that is short of memory.
+
+        Raises:
+            Exception: the next node must not be asked.
         """
         home = part.home
         if home in self._tried:
             return False
         try:
             if not home.state.is_up:
-                raise self._federation.unavailable()
-            if await home.ready():
+                raise NotTaken(home.state.reason, passing=True)
+            if await home.check_taking():
                 await self._federation.check_id(home)
-        except Exception as error:
-            if not passing(error):
-                raise
-            if home.state.is_up:
-                home.failed(error)
-            self._note(home.address, home.state.reason, passing=True)
-            return False
-        if home.state.leaving:
-            self._note(home.address, "leaving", passing=False)
-            return False
-        if home.state.crowded and not crowded:
-            self._note(home.address, "more than 75 % of its memory is in use", passing=False)
-            return False
-        self._tried.add(home)
-        try:
+            if home.state.crowded and not crowded:
+                raise NotTaken("more than 75 % of its memory is in use", passing=False)
+            self._tried.add(home)
             self.result = await attempt(part)
-        except Exception as error:  # noqa: BLE001  # `_failed` raises those that end the round
+        except NotTaken as error:
+            self.reasons[home.address] = str(error)
+            self.may_pass = self.may_pass or error.passing
+            return False
+        except Exception as error:
             self._federation.bears(home, error)
-            self._failed(home.address, error)
+            self.reasons[home.address] = f"{type(error).__name__}: {error}"
+            if _is_refusal(error):
+                self.refusal = error
+            elif isinstance(error, ResponseError) and passing(error):
+                self.may_pass = True  # it is in another role, or a cluster that is changing
+            elif self._federation.terms.on_unknown != "next" or not is_unknown(error):
+                raise
             return False
         return True
 
-    def _note(self, address: str, reason: str, *, passing: bool) -> None:
-        self.reasons[address] = reason
-        self.may_pass = self.may_pass or passing
 
-    def _failed(self, address: str, error: Exception) -> None:
-        """Note why a node has not taken the jobs.
-
-        Raises:
-            Exception: the next node must not be asked.
-        """
-        self.reasons[address] = f"{type(error).__name__}: {error}"
-        if isinstance(error, OutOfMemory) or (isinstance(error, NotReplicated) and error.withdrawn):
-            self.refusal = error
-        elif isinstance(error, NotTaken):
-            self._note(address, str(error), passing=error.passing)
-        elif isinstance(error, ResponseError) and passing(error):
-            self.may_pass = True  # it is in another role, or a cluster that is changing
-        elif self._federation.terms.on_unknown != "next" or not is_unknown(error):
-            raise error
+def _is_refusal(error: Exception) -> bool:
+    """Return True if the node surely has not added the jobs, and another one may."""
+    return isinstance(error, OutOfMemory) or (
+        isinstance(error, NotReplicated) and bool(error.withdrawn)
+    )
 
 
 def is_unknown(error: Exception) -> bool:

@@ -15,7 +15,7 @@ from penstock.client._async.job import AsyncJob
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.role import AsyncRole
 from penstock.client._async.settling import check_jobs
-from penstock.client._async.sharded.parts import AsyncShardedParts
+from penstock.client._async.sharded.parts import AsyncShardedParts, next_page
 from penstock.client._async.sharded.shard import AnyNode, AsyncShard
 from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
@@ -289,35 +289,18 @@ class AsyncShardedQueue(AsyncShardedParts):
         """
         check_count("n", n, high=BATCH)
         chosen = check_states("states", states) or None
-        key, inner = nodes.split_cursor(cursor)
-        check_cursor("cursor", inner, JOB_CURSOR)
+        at = nodes.split_cursor(cursor)
+        check_cursor("cursor", at[1], JOB_CURSOR)
         await self._federation.connect()
-        missed = [part.home.address for part in self.parts if not part.home.id]
-        left = sorted(
-            ((self._key(part), part) for part in self.parts if part.home.id), key=lambda p: p[0]
-        )
-        left = [(own, part) for own, part in left if own >= key]
-        while left:
-            own, part = left.pop(0)
-            at = inner if own == key else "0"
-            page = await self._federation.tried(
-                part.home,
-                partial(self._scanned, part, at, n, chosen, full),
-            )
-            if page is None:
-                missed.append(part.home.address)
-                continue
-            is_last = page.cursor == "0" and not left
-            after = left[0][0] if page.cursor == "0" and left else own
-            at = "0" if is_last else f"{after}:{page.cursor}"
-            return ScanPage(at, page.ids, page.jobs, tuple(missed))
-        return ScanPage("0", [], [], tuple(missed))
 
-    async def _scanned(
-        self, part: AsyncShard, at: str, n: int, states: Any, full: bool
-    ) -> ScanPage:
-        await self._declare(part.home)
-        return await self._brief(part.home, part.number).scan(at, n, states=states, full=full)
+        async def scanned(part: AsyncShard, at: str) -> ScanPage:
+            await self._declare(part.home)
+            brief = self._brief(part.home, part.number)
+            return await brief.scan(at, n, states=chosen, full=full)
+
+        places = [(self._key(part), part.home, partial(scanned, part)) for part in self.parts]
+        _, page = await next_page(self._federation, at, places, ScanPage("0", [], []))
+        return page
 
     def _key(self, part: AsyncShard) -> str:
         """Return the name of a part in the cursors of a scan: node and checksum."""

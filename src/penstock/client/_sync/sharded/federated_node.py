@@ -188,14 +188,17 @@ class FederatedNode(NodeClient):
         self.look()
         return replace(self.brief.view(), address=self.address)
 
-    def check_taking(self) -> None:
+    def check_taking(self) -> bool:
         """Check that the node takes new jobs, before a part of a queue adds some.
+
+        Returns:
+            True if the node was asked: its id may have changed.
 
         Raises:
             NotTaken: it is leaving, or can't be reached.
         """
         try:
-            self.ready()
+            was_asked = self._ready()
         except Exception as error:
             if not passing(error):
                 raise
@@ -204,16 +207,10 @@ class FederatedNode(NodeClient):
         if self.state.leaving:
             raise NotTaken("leaving", passing=False)
         self.taking_until = math.inf  # from now on the federation checks before each offer
+        return was_asked
 
-    def ready(self) -> bool:
-        """Ensure an open connection, and a state that is not too old.
-
-        Returns:
-            True if the node was asked: its id may have changed.
-
-        Raises:
-            redis.exceptions.ConnectionError, TimeoutError: no write was sent.
-        """
+    def _ready(self) -> bool:
+        """Ensure an open connection, and a state that is not too old; return True if it asked."""
         is_old = not self.state.is_up or self.state.is_stale(monotonic())
         if is_old:  # first by the brief connection: a node that hangs fails there sooner
             self.brief.node.reach()

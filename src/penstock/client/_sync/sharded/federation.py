@@ -10,21 +10,21 @@ import random
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._acompat import BackgroundTask, Signal, sleep
 from penstock.client._sync.job import Job
-from penstock.client._sync.sharded import hints
+from penstock.client._sync.sharded import hints, placement
 from penstock.client._sync.sharded.federated_node import (
     BRIEF,
     BackgroundTasks,
     FederatedNode,
 )
 from penstock.client._sync.sharded.multi_node_wait import MultiNodeWait
-from penstock.client._sync.sharded.parts import ask_order, note_poll
-from penstock.client._sync.sharded.placement import produce
+from penstock.client._sync.sharded.parts import ask_order, next_page, note_poll
 from penstock.client._sync.sharded.sharded_queue import (
     ObservedShardedQueue,
     ShardedQueue,
@@ -34,7 +34,6 @@ from penstock.client._sync.transport.driver import drive
 from penstock.client._sync.transport.failures import passing
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
-from penstock.core.hints import Intent
 from penstock.core.logs import get_logger
 from penstock.core.node_list import Entry, address_of, learned, merged_members
 from penstock.core.nodes import Partial, Sticky
@@ -50,7 +49,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.client._sync.sharded.shard import Shard
+    pass
 
 __all__ = ["Federation"]
 
@@ -76,6 +75,7 @@ class Federation:
         homes: the nodes.
         unused: nodes of the list that can't be used: id -> address and reason.
         learn_at: time of the clock when the lists of nodes are read again.
+        sticky: the order in which new jobs are offered to them.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Federation:
         self._given = [*sources]
         self.homes = list(homes or [FederatedNode(source, terms) for source in sources])
         self.unused: dict[str, tuple[str, str]] = {}
-        self._sticky = Sticky(random.randrange(1 << 16))
+        self.sticky = Sticky(random.randrange(1 << 16))
         self._entries: dict[str, Entry] = {}
         self._gone: list[FederatedNode] = []
         self._queues: weakref.WeakSet[ShardedQueue] = weakref.WeakSet()
@@ -126,21 +126,9 @@ class Federation:
 
     def preferred(self) -> list[FederatedNode]:
         """Return the nodes in the order in which jobs are offered to them."""
-        return self._sticky.order(self.homes)
+        return self.sticky.order(self.homes)
 
-    def produce(
-        self,
-        parts: Callable[[], Sequence[Shard]],
-        attempt: Callable[[Shard], T],
-    ) -> T:
-        """Add jobs to the first part that takes them: see `placement.produce`."""
-        return produce(self, parts, attempt, self._sticky.chose)
-
-    def keep(
-        self, home: FederatedNode, queue: str, names: Sequence[Any], intent: Intent
-    ) -> list[bool]:
-        """Keep a call about jobs of a node that is down; return for each job if it is kept."""
-        return hints.keep(self, home, queue, names, intent)
+    produce = placement.produce
 
     # -- the state of the nodes ------------------------------------------------------------
 
@@ -204,13 +192,6 @@ class Federation:
     def look_after(self, home: FederatedNode) -> None:
         """Try to reach a node; never raises."""
         try:
-            self._looked_after(home)
-        finally:
-            if home not in self.homes:  # it was removed meanwhile
-                home.hang_up()
-
-    def _looked_after(self, home: FederatedNode) -> None:
-        try:
             was = home.state.failures
             home.brief.node.reach()
             self._meet_again(home)
@@ -223,11 +204,9 @@ class Federation:
             home.failed(error)
             with suppress(Exception):
                 home.brief.node.close()
-
-    def _approach(self, home: FederatedNode) -> None:
-        """Ensure a connection to a node. A node that closed its connections may have been away."""
-        if home.brief.node.reach():
-            self._meet_again(home)
+        finally:
+            if home not in self.homes:  # it was removed meanwhile
+                home.hang_up()
 
     def _meet_again(self, home: FederatedNode) -> None:
         found = home.see()
@@ -408,7 +387,8 @@ class Federation:
         if not home.state.is_up:
             raise self.unavailable(f"{home.address} is down")
         try:
-            self._approach(home)
+            if home.brief.node.reach():  # it closed its connections: was it away?
+                self._meet_again(home)
             return ask()
         except Exception as error:
             self.bears(home, error)
@@ -455,28 +435,17 @@ class Federation:
 
     def scan_queues(self, cursor: str, n: int, is_wanted: QueueFilter) -> QueuePage:
         """Return one page of the registries, node by node; a queue is on the first that has it."""
-        key, inner = nodes.split_cursor(cursor)
-        check_cursor("cursor", inner, QUEUE_CURSOR)
+        at = nodes.split_cursor(cursor)
+        check_cursor("cursor", at[1], QUEUE_CURSOR)
         self.connect()
-        homes = sorted((home for home in self.homes if home.id), key=lambda home: home.id)
-        missed = [home.address for home in self.homes if not home.id]
-        left = [home for home in homes if home.id >= key]
-        while left:
-            home = left.pop(0)
-            at = inner if home.id == key else "0"
-            page = self.tried(home, partial(home.brief.scan_queues, at, n, _any_queue))
-            if page is None:
-                missed.append(home.address)
-                continue
-            chosen = self._first_met(home, page.queues)
-            after = left[0].id if page.cursor == "0" and left else home.id
-            is_last = page.cursor == "0" and not left
-            return QueuePage(
-                "0" if is_last else f"{after}:{page.cursor}",
-                [stats for stats in chosen if is_wanted(stats)],
-                tuple(missed),
-            )
-        return QueuePage("0", [], tuple(missed))
+
+        def scanned(home: FederatedNode, at: str) -> QueuePage:
+            return home.brief.scan_queues(at, n, lambda _: True)
+
+        places = [(home.id, home, partial(scanned, home)) for home in self.homes]
+        home, page = next_page(self, at, places, QueuePage("0", []))
+        chosen = self._first_met(home, page.queues)
+        return replace(page, queues=[stats for stats in chosen if is_wanted(stats)])
 
     def _first_met(self, home: FederatedNode, found: Sequence[QueueStats]) -> list[QueueStats]:
         """Return the merged figures of the queues that exist on no node before this one."""
@@ -567,10 +536,6 @@ class Federation:
                 answer = partial(home.brief.driver.tidy, flows.Tidy(own))
                 with suppress(Exception):  # it has been noted; other clients sweep as well
                     self._asked(home, answer)
-
-
-def _any_queue(stats: QueueStats) -> bool:  # noqa: ARG001  # a predicate of `stats`
-    return True
 
 
 def _stats(home: FederatedNode, one: QueueStats) -> QueueStats:

@@ -24,7 +24,6 @@ from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.core import flows
 from penstock.core.config import ClientConfig, QueueFilter
-from penstock.core.hints import Intent
 from penstock.core.logs import get_logger
 from penstock.core.nodes import LOOK, NodeState
 from penstock.core.operations import Taken
@@ -138,16 +137,6 @@ class NodeClient:
         """Return False: no other node makes up for a failure."""
         return False
 
-    def keep(
-        self,
-        home: object,  # noqa: ARG002  # a federation uses it
-        queue: str,  # noqa: ARG002  # a federation uses it
-        names: Sequence[Any],
-        intent: Intent,  # noqa: ARG002  # a federation uses it
-    ) -> list[bool]:
-        """Return False for each job: no other node keeps hints."""
-        return [False] * len(names)
-
     def tried(self, home: object, ask: Callable[[], T]) -> T | None:  # noqa: ARG002  # a federation uses it
         """Ask this node."""
         return ask()
@@ -169,8 +158,8 @@ class NodeClient:
 
     # -- this node -------------------------------------------------------------------------
 
-    def check_taking(self) -> None:
-        """Check that the node takes new jobs, before some are added.
+    def check_taking(self) -> bool:
+        """Check that the node takes new jobs, before some are added. Return True.
 
         Raises:
             NodesUnavailable: its flag `leaving` is set.
@@ -179,6 +168,7 @@ class NodeClient:
         if self.is_leaving():
             raise NodesUnavailable("no node takes jobs", {self.node.address: "leaving"})
         self.taking_until = monotonic() + LOOK
+        return True
 
     def is_leaving(self) -> bool:
         """Return True if the node takes no new jobs."""

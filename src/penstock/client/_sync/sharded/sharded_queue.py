@@ -16,7 +16,7 @@ from penstock.client._sync.job import Job
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.role import Role
 from penstock.client._sync.settling import check_jobs
-from penstock.client._sync.sharded.parts import ShardedParts
+from penstock.client._sync.sharded.parts import ShardedParts, next_page
 from penstock.client._sync.sharded.shard import AnyNode, Shard
 from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
@@ -284,33 +284,18 @@ class ShardedQueue(ShardedParts):
         """
         check_count("n", n, high=BATCH)
         chosen = check_states("states", states) or None
-        key, inner = nodes.split_cursor(cursor)
-        check_cursor("cursor", inner, JOB_CURSOR)
+        at = nodes.split_cursor(cursor)
+        check_cursor("cursor", at[1], JOB_CURSOR)
         self._federation.connect()
-        missed = [part.home.address for part in self.parts if not part.home.id]
-        left = sorted(
-            ((self._key(part), part) for part in self.parts if part.home.id), key=lambda p: p[0]
-        )
-        left = [(own, part) for own, part in left if own >= key]
-        while left:
-            own, part = left.pop(0)
-            at = inner if own == key else "0"
-            page = self._federation.tried(
-                part.home,
-                partial(self._scanned, part, at, n, chosen, full),
-            )
-            if page is None:
-                missed.append(part.home.address)
-                continue
-            is_last = page.cursor == "0" and not left
-            after = left[0][0] if page.cursor == "0" and left else own
-            at = "0" if is_last else f"{after}:{page.cursor}"
-            return ScanPage(at, page.ids, page.jobs, tuple(missed))
-        return ScanPage("0", [], [], tuple(missed))
 
-    def _scanned(self, part: Shard, at: str, n: int, states: Any, full: bool) -> ScanPage:
-        self._declare(part.home)
-        return self._brief(part.home, part.number).scan(at, n, states=states, full=full)
+        def scanned(part: Shard, at: str) -> ScanPage:
+            self._declare(part.home)
+            brief = self._brief(part.home, part.number)
+            return brief.scan(at, n, states=chosen, full=full)
+
+        places = [(self._key(part), part.home, partial(scanned, part)) for part in self.parts]
+        _, page = next_page(self._federation, at, places, ScanPage("0", [], []))
+        return page
 
     def _key(self, part: Shard) -> str:
         """Return the name of a part in the cursors of a scan: node and checksum."""
