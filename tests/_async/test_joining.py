@@ -18,7 +18,8 @@ from penstock import (
     WrongNode,
     parse_id,
 )
-from penstock.client._async.sharded import federation, single
+from penstock.client._async import backend as client_backend
+from penstock.client._async.sharded import federation
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Stub
 from tests.support.twins import aspawn, await_for
@@ -46,7 +47,7 @@ async def listed(urls: Urls) -> Urls:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make clients read the list of nodes before each call and each wait."""
-    monkeypatch.setattr(single, "REFRESH", 0.05)
+    monkeypatch.setattr(client_backend, "REFRESH", 0.05)
     monkeypatch.setattr(federation, "REFRESH", 0.05)
 
 

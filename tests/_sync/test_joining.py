@@ -19,7 +19,8 @@ from penstock import (
     WrongNode,
     parse_id,
 )
-from penstock.client._sync.sharded import federation, single
+from penstock.client._sync import backend as client_backend
+from penstock.client._sync.sharded import federation
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Stub
 from tests.support.twins import spawn, wait_for
@@ -47,7 +48,7 @@ def listed(urls: Urls) -> Urls:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make clients read the list of nodes before each call and each wait."""
-    monkeypatch.setattr(single, "REFRESH", 0.05)
+    monkeypatch.setattr(client_backend, "REFRESH", 0.05)
     monkeypatch.setattr(federation, "REFRESH", 0.05)
 
 

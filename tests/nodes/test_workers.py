@@ -123,9 +123,9 @@ async def test_a_worker_that_runs_joins(
     three: Servers, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """A running worker finishes its jobs with renewed leases, and then takes jobs of new nodes."""
-    for rooms in (_sync.sharded, _async.sharded):
-        monkeypatch.setattr(rooms.single, "REFRESH", 0.2)
-        monkeypatch.setattr(rooms.federation, "REFRESH", 0.2)
+    for rooms in (_sync, _async):
+        monkeypatch.setattr(rooms.backend, "REFRESH", 0.2)
+        monkeypatch.setattr(rooms.sharded.federation, "REFRESH", 0.2)
     add(three, 0, ["held"], lease=5)  # calls of this test delay the loop that renews it
     add(three, 1, ["there"])
     seen = Seen()

@@ -1,24 +1,52 @@
-"""The connections of a client: one node, or several."""
+"""The connections of a client: one node, or several.
+
+A client that was given one node of a federation must know the other ones, so it reads the list of
+that node and joins them (protocol/nodes.md, Several nodes).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._async.sharded.federation import AsyncFederation
+from penstock.client._async.queue import AsyncQueue
+from penstock.client._async.sharded.federated_node import AsyncFederatedNode
+from penstock.client._async.sharded.federation import REFRESH, AsyncFederation
 from penstock.client._async.sharded.node_client import AsyncNodeClient
-from penstock.client._async.sharded.single import AsyncSingle
+from penstock.client._async.sharded.sharded_queue import (
+    AsyncObservedShardedQueue,
+    AsyncShardedQueue,
+)
+from penstock.client._async.sharded.single import AsyncObservedSingleQueue, AsyncSingleQueue
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core.config import ClientConfig, check_sources
-from penstock.errors import BadArgument, ConfigurationError
+from penstock.core.logs import get_logger
+from penstock.core.node_list import others
+from penstock.core.operations import Taken
+from penstock.errors import BadArgument, ConfigurationError, NodesUnavailable
 from penstock.wire.keys import registry_key, split_name
 
+if TYPE_CHECKING:
+    from penstock.client._async.job import AsyncJob
+    from penstock.client._async.sharded.shard import AsyncShard
+
 __all__ = ["AsyncBackend"]
+
+logger = get_logger("penstock")
+T = TypeVar("T")
+
+AGAIN = 1.0
+"""Seconds after which the list is read again when that has failed."""
 
 
 class AsyncBackend:
     """The connections of a client. Internal: for the worker, Spark and the command line.
+
+    A queue with partitions uses it like a federation: other attributes are those of `home`.
 
     Args:
         source: a URL or a redis-py client, or a list of these.
@@ -28,7 +56,8 @@ class AsyncBackend:
     Attributes:
         source, terms: the arguments.
         joins: the argument `federation`.
-        root: runs the calls of the client.
+        federation: all nodes; None = no others are known than the only source.
+        look_at: time of the clock when the node's list is read again.
 
     Raises:
         BadArgument: the source can't be used, or needs another value of `federation`.
@@ -41,38 +70,26 @@ class AsyncBackend:
         self.terms = terms
         self.joins = federation
         sources = check_sources(source)
-        self.root: AsyncNodeClient | AsyncSingle | AsyncFederation
-        if sources is None:
-            self.root = (AsyncSingle if federation else AsyncNodeClient)(source, terms)
-        elif federation:
-            self.root = AsyncFederation(sources, terms)
-        else:
+        if sources is not None and not federation:
             reason = "a list of nodes needs federation=True: pass one URL without it"
             raise BadArgument("federation", False, reason)
+        self._member = AsyncNodeClient(source, terms) if sources is None else None
+        self.federation = None if sources is None else AsyncFederation(sources, terms)
+        self.look_at = -math.inf if federation else math.inf
+        self._queues: weakref.WeakSet[AsyncSingleQueue | AsyncShardedQueue] = weakref.WeakSet()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.home, name)
 
     @property
     def home(self) -> AsyncNodeClient | AsyncFederation:
         """Return the node, or all nodes, as known now."""
-        return self.root.now if isinstance(self.root, AsyncSingle) else self.root
-
-    async def current(self) -> AsyncNodeClient | AsyncFederation:
-        """Return the node, or all nodes. Read the node's list first if the last read is old."""
-        root = self.root
-        return await root.current() if isinstance(root, AsyncSingle) else root
+        return self.federation or self.member
 
     @property
     def is_look_due(self) -> bool:
         """Return True if the node's list must be read again."""
-        root = self.root
-        return isinstance(root, AsyncSingle) and not root.federation and monotonic() >= root.look_at
-
-    async def has_others(self) -> bool:
-        """Read the node's list; return True if there are nodes to join."""
-        return isinstance(self.root, AsyncSingle) and await self.root.has_others()
-
-    def join(self) -> AsyncNodeClient | AsyncFederation:
-        """Become a client of several nodes, unless `federation` is False. Nothing is sent."""
-        return self.root.join() if isinstance(self.root, AsyncSingle) else self.root
+        return self.federation is None and monotonic() >= self.look_at
 
     @property
     def member(self) -> AsyncNodeClient:
@@ -81,9 +98,9 @@ class AsyncBackend:
         Raises:
             ConfigurationError: the client was made from a list of nodes.
         """
-        if isinstance(self.root, AsyncFederation):
+        if self._member is None:
             raise ConfigurationError("this call needs a client of one node alone")
-        return self.root.member if isinstance(self.root, AsyncSingle) else self.root
+        return self._member
 
     @property
     def node(self) -> AsyncNode:
@@ -105,3 +122,119 @@ class AsyncBackend:
         else:
             found = await home.node.command("HGET", key, field)
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
+
+    # -- as the node, or all nodes -----------------------------------------------------------
+
+    async def current(self) -> AsyncNodeClient | AsyncFederation:
+        """Return the node or the federation; read the list if that is due."""
+        if self.is_look_due:
+            await self.look()
+        return self.home
+
+    async def look(self) -> bool:
+        """Read the node's list and join the nodes in it; return True if there are some."""
+        if self.federation is None and await self.has_others():
+            self.join()
+        return self.federation is not None
+
+    async def has_others(self) -> bool:
+        """Read the node's list; return True if it names other nodes.
+
+        Errors are left to the next call of the client.
+        """
+        if not self.joins:
+            return False
+        node = self.member.node
+        try:
+            await node.reach()
+            await self.member.connect()
+            told = await node.listed()
+            found = bool(told) and bool(others(told, await node.whole_id()))
+        except Exception as error:  # noqa: BLE001  # the next call reports it
+            logger.debug("the list of nodes can't be read: %s", error)
+            self.look_at = monotonic() + AGAIN
+            return False
+        self.look_at = monotonic() + REFRESH
+        return found
+
+    def join(self) -> AsyncNodeClient | AsyncFederation:
+        """Become a client of several nodes, unless `federation` is False. Nothing is sent."""
+        if self.federation is None and self.joins:
+            member = self.member
+            home = AsyncFederatedNode(member.source, member.terms, node=member.node)
+            made = AsyncFederation([member.source], member.terms, [home])
+            for queue in list(self._queues):
+                queue.join(made, home)
+            self.federation = made
+        return self.home
+
+    def queue(self, name: str, partitions: int | None = None) -> AsyncQueue:
+        """Return the queue of this name."""
+        if self.federation is not None or not self.joins:
+            return self.home.queue(name, partitions)
+        is_observed = bool(self.terms.middleware)
+        queue: AsyncSingleQueue | AsyncShardedQueue
+        if partitions is None:
+            queue = (AsyncObservedSingleQueue if is_observed else AsyncSingleQueue)(self, name)
+        else:
+            made = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
+            queue = made(self, name, partitions)
+        self._queues.add(queue)
+        found = self.home
+        if isinstance(found, AsyncFederation):  # another thread has joined meanwhile
+            queue.join(found, found.homes[0])
+        return queue
+
+    async def each(self, ask: Callable[[Any], Awaitable[T]]) -> tuple[list[tuple[Any, T]], Any]:
+        """Ask the node, or every node: see `AsyncFederation.each`."""
+        await self.current()
+        found: tuple[list[tuple[Any, T]], Any] = await self.home.each(ask)
+        return found
+
+    async def produce(
+        self,
+        parts: Callable[[], Sequence[AsyncShard]],
+        attempt: Callable[[AsyncShard], Awaitable[T]],
+    ) -> T:
+        """Add jobs to the first part that takes them; if the only node is leaving, join others."""
+        site = await self.current()
+        try:
+            return await site.produce(parts, attempt)
+        except NodesUnavailable:
+            if site is self.federation or not await self.look():
+                raise
+        return await self.home.produce(parts, attempt)
+
+    async def reserve(
+        self, queues: Sequence[AsyncQueue], n: int, wait: float | None, seen: Taken | None = None
+    ) -> list[AsyncJob]:
+        """Take up to n jobs from several queues; a long wait is interrupted to read the list.
+
+        Args:
+            queues: in order of preference.
+            n: limit.
+            wait: seconds, None = for ever.
+            seen: the reply, without jobs, that the only queue gave a moment ago.
+        """
+        until = math.inf if wait is None else monotonic() + wait
+        while True:
+            await self.current()
+            left = max(0.0, until - monotonic())
+            if self.federation is not None:
+                return await self.federation.reserve(queues, n, None if wait is None else left)
+            span = max(0.0, min(left, self.look_at - monotonic()))
+            jobs = await self.member.reserve(queues, n, span, seen)
+            if jobs or monotonic() >= until:
+                return jobs
+            seen = None
+
+    async def connect(self) -> None:
+        """Reach the node, or one of several."""
+        await (await self.current()).connect()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._member is not None:
+            await self._member.close()
+        if self.federation is not None:
+            await self.federation.close()

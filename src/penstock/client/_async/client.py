@@ -147,12 +147,12 @@ class AsyncPenstock:
             ConfigurationError: two nodes have the same id.
             redis.exceptions.ConnectionError: the server was not reached within `retry_for`.
         """
-        await self.backend.root.connect()
+        await self.backend.connect()
         return self
 
     async def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        await self.backend.root.close()
+        await self.backend.close()
 
     async def __aenter__(self) -> AsyncPenstock:
         try:
@@ -188,7 +188,7 @@ class AsyncPenstock:
                 count = self._partitions.get(name)
             else:
                 self._partitions[name] = count
-            found = self.backend.root.queue(name, count)
+            found = self.backend.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
@@ -233,7 +233,7 @@ class AsyncPenstock:
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
-        return await self.backend.root.reserve(chosen, n, wait)
+        return await self.backend.reserve(chosen, n, wait)
 
     async def queues(self, pattern: str = "*") -> list[str]:
         """Return the names of the queues that exist, sorted.

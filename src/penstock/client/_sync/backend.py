@@ -1,25 +1,53 @@
 # From src/penstock/client/_async/backend.py by tools/unasync.py; do not edit.
-"""The connections of a client: one node, or several."""
+"""The connections of a client: one node, or several.
+
+A client that was given one node of a federation must know the other ones, so it reads the list of
+that node and joins them (protocol/nodes.md, Several nodes).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._sync.sharded.federation import Federation
+from penstock.client._sync.queue import Queue
+from penstock.client._sync.sharded.federated_node import FederatedNode
+from penstock.client._sync.sharded.federation import REFRESH, Federation
 from penstock.client._sync.sharded.node_client import NodeClient
-from penstock.client._sync.sharded.single import Single
+from penstock.client._sync.sharded.sharded_queue import (
+    ObservedShardedQueue,
+    ShardedQueue,
+)
+from penstock.client._sync.sharded.single import ObservedSingleQueue, SingleQueue
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
 from penstock.core.config import ClientConfig, check_sources
-from penstock.errors import BadArgument, ConfigurationError
+from penstock.core.logs import get_logger
+from penstock.core.node_list import others
+from penstock.core.operations import Taken
+from penstock.errors import BadArgument, ConfigurationError, NodesUnavailable
 from penstock.wire.keys import registry_key, split_name
 
+if TYPE_CHECKING:
+    from penstock.client._sync.job import Job
+    from penstock.client._sync.sharded.shard import Shard
+
 __all__ = ["Backend"]
+
+logger = get_logger("penstock")
+T = TypeVar("T")
+
+AGAIN = 1.0
+"""Seconds after which the list is read again when that has failed."""
 
 
 class Backend:
     """The connections of a client. Internal: for the worker, Spark and the command line.
+
+    A queue with partitions uses it like a federation: other attributes are those of `home`.
 
     Args:
         source: a URL or a redis-py client, or a list of these.
@@ -29,7 +57,8 @@ class Backend:
     Attributes:
         source, terms: the arguments.
         joins: the argument `federation`.
-        root: runs the calls of the client.
+        federation: all nodes; None = no others are known than the only source.
+        look_at: time of the clock when the node's list is read again.
 
     Raises:
         BadArgument: the source can't be used, or needs another value of `federation`.
@@ -42,38 +71,26 @@ class Backend:
         self.terms = terms
         self.joins = federation
         sources = check_sources(source)
-        self.root: NodeClient | Single | Federation
-        if sources is None:
-            self.root = (Single if federation else NodeClient)(source, terms)
-        elif federation:
-            self.root = Federation(sources, terms)
-        else:
+        if sources is not None and not federation:
             reason = "a list of nodes needs federation=True: pass one URL without it"
             raise BadArgument("federation", False, reason)
+        self._member = NodeClient(source, terms) if sources is None else None
+        self.federation = None if sources is None else Federation(sources, terms)
+        self.look_at = -math.inf if federation else math.inf
+        self._queues: weakref.WeakSet[SingleQueue | ShardedQueue] = weakref.WeakSet()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.home, name)
 
     @property
     def home(self) -> NodeClient | Federation:
         """Return the node, or all nodes, as known now."""
-        return self.root.now if isinstance(self.root, Single) else self.root
-
-    def current(self) -> NodeClient | Federation:
-        """Return the node, or all nodes. Read the node's list first if the last read is old."""
-        root = self.root
-        return root.current() if isinstance(root, Single) else root
+        return self.federation or self.member
 
     @property
     def is_look_due(self) -> bool:
         """Return True if the node's list must be read again."""
-        root = self.root
-        return isinstance(root, Single) and not root.federation and monotonic() >= root.look_at
-
-    def has_others(self) -> bool:
-        """Read the node's list; return True if there are nodes to join."""
-        return isinstance(self.root, Single) and self.root.has_others()
-
-    def join(self) -> NodeClient | Federation:
-        """Become a client of several nodes, unless `federation` is False. Nothing is sent."""
-        return self.root.join() if isinstance(self.root, Single) else self.root
+        return self.federation is None and monotonic() >= self.look_at
 
     @property
     def member(self) -> NodeClient:
@@ -82,9 +99,9 @@ class Backend:
         Raises:
             ConfigurationError: the client was made from a list of nodes.
         """
-        if isinstance(self.root, Federation):
+        if self._member is None:
             raise ConfigurationError("this call needs a client of one node alone")
-        return self.root.member if isinstance(self.root, Single) else self.root
+        return self._member
 
     @property
     def node(self) -> Node:
@@ -106,3 +123,119 @@ class Backend:
         else:
             found = home.node.command("HGET", key, field)
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
+
+    # -- as the node, or all nodes -----------------------------------------------------------
+
+    def current(self) -> NodeClient | Federation:
+        """Return the node or the federation; read the list if that is due."""
+        if self.is_look_due:
+            self.look()
+        return self.home
+
+    def look(self) -> bool:
+        """Read the node's list and join the nodes in it; return True if there are some."""
+        if self.federation is None and self.has_others():
+            self.join()
+        return self.federation is not None
+
+    def has_others(self) -> bool:
+        """Read the node's list; return True if it names other nodes.
+
+        Errors are left to the next call of the client.
+        """
+        if not self.joins:
+            return False
+        node = self.member.node
+        try:
+            node.reach()
+            self.member.connect()
+            told = node.listed()
+            found = bool(told) and bool(others(told, node.whole_id()))
+        except Exception as error:  # noqa: BLE001  # the next call reports it
+            logger.debug("the list of nodes can't be read: %s", error)
+            self.look_at = monotonic() + AGAIN
+            return False
+        self.look_at = monotonic() + REFRESH
+        return found
+
+    def join(self) -> NodeClient | Federation:
+        """Become a client of several nodes, unless `federation` is False. Nothing is sent."""
+        if self.federation is None and self.joins:
+            member = self.member
+            home = FederatedNode(member.source, member.terms, node=member.node)
+            made = Federation([member.source], member.terms, [home])
+            for queue in list(self._queues):
+                queue.join(made, home)
+            self.federation = made
+        return self.home
+
+    def queue(self, name: str, partitions: int | None = None) -> Queue:
+        """Return the queue of this name."""
+        if self.federation is not None or not self.joins:
+            return self.home.queue(name, partitions)
+        is_observed = bool(self.terms.middleware)
+        queue: SingleQueue | ShardedQueue
+        if partitions is None:
+            queue = (ObservedSingleQueue if is_observed else SingleQueue)(self, name)
+        else:
+            made = ObservedShardedQueue if is_observed else ShardedQueue
+            queue = made(self, name, partitions)
+        self._queues.add(queue)
+        found = self.home
+        if isinstance(found, Federation):  # another thread has joined meanwhile
+            queue.join(found, found.homes[0])
+        return queue
+
+    def each(self, ask: Callable[[Any], T]) -> tuple[list[tuple[Any, T]], Any]:
+        """Ask the node, or every node: see `Federation.each`."""
+        self.current()
+        found: tuple[list[tuple[Any, T]], Any] = self.home.each(ask)
+        return found
+
+    def produce(
+        self,
+        parts: Callable[[], Sequence[Shard]],
+        attempt: Callable[[Shard], T],
+    ) -> T:
+        """Add jobs to the first part that takes them; if the only node is leaving, join others."""
+        site = self.current()
+        try:
+            return site.produce(parts, attempt)
+        except NodesUnavailable:
+            if site is self.federation or not self.look():
+                raise
+        return self.home.produce(parts, attempt)
+
+    def reserve(
+        self, queues: Sequence[Queue], n: int, wait: float | None, seen: Taken | None = None
+    ) -> list[Job]:
+        """Take up to n jobs from several queues; a long wait is interrupted to read the list.
+
+        Args:
+            queues: in order of preference.
+            n: limit.
+            wait: seconds, None = for ever.
+            seen: the reply, without jobs, that the only queue gave a moment ago.
+        """
+        until = math.inf if wait is None else monotonic() + wait
+        while True:
+            self.current()
+            left = max(0.0, until - monotonic())
+            if self.federation is not None:
+                return self.federation.reserve(queues, n, None if wait is None else left)
+            span = max(0.0, min(left, self.look_at - monotonic()))
+            jobs = self.member.reserve(queues, n, span, seen)
+            if jobs or monotonic() >= until:
+                return jobs
+            seen = None
+
+    def connect(self) -> None:
+        """Reach the node, or one of several."""
+        self.current().connect()
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._member is not None:
+            self._member.close()
+        if self.federation is not None:
+            self.federation.close()

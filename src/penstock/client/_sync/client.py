@@ -148,12 +148,12 @@ class Penstock:
             ConfigurationError: two nodes have the same id.
             redis.exceptions.ConnectionError: the server was not reached within `retry_for`.
         """
-        self.backend.root.connect()
+        self.backend.connect()
         return self
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
-        self.backend.root.close()
+        self.backend.close()
 
     def __enter__(self) -> Penstock:
         try:
@@ -189,7 +189,7 @@ class Penstock:
                 count = self._partitions.get(name)
             else:
                 self._partitions[name] = count
-            found = self.backend.root.queue(name, count)
+            found = self.backend.queue(name, count)
             if len(self._queues) >= 10_000:
                 self._queues.clear()
             self._queues[name] = found
@@ -234,7 +234,7 @@ class Penstock:
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
             )
-        return self.backend.root.reserve(chosen, n, wait)
+        return self.backend.reserve(chosen, n, wait)
 
     def queues(self, pattern: str = "*") -> list[str]:
         """Return the names of the queues that exist, sorted.

@@ -33,9 +33,9 @@ from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys, queue_crc
 
 if TYPE_CHECKING:
+    from penstock.client._async.backend import AsyncBackend
     from penstock.client._async.sharded.federation import AsyncFederation
     from penstock.client._async.sharded.node_client import AsyncNodeClient
-    from penstock.client._async.sharded.single import AsyncSingle
 
 __all__ = ["AsyncShardedParts", "operations_of"]
 
@@ -58,7 +58,7 @@ class AsyncShardedParts(AsyncQueue):
 
     def __init__(
         self,
-        federation: AsyncFederation | AsyncNodeClient | AsyncSingle,
+        federation: AsyncFederation | AsyncNodeClient | AsyncBackend,
         name: str,
         partitions: int | None = None,
     ) -> None:

@@ -34,9 +34,9 @@ from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys, queue_crc
 
 if TYPE_CHECKING:
+    from penstock.client._sync.backend import Backend
     from penstock.client._sync.sharded.federation import Federation
     from penstock.client._sync.sharded.node_client import NodeClient
-    from penstock.client._sync.sharded.single import Single
 
 __all__ = ["ShardedParts", "operations_of"]
 
@@ -59,7 +59,7 @@ class ShardedParts(Queue):
 
     def __init__(
         self,
-        federation: Federation | NodeClient | Single,
+        federation: Federation | NodeClient | Backend,
         name: str,
         partitions: int | None = None,
     ) -> None:
