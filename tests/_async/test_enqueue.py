@@ -254,7 +254,7 @@ async def test_without_enough_replicas(q: AsyncQueue, raw: Raw) -> None:
 async def test_a_call_that_is_repeated_adds_nothing(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """A repeated call number returns the first answer again, for one job and for many."""
     await q.enqueue("make the queue")
-    (caller,) = ps.backend.node.link.callers
+    (caller,) = ps.backend.node.link.idle
     one = await q.enqueue("one")
     caller.calls -= 1
     assert await q.enqueue("one") == one
@@ -271,7 +271,7 @@ async def test_a_call_with_an_old_number_does_nothing(
     """A call with a number below the producer's last one came too late and does nothing."""
     for number in range(4):
         await q.enqueue(number)
-    (caller,) = ps.backend.node.link.callers
+    (caller,) = ps.backend.node.link.idle
     before = dump(raw)
     caller.calls -= 3
     with pytest.raises(StaleCall, match=r"call \d+ of this producer ran first"):

@@ -251,7 +251,7 @@ def test_without_enough_replicas(q: Queue, raw: Raw) -> None:
 def test_a_call_that_is_repeated_adds_nothing(ps: Penstock, q: Queue) -> None:
     """A repeated call number returns the first answer again, for one job and for many."""
     q.enqueue("make the queue")
-    (caller,) = ps.backend.node.link.callers
+    (caller,) = ps.backend.node.link.idle
     one = q.enqueue("one")
     caller.calls -= 1
     assert q.enqueue("one") == one
@@ -266,7 +266,7 @@ def test_a_call_with_an_old_number_does_nothing(ps: Penstock, q: Queue, raw: Raw
     """A call with a number below the producer's last one came too late and does nothing."""
     for number in range(4):
         q.enqueue(number)
-    (caller,) = ps.backend.node.link.callers
+    (caller,) = ps.backend.node.link.idle
     before = dump(raw)
     caller.calls -= 3
     with pytest.raises(StaleCall, match=r"call \d+ of this producer ran first"):

@@ -145,7 +145,7 @@ def test_a_call_that_is_interrupted(make_server: Server, monkeypatch: pytest.Mon
     with Penstock(server.url) as ps:
         q = ps.queue("q")
         q.enqueue("first")
-        lane = ps.backend.node.link._lanes[-1]
+        lane = ps.backend.node.link.idle[-1]
         producer = lane.producer
 
         def interrupted(**_: object) -> None:
@@ -158,7 +158,7 @@ def test_a_call_that_is_interrupted(make_server: Server, monkeypatch: pytest.Mon
         done = q.enqueue("second")
         assert [view.body for view in q.peek()] == ["first", "second"]
         assert q.peek()[1].id == done.id
-        assert producer not in {one.producer for one in ps.backend.node.link._lanes}
+        assert producer not in {one.producer for one in ps.backend.node.link.idle}
 
 
 async def test_a_call_that_is_cancelled(make_server: Server) -> None:

@@ -238,7 +238,7 @@ class Producing(Waiting):
         """
         bodies = [self.body() for _ in range(1 + many)]
         self.queue.status(IDS[0])  # connects; stats would remove expired jobs
-        for connection in self.client.backend.node.link.callers:
+        for connection in self.client.backend.node.link.idle:
             connection._followers = int(was_connected)
 
         def model() -> str:

@@ -7,27 +7,19 @@ from typing import Literal, TypeAlias
 from penstock.errors import BadArgument
 from penstock.wire.scripts import Script
 
-__all__ = ["DEFAULT_PREFIX", "PressureKeys", "Role", "check_names", "check_role"]
+__all__ = ["DEFAULT_PREFIX", "PressureKeys", "Role", "check_names", "check_role", "utf8"]
 
 DEFAULT_PREFIX = "__pressure__"
-SUFFIXES = {
-    "bound": "bound",
-    "producer": "producer",
-    "consumer": "consumer",
-    "producer_free": "producer_free",
-    "consumer_free": "consumer_free",
-    "not_full": "not_full",
-    "closed": "closed",
-    "produced_messages": "stats:produced_messages",
-    "produced_bytes": "stats:produced_bytes",
-    "consumed_messages": "stats:consumed_messages",
-    "consumed_bytes": "stats:consumed_bytes",
+STATE = (
+    "bound", "producer", "consumer", "producer_free", "consumer_free", "not_full", "closed",
+)  # fmt: skip
+COUNTERS = ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes")
+SUFFIXES = (
+    {name: name for name in STATE}
+    | {name: f"stats:{name}" for name in COUNTERS}
     # The Go client counts under names of its own. They are removed with the queue, and not read.
-    "stats_produced_messages": "stats_produced_messages",
-    "stats_produced_bytes": "stats_produced_bytes",
-    "stats_consumed_messages": "stats_consumed_messages",
-    "stats_consumed_bytes": "stats_consumed_bytes",
-}
+    | {f"stats_{name}": f"stats_{name}" for name in COUNTERS}
+)
 
 Role: TypeAlias = Literal["producer", "consumer"]
 
@@ -52,11 +44,20 @@ OF_ROLE: dict[Role, dict[str, str]] = {
 def _check_text(argument: str, value: object) -> str:
     if not isinstance(value, str) or not value:
         raise BadArgument(argument, value, "must be a str that is not empty")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise BadArgument(argument, value, "must be encodable as UTF-8") from None
+    utf8(argument, value)
     return value
+
+
+def utf8(argument: str, text: str) -> bytes:
+    """Encode an argument.
+
+    Raises:
+        BadArgument: UTF-8 can't hold it.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadArgument(argument, text, "must be encodable as UTF-8") from None
 
 
 def check_names(name: object, prefix: object) -> tuple[str, str]:

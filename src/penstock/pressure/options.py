@@ -8,7 +8,7 @@ from typing import NamedTuple
 from penstock.core.calls import Wait
 from penstock.core.options import Duration, check_count, duration_ms
 from penstock.errors import BadArgument
-from penstock.pressure.keys import DEFAULT_PREFIX
+from penstock.pressure.keys import DEFAULT_PREFIX, utf8
 
 __all__ = [
     "PressureCounters",
@@ -109,8 +109,5 @@ def message_bytes(value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        try:
-            return value.encode()
-        except UnicodeEncodeError:
-            raise BadArgument("message", value, "must be encodable as UTF-8") from None
+        return utf8("message", value)
     raise BadArgument("message", value, "must be bytes or a str")

@@ -14,7 +14,6 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from penstock.cli.doctor.findings import Finding
-from penstock.client._sync.transport.sentinel import Primary
 from penstock.client._sync.transport.settings import connection_factory
 from penstock.core.cluster import read_slots
 from penstock.core.servers import ServerFacts, parse_info
@@ -143,8 +142,7 @@ class DoctorNode:
 
     def __init__(self, source: object, prefix: str) -> None:
         self.prefix = prefix
-        factory, self.address = connection_factory(source)
-        self.primary: Primary | None = getattr(factory, "primary", None)
+        factory, self.address, self.primary = connection_factory(source)
         with ExitStack() as stack:
             if self.primary:
                 stack.callback(self.primary.close)

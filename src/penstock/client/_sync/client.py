@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from types import TracebackType
 
 from redis import Redis
@@ -396,18 +398,12 @@ def twin_of(
         owner: name of the consumer; None = that of `client`.
         federation: whether it joins other nodes; None = as `client`.
     """
-    backend, terms = client.backend, client.backend.terms
-    twin = Penstock(
-        backend.source,
-        prefix=client.prefix,
-        owner=client.owner if owner is None else owner,
-        retry_for=terms.retry_for,
-        middleware=client.middleware,
-        on_unknown=terms.on_unknown,
-        federation=backend.joins if federation is None else federation,
-        node_hosts=terms.node_hosts,
-        evict=terms.evict,
-        codec=terms.codec,
+    twin = copy(client)  # both learn of the same queues' partitions
+    twin.owner = check_owner(client.owner if owner is None else owner)
+    twin.backend = Backend(
+        client.backend.source,
+        replace(client.backend.terms, owner=twin.owner),
+        federation=client.backend.joins if federation is None else federation,
     )
-    twin._partitions = client._partitions  # both learn of the same queues
+    twin._queues = {}
     return twin

@@ -205,7 +205,7 @@ class AsyncPressureServer(AsyncServer):
     def __init__(self, source: object) -> None:
         self._watched: list[AsyncWatchedConnection] = []
         self.unsent: list[Call[Any]] = []
-        super().__init__(*connection_factory(source), 0)
+        super().__init__(*connection_factory(source), retry_for=0)
         forget_after_fork(self)
 
     async def repeatable(self, call: Call[Any]) -> Any:
@@ -274,7 +274,7 @@ class AsyncPressureServer(AsyncServer):
             await self._failed(lane, error)
             raise
         lane.used = monotonic()
-        self._lanes.append(lane)
+        self.idle.append(lane)
         return reply
 
     async def _revive(self, lane: AsyncProducerConnection) -> None:

@@ -204,7 +204,7 @@ class PressureServer(Server):
     def __init__(self, source: object) -> None:
         self._watched: list[WatchedConnection] = []
         self.unsent: list[Call[Any]] = []
-        super().__init__(*connection_factory(source), 0)
+        super().__init__(*connection_factory(source), retry_for=0)
         forget_after_fork(self)
 
     def repeatable(self, call: Call[Any]) -> Any:
@@ -271,7 +271,7 @@ class PressureServer(Server):
             self._failed(lane, error)
             raise
         lane.used = monotonic()
-        self._lanes.append(lane)
+        self.idle.append(lane)
         return reply
 
     def _revive(self, lane: ProducerConnection) -> None:

@@ -77,6 +77,9 @@ class AsyncCluster:
         places: addresses to query for the map first.
         retry_for: seconds for which a call is tried again while nothing changes.
         remap: returns the address at which a server is reached for the one that it announces.
+
+    Attributes:
+        idle: producers without a call under way.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class AsyncCluster:
         self._owners: list[AsyncServer | None] = [None] * SLOTS
         self._read_at = -math.inf
         self._counts: dict[int, tuple[float, int | None]] = {}
-        self._producers: list[Producer] = []
+        self.idle: list[Producer] = []
         self._numbers = itertools.count(0, NUMBERS)
         self._lock = AsyncLoopLock()
 
@@ -133,11 +136,6 @@ class AsyncCluster:
         """Address of one of its servers, for people."""
         return str(self._places[0])
 
-    @property
-    def callers(self) -> list[Producer]:
-        """Producers without a call under way; for tests."""
-        return self._producers
-
     def adjust(self, **settings: float) -> None:
         """Change time-outs of the connections that are made from now on."""
         self._factory = partial(self._factory, **settings)
@@ -164,7 +162,7 @@ class AsyncCluster:
 
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
-        self._producers = []
+        self.idle = []
         self._lock.forget()
         for server in self._servers.values():
             server.forget()
@@ -189,7 +187,7 @@ class AsyncCluster:
         """
         slot = key_slot(call.head[1])
         try:
-            caller = self._producers.pop()
+            caller = self.idle.pop()
         except IndexError:
             caller = Producer(next(self._numbers))
         caller.calls += 1
@@ -215,7 +213,7 @@ class AsyncCluster:
         except BaseException as error:
             self._failed(caller, error, unsure=patience is not None and patience.is_unsure)
             raise
-        self._producers.append(caller)
+        self.idle.append(caller)
         return reply
 
     def _failed(self, caller: Producer, error: BaseException, *, unsure: bool) -> None:
@@ -227,7 +225,7 @@ class AsyncCluster:
             unsure: True if an earlier try had no answer.
         """
         if isinstance(error, ResponseError) and not (unsure and passing(error)):
-            self._producers.append(caller)
+            self.idle.append(caller)
             raise_typed(error)
 
     async def command(self, *args: Argument) -> Any:
@@ -338,7 +336,7 @@ class AsyncCluster:
         server = self._servers.get(address)
         if server is None:
             factory = partial(self._factory, host=address.host, port=address.port)
-            server = self._servers[address] = AsyncServer(factory, str(address), 0.0)
+            server = self._servers[address] = AsyncServer(factory, str(address), retry_for=0.0)
         return server
 
     def _reached(self, host: str, port: int) -> Address:

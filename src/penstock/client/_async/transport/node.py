@@ -55,7 +55,7 @@ class AsyncNode:
         cluster = AsyncCluster.lent(source, retry_for)
         self._is_settled = cluster is not None
         self.link: AsyncServer | AsyncCluster = cluster or AsyncServer(
-            *connection_factory(source), retry_for
+            *connection_factory(source), retry_for=retry_for
         )
         self._lock = AsyncLoopLock()
         self.id = ""

@@ -31,11 +31,11 @@ from penstock.core.urls import shown, unusable
 from penstock.errors import BadArgument
 
 __all__ = [
-    "AsyncFound",
     "AsyncPrimary",
     "SentinelAnswer",
     "is_sentinel_url",
     "sentinel_pool",
+    "to_primary",
     "url_pool",
     "without_retry",
 ]
@@ -274,28 +274,9 @@ class AsyncToPrimary:
             raise RedisConnectionError(f"{conn.host}:{conn.port} is not the primary now")
 
 
-class AsyncFound:
-    """Makes connections to the current primary.
-
-    Args:
-        pool: has the class of connections, the service and its Sentinels.
-        kwargs: settings of the connections.
-
-    Attributes:
-        primary: finds the address.
-    """
-
-    def __init__(self, pool: SentinelConnectionPool, kwargs: dict[str, Any]) -> None:
-        self.primary = AsyncPrimary(pool)
-        kind = pool.connection_class
-        self._make: Callable[..., AsyncRedisConnection] = type(
-            f"ToPrimary{kind.__name__}", (AsyncToPrimary, kind), {}
-        )
-        self._kwargs = {**kwargs, "connection_pool": self.primary}
-
-    def __call__(self, **changed: float | None) -> AsyncRedisConnection:
-        """Return a connection; keyword arguments override the settings."""
-        return self._make(**{**self._kwargs, **changed})
+def to_primary(kind: type) -> Callable[..., AsyncRedisConnection]:
+    """Return a class of connections of redis-py that check their role."""
+    return type(f"ToPrimary{kind.__name__}", (AsyncToPrimary, kind), {})
 
 
 def is_sentinel_url(url: str) -> bool:

@@ -44,17 +44,26 @@ class AsyncServer:
     Args:
         factory: makes connections.
         address: address of the server, for people.
+        primary: finds the primary under Sentinel; None = there is no Sentinel.
         retry_for: seconds for which a call is tried again when the connection fails.
+
+    Attributes:
+        idle: connections without a call under way.
     """
 
     def __init__(
-        self, factory: Callable[..., AsyncRedisConnection], address: str, retry_for: float
+        self,
+        factory: Callable[..., AsyncRedisConnection],
+        address: str,
+        primary: AsyncPrimary | None = None,
+        *,
+        retry_for: float,
     ) -> None:
         self.factory = factory
         self.address = address
-        self._lanes: list[AsyncProducerConnection] = []
+        self.idle: list[AsyncProducerConnection] = []
         self._waiters: list[AsyncBlockingConnection] = []
-        self._primary: AsyncPrimary | None = getattr(factory, "primary", None)
+        self._primary = primary
         self._turn = 0
         self._bound: object = None
         self._sends_once = False
@@ -65,11 +74,6 @@ class AsyncServer:
             retry=tenacity.retry_if_exception(transient),
             reraise=True,
         )
-
-    @property
-    def callers(self) -> list[AsyncProducerConnection]:
-        """Producers without a call under way; for tests."""
-        return self._lanes
 
     def adjust(self, **settings: float) -> None:
         """Change settings of the connections that are made from now on."""
@@ -87,7 +91,7 @@ class AsyncServer:
 
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
-        self._lanes, self._waiters = [], []
+        self.idle, self._waiters = [], []
         if self._primary is not None:
             self._primary.forget()
 
@@ -103,15 +107,19 @@ class AsyncServer:
         """Return a connection for one call; give it back with `give`, or close it."""
         self._bind()
         try:
-            return self._lanes.pop()
+            return self.idle.pop()
         except IndexError:
             return AsyncProducerConnection(self.factory())
 
     def give(self, lane: AsyncProducerConnection) -> None:
         """Keep a connection, whose call has been answered, for the next call."""
-        self._lanes.append(lane)
+        self.idle.append(lane)
 
-    async def _led(self, primary: AsyncPrimary) -> AsyncProducerConnection:
+    async def _taken(self) -> AsyncProducerConnection:
+        """Take a connection; under Sentinel, one to the current primary."""
+        primary = self._primary
+        if primary is None:
+            return self.take()
         self._bind()
         await primary.look()
         if self._turn != primary.turn:
@@ -124,10 +132,10 @@ class AsyncServer:
 
     async def _leave(self, turn: int) -> None:
         """Close connections to other primaries. Other threads may take or give some meanwhile."""
-        for lane in tuple(self._lanes):
+        for lane in tuple(self.idle):
             if lane.turn != turn:
                 with suppress(ValueError):
-                    self._lanes.remove(lane)
+                    self.idle.remove(lane)
                     await lane.close()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -139,7 +147,7 @@ class AsyncServer:
 
     async def _lane(self) -> AsyncProducerConnection:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
-        lane = self.take() if self._primary is None else await self._led(self._primary)
+        lane = await self._taken()
         if self._sends_once:
             had_opened = lane.has_opened
             if await self._open(lane) and had_opened:
@@ -165,7 +173,7 @@ class AsyncServer:
             lane = await self._lane()
         else:
             try:
-                lane = self._lanes.pop()
+                lane = self.idle.pop()
             except IndexError:
                 lane = AsyncProducerConnection(self.factory())
         lane.calls += 1
@@ -179,7 +187,7 @@ class AsyncServer:
         except BaseException as error:
             await self._failed(lane, error)
             raise
-        self._lanes.append(lane)
+        self.idle.append(lane)
         return reply
 
     async def _failed(self, lane: AsyncProducerConnection, error: BaseException) -> None:
@@ -189,10 +197,10 @@ class AsyncServer:
         the connection nor its producer id is used again.
         """
         if isinstance(error, ResponseError) and not transient(error):
-            self._lanes.append(lane)
+            self.idle.append(lane)
             raise_typed(error)
         if isinstance(error, NotReplicated):  # nothing was sent
-            self._lanes.append(lane)
+            self.idle.append(lane)
             return
         await lane.close()
 
@@ -238,7 +246,7 @@ class AsyncServer:
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
         """
-        lane = self.take() if self._primary is None else await self._led(self._primary)
+        lane = await self._taken()
         opened = await self._open(lane) or self._has_lost
         self._has_lost = False
         self.give(lane)
@@ -262,7 +270,7 @@ class AsyncServer:
         except BaseException as error:
             await self._failed(lane, error)
             raise
-        self._lanes.append(lane)
+        self.idle.append(lane)
         return reply
 
     async def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
@@ -285,7 +293,7 @@ class AsyncServer:
 
     async def close(self) -> None:
         """Close all connections that are not in use."""
-        lanes, self._lanes = self._lanes, []
+        lanes, self.idle = self.idle, []
         waiters, self._waiters = self._waiters, []
         for lane in lanes:
             await lane.close()

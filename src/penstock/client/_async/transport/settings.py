@@ -12,9 +12,10 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from penstock.client._acompat import AsyncRedisConnection
 from penstock.client._async.transport.sentinel import (
     PATIENCE,
-    AsyncFound,
+    AsyncPrimary,
     is_sentinel_url,
     sentinel_pool,
+    to_primary,
     url_pool,
     without_retry,
 )
@@ -29,8 +30,13 @@ HURRY = 1.0
 """Seconds that a client which is about to end waits for a reply."""
 
 
-def connection_factory(source: object) -> tuple[Callable[..., AsyncRedisConnection], str]:
-    """Return a factory of connections, and their address, for a URL or a redis-py client.
+def connection_factory(
+    source: object,
+) -> tuple[Callable[..., AsyncRedisConnection], str, AsyncPrimary | None]:
+    """Return a factory of connections for a URL or a redis-py client.
+
+    Returns:
+        The factory, the address, and under Sentinel the object that finds the primary.
 
     Raises:
         BadArgument: neither of the two, a URL that can't be used, or a client of replicas.
@@ -52,10 +58,11 @@ def connection_factory(source: object) -> tuple[Callable[..., AsyncRedisConnecti
             raise BadArgument(
                 "source", shown(source), "must be a client of the primary, made with master_for()"
             )
-        found = AsyncFound(given, kwargs)
-        return found, str(found.primary)
+        primary = AsyncPrimary(given)
+        kwargs["connection_pool"] = primary
+        return own_factory(to_primary(given.connection_class), kwargs), str(primary), primary
     host = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-    return own_factory(given.connection_class, kwargs), str(kwargs.get("path") or host)
+    return own_factory(given.connection_class, kwargs), str(kwargs.get("path") or host), None
 
 
 def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,6 +78,9 @@ class Cluster:
         places: addresses to query for the map first.
         retry_for: seconds for which a call is tried again while nothing changes.
         remap: returns the address at which a server is reached for the one that it announces.
+
+    Attributes:
+        idle: producers without a call under way.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class Cluster:
         self._owners: list[Server | None] = [None] * SLOTS
         self._read_at = -math.inf
         self._counts: dict[int, tuple[float, int | None]] = {}
-        self._producers: list[Producer] = []
+        self.idle: list[Producer] = []
         self._numbers = itertools.count(0, NUMBERS)
         self._lock = LoopLock()
 
@@ -134,11 +137,6 @@ class Cluster:
         """Address of one of its servers, for people."""
         return str(self._places[0])
 
-    @property
-    def callers(self) -> list[Producer]:
-        """Producers without a call under way; for tests."""
-        return self._producers
-
     def adjust(self, **settings: float) -> None:
         """Change time-outs of the connections that are made from now on."""
         self._factory = partial(self._factory, **settings)
@@ -165,7 +163,7 @@ class Cluster:
 
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
-        self._producers = []
+        self.idle = []
         self._lock.forget()
         for server in self._servers.values():
             server.forget()
@@ -190,7 +188,7 @@ class Cluster:
         """
         slot = key_slot(call.head[1])
         try:
-            caller = self._producers.pop()
+            caller = self.idle.pop()
         except IndexError:
             caller = Producer(next(self._numbers))
         caller.calls += 1
@@ -216,7 +214,7 @@ class Cluster:
         except BaseException as error:
             self._failed(caller, error, unsure=patience is not None and patience.is_unsure)
             raise
-        self._producers.append(caller)
+        self.idle.append(caller)
         return reply
 
     def _failed(self, caller: Producer, error: BaseException, *, unsure: bool) -> None:
@@ -228,7 +226,7 @@ class Cluster:
             unsure: True if an earlier try had no answer.
         """
         if isinstance(error, ResponseError) and not (unsure and passing(error)):
-            self._producers.append(caller)
+            self.idle.append(caller)
             raise_typed(error)
 
     def command(self, *args: Argument) -> Any:
@@ -339,7 +337,7 @@ class Cluster:
         server = self._servers.get(address)
         if server is None:
             factory = partial(self._factory, host=address.host, port=address.port)
-            server = self._servers[address] = Server(factory, str(address), 0.0)
+            server = self._servers[address] = Server(factory, str(address), retry_for=0.0)
         return server
 
     def _reached(self, host: str, port: int) -> Address:

@@ -55,7 +55,9 @@ class Node:
         self._retry_for = retry_for
         cluster = Cluster.lent(source, retry_for)
         self._is_settled = cluster is not None
-        self.link: Server | Cluster = cluster or Server(*connection_factory(source), retry_for)
+        self.link: Server | Cluster = cluster or Server(
+            *connection_factory(source), retry_for=retry_for
+        )
         self._lock = LoopLock()
         self.id = ""
         self.known: list[str] = []

@@ -32,11 +32,11 @@ from penstock.core.urls import shown, unusable
 from penstock.errors import BadArgument
 
 __all__ = [
-    "Found",
     "Primary",
     "SentinelAnswer",
     "is_sentinel_url",
     "sentinel_pool",
+    "to_primary",
     "url_pool",
     "without_retry",
 ]
@@ -273,28 +273,9 @@ class ToPrimary:
             raise RedisConnectionError(f"{conn.host}:{conn.port} is not the primary now")
 
 
-class Found:
-    """Makes connections to the current primary.
-
-    Args:
-        pool: has the class of connections, the service and its Sentinels.
-        kwargs: settings of the connections.
-
-    Attributes:
-        primary: finds the address.
-    """
-
-    def __init__(self, pool: SentinelConnectionPool, kwargs: dict[str, Any]) -> None:
-        self.primary = Primary(pool)
-        kind = pool.connection_class
-        self._make: Callable[..., RedisConnection] = type(
-            f"ToPrimary{kind.__name__}", (ToPrimary, kind), {}
-        )
-        self._kwargs = {**kwargs, "connection_pool": self.primary}
-
-    def __call__(self, **changed: float | None) -> RedisConnection:
-        """Return a connection; keyword arguments override the settings."""
-        return self._make(**{**self._kwargs, **changed})
+def to_primary(kind: type) -> Callable[..., RedisConnection]:
+    """Return a class of connections of redis-py that check their role."""
+    return type(f"ToPrimary{kind.__name__}", (ToPrimary, kind), {})
 
 
 def is_sentinel_url(url: str) -> bool:

@@ -45,17 +45,26 @@ class Server:
     Args:
         factory: makes connections.
         address: address of the server, for people.
+        primary: finds the primary under Sentinel; None = there is no Sentinel.
         retry_for: seconds for which a call is tried again when the connection fails.
+
+    Attributes:
+        idle: connections without a call under way.
     """
 
     def __init__(
-        self, factory: Callable[..., RedisConnection], address: str, retry_for: float
+        self,
+        factory: Callable[..., RedisConnection],
+        address: str,
+        primary: Primary | None = None,
+        *,
+        retry_for: float,
     ) -> None:
         self.factory = factory
         self.address = address
-        self._lanes: list[ProducerConnection] = []
+        self.idle: list[ProducerConnection] = []
         self._waiters: list[BlockingConnection] = []
-        self._primary: Primary | None = getattr(factory, "primary", None)
+        self._primary = primary
         self._turn = 0
         self._bound: object = None
         self._sends_once = False
@@ -66,11 +75,6 @@ class Server:
             retry=tenacity.retry_if_exception(transient),
             reraise=True,
         )
-
-    @property
-    def callers(self) -> list[ProducerConnection]:
-        """Producers without a call under way; for tests."""
-        return self._lanes
 
     def adjust(self, **settings: float) -> None:
         """Change settings of the connections that are made from now on."""
@@ -88,7 +92,7 @@ class Server:
 
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
-        self._lanes, self._waiters = [], []
+        self.idle, self._waiters = [], []
         if self._primary is not None:
             self._primary.forget()
 
@@ -104,15 +108,19 @@ class Server:
         """Return a connection for one call; give it back with `give`, or close it."""
         self._bind()
         try:
-            return self._lanes.pop()
+            return self.idle.pop()
         except IndexError:
             return ProducerConnection(self.factory())
 
     def give(self, lane: ProducerConnection) -> None:
         """Keep a connection, whose call has been answered, for the next call."""
-        self._lanes.append(lane)
+        self.idle.append(lane)
 
-    def _led(self, primary: Primary) -> ProducerConnection:
+    def _taken(self) -> ProducerConnection:
+        """Take a connection; under Sentinel, one to the current primary."""
+        primary = self._primary
+        if primary is None:
+            return self.take()
         self._bind()
         primary.look()
         if self._turn != primary.turn:
@@ -125,10 +133,10 @@ class Server:
 
     def _leave(self, turn: int) -> None:
         """Close connections to other primaries. Other threads may take or give some meanwhile."""
-        for lane in tuple(self._lanes):
+        for lane in tuple(self.idle):
             if lane.turn != turn:
                 with suppress(ValueError):
-                    self._lanes.remove(lane)
+                    self.idle.remove(lane)
                     lane.close()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -140,7 +148,7 @@ class Server:
 
     def _lane(self) -> ProducerConnection:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
-        lane = self.take() if self._primary is None else self._led(self._primary)
+        lane = self._taken()
         if self._sends_once:
             had_opened = lane.has_opened
             if self._open(lane) and had_opened:
@@ -165,7 +173,7 @@ class Server:
             lane = self._lane()
         else:
             try:
-                lane = self._lanes.pop()
+                lane = self.idle.pop()
             except IndexError:
                 lane = ProducerConnection(self.factory())
         lane.calls += 1
@@ -179,7 +187,7 @@ class Server:
         except BaseException as error:
             self._failed(lane, error)
             raise
-        self._lanes.append(lane)
+        self.idle.append(lane)
         return reply
 
     def _failed(self, lane: ProducerConnection, error: BaseException) -> None:
@@ -189,10 +197,10 @@ class Server:
         the connection nor its producer id is used again.
         """
         if isinstance(error, ResponseError) and not transient(error):
-            self._lanes.append(lane)
+            self.idle.append(lane)
             raise_typed(error)
         if isinstance(error, NotReplicated):  # nothing was sent
-            self._lanes.append(lane)
+            self.idle.append(lane)
             return
         lane.close()
 
@@ -238,7 +246,7 @@ class Server:
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
         """
-        lane = self.take() if self._primary is None else self._led(self._primary)
+        lane = self._taken()
         opened = self._open(lane) or self._has_lost
         self._has_lost = False
         self.give(lane)
@@ -262,7 +270,7 @@ class Server:
         except BaseException as error:
             self._failed(lane, error)
             raise
-        self._lanes.append(lane)
+        self.idle.append(lane)
         return reply
 
     def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
@@ -285,7 +293,7 @@ class Server:
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        lanes, self._lanes = self._lanes, []
+        lanes, self.idle = self.idle, []
         waiters, self._waiters = self._waiters, []
         for lane in lanes:
             lane.close()

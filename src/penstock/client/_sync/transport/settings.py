@@ -13,9 +13,10 @@ from redis.sentinel import SentinelConnectionPool
 from penstock.client._acompat import RedisConnection
 from penstock.client._sync.transport.sentinel import (
     PATIENCE,
-    Found,
+    Primary,
     is_sentinel_url,
     sentinel_pool,
+    to_primary,
     url_pool,
     without_retry,
 )
@@ -30,8 +31,13 @@ HURRY = 1.0
 """Seconds that a client which is about to end waits for a reply."""
 
 
-def connection_factory(source: object) -> tuple[Callable[..., RedisConnection], str]:
-    """Return a factory of connections, and their address, for a URL or a redis-py client.
+def connection_factory(
+    source: object,
+) -> tuple[Callable[..., RedisConnection], str, Primary | None]:
+    """Return a factory of connections for a URL or a redis-py client.
+
+    Returns:
+        The factory, the address, and under Sentinel the object that finds the primary.
 
     Raises:
         BadArgument: neither of the two, a URL that can't be used, or a client of replicas.
@@ -53,10 +59,11 @@ def connection_factory(source: object) -> tuple[Callable[..., RedisConnection], 
             raise BadArgument(
                 "source", shown(source), "must be a client of the primary, made with master_for()"
             )
-        found = Found(given, kwargs)
-        return found, str(found.primary)
+        primary = Primary(given)
+        kwargs["connection_pool"] = primary
+        return own_factory(to_primary(given.connection_class), kwargs), str(primary), primary
     host = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-    return own_factory(given.connection_class, kwargs), str(kwargs.get("path") or host)
+    return own_factory(given.connection_class, kwargs), str(kwargs.get("path") or host), None
 
 
 def own_settings(lent: Mapping[str, Any]) -> dict[str, Any]:
