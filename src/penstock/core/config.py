@@ -14,7 +14,7 @@ from penstock.core.urls import shown
 from penstock.core.views import QueueStats
 from penstock.errors import BadArgument
 
-__all__ = ["ClientConfig", "QueueFilter", "check_evict", "check_sources", "queue_filter"]
+__all__ = ["ClientConfig", "QueueFilter", "check_sources", "queue_filter"]
 
 QueueFilter: TypeAlias = Callable[[QueueStats], bool]
 
@@ -56,17 +56,6 @@ def check_sources(source: object) -> list[Any] | None:
     if not found or any(one in found[:at] for at, one in enumerate(found)):
         raise BadArgument("source", shown(source), "must name one or more nodes, each once")
     return found
-
-
-def check_evict(value: object) -> bool:
-    """Return the option `evict` of a client if it is a bool.
-
-    Raises:
-        BadArgument: neither True nor False.
-    """
-    if not isinstance(value, bool):
-        raise BadArgument("evict", value, "must be True or False")
-    return value
 
 
 def queue_filter(min_length: object, max_length: object, max_idle: object) -> QueueFilter:

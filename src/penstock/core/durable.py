@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.core.calls import Wait
-from penstock.core.options import Duration, check_count, duration_ms
+from penstock.core.options import Duration, check_count, check_flag, duration_ms
 from penstock.errors import BadArgument
 
 __all__ = ["Durable", "ack_wait", "enqueue_wait"]
@@ -39,8 +39,7 @@ class Durable:
     def __post_init__(self) -> None:
         if self.replicas is not None:
             check_count("replicas", self.replicas, low=0, high=1000)
-        if self.fsynced is not True and self.fsynced is not False:
-            raise BadArgument("fsynced", self.fsynced, "must be True or False")
+        check_flag("fsynced", self.fsynced)
         if self.timeout is None:
             return
         if duration_ms("timeout", self.timeout, zero=False) > MAX_WAIT_MS:

@@ -20,7 +20,9 @@ __all__ = [
     "check_choice",
     "check_count",
     "check_cursor",
+    "check_flag",
     "check_label",
+    "check_party",
     "check_text",
     "duration_ms",
     "lease_ms",
@@ -138,6 +140,28 @@ def check_choice(argument: str, value: T, choices: Any) -> T:
     names = get_args(choices)
     if not isinstance(value, str) or value not in names:
         raise BadArgument(argument, value, f"must be one of {', '.join(names)}")
+    return value
+
+
+def check_flag(argument: str, value: object) -> bool:
+    """Return True or False.
+
+    Raises:
+        BadArgument: not a bool.
+    """
+    if not isinstance(value, bool):
+        raise BadArgument(argument, value, "must be True or False")
+    return value
+
+
+def check_party(argument: str, value: object) -> str:
+    """Return the name of a client.
+
+    Raises:
+        BadArgument: empty, over 200 bytes, or with control characters.
+    """
+    if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value.encode()) <= 200:
+        raise BadArgument(argument, value, "must be 1 to 200 bytes of printable text")
     return value
 
 

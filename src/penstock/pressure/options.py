@@ -12,8 +12,6 @@ from penstock.pressure.keys import DEFAULT_PREFIX, utf8
 
 __all__ = [
     "PressureCounters",
-    "check_client_id",
-    "check_flag",
     "check_replicas",
     "check_timeout",
     "message_bytes",
@@ -56,28 +54,6 @@ def _number(environ: Mapping[str, str], name: str, default: str, *, low: int, hi
 def prefix_in(environ: Mapping[str, str]) -> str:
     """Return the prefix that PRESSURE_PREFIX names."""
     return environ.get("PRESSURE_PREFIX") or DEFAULT_PREFIX
-
-
-def check_client_id(value: object) -> bytes:
-    """Return the id of a client, as the keys have it.
-
-    Raises:
-        BadArgument: empty, over 200 bytes, or with control characters.
-    """
-    if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value.encode()) <= 200:
-        raise BadArgument("client_id", value, "must be 1 to 200 bytes of printable text")
-    return value.encode()
-
-
-def check_flag(argument: str, value: object) -> bool:
-    """Return True or False.
-
-    Raises:
-        BadArgument: not a bool.
-    """
-    if not isinstance(value, bool):
-        raise BadArgument(argument, value, "must be True or False")
-    return value
 
 
 def check_timeout(value: Duration | None) -> float | None:

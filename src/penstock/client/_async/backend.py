@@ -16,8 +16,8 @@ from penstock.client._async.sharded.federated_node import AsyncFederatedNode
 from penstock.client._async.sharded.federation import REFRESH, AsyncFederation
 from penstock.client._async.sharded.node_client import AsyncNodeClient
 from penstock.client._async.sharded.sharded_queue import (
-    AsyncObservedShardedQueue,
     AsyncShardedQueue,
+    sharded_queue,
 )
 from penstock.client._async.sharded.single import AsyncObservedSingleQueue, AsyncSingleQueue
 from penstock.client._async.transport.connection import monotonic
@@ -27,6 +27,7 @@ from penstock.core.config import ClientConfig, check_sources
 from penstock.core.logs import get_logger
 from penstock.core.node_list import others
 from penstock.core.operations import Taken
+from penstock.core.options import check_flag
 from penstock.errors import BadArgument, ConfigurationError, NodesUnavailable
 from penstock.wire.keys import registry_key, split_name
 
@@ -64,11 +65,9 @@ class AsyncBackend:
     """
 
     def __init__(self, source: Any, terms: ClientConfig, *, federation: bool) -> None:
-        if federation not in (True, False):
-            raise BadArgument("federation", federation, "must be True or False")
         self.source = source
         self.terms = terms
-        self.joins = federation
+        self.joins = check_flag("federation", federation)
         sources = check_sources(source)
         if sources is not None and not federation:
             reason = "a list of nodes needs federation=True: pass one URL without it"
@@ -172,13 +171,12 @@ class AsyncBackend:
         """Return the queue of this name."""
         if self.federation is not None or not self.joins:
             return self.home.queue(name, partitions)
-        is_observed = bool(self.terms.middleware)
         queue: AsyncSingleQueue | AsyncShardedQueue
         if partitions is None:
-            queue = (AsyncObservedSingleQueue if is_observed else AsyncSingleQueue)(self, name)
+            made = AsyncObservedSingleQueue if self.terms.middleware else AsyncSingleQueue
+            queue = made(self, name)
         else:
-            made = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
-            queue = made(self, name, partitions)
+            queue = sharded_queue(self, name, partitions)
         self._queues.add(queue)
         found = self.home
         if isinstance(found, AsyncFederation):  # another thread has joined meanwhile

@@ -95,9 +95,6 @@ class AsyncRole:
             raise self._untaken()
         return self._tenure
 
-    def _new(self) -> RoleLease:
-        return RoleLease(self._role, self._lease_ms)
-
     def _untaken(self) -> BadArgument:
         return BadArgument("role", self._role, "the role is not held: enter it first (with)")
 
@@ -120,7 +117,8 @@ class AsyncRole:
             parent = self._parent = await self._locate()
         await parent.backend.connect()
         # Popped, so that two callers at once use two leases.
-        tenure = self._unanswered.pop() if self._unanswered else self._new()
+        owed = self._unanswered
+        tenure = owed.pop() if owed else RoleLease(self._role, self._lease_ms)
         flow = flows.acquire(parent.ops, tenure, block=self._block, clock=monotonic)
         try:
             tenure.fence = await parent.backend.driver.drive(flow)

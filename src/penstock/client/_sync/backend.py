@@ -17,8 +17,8 @@ from penstock.client._sync.sharded.federated_node import FederatedNode
 from penstock.client._sync.sharded.federation import REFRESH, Federation
 from penstock.client._sync.sharded.node_client import NodeClient
 from penstock.client._sync.sharded.sharded_queue import (
-    ObservedShardedQueue,
     ShardedQueue,
+    sharded_queue,
 )
 from penstock.client._sync.sharded.single import ObservedSingleQueue, SingleQueue
 from penstock.client._sync.transport.connection import monotonic
@@ -28,6 +28,7 @@ from penstock.core.config import ClientConfig, check_sources
 from penstock.core.logs import get_logger
 from penstock.core.node_list import others
 from penstock.core.operations import Taken
+from penstock.core.options import check_flag
 from penstock.errors import BadArgument, ConfigurationError, NodesUnavailable
 from penstock.wire.keys import registry_key, split_name
 
@@ -65,11 +66,9 @@ class Backend:
     """
 
     def __init__(self, source: Any, terms: ClientConfig, *, federation: bool) -> None:
-        if federation not in (True, False):
-            raise BadArgument("federation", federation, "must be True or False")
         self.source = source
         self.terms = terms
-        self.joins = federation
+        self.joins = check_flag("federation", federation)
         sources = check_sources(source)
         if sources is not None and not federation:
             reason = "a list of nodes needs federation=True: pass one URL without it"
@@ -173,13 +172,12 @@ class Backend:
         """Return the queue of this name."""
         if self.federation is not None or not self.joins:
             return self.home.queue(name, partitions)
-        is_observed = bool(self.terms.middleware)
         queue: SingleQueue | ShardedQueue
         if partitions is None:
-            queue = (ObservedSingleQueue if is_observed else SingleQueue)(self, name)
+            made = ObservedSingleQueue if self.terms.middleware else SingleQueue
+            queue = made(self, name)
         else:
-            made = ObservedShardedQueue if is_observed else ShardedQueue
-            queue = made(self, name, partitions)
+            queue = sharded_queue(self, name, partitions)
         self._queues.add(queue)
         found = self.home
         if isinstance(found, Federation):  # another thread has joined meanwhile

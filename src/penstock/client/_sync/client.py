@@ -19,7 +19,6 @@ from penstock.client._sync.sharded.nodes import Nodes
 from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
-    check_evict,
     queue_filter,
 )
 from penstock.core.middleware import Middleware, check_middleware
@@ -32,6 +31,8 @@ from penstock.core.options import (
     check_block,
     check_choice,
     check_count,
+    check_flag,
+    check_party,
     duration_ms,
 )
 from penstock.core.partitions import check_partitions
@@ -118,7 +119,7 @@ class Penstock:
             self.middleware,
             check_choice("on_unknown", on_unknown, OnUnknown),
             check_hosts(node_hosts),
-            check_evict(evict),
+            check_flag("evict", evict),
             check_codec(codec),
         )
         self.backend = Backend(source, terms, federation=federation)
@@ -382,10 +383,7 @@ def check_owner(owner: object) -> str:
     """
     if owner is None:
         return f"{socket.gethostname()}:{os.getpid()}"[:200]
-    fits = isinstance(owner, str) and owner.isprintable() and 1 <= len(owner.encode()) <= 200
-    if not isinstance(owner, str) or not fits:
-        raise BadArgument("owner", owner, "must be 1 to 200 bytes of printable text")
-    return owner
+    return check_party("owner", owner)
 
 
 def twin_of(

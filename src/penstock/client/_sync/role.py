@@ -96,9 +96,6 @@ class Role:
             raise self._untaken()
         return self._tenure
 
-    def _new(self) -> RoleLease:
-        return RoleLease(self._role, self._lease_ms)
-
     def _untaken(self) -> BadArgument:
         return BadArgument("role", self._role, "the role is not held: enter it first (with)")
 
@@ -121,7 +118,8 @@ class Role:
             parent = self._parent = self._locate()
         parent.backend.connect()
         # Popped, so that two callers at once use two leases.
-        tenure = self._unanswered.pop() if self._unanswered else self._new()
+        owed = self._unanswered
+        tenure = owed.pop() if owed else RoleLease(self._role, self._lease_ms)
         flow = flows.acquire(parent.ops, tenure, block=self._block, clock=monotonic)
         try:
             tenure.fence = parent.backend.driver.drive(flow)

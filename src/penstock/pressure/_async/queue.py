@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from penstock.core.calls import Call, Confirmed
-from penstock.core.options import Duration, check_count
+from penstock.core.options import Duration, check_count, check_flag, check_party
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.errors import (
     ConfigurationError,
@@ -31,8 +31,6 @@ from penstock.pressure.calls import PressureCalls, Seen
 from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
     PressureCounters,
-    check_client_id,
-    check_flag,
     check_replicas,
     check_timeout,
     message_bytes,
@@ -70,7 +68,7 @@ class AsyncPressureQueue:
     ) -> None:
         found = prefix_in(os.environ) if prefix is None else prefix
         self.name, self.prefix = check_names(name, found)
-        self._party = None if client_id is None else check_client_id(client_id)
+        self._party = None if client_id is None else check_party("client_id", client_id).encode()
         self._server = AsyncPressureServer(url_in(os.environ) if source is None else source)
         self._calls = PressureCalls(self.name, PressureKeys(self.name, self.prefix))
         self._is_checked = False

@@ -15,7 +15,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from penstock.core.calls import Call, Confirmed
-from penstock.core.options import Duration, check_count
+from penstock.core.options import Duration, check_count, check_flag, check_party
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.errors import (
     ConfigurationError,
@@ -30,8 +30,6 @@ from penstock.pressure.calls import PressureCalls, Seen
 from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
     PressureCounters,
-    check_client_id,
-    check_flag,
     check_replicas,
     check_timeout,
     message_bytes,
@@ -69,7 +67,7 @@ class PressureQueue:
     ) -> None:
         found = prefix_in(os.environ) if prefix is None else prefix
         self.name, self.prefix = check_names(name, found)
-        self._party = None if client_id is None else check_client_id(client_id)
+        self._party = None if client_id is None else check_party("client_id", client_id).encode()
         self._server = PressureServer(url_in(os.environ) if source is None else source)
         self._calls = PressureCalls(self.name, PressureKeys(self.name, self.prefix))
         self._is_checked = False

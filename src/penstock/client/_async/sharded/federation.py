@@ -23,10 +23,10 @@ from penstock.client._async.sharded.federated_node import (
     AsyncFederatedNode,
 )
 from penstock.client._async.sharded.multi_node_wait import AsyncMultiNodeWait
-from penstock.client._async.sharded.parts import ask_order, next_page, note_poll
+from penstock.client._async.sharded.parts import next_page, sources_of
 from penstock.client._async.sharded.sharded_queue import (
-    AsyncObservedShardedQueue,
     AsyncShardedQueue,
+    sharded_queue,
 )
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import drive
@@ -106,8 +106,7 @@ class AsyncFederation:
 
     def queue(self, name: str, partitions: int | None = None) -> AsyncShardedQueue:
         """Return the queue of this name, which has a part on each node, or one per partition."""
-        made = AsyncObservedShardedQueue if self.terms.middleware else AsyncShardedQueue
-        queue = made(self, name, partitions)
+        queue = sharded_queue(self, name, partitions)
         self.watch(queue)
         return queue
 
@@ -138,24 +137,22 @@ class AsyncFederation:
             ConfigurationError: two nodes have one id.
             NodesUnavailable: none was reached within `retry_for`.
         """
-        self.tend()
-        if not any(home.state.is_up for home in self.homes):
-            await self._await_one()
-        elif not all(home.state.met or home.state.failures for home in self.homes):
-            await self._await_rest()
-        self._raise_fault()
-
-    async def _await_one(self) -> None:
         until = monotonic() + self.terms.retry_for
         while True:
-            await self._await_rest()
-            self._raise_fault()
-            if any(home.state.is_up for home in self.homes):
+            self.tend()
+            is_reached = any(home.state.is_up for home in self.homes)
+            if not is_reached or not all(
+                home.state.met or home.state.failures for home in self.homes
+            ):
+                await self._await_rest()
+            for home in self.homes:
+                if home.fault is not None:
+                    raise home.fault
+            if is_reached or any(home.state.is_up for home in self.homes):
                 return
             if monotonic() >= until:
                 raise self.unavailable()
             await asleep(0.02)
-            self.tend()
 
     async def _await_rest(self) -> None:
         """Wait for the background tasks; if one node has answered, only for a moment."""
@@ -339,11 +336,6 @@ class AsyncFederation:
         self._remove(home)
         await home.close()
 
-    def _raise_fault(self) -> None:
-        for home in self.homes:
-            if home.fault is not None:
-                raise home.fault
-
     def unavailable(self, what: str = "no node can be reached") -> NodesUnavailable:
         """Return the error of a call that no node could run, with the reason of each."""
         reasons = {home.address: home.state.reason or "not asked" for home in self.homes}
@@ -486,14 +478,7 @@ class AsyncFederation:
         await self.connect()
         for queue in queues:
             await queue.declare()
-        sources = flows.Sources(
-            partial(ask_order, queues),
-            monotonic,
-            passing,
-            note_poll,
-            apart=True,
-            unavailable=self.unavailable,
-        )
+        sources = sources_of(queues, apart=True, unavailable=self.unavailable)
         jobs: list[AsyncJob] = await self.drive(flows.reserve(sources, n, wait))
         return jobs
 

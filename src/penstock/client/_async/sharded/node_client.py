@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.client._acompat import AsyncSignal
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.sharded.parts import ask_order, note_poll
+from penstock.client._async.sharded.parts import ask_order, sources_of
 from penstock.client._async.sharded.sharded_queue import (
-    AsyncObservedShardedQueue,
     AsyncShardedQueue,
+    sharded_queue,
 )
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
-from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core import flows
 from penstock.core.config import ClientConfig, QueueFilter
@@ -98,11 +96,9 @@ class AsyncNodeClient:
 
     def queue(self, name: str, partitions: int | None = None) -> AsyncQueue:
         """Return the queue of this name on this node."""
-        is_observed = bool(self.terms.middleware)
-        if partitions is None:
-            return (AsyncObservedQueue if is_observed else AsyncQueue)(self, name)
-        made = AsyncObservedShardedQueue if is_observed else AsyncShardedQueue
-        return made(self, name, partitions)
+        if partitions is not None:
+            return sharded_queue(self, name, partitions)
+        return (AsyncObservedQueue if self.terms.middleware else AsyncQueue)(self, name)
 
     async def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
@@ -211,9 +207,7 @@ class AsyncNodeClient:
                 return taken.deliveries
             seen = taken if taken.next_ms != 0 else None
         apart = self.is_apart and any(queue.partitions for queue in queues)
-        sources = flows.Sources(
-            partial(ask_order, queues), monotonic, passing, note_poll, apart and len(parts) > 1
-        )
+        sources = sources_of(queues, apart=apart and len(parts) > 1)
         flow = flows.reserve(sources, n, wait, seen)
         return await (self._driver_apart() if apart else self.driver).drive(flow)
 

@@ -14,7 +14,7 @@ from penstock.client._async.sharded import hints
 from penstock.client._async.sharded.shard import AnyNode, AsyncShard
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
-from penstock.core import nodes
+from penstock.core import flows, nodes
 from penstock.core.calls import Call, Wait
 from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
@@ -27,6 +27,7 @@ from penstock.core.views import QueuePage, ScanPage
 from penstock.errors import (
     IncompleteSettle,
     NodesMissed,
+    PenstockError,
     WrongQueue,
 )
 from penstock.wire.codes import Code
@@ -391,6 +392,17 @@ def ask_order(queues: Sequence[AsyncQueue]) -> tuple[list[QueueOps], int]:
     if len(queues) == 1 and isinstance(queue, AsyncShardedParts) and found[0].home is None:
         return found, queue.poll_order.eager
     return found, len(found)
+
+
+def sources_of(
+    queues: Sequence[AsyncQueue],
+    *,
+    apart: bool,
+    unavailable: Callable[[], PenstockError] | None = None,
+) -> flows.Sources:
+    """Return the parts of queues as a consuming call asks them; see `flows.Sources`."""
+    order = partial(ask_order, queues)
+    return flows.Sources(order, monotonic, passing, note_poll, apart, unavailable)
 
 
 def note_poll(part: QueueOps, count: int | None) -> None:

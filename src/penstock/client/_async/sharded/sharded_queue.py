@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.client._async.sharded.federation import AsyncFederation
     from penstock.client._async.sharded.node_client import AsyncNodeClient
 
-__all__ = ["AsyncObservedShardedQueue", "AsyncShardedQueue"]
+__all__ = ["AsyncObservedShardedQueue", "AsyncShardedQueue", "sharded_queue"]
 
 T = TypeVar("T")
 MISSING = Enqueued("", "missing", action="refused")
@@ -89,21 +89,12 @@ class AsyncShardedQueue(AsyncShardedParts):
     # -- producing -------------------------------------------------------------------------
 
     async def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        async def attempt(part: AsyncShard, options: Prepared) -> Enqueued:
-            return await part._add(record, options)
-
-        return await self._placed(options, attempt)
+        return await self._placed(options, lambda part, options: part._add(record, options))
 
     async def _add_chunk(
         self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
     ) -> None:
-        start = len(results)
-
-        async def attempt(part: AsyncShard, options: Prepared) -> None:
-            # A part that waits for room may have taken some before it failed.
-            await part._add_chunk(chunk[len(results) - start :], options, results)
-
-        await self._placed(options, attempt)
+        await self._placed(options, _adding(chunk, results))
 
     async def _placed(
         self, options: Prepared, attempt: Callable[[AsyncShard, Prepared], Awaitable[T]]
@@ -156,17 +147,8 @@ class AsyncShardedQueue(AsyncShardedParts):
         try:
             for number, chunk in window.chunks.items():
                 own = BulkEnqueued(options.ttl_code)
-
-                async def attempt(
-                    part: AsyncShard,
-                    options: Prepared,
-                    own: BulkEnqueued = own,
-                    chunk: list[bytes] = chunk,
-                ) -> None:
-                    await part._add_chunk(chunk[len(own) :], options, own)
-
                 try:
-                    await self._offered(number, options, attempt)
+                    await self._offered(number, options, _adding(chunk, own))
                 finally:
                     for at, answer in zip(window.places[number], own, strict=False):
                         answers[at] = answer
@@ -315,5 +297,24 @@ class AsyncShardedQueue(AsyncShardedParts):
         return await self._part_of(job)._receipt_of(job)
 
 
+def _adding(
+    chunk: list[bytes], results: BulkEnqueued
+) -> Callable[[AsyncShard, Prepared], Awaitable[None]]:
+    """Return a function that adds records to a part, without those that another one has taken."""
+    start = len(results)
+
+    async def attempt(part: AsyncShard, options: Prepared) -> None:
+        # A part that waits for room may have taken some before it failed.
+        await part._add_chunk(chunk[len(results) - start :], options, results)
+
+    return attempt
+
+
 class AsyncObservedShardedQueue(AsyncObservedQueue, AsyncShardedQueue):
     """A queue of several parts whose enqueues pass through the middleware of its client."""
+
+
+def sharded_queue(site: Any, name: str, partitions: int | None) -> AsyncShardedQueue:
+    """Return a queue on all nodes of a client, whose enqueues pass through its middleware."""
+    made = AsyncObservedShardedQueue if site.terms.middleware else AsyncShardedQueue
+    return made(site, name, partitions)

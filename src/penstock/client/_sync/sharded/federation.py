@@ -24,10 +24,10 @@ from penstock.client._sync.sharded.federated_node import (
     FederatedNode,
 )
 from penstock.client._sync.sharded.multi_node_wait import MultiNodeWait
-from penstock.client._sync.sharded.parts import ask_order, next_page, note_poll
+from penstock.client._sync.sharded.parts import next_page, sources_of
 from penstock.client._sync.sharded.sharded_queue import (
-    ObservedShardedQueue,
     ShardedQueue,
+    sharded_queue,
 )
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import drive
@@ -107,8 +107,7 @@ class Federation:
 
     def queue(self, name: str, partitions: int | None = None) -> ShardedQueue:
         """Return the queue of this name, which has a part on each node, or one per partition."""
-        made = ObservedShardedQueue if self.terms.middleware else ShardedQueue
-        queue = made(self, name, partitions)
+        queue = sharded_queue(self, name, partitions)
         self.watch(queue)
         return queue
 
@@ -139,24 +138,22 @@ class Federation:
             ConfigurationError: two nodes have one id.
             NodesUnavailable: none was reached within `retry_for`.
         """
-        self.tend()
-        if not any(home.state.is_up for home in self.homes):
-            self._await_one()
-        elif not all(home.state.met or home.state.failures for home in self.homes):
-            self._await_rest()
-        self._raise_fault()
-
-    def _await_one(self) -> None:
         until = monotonic() + self.terms.retry_for
         while True:
-            self._await_rest()
-            self._raise_fault()
-            if any(home.state.is_up for home in self.homes):
+            self.tend()
+            is_reached = any(home.state.is_up for home in self.homes)
+            if not is_reached or not all(
+                home.state.met or home.state.failures for home in self.homes
+            ):
+                self._await_rest()
+            for home in self.homes:
+                if home.fault is not None:
+                    raise home.fault
+            if is_reached or any(home.state.is_up for home in self.homes):
                 return
             if monotonic() >= until:
                 raise self.unavailable()
             sleep(0.02)
-            self.tend()
 
     def _await_rest(self) -> None:
         """Wait for the background tasks; if one node has answered, only for a moment."""
@@ -340,11 +337,6 @@ class Federation:
         self._remove(home)
         home.close()
 
-    def _raise_fault(self) -> None:
-        for home in self.homes:
-            if home.fault is not None:
-                raise home.fault
-
     def unavailable(self, what: str = "no node can be reached") -> NodesUnavailable:
         """Return the error of a call that no node could run, with the reason of each."""
         reasons = {home.address: home.state.reason or "not asked" for home in self.homes}
@@ -485,14 +477,7 @@ class Federation:
         self.connect()
         for queue in queues:
             queue.declare()
-        sources = flows.Sources(
-            partial(ask_order, queues),
-            monotonic,
-            passing,
-            note_poll,
-            apart=True,
-            unavailable=self.unavailable,
-        )
+        sources = sources_of(queues, apart=True, unavailable=self.unavailable)
         jobs: list[Job] = self.drive(flows.reserve(sources, n, wait))
         return jobs
 

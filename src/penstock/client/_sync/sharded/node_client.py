@@ -6,21 +6,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.client._acompat import Signal
 from penstock.client._sync.job import Job
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.sharded.parts import ask_order, note_poll
+from penstock.client._sync.sharded.parts import ask_order, sources_of
 from penstock.client._sync.sharded.sharded_queue import (
-    ObservedShardedQueue,
     ShardedQueue,
+    sharded_queue,
 )
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
-from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.core import flows
 from penstock.core.config import ClientConfig, QueueFilter
@@ -99,11 +97,9 @@ class NodeClient:
 
     def queue(self, name: str, partitions: int | None = None) -> Queue:
         """Return the queue of this name on this node."""
-        is_observed = bool(self.terms.middleware)
-        if partitions is None:
-            return (ObservedQueue if is_observed else Queue)(self, name)
-        made = ObservedShardedQueue if is_observed else ShardedQueue
-        return made(self, name, partitions)
+        if partitions is not None:
+            return sharded_queue(self, name, partitions)
+        return (ObservedQueue if self.terms.middleware else Queue)(self, name)
 
     def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
@@ -212,9 +208,7 @@ class NodeClient:
                 return taken.deliveries
             seen = taken if taken.next_ms != 0 else None
         apart = self.is_apart and any(queue.partitions for queue in queues)
-        sources = flows.Sources(
-            partial(ask_order, queues), monotonic, passing, note_poll, apart and len(parts) > 1
-        )
+        sources = sources_of(queues, apart=apart and len(parts) > 1)
         flow = flows.reserve(sources, n, wait, seen)
         return (self._driver_apart() if apart else self.driver).drive(flow)
 

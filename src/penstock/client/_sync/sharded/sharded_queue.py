@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.client._sync.sharded.federation import Federation
     from penstock.client._sync.sharded.node_client import NodeClient
 
-__all__ = ["ObservedShardedQueue", "ShardedQueue"]
+__all__ = ["ObservedShardedQueue", "ShardedQueue", "sharded_queue"]
 
 T = TypeVar("T")
 MISSING = Enqueued("", "missing", action="refused")
@@ -90,19 +90,10 @@ class ShardedQueue(ShardedParts):
     # -- producing -------------------------------------------------------------------------
 
     def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        def attempt(part: Shard, options: Prepared) -> Enqueued:
-            return part._add(record, options)
-
-        return self._placed(options, attempt)
+        return self._placed(options, lambda part, options: part._add(record, options))
 
     def _add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
-        start = len(results)
-
-        def attempt(part: Shard, options: Prepared) -> None:
-            # A part that waits for room may have taken some before it failed.
-            part._add_chunk(chunk[len(results) - start :], options, results)
-
-        self._placed(options, attempt)
+        self._placed(options, _adding(chunk, results))
 
     def _placed(self, options: Prepared, attempt: Callable[[Shard, Prepared], T]) -> T:
         """Add to the partition of the key or dedup id; without both, to the next with room."""
@@ -151,17 +142,8 @@ class ShardedQueue(ShardedParts):
         try:
             for number, chunk in window.chunks.items():
                 own = BulkEnqueued(options.ttl_code)
-
-                def attempt(
-                    part: Shard,
-                    options: Prepared,
-                    own: BulkEnqueued = own,
-                    chunk: list[bytes] = chunk,
-                ) -> None:
-                    part._add_chunk(chunk[len(own) :], options, own)
-
                 try:
-                    self._offered(number, options, attempt)
+                    self._offered(number, options, _adding(chunk, own))
                 finally:
                     for at, answer in zip(window.places[number], own, strict=False):
                         answers[at] = answer
@@ -310,5 +292,22 @@ class ShardedQueue(ShardedParts):
         return self._part_of(job)._receipt_of(job)
 
 
+def _adding(chunk: list[bytes], results: BulkEnqueued) -> Callable[[Shard, Prepared], None]:
+    """Return a function that adds records to a part, without those that another one has taken."""
+    start = len(results)
+
+    def attempt(part: Shard, options: Prepared) -> None:
+        # A part that waits for room may have taken some before it failed.
+        part._add_chunk(chunk[len(results) - start :], options, results)
+
+    return attempt
+
+
 class ObservedShardedQueue(ObservedQueue, ShardedQueue):
     """A queue of several parts whose enqueues pass through the middleware of its client."""
+
+
+def sharded_queue(site: Any, name: str, partitions: int | None) -> ShardedQueue:
+    """Return a queue on all nodes of a client, whose enqueues pass through its middleware."""
+    made = ObservedShardedQueue if site.terms.middleware else ShardedQueue
+    return made(site, name, partitions)
