@@ -254,6 +254,7 @@ class Actor(DoctorServer):
         return self._replies.get(name)
 
 
+NAMED = {check.__name__: check for check in CHECKS}
 WELL = {"redis_version": "7.0.1", "role": "master", "maxmemory_policy": "noeviction"}
 
 
@@ -301,7 +302,7 @@ WELL = {"redis_version": "7.0.1", "role": "master", "maxmemory_policy": "noevict
 )
 def test_levels_of_info(check: str, fields: dict[str, str], level: Severity, words: str) -> None:
     """Each value of INFO has its level; the last finding of the check is compared."""
-    findings: list[Finding] = list(dict(CHECKS)[check](Actor({**WELL, **fields})))
+    findings: list[Finding] = list(NAMED[check](Actor({**WELL, **fields})))
     assert findings[-1].level is level
     assert words in findings[-1].text
 
@@ -315,7 +316,7 @@ def test_a_clock_that_is_wrong(
     """A difference of more than a second in either direction is a warning."""
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
     actor = Actor(WELL, {"TIME": [b"%d" % (1_000_000 + ahead), b"0"]})
-    [finding] = dict(CHECKS)["clock"](actor)
+    [finding] = NAMED["clock"](actor)
     assert finding.level is level
     assert ("ahead of" in finding.text, "behind" in finding.text) == (ahead > 0, ahead < 0)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock import Job, Penstock
+from penstock import Penstock
 from penstock.cli.app import Failed
 from penstock.cli.demo.files import Listing
 from penstock.cli.demo.report import DemoReport, Kill, Memory, check
@@ -118,7 +118,6 @@ class DemoRun:
         self.gathered = Gathered()
         self.kill: Kill | None = None
         self.killed_at = 0.0
-        self._unsettled: list[Job] = []
         self._news = time.monotonic()
         self._processes = DemoWorkers(client, plan.url, plan.root, batch=plan.batch, pace=plan.pace)
 
@@ -146,8 +145,8 @@ class DemoRun:
 
     def _memory(self) -> Memory:
         node = self.client.backend.node
-        server, used = int(node.server_facts().fields.get("used_memory", 0)), node.command
-        return Memory(server, sum(used("MEMORY", "USAGE", key) or 0 for key in keys(self.client)))
+        ours = sum(node.command("MEMORY", "USAGE", key) or 0 for key in keys(self.client))
+        return Memory(node.server_facts().number("used_memory") or 0, ours)
 
     def _start_workers(self) -> None:
         self._processes.start(self.plan.workers)
@@ -171,20 +170,11 @@ class DemoRun:
         return waits[WARM_UP:]
 
     def _use_each_command(self) -> None:
-        """Use each command of the run once.
-
-        A server allocates a histogram for each command, and each script, when it is first used.
-        This memory is not counted.
-        """
-        job_id = self.files.enqueue({"probe": 0}, delay=60).id
+        """Use the other commands of the run: at first use the server allocates a histogram."""
         self.files.pause("out")
         self.files.peek(state="active")
-        self.files.bury([job_id])
-        self.files.redrive()
-        self.files.delete([job_id])
         self.files.resume()
         self.client.sweep()
-        self._memory()
 
     def _enqueue(self) -> None:
         """Enqueue all jobs. The queue is paused first, so that no job is reserved yet."""
@@ -225,13 +215,10 @@ class DemoRun:
             self.screen.say(f"{told}, it held {self.kill.held} jobs")
 
     def _gather(self, block: float) -> int:
-        if self._unsettled:
-            _, jobs = self.results.settle(self._unsettled, 500, block=block)
-        else:
-            jobs = self.results.reserve(500, block=block)
-        self._unsettled = jobs
+        jobs = self.results.reserve(500, block=block)
         for job in jobs:
             self.gathered.add(job.body)
+        self.results.ack(jobs)
         now = time.monotonic()
         if jobs:
             self._news = now

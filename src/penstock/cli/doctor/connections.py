@@ -5,7 +5,7 @@ They have plain connections, as `Penstock` refuses some of the servers that ough
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,8 +48,7 @@ class DoctorServer:
         Raises:
             redis.exceptions.ResponseError: INFO is forbidden.
         """
-        sections = ("server", "memory", "persistence", "replication", "stats", "cluster")
-        return ServerFacts(parse_info(b"\n".join([self.ask("INFO", one) for one in sections])))
+        return ServerFacts(parse_info(self.ask("INFO")))
 
     def is_cluster(self) -> bool:
         """Return True if it is in a Redis Cluster; False if INFO is forbidden."""
@@ -66,15 +65,12 @@ class DoctorServer:
     def transaction(self, commands: Iterable[Command]) -> list[Any]:
         """Return the replies to commands that run at one moment."""
         packed = [("MULTI",), *commands, ("EXEC",)]
-        if len(packed) == 2:
-            return []
         self._connection.send_packed_command(self._connection.pack_commands(packed))
         replies = [self._reply() for _ in packed]
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-        answers: list[Any] = replies[-1]
-        return answers
+        return list(replies[-1])
 
     def _reply(self) -> Any:
         """Read a reply. Return an error too: the replies after it must still be read."""
@@ -82,10 +78,6 @@ class DoctorServer:
             return self._connection.read_response(disable_decoding=True)
         except ResponseError as error:
             return error
-
-    def run(self, source: str, keys: Sequence[bytes], args: Sequence[str | bytes | int]) -> Any:
-        """Return the reply of a script."""
-        return self.ask("EVAL", source, len(keys), *keys, *args)
 
     def config(self, name: str) -> str | None:
         """Return a setting of the server; None if CONFIG is forbidden."""

@@ -58,15 +58,13 @@ def broken(text: str, **data: object) -> Finding:
     return Finding("", Severity.BROKEN, text, data)
 
 
-def examined(
-    subject: T, checks: Iterable[tuple[str, Callable[[T], Iterable[Finding]]]]
-) -> Iterator[Finding]:
+def examined(subject: T, *checks: Callable[[T], Iterable[Finding]]) -> Iterator[Finding]:
     """Run checks. A command that the server refuses is a finding, and the next check runs."""
-    for name, check in checks:
+    for check in checks:
         try:
-            yield from named(name, check(subject))
+            yield from named(check.__name__, check(subject))
         except ResponseError as error:  # noqa: PERF203  # each may be refused
-            yield Finding(name, Severity.WARNING, f"could not be checked: {error}", {})
+            yield Finding(check.__name__, Severity.WARNING, f"could not be checked: {error}", {})
 
 
 def named(check: str, findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from penstock.cli.doctor import times
 from penstock.cli.doctor.connections import DoctorNode, DoctorServer
@@ -74,19 +74,13 @@ def _snapshots(server: DoctorServer) -> Finding:
 
 def memory(server: DoctorServer) -> Iterator[Finding]:
     """Check that the server does not delete keys by itself."""
-    fields = server.facts.fields
-    limit, used = int(fields.get("maxmemory", 0)), int(fields.get("used_memory", 0))
-    policy = fields.get("maxmemory_policy", "")
+    facts = server.facts
+    limit, used = facts.number("maxmemory") or 0, facts.number("used_memory") or 0
+    policy = facts.fields.get("maxmemory_policy", "")
     bound = f"{size(used)} of {size(limit)}" if limit else f"{size(used)}, no limit"
-    level = warning
-    if server.facts.evicts:
-        level = broken
-        text = f"maxmemory-policy {policy}: at maxmemory jobs are deleted; set it to noeviction."
-    elif policy.startswith("volatile-"):
-        text = (
-            f"maxmemory-policy {policy}: at maxmemory a repeated enqueue may be added twice; set"
-            " it to noeviction."
-        )
+    level = broken if facts.evicts else warning
+    if risks := facts.warnings():
+        text = f"{risks[0]}."
     elif limit and used > NEARLY_FULL * limit:
         text = f"{bound} used: at maxmemory an enqueue is refused, consumers go on."
     else:
@@ -114,11 +108,11 @@ def replicas(server: DoctorServer) -> Iterator[Finding]:
         yield broken(text, role=role, master=master)
         return
     count = int(fields.get("connected_slaves", 0))
-    if count:
-        yield _restarted(server)
-    else:
+    if not count:
         text = "no replica is connected: if this server is lost, its jobs are lost."
         yield ok(text, role=role, replicas=[])
+        return
+    yield _restarted(server)
     for number in range(count):
         yield _replica(fields.get(f"slave{number}", ""))
 
@@ -190,12 +184,4 @@ def scripts(server: DoctorServer) -> Iterator[Finding]:
     yield ok(text, loaded=names, of=len(every))
 
 
-CHECKS: Sequence[tuple[str, Callable[[DoctorServer], Iterator[Finding]]]] = (
-    ("version", version),
-    ("persistence", persistence),
-    ("memory", memory),
-    ("evicted", evicted),
-    ("replicas", replicas),
-    ("clock", clock),
-    ("scripts", scripts),
-)
+CHECKS = (version, persistence, memory, evicted, replicas, clock, scripts)

@@ -99,6 +99,6 @@ def repaired(queue: DoctorQueue, days: int) -> Iterator[Finding]:
 def _page(queue: DoctorQueue, place: str, skip: int, days: int, *, write: bool) -> tuple[int, int]:
     """Return how many times of one page lie ahead, and the `skip` for the next page."""
     found = script("retime")
-    args = (0, place, skip, days * DAY_MS, int(write))
-    code, _, *told = queue.server.run(found.source, queue.keys.of(found.keys), args)
+    keys, args = queue.keys.of(found.keys), (0, place, skip, days * DAY_MS, int(write))
+    code, _, *told = queue.server.ask("EVAL", found.source, len(keys), *keys, *args)
     return (told[0], told[1]) if code == Code.DONE else (0, -1)
