@@ -22,7 +22,7 @@ from penstock.client._async import backend as client_backend
 from penstock.client._async.sharded import federation
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Stub
-from tests.support.twins import aspawn, await_for
+from tests.support.twins import PATIENCE, aspawn, await_for
 
 Urls = list[str]
 
@@ -36,8 +36,13 @@ def urls() -> Iterator[Urls]:
 
 
 @pytest.fixture
-async def listed(urls: Urls) -> Urls:
-    """Three databases of one server, each of which lists all three."""
+async def listed(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> Urls:
+    """Three databases of one server, each of which lists all three.
+
+    A client waits for all of them, however busy the machine is.
+    """
+    monkeypatch.setattr(federation, "BRIEF", PATIENCE)
+    monkeypatch.setattr(federation, "GRACE", PATIENCE)
     async with AsyncPenstock(urls[0]) as ps:
         for url in urls[1:]:
             await ps.nodes.add(url)

@@ -271,10 +271,10 @@ async def test_the_end_of_a_recovered_lease_wakes_a_consumer(q: AsyncQueue, raw:
 
 
 def recoverer(client: Penstock, start: threading.Barrier, found: list[str]) -> None:
-    """Recover jobs that were silent for a second until none is left."""
+    """Recover jobs that were silent for a minute until none is left."""
     q = client.queue("q")
     start.wait(20)
-    while jobs := q.recover(7, idle=1):
+    while jobs := q.recover(7, idle=60):
         found += [job.id for job in jobs]
 
 

@@ -23,7 +23,7 @@ from penstock.client._sync import backend as client_backend
 from penstock.client._sync.sharded import federation
 from penstock.embedded import EmbeddedServer
 from tests.connection.stub import Stub
-from tests.support.twins import spawn, wait_for
+from tests.support.twins import PATIENCE, spawn, wait_for
 
 Urls = list[str]
 
@@ -37,8 +37,13 @@ def urls() -> Iterator[Urls]:
 
 
 @pytest.fixture
-def listed(urls: Urls) -> Urls:
-    """Three databases of one server, each of which lists all three."""
+def listed(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> Urls:
+    """Three databases of one server, each of which lists all three.
+
+    A client waits for all of them, however busy the machine is.
+    """
+    monkeypatch.setattr(federation, "BRIEF", PATIENCE)
+    monkeypatch.setattr(federation, "GRACE", PATIENCE)
     with Penstock(urls[0]) as ps:
         for url in urls[1:]:
             ps.nodes.add(url)

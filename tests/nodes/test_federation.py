@@ -19,6 +19,7 @@ from penstock import (
     OutOfMemory,
     Penstock,
 )
+from penstock.core import nodes
 from penstock.embedded import EmbeddedServer
 from tests.nodes.federation import Ledger, Servers, fill_up, home_of, one_on, spread
 from tests.support.proxy import Proxy
@@ -200,12 +201,19 @@ def behind(proxy: Proxy, other: EmbeddedServer, **options: Any) -> tuple[Penstoc
         ps.close()
 
 
+@pytest.fixture
+def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make producers trust the last state of a node: a look at it would fail before the call."""
+    monkeypatch.setattr(nodes, "LOOK", 60.0)
+
+
 def id_of(url: str) -> str:
     """Return the id prefix of a node."""
     with Penstock(url) as single:
         return single.hello().node[:8]
 
 
+@pytest.mark.usefixtures("trusting")
 def test_an_unknown_outcome_raises(three: Servers) -> None:
     """The replies of a node are lost: it may have the job, so no other node gets it."""
     with Proxy(three.all[0].address) as proxy:
@@ -221,6 +229,7 @@ def test_an_unknown_outcome_raises(three: Servers) -> None:
             assert (bodies.count("once"), bodies.count("next")) == (1, 1)
 
 
+@pytest.mark.usefixtures("trusting")
 def test_an_unknown_outcome_may_continue(three: Servers) -> None:
     """With on_unknown="next" the enqueue returns, and the job may exist twice, as it does here."""
     with Proxy(three.all[0].address) as proxy:
