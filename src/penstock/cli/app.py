@@ -22,11 +22,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 import penstock
 from penstock import BadArgument, EvictionWarning, Penstock, PenstockError
 from penstock.cli import output
+from penstock.cli.output import Failed
 from penstock.core.logs import printable
 from penstock.core.urls import HIDDEN, fault_of, redacted
 from penstock.wire.keys import DEFAULT_PREFIX
 
-__all__ = ["Failed", "Session", "app", "command", "run"]
+__all__ = ["Session", "app", "command", "run"]
 
 DEFAULT_URL = "redis://localhost:6379/0"
 QUIET = logging.NullHandler()
@@ -52,10 +53,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Failed(Exception):
-    """The error of a command; its text is the line that the user reads."""
 
 
 @dataclass(frozen=True)

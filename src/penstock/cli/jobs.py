@@ -28,7 +28,8 @@ from penstock import (
     parse_id,
 )
 from penstock.cli import output
-from penstock.cli.app import Failed, Session, command
+from penstock.cli.app import Session, command
+from penstock.cli.output import Failed
 
 __all__ = ["QueueArgument", "State", "enqueue", "existing", "peek", "scan", "show", "status"]
 

@@ -10,7 +10,8 @@ import typer
 
 from penstock import Drain, NodesMissed, NodeView
 from penstock.cli import output
-from penstock.cli.app import Failed, Session, command
+from penstock.cli.app import Session, command
+from penstock.cli.output import Failed
 
 __all__ = ["nodes"]
 

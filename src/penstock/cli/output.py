@@ -29,9 +29,10 @@ from penstock.core.urls import redacted
 __all__ = [
     "MOMENTS",
     "SPANS",
-    "agreed",
+    "Failed",
     "body_value",
     "complain",
+    "confirm",
     "facts",
     "job_cell",
     "job_document",
@@ -55,6 +56,10 @@ MOMENTS = ("created", "due", "expires", "delivered", "lease_until", "died")
 SPANS = ("age", "next_in", "idle", "ttl_left")
 
 
+class Failed(Exception):
+    """The error of a command; its text is the line that the user reads."""
+
+
 def write(text: str) -> None:
     """Write a line to stdout."""
     write_lines([text])
@@ -75,11 +80,16 @@ def note(text: str) -> None:
     sys.stderr.write(f"{printable(redacted(text))}\n")
 
 
-def agreed(question: str) -> bool:
-    """Ask on stderr; return True if a line on stdin says yes."""
+def confirm(question: str) -> None:
+    """Ask on stderr.
+
+    Raises:
+        Failed: the line on stdin does not say yes.
+    """
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Failed("nothing was removed")
 
 
 def write_json(document: object) -> None:

@@ -11,8 +11,9 @@ import typer
 
 from penstock import Outcome, PauseSide, Penstock, QueueDamaged, QueueStats, Settled, StateName
 from penstock.cli import output
-from penstock.cli.app import Failed, Session, command
+from penstock.cli.app import Session, command
 from penstock.cli.jobs import QueueArgument, State, existing
+from penstock.cli.output import Failed
 
 __all__ = [
     "clear", "close", "dequeue", "evict", "pause", "promote", "purge", "queues", "redrive",
@@ -78,32 +79,28 @@ def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
 
 COUNTS = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked", "nacked")
 RARE = ("promoted", "dequeued", "withdrawn", "evicted", "expired_active")
-"""Totals that are zero in most queues; a column of zeros is left out."""
 SPANS = ("oldest", "age", "idle")
+COLUMNS = ("queue", *COUNTS, *RARE, *SPANS, "roles", "settings")
+OPTIONAL = (*RARE, "roles")
+"""Columns that are left out when they are empty or zero for every queue."""
 
 
 def _print_stats(counts: Sequence[QueueStats]) -> None:
-    numbers = (*COUNTS, *(rare for rare in RARE if any(getattr(one, rare) for one in counts)))
-    columns = [*numbers, *SPANS, *(["roles"] if any(map(_roles, counts)) else []), "settings"]
     rows = []
     for whole in counts:
-        rows.append((whole.name, whole))
+        rows.append(_row(whole.name, whole))
         if len(whole.nodes) > 1:
-            rows += [(f"{whole.name} on {node}", part) for node, part in whole.nodes.items()]
-    output.table(
-        ("queue", *columns),
-        [(name, *(_cell(one, column) for column in columns)) for name, one in rows],
-        right=" ".join((*numbers, *SPANS)),
-    )
+            rows += [_row(f"{whole.name} on {node}", part) for node, part in whole.nodes.items()]
+    empty = [name for name in OPTIONAL if not any(row[name] for row in rows)]
+    columns = [name for name in COLUMNS if name not in empty]
+    cells = ([row[name] for name in columns] for row in rows)
+    output.table(columns, cells, right=" ".join((*COUNTS, *RARE, *SPANS)))
 
 
-def _cell(one: QueueStats, column: str) -> object:
-    if column == "roles":
-        return _roles(one)
-    if column == "settings":
-        return _settings(one)
-    value = getattr(one, column)
-    return output.span(value) if column in SPANS else value
+def _row(name: str, one: QueueStats) -> dict[str, object]:
+    numbers = {column: getattr(one, column) for column in (*COUNTS, *RARE)}
+    spans = {column: output.span(getattr(one, column)) for column in SPANS}
+    return {"queue": name, **numbers, **spans, "roles": _roles(one), "settings": _settings(one)}
 
 
 def _roles(one: QueueStats) -> str:
@@ -285,15 +282,10 @@ def purge(
             existing(client, queue)
         elif not yes:
             counts = ", ".join(f"{getattr(before, one)} {one}" for one in states)
-            _confirm(f"Remove these jobs of {queue}: {counts}?")
+            output.confirm(f"Remove these jobs of {queue}: {counts}?")
         count = target.purge(*states)  # also of a queue that has staged writes alone
     document = {"queue": queue, "states": states, "purged": count}
     session.answer(document, f"{count} jobs removed")
-
-
-def _confirm(question: str) -> None:
-    if not output.agreed(question):
-        raise Failed("nothing was removed")
 
 
 @command("clear")
@@ -316,7 +308,7 @@ def clear(
         asked = client.queues() if every else list(dict.fromkeys(queues or ()))
         names = [name for name in asked if every or existing(client, name)]
         if names and not yes:
-            _confirm(_question(client, names))
+            output.confirm(_question(client, names))
         cleared = [(name, client.open(name).clear()) for name in names]
         client.clear(name for name in asked if name not in names)  # they may have staged writes
     total = sum(count for _, count in cleared)

@@ -11,11 +11,12 @@ from typing import Annotated
 import typer
 
 from penstock import Penstock
-from penstock.cli.app import Failed, Session, command
+from penstock.cli.app import Session, command
 from penstock.cli.demo.files import list_files, standard_library
 from penstock.cli.demo.report import print_report
 from penstock.cli.demo.run import DemoPlan, DemoRun, keys
 from penstock.cli.demo.screen import screen
+from penstock.cli.output import Failed
 from penstock.embedded import EmbeddedServer
 
 __all__ = ["clean", "demo"]

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Penstock
-from penstock.cli.app import Failed
 from penstock.cli.demo.files import Listing
 from penstock.cli.demo.report import DemoReport, Kill, Memory, check
 from penstock.cli.demo.screen import Screen
 from penstock.cli.demo.worker import FILES, LEASE, RESULTS
 from penstock.cli.demo.workers import DemoWorkers
+from penstock.cli.output import Failed
 
 __all__ = ["DemoPlan", "DemoRun", "keys"]
 

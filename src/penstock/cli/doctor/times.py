@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from redis.exceptions import ResponseError
 
-from penstock.cli.app import Failed
 from penstock.cli.doctor.connections import DoctorQueue, DoctorServer
 from penstock.cli.doctor.findings import Finding, broken, ok, warning
-from penstock.cli.output import span
+from penstock.cli.output import Failed, span
 from penstock.wire.codes import Code
 from penstock.wire.scripts import script
 
