@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from penstock.core.options import check_label, duration_ms, lease_ms, moment_ms
+from penstock.core.bulk import prepared
+from penstock.core.dedup import MARK, Dedup
+from penstock.core.options import check_label
 from penstock.core.policy import RetryPolicy
-from penstock.core.record import encode_head, escaped
+from penstock.core.record import escaped
 from penstock.errors import BadArgument
 from penstock.spark.errors import OptionError, RowError
 from penstock.spark.options import Write
@@ -39,10 +41,10 @@ __all__ = [
     "transposed",
 ]
 
-MARK = "\x01"
-"""The place of the dedup id in a head that is built; quoted texts never contain it."""
-ONCE_TTL_MS = 86_400_000
-DURATIONS = ("lease", "ttl", "delay", "backoff", "backoff_cap")
+RULES = {name: name for name in ("delay", "ttl", "lease", "headers")} | {"ready_at": "at"}
+"""Columns of the job's options, and the arguments of an enqueue."""
+POLICY = {"max_attempts": "max_attempts", "backoff": "base", "backoff_cap": "cap"}
+"""Columns of the job's retry policy, and the arguments of `RetryPolicy`."""
 SPANS = ("byte", "short", "integer", "long", "float", "double", "decimal", "day-time interval")
 WHOLE = ("byte", "short", "integer", "long")
 TYPES = {
@@ -198,7 +200,8 @@ class Encoder:
         self._hash = blake2b(write + place, digest_size=15)
         self._seen: dict[bytes, int] = {}
         self._row = 0
-        self._window = "" if self._attempt else f";w={options.dedup_window}"
+        window = None if self._attempt else options.dedup_window / 1000
+        self._dedup = Dedup("-", window=window)
         self._ruled = [name for name in COLUMNS if name in places and name not in ("payload", "id")]
 
     def encode(self, values: Sequence[list[Any]], count: int) -> Iterator[Item]:
@@ -304,49 +307,17 @@ class Encoder:
     @lru_cache(maxsize=1024)  # noqa: B019  # it lives as long as its task
     def _head(self, values: tuple[Any, ...]) -> tuple[bytes, bytes, int | str]:
         """Return the texts before and after the id, and the delay, for rows with these values."""
-        given = zip(self._ruled, values, strict=True)
-        said = {name: value for name, value in given if value is not None}
-        spans = {name: self._span(name, said[name]) for name in DURATIONS if name in said}
-        lease, ttl = spans.get("lease"), spans.get("ttl")
-        if lease == 0 and ttl is None:
-            ttl = ONCE_TTL_MS
-        delay: int | str = spans.get("delay", 0)
-        if "ready_at" in said:
-            delay = f"@{self._checked('ready_at', _moment, said['ready_at'])}"
-        elif ttl is not None and ttl <= spans.get("delay", 0):
-            meaning = "ttl" if "ttl" in said else "delay"
-            raise self._error(meaning, said.get("ttl"), "must be longer than the delay")
-        encoded = partial(
-            encode_head,
-            lease_ms=lease,
-            ttl_ms=ttl,
-            dedup=f";d={MARK}{self._window}",
-            retry=self._policy(said, spans),
-        )
-        headers = said.get("headers", ())
-        heads = self._checked("headers", lambda items: encoded(headers=dict(items)), headers)
-        front, _, tail = heads[self._columns.packed is not None].partition(MARK.encode())
-        return front, tail[:-1], delay
-
-    def _span(self, name: str, value: Any) -> int:
-        def check(given: Any) -> int:
-            seconds = float(given) if isinstance(given, Decimal) else given
-            if name == "lease":
-                return lease_ms(name, seconds)
-            return duration_ms(name, seconds, zero=name == "delay")
-
-        return int(self._checked(name, check, value))
-
-    def _policy(self, said: dict[str, Any], spans: dict[str, int]) -> RetryPolicy | None:
-        if not {"max_attempts", "backoff", "backoff_cap"} & set(said):
-            return None
-        base, cap = (
-            spans[name] / 1000 if name in spans else None for name in ("backoff", "backoff_cap")
-        )
-        found: RetryPolicy = self._checked(
-            "max_attempts", lambda value: RetryPolicy(value, base, cap), said.get("max_attempts")
-        )
-        return found
+        columns = zip(self._ruled, values, strict=True)
+        given = {name: value for name, value in columns if value is not None}
+        try:
+            made = prepared(**_arguments(RULES, given), retry=_policy(given), dedup=self._dedup)
+        except BadArgument as error:
+            names = {argument: name for name, argument in {**RULES, **POLICY}.items()}
+            name = names[error.argument]
+            raise self._error(name, given.get(name), error.reason) from None
+        head = made.head if self._columns.packed is None else made.coded_head
+        front, _, tail = head.partition(MARK)
+        return front, tail, made.delay
 
     def _checked(self, meaning: str, check: Callable[[Any], Any], value: Any) -> Any:
         try:
@@ -362,8 +333,25 @@ class Encoder:
 
 
 def _hashable(value: Any) -> Any:
-    found = value.items() if isinstance(value, dict) else value
-    return tuple(found) if isinstance(value, (dict, list)) else value
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
+def _policy(given: Mapping[str, Any]) -> RetryPolicy | None:
+    arguments = _arguments(POLICY, given)
+    return RetryPolicy(**arguments) if arguments else None
+
+
+def _arguments(names: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of those columns that have one, by the names of arguments."""
+    return {names[name]: _argument(given[name]) for name in names if name in given}
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, datetime) and value.tzinfo is None:  # a Row has local times
+        return value.astimezone(timezone.utc)
+    return dict(value) if isinstance(value, tuple) else value
 
 
 def _raw(value: Any) -> bytes:
@@ -372,12 +360,6 @@ def _raw(value: Any) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     raise TypeError("must be bytes or text")
-
-
-def _moment(value: Any) -> int:
-    if isinstance(value, datetime) and value.tzinfo is None:  # a Row has the session's zone
-        value = value.astimezone(timezone.utc)
-    return max(0, moment_ms("ready_at", value))
 
 
 def _plain_value(value: Any) -> Any:
