@@ -33,11 +33,13 @@ class Staged(NamedTuple):
     """Names rows that are staged together: all of them become jobs, or none.
 
     Attributes:
+        node: id of the node where they are.
         writer: the writer's name, 1 to 64 letters and digits.
         batch: number of a batch of this writer, from 0; a later one follows when all of this is
             done.
     """
 
+    node: str
     writer: str
     batch: int
 

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.client._sync.queue import Queue
 from penstock.core import flows
@@ -35,24 +35,12 @@ from penstock.wire.codes import Code
 from penstock.wire.replies import Commit as Committed
 from penstock.wire.replies import CommitEnded, CommitGone, StageGone, Unstage, UnstageGone
 
-__all__ = ["StagedAttempt", "StagedCommit", "StagedName", "part_of"]
+__all__ = ["StagedAttempt", "StagedCommit", "part_of"]
 
 logger = get_logger("penstock")
 KEPT_MS = 30 * 86_400_000
 """Shortest time for which a named batch is remembered: a query may be stopped for that long."""
 MORE_THAN_A_CHUNK = 1000
-
-
-class StagedName(NamedTuple):
-    """The place of staged rows.
-
-    Attributes:
-        node: id of the node.
-        at: writer and batch.
-    """
-
-    node: str
-    at: Staged
 
 
 def part_of(options: Write, node: str, found: Shards) -> Queue:
@@ -96,7 +84,7 @@ class StagedAttempt:
 
     Args:
         options: of the write.
-        name: where.
+        at: where.
         found: the shards of the queue.
 
     Attributes:
@@ -104,10 +92,10 @@ class StagedAttempt:
         chunks: how many it has staged; 0 if the batch was committed before.
     """
 
-    def __init__(self, options: Write, name: StagedName, found: Shards) -> None:
+    def __init__(self, options: Write, at: Staged, found: Shards) -> None:
         self._options = options
-        self._part = part_of(options, name.node, found)
-        self._at = name.at
+        self._part = part_of(options, at.node, found)
+        self._at = at
         self._packer = Packer[int | str](options, self._send)
         self.token = secrets.token_hex(8)
         self.chunks = 0
@@ -142,14 +130,14 @@ class StagedCommit:
 
     Args:
         options: of the write.
-        name: where they are.
+        at: where they are.
         is_named: whether the write can be repeated under its name. It is remembered longer then.
     """
 
-    def __init__(self, options: Write, name: StagedName, *, is_named: bool = True) -> None:
+    def __init__(self, options: Write, at: Staged, *, is_named: bool = True) -> None:
         self._options = options
-        self._part = part_of(options, name.node, shards_of(options))
-        self._at = name.at
+        self._part = part_of(options, at.node, shards_of(options))
+        self._at = at
         self._kept = max(KEPT_MS, options.dedup_window) if is_named else options.stage_ttl
         self._wait = Wait(options.replicas, options.replication_timeout, options.replicas or 0)
         self._short: tuple[int, int] | None = None
@@ -180,7 +168,7 @@ class StagedCommit:
                 break
             before = stages_in(reply.stages.decode())
             if reply.state == b"promised":
-                self._publish(Staged(self._at.writer, reply.batch), before)
+                self._publish(self._at._replace(batch=reply.batch), before)
             if reply.batch >= self._at.batch:
                 if before != list(attempts) or reply.state != b"promised":
                     self._log_repeat(rows, reply)

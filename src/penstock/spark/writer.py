@@ -25,7 +25,7 @@ from penstock.spark.operations import Settler, check_columns
 from penstock.spark.options import Write
 from penstock.spark.rows import Encoder, Item, columns_of, name_of, preferred
 from penstock.spark.sink import Sink
-from penstock.spark.staged_commit import StagedAttempt, StagedCommit, StagedName, part_of
+from penstock.spark.staged_commit import StagedAttempt, StagedCommit, part_of
 from penstock.spark.tasks import Task, batches, task, type_name, write_name
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ class TaskReport(WriterCommitMessage):
 
     Attributes:
         counts: the number of rows, and of each outcome.
-        staged: of a staged write: the name of its record.
+        staged: of a staged write: where its rows are.
         token, chunks: of a staged write: the attempt's rows; 0 = none, the batch was committed
             before.
     """
 
     counts: dict[str, int]
-    staged: StagedName | None = None
+    staged: Staged | None = None
     token: str = ""
     chunks: int = 0
 
@@ -132,7 +132,7 @@ class QueueWriter:
         for values, count in batches(source, len(self.fields)):
             yield from encoder.encode(values, count)
 
-    def _stage_name(self, where: Task | None = None) -> StagedName:
+    def _stage_name(self, where: Task | None = None) -> Staged:
         """Return the place of staged rows: by query and batch, else by the name of the write."""
         write_id, batch = self.options.write_id, 0
         writer = name_of("batch", write_id or self.own).hex()
@@ -145,7 +145,7 @@ class QueueWriter:
                     "staged: it tells this write from others of the same batch",
                 )
             writer, batch = name_of("stream", write_id, where.query).hex(), int(where.batch)
-        return StagedName(preferred(writer, self.nodes), Staged(writer, batch))
+        return Staged(preferred(writer, self.nodes), writer, batch)
 
     def commit(self, messages: Sequence[Any], batchId: int | None = None) -> None:  # noqa: N803  # Spark's name
         """Make jobs of the staged rows: all tasks have finished.
@@ -190,7 +190,7 @@ class QueueWriter:
         return f"queue {self.options.queue}" + ("" if batch is None else f", batch {batch}")
 
 
-def _reports(messages: Sequence[Any]) -> tuple[list[TaskReport], StagedName | None]:
+def _reports(messages: Sequence[Any]) -> tuple[list[TaskReport], Staged | None]:
     reports = [one for one in messages if isinstance(one, TaskReport)]
     return reports, next((one.staged for one in reports if one.staged is not None), None)
 
