@@ -144,12 +144,9 @@ class SnapshotPlan:
         self._wanted = wanted
         self._parts = -(-options.num_partitions // share) if options.num_partitions else None
         self._most = max(1, MOST_PARTS // share)
-        reply = self._survey("ready", "", count=1)
+        reply = found.run(survey(found.ops, "", "ready", "", "", 1, 0))
         self.now = reply.now
         self._epoch = reply.epoch.decode()
-
-    def _survey(self, place: str, start: str, *, count: int, epoch: str = "") -> Survey:
-        return self._shard.run(survey(self._shard.ops, epoch, place, start, "", count, 0))
 
     @property
     def exists(self) -> bool:
@@ -188,13 +185,8 @@ class SnapshotPlan:
         """Return the numbers of all held jobs, each once: an extension moves a job to the end."""
         found: dict[bytes, None] = {}
         for place in ("active", "once"):
-            cursor = ""
-            while True:
-                reply = self._survey(place, cursor, count=1000, epoch=self._epoch)
+            for reply in surveyed(self._shard, self._part(place), count=1000, full=0):
                 found.update(dict.fromkeys(reply.jobs[::4]))
-                cursor = reply.cursor.decode()
-                if not cursor:
-                    break
         return tuple(found)
 
     def _key(self, kind: str) -> bytes:
@@ -258,6 +250,17 @@ class SnapshotPlan:
         if not found or not back:
             return None
         return place_of(found[0][0].decode()), place_of(back[0][0].decode())
+
+
+def surveyed(found: ShardReader, part: SnapshotRange, *, count: int, full: int) -> Iterator[Survey]:
+    """Yield the pages of a part of a structure."""
+    cursor, is_last = part.start, False
+    while not is_last:
+        call = survey(found.ops, part.epoch, part.place, cursor, part.end, count, full)
+        reply = found.run(call)
+        yield reply
+        cursor = reply.cursor.decode()
+        is_last = not cursor
 
 
 def listed(numbers: Iterable[bytes]) -> bytes:
@@ -362,19 +365,11 @@ class SnapshotReader(DataSourceReader):
         if not part.place:
             yield from self._shown(found, part)
             return
-        ops, cursor = found.ops, part.start
         origin = _origin(found, part, part.place)
         # Notes show which jobs have moved; ids need the records.
         full = max(self.shape.full, 1 if self.wanted.prefix or part.place != "ready" else 0)
-        while True:
-            call = survey(
-                ops, part.epoch, part.place, cursor, part.end, self.options.fetch_size, full
-            )
-            reply = found.run(call)
+        for reply in surveyed(found, part, count=self.options.fetch_size, full=full):
             yield origin, reply.jobs
-            cursor = reply.cursor.decode()
-            if not cursor:
-                return
 
     def _shown(
         self, found: ShardReader, part: SnapshotRange
