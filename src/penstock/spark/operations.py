@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from penstock.client._sync.queue import Queue
@@ -62,7 +64,7 @@ class Settler:
         self._waiting: dict[tuple[str, int, str], list[Delivery | str]] = {}
         self._parts = {(node, part.ops.crc): part for (node, _), part in found.items()}
         self._known = frozenset(crc for _, crc in self._parts)
-        self._counts = {"rows": 0}
+        self._counts = Counter({"rows": 0})
         self._row = 0
 
     def add(self, values: Sequence[list[Any]], count: int) -> None:
@@ -113,16 +115,13 @@ class Settler:
             outcomes: Sequence[Outcome] = self._act(part)(names)
         except WrongEpoch:  # the queue was deleted and re-created
             outcomes = [Outcome.GONE] * len(names)
-        for outcome in outcomes:
-            self._counts[outcome.value] = self._counts.get(outcome.value, 0) + 1
+        self._counts.update(outcome.value for outcome in outcomes)
 
     def _act(self, part: Queue) -> Callable[[list[Delivery | str]], Settled]:
         options = self._options
         if options.operation == "nack":
             delay = None if options.delay is None else options.delay / 1000
-            return lambda names: part.nack(names, delay=delay, error=options.error)
+            return partial(part.nack, delay=delay, error=options.error)
         if options.operation == "redrive":
-            return lambda names: settle_each(
-                part, names, QueueOps.redrive, resent_code=Code.REFUSED
-            )
+            return partial(settle_each, part, build=QueueOps.redrive, resent_code=Code.REFUSED)
         return part.ack if options.operation == "ack" else part.delete
