@@ -382,19 +382,19 @@ class Consumer:
         same = _consumer(start) == _consumer(end)
         self._batches(_consumer(end))
         found: list[Part] = []
-        unsaid: list[tuple[Batches, int, int | None]] = []
+        unplaced: list[tuple[Batches, int, int | None]] = []
         for key, one in self._made.items():
             batch = self._count(end, key)
             if batch <= (self._count(start, key) if same else 0):
                 continue
             jobs = one.adopt(batch)
             if key not in end.get("nodes", {}):  # `n` is of no certain shard
-                unsaid.append((one, batch, jobs))
+                unplaced.append((one, batch, jobs))
             elif jobs is None:
                 self._lost(one.shard.queue, batch)
             found += self._cut(one, batch, jobs or 0)
-        if unsaid and all(jobs is None for _, _, jobs in unsaid):
-            one, batch, _ = unsaid[0]
+        if unplaced and all(jobs is None for _, _, jobs in unplaced):
+            one, batch, _ = unplaced[0]
             self._lost(one.shard.queue, batch)
         for key in end.get("nodes", {}):
             batch = self._count(end, key)

@@ -297,7 +297,7 @@ class DrainLoop:
             self.tally["lost" if job.lost else "done"] += 1
         elif verdict.kind == "ack" and self.task.fields is not None:
             value = self._runners.results.get(job)
-            self._rows.append((job, verdict.window_ms, None if _is_said(value) else value))
+            self._rows.append((job, verdict.window_ms, None if _is_verdict(value) else value))
         elif verdict.kind != "ack" and job.at_most_once:  # the server has removed it at delivery
             self.state.drop([job])
             self.tally["dead"] += 1
@@ -381,7 +381,7 @@ def _each(value: Any, count: int) -> Sequence[Any]:
     return values
 
 
-def _is_said(value: Any) -> bool:
+def _is_verdict(value: Any) -> bool:
     """Return True if a returned value is a verdict on the job, not its result."""
     return isinstance(value, BaseException) or (
         isinstance(value, type) and issubclass(value, Result)

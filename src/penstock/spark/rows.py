@@ -202,7 +202,7 @@ class Encoder:
         self._row = 0
         window = None if self._attempt else options.dedup_window / 1000
         self._dedup = Dedup("-", window=window)
-        self._ruled = [name for name in COLUMNS if name in places and name not in ("payload", "id")]
+        self._option_columns = [name for name in (*RULES, *POLICY) if name in places]
 
     def encode(self, values: Sequence[list[Any]], count: int) -> Iterator[Item]:
         """Yield the records of rows.
@@ -218,16 +218,16 @@ class Encoder:
         bodies = self._bodies(values)
         ids = values[places["id"]] if "id" in places else None
         queues = values[places["queue"]] if "queue" in places else None
-        rules = [values[places[name]] for name in self._ruled]
-        usual = self._head(()) if not rules else None
+        options = [values[places[name]] for name in self._option_columns]
+        common = self._head(()) if not options else None
         queue = self._options.queue
         delay: int | str
         for index in range(count):
             body = bodies(index)
-            if usual is None:
-                front, tail, delay = self._ruling([column[index] for column in rules])
+            if common is None:
+                front, tail, delay = self._options_of([column[index] for column in options])
             else:
-                front, tail, delay = usual
+                front, tail, delay = common
             if queues is not None:
                 queue = self._checked("queue", check_queue_name, queues[index])
             if ids is None:
@@ -236,7 +236,7 @@ class Encoder:
                 key = f"{self._attempt}-{self._row}" if self._attempt else stable.decode()
                 written = key.encode()
             else:
-                key = self._given(ids[index])
+                key = self._dedup_id(ids[index])
                 is_usual = key.isascii() and key.isalnum()  # isalnum alone accepts é
                 written = (key if is_usual else escaped(key)).encode()
                 state = self._hash.copy()
@@ -290,14 +290,14 @@ class Encoder:
             digest = state.digest()
         return urlsafe_b64encode(digest)
 
-    def _given(self, value: Any) -> str:
+    def _dedup_id(self, value: Any) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         return str(self._checked("id", lambda found: check_label("id", found), value))
 
     # -- other columns of a row -------------------------------------------------------------
 
-    def _ruling(self, values: list[Any]) -> tuple[bytes, bytes, int | str]:
+    def _options_of(self, values: list[Any]) -> tuple[bytes, bytes, int | str]:
         key = tuple(map(_hashable, values))
         try:
             return self._head(key)
@@ -307,7 +307,7 @@ class Encoder:
     @lru_cache(maxsize=1024)  # noqa: B019  # it lives as long as its task
     def _head(self, values: tuple[Any, ...]) -> tuple[bytes, bytes, int | str]:
         """Return the texts before and after the id, and the delay, for rows with these values."""
-        columns = zip(self._ruled, values, strict=True)
+        columns = zip(self._option_columns, values, strict=True)
         given = {name: value for name, value in columns if value is not None}
         try:
             made = prepared(**_arguments(RULES, given), retry=_policy(given), dedup=self._dedup)
