@@ -1,4 +1,18 @@
-"""The worker: runs handlers, renews leases, and comes to an orderly end."""
+"""The worker: runs handlers, renews leases, and comes to an orderly end.
+
+The path of one job:
+
+1. `AsyncWorker.run` starts the loop, the runners and the heartbeat, which share a `WorkerState`.
+2. The loop (`loop.work`) reserves the job. In the same call it reports finished jobs.
+3. `WorkerState.asked` takes in the reply: it notes until when the job is held, and gives the job to
+   the `Dispatcher`, which finds its handler and fills batches.
+4. A runner (`runners.py`) takes it and calls `AsyncHandlerRunner.execute`, which calls the handler,
+   judges what it returned or raised (`handlers.py`, `failures.py`), and leaves a `Verdict`.
+5. The next round of the loop reports the verdict, and `WorkerState.count` counts the outcome.
+
+Meanwhile the heartbeat, or a helper process, renews the lease by the rules in `terms.py`. Jobs that
+have crashed twice take another way (`suspects.py`, `isolation.py`).
+"""
 
 from __future__ import annotations
 

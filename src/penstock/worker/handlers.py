@@ -204,20 +204,17 @@ class Handler(Generic[P, R_co]):
         """
         if value is None:
             return ACK
-        if isinstance(value, BaseException):
-            return self.failed(job, value)
-        return self._odd(job, value)
-
-    def _odd(self, job: Delivery, value: Any) -> Verdict:
         if isinstance(value, type) and issubclass(value, Result):
             try:
-                return self.failed(job, value())
+                value = value()
             except TypeError as error:
-                return self.failed(job, error)
-        if not (inspect.isawaitable(value) or inspect.isgenerator(value)):
-            if not inspect.isasyncgen(value):
-                return ACK
-        elif inspect.iscoroutine(value):
+                value = error
+        if isinstance(value, BaseException):
+            return self.failed(job, value)
+        kinds = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
+        if not any(is_kind(value) for is_kind in kinds):
+            return ACK
+        if inspect.iscoroutine(value):
             with contextlib.suppress(Exception):
                 value.close()  # otherwise Python warns that it was never awaited
         return self.failed(job, TypeError(f"the handler returned a {type(value).__name__}"))
