@@ -8,8 +8,10 @@ them.
 from __future__ import annotations
 
 import logging
+import math
+import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from textwrap import indent
 
@@ -21,6 +23,7 @@ __all__ = [
     "ONCE",
     "USUAL",
     "Fields",
+    "RateLimit",
     "get_logger",
     "indented",
     "log_failure",
@@ -59,6 +62,30 @@ def get_logger(name: str) -> logging.Logger:
     logger = logging.getLogger(name)
     logger.addFilter(_make_printable)
     return logger
+
+
+class RateLimit:
+    """Allows one record about each subject in so many seconds. Any thread may ask it.
+
+    Args:
+        seconds: fewest seconds between two records about one subject.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._last: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def allows(self, subject: str) -> bool:
+        """Return whether a record about this subject may be written now."""
+        with self._lock:
+            now = self._clock()
+            if now < self._last.get(subject, -math.inf) + self._seconds:
+                return False
+            self._last[subject] = now
+            return True
 
 
 def _make_printable(record: logging.LogRecord) -> bool:

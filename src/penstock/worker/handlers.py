@@ -32,6 +32,7 @@ from typing import (
 from urllib.parse import unquote
 
 from penstock.core.job import Delivery, data_of
+from penstock.core.middleware import HANDLER
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -53,10 +54,8 @@ if TYPE_CHECKING:
     from tenacity.wait import wait_base
     from typing_extensions import Unpack
 
-__all__ = ["HEADER", "Handler", "Handlers", "JobArgs", "NamedHandler"]
+__all__ = ["Handler", "Handlers", "JobArgs", "NamedHandler"]
 
-HEADER = "handler"
-"""The header that names a job's handler."""
 DEFAULT = ""
 """The key of the default handler in its set. No name is empty."""
 MAX_NAME = 200
@@ -141,7 +140,7 @@ class Handler(Generic[P, R_co]):
         self.takes_job = self._takes_jobs and size is None
         self.wait = wait
         self.lease = lease
-        self.headers: dict[str, str] = {} if name is None else {HEADER: name}
+        self.headers: dict[str, str] = {} if name is None else {HANDLER: name}
         self._backoff = backoff or Backoff()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> R_co:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Delivery, ops_of
 from penstock.core.logs import Fields, get_logger
+from penstock.core.middleware import HANDLER
 from penstock.core.operations import QueueOps
 from penstock.wire.keys import split_name
 from penstock.worker.log import LogFormatter, set_up
@@ -89,7 +90,7 @@ class Isolator:
         job, since = self.job, self._since
         if job is None:
             return ()
-        name = job.headers.get("handler")
+        name = job.headers.get(HANDLER)
         return (RunningJob(job.id, job.queue_name, name, job.attempt, monotonic() - since),)
 
     def take(self, job: Delivery) -> bool:

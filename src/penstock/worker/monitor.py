@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
-from penstock.core.logs import get_logger
+from penstock.core.logs import RateLimit, get_logger
 from penstock.core.options import Duration, check_count, duration_ms
 
 __all__ = ["LoopEvent", "Monitor", "size_monitor"]
@@ -49,21 +48,11 @@ def size_monitor(limit: int = 1000, every: Duration = timedelta(hours=6)) -> Mon
     """
     check_count("limit", limit, low=0)
     pause = duration_ms("every", every) / 1000
-    warned: dict[str, float] = {}
-    lock = threading.Lock()
-
-    def is_due(queue: str) -> bool:
-        now = time.monotonic()
-        with lock:
-            last = warned.get(queue)
-            if last is not None and now - last < pause:
-                return False
-            warned[queue] = now
-            return True
+    warnings = RateLimit(pause, time.monotonic)
 
     def monitor(event: LoopEvent) -> None:
         for queue, size in event.sizes.items():
-            if size > limit and is_due(queue):
+            if size > limit and warnings.allows(queue):
                 logger.warning(
                     "queue %r holds %d jobs, more than %d",
                     queue,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.flows import TICK
 from penstock.core.job import Delivery, batch_of, counts_of, number_of, ops_of, set_term, term_of
-from penstock.core.logs import get_logger
+from penstock.core.logs import RateLimit, get_logger
 from penstock.core.operations import Taken
 from penstock.core.options import duration_ms
 from penstock.errors import QueueInUse, QueuePartitioned
@@ -153,7 +153,7 @@ class WorkerState:
         self.learned: dict[str, int] = {}
         self._drained = False
         self._confirmed = math.inf
-        self._complaints: dict[str, float] = {}
+        self._complaints = RateLimit(60, clock)
 
     # -- its queues ------------------------------------------------------------------------
 
@@ -463,14 +463,8 @@ class WorkerState:
 
     def complain(self, what: str, error: Exception) -> None:
         """Log, at most once a minute, that one of the user's functions has failed."""
-        if self._may_complain(what):
+        if self._complaints.allows(what):
             self.log.error("%s failed; the worker goes on", what, exc_info=error)
-
-    def _may_complain(self, what: str) -> bool:
-        if self.clock() < self._complaints.get(what, -math.inf) + 60:
-            return False
-        self._complaints[what] = self.clock()
-        return True
 
     def _hold(self, poll: QueuePoll, jobs: Sequence[Delivery], sent: float, now: float) -> None:
         trip = now - sent
@@ -550,8 +544,7 @@ class WorkerState:
 
     def _warn_of(self, poll: QueuePoll, trip: float) -> None:
         longer = lengthened(poll.lease, trip)
-        key = f"trips to {poll.ops.name}"
-        if longer > poll.lease and self._may_complain(key):
+        if longer > poll.lease and self._complaints.allows(f"trips to {poll.ops.name}"):
             text = (
                 "queue %r: a round trip took %.2f s, long for leases of %.2f s: they are "
                 "lengthened to %.2f s, after which jobs of a dead worker come back"
