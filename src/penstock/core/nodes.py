@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from penstock.core.flows import AGAIN
 from penstock.core.servers import ServerFacts
-from penstock.core.views import SETTING_KINDS, TOTALS, Info, JobView, QueueStats, number_in
+from penstock.core.views import COUNTS, SETTING_KINDS, TOTALS, Info, JobView, QueueStats, number_in
 from penstock.errors import BadArgument
 
 __all__ = [
@@ -195,7 +195,7 @@ class Partial(list[T]):
         self.unreachable = tuple(unreachable)
 
 
-SUMMED = ("ready", "scheduled", "active", "dead", "expired", *TOTALS)
+SUMMED = (*COUNTS, *TOTALS)
 
 
 def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:

@@ -491,6 +491,8 @@ def read_view(
     )
 
 
+COUNTS = ("ready", "scheduled", "active", "dead", "expired")
+"""The numbers of jobs of `QueueStats`."""
 TOTALS = {name: name for name in (
     "enqueued", "acked", "nacked", "released", "crashed", "died", "redriven", "trimmed",
     "expired_active", "deleted", "purged", "promoted", "dequeued", "withdrawn", "evicted",
@@ -502,9 +504,9 @@ TOTALS = {name: name for name in (
 def read_stats(name: str, reply: replies.Stats) -> QueueStats:
     """Return the figures of a queue."""
     fields = {field.decode(): value.decode() for field, value in reply.fields}
-    totals: dict[str, Any] = {
+    figures: dict[str, Any] = {
         total: number_in(fields.get(field, "")) or 0 for total, field in TOTALS.items()
-    }
+    } | {name: getattr(reply, name) for name in COUNTS}
     configured = number_in(fields.get("configured", ""))
 
     def since(field: str) -> float | None:
@@ -515,11 +517,6 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
         name=name,
         exists="epoch" in fields,
         epoch=fields.get("epoch"),
-        ready=reply.ready,
-        scheduled=reply.scheduled,
-        active=reply.active,
-        dead=reply.dead,
-        expired=reply.expired,
         oldest=None if reply.oldest < 0 else reply.oldest / 1000,
         age=since("made"),
         idle=since("seen"),
@@ -528,7 +525,7 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
         consumer=_holder(fields.get("consumer", ""), reply.now),
         settings=read_settings(fields),
         configured=None if configured is None else configured / 1000,
-        **totals,
+        **figures,
     )
 
 

@@ -58,9 +58,7 @@ class AsyncWatchedConnection:
     async def watch(self, key: bytes) -> None:
         """Begin to watch a key, and end an earlier watch."""
         self._watch = (b"WATCH", key)
-        await asend(self.conn, pack((b"UNWATCH",)) + pack(self._watch))
-        await self.conn.read_response(disable_decoding=True)
-        await self.conn.read_response(disable_decoding=True)
+        await self.lane.together([(b"UNWATCH",), self._watch])
 
     async def read(self, call: Call[Any]) -> Any:
         """Run a script that only reads, even if the watched key has changed."""

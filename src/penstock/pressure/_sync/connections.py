@@ -59,9 +59,7 @@ class WatchedConnection:
     def watch(self, key: bytes) -> None:
         """Begin to watch a key, and end an earlier watch."""
         self._watch = (b"WATCH", key)
-        send(self.conn, pack((b"UNWATCH",)) + pack(self._watch))
-        self.conn.read_response(disable_decoding=True)
-        self.conn.read_response(disable_decoding=True)
+        self.lane.together([(b"UNWATCH",), self._watch])
 
     def read(self, call: Call[Any]) -> Any:
         """Run a script that only reads, even if the watched key has changed."""

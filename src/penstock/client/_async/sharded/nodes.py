@@ -153,9 +153,8 @@ class AsyncNodes:
             NodesMissed: some nodes don't have it.
         """
         federation = self._federation
-        clocks, _ = await federation.each(lambda home: home.brief.node.command("TIME"))
-        seconds, micros = clocks[0][1]
-        now = int(seconds) * 1000 + int(micros) // 1000
+        clocks, _ = await federation.each(lambda home: home.brief.node.time_ms())
+        now = clocks[0][1]
         entries = await federation.entries()
         for home in federation.homes:
             where = address_of(home.source)

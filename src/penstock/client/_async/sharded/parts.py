@@ -134,13 +134,12 @@ class AsyncShardedParts(AsyncQueue):
             if home not in self._declared and home.state.is_up:
                 await self._federation.tried(home, partial(self._declare, home))
 
-    async def _declare(self, home: AnyNode) -> bool:
-        """Store the number of partitions on one node, unless it is stored. Always return True."""
+    async def _declare(self, home: AnyNode) -> None:
+        """Store the number of partitions on one node, unless it is stored."""
         if self.partitions is not None and home not in self._declared:
             await home.connect()
             await home.brief.driver.declare(self.ops.keys, self.partitions)
             self._declared.add(home)
-        return True
 
     def _part_of(self, name: object) -> AsyncShard:
         if not isinstance(name, Delivery):

@@ -98,18 +98,11 @@ class AsyncBlockingConnection:
 
     async def _block(self, keys: tuple[bytes, ...]) -> AsyncReader:
         self._since = monotonic()
-        if not self._id:
-            await self._introduce()
+        if not self._id:  # with a time-out: a stopped server accepts connections and is silent
+            asked = pack((b"CLIENT", b"ID"))
+            self._id = b"%d" % await aexchanged(self._conn, asked, SOCKET_TIMEOUT)
         await asend(self._conn, pack((b"BLPOP", *keys, b"0")))
         return AsyncReader(self._conn)
-
-    async def _introduce(self) -> None:
-        """Connect and read the connection's id, within `SOCKET_TIMEOUT`.
-
-        A stopped server accepts connections and never replies.
-        """
-        asked = pack((b"CLIENT", b"ID"))
-        self._id = b"%d" % await aexchanged(self._conn, asked, SOCKET_TIMEOUT)
 
     async def _pop_slices(
         self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None

@@ -59,8 +59,8 @@ def replay_from(
     while True:
         cursor, flat = keeper.brief.node.command("HSCAN", key, cursor, "COUNT", 500)
         kept, foreign = hints.read_hints(flat)
-        seconds, _ = keeper.brief.node.command("TIME")
-        over = [hint.field for hint in kept if hint.until < int(seconds) * 1000]
+        now = keeper.brief.node.time_ms()
+        over = [hint.field for hint in kept if hint.until < now]
         for home in homes:
             own = [hint for hint in kept if hint.node in home.known and home is not keeper]
             try:
@@ -148,8 +148,7 @@ def _kept(
 ) -> list[bool] | None:
     """Store hints on a node; return for each job if one is kept, or None if there are too many."""
     key, command = hints_key(federation.terms.prefix), keeper.brief.node.command
-    seconds, micros = command("TIME")
-    now = int(seconds) * 1000 + int(micros) // 1000
+    now = keeper.brief.node.time_ms()
     found = [hints.hint_of(name, node, queue, intent, now) for name in names]
     kept = [hint for hint in found if hint is not None]
     if not kept:

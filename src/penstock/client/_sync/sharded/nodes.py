@@ -154,9 +154,8 @@ class Nodes:
             NodesMissed: some nodes don't have it.
         """
         federation = self._federation
-        clocks, _ = federation.each(lambda home: home.brief.node.command("TIME"))
-        seconds, micros = clocks[0][1]
-        now = int(seconds) * 1000 + int(micros) // 1000
+        clocks, _ = federation.each(lambda home: home.brief.node.time_ms())
+        now = clocks[0][1]
         entries = federation.entries()
         for home in federation.homes:
             where = address_of(home.source)

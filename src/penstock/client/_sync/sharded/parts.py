@@ -135,13 +135,12 @@ class ShardedParts(Queue):
             if home not in self._declared and home.state.is_up:
                 self._federation.tried(home, partial(self._declare, home))
 
-    def _declare(self, home: AnyNode) -> bool:
-        """Store the number of partitions on one node, unless it is stored. Always return True."""
+    def _declare(self, home: AnyNode) -> None:
+        """Store the number of partitions on one node, unless it is stored."""
         if self.partitions is not None and home not in self._declared:
             home.connect()
             home.brief.driver.declare(self.ops.keys, self.partitions)
             self._declared.add(home)
-        return True
 
     def _part_of(self, name: object) -> Shard:
         if not isinstance(name, Delivery):

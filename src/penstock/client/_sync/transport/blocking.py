@@ -99,18 +99,11 @@ class BlockingConnection:
 
     def _block(self, keys: tuple[bytes, ...]) -> Reader:
         self._since = monotonic()
-        if not self._id:
-            self._introduce()
+        if not self._id:  # with a time-out: a stopped server accepts connections and is silent
+            asked = pack((b"CLIENT", b"ID"))
+            self._id = b"%d" % exchanged(self._conn, asked, SOCKET_TIMEOUT)
         send(self._conn, pack((b"BLPOP", *keys, b"0")))
         return Reader(self._conn)
-
-    def _introduce(self) -> None:
-        """Connect and read the connection's id, within `SOCKET_TIMEOUT`.
-
-        A stopped server accepts connections and never replies.
-        """
-        asked = pack((b"CLIENT", b"ID"))
-        self._id = b"%d" % exchanged(self._conn, asked, SOCKET_TIMEOUT)
 
     def _pop_slices(
         self, keys: tuple[bytes, ...], timeout: float, signal: Signal | None

@@ -147,6 +147,11 @@ class Node:
         texts = [text.decode("utf-8", "replace") for text in flat]
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
+    def time_ms(self) -> int:
+        """Return the time of the server, ms since 1970."""
+        seconds, micros = self.command("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
     def server_facts(self) -> ServerFacts:
         """Return INFO of the server, or of all primaries of a cluster; empty if it is refused."""
         if not self._is_settled:
