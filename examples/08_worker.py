@@ -46,13 +46,13 @@ with Penstock(url()) as ps:
     tasks = ps.queue("example.tasks")
 
     try:
-        tasks.enqueue(**welcome.job("seven"))  # a type checker finds it, too
+        welcome.enqueue(tasks, "seven")  # a type checker finds it, too
     except BadArgument as error:
         print("refused by the producer:", error)
 
-    tasks.enqueue(**welcome.job(7))  # you may add delay=, ttl=, dedup_id= and so on
-    tasks.enqueue(**welcome.job(8, lang="de"))
-    tasks.enqueue(**resize.job("a.png", width=64))
+    welcome.enqueue(tasks, 7)
+    welcome.enqueue(tasks, 8, lang="de")
+    tasks.enqueue(**resize.job("a.png", width=64))  # you may add delay=, ttl=, dedup_id= and so on
     tasks.enqueue({"anything": "goes"})
     tasks.enqueue({"number": 5}, headers={"handler": "fax"})  # no handler has that name
 

@@ -44,8 +44,8 @@ async def main() -> None:
     async with AsyncPenstock(url()) as ps:
         pages = ps.queue("example.fetch")
         for page in ("/a", "/b"):
-            await pages.enqueue(**fetch.job(page))
-        slow = await pages.enqueue(**fetch.job("/slow"))
+            await fetch.enqueue(pages, page)
+        slow = await fetch.enqueue(pages, "/slow")
 
         # Leaving the block stops the worker, and waits up to 25 seconds for its handlers.
         async with AsyncWorker(ps, "example.fetch", handlers, concurrency=3) as worker:
@@ -55,7 +55,7 @@ async def main() -> None:
             await cancelled.wait()
             worker.stop()
             print("stop: no more jobs are taken")
-            await pages.enqueue(**fetch.job("/late"))
+            await fetch.enqueue(pages, "/late")
             answered.set()
 
         print("still waiting:", (await pages.stats()).ready)

@@ -57,7 +57,7 @@ def deploy() -> None:
         orders = ps.queue("example.orders")
         orders.clear()
         for number in range(1, 7):
-            orders.enqueue(**order.job(number, is_long=number in (3, 4)))
+            order.enqueue(orders, number, is_long=number in (3, 4))
 
         with start("v1") as v1:
             print("v1 is at work on", ", ".join(sorted(lines(v1, 4))))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from penstock.embedded import EmbeddedServer
 from tests.support import backends, tiers
@@ -22,7 +22,10 @@ SPECS = backends.all_specs()
 RUNNABLE = [spec for spec in SPECS if spec.runs]
 REAL = [spec for spec in RUNNABLE if not spec.is_fake]
 
-settings.register_profile("short", max_examples=5)
+# A machine that is busy with other tests may be slow to draw the first examples.
+settings.register_profile("long", suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("short", settings.get_profile("long"), max_examples=5)
+settings.load_profile("long")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

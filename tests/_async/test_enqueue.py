@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import pickle
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,6 +15,8 @@ from penstock import (
     Durable,
     Enqueued,
     NotReplicated,
+    QueueClosed,
+    QueuePaused,
     StaleCall,
     parse_id,
 )
@@ -65,11 +67,82 @@ async def test_the_result_names_the_job(ps: AsyncPenstock, q: AsyncQueue, raw: R
     assert numbers(raw, q.ops, "ready") == [parts.number]
 
 
-async def test_the_result_is_frozen(q: AsyncQueue) -> None:
-    """The result of an enqueue cannot be changed."""
+async def test_the_id_of_the_result(q: AsyncQueue) -> None:
+    """The id can't be changed, and goes with a copy to another process."""
     done = await q.enqueue(1)
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    copy = pickle.loads(pickle.dumps(done))
+    assert (copy, copy.stable_id, hash(copy)) == (done, done.stable_id, hash(done))
+    assert eval(repr(done)) == done
+    with pytest.raises(AttributeError):
         done.id = "another"  # type: ignore[misc]  # on purpose
+
+
+@pytest.fixture
+def scripts(q: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the scripts that the client runs."""
+    run, found = q.backend.node.link.run, list[str]()
+
+    async def noting(call: Any, **options: Any) -> Any:
+        found.append(call.script.name)
+        return await run(call, **options)
+
+    monkeypatch.setattr(q.backend.node.link, "run", noting)
+    return found
+
+
+async def test_a_plain_job_takes_a_script_of_its_own(q: AsyncQueue, scripts: list[str]) -> None:
+    """A job without options but headers is added by `enqueue_plain`, any other by `enqueue`."""
+    await q.enqueue(b"makes the queue")
+    scripts.clear()
+    for body in (b"x", {"to": "ada"}, b"x" * 4000):
+        await q.enqueue(body, headers={"trace": "1"})
+    assert scripts == ["enqueue_plain"] * 3
+    scripts.clear()
+    await q.enqueue(b"x" * 5000)
+    await q.enqueue(b"x", delay=1)
+    await q.enqueue(b"x", lease=5)
+    await q.enqueue(b"x", max_length=100)
+    await q.enqueue(b"x", durable=Durable(0))
+    assert scripts == ["enqueue"] * 5
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_length": 100}, {"replicas": 0}, {"lease": 5}], ids=lambda one: next(iter(one))
+)
+async def test_a_queue_with_limits_is_left_to_enqueue(
+    q: AsyncQueue, scripts: list[str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a refusal of `enqueue_plain` the client calls `enqueue`, for a while without a try."""
+    await q.configure(**options)
+    is_limited = "max_length" in options
+    scripts.clear()
+    for _ in range(3):
+        assert (await q.enqueue(b"x")).state == "ready"
+    if not is_limited:
+        assert scripts == ["enqueue_plain"] * 3
+        return
+    assert scripts == ["enqueue_plain", "enqueue", "enqueue", "enqueue"]
+    await q.configure(max_length=None)
+    scripts.clear()
+    monkeypatch.setattr(q.ops, "plain_from", 0.0)
+    await q.enqueue(b"x")
+    assert scripts == ["enqueue_plain"]
+    assert (await q.stats()).ready == 4
+
+
+async def test_a_paused_or_closed_queue_takes_no_plain_job(q: AsyncQueue) -> None:
+    """The client does not have to know that the queue was paused or closed meanwhile."""
+    await q.enqueue(b"x")
+    await q.pause("in")
+    with pytest.raises(QueuePaused):
+        await q.enqueue(b"x")
+    q.ops.plain_from = 0.0
+    await q.resume()
+    await q.enqueue(b"x")
+    await q.close()
+    with pytest.raises(QueueClosed):
+        await q.enqueue(b"x")
+    assert (await q.stats()).ready == 2
 
 
 @pytest.mark.parametrize("body", BYTES, ids=range(len(BYTES)))

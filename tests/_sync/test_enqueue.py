@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import pickle
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -16,6 +16,8 @@ from penstock import (
     NotReplicated,
     Penstock,
     Queue,
+    QueueClosed,
+    QueuePaused,
     StaleCall,
     parse_id,
 )
@@ -66,11 +68,82 @@ def test_the_result_names_the_job(ps: Penstock, q: Queue, raw: Raw) -> None:
     assert numbers(raw, q.ops, "ready") == [parts.number]
 
 
-def test_the_result_is_frozen(q: Queue) -> None:
-    """The result of an enqueue cannot be changed."""
+def test_the_id_of_the_result(q: Queue) -> None:
+    """The id can't be changed, and goes with a copy to another process."""
     done = q.enqueue(1)
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    copy = pickle.loads(pickle.dumps(done))
+    assert (copy, copy.stable_id, hash(copy)) == (done, done.stable_id, hash(done))
+    assert eval(repr(done)) == done
+    with pytest.raises(AttributeError):
         done.id = "another"  # type: ignore[misc]  # on purpose
+
+
+@pytest.fixture
+def scripts(q: Queue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the scripts that the client runs."""
+    run, found = q.backend.node.link.run, list[str]()
+
+    def noting(call: Any, **options: Any) -> Any:
+        found.append(call.script.name)
+        return run(call, **options)
+
+    monkeypatch.setattr(q.backend.node.link, "run", noting)
+    return found
+
+
+def test_a_plain_job_takes_a_script_of_its_own(q: Queue, scripts: list[str]) -> None:
+    """A job without options but headers is added by `enqueue_plain`, any other by `enqueue`."""
+    q.enqueue(b"makes the queue")
+    scripts.clear()
+    for body in (b"x", {"to": "ada"}, b"x" * 4000):
+        q.enqueue(body, headers={"trace": "1"})
+    assert scripts == ["enqueue_plain"] * 3
+    scripts.clear()
+    q.enqueue(b"x" * 5000)
+    q.enqueue(b"x", delay=1)
+    q.enqueue(b"x", lease=5)
+    q.enqueue(b"x", max_length=100)
+    q.enqueue(b"x", durable=Durable(0))
+    assert scripts == ["enqueue"] * 5
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_length": 100}, {"replicas": 0}, {"lease": 5}], ids=lambda one: next(iter(one))
+)
+def test_a_queue_with_limits_is_left_to_enqueue(
+    q: Queue, scripts: list[str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a refusal of `enqueue_plain` the client calls `enqueue`, for a while without a try."""
+    q.configure(**options)
+    is_limited = "max_length" in options
+    scripts.clear()
+    for _ in range(3):
+        assert q.enqueue(b"x").state == "ready"
+    if not is_limited:
+        assert scripts == ["enqueue_plain"] * 3
+        return
+    assert scripts == ["enqueue_plain", "enqueue", "enqueue", "enqueue"]
+    q.configure(max_length=None)
+    scripts.clear()
+    monkeypatch.setattr(q.ops, "plain_from", 0.0)
+    q.enqueue(b"x")
+    assert scripts == ["enqueue_plain"]
+    assert q.stats().ready == 4
+
+
+def test_a_paused_or_closed_queue_takes_no_plain_job(q: Queue) -> None:
+    """The client does not have to know that the queue was paused or closed meanwhile."""
+    q.enqueue(b"x")
+    q.pause("in")
+    with pytest.raises(QueuePaused):
+        q.enqueue(b"x")
+    q.ops.plain_from = 0.0
+    q.resume()
+    q.enqueue(b"x")
+    q.close()
+    with pytest.raises(QueueClosed):
+        q.enqueue(b"x")
+    assert q.stats().ready == 2
 
 
 @pytest.mark.parametrize("body", BYTES, ids=range(len(BYTES)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +50,7 @@ class Stable:
 
 def added(job_id: str, **changes: Any) -> dict[str, Any]:
     """Return the expected document of one job: the attributes of `Enqueued`."""
-    return {**asdict(replace(Enqueued(job_id, "ready"), **changes)), "stable_id": Stable()}
+    return {**Enqueued(job_id, **{"state": "ready", **changes}).as_dict(), "stable_id": Stable()}
 
 
 def test_enqueue_takes_every_option(cli: Cli, client: Penstock) -> None:

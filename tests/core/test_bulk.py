@@ -150,7 +150,7 @@ def test_chunks_of_a_thousand() -> None:
 @pytest.fixture
 def fixed_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return stable ids of one length."""
-    monkeypatch.setattr("penstock.core.bulk.next_stable_id", lambda: b"0123456789ab")
+    monkeypatch.setattr("penstock.core.stable.next_id", lambda: b"0123456789ab")
 
 
 @pytest.mark.usefixtures("fixed_ids")

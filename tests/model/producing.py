@@ -113,6 +113,7 @@ class Producing(Waiting):
             return answers[0]
 
         def queue() -> Sequence[Enqueued] | str:
+            self.ops.plain_from = 0.0  # try the script of plain jobs each time
             try:
                 if many:
                     return self.queue.enqueue_many(bodies, **options)
@@ -287,7 +288,7 @@ class Producing(Waiting):
                     return Code.PAUSED
                 except QueueClosed:
                     return Code.CLOSED
-            self.learn(self.ops.added(reply, b"1\n", "ffff", 0).id)
+            self.learn(self.ops.id_of(reply.first, reply.epoch, "ffff"))
             return Code.DONE
 
         self.fault = ""

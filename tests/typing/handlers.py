@@ -74,6 +74,9 @@ async def calling(job: Job, other: AsyncJob) -> None:
 async def enqueueing(q: Queue, aq: AsyncQueue) -> None:
     assert_type(welcome.job(7), JobArgs)
     assert_type(q.enqueue(**welcome.job(7, lang="de"), delay=3), Enqueued)
+    assert_type(welcome.enqueue(q, 7, lang="de"), Enqueued)
+    assert_type(await resize.enqueue(aq, "a.png", width=5), Enqueued)
+    welcome.enqueue(q, "x")  # type: ignore[call-overload]  # not the type of the parameter
     assert_type(await aq.enqueue(**resize.job("a.png", width=5), ttl=60), Enqueued)
     q.enqueue(**index.job({"page": 1}))
     q.enqueue(**bare.job([1, 2]))

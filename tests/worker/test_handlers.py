@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import fakeredis
 import pytest
@@ -24,7 +24,8 @@ from tenacity import (
 )
 from tenacity.wait import wait_base
 
-from penstock import BadArgument, Job, Penstock, UndecodableBody
+from penstock import AsyncPenstock, BadArgument, Job, Penstock, UndecodableBody
+from penstock.core.middleware import EnqueueEvent, Middleware
 from penstock.core.policy import RetryPolicy
 from penstock.worker import (
     ACK,
@@ -38,6 +39,7 @@ from penstock.worker import (
     Unfit,
     Verdict,
 )
+from tests.support.backends import Backend
 from tests.worker.deliveries import made, named, stored
 
 LEFT = Verdict("nack", text="ValueError: x")
@@ -396,7 +398,7 @@ def test_a_job_from_end_to_end() -> None:
 
     client = fakeredis.FakeRedis(server=fakeredis.FakeServer())
     queue = Penstock(client).queue("q")
-    queue.enqueue(**welcome.job(7, lang="de"))
+    welcome.enqueue(queue, 7, lang="de")
     queue.enqueue_many([welcome.body(n) for n in (8, 9)], headers=welcome.headers)
     queue.enqueue(**{**welcome.job(10), "lease": 5})
     found = []
@@ -408,6 +410,69 @@ def test_a_job_from_end_to_end() -> None:
         found.append(handler(*args, **kwargs))
     client.close()
     assert found == [(7, "de", 60), (8, "en", 30), (9, "en", 30), (10, "en", 5)]
+
+
+async def test_a_handler_enqueues_in_each_kind_of_client(brief_backend: Backend) -> None:
+    """`handler.enqueue` adds what `queue.enqueue(**handler.job())` adds, also through hooks."""
+    handlers, events = Handlers(), list[EnqueueEvent]()
+
+    class Hook(Middleware):
+        @contextlib.contextmanager
+        def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
+            events.append(event)
+            yield
+
+    @handlers.handler("welcome")
+    def welcome(to: str, lang: str = "en") -> None: ...
+
+    @handlers.handler
+    def bare(job: Job) -> None: ...
+
+    lent = brief_backend.sync_client()
+    with Penstock(lent) as ps, Penstock(lent, middleware=[Hook()]) as observed:
+        results = [welcome.enqueue(ps.queue("q"), "ada"), bare.enqueue(ps.queue("q"), b"raw")]
+        results.append(welcome.enqueue(observed.queue("q"), "bob", lang="de"))
+        results.append(welcome.enqueue(ps.queue("parts", partitions=2), "eve"))
+    async with brief_backend.async_client() as other, AsyncPenstock(other) as aps:
+        results.append(await welcome.enqueue(aps.queue("q"), "ann"))
+    with Penstock(lent) as ps:
+        jobs = ps.queue("q").reserve(10) + ps.queue("parts", partitions=2).reserve(10)
+    assert {job.id for job in jobs} == {result.id for result in results}
+    found = sorted((str(job.body), job.headers.get("handler", "")) for job in jobs)
+    assert found == [
+        ("b'raw'", ""),
+        ("{'to': 'ada'}", "welcome"),
+        ("{'to': 'ann'}", "welcome"),
+        ("{'to': 'bob', 'lang': 'de'}", "welcome"),
+        ("{'to': 'eve'}", "welcome"),
+    ]
+    assert [event.queue for event in events] == ["q"]
+
+
+def test_a_call_that_does_not_fit_adds_nothing() -> None:
+    """An argument that does not fit is an error at the call."""
+    handlers = Handlers()
+    ps = Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer()))
+
+    @handlers.handler("welcome")
+    def welcome(to: str, *, lang: Literal["de", "en"] = "en") -> None: ...
+
+    queue = ps.queue("q")
+    welcome.enqueue(queue, "ada")
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((), {}),
+        ((1,), {}),
+        ((None,), {}),
+        (("ada", "de"), {}),
+        (("ada",), {"to": "eve"}),
+        (("ada",), {"lang": "fr"}),
+        (("ada",), {"other": 1}),
+    ]
+    for args, kwargs in wrong:
+        with pytest.raises(BadArgument):
+            welcome.enqueue(queue, *args, **kwargs)
+    assert queue.stats().enqueued == 1
+    ps.close()
 
 
 # Returned values

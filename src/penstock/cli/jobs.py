@@ -6,7 +6,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from enum import Enum
 from typing import Annotated, Any, BinaryIO
 
@@ -121,7 +120,7 @@ def enqueue(
         "queue": queue,
         "count": len(jobs) - actions.total(),
         "duplicates": actions.total(),
-        "jobs": [asdict(job) for job in jobs],
+        "jobs": [job.as_dict() for job in jobs],
     }
     session.answer(document, _total(jobs, actions) if lines else _outcome(jobs[0]))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any
 
+from penstock.core import stable
 from penstock.core.calls import Wait
 from penstock.core.codec import Codec
 from penstock.core.dedup import Dedup, dedup_of, with_id
@@ -25,7 +26,6 @@ from penstock.core.options import (
 from penstock.core.partitions import partition_of
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import PLAIN, PLAIN_JSON, check_size, encode_body, encode_head
-from penstock.core.stable import next_stable_id
 from penstock.errors import BadArgument
 
 __all__ = ["CHUNK_BYTES", "Prepared", "Window", "chunks", "prepared", "windows"]
@@ -53,6 +53,7 @@ class Prepared:
         dedup: the dedup id, or None.
         key: the key of the partition, or a function that computes it; None = the dedup id.
         codec: the codec of the client; None = JSON.
+        is_plain: whether there are no options but headers and a key.
     """
 
     head: bytes
@@ -65,6 +66,7 @@ class Prepared:
     dedup: Dedup | None = None
     key: str | Callable[[Any], Any] | None = None
     codec: Codec | None = None
+    is_plain: bool = False
 
     @property
     def is_keyed(self) -> bool:
@@ -98,11 +100,18 @@ class Prepared:
         head = self.coded_head if is_coded else self.head
         if self.dedup is not None:
             head = with_id(head, dedup_id or self.dedup.id_of(body))
-        return b"%b;i=%b\n%b" % (head, next_stable_id(), raw)
+        return b"%b;i=%b\n%b" % (head, stable.next_id(), raw)
 
 
 USUAL = Prepared(
-    PLAIN[:-1], PLAIN_JSON[:-1], 0, "", 0.0, AT_LEAST_ONCE_FOREVER, Wait(None, WAIT_MS)
+    PLAIN[:-1],
+    PLAIN_JSON[:-1],
+    0,
+    "",
+    0.0,
+    AT_LEAST_ONCE_FOREVER,
+    Wait(None, WAIT_MS),
+    is_plain=True,
 )
 
 
@@ -176,6 +185,11 @@ def prepared(
         retry=_storable(retry),
         codec="json" if codec is None else codec.name,
     )
+    is_plain = (
+        at is lease is ttl is max_length is replicas is durable is retry is chosen is None
+        and delay == 0
+        and block == 0
+    )
     return Prepared(
         head[:-1],
         coded_head[:-1],
@@ -187,6 +201,7 @@ def prepared(
         chosen,
         key,
         codec,
+        is_plain,
     )
 
 
@@ -215,7 +230,7 @@ def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:
     size = 0
     for body in bodies:
         if is_plain and type(body) is bytes:
-            record = b"%b;i=%b\n%b" % (head, next_stable_id(), body)
+            record = b"%b;i=%b\n%b" % (head, stable.next_id(), body)
         else:
             record = options.record(body)
         length = len(record)

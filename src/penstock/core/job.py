@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, overload
 
 from penstock.core.ids import encode_id, number_after, ttl_code
 from penstock.core.policy import RetryPolicy
-from penstock.core.record import Record, parse_record
+from penstock.core.record import Record, parse_record, stable_id_of
 
 __all__ = [
     "BulkEnqueued",
@@ -312,27 +312,74 @@ JobName: TypeAlias = Delivery | str
 """A job, named by its delivery, which holds the receipt, or by its id alone."""
 
 
-@dataclass(frozen=True, slots=True)
 class Enqueued:
     """The result of an enqueue.
 
     Attributes:
-        id: the id of the job; of the existing one, if it is a duplicate (empty: it is done, and the
-            window of its dedup id is open).
-        state: where that job is: ready, scheduled, active, or "window".
+        state: where the job is: ready, scheduled, active, or "window".
         duplicate: True = an existing job stands for this one, which was not added.
         replicas: how many replicas confirmed; 0 when none was asked for.
         action: "added"; "requeued" = added, to run when the one that is there has ended;
             "updated" = the existing job has this content now; "refused" = nothing changed.
-        stable_id: the `stable_id` that the consumer of the job sees; empty if it was refused.
     """
 
-    id: str
-    state: str
-    duplicate: bool = False
-    replicas: int = 0
-    action: str = "added"
-    stable_id: str = field(default="", compare=False)
+    __slots__ = ("_id", "_stable_id", "action", "duplicate", "replicas", "state")
+
+    def __init__(
+        self,
+        id: str | Callable[[], str],  # noqa: A002  # the name of the attribute
+        state: str,
+        duplicate: bool = False,
+        replicas: int = 0,
+        action: str = "added",
+        stable_id: str | bytes = "",
+    ) -> None:
+        self._id = id
+        self.state = state
+        self.duplicate = duplicate
+        self.replicas = replicas
+        self.action = action
+        self._stable_id = stable_id
+
+    @property
+    def id(self) -> str:
+        """The id of the job, built when it is first read.
+
+        That of the existing one, if it is a duplicate (empty: it is done, and the window of its
+        dedup id is open).
+        """
+        if not isinstance(self._id, str):
+            self._id = self._id()
+        return self._id
+
+    @property
+    def stable_id(self) -> str:
+        """The `stable_id` that the consumer of the job sees; empty if the job was refused."""
+        found = self._stable_id
+        return found if isinstance(found, str) else stable_id_of(found)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the attributes by name."""
+        names = ("id", "state", "duplicate", "replicas", "action", "stable_id")
+        return {name: getattr(self, name) for name in names}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Enqueued):
+            return NotImplemented
+        return self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Enqueued, (*self._compared(), self.stable_id)
+
+    def _compared(self) -> tuple[object, ...]:
+        return self.id, self.state, self.duplicate, self.replicas, self.action
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
+        return f"{type(self).__name__}({shown})"
 
 
 @dataclass(slots=True)

@@ -238,7 +238,7 @@ class Record:
 
 def stable_id_of(record: bytes) -> str:
     """Return the stable id of a record that this client encoded: it ends the header."""
-    return record[: record.index(b"\n")].rpartition(b";i=")[2].decode()
+    return record.partition(b"\n")[0].rpartition(b";i=")[2].decode()
 
 
 def _whole(value: str) -> int | None:

@@ -24,7 +24,7 @@ from penstock.errors import (
 )
 from penstock.wire.codes import Code
 
-__all__ = ["REFUSALS", "Unstaged", "refusal"]
+__all__ = ["REFUSALS", "NotPlain", "Unstaged", "refusal"]
 
 FORMS = {
     "number": "must be a job number: ms, a dash, ten digits, without leading zeros",
@@ -35,6 +35,10 @@ FORMS = {
     "lease": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
 }
 """The form of each argument that a script checks."""
+
+
+class NotPlain(PenstockError):
+    """The job or its queue needs the script `enqueue`."""
 
 
 class Unstaged(PenstockError):
@@ -107,6 +111,7 @@ TEXTS: dict[int, tuple[type[PenstockError], str]] = {
         CheckpointTaken,
         "queue {queue}: another run of the query uses this checkpoint now",
     ),
+    Code.NOT_PLAIN: (NotPlain, "queue {queue}: only `enqueue` can add this job"),
     Code.UNSTAGED: (Unstaged, "queue {queue}: the staged rows are gone"),
 }
 """The errors that need nothing but the queue's name."""

@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import os
 import secrets
-from itertools import count
+from collections.abc import Iterator
+from itertools import chain, product
 
 from penstock.core.ids import ORDERED
 
-__all__ = ["next_stable_id"]
+__all__ = ["next_id"]
 
 _PAIRS = [bytes((one, other)) for one in ORDERED for other in ORDERED]
 RANDOM = 5
 """Pairs of random characters, 12 bits each: 60 bits name the process."""
 
 
-class _Source:
-    """The ids of one process: random characters, and a count."""
+def ids() -> Iterator[bytes]:
+    """Return ids that no other process makes: 12 characters, from the 4097th on 14, then 16.
 
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        """Draw new random characters: a forked child must not repeat the ids of its parent."""
-        self._prefix = b"".join(secrets.choice(_PAIRS) for _ in range(RANDOM))
-        self._counter = count()
-
-    def next(self) -> bytes:
-        """Return an id that no other record has: 12 characters, from the 4097th on 14, then 16."""
-        serial = next(self._counter)
-        text = _PAIRS[serial & 4095]
-        while serial := serial >> 12:
-            text = _PAIRS[serial & 4095] + text
-        return self._prefix + text
+    Random characters, and a count. All of it runs in C, so threads may share it.
+    """
+    prefix = b"".join(secrets.choice(_PAIRS) for _ in range(RANDOM))
+    counts = (product(_PAIRS[1:], *[_PAIRS] * more) for more in (1, 2))
+    return map(prefix.__add__, chain(_PAIRS, map(b"".join, chain.from_iterable(counts))))
 
 
-_source = _Source()
-next_stable_id = _source.next
+def _renew() -> None:
+    """Begin new ids: a forked child must not repeat those of its parent."""
+    global next_id  # noqa: PLW0603  # calls of it must not pass through a function of Python
+    next_id = ids().__next__
+
+
+next_id = ids().__next__
+"""Returns an id that no other record has. Read it from this module: a fork replaces it."""
 if hasattr(os, "register_at_fork"):  # Windows does not fork
-    os.register_at_fork(after_in_child=_source.renew)
+    os.register_at_fork(after_in_child=_renew)

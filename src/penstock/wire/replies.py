@@ -190,6 +190,15 @@ class Enqueue(NamedTuple):
     replicas: int
 
 
+class EnqueuePlain(NamedTuple):
+    """Reply of enqueue_plain."""
+
+    code: int
+    nonce: bytes
+    first: bytes
+    epoch: bytes
+
+
 class Evict(NamedTuple):
     """Reply of evict."""
 
@@ -490,6 +499,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "dequeue": _tail(Bury, 3),
     "dismiss": _either(_plain(Dismiss), {0: _plain(AssignedGone)}),
     "enqueue": _plain(Enqueue),
+    "enqueue_plain": _plain(EnqueuePlain),
     "evict": _plain(Evict),
     "extend": _tail(Extend, 3),
     "fetch": _either(_tail(Fetch, 5), {0: _plain(AssignedGone)}),

@@ -30,6 +30,8 @@ _JSON = (bool, int, float, str, list, dict, type(None))
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _MISSING: Any = object()
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+"""Types of values that come back from JSON as they were."""
 _loads = json.JSONDecoder().decode
 
 
@@ -137,6 +139,7 @@ class _Kind(NamedTuple):
 
 
 ANYTHING = _Kind(None)
+NOTHING = _Kind(frozenset())
 
 
 def _kind(annotation: Any, *, loose: bool = False) -> _Kind | None:
@@ -254,6 +257,7 @@ class Parameters:
         for parameter in own:
             self._add(parameter, known.get(parameter.name, Parameter.empty), convert)
         self._named = frozenset(self._kinds) - {self._rest, self._more}
+        self._is_usual = not (self._only or self._rest or self._more or self._dumps)
 
     def _add(self, parameter: Parameter, annotation: Any, convert: Converter | None) -> None:
         name = parameter.name
@@ -332,6 +336,14 @@ class Parameters:
         Raises:
             BadArgument: they don't fit, or JSON can't express them.
         """
+        if self._is_usual:  # scalars that fit come back from JSON as they were
+            given, kinds = {**dict(zip(self._places, args, strict=False)), **kwargs}, self._kinds
+            fits = len(given) == len(args) + len(kwargs)
+            for name, value in given.items():
+                of, kind = type(value), kinds.get(name, NOTHING)
+                fits = fits and of in _SCALARS and (kind.types is None or of in kind.types)
+            if fits and given.keys() >= set(self._required):
+                return given
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:

@@ -5,6 +5,7 @@
     @handlers.handler("welcome")
     def welcome(user_id: int, lang: str = "en") -> None: ...
 
+    welcome.enqueue(queue, 7, lang="de")
     queue.enqueue(**welcome.job(7, lang="de"), delay=30)
 
 The header `handler` of a job names its handler (protocol/core.md, Jobs with a name). A job without
@@ -17,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -31,7 +32,9 @@ from typing import (
 )
 from urllib.parse import unquote
 
-from penstock.core.job import Delivery, data_of
+from penstock.core.bulk import Prepared, prepared
+from penstock.core.codec import Codec
+from penstock.core.job import Delivery, Enqueued, data_of
 from penstock.core.middleware import HANDLER
 from penstock.core.options import (
     BATCH,
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
     from tenacity.stop import stop_base
     from tenacity.wait import wait_base
     from typing_extensions import Unpack
+
+    from penstock.client._async.queue import AsyncQueue
+    from penstock.client._sync.queue import Queue
 
 __all__ = ["Handler", "Handlers", "JobArgs", "NamedHandler"]
 
@@ -142,6 +148,7 @@ class Handler(Generic[P, R_co]):
         self.lease = lease
         self.headers: dict[str, str] = {} if name is None else {HANDLER: name}
         self._backoff = backoff or Backoff()
+        self._prepared: dict[Codec | None, Prepared] = {}
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> R_co:
         """Call the function."""
@@ -160,6 +167,35 @@ class Handler(Generic[P, R_co]):
     def __repr__(self) -> str:
         named = repr(self.name) if self.name else _shown(self.key)
         return f"<{type(self).__name__} {named}: {qualified(self.function)}>"
+
+    @overload
+    def enqueue(self, queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued: ...
+    @overload
+    def enqueue(
+        self, queue: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, Enqueued]: ...
+    def enqueue(self, queue: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Add a job to a queue; to be awaited if that is an `AsyncQueue`.
+
+        Args:
+            queue: the queue.
+            *args, **kwargs: as `job`.
+
+        Returns:
+            As `Queue.enqueue`.
+
+        Raises:
+            As `job` and `Queue.enqueue`; nothing was added.
+        """
+        if queue.backend.terms.middleware:
+            return queue.enqueue(**self.job(*args, **kwargs))
+        codec = queue.ops.codec
+        options = self._prepared.get(codec)
+        if options is None:
+            options = self._prepared[codec] = prepared(
+                headers=self.headers, lease=self.lease, retry=self._backoff.stored, codec=codec
+            )
+        return queue._add(options.record(self.body(*args, **kwargs)), options)
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobArgs:
         """Return the arguments of `enqueue` for a job: `enqueue(**handler.job(...), delay=5)`.
@@ -310,7 +346,7 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
 
         Args, raises: as `job`.
         """
-        return self.check().body(args, kwargs)
+        return (self._parameters or self.check()).body(args, kwargs)
 
     def arguments(self, job: Delivery) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the function for a job.
@@ -355,7 +391,7 @@ class Handlers:
         @handlers.handler("welcome")
         def welcome(user_id: int, lang: str = "en") -> None: ...
 
-        queue.enqueue(**welcome.job(7, lang="de"))
+        welcome.enqueue(queue, 7, lang="de")
         Worker("redis://localhost:6379/0", "emails", handlers).run()
 
     Args:

@@ -17,8 +17,8 @@ from penstock.client._sync.job import Job
 from penstock.client._sync.role import Role
 from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.transport.connection import monotonic
-from penstock.core import flows
-from penstock.core.bulk import USUAL, Prepared, chunks, prepared
+from penstock.core import flows, stable
+from penstock.core.bulk import Prepared, chunks, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
@@ -47,22 +47,25 @@ from penstock.core.options import (
 )
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import check_size, stable_id_of
-from penstock.core.stable import next_stable_id
+from penstock.core.refusals import NotPlain
 from penstock.errors import (
     BadArgument,
     IncompleteEnqueue,
     NodesUnavailable,
     OutOfMemory,
     QueueClosed,
-    QueueFull,
     QueueInUse,
-    QueueMissing,
     RoleLost,
 )
 from penstock.wire.codes import Code
 from penstock.wire.replies import Claim
 
 logger = get_logger("penstock")
+
+PLAIN_BYTES = 4096
+"""Longest record that `enqueue_plain` adds."""
+PLAIN_PAUSE = 5.0
+"""Seconds for which `enqueue_plain` is not tried again after a refusal."""
 
 
 class Queue(QueueAdmin):
@@ -163,37 +166,42 @@ class Queue(QueueAdmin):
             self.ops.codec,
         )
         if type(body) is bytes and options.dedup is None:
-            record = b"%b;i=%b\n%b" % (options.head, next_stable_id(), body)
+            record = b"%b;i=%b\n%b" % (options.head, stable.next_id(), body)
         else:
             record = options.record(body)
-        if len(record) > 1_000_000:
-            check_size(len(record))
         return self._add(record, options)
 
     def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        if monotonic() >= self.backend.taking_until and not self._may_add():
+        now, ops = monotonic(), self.ops
+        if now >= self.backend.taking_until and not self._may_add():
             return self._add(record, options)  # the queue lies on several nodes now
-        ops = self.ops
-        call = ops.enqueue((record,), wait=options.wait) if options is USUAL else None
+        is_plain = options.is_plain and len(record) <= PLAIN_BYTES and not ops.producing
         try:
-            if call is None:
-                reply, got = add(self, (record,), options, in_parts=False)
-            else:
-                reply, got = self.backend.node.run(call), call.confirmed
-        except (QueueMissing, QueueFull, OutOfMemory):
-            if call is None:
-                raise
+            if is_plain and now >= ops.plain_from:
+                try:
+                    plain = self.backend.node.run(ops.call("enqueue_plain", record))
+                except (NotPlain, OutOfMemory):
+                    ops.plain_from = now + PLAIN_PAUSE
+                else:
+                    ops.replicas = 0
+                    job_id = partial(ops.id_of, plain.first, plain.epoch, options.ttl_code)
+                    return Enqueued(job_id, "ready", stable_id=record[: record.index(b"\n")])
+            if len(record) > PLAIN_BYTES:
+                check_size(len(record))
             reply, got = add(self, (record,), options, in_parts=False)
         except NodesUnavailable:
             if not self._has_moved():
                 raise
             return self._add(record, options)
-        ops.replicas, wait, replicas = reply.replicas, options.wait, 0
-        if wait is not None and (reply.replicas or wait.replicas or wait.fsynced):
-            replicas = confirm(self, reply, got, options.wait)
+        if reply.created:
+            ops.plain_from = 0.0
+        ops.replicas = reply.replicas
+        replicas = confirm(self, reply, got, options.wait)
         if isinstance(reply, Claim):
             return ops.claimed(reply, (record,), options.ttl_code, replicas)[0]
-        return ops.added(reply, record, options.ttl_code, replicas)
+        state = "scheduled" if reply.scheduled else "ready"
+        job_id = partial(ops.id_of, reply.first, reply.epoch, options.ttl_code)
+        return Enqueued(job_id, state, replicas=replicas, stable_id=stable_id_of(record))
 
     def _may_add(self) -> bool:
         """Return True if the node takes jobs, False if the queue has moved to several nodes."""
@@ -293,8 +301,8 @@ class Queue(QueueAdmin):
                 results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas))
                 return
             place, state = self.ops.place(reply.epoch), "scheduled" if reply.scheduled else "ready"
-            stable = [stable_id_of(record) for record in chunk[: reply.count]]
-            results.add(reply.first, reply.count, place, state, replicas, stable)
+            names = [stable_id_of(record) for record in chunk[: reply.count]]
+            results.add(reply.first, reply.count, place, state, replicas, names)
             chunk = chunk[reply.count :]
 
     # -- roles -----------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from penstock.wire.scripts import Script, script
 
 __all__ = ["Names", "Operations", "Reply"]
 
-PRODUCING = ("enqueue", "claim", "publish")
+PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish")
 Form = tuple[Script, tuple[Any, ...], Parser[Any], QueueKeys | None]
 Names: TypeAlias = Sequence[JobName]
 Reply: TypeAlias = Sequence[Any]
@@ -54,6 +54,7 @@ class Operations:
         home: the node that runs them; None = the client has one node.
         partitions: number of partitions of the queue, of which this is one; None = it has none.
         replicas: the queue's setting as this client knows it; None = not known.
+        plain_from: time of the clock from which `enqueue_plain` is worth a try again.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Operations:
         self.crc = queue_crc(keys.name)
         self.owner_name = owner.encode()
         self.replicas: int | None = None
+        self.plain_from = 0.0
         self.tenures: dict[str, RoleLease] = {}
         self.producing = self.consuming = ""
         self.known_nodes = known_nodes

@@ -49,14 +49,10 @@ class Producing(Operations):
             call.wait = wait
         return call
 
-    def added(self, reply: Added, record: bytes, ttl: str, replicas: int) -> Enqueued:
-        """Return the result of one job without a dedup id."""
-        place = self._place
-        if place is None or self._placed != reply.epoch or place.node not in self.known_nodes[:1]:
-            place = self.place(reply.epoch)
-        job_id = encode_id(place.node, place.packed, reply.first, ttl)
-        state = "scheduled" if reply.scheduled else "ready"
-        return Enqueued(job_id, state, replicas=replicas, stable_id=stable_id_of(record))
+    def id_of(self, number: bytes, epoch: bytes, ttl: str) -> str:
+        """Return the id of a job that was added."""
+        place = self.place(epoch)
+        return encode_id(place.node, place.packed, number, ttl)
 
     def claimed(
         self, reply: replies.Claim, records: Sequence[bytes], ttl: str, replicas: int

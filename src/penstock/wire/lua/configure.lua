@@ -7,7 +7,7 @@
 ---                  backoff_base, backoff_cap, dead_max, dead_age; value '' drops the setting. 'configured' and ms: the
 ---                  settings were copied from another node, where they were set at that time; nothing changes if the
 ---                  settings here were set at that time or later
---- META     v epoch seen off full paused uses configured
+--- META     v epoch seen off full paused max_length replicas uses configured
 --- RETURNS  {1, nonce, epoch, created, fields: (field, value)...}  stored; every field of meta as it is now
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
@@ -38,6 +38,7 @@ if not epoch then
   end
 end
 local shuts, last, given = false, configured, nil
+local limits = {paused = paused, max_length = max_length, replicas = replicas > 0}
 for i = 1, #fields, 2 do
   local field, value = fields[i], fields[i + 1]
   if field == 'lease' and value ~= '' and not is_lease(value, 1) then
@@ -50,16 +51,19 @@ for i = 1, #fields, 2 do
   else
     change(field, value)
   end
-  if field == 'paused' then
-    paused = value ~= '' and value
-  elseif field == 'closed' then -- other scripts read only the letter
+  if field == 'closed' then
     shuts = value ~= ''
-    change('uses', string.gsub(uses, 'c', '') .. (shuts and 'c' or ''))
+    uses = string.gsub(uses, 'c', '') .. (shuts and 'c' or '')
+  elseif limits[field] ~= nil then
+    limits[field] = value ~= '' and value ~= '0' and value
   end
 end
+paused = limits.paused
 if created == 0 and given and given <= last then
   return {1, nonce, epoch, created, unpack(redis.call('HGETALL', meta))}
 elseif #fields > 0 then
+  local limited = paused or limits.max_length or limits.replicas
+  change('uses', string.gsub(uses, 'l', '') .. (limited and 'l' or '')) -- some scripts read only the letters l and c
   change('configured', string.format('%.0f', given or math.max(now, last + 1)))
 end
 local wake_empty, space_empty = redis.call('LLEN', wake) == 0, redis.call('LLEN', space) == 0

@@ -1,6 +1,5 @@
--- Check if this producer may add jobs now. A repeated call gets its first answer, even if the queue has been removed
--- since. It also writes, so that a WAIT after it proves replication. Gives delay_ms (until the jobs may be delivered),
--- the capacity (limit) and the expired jobs.
+-- Check if this producer may add jobs now. Gives delay_ms (until the jobs may be delivered), the capacity (limit) and
+-- the expired jobs.
 --- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce producer epoch replicas uses
 ---        full create paused max_length bound delay off role seen sweep_limit v
 --- SETS   epoch off
@@ -9,27 +8,18 @@
 --@include lib/check_version
 --@include lib/now (gives: changes, raw)
 --@include lib/is_lease
-local before = redis.call('GET', producer)
-if before then
-  local number, wanted = tonumber(string.match(before, '^%d+')), tonumber(nonce)
-  if number > wanted then
-    return {-7, nonce, string.match(before, '^%d+')}
-  elseif number == wanted then
-    local from, total, of, delay_ms, items = string.match(before, '^%d+ (%S*) (%d+) (%x+) (%d)\n?(.*)$')
-    if from then
-      redis.call('PEXPIRE', producer, 600000)
-      if epoch and #changes > 0 then
-        redis.call('HSET', meta, unpack(changes))
-      end
-      local reply = {1, nonce, from, tonumber(total), of, 0, 1, tonumber(delay_ms), replicas}
-      for at, what, id, state, header in string.gmatch(items, '(%d+) (%-?%d) (%S*) (%a+) ([^\n]*)\n') do -- of claim
-        local i = #reply
-        reply[i + 1], reply[i + 2], reply[i + 3], reply[i + 4] = tonumber(at), tonumber(what), id, state
-        reply[i + 5] = header
-      end
-      return reply
-    end
+--@include lib/check_repeat (gives: from, total, of, delay_before, others)
+if from then
+  if epoch and #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
   end
+  local reply = {1, nonce, from, tonumber(total), of, 0, 1, tonumber(delay_before), replicas}
+  for at, what, id, state, header in string.gmatch(others, '(%d+) (%-?%d) (%S*) (%a+) ([^\n]*)\n') do -- of claim
+    local i = #reply
+    reply[i + 1], reply[i + 2], reply[i + 3], reply[i + 4] = tonumber(at), tonumber(what), id, state
+    reply[i + 5] = header
+  end
+  return reply
 end
 local created, kind = 0, 'producer'
 --@include lib/check_role (gives: taken_by, left, lost)
