@@ -71,7 +71,11 @@ def test_sources(spark: Any, place: QueueIdentity, tmp_path: Path) -> None:
         view.id for view in ps.open("mail").scan_iter()
     }
     stream = spark.readStream.format("penstock").options(
-        queue="mail", maxJobsPerTrigger=100, **where
+        # The second run finds the last batch of the first one, however long it takes to start.
+        queue="mail",
+        maxJobsPerTrigger=100,
+        leaseDuration="1h",
+        **where,
     )
     got: list[str] = []
 

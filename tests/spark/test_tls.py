@@ -57,7 +57,9 @@ def given(end: TlsEnd, **more: str) -> dict[str, str]:
 @pytest.mark.parametrize("asks", [False, True])
 def test_every_way(asks: bool, spark: Any, ends: Callable[..., TlsEnd], tmp_path: Path) -> None:
     """Write, table, stream and drain work on driver and tasks, also with client certificates."""
-    options = given(ends(asks=asks), **(OWN if asks else {"sslCaFile": PEM}))
+    files = OWN if asks else {"sslCaFile": PEM}
+    # A handshake may fail in time on a busy machine.
+    options = {**given(ends(asks=asks), **files), "retryFor": "1m"}
     source = {**options, "checkpointLocation": str(tmp_path / "checkpoint")}
     rows = spark.range(0, 100, 1, 2).selectExpr("CAST(id AS STRING) AS payload")
     rows.write.format("penstock").mode("append").options(**options, commitMode="staged").save()
