@@ -96,6 +96,9 @@ class Deeds:
             await asyncio.sleep(body["s"])
         elif body["do"] == "deaf":
             await self._deaf(body["s"])
+        elif body["do"] == "gate":
+            while not os.path.exists(body["for"]):  # noqa: ASYNC110, ASYNC240, PTH110  # as below
+                await asyncio.sleep(0.01)
         elif body["do"] == "watch":
             await asyncio.sleep(60)
         else:
@@ -123,7 +126,7 @@ class Deeds:
         elif do == "watch":
             while not job.lost:
                 time.sleep(0.01)
-        elif do == "wait":
+        elif do in ("wait", "gate"):  # "wait" blocks the event loop
             while not os.path.exists(body["for"]):  # noqa: PTH110  # a file that the test creates
                 time.sleep(0.01)
 

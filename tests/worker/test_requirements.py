@@ -9,6 +9,7 @@ import asyncio
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,15 +242,16 @@ def test_r12_prefetched_jobs_keep_their_lease(kind: str, crew: Crew, queue: Queu
 
 
 @pytest.mark.parametrize("kind", ["thread", "asyncio", "mixed"])
-def test_r13_a_deploy(kind: str, crew: Crew, queue: Queue) -> None:
+def test_r13_a_deploy(kind: str, crew: Crew, queue: Queue, tmp_path: Path) -> None:
     """R13: at SIGTERM short handlers finish; other jobs are released and start elsewhere within 1
     s.
 
     Released jobs are charged no attempt, no more jobs are reserved, and the exit code is 0.
     """
-    grace = 3.0  # another worker starts within the first handler's 2.5 s
+    grace, gate = 3.0, tmp_path / "gate"
     old = crew.start(kind, concurrency=3, prefetch=2, grace=grace)
-    queue.enqueue_many({"n": n, "do": "nap", "s": s} for n, s in enumerate((2.5, 9.0, 9.0)))
+    queue.enqueue({"n": 0, "do": "gate", "for": str(gate)})
+    queue.enqueue_many({"n": n, "do": "nap", "s": 60.0} for n in (1, 2))
     queue.enqueue_many({"n": n, "do": "no"} for n in (3, 4))
     crew.diary.wait("start", 3)
     until(lambda: queue.stats().active == 5)
@@ -257,6 +259,7 @@ def test_r13_a_deploy(kind: str, crew: Crew, queue: Queue) -> None:
     told = old.signal(signal.SIGTERM)
     for n in (3, 4):
         assert crew.diary.wait("start", n=n, pid=new.pid)["t"] < told + SLACK
+    gate.touch()
     queue.enqueue({"n": 5, "do": "no"})
     for n in (1, 2):
         assert crew.diary.wait("start", n=n, pid=new.pid)["t"] < told + grace + SLACK
@@ -287,22 +290,27 @@ def test_r13_a_second_signal(kind: str, crew: Crew, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_r15_the_id_of_a_killed_workers_job(kind: str, crew: Crew, queue: Queue) -> None:
+def test_r15_the_id_of_a_killed_workers_job(
+    kind: str, crew: Crew, queue: Queue, tmp_path: Path
+) -> None:
     """R15: within lease + 1 s of a kill the dedup id's job runs in another worker; then the id is
     free.
 
     Until then it names the killed worker's job.
     """
     queue.configure(lease=LEASE)
+    gate = tmp_path / "gate"
     victim = crew.start(kind)
-    first = queue.enqueue({"n": 1, "do": "nap", "s": 1.0}, dedup_id="one")
+    first = queue.enqueue({"n": 1, "do": "gate", "for": str(gate)}, dedup_id="one")
     crew.diary.wait("start")
     survivor = crew.start(kind)
     killed = victim.kill()
     assert queue.enqueue({"n": 2, "do": "no"}, dedup_id="one").duplicate
-    assert crew.diary.wait("start", pid=survivor.pid)["t"] < killed + LEASE + SLACK
+    again = crew.diary.wait("start", pid=survivor.pid)
     refused = queue.enqueue({"n": 2, "do": "no"}, dedup_id="one")
     assert (refused.duplicate, refused.id, refused.state) == (True, first.id, "active")
+    gate.touch()
     until(lambda: not queue.enqueue({"n": 2, "do": "no"}, dedup_id="one").duplicate)
     crew.diary.wait("end", n=2)
     assert len(crew.diary.events("end", n=1)) == 1
+    assert again["t"] < killed + LEASE + SLACK

@@ -46,7 +46,7 @@ def test_a_killed_process_is_replaced(worker: Worker, told: Told) -> None:
     program = worker("--processes", "2")
     pids = {number: pid for number, pid, *_ in (told.next(), told.next())}
     os.kill(pids["1"], signal.SIGKILL)
-    program.line("process 1, pid [0-9]+, was ended by SIGKILL, .* after its start: it is replaced")
+    program.line("process 1, pid [0-9]+, was ended by SIGKILL.*: it is replaced")
     number, pid, name = told.until("up")
     assert (number, name) == ("1", "app-1")
     assert pid != pids["1"]
