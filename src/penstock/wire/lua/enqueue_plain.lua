@@ -8,7 +8,6 @@
 ---          {-6, nonce, version}                              written by a newer protocol
 ---          {-7, nonce, last}                                 a later call of this producer came first
 ---          {-20, nonce}                                      not for this script: call enqueue; nothing added
---- FROM none  TO ready
 --@include lib/check_version
 local time = redis.call('TIME')
 --@include lib/check_repeat (gives: from, of)
