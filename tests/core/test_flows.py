@@ -12,6 +12,7 @@ import pytest
 
 from penstock import (
     NotReplicated,
+    OutOfMemory,
     QueueClosed,
     QueueDamaged,
     QueueFull,
@@ -195,6 +196,22 @@ def test_a_lost_race_leaves_no_entry_in_the_registry() -> None:
     assert flow.answer([-3, b"1", 7, 5, 0]) == Unregister(registered.ops, registered.epoch)
     with pytest.raises(QueueFull):
         flow.answer(None)
+
+
+def test_a_full_server_leaves_no_entry_in_the_registry() -> None:
+    """It adds nothing. Of a call that was sent again the first may have made the queue."""
+    for resent in (0.0, 5.0):
+        flow = enqueue()
+        registered = flow.answer(MISSING)
+        created = flow.answer(None)
+        created.call.resent = resent
+        if resent:
+            with pytest.raises(OutOfMemory):
+                flow.fail(OutOfMemory())
+        else:
+            assert flow.fail(OutOfMemory()) == Unregister(registered.ops, registered.epoch)
+            with pytest.raises(OutOfMemory):
+                flow.answer(None)
 
 
 def test_a_leftover_that_cannot_be_unlisted_does_not_fail_the_call() -> None:

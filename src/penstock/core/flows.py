@@ -39,7 +39,14 @@ from penstock.core.operations.producing import Added
 from penstock.core.options import BATCH
 from penstock.core.refusals import REFUSALS
 from penstock.core.roles import RoleLease
-from penstock.errors import NotReplicated, PenstockError, QueueFull, QueueInUse, QueueMissing
+from penstock.errors import (
+    NotReplicated,
+    OutOfMemory,
+    PenstockError,
+    QueueFull,
+    QueueInUse,
+    QueueMissing,
+)
 from penstock.wire import replies
 from penstock.wire.codes import Code
 
@@ -161,9 +168,11 @@ def _made(
     call = build(create=epoch)
     try:
         reply = yield Run(call)
-    except REFUSALS:
-        with suppress(Exception):  # the refusal counts more than a leftover
-            yield Unregister(ops, epoch)
+    except (*REFUSALS, OutOfMemory) as error:
+        # Without memory nothing was written, unless an earlier try of this call has made the queue.
+        if not (isinstance(error, OutOfMemory) and call.resent):
+            with suppress(Exception):  # the refusal counts more than a leftover
+                yield Unregister(ops, epoch)
         raise
     with suppress(Exception):  # so does the answer
         if reply.epoch.decode() != epoch:  # another client was quicker
