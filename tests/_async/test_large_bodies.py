@@ -196,7 +196,7 @@ async def test_an_update_changes_the_size(q: AsyncQueue, raw: Raw, where: str) -
 async def test_staged_jobs(q: AsyncQueue, raw: Raw) -> None:
     """Large bodies are stored separately when staged jobs are moved into the queue."""
     bodies = [b"x" * 5000, b"small", b"y" * 9000]
-    at = Staged("writer", 0)
+    at = Staged("node", "writer", 0)
     await q.enqueue(b"before")
     records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
     await q.backend.node.run(stage(q.ops, at, "a:0", 60_000, staged_chunk(0, records)))

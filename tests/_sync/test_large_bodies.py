@@ -197,7 +197,7 @@ def test_an_update_changes_the_size(q: Queue, raw: Raw, where: str) -> None:
 def test_staged_jobs(q: Queue, raw: Raw) -> None:
     """Large bodies are stored separately when staged jobs are moved into the queue."""
     bodies = [b"x" * 5000, b"small", b"y" * 9000]
-    at = Staged("writer", 0)
+    at = Staged("node", "writer", 0)
     q.enqueue(b"before")
     records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
     q.backend.node.run(stage(q.ops, at, "a:0", 60_000, staged_chunk(0, records)))

@@ -37,7 +37,7 @@ from tests.support.workers import until
 
 BINARIES = chosen_binaries()
 DONE = [Outcome.DONE]
-STAGED = Staged("loader", 0)
+STAGED = Staged("node", "loader", 0)
 
 
 @pytest.fixture(scope="module", params=BINARIES, ids=lambda binary: binary.name)
@@ -338,7 +338,7 @@ WORKING: dict[str, Callable[[Queue], None]] = {
 
 def test_every_script_is_tried() -> None:
     """Each script except those that add jobs, and `clear`, is among the tested ones."""
-    refused = {"enqueue", "claim", "stage", "commit", "publish"}
+    refused = {"enqueue", "enqueue_plain", "claim", "stage", "commit", "publish"}
     assert {*WORKING, *refused, "clear"} == {found.name for found in all_scripts()}
 
 
