@@ -152,34 +152,34 @@ def test_a_server_that_does_not_answer(server: EmbeddedServer) -> None:
 
 def silent_introduction(monkeypatch: pytest.MonkeyPatch, waiter: Any, proxy: Proxy) -> list[Any]:
     """Drop all data from a waiter's first handshake until it has failed, and collect the errors."""
-    introduce, failures = waiter._introduce, list[Any]()
+    begin, failures = waiter._block, list[Any]()
 
     def struck(error: BaseException) -> None:
         failures.append(error)
         proxy.restore()
 
-    def plain(self: Any) -> Any:
+    def plain(self: Any, keys: Any) -> Any:
         if failures:
-            return introduce(self)
+            return begin(self, keys)
         proxy.hole()
         try:
-            return introduce(self)
+            return begin(self, keys)
         except BaseException as error:
             struck(error)
             raise
 
-    async def coroutine(self: Any) -> Any:
+    async def coroutine(self: Any, keys: Any) -> Any:
         if failures:
-            return await introduce(self)
+            return await begin(self, keys)
         proxy.hole()
         try:
-            return await introduce(self)
+            return await begin(self, keys)
         except BaseException as error:
             struck(error)
             raise
 
-    is_async = asyncio.iscoroutinefunction(introduce)
-    monkeypatch.setattr(waiter, "_introduce", coroutine if is_async else plain)
+    is_async = asyncio.iscoroutinefunction(begin)
+    monkeypatch.setattr(waiter, "_block", coroutine if is_async else plain)
     return failures
 
 

@@ -19,7 +19,7 @@ from penstock.client._sync.transport import connection
 from penstock.wire.scripts import script
 from tests.support.workers import Log, await_word, die, tell
 
-__all__ = ["QUEUE", "STEPS", "STEPS_AFTER_RUN", "consume", "killed", "produce", "struck"]
+__all__ = ["QUEUE", "SCRIPTS", "STEPS", "STEPS_AFTER_RUN", "consume", "killed", "produce", "struck"]
 
 QUEUE = "crash"
 STEPS = ("before", "torn", "sent", "answered", "read")
@@ -28,6 +28,8 @@ reply read but not processed.
 """
 STEPS_AFTER_RUN = ("sent", "answered", "read")
 CHUNK = 4
+SCRIPTS = {"enqueue": ("enqueue_plain", 0), "enqueue_many": ("enqueue", 1)}
+"""Script of an operation, if it has another name, and which of its calls is struck."""
 
 
 def set_chunk(size: int) -> None:
@@ -90,8 +92,7 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
     queue.stats()
     held = queue.reserve(1, block=0) if operation in ("ack", "settle") else []
     set_chunk(CHUNK)
-    which = 1 if operation == "enqueue_many" else 0
-    name = "enqueue" if operation == "enqueue_many" else operation
+    name, which = SCRIPTS.get(operation, (operation, 0))
 
     def halt() -> None:
         tell({"held": [job.body.decode() for job in held]})

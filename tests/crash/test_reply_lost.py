@@ -82,7 +82,7 @@ def test_enqueue(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> 
     """The job exists once, and the repeat returns its id."""
     for i in range(LOSSES):
         body = b"job %d" % i
-        fault = lose("enqueue")
+        fault = lose("enqueue_plain")
         result = queue.enqueue(body)
         fault.wait()
         assert queue.show(result.id).raw == body
@@ -249,15 +249,15 @@ def test_delete_and_redrive(queue: Any, lose: Callable[[str], Fault]) -> None:
     assert (queue.stats().redriven, queue.stats().deleted) == (1, 1)
 
 
-@pytest.mark.parametrize("operation", ["enqueue", "reserve", "ack", "settle"])
+@pytest.mark.parametrize("operation", ["enqueue_plain", "reserve", "ack", "settle"])
 def test_torn_request(operation: str, queue: Any, proxy: Proxy, raw: redis.Redis) -> None:
     """An incomplete request is not run; only its repeat is."""
     for i in range(LOSSES):
-        if operation != "enqueue":
+        if operation != "enqueue_plain":
             queue.enqueue_many([b"1", b"2"])
         held = queue.reserve(1, block=0) if operation in ("ack", "settle") else []
         fault = proxy.cut_after_request_bytes(40, after=script(operation).sha.encode())
-        if operation == "enqueue":
+        if operation == "enqueue_plain":
             queue.enqueue(b"1")
         elif operation == "reserve":
             assert len(queue.reserve(1, block=0)) == 1
@@ -267,7 +267,7 @@ def test_torn_request(operation: str, queue: Any, proxy: Proxy, raw: redis.Redis
             assert [job.body for job in queue.settle(held, 1)[1]] == [b"2"]
         fault.wait()
         stats = queue.stats()
-        assert stats.enqueued == (i + 1) * (1 if operation == "enqueue" else 2)
+        assert stats.enqueued == (i + 1) * (1 if operation == "enqueue_plain" else 2)
         assert stats.acked == (i + 1 if operation in ("ack", "settle") else 0)
         assert stats.active == (1 if operation in ("reserve", "settle") else 0)
         queue.purge("ready", "active")
