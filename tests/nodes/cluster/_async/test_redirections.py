@@ -78,7 +78,7 @@ async def test_a_migrating_slot_is_waited_for(
         source = cluster.begin_move(slot, target)
         cluster.move_keys(slot, source, target, most=most)
         before = cluster.errors("TRYAGAIN")
-        adding = aspawn(q.enqueue, most)
+        adding = aspawn(q.enqueue, most, max_length=100)  # it names keys that are missing
         await await_for(lambda seen=before: cluster.errors("TRYAGAIN") > seen + 3)
         assert not adding.is_done
         cluster.move_keys(slot, source, target)
@@ -115,7 +115,7 @@ async def test_patience_lasts_as_long_as_keys_move(q: AsyncQueue, cluster: Clust
     target = cluster.other(slot)
     source = cluster.begin_move(slot, target)
     async with AsyncPenstock(cluster.url, retry_for=3) as impatient:
-        adding = aspawn(impatient.queue(q.name).enqueue, "after")
+        adding = aspawn(impatient.queue(q.name).enqueue, "after", max_length=100)
         start = time.monotonic()
         for step in range(1, 7):
             await await_for(lambda at=step: time.monotonic() > start + at * 0.8)
@@ -135,7 +135,7 @@ async def test_a_slot_whose_migration_is_stuck(q: AsyncQueue, cluster: Cluster) 
     cluster.begin_move(slot, cluster.other(slot))
     async with AsyncPenstock(cluster.url, retry_for=0.5) as impatient:
         with pytest.raises(TryAgainError):
-            await impatient.queue(q.name).enqueue("never")
+            await impatient.queue(q.name).enqueue("never", max_length=100)
         cluster.stop_move(slot)
         await impatient.queue(q.name).enqueue("after")
     assert await bodies(q) == ["before", "after"]

@@ -75,7 +75,7 @@ def test_a_migrating_slot_is_waited_for(ps: Penstock, q: Queue, cluster: Cluster
         source = cluster.begin_move(slot, target)
         cluster.move_keys(slot, source, target, most=most)
         before = cluster.errors("TRYAGAIN")
-        adding = spawn(q.enqueue, most)
+        adding = spawn(q.enqueue, most, max_length=100)  # it names keys that are missing
         wait_for(lambda seen=before: cluster.errors("TRYAGAIN") > seen + 3)
         assert not adding.is_done
         cluster.move_keys(slot, source, target)
@@ -112,7 +112,7 @@ def test_patience_lasts_as_long_as_keys_move(q: Queue, cluster: Cluster) -> None
     target = cluster.other(slot)
     source = cluster.begin_move(slot, target)
     with Penstock(cluster.url, retry_for=3) as impatient:
-        adding = spawn(impatient.queue(q.name).enqueue, "after")
+        adding = spawn(impatient.queue(q.name).enqueue, "after", max_length=100)
         start = time.monotonic()
         for step in range(1, 7):
             wait_for(lambda at=step: time.monotonic() > start + at * 0.8)
@@ -132,7 +132,7 @@ def test_a_slot_whose_migration_is_stuck(q: Queue, cluster: Cluster) -> None:
     cluster.begin_move(slot, cluster.other(slot))
     with Penstock(cluster.url, retry_for=0.5) as impatient:
         with pytest.raises(TryAgainError):
-            impatient.queue(q.name).enqueue("never")
+            impatient.queue(q.name).enqueue("never", max_length=100)
         cluster.stop_move(slot)
         impatient.queue(q.name).enqueue("after")
     assert bodies(q) == ["before", "after"]
