@@ -37,7 +37,9 @@ async def test_producer_and_consumer_see_the_same(q: AsyncQueue) -> None:
     assert [job.stable_id for job in again] == [one.stable_id for one in told]
 
 
-async def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: AsyncQueue, raw: Raw) -> None:
+async def test_a_repeat_on_a_primary_without_the_call_keeps_it(
+    q: AsyncQueue, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a failover that lost the call, its repeat has another id but the same stable id."""
     call = q.ops.call
     sent: list[Call[Any]] = []
@@ -48,9 +50,9 @@ async def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: AsyncQueue, ra
 
     await q.enqueue("first")
     await q.reserve(1, block=0)
-    q.ops.call = kept  # type: ignore[method-assign]
-    told = await q.enqueue("work")
-    q.ops.call = call  # type: ignore[method-assign]
+    with monkeypatch.context() as patch:
+        patch.setattr(q.ops, "call", kept)
+        told = await q.enqueue("work")
     (old,) = await q.reserve(1, block=0)
     await old.ack()
     for key in dump(raw):

@@ -38,7 +38,9 @@ def test_producer_and_consumer_see_the_same(q: Queue) -> None:
     assert [job.stable_id for job in again] == [one.stable_id for one in told]
 
 
-def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: Queue, raw: Raw) -> None:
+def test_a_repeat_on_a_primary_without_the_call_keeps_it(
+    q: Queue, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a failover that lost the call, its repeat has another id but the same stable id."""
     call = q.ops.call
     sent: list[Call[Any]] = []
@@ -49,9 +51,9 @@ def test_a_repeat_on_a_primary_without_the_call_keeps_it(q: Queue, raw: Raw) -> 
 
     q.enqueue("first")
     q.reserve(1, block=0)
-    q.ops.call = kept  # type: ignore[method-assign]
-    told = q.enqueue("work")
-    q.ops.call = call  # type: ignore[method-assign]
+    with monkeypatch.context() as patch:
+        patch.setattr(q.ops, "call", kept)
+        told = q.enqueue("work")
     (old,) = q.reserve(1, block=0)
     old.ack()
     for key in dump(raw):

@@ -64,6 +64,7 @@ def main() -> None:
 
 
 def _end_with(parent: int) -> None:
+    """End when the parent has ended. If it was killed, it could not say so."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
