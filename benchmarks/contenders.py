@@ -233,7 +233,7 @@ class PipelinedJobs(Jobs):
         self.ops = self.queue.ops
         self.node = client.hello().node[:8]
         self.calls = 0
-        self.producer = self.ops.keys.producer(secrets.token_hex(8))
+        self.producer = secrets.token_hex(8)
         self.queue.enqueue(BODY)
         self.queue.ack(self.queue.reserve(1, block=0))
 
@@ -257,7 +257,7 @@ class PipelinedJobs(Jobs):
             self.calls += 1
             producer = () if call.queue is None else (self.producer,)
             pipe.execute_command(
-                "EVALSHA", call.script.sha, *call.head, *producer, self.calls, *call.args
+                "EVALSHA", call.script.sha, *call.head, self.calls, *producer, *call.args
             )
         replies: list[list[Any]] = pipe.execute()
         return [call.parse(reply) for call, reply in zip(calls, replies, strict=True)]

@@ -124,7 +124,6 @@ class _Held:
         queue = self.bed.client.queue(f"hold {secrets.token_hex(4)}")
         self.keys = {
             **queue.ops.keys.names,
-            "producer": queue.ops.keys.producer(secrets.token_hex(8)),
             "checkpoint": queue.ops.keys.checkpoint("hold"),
             "stage": queue.ops.keys.stage("hold", 1),
             "commit": queue.ops.keys.commit("hold"),
@@ -149,8 +148,9 @@ class _Held:
     def _send(self, command: str, source: Script, text: str, *args: Any) -> list[Any]:
         self.serial += 1
         keys = [self.keys[kind] for kind in source.keys]
+        producer = ("00000000445566ff",) if "producer" in source.args else ()
         reply: list[Any] = self.bed.redis.execute_command(
-            command, text, len(keys), *keys, self.serial, *args
+            command, text, len(keys), *keys, self.serial, *producer, *args
         )
         return reply
 

@@ -91,16 +91,17 @@ def scripts(q: AsyncQueue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_a_plain_job_takes_a_script_of_its_own(q: AsyncQueue, scripts: list[str]) -> None:
-    """A job without options but headers is added by `enqueue_plain`, any other by `enqueue`."""
+    """A job with no options but headers and a lease is added by `enqueue_plain`."""
     await q.enqueue(b"makes the queue")
     scripts.clear()
     for body in (b"x", {"to": "ada"}, b"x" * 4000):
         await q.enqueue(body, headers={"trace": "1"})
-    assert scripts == ["enqueue_plain"] * 3
+    await q.enqueue(b"x", lease=5)
+    assert scripts == ["enqueue_plain"] * 4
     scripts.clear()
     await q.enqueue(b"x" * 5000)
     await q.enqueue(b"x", delay=1)
-    await q.enqueue(b"x", lease=5)
+    await q.enqueue(b"x", lease=0)
     await q.enqueue(b"x", max_length=100)
     await q.enqueue(b"x", durable=Durable(0))
     assert scripts == ["enqueue"] * 5

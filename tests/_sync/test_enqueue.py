@@ -92,16 +92,17 @@ def scripts(q: Queue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_plain_job_takes_a_script_of_its_own(q: Queue, scripts: list[str]) -> None:
-    """A job without options but headers is added by `enqueue_plain`, any other by `enqueue`."""
+    """A job with no options but headers and a lease is added by `enqueue_plain`."""
     q.enqueue(b"makes the queue")
     scripts.clear()
     for body in (b"x", {"to": "ada"}, b"x" * 4000):
         q.enqueue(body, headers={"trace": "1"})
-    assert scripts == ["enqueue_plain"] * 3
+    q.enqueue(b"x", lease=5)
+    assert scripts == ["enqueue_plain"] * 4
     scripts.clear()
     q.enqueue(b"x" * 5000)
     q.enqueue(b"x", delay=1)
-    q.enqueue(b"x", lease=5)
+    q.enqueue(b"x", lease=0)
     q.enqueue(b"x", max_length=100)
     q.enqueue(b"x", durable=Durable(0))
     assert scripts == ["enqueue"] * 5

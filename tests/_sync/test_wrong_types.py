@@ -162,18 +162,6 @@ def test_the_first_job_meets_another_type(
         assert kind in others or (kind, delay) == ("scheduled", 0)
 
 
-def test_a_producer_key_of_another_type(q: Queue, raw: Raw, damage: None) -> None:
-    """With a producer key of another type no job is added."""
-    q.enqueue("x")
-    (key,) = raw.keys("penstock:{q}:producer:*")
-    raw.delete(key)
-    raw.rpush(key, "not what it should be")
-    before = dump(raw)
-    with pytest.raises(QueueDamaged, match="wrong type"):
-        q.enqueue("y")
-    assert dump(raw) == before
-
-
 def test_the_registry_of_another_type(q: Queue, raw: Raw, damage: None) -> None:
     """With a registry of another type no job is added, as the queue can't be listed."""
     raw.set("penstock:queues", "not a hash")

@@ -460,10 +460,9 @@ def test_a_queue_that_is_listed_only(cli: Cli, real_backend: Backend) -> None:
 
 
 def test_leftovers_of_a_queue(cli: Cli, real_backend: Backend) -> None:
-    """Keys without jobs are a warning; those of producers expire."""
+    """Keys without jobs are a warning."""
     raw = real_backend.sync_client()
     raw.rpush("penstock:{gone}:wake", "1")
-    raw.set("penstock:{asleep}:producer:0123456789abcdef", "1 x 1 a", px=60_000)
     result = cli("doctor", "--json")
     assert broken(result) == []
     assert found(result, "queues", "warning") == ["queue 'gone' is gone, but left wake."]

@@ -279,9 +279,9 @@ def error(text: bytes) -> bytes:
 
 
 def call_of(command: Command) -> tuple[bytes, bytes]:
-    """Return producer key and number of an enqueue."""
+    """Return number and producer of an enqueue."""
     count = int(command[2])
-    return command[2 + count], command[3 + count]
+    return command[3 + count], command[4 + count]
 
 
 @pytest.mark.parametrize("text", REFUSALS.values(), ids=REFUSALS)
@@ -304,8 +304,7 @@ def test_an_enqueue_that_is_refused_goes_to_the_next_primary(
             assert old.connections == 2
             assert len({call_of(command) for command in old.refused}) == 1
             with raw(server) as client:
-                (key,) = client.keys("*:producer:*")
-                assert key == call_of(old.refused[0])[0]
+                assert client.hexists("penstock:{q}:meta", b"@" + call_of(old.refused[0])[1])
     assert bodies(server) == [1, 2]
 
 

@@ -11,7 +11,7 @@ from penstock import Penstock, Queue
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import node_key, registry_key
 from tests.crash.tasks import CHUNK, QUEUE, SCRIPTS, STEPS, STEPS_AFTER_RUN
-from tests.support.keyspace import advance, check_invariant
+from tests.support.keyspace import advance, check_invariant, drop_producers
 from tests.support.workers import Nursery, until
 
 KILLS = 50
@@ -105,14 +105,14 @@ def test_a_client_is_killed(operation: str, step: str, account: Account, raw: re
     assert (stats.ready, stats.active, stats.dead) == (len(account.living), 0, 0)
     assert drained(queue) == Counter(account.living)
     assert queue.stats().crashed == account.taken
-    assert set(raw.keys()) - producers(raw, queue) - {ops.keys["wake"]} == {
+    assert set(raw.keys()) - {ops.keys["wake"]} == {
         ops.keys["meta"],
         ops.keys["ready"],
         node_key("penstock"),
         registry_key("penstock"),
     }
     assert raw.xlen(ops.keys["ready"]) == 0
-    raw.delete(*producers(raw, queue))  # the server does it after 10 minutes
+    assert drop_producers(raw, ops)  # new ones do it after 10 minutes
     until(lambda: memory(raw) - before < MEMORY_NOISE)
 
 
@@ -123,13 +123,6 @@ def drained(queue: Queue) -> Counter[str]:
         bodies.update(job.body.decode() for job in jobs)
         assert queue.ack(jobs)
     return bodies
-
-
-def producers(raw: redis.Redis, queue: Queue) -> set[bytes]:
-    """Return the keys of producers, which expire."""
-    found = set(raw.scan_iter(queue.ops.keys.producer("*"), count=1000))
-    assert all(0 < raw.pttl(key) <= 600_000 for key in found)
-    return found
 
 
 def memory(raw: redis.Redis) -> int:

@@ -21,7 +21,6 @@ FIRST_SEQ = 1_000_000_000
 MONTH = 30 * 86_400_000  # a number further ahead was made at a wrong time
 STEP = 100  # expired jobs, and dead letters, removed by a script that ends no job
 SWEPT = 1000  # removed by one sweep
-IDLE_MS = 60_000
 OWNER = "tester"  # reserves all jobs
 NEVER = (1 << 53) - 1  # due time of a successor
 DEFAULTS = {

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
+from penstock.core.sweeping import IDLE_MS
 from tests.model.jobs import (
     DEFAULTS,
-    IDLE_MS,
     STEP,
     SWEPT,
     DedupId,

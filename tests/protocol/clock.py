@@ -9,7 +9,7 @@ from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Script, script
 from tests.protocol.keyspace import Raw
 
-__all__ = ["STAGED", "T0", "frozen", "keys_of", "named", "run"]
+__all__ = ["PRODUCER", "STAGED", "T0", "frozen", "keys_of", "named", "run", "with_producer"]
 
 T0 = 1_800_000_000_000
 TIME = "redis.call('TIME')"
@@ -30,10 +30,9 @@ def named(keys: QueueKeys, found: Script) -> list[tuple[str, bytes]]:
     return list(zip(found.keys, keys_of(keys, found), strict=True))
 
 
-def keys_of(keys: QueueKeys, found: Script, producer: str = PRODUCER) -> list[bytes]:
+def keys_of(keys: QueueKeys, found: Script) -> list[bytes]:
     """Return the KEYS of a script for a queue."""
     many = {
-        "producer": keys.producer(producer),
         "stage": keys.stage(*STAGED),
         "commit": keys.commit(STAGED[0]),
         "checkpoint": keys.checkpoint(CHECKPOINT),
@@ -41,12 +40,22 @@ def keys_of(keys: QueueKeys, found: Script, producer: str = PRODUCER) -> list[by
     return [many.get(kind) or keys[kind] for kind in found.keys]
 
 
+def with_producer(found: Script, args: Sequence[Any]) -> Sequence[Any]:
+    """Return ARGV of a script with the producer's id, if it takes one."""
+    return (args[0], PRODUCER, *args[1:]) if "producer" in found.args else args
+
+
 def run(
     raw: Raw, keys: QueueKeys, name: str, args: Sequence[Any], *, now_ms: int = T0
 ) -> list[Any]:
-    """Run a script at a fixed time, and return its reply."""
+    """Run a script at a fixed time, and return its reply.
+
+    Args:
+        args: without the producer's id, which follows the number of the call.
+    """
     found = script(name)
     names = keys_of(keys, found)
+    args = with_producer(found, args)
     source = frozen(found.source, now_ms)
     reply: list[Any] = raw.execute_command("EVAL", source, len(names), *names, *args)
     return reply

@@ -13,7 +13,7 @@ from penstock import Durable, NotReplicated, Penstock
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
-from tests.protocol.clock import frozen, keys_of
+from tests.protocol.clock import frozen, keys_of, with_producer
 from tests.protocol.keyspace import Raw
 from tests.protocol.pages import acl_rules
 from tests.protocol.scenes import CALLS, Act, Scene, dedup_scene, plain_scene, rich_scene
@@ -74,8 +74,8 @@ def test_every_script_runs(
 def _evalsha(raw: Raw, act: Act, scene: Scene) -> list[Any]:
     found = script(act.script)
     sha = raw.script_load(frozen(found.source, AT))
-    keys = keys_of(KEYS, found)
-    reply: list[Any] = raw.execute_command("EVALSHA", sha, len(keys), *keys, *act.arguments(scene))
+    keys, given = keys_of(KEYS, found), with_producer(found, act.arguments(scene))
+    reply: list[Any] = raw.execute_command("EVALSHA", sha, len(keys), *keys, *given)
     return reply
 
 

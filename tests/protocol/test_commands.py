@@ -84,13 +84,13 @@ READ_LATE: dict[str, set[str]] = {
     "stats": REST
     | SUCCESSORS
     | DRAINED
-    | {"HGETALL meta", "XRANGE ready", "ZCOUNT expiry"}
+    | {"HMGET meta", "XRANGE ready", "ZCOUNT expiry"}
     | {f"{name} {index}" for name in ("ZCARD", "ZCOUNT") for index in INDEXES},
     "peek": {"XRANGE ready", "XREVRANGE ready", "HGET held", "HGET tally"}
     | SUCCESSORS
     | DRAINED
     | {f"ZRANGE {index}" for index in INDEXES},
-    "configure": {"HGETALL meta"},
+    "configure": {"HMGET meta"},
 }
 """Reads that a script may make after its first write (protocol/core.md, Calling a script):
 bounds, remaining counts, and separately stored bodies; `stats` and `peek` remove expired jobs

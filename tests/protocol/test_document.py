@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.ids import parse_id
 from penstock.wire.keys import KINDS
-from penstock.wire.scripts import all_scripts
+from penstock.wire.scripts import all_scripts, parts
 from tests.protocol.clock import T0
 from tests.protocol.pages import PAGES, ROOT, anchor, prose, section, titles
 from tests.protocol.test_vectors import meta_fields
@@ -117,9 +117,11 @@ def first_column(title: str, header: str) -> list[str]:
 
 
 def test_every_field_of_meta_is_described() -> None:
-    """The table of meta's fields has exactly those that the scripts use."""
+    """The table of meta's fields has exactly those that the scripts use, and `stats` answers."""
     known = set.union(*(meta_fields(script) for script in all_scripts()))
-    assert sorted(first_column("Keys", "field")) == sorted(known)
+    assert sorted(first_column("Keys", "field")) == sorted({*known, "@<id>"})
+    listed = re.findall(r"'(\w+)'", parts("lib/all_fields")[2].partition("}")[0])
+    assert sorted(listed) == sorted(known)
 
 
 def test_every_key_is_described() -> None:

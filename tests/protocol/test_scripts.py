@@ -55,7 +55,7 @@ def test_names_are_used_not_numbers() -> None:
 @SCRIPTS
 def test_keys_are_kinds_of_the_layout(script: Script) -> None:
     """Every declared key is one of the queue's."""
-    assert set(script.keys) <= {*KINDS, "producer", "stage", "commit", "writes", "checkpoint"}
+    assert set(script.keys) <= {*KINDS, "stage", "commit", "writes", "checkpoint"}
     assert len(set(script.keys)) == len(script.keys)
     assert script.args[0] == "nonce"
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock import Penstock, QueueFull
 from penstock.client._sync.transport.node import Node
+from penstock.core.sweeping import IDLE_MS
 from penstock.spark import OptionError
 from penstock.spark.errors import StagesLost
 from penstock.spark.writer import BatchWriter, StreamWriter
@@ -73,10 +74,8 @@ def consume_and_forget(ps: Penstock) -> None:
         "DEL", "penstock:{mail}:windows", "penstock:{mail}:dedup"
     )  # their time is over
     seconds, micros = ps.backend.node.command("TIME")
-    long_ago = int(seconds) * 1000 + int(micros) // 1000 - 120_000
+    long_ago = int(seconds) * 1000 + int(micros) // 1000 - IDLE_MS
     ps.backend.node.command("HSET", "penstock:{mail}:meta", "seen", long_ago)
-    for name in ps.backend.node.command("KEYS", "penstock:{mail}:producer:*"):
-        ps.backend.node.command("DEL", name)
     queue.sweep()
     assert not queue.stats().exists
 

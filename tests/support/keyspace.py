@@ -18,6 +18,7 @@ __all__ = [
     "Raw",
     "advance",
     "check_invariant",
+    "drop_producers",
     "dump",
     "evalshas",
     "method_of",
@@ -194,6 +195,12 @@ def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[
     assert (b"x" in meta[b"uses"]) or not held, f"{base!r}: uses lacks x: {meta}"
     own = base[base.index(b"{") + 1 : base.rindex(b"}")]
     assert own in {tag(name.decode()).encode() for name in listed}, f"{base!r} is not listed"
+
+
+def drop_producers(raw: Raw, ops: QueueOps) -> int:
+    """Remove the notes of a queue's producers, and return how many there were."""
+    names = [name for name in raw.hkeys(ops.keys["meta"]) if name.startswith(b"@")]
+    return raw.hdel(ops.keys["meta"], *names) if names else 0
 
 
 def queue_time_ms(raw: Raw, ops: QueueOps) -> int:

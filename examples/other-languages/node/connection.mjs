@@ -49,12 +49,12 @@ export class Connection {
 
   /** Call a script, and return its reply. */
   script(name, queue, args) {
-    const { keys, sha1, source } = this.#scripts[name]
+    const { keys, args: named, sha1, source } = this.#scripts[name]
     const nonce = String((this.#nonce += 1))
     return this.#run(async (redis) => {
-      const kinds = keys.map((kind) => kind.replace(/^producer$/, `producer:${this.#producer}`))
-      const names = kinds.map((kind) => key(this.prefix, queue, kind))
-      const call = ['EVALSHA', sha1, names.length, ...names, nonce, ...args]
+      const names = keys.map((kind) => key(this.prefix, queue, kind))
+      const producer = named.includes('producer') ? [this.#producer] : []
+      const call = ['EVALSHA', sha1, names.length, ...names, nonce, ...producer, ...args]
       const reply = await redis.callBuffer(...call).catch(async (error) => {
         if (!error.message.includes('NOSCRIPT')) throw error
         await redis.call('SCRIPT', 'LOAD', source)

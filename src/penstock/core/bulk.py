@@ -53,7 +53,7 @@ class Prepared:
         dedup: the dedup id, or None.
         key: the key of the partition, or a function that computes it; None = the dedup id.
         codec: the codec of the client; None = JSON.
-        is_plain: whether there are no options but headers and a key.
+        is_plain: whether there are no options but headers, a key, and a lease above 0.
     """
 
     head: bytes
@@ -186,9 +186,10 @@ def prepared(
         codec="json" if codec is None else codec.name,
     )
     is_plain = (
-        at is lease is ttl is max_length is replicas is durable is retry is chosen is None
+        at is ttl is max_length is replicas is durable is retry is chosen is None
         and delay == 0
         and block == 0
+        and not once
     )
     return Prepared(
         head[:-1],

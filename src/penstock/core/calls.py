@@ -75,7 +75,7 @@ class Call(Generic[R_co]):
         head: count of the keys and the keys, as EVALSHA takes them after the SHA.
         args: ARGV after the nonce.
         parse: makes the result of a reply whose code is not negative.
-        queue: keys of the queue if the producer's key is to be added (enqueue), else None.
+        queue: keys of the queue if the call adds jobs, and takes the producer's id; else None.
         wait: the durability wait behind the call, or None.
         bearer: the exclusive role that the call bears or takes, or None; it is told the answer.
         ops: the operations of the queue, for its errors and the repair of its meta; None = a

@@ -19,7 +19,7 @@ __all__ = ["KEYLESS", "NEAR", "Address", "Patience", "SlotRange", "apart", "read
 HOPS = 5
 """Redirections that are followed at once; after more of them two nodes may disagree."""
 UNSURE = 300.0
-"""Limit of the seconds for which a call that may have run is repeated: producer keys live 600."""
+"""Limit of the seconds for which a call that may have run is repeated; its note stays 600 s."""
 NEAR = 0.1
 """Limit of the seconds between two tries while a slot is in migration."""
 KEYLESS = frozenset(

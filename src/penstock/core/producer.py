@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from penstock.wire.keys import QueueKeys
-
 __all__ = ["Producer"]
-
-KEYS = 1000
-"""Most queues whose keys are kept."""
 
 
 class Producer:
@@ -21,18 +16,8 @@ class Producer:
         calls: the first number.
     """
 
-    __slots__ = ("calls", "keys", "producer")
+    __slots__ = ("calls", "producer")
 
     def __init__(self, calls: int = 0) -> None:
-        self.producer = secrets.token_hex(8)
+        self.producer = secrets.token_hex(8).encode()
         self.calls = calls
-        self.keys: dict[str, bytes] = {}
-
-    def key(self, queue: QueueKeys) -> bytes:
-        """Return the key under which a queue keeps this producer's last call."""
-        key = self.keys.get(queue.name)
-        if key is None:
-            if len(self.keys) > KEYS:
-                self.keys.clear()
-            key = self.keys[queue.name] = queue.producer(self.producer)
-        return key

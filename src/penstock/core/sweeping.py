@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 __all__ = ["IDLE_MS", "SweepSchedule"]
 
-IDLE_MS = 60_000
-"""ms without a write after which an empty queue without settings is removed."""
+IDLE_MS = 600_000
+"""ms without a write after which an empty queue without settings is removed: the notes of its
+producers go with it, and none is needed any longer."""
 SHORTEST, LONGEST = 30.0, 90.0
 """Seconds between two sweeps of one queue, drawn anew each time: clients spread by themselves."""
 FEW, MANY = 2, 16

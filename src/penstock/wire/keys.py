@@ -160,10 +160,6 @@ class QueueKeys:
         """Return the names of these kinds, in this order."""
         return tuple(self.names[kind] for kind in kinds)
 
-    def producer(self, producer_id: str) -> bytes:
-        """Return the key of one producer: its last call number and the reply to it."""
-        return f"{self._base}producer:{producer_id}".encode()
-
     def stage(self, writer: str, batch: int) -> bytes:
         """Return the key of the rows that a writer has staged for a batch."""
         return f"{self._base}stage:{writer}:{batch}".encode()

@@ -7,6 +7,7 @@ uses the names of the header and no index:
     KEYS a b             local a, b = KEYS[1], KEYS[2]
     ARGV c [number...]   local c = ARGV[1], and `numbers`, a table of the others
     META seen lease=old  local seen, old = ..., from one HMGET of `meta`, with DEFAULTS
+    META @a=note         the same, of the field `@` and the value of `a`
 
 `--@include lib/now` puts a file into the body. The header of that file declares the names through
 which it meets the body; tests/protocol/test_includes.py compares them with its code:
@@ -111,7 +112,9 @@ def _bind_meta(fields: tuple[tuple[str, str], ...]) -> str:
     if not fields:
         return ""
     names = ", ".join(name for _, name in fields)
-    quoted = ", ".join(f"'{field}'" for field, _ in fields)
+    quoted = ", ".join(
+        f"'@' .. {field[1:]}" if field.startswith("@") else f"'{field}'" for field, _ in fields
+    )
     lines = f"local {names} = unpack(redis.call('HMGET', meta, {quoted}))\n"
     defaults = {name: DEFAULTS[field].format(name) for field, name in fields if field in DEFAULTS}
     if defaults:

@@ -61,7 +61,7 @@ NUMBERS = (
 """Fields of meta that are numbers."""
 INDEXES = ("active", "once", "scheduled", "dead")
 JOBS = ("ready", "held")
-MANY = ("producer", "stage", "commit", "checkpoint")
+MANY = ("stage", "commit", "checkpoint")
 """Kinds of keys of which a queue has many."""
 
 

@@ -34,7 +34,7 @@ Form = tuple[Script, tuple[Any, ...], Parser[Any], QueueKeys | None]
 Names: TypeAlias = Sequence[JobName]
 Reply: TypeAlias = Sequence[Any]
 """A reply as it comes from the server."""
-APART = ("producer", "stage", "commit", "checkpoint")
+APART = ("stage", "commit", "checkpoint")
 """Kinds of keys of which a queue has many: each call names its own."""
 
 

@@ -1,13 +1,13 @@
 --- Add jobs with dedup ids. If a job with the same id exists, `mode` decides what happens to both.
---- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space producer
---- ARGV     nonce create delay bound wait role mode [record...]
+--- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space
+--- ARGV     nonce producer create delay bound wait role mode [record...]
 ---          mode    '' = the existing job stays as it is; letters: u = replace its content, d = (with u) restart its delay,
 ---                  q = if it is active, the new job waits for its end; if it is done, for the end of its window; s = the
 ---                  ids are taken until their jobs start, e = the ids are taken from now on for their windows, whatever
 ---                  happens to the jobs
 ---          record  1 to 1000 of them, each with a field `d`
----          nonce, create, delay, bound, wait, role   as in enqueue
---- META     v epoch last seen off paused uses max_length full alarm enqueued replicas
+---          nonce, producer, create, delay, bound, wait, role   as in enqueue
+--- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  first
 ---                               to scheduled: as in enqueue, for the jobs that were added, in order. others: each record that
 ---                               was not simply added. index: from 1; what: 2 replaced the content of the existing job,

@@ -8,7 +8,7 @@
 ---                  settings were copied from another node, where they were set at that time; nothing changes if the
 ---                  settings here were set at that time or later
 --- META     v epoch seen off full paused max_length replicas uses configured
---- RETURNS  {1, nonce, epoch, created, fields: (field, value)...}  stored; every field of meta as it is now
+--- RETURNS  {1, nonce, epoch, created, fields: (field, value)...}  stored; the fields of meta as they are now
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta
@@ -17,6 +17,7 @@
 local created, drops = 0, {}
 --@include lib/now (gives: changes, change)
 --@include lib/is_lease
+--@include lib/all_fields
 if not epoch then
   local anew = string.sub(create, 1, 1) == '!'
   if not anew and redis.call('EXISTS', ready, held) > 0 then
@@ -60,7 +61,7 @@ for i = 1, #fields, 2 do
 end
 paused = limits.paused
 if created == 0 and given and given <= last then
-  return {1, nonce, epoch, created, unpack(redis.call('HGETALL', meta))}
+  return {1, nonce, epoch, created, unpack(all_fields())}
 elseif #fields > 0 then
   local limited = paused or limits.max_length or limits.replicas
   change('uses', string.gsub(uses, 'l', '') .. (limited and 'l' or '')) -- some scripts read only the letters l and c
@@ -82,4 +83,4 @@ end
 if space_empty and full > now then
   redis.call('RPUSH', space, '1')
 end
-return {1, nonce, epoch, created, unpack(redis.call('HGETALL', meta))}
+return {1, nonce, epoch, created, unpack(all_fields())}

@@ -1,14 +1,15 @@
 --- Add jobs: to ready, or with a delay to scheduled. All of them, or none.
---- KEYS     ready held active scheduled once tally expiry meta wake space dedup windows producer
---- ARGV     nonce create delay bound wait role [record...]
+--- KEYS     ready held active scheduled once tally expiry meta wake space dedup windows
+--- ARGV     nonce producer create delay bound wait role [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
+---          producer  the id of the calling producer: 16 hex digits
 ---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch
 ---          delay   ms from now; or '@' and an absolute time in ms
 ---          bound   '' or the most jobs that may wait; the queue's max_length applies as well
 ---          wait    ms for which the producer will wait if the queue is full; 0 = not at all
 ---          role    '' or the producer's exclusive role: fence and token of acquire, joined by a dash
 ---          record  1 to 1000 records; none = only put the space token back if there is room
---- META     v epoch last seen off paused uses max_length full alarm enqueued replicas
+--- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  added: numbers first, first + 1, ...;
 ---                                                            scheduled: 1, or 0 = ready; replicas: the queue's setting
 ---          {-3, nonce, waiting, limit, swept}                full; nothing added; swept > 0: ended jobs were removed,
@@ -28,7 +29,7 @@
 --- FROM none  TO ready, scheduled
 local n = #records
 local sweep_limit = 100 + 2 * n
---@include lib/check_producer (gives: now, delay_ms, created, limit, wake_empty, space_empty, waiting, expired, remove_expired, write_dedup)
+--@include lib/check_producer (gives: raw, now, delay_ms, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
 if n > 1000 then
   return {-10, nonce, 1001}
 end
@@ -70,8 +71,8 @@ end
 if #bodies > 0 then
   call('HSET', held, unpack(bodies))
 end
+change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1 ' or ' 0 ') .. string.format('%.0f', raw))
 --@include lib/note_added
-call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1' or ' 0'), 'PX', 600000)
 remove_expired()
 local successor_due = write_dedup()
 if successor_due and successor_due <= now and paused ~= 'out' then

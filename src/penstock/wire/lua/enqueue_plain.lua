@@ -1,12 +1,13 @@
 --- Add one plain job to ready, in fewer steps than enqueue. It is not for every job, and not for every queue (-20).
---- KEYS     ready meta wake producer
---- ARGV     nonce record
----          nonce   the producer's call number, as of enqueue
----          record  at most 4096 bytes; its first field is not l, t or p
---- META     v epoch last seen off uses enqueued
+--- KEYS     ready meta wake
+--- ARGV     nonce producer record
+---          nonce, producer   as in enqueue
+---          record  at most 4096 bytes; without ttl and policy, and not delivered at most once
+--- META     v epoch last seen off uses enqueued @producer=before
 --- RETURNS  {1, nonce, first, epoch}                          added: its number, or that of the first time
 ---          {-6, nonce, version}                              written by a newer protocol
 ---          {-7, nonce, last}                                 a later call of this producer came first
+---          {-19, nonce, name, value}                         malformed argument: producer
 ---          {-20, nonce}                                      not for this script: call enqueue; nothing added
 --@include lib/check_version
 local time = redis.call('TIME')
@@ -16,21 +17,31 @@ if from then
 end
 local version, _, field = string.byte(record, 1, 3)
 local now_ms = time[1] .. string.sub('00000' .. time[2], -6, -4)
--- a record with a lease, ttl or policy; a queue that is not there, is closed, or has large bodies, limits, jobs that
--- expire or a role, or a clock of its own
-if version ~= 49 or field == 108 or field == 116 or field == 112 or #record > 4096 or not epoch
-  or string.find(uses, '[bcloxt]') or off > 0 or now_ms - seen < 0 then
+local since = now_ms - seen
+-- a record with a ttl or policy; a queue that is not there, is closed, or has large bodies, limits, jobs that expire or
+-- a role, or a clock of its own
+if version ~= 49 or field == 116 or field == 112 or #record > 4096 or not epoch or string.find(uses, '[bcloxt]')
+  or off > 0 or since < 0 then
   return {-20, nonce}
+end
+if field == 108 then
+  local lease = tonumber(string.match(record, '^1;l=([1-9]%d*);[^tp]'))
+  if not lease or lease > 2073600000 or now_ms + lease > 3934712855551 then
+    return {-20, nonce}
+  end
 end
 local n, wake_empty = 1, redis.call('LLEN', wake) == 0
 --@include lib/next_number (gives: ms_digits, seq)
 local first = ms_digits .. '-' .. seq
 redis.call('XADD', ready, first, 'j', record)
-redis.call('HSET', meta, 'last', first, 'enqueued', enqueued + 1)
-if now_ms - seen >= 1000 then
+redis.call('HSET', meta, 'last', first, 'enqueued', enqueued + 1, '@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 0 ' .. now_ms)
+if since >= 1000 then
   redis.call('HSET', meta, 'seen', now_ms)
 end
-redis.call('SET', producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 0', 'PX', 600000)
+if not before then
+  local raw, sampled = now_ms, 8
+  --@include lib/drop_producers
+end
 if wake_empty then
   redis.call('RPUSH', wake, '1')
 end

@@ -1,10 +1,10 @@
 --- Move staged jobs of one chunk into the queue: as many as requested, or none.
---- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space writes stage commit producer
---- ARGV     nonce create bound wait role field most
----          nonce, create, bound, wait, role   as in enqueue
+--- KEYS     ready held active scheduled once tally expiry dedup windows meta wake space writes stage commit
+--- ARGV     nonce producer create bound wait role field most
+---          nonce, producer, create, bound, wait, role   as in enqueue
 ---          field   the chunk; if it does not exist, it was moved before
 ---          most    the most jobs to move, the first ones of the chunk; the others stay
---- META     v epoch last seen off paused uses max_length full alarm enqueued replicas
+--- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  as in
 ---                               claim, of the jobs that were moved
 ---          {-3, nonce, waiting, limit, swept}                as in enqueue

@@ -1,7 +1,7 @@
 --- Free memory: remove expired jobs, old dead letters, ended windows, sparse stream nodes, and an unused empty queue.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce idle
----          idle   ms without a write after which an empty queue without settings is removed, at least 60000
+---          idle   ms without a write after which an empty queue without settings is removed, at least 600000
 --- META     v epoch seen off uses paused full producer consumer surveyed
 --- RETURNS  {1, nonce, expired, trimmed, more, removed, epoch}  more: 1 = call again; removed: epoch of the removed queue,
 ---                                        for its entry in the registry, else ''; epoch: of the queue that exists now,
@@ -57,7 +57,9 @@ if #expired + #expired_once + letters + #expired_windows == 0 then
   if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows) == 0 then
     redis.call('DEL', ready, active, scheduled, once, dead, tally, expiry, dedup, windows, meta, wake, space)
     removed = epoch
-  else -- drop the letters of empty structures
+  else -- drop the letters of empty structures, and producers
+    local sampled = 100
+    --@include lib/drop_producers
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
       local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held})[letter]

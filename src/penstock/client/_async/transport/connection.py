@@ -71,10 +71,8 @@ class AsyncProducerConnection(Producer):
             ProtocolError: the reply is that of another call; the connection is closed.
         """
         nonce = b"%d" % caller.calls
-        head = call.head
-        if call.queue is not None:
-            head = (*head, caller.keys.get(call.queue.name) or caller.key(call.queue))
-        packed = pack((b"EVALSHA", call.script.sha, *head, nonce, *call.args))
+        args = call.args if call.queue is None else (caller.producer, *call.args)
+        packed = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args))
         wait = call.wait
         how, asked, conn = None, b"", self._conn
         if wait is not None and (wait.expected or wait.fsynced):

@@ -1,5 +1,5 @@
 -- Write the decisions of lib/decide_dedup and build the reply.
---- NEEDS  ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends all_free n ids
+--- NEEDS  ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends all_free n ids raw before
 ---        dedup_pairs names split_body given bodies added_names dedup_values added_due added rewritten notes
 ---        has_policies moved drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
 ---        answers header_of producer remove_expired close_windows write_dedup window_pairs wake_empty full space_empty
@@ -90,20 +90,19 @@ token = token and paused ~= 'out'
 if n == 0 then
   first, final = '', last
 end
---@include lib/note_added
-local successor_record = {}
+local told = {} -- as the note of the producer has it
 local reply = {1, nonce, first, n, epoch, created, 0, delay_ms > 0 and 1 or 0, replicas}
 for i = 1, #answers, 2 do
   local what, id, state, header = unpack(answers[i + 1])
   if tonumber(id) then -- an index into the added jobs
     id, header = ids[id], header_of(added[id])
   end
-  successor_record[#successor_record + 1] = answers[i] .. ' ' .. what .. ' ' .. id .. ' ' .. state .. ' ' .. header .. '\n'
+  told[#told + 1] = answers[i] .. ' ' .. what .. ' ' .. id .. ' ' .. state .. ' ' .. header .. '\n'
   local j = #reply
   reply[j + 1], reply[j + 2], reply[j + 3], reply[j + 4], reply[j + 5] = answers[i], what, id, state, header
 end
-redis.call('SET', producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1\n' or ' 0\n') ..
-  table.concat(successor_record), 'PX', 600000)
+change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1 ' or ' 0 ') .. string.format('%.0f', raw) .. '\n' .. table.concat(told))
+--@include lib/note_added
 remove_expired()
 close_windows()
 local successor_due = write_dedup()

@@ -1,5 +1,5 @@
 -- Assign numbers to n new jobs.
---- NEEDS  nonce producer now last n
+--- NEEDS  nonce seed now last n
 --- GIVES  ms first final ids ttl_ends
 local now_ms = string.format('%.0f', math.max(now, 1000000000000))
 --@include lib/next_number (gives: ms_digits, seq)

@@ -1,15 +1,18 @@
--- Find out if this call is a repeat: then it gets its first answer, from the producer's key (`from` and what follows),
--- even if the queue has been removed since. It also writes, so that a WAIT after it proves replication. A call that is
--- older than the producer's last one is refused.
---- NEEDS  nonce producer
---- GIVES  from total of delay_before others
-local before, from, total, of, delay_before, others = redis.call('GET', producer), nil, nil, nil, nil, nil
+-- Find out if this call is a repeat: then it gets its first answer, from the producer's note in meta (`from` and what
+-- follows). It also writes, so that a WAIT after it proves replication. A call that is older than the producer's last
+-- one is refused. `seed`: a part of the producer's id, as a number.
+--- NEEDS  meta nonce producer before
+--- GIVES  seed from total of delay_before others
+local seed, from, total, of, delay_before, others = tonumber(string.sub(producer, 1, 8), 16), nil, nil, nil, nil, nil
+if not seed or #producer ~= 16 then
+  return {-19, nonce, 'producer', string.sub(producer, 1, 200)}
+end
 if before then
   local number = string.match(before, '^%d+')
   if number == nonce then
-    from, total, of, delay_before, others = string.match(before, '^%d+ (%S*) (%d+) (%x+) (%d)\n?(.*)$')
+    from, total, of, delay_before, others = string.match(before, '^%d+ (%S*) (%d+) (%x+) (%d) %d+\n?(.*)$')
     if from then
-      redis.call('PEXPIRE', producer, 600000)
+      redis.call('HSET', meta, '@' .. producer, before)
     end
   elseif tonumber(number) > tonumber(nonce) then
     return {-7, nonce, number}

@@ -1,5 +1,6 @@
--- Write the ends of ttl, and in meta the epoch of a new queue, the letters of uses, the last number and the count.
---- NEEDS  expiry meta ttl_ends bodies has_policies created n change final enqueued changes epoch now uses
+-- Write the ends of ttl, and in meta the epoch of a new queue, the letters of uses, the last number, the count and
+-- the producer's note, which is in `changes`.
+--- NEEDS  expiry meta ttl_ends bodies has_policies created n change final enqueued changes epoch now uses before raw
 --- SETS   uses
 --@include lib/use
 if ttl_ends then
@@ -19,6 +20,8 @@ if n > 0 then
   change('last', final)
   change('enqueued', enqueued + n)
 end
-if #changes > 0 then
-  redis.call('HSET', meta, unpack(changes))
+redis.call('HSET', meta, unpack(changes))
+if not before then
+  local sampled = 8
+  --@include lib/drop_producers
 end

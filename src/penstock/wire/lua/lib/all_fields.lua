@@ -1,0 +1,17 @@
+-- Read all fields of meta but the notes of producers, of which there may be many.
+--- NEEDS  meta
+--- GIVES  all_fields
+local function all_fields()
+  local names = {'v', 'epoch', 'uses', 'made', 'last', 'seen', 'off', 'alarm', 'full', 'surveyed', 'closed', 'paused', 'producer',
+    'consumer', 'lease', 'max_length', 'max_attempts', 'max_crashes', 'max_releases', 'backoff_base', 'backoff_cap', 'dead_max',
+    'dead_age', 'replicas', 'configured', 'enqueued', 'delivered', 'acked', 'nacked', 'released', 'crashed', 'promoted',
+    'dequeued', 'died', 'redriven', 'trimmed', 'expired', 'expired_active', 'deleted', 'withdrawn', 'purged', 'evicted',
+    'dangling'}
+  local values, found = redis.call('HMGET', meta, unpack(names)), {}
+  for i = 1, #names do
+    if values[i] then
+      found[#found + 1], found[#found + 2] = names[i], values[i]
+    end
+  end
+  return found
+end
