@@ -53,6 +53,11 @@ ON_FAKEREDIS = {"PENSTOCK_TEST_BACKENDS": "fakeredis"}
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 
 
+def workers(session: nox.Session) -> tuple[str, ...]:
+    """The options of pytest-xdist for this run."""
+    return WORKERS if "--whole" in session.posargs else SHORT_RUN_WORKERS
+
+
 def groups(*names: str) -> list[str]:
     """The requirements of dependency groups, for a pip of any age."""
     return list(nox.project.dependency_groups(PYPROJECT, *names))
@@ -108,8 +113,7 @@ def tests(session: nox.Session) -> None:
     `-- --whole` runs every case, PENSTOCK_TEST_BACKENDS chooses the back ends.
     """
     session.install(".", *groups("test"))
-    workers = WORKERS if "--whole" in session.posargs else SHORT_RUN_WORKERS
-    session.run("pytest", *APART, *workers, *session.posargs)
+    session.run("pytest", *APART, *workers(session), *session.posargs)
 
 
 @nox.session
@@ -135,13 +139,15 @@ def on_several(session: nox.Session, suites: Iterable[str], servers: str) -> Non
 @nox.session
 @nox.parametrize("python, servers", MATRIX, ids=[servers for _, servers in MATRIX])
 def matrix(session: nox.Session, servers: str) -> None:
-    """Run every test on every server, each with another Python: `nox -s "matrix(redis-8.0)"`."""
+    """Run the tests on every server, each with another Python: `nox -s "matrix(redis-8.0)"`.
+
+    A short run, as `tests` and `nodes` make; `-- --whole` runs every case.
+    """
     session.install(".", *groups("test"))
     session.run("python", "tools/servers.py", str(UNPACKED))
     more = os.pathsep.join(map(str, UNPACKED.resolve().glob("*/*-[0-9]*")))
     session.env.update(PENSTOCK_TEST_SERVERS=more, PENSTOCK_TEST_BACKENDS=servers)
-    session.posargs.insert(0, "--whole")
-    session.run("pytest", *APART, *WORKERS, *session.posargs)
+    session.run("pytest", *APART, *workers(session), *session.posargs)
     if servers != "fakeredis":
         on_several(session, (*SUITES, "tests/_sync"), servers)
 

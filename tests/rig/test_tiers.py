@@ -97,6 +97,10 @@ def test_a_short_run_has_one_of_two_twins() -> None:
     assert 40 < suites["_sync", True] < 80
     assert set(alone) | {starting[0][0]} <= set(found)
     assert kept(twins[:3]) == twins[:3]
+    on_one = kept([c for c in [*ours, *twins] if c.spec is SERVER])
+    assert Counter((c.test.rpartition("/")[2], c.number) for c in on_one) == dict.fromkeys(
+        [(name, number) for name in names for number in range(3)], 1
+    )
 
 
 def test_sampled_and_slow_cases() -> None:

@@ -27,7 +27,7 @@ __all__ = ["left_out"]
 def left_out(items: Sequence[pytest.Item], *, whole: bool) -> Iterator[pytest.Item]:
     """Yield the items that a run leaves out."""
     has_both = len({spec.is_fake for item in items if (spec := _spec(item))}) == 2
-    in_both_suites = set() if whole else _in_both_suites(items)
+    in_both_suites = set() if whole else _in_both_suites(items, has_both=has_both)
     counts = Counter(map(_test, items))
     seen: Counter[tuple[str, str]] = Counter()
     for item in items:
@@ -40,9 +40,10 @@ def left_out(items: Sequence[pytest.Item], *, whole: bool) -> Iterator[pytest.It
         is_slow = item.get_closest_marker("slow") is not None and not whole
         if is_slow or number % every != by_name % min(every, counts[test]):
             yield item
-        elif has_both and _is_generated(item):
+        elif _is_generated(item):
             is_paired = _pair(test[0]) in in_both_suites
-            if _is_for_the_other_twin(item, spec) or (is_paired and (turn + _is_sync(item)) % 2):
+            is_other = has_both and _is_for_the_other_twin(item, spec)
+            if is_other or (is_paired and (turn + _is_sync(item)) % 2):
                 yield item
         elif has_both and spec and (turn + spec.is_fake) % 2:
             yield item
@@ -59,11 +60,12 @@ def _pair(test: str) -> str:
     return test.replace("/_sync/", "/_async/")
 
 
-def _in_both_suites(items: Sequence[pytest.Item]) -> set[str]:
+def _in_both_suites(items: Sequence[pytest.Item], *, has_both: bool) -> set[str]:
     """Return the pairs of which this run has both tests."""
     found: dict[bool, set[str]] = {False: set(), True: set()}
     for item in items:
-        if _is_generated(item) and not _is_for_the_other_twin(item, _spec(item)):
+        is_other = has_both and _is_for_the_other_twin(item, _spec(item))
+        if _is_generated(item) and not is_other:
             found[_is_sync(item)].add(_pair(_test(item)[0]))
     return found[False] & found[True]
 
