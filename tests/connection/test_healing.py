@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import Callable
@@ -178,7 +179,7 @@ def silent_introduction(monkeypatch: pytest.MonkeyPatch, waiter: Any, proxy: Pro
             struck(error)
             raise
 
-    is_async = asyncio.iscoroutinefunction(begin)
+    is_async = inspect.iscoroutinefunction(begin)
     monkeypatch.setattr(waiter, "_block", coroutine if is_async else plain)
     return failures
 

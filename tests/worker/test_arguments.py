@@ -181,7 +181,7 @@ def test_unfit_bodies(function: Callable[..., Any], body: Any, reason: str) -> N
         (b"1;c=json;h.handler=f\n{", "Expecting property name"),
         (b"1;c=json;h.handler=f\n", "Expecting value"),
         (b"1;c=json;h.handler=f\n\xff", "'utf-8' codec can't decode"),
-        (b"1;c=json;h.handler=f\n" + b"[" * 200_000, "maximum recursion depth"),
+        (b"1;c=json;h.handler=f\n" + b"[" * 200_000, "while decoding a JSON array"),
         (b"1;c=json;h.handler=f\n" + b"1" * 5000, "Exceeds the limit"),
         (b"1;h.handler=f\nhello", "Expecting value"),
         (b"1;c=x-pack;h.handler=f\n{}", "unknown codec 'x-pack'"),

@@ -706,7 +706,7 @@ def test_tenacity_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     [
         (b"1;c=json\n{", "Expecting property name"),
         (b"1;c=x-pack\n", "unknown codec 'x-pack'"),
-        (b"1;c=json\n" + b"[" * 200_000, "maximum recursion depth"),
+        (b"1;c=json\n" + b"[" * 200_000, "while decoding a JSON array"),
     ],
 )
 def test_bodies_that_cannot_be_decoded(data: bytes, reason: str) -> None:
@@ -717,10 +717,12 @@ def test_bodies_that_cannot_be_decoded(data: bytes, reason: str) -> None:
         job.body  # noqa: B018  # it is parsed here
     verdict = handler.failed(job, caught.value)
     assert verdict.kind == "bury"
-    assert verdict.text.startswith(f"body can't be decoded: {reason}")
+    assert verdict.text.startswith("body can't be decoded: ")
+    assert reason in verdict.text
     other = handler.failed(made(5), caught.value)
     assert other.kind == "nack"
-    assert other.text.startswith(f"UndecodableBody: {reason}")
+    assert other.text.startswith("UndecodableBody: ")
+    assert reason in other.text
 
 
 def test_unfit_jobs_name_the_handler() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Penstock
+from penstock import Penstock, embedded
 from penstock.embedded import EmbeddedServer
 from penstock.worker import AsyncWorker, Worker, state
 from tests.support.busy import busy
@@ -219,18 +219,33 @@ def is_loading(raw: redis.Redis) -> bool:
     return False
 
 
+@pytest.mark.slow  # a short run has it for the client, in test_sentinel.py
 def test_r6_a_server_that_loads_its_data(
-    server: EmbeddedServer, ps: Penstock, proxy: Proxy, raw: redis.Redis
+    server: EmbeddedServer,
+    ps: Penstock,
+    proxy: Proxy,
+    raw: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """R6: LOADING answers every command for a while."""
+    """R6: LOADING answers every command until both workers have seen it."""
+    caplog.set_level(logging.INFO, "penstock")
     with raw.pipeline(transaction=False) as pipe:
-        for serial in range(30_000):
-            pipe.set("1", serial)  # enough data to make loading slow
+        for serial in range(50_000):
+            pipe.set("1", serial)  # loaded in 45 s
         pipe.execute()
+    monkeypatch.setattr(embedded, "STARTUP_TIMEOUT", 60)
     with both(server.url) as workers:
-        server.args = ("--key-load-delay", "50", "--loading-process-events-interval-bytes", "1024")
+        server.args = (
+            "--key-load-delay",
+            "1000",
+            "--loading-process-events-interval-bytes",
+            "1024",
+        )
         restarted = spawn(server.restart)
         wait_for(lambda: is_loading(raw))
+        wait_for(lambda: sum("loading the dataset" in text for text in caplog.messages) >= 2, 30)
+        raw.config_set("key-load-delay", 0)
         restarted.result()
         assert resumed(ps, workers, "after") < RESUMED
         drained(ps, raw)
