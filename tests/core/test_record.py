@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock import BadArgument
 from penstock.core.record import MAX_RECORD, check_size, encode_body, encode_head, parse_record
@@ -131,3 +134,18 @@ def test_a_number_as_the_scripts_read_it(field: str, value: int | None) -> None:
     """Numbers are parsed as the scripts do: leading digits; without any the field is absent."""
     record = parse_record(f"1;l={field};t={field}\n".encode())
     assert (record.lease_ms, record.ttl_ms) == (value, value)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | FLOATS | TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner),
+)
+
+
+@given(JSON)
+def test_json_is_that_of_the_standard_library(body: Any) -> None:
+    """Bodies are encoded by a faster way than `json.dumps`, with the same result."""
+    wanted = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    assert encode_body(body) == (wanted.encode(), True)

@@ -30,7 +30,7 @@ _JSON = (bool, int, float, str, list, dict, type(None))
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _MISSING: Any = object()
-_SCALARS = frozenset((str, int, float, bool, type(None)))
+_SCALARS: frozenset[type] = frozenset((str, int, float, bool, type(None)))
 """Types of values that come back from JSON as they were."""
 _loads = json.JSONDecoder().decode
 
@@ -252,12 +252,19 @@ class Parameters:
         self._kinds: dict[str, _Kind] = {}
         self._loads: dict[str, Callable[[Any], Any]] = {}
         self._dumps: dict[str, Callable[[Any], Any]] = {}
-        self._required: list[str] = []
+        self._required: dict[str, None] = {}
         self._defaults: dict[str, Any] = {}  # of positional-only parameters
         for parameter in own:
             self._add(parameter, known.get(parameter.name, Parameter.empty), convert)
         self._named = frozenset(self._kinds) - {self._rest, self._more}
-        self._is_usual = not (self._only or self._rest or self._more or self._dumps)
+        self._scalars: dict[str, frozenset[type]] | None = None
+        """Types of scalars that each parameter takes; None = some parameters are unusual."""
+        if not (self._only or self._rest or self._more or self._dumps):
+            kinds = self._kinds.items()
+            self._scalars = {
+                name: _SCALARS if kind.types is None else _SCALARS & kind.types
+                for name, kind in kinds
+            }
 
     def _add(self, parameter: Parameter, annotation: Any, convert: Converter | None) -> None:
         name = parameter.name
@@ -266,7 +273,7 @@ class Parameters:
         elif parameter.kind == Parameter.VAR_KEYWORD:
             self._more = name
         elif parameter.default is Parameter.empty:
-            self._required.append(name)
+            self._required[name] = None
         elif parameter.kind == Parameter.POSITIONAL_ONLY:
             self._defaults[name] = parameter.default
         kind = _kind(annotation)
@@ -336,13 +343,13 @@ class Parameters:
         Raises:
             BadArgument: they don't fit, or JSON can't express them.
         """
-        if self._is_usual:  # scalars that fit come back from JSON as they were
-            given, kinds = {**dict(zip(self._places, args, strict=False)), **kwargs}, self._kinds
-            fits = len(given) == len(args) + len(kwargs)
+        if self._scalars is not None:  # scalars that fit come back from JSON as they were
+            given, scalars = dict(zip(self._places, args, strict=False)), self._scalars
+            given.update(kwargs)
+            fits = len(given) == len(args) + len(kwargs) and given.keys() >= self._required.keys()
             for name, value in given.items():
-                of, kind = type(value), kinds.get(name, NOTHING)
-                fits = fits and of in _SCALARS and (kind.types is None or of in kind.types)
-            if fits and given.keys() >= set(self._required):
+                fits = fits and type(value) in scalars.get(name, ())
+            if fits:
                 return given
         try:
             bound = self._signature.bind(*args, **kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -16,6 +16,7 @@ from penstock.client._async.job import AsyncJob
 from penstock.client._async.role import AsyncRole
 from penstock.client._async.settling import check_jobs
 from penstock.client._async.transport.connection import monotonic
+from penstock.client.gathering import Gathering  # async only
 from penstock.core import flows, stable
 from penstock.core.bulk import Prepared, chunks, prepared
 from penstock.core.dedup import Dedup
@@ -59,6 +60,10 @@ from penstock.errors import (
 from penstock.wire.codes import Code
 from penstock.wire.replies import Claim
 
+# [async only
+if TYPE_CHECKING:
+    from penstock.client._async.sharded.node_client import AsyncNodeClient
+# async only]
 logger = get_logger("penstock")
 
 PLAIN_BYTES = 4096
@@ -80,6 +85,12 @@ class AsyncQueue(AsyncQueueAdmin):
             queue, and run them.
     """
 
+    # [async only
+    def __init__(self, client: AsyncNodeClient, name: str, number: int | None = None) -> None:
+        super().__init__(client, name, number)
+        self._gathering = Gathering()
+
+    # async only]
     def __repr__(self) -> str:
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
         return f"<{AsyncQueue.__name__} {self.name!r}{parts} at {self.backend.address}>"
@@ -178,13 +189,9 @@ class AsyncQueue(AsyncQueueAdmin):
         try:
             if is_plain and now >= ops.plain_from:
                 try:
-                    plain = await self.backend.node.run(ops.call("enqueue_plain", record))
+                    return await self._add_plain(record, options.ttl_code)
                 except (NotPlain, OutOfMemory):
                     ops.plain_from = now + PLAIN_PAUSE
-                else:
-                    ops.replicas = 0
-                    job_id = partial(ops.id_of, plain.first, plain.epoch, options.ttl_code)
-                    return Enqueued(job_id, "ready", stable_id=record[: record.index(b"\n")])
             if len(record) > PLAIN_BYTES:
                 check_size(len(record))
             reply, got = await add(self, (record,), options, in_parts=False)
@@ -201,6 +208,22 @@ class AsyncQueue(AsyncQueueAdmin):
         state = "scheduled" if reply.scheduled else "ready"
         job_id = partial(ops.id_of, reply.first, reply.epoch, options.ttl_code)
         return Enqueued(job_id, state, replicas=replicas, stable_id=stable_id_of(record))
+
+    async def _add_plain(self, record: bytes, ttl_code: str) -> Enqueued:
+        ops = self.ops
+        # [async only
+        gathering = self._gathering
+        if not gathering.has_room():
+            return await gathering.add(record)
+        try:
+            plain = await self.backend.node.run(ops.call("enqueue_plain", record))
+        finally:
+            gathering.done(self)
+        # async only]
+        # sync only: plain = self.backend.node.run(ops.call("enqueue_plain", record))
+        ops.replicas = 0
+        job_id = partial(ops.id_of, plain.first, plain.epoch, ttl_code)
+        return Enqueued(job_id, "ready", stable_id=record[: record.index(b"\n")])
 
     async def _may_add(self) -> bool:
         """Return True if the node takes jobs, False if the queue has moved to several nodes."""

@@ -179,13 +179,9 @@ class Queue(QueueAdmin):
         try:
             if is_plain and now >= ops.plain_from:
                 try:
-                    plain = self.backend.node.run(ops.call("enqueue_plain", record))
+                    return self._add_plain(record, options.ttl_code)
                 except (NotPlain, OutOfMemory):
                     ops.plain_from = now + PLAIN_PAUSE
-                else:
-                    ops.replicas = 0
-                    job_id = partial(ops.id_of, plain.first, plain.epoch, options.ttl_code)
-                    return Enqueued(job_id, "ready", stable_id=record[: record.index(b"\n")])
             if len(record) > PLAIN_BYTES:
                 check_size(len(record))
             reply, got = add(self, (record,), options, in_parts=False)
@@ -202,6 +198,13 @@ class Queue(QueueAdmin):
         state = "scheduled" if reply.scheduled else "ready"
         job_id = partial(ops.id_of, reply.first, reply.epoch, options.ttl_code)
         return Enqueued(job_id, state, replicas=replicas, stable_id=stable_id_of(record))
+
+    def _add_plain(self, record: bytes, ttl_code: str) -> Enqueued:
+        ops = self.ops
+        plain = self.backend.node.run(ops.call("enqueue_plain", record))
+        ops.replicas = 0
+        job_id = partial(ops.id_of, plain.first, plain.epoch, ttl_code)
+        return Enqueued(job_id, "ready", stable_id=record[: record.index(b"\n")])
 
     def _may_add(self) -> bool:
         """Return True if the node takes jobs, False if the queue has moved to several nodes."""

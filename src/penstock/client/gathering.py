@@ -1,0 +1,94 @@
+"""Concurrent calls of `enqueue` on one event loop go to the server together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.core.bulk import CHUNK_BYTES, USUAL
+from penstock.core.job import BulkEnqueued, Enqueued
+from penstock.core.options import BATCH
+from penstock.core.refusals import NotPlain
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client._async.queue import AsyncQueue
+
+__all__ = ["Gathering"]
+
+AT_ONCE = 4
+"""Calls of one job that a queue has under way; a few callers lose no time by waiting."""
+
+
+class Gathering:
+    """The plain jobs that are being added to one queue.
+
+    AT_ONCE calls go out at once, each with its job. A job that comes meanwhile waits until one of
+    them has ended; then all that wait go out in one call, like those of `enqueue_many`. So 100
+    concurrent calls cost five trips, and a single one waits for nothing.
+
+    Attributes:
+        calls: calls of one job that are under way.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: list[tuple[bytes, asyncio.Future[Enqueued]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def has_room(self) -> bool:
+        """Return True if a job may go out by itself; count its call then, until `done`."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # calls of an earlier loop have ended with it
+            self._loop, self.calls, self._waiting, self._task = loop, 0, [], None
+        if self.calls >= AT_ONCE:
+            return False
+        self.calls += 1
+        return True
+
+    def done(self, queue: AsyncQueue) -> None:
+        """Note the end of a call, and send what waits."""
+        self.calls = max(0, self.calls - 1)
+        if self._waiting and self._task is None:
+            self._task = asyncio.ensure_future(self._send(queue))
+
+    async def add(self, record: bytes) -> Enqueued:
+        """Add a job together with others, and return its result.
+
+        Raises:
+            NotPlain: the call was refused; the job may be added by itself.
+            As `enqueue`: otherwise.
+        """
+        result: asyncio.Future[Enqueued] = asyncio.get_running_loop().create_future()
+        self._waiting.append((record, result))
+        return await result
+
+    async def _send(self, queue: AsyncQueue) -> None:
+        while chunk := self._chunk():
+            results = BulkEnqueued(USUAL.ttl_code)
+            try:
+                await queue._add_chunk([record for record, _ in chunk], USUAL, results)
+            except BaseException as error:  # each call raises it
+                refused = isinstance(error, PenstockError)
+                failure = NotPlain("refused together with other jobs") if refused else error
+                for _, result in chunk:
+                    if not result.done():
+                        result.set_exception(failure)
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+            else:
+                for (_, result), found in zip(chunk, results, strict=True):
+                    if not result.done():  # else its caller was cancelled
+                        result.set_result(found)
+        self._task = None
+
+    def _chunk(self) -> list[tuple[bytes, asyncio.Future[Enqueued]]]:
+        """Return the next jobs to send; those whose callers were cancelled are left out."""
+        waiting = [one for one in self._waiting if not one[1].done()]
+        size = end = 0
+        while end < min(len(waiting), BATCH) and size < CHUNK_BYTES:
+            size += len(waiting[end][0])
+            end += 1
+        self._waiting = waiting[end:]
+        return waiting[:end]

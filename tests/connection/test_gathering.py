@@ -1,0 +1,148 @@
+"""Concurrent enqueues on one event loop, which go to the server together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from penstock import AsyncPenstock, AsyncQueue, Handlers, QueueClosed, QueueFull
+from penstock.client.gathering import AT_ONCE
+from penstock.embedded import EmbeddedServer
+from tests.support.keyspace import check_invariant, evalshas
+
+CALLS = 100
+
+
+@pytest.fixture
+def raw(server: EmbeddedServer) -> redis.Redis:
+    """A plain client of the server."""
+    return redis.Redis.from_url(server.url)
+
+
+@pytest.fixture
+async def q(server: EmbeddedServer) -> AsyncIterator[AsyncQueue]:
+    """A queue that exists, and is empty."""
+    async with AsyncPenstock(server.url, retry_for=0.2) as ps:
+        queue = ps.queue("q")
+        await queue.enqueue(b"made")
+        await queue.ack(await queue.reserve(block=0))
+        yield queue
+
+
+async def bodies(q: AsyncQueue) -> list[Any]:
+    """Take all jobs, and return their bodies."""
+    return [job.body for job in await q.reserve(1000, block=0)]
+
+
+async def test_a_hundred_calls_take_a_few_trips(q: AsyncQueue, raw: redis.Redis) -> None:
+    """Each call returns the id of its own job."""
+    before = evalshas(raw)
+    results = await asyncio.gather(*[q.enqueue(number) for number in range(CALLS)])
+    assert evalshas(raw) - before <= AT_ONCE + 2
+    jobs = await q.reserve(CALLS, block=0)
+    added = {result.id: (number, result.stable_id) for number, result in enumerate(results)}
+    assert {job.id: (job.body, job.stable_id) for job in jobs} == added
+    assert {(result.state, result.replicas) for result in results} == {("ready", 0)}
+    check_invariant(raw)
+
+
+async def test_a_few_callers_do_not_wait_for_each_other(q: AsyncQueue, raw: redis.Redis) -> None:
+    """As many calls as may be under way go out one by one."""
+    before = evalshas(raw)
+    await asyncio.gather(*[q.enqueue(b"x") for _ in range(AT_ONCE)])
+    assert evalshas(raw) - before == AT_ONCE
+
+
+async def test_calls_of_several_kinds(q: AsyncQueue) -> None:
+    """Jobs of handlers, with headers and with leases of their own may go together."""
+    handlers = Handlers()
+
+    @handlers.handler("greet", lease=7)
+    def greet(name: str) -> None: ...
+
+    kinds = [
+        lambda: q.enqueue(b"bytes"),
+        lambda: q.enqueue("text", headers={"a": "b"}),
+        lambda: q.enqueue("leased", lease=5),
+        lambda: greet.enqueue(q, "ada"),
+        lambda: q.enqueue("later", delay=100),
+    ]
+    await asyncio.gather(*[kinds[number % len(kinds)]() for number in range(CALLS)])
+    jobs = await q.reserve(CALLS, block=0)
+    found = {(str(job.body), tuple(job.headers.items()), round(job.lease)) for job in jobs}
+    assert found == {
+        ("b'bytes'", (), 30),
+        ("text", (("a", "b"),), 30),
+        ("leased", (), 5),
+        ("{'name': 'ada'}", (("handler", "greet"),), 7),
+    }
+    assert len(jobs) == CALLS * 4 // 5
+
+
+async def test_more_than_one_call_takes(q: AsyncQueue, raw: redis.Redis) -> None:
+    """More than 1,000 jobs or 1 MiB go out in several calls."""
+    before = evalshas(raw)
+    results = await asyncio.gather(*[q.enqueue(b"x" * 3000) for _ in range(1500)])
+    assert AT_ONCE + 5 <= evalshas(raw) - before <= AT_ONCE + 8
+    assert len({result.id for result in results}) == 1500
+    assert (await q.stats()).ready == 1500
+
+
+async def test_a_cancelled_caller_that_waits_adds_nothing(q: AsyncQueue) -> None:
+    """Its job has not been sent; those of the others are added."""
+    calls = [asyncio.ensure_future(q.enqueue(number)) for number in range(CALLS)]
+    await asyncio.sleep(0)
+    for call in calls[AT_ONCE::2]:
+        call.cancel()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    added = [number for number, one in enumerate(results) if not isinstance(one, BaseException)]
+    assert added == [*range(AT_ONCE), *range(AT_ONCE + 1, CALLS, 2)]
+    assert sorted(await bodies(q)) == added
+
+
+async def test_each_caller_learns_of_a_refusal(q: AsyncQueue, server: EmbeddedServer) -> None:
+    """Jobs that are refused together are tried one by one: there is room for some of them."""
+    async with AsyncPenstock(server.url) as other:
+        await other.queue("q").configure(max_length=50)
+    results = await asyncio.gather(*[q.enqueue(b"x") for _ in range(CALLS)], return_exceptions=True)
+    assert sum(isinstance(one, QueueFull) for one in results) == CALLS - 50
+    assert (await q.stats()).ready == 50
+    await q.close()
+    results = await asyncio.gather(*[q.enqueue(b"x") for _ in range(CALLS)], return_exceptions=True)
+    assert {type(one) for one in results} == {QueueClosed}
+
+
+async def test_each_caller_learns_of_a_lost_server(q: AsyncQueue, server: EmbeddedServer) -> None:
+    """All calls raise; later ones work again."""
+    server.kill()
+    results = await asyncio.gather(*[q.enqueue(b"x") for _ in range(20)], return_exceptions=True)
+    assert all(isinstance(one, RedisConnectionError) for one in results)
+    server.restart()
+    await asyncio.gather(*[q.enqueue(b"x") for _ in range(20)])
+    assert (await q.stats()).ready >= 20
+
+
+def test_a_client_in_a_later_event_loop(server: EmbeddedServer) -> None:
+    """Calls that ended with an event loop are not waited for in the next one."""
+    ps = AsyncPenstock(server.url)
+    queue = ps.queue("q")
+
+    async def left_behind() -> None:
+        calls = [asyncio.ensure_future(queue.enqueue(b"x")) for _ in range(CALLS)]
+        await asyncio.sleep(0)
+        for call in calls:
+            call.cancel()
+
+    async def complete() -> int:
+        try:
+            return len(await asyncio.gather(*[queue.enqueue(b"y") for _ in range(CALLS)]))
+        finally:
+            await ps.close()
+
+    asyncio.run(left_behind())
+    assert asyncio.run(complete()) == CALLS
