@@ -25,7 +25,7 @@ if delivers then
   local call, sub = redis.call, string.sub
   local took, bytes, passed, skipped = 0, 0, 0, 0
   if paused ~= 'in' then
-    head, first = call('ZRANGE', active, 0, 0, 'WITHSCORES'), call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+    head, first = call('ZRANGE', active, '0', '0', 'WITHSCORES'), call('ZRANGE', scheduled, '0', '0', 'WITHSCORES')
   end
   local a, s = head[2] and end_of(head[2]), tonumber(first[2])
   reread = a and (a <= now or #finished > 0 and a - now <= 4000) or s and s <= now
@@ -109,7 +109,7 @@ if delivers then
         step = math.max(1, math.floor((1048576 - bytes) * looked / (bytes + 1)))
         step = math.min(step, math.max(n - took, skipped), looked < 16 and 16 or 100)
       end
-      entries, e = call('XRANGE', ready, from, '+', 'COUNT', step), 1
+      entries, e = call('XRANGE', ready, from, '+', 'COUNT', step == 1 and '1' or step), 1 -- texts are quicker than numbers
       exhausted = #entries < step
       if #entries > 0 then
         local last = entries[#entries][1]

@@ -7,8 +7,8 @@
 if delivers then
   if reread then
     if paused ~= 'in' then
-      head = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
-      first = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
+      head = redis.call('ZRANGE', active, '0', '0', 'WITHSCORES')
+      first = redis.call('ZRANGE', scheduled, '0', '0', 'WITHSCORES')
     end
     soonest = false
   end
