@@ -236,7 +236,7 @@ async def mixed(q: AsyncQueue) -> set[str]:
 
 
 @settings(
-    max_examples=12,
+    max_examples=min(12, settings().max_examples),  # fewer in a short run
     deadline=None,
     derandomize=True,
     database=None,
@@ -412,7 +412,7 @@ async def test_queues_that_stay_are_found(real_ps: AsyncPenstock, real_raw: Raw)
         page = await real_ps.scan_queues(cursor, 4)
         cursor, step = page.cursor, step + 1
         found |= {stats.name for stats in page.queues}
-        for i in range(10):
+        for i in range(3):
             await real_ps.queue(f"new {step} {i} {LONG}").configure(max_length=5)
         if leave:
             gone = real_ps.queue(leave.pop())

@@ -132,27 +132,8 @@ def test_a_wrong_marker(run_pytest: RunPytest, form: str, told: str) -> None:
     assert told in run.out
 
 
-def test_both_clients_share_the_server(run_pytest: RunPytest) -> None:
-    """`penstock`, `apenstock` and a plain fakeredis client see the same keys."""
-    run = run_pytest(
-        """
-        import fakeredis, pytest
-
-        @pytest.mark.asyncio
-        async def test_shared(penstock, apenstock, penstock_server):
-            await apenstock.queue("q").enqueue(b"x")
-            [job] = penstock.queue("q").reserve(block=0)
-            assert (job.body, job.owner) == (b"x", "test")
-            plain = fakeredis.FakeRedis(server=penstock_server)
-            assert plain.hlen("penstock:{q}:held") == 1
-            plain.close()
-        """
-    )
-    assert (run.code, run.counts) == (0, {"passed": 1}), run.out
-
-
 ASYNC_TEST = """
-    import asyncio, pytest
+    import asyncio, fakeredis, pytest
 
     async def work(apenstock):
         queue = apenstock.queue("q")
@@ -170,19 +151,29 @@ ASYNC_TEST = """
 
     def test_by_hand(apenstock):
         asyncio.run(work(apenstock))
+
+    def test_idle(penstock, apenstock, penstock_server):
+        pass
+
+    @pytest.mark.asyncio
+    async def test_shared(penstock, apenstock, penstock_server):
+        await apenstock.queue("q").enqueue(b"x")
+        [job] = penstock.queue("q").reserve(block=0)
+        assert (job.body, job.owner) == (b"x", "test")
+        plain = fakeredis.FakeRedis(server=penstock_server)
+        assert plain.hlen("penstock:{q}:held") == 1
+        plain.close()
 """
 
 
 def test_any_runner_of_the_event_loop(run_pytest: RunPytest) -> None:
-    """With pytest-asyncio or the test's own loop; an open resource would be a warning."""
+    """With pytest-asyncio or the test's own loop; an open resource would be a warning.
+
+    An unused fixture leaves nothing open. Both clients and a plain one of fakeredis see the same
+    keys.
+    """
     run = run_pytest(ASYNC_TEST)
-    assert (run.code, run.counts) == (0, {"passed": 3}), run.out
-
-
-def test_a_fixture_that_is_not_used_for_anything(run_pytest: RunPytest) -> None:
-    """An unused fixture leaves nothing open."""
-    run = run_pytest("def test_idle(penstock, apenstock, penstock_server): pass")
-    assert (run.code, run.counts) == (0, {"passed": 1}), run.out
+    assert (run.code, run.counts) == (0, {"passed": 5}), run.out
 
 
 def test_the_fixtures_are_listed(run_pytest: RunPytest) -> None:

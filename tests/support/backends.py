@@ -22,6 +22,7 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
+from fakeredis.commands_mixins import scripting_mixin
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
@@ -44,6 +45,30 @@ def worker_number() -> int:
     """Return the number of the xdist worker; 0 without xdist."""
     digits = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     return int(digits) if digits.isdigit() else 0
+
+
+LUA: Any = scripting_mixin.LUA_MODULE
+
+
+class CachingLua(LUA.LuaRuntime):  # type: ignore[misc]  # it has no types
+    """A Lua runtime of fakeredis that keeps compiled scripts.
+
+    Without it each call compiles its script. Few are kept, as each call also collects garbage.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._compiled: dict[bytes, Callable[..., Any]] = {}
+
+    def execute(self, code: bytes, *args: Any) -> Any:
+        """Run a script."""
+        if code not in self._compiled:
+            if len(self._compiled) == 10:
+                self._compiled.clear()
+            self._compiled[code] = self.compile(code)
+        return self._compiled[code](*args)
+
+
+LUA.LuaRuntime = CachingLua
 
 
 @dataclass

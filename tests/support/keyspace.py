@@ -85,7 +85,8 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
         others = [kind for kind in KINDS if kind != "meta" and raw.exists(base + kind.encode())]
         assert not others, f"{base!r}: has partitions, and {others} of its own"
         return
-    ready = {entry[0] for entry in raw.xrange(base + b"ready")}
+    waiting = {number: fields[b"j"] for number, fields in raw.xrange(base + b"ready")}
+    ready = waiting.keys()
     stored = raw.hgetall(base + b"held")
     for number in stored.pop(b"=", b"").split():  # its body is removed by a later call
         stored.pop(b"=" + number, None)
@@ -94,7 +95,8 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     assert not ready & held, f"{base!r}: in ready and in held: {ready & held}"
     for kind, members in indexes.items():
         assert members <= held, f"{base!r}: in {kind}, not in held: {members - held}"
-    _check_bodies(raw, base, stored)
+    records = waiting | {number: _without_note(stored[number]) for number in held}
+    _check_bodies(base, stored, records)
     total = sum(len(members) for members in indexes.values())
     assert total == len(held), f"{base!r}: {len(held)} held jobs have {total} places in indexes"
     counted = set(raw.hkeys(base + b"tally"))
@@ -102,10 +104,11 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     ends = set(raw.zrange(base + b"expiry", 0, -1))
     unfinished = ready | indexes["active"] | indexes["scheduled"]
     assert ends <= unfinished, f"{base!r}: ends of ttl of other jobs: {ends - unfinished}"
-    named, starting = _check_dedup(raw, base, indexes)
+    heads = {number: _fields(record) for number, record in records.items()}
+    named, starting = _check_dedup(raw, base, indexes, heads, ends)
     ruled = {
         number
-        for number, head in _heads(raw, base).items()
+        for number, head in heads.items()
         if b"p" in [*head][: 1 + len({b"l", b"t"} & head.keys())]
     }
     used = {"r": counted, "t": ends, "o": indexes["once"], "d": named, "s": starting, "p": ruled}
@@ -115,10 +118,9 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
         assert raw.llen(base + token) <= 1, f"{base!r}: several {token.decode()} tokens"
 
 
-def _check_bodies(raw: Raw, base: bytes, stored: dict[bytes, bytes]) -> None:
+def _check_bodies(base: bytes, stored: dict[bytes, bytes], records: dict[bytes, bytes]) -> None:
     """Check that large bodies are stored separately, each once, and no others are."""
     apart = {number[1:]: body for number, body in stored.items() if number.startswith(b"=")}
-    records = _records(raw, base)
     marked = {number for number, record in records.items() if record.startswith(b"+")}
     assert marked == apart.keys(), f"{base!r}: bodies of {apart.keys()}, wanted: those of {marked}"
     for number, record in records.items():
@@ -131,7 +133,11 @@ def _check_bodies(raw: Raw, base: bytes, stored: dict[bytes, bytes]) -> None:
 
 
 def _check_dedup(
-    raw: Raw, base: bytes, indexes: dict[str, set[bytes]]
+    raw: Raw,
+    base: bytes,
+    indexes: dict[str, set[bytes]],
+    heads: dict[bytes, dict[bytes, bytes]],
+    ends: set[bytes],
 ) -> tuple[set[bytes], set[bytes]]:
     """Check that ids belong to their jobs, and ends to their windows.
 
@@ -140,7 +146,6 @@ def _check_dedup(
     """
     found = raw.hgetall(base + b"dedup")
     windows = dict(raw.zrange(base + b"windows", 0, -1, withscores=True))
-    heads = _heads(raw, base)
     has: dict[bytes, bytes] = {}
     starting: set[bytes] = set()
     for name, value in found.items():
@@ -159,29 +164,22 @@ def _check_dedup(
             has[number] = name
         assert len(own) < 2 or own[1] in indexes["scheduled"], f"{base!r}: {value!r} does not wait"
         starting |= {number for number in own if heads[number].get(b"u") == b"s"}
-    mortal = indexes["once"] | indexes["dead"] | set(raw.zrange(base + b"expiry", 0, -1))
+    mortal = indexes["once"] | indexes["dead"] | ends
     for number, head in heads.items():
         if b"d" in head and b"u" not in head and number not in mortal:
             assert number in has, f"{base!r}: no dedup entry for the id of {number!r}"
     return {*found, *windows}, starting
 
 
-def _heads(raw: Raw, base: bytes) -> dict[bytes, dict[bytes, bytes]]:
-    """Return the fields of the record of each job."""
-    found = {}
-    for number, value in _records(raw, base).items():
-        fields = value.partition(b"\n")[0].split(b";")[1:]
-        found[number] = {name: text for name, _, text in (one.partition(b"=") for one in fields)}
-    return found
+def _fields(record: bytes) -> dict[bytes, bytes]:
+    """Return the fields of a record."""
+    fields = record.partition(b"\n")[0].split(b";")[1:]
+    return {name: text for name, _, text in (one.partition(b"=") for one in fields)}
 
 
-def _records(raw: Raw, base: bytes) -> dict[bytes, bytes]:
-    """Return the record of each job, without a separately stored body."""
-    values = {number: fields[b"j"] for number, fields in raw.xrange(base + b"ready")}
-    for number, value in raw.hgetall(base + b"held").items():
-        if not number.startswith(b"="):
-            values[number] = value.partition(b"\n")[2] if value.startswith(b"@") else value
-    return values
+def _without_note(value: bytes) -> bytes:
+    """Return the record in a value of `held`."""
+    return value.partition(b"\n")[2] if value.startswith(b"@") else value
 
 
 def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[bytes]]) -> None:

@@ -31,6 +31,8 @@ from penstock.worker.state import KEPT, WorkerState
 from tests.support.keyspace import check_invariant
 
 FAR = 3_600_000
+THOROUGH = settings(max_examples=min(60, settings().max_examples), deadline=None)
+"""Fewer in a short run."""
 VERDICTS = (
     ACK,
     ACK,
@@ -277,7 +279,7 @@ def staged(data: st.DataObject, **options: Any) -> Stage:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(THOROUGH)
 @given(data=st.data())
 def test_no_job_is_lost(data: st.DataObject) -> None:
     """Every job ends with its handler's result; jobs of lost replies stay leased."""
@@ -309,7 +311,7 @@ def test_no_job_is_lost(data: st.DataObject) -> None:
     stage.raw.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(THOROUGH)
 @given(data=st.data())
 def test_a_stopped_worker_releases_its_jobs(data: st.DataObject) -> None:
     """After a stop no job stays leased, and only reported attempts are charged."""
