@@ -12,14 +12,14 @@ const OPTIONS = {
   disableClientInfo: true,
   protocol: 2,
   connectTimeout: 2000,
-  socketTimeout: 10000, // longer than a BLPOP
 }
 const REPEATED = /\b(READONLY|MASTERDOWN|LOADING|NOREPLICAS|BUSY|MISCONF|TRYAGAIN|UNBLOCKED) /
 
 export const randomHex = (bytes) => randomBytes(bytes).toString('hex')
 
-/** Open a connection. Commands report its errors. */
-export const connect = (url) => new Redis(url, OPTIONS).on('error', () => {})
+/** Open a connection that closes itself after `socketTimeout` ms without an answer. */
+export const connect = (url, socketTimeout) =>
+  new Redis(url, { ...OPTIONS, socketTimeout }).on('error', () => {}) // commands report it
 
 /** True if the server has answered, and a repeat would not help. */
 export const isFinal = (error) => error.name === 'ReplyError' && !REPEATED.test(error.message)
@@ -29,13 +29,12 @@ export class Connection {
   #last = Promise.resolve()
   #nonce = 0
   #producer = randomHex(8)
-  #scripts = {}
+  #scripts
 
-  constructor(url, scripts, prefix, retryFor) {
-    Object.assign(this, { url, prefix, retryFor })
-    for (const one of JSON.parse(readFileSync(join(scripts, 'index.json'))).scripts) {
-      this.#scripts[one.name] = { ...one, source: readFileSync(join(scripts, one.file)) }
-    }
+  constructor(url, folder, prefix, retryFor) {
+    Object.assign(this, { url, folder, prefix, retryFor })
+    const { scripts } = JSON.parse(readFileSync(join(folder, 'index.json')))
+    this.#scripts = Object.fromEntries(scripts.map((one) => [one.name, one]))
   }
 
   close() {
@@ -43,22 +42,18 @@ export class Connection {
     this.#redis = null
   }
 
-  command(...words) {
-    return this.#run((redis) => redis.call(...words))
-  }
-
   /** Call a script, and return its reply. */
   script(name, queue, args) {
-    const { keys, args: named, sha1, source } = this.#scripts[name]
+    const { keys, args: named, sha1, file } = this.#scripts[name]
     const nonce = String((this.#nonce += 1))
-    return this.#run(async (redis) => {
+    return this.run(async (redis) => {
       const names = keys.map((kind) => key(this.prefix, queue, kind))
       const producer = named.includes('producer') ? [this.#producer] : []
-      const call = ['EVALSHA', sha1, names.length, ...names, nonce, ...producer, ...args]
-      const reply = await redis.callBuffer(...call).catch(async (error) => {
+      const call = [sha1, names.length, ...names, nonce, ...producer, ...args]
+      const reply = await redis.evalshaBuffer(...call).catch(async (error) => {
         if (!error.message.includes('NOSCRIPT')) throw error
-        await redis.call('SCRIPT', 'LOAD', source)
-        return redis.callBuffer(...call)
+        await redis.call('SCRIPT', 'LOAD', readFileSync(join(this.folder, file)))
+        return redis.evalshaBuffer(...call)
       })
       if (String(reply[1]) !== nonce) throw new Error('this is the reply to another call')
       return reply
@@ -66,7 +61,7 @@ export class Connection {
   }
 
   /** Run `step` after the earlier ones: one call at a time is under way. */
-  #run(step) {
+  run(step) {
     const result = this.#last.then(() => this.#repeat(step))
     this.#last = result.catch(() => {})
     return result
@@ -77,7 +72,7 @@ export class Connection {
     const until = performance.now() + this.retryFor
     for (let pause = 5; ; pause = Math.min(pause * 2, 250)) {
       try {
-        this.#redis ??= connect(this.url)
+        this.#redis ??= connect(this.url, 10000)
         return await step(this.#redis)
       } catch (error) {
         if (!isFinal(error)) this.close()

@@ -4,7 +4,7 @@ import { crc32 as crc } from 'node:zlib'
 const ALPHABET = '-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz'
 const BASE64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
 const translate = (text, from, to) => [...text].map((c) => to[from.indexOf(c)]).join('')
-const hex = (value, digits) => value.toString(16).padStart(digits, '0')
+export const hex = (value, digits) => value.toString(16).padStart(digits, '0')
 const percent = (c) => '%' + hex(c.charCodeAt(0), 2).toUpperCase()
 
 export const crc32 = (name) => hex(crc(Buffer.from(name)), 8)
@@ -29,21 +29,14 @@ export function encodeId({ node, number, queue, epoch, ttl, lease }) {
 }
 
 export function decodeId(id) {
-  const found = /^D-([0-9a-f]{8})-(-[-0-9A-Z_a-z]{23})-[0-9a-f]{4}$/.exec(id)
-  if (!found) throw new RangeError(`job id ${JSON.stringify(id)}: its form is not that of an id`)
-  const packed = Buffer.from(translate(found[2], ALPHABET, BASE64), 'base64')
-  const [ms, seq] = [packed.readUIntBE(0, 6), packed.readUInt32BE(6)]
-  if (seq < 1000000000 || ms === 0) throw new RangeError(`job id ${id}: its number is not valid`)
-  const [name, epoch] = [packed.toString('hex', 10, 14), packed.toString('hex', 14)]
-  return { node: found[1], number: `${ms}-${seq}`, crc32: name, epoch }
+  const [, node, text] = /^D-([0-9a-f]{8})-(-[-0-9A-Z_a-z]{23})-[0-9a-f]{4}$/.exec(id) ?? []
+  const packed = Buffer.from(translate(text ?? '', ALPHABET, BASE64), 'base64').toString('hex')
+  const [ms, seq] = [parseInt(packed.slice(0, 12), 16), parseInt(packed.slice(12, 20), 16)]
+  if (!ms || seq < 1000000000) throw new RangeError(`job id ${JSON.stringify(id)} is not valid`)
+  return { node, number: `${ms}-${seq}`, crc32: packed.slice(20, 28), epoch: packed.slice(28) }
 }
 
 const escape = (text) => Buffer.from(text).toString('latin1').replace(/[^ -~]|[%;=\\]/g, percent)
-
-function unescape(text) {
-  const byte = (_, digits) => String.fromCharCode(parseInt(digits, 16))
-  return Buffer.from(text.replace(/%([0-9a-fA-F]{2})/g, byte), 'latin1').toString()
-}
 
 /** `retry` is the policy, [attempts, base, cap]; null leaves a part to the queue. */
 export function encodeRecord({ body, codec, lease, ttl, retry, headers = {}, stable }) {
@@ -56,19 +49,15 @@ export function encodeRecord({ body, codec, lease, ttl, retry, headers = {}, sta
 
 export function decodeRecord(record) {
   const end = record.indexOf('\n')
-  const head = record.toString('latin1', 0, end)
-  const [known, lease = null, ttl = null] = /^1(?:;l=(\d+))?(?:;t=(\d+))?(?=;|$)/.exec(head) ?? []
-  if (!known) throw new RangeError(`record ${JSON.stringify(head)}: only version 1 is known`)
-  const fields = head.split(';').slice(1).map((field) => field.split('='))
-  const named = fields.filter(([name]) => name.startsWith('h.'))
-  const headers = named.map(([name, value]) => [unescape(name.slice(2)), unescape(value)])
-  return {
-    lease: lease && Number(lease),
-    ttl: ttl && Number(ttl),
-    codec: Object.fromEntries(fields).c ?? '',
-    headers: Object.fromEntries(headers),
-    body: record.subarray(end + 1),
-  }
+  const [version, ...fields] = record.toString('latin1', 0, end).split(';')
+  if (version !== '1') throw new RangeError(`record of version ${version}: only 1 is known`)
+  const pairs = fields.map((field) => field.split('='))
+  const named = pairs.filter(([name]) => name.startsWith('h.'))
+  const headers = named.map(([name, value]) => [name.slice(2), value].map(decodeURIComponent))
+  const { l, t, c: codec = '' } = Object.fromEntries(pairs)
+  const [lease, ttl] = [l, t].map((field) => (field ? Number(field) : null))
+  const body = record.subarray(end + 1)
+  return { lease, ttl, codec, headers: Object.fromEntries(headers), body }
 }
 
 /** Return the lease of a job in ms: its own, or the queue's but at most a tenth of the ttl. */

@@ -33,8 +33,8 @@ export class Penstock {
   async #readNode() {
     const hash = `${this.prefix}:node`
     while (!this.#node) {
-      this.#node = await this.#calls.command('HGET', hash, 'id')
-      if (!this.#node) await this.#calls.command('HSETNX', hash, 'id', randomHex(20))
+      this.#node = await this.#calls.run((redis) => redis.hget(hash, 'id'))
+      if (!this.#node) await this.#calls.run((redis) => redis.hsetnx(hash, 'id', randomHex(20)))
     }
   }
 
@@ -44,8 +44,8 @@ export class Penstock {
       const body = codec === 'json' ? JSON.stringify(value) : value
       return formats.encodeRecord({ body, codec, stable: randomHex(10), ...options })
     })
-    const args = [delay, bound, 0, '', ...records]
-    const add = (epoch) => this.#calls.script('enqueue', queue, [epoch, ...args])
+    const add = (epoch) =>
+      this.#calls.script('enqueue', queue, [epoch, delay, bound, 0, '', ...records])
     await this.#readNode()
     let reply = await add('')
     if (reply[0] === NO_QUEUE) reply = await this.#create(queue, add)
@@ -57,13 +57,14 @@ export class Penstock {
 
   /** Register the queue, then create it with its first jobs. */
   async #create(queue, add) {
-    const epoch = randomInt(1, 2 ** 32).toString(16).padStart(8, '0')
+    const epoch = formats.hex(randomInt(1, 2 ** 32), 8)
     const entry = [`${this.prefix}:queues`, formats.crc32(queue) + epoch]
-    await this.#calls.command('HSET', ...entry, queue)
+    const register = (redis) => redis.hset(...entry, queue)
+    await this.#calls.run(register)
     const reply = await add(epoch)
     const isCreated = reply[0] === 1 && String(reply[4]) === epoch
-    if (isCreated) await this.#calls.command('HSET', ...entry, queue) // it may have been removed
-    else await this.#calls.command('HDEL', ...entry)
+    // After the creation once more: the entry may have been removed.
+    await this.#calls.run(isCreated ? register : (redis) => redis.hdel(...entry))
     return reply
   }
 
@@ -79,25 +80,21 @@ export class Penstock {
       if (jobs.length) return jobs
       if (next === DRAINED) return null
       const left = until - performance.now()
-      const isEventNear = next >= 0 && next <= TICK
-      if (left <= 0) {
-        if (idle && isEventNear) await this.#reserve(queue, 0, 1) // hand the event on
-        return []
-      }
-      await this.#waitForToken(queue, Math.min(left, isEventNear ? next : TICK))
+      if (left <= 0) break
+      await this.#waitForToken(queue, Math.min(left, TICK, next < 0 ? TICK : next))
     }
+    if (block) await this.#reserve(queue, 0, 1) // hand on an event that it was told of
+    return []
   }
 
   /** Wait at most so many ms for a token. Failed connections may lose it: look for jobs anyway. */
   async #waitForToken(queue, ms) {
-    const redis = connect(this.url)
-    const timer = setTimeout(() => redis.disconnect(), ms)
+    const redis = connect(this.url, ms + 1)
     try {
       await redis.blpop(formats.key(this.prefix, queue, 'wake'), (2 * TICK) / 1000)
     } catch (error) {
       if (isFinal(error)) throw error
     } finally {
-      clearTimeout(timer)
       if (redis.status !== 'end') redis.disconnect()
     }
   }
@@ -107,20 +104,16 @@ export class Penstock {
     const sent = performance.now()
     const reply = await this.#calls.script('reserve', queue, [n, tag, this.owner, idle, ''])
     const [next, epoch, queueLease, , ...rest] = done(reply)
-    const jobs = []
-    for (let i = 0; i < rest.length; i += 3) {
-      const [number, counters] = [String(rest[i]), String(rest[i + 1])]
-      const record = formats.decodeRecord(rest[i + 2])
-      const parts = { ...record, node: this.#node, number, queue, epoch: String(epoch) }
-      jobs.push({
-        ...record,
-        queue,
-        id: formats.encodeId(parts),
-        receipt: formats.receipt(counters, tag),
-        attempt: formats.decodeCounters(counters).attempt,
-        leaseEnds: sent + formats.leaseOf(record, queueLease),
-      })
-    }
+    const threes = Array.from({ length: rest.length / 3 }, (_, i) => rest.slice(3 * i, 3 * i + 3))
+    const jobs = threes.map(([number, counters, bytes]) => {
+      const record = formats.decodeRecord(bytes)
+      const place = { node: this.#node, queue, number: String(number), epoch: String(epoch) }
+      const id = formats.encodeId({ ...record, ...place })
+      const { attempt } = formats.decodeCounters(String(counters))
+      const receipt = formats.receipt(String(counters), tag)
+      const leaseEnds = sent + formats.leaseOf(record, queueLease)
+      return { ...record, queue, id, attempt, receipt, leaseEnds }
+    })
     return { jobs, next }
   }
 
@@ -139,9 +132,8 @@ export class Penstock {
   async extend(job, lease = 0) {
     const sent = performance.now()
     const [now, until] = await this.#report('extend', job, [lease, 1])
-    if (until in OUTCOMES) return OUTCOMES[until]
-    job.leaseEnds = sent + until - now
-    return 'done'
+    if (!(until in OUTCOMES)) job.leaseEnds = sent + until - now
+    return OUTCOMES[until] ?? 'done'
   }
 
   async #report(script, job, args) {
