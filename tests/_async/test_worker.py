@@ -105,7 +105,9 @@ async def test_a_handler_that_raises_has_failed(
         (logging.WARNING, False),
         (logging.DEBUG, True),
     ]
-    assert told[0][1].endswith("failed: ValueError: no x")
+    assert told[0][1].endswith(
+        "failed: ValueError: no x; attempt 1 of 20, next try within 60.0 min"
+    )
 
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str, bool]]:
@@ -638,6 +640,8 @@ async def test_options(ps: AsyncPenstock, q: AsyncQueue) -> None:
         "heartbeat": "thread",
         "name": "second",
         "isolate": None,
+        "log_jobs": False,
+        "order": "weighted",
     }
     worker.change(throttle=0)
     await worker.start()

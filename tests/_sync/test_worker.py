@@ -102,7 +102,9 @@ def test_a_handler_that_raises_has_failed(
         (logging.WARNING, False),
         (logging.DEBUG, True),
     ]
-    assert told[0][1].endswith("failed: ValueError: no x")
+    assert told[0][1].endswith(
+        "failed: ValueError: no x; attempt 1 of 20, next try within 60.0 min"
+    )
 
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str, bool]]:
@@ -615,6 +617,8 @@ def test_options(ps: Penstock, q: Queue) -> None:
         "heartbeat": "thread",
         "name": "second",
         "isolate": None,
+        "log_jobs": False,
+        "order": "weighted",
     }
     worker.change(throttle=0)
     worker.start()

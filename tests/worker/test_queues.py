@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Penstock
+from penstock import BadArgument, Penstock, Worker
 from penstock.embedded import EmbeddedServer
 from penstock.worker import Handlers, LoopEvent, size_monitor
 from tests.support.binaries import first_binary
@@ -53,6 +53,63 @@ def ps(url: str) -> Iterator[Penstock]:
     """A client of it."""
     with Penstock(url) as client:
         yield client
+
+
+# -- order -------------------------------------------------------------------------------------
+
+
+@kinds
+def test_strict_order(url: str, ps: Penstock, kind: str) -> None:
+    """The first queue is served while it has jobs; with weights all of them are served."""
+    names = ["high", "middle", "low"]
+    for order in ("strict", "weighted"):
+        for name in names:
+            ps.queue(name).enqueue_many([name] * 20)
+        seen = Seen()
+        with at_work(kind, url, names, seen, concurrency=1, burst=True, order=order):
+            wait_for(lambda: len(seen.bodies) == 60)  # noqa: B023
+        if order == "strict":
+            assert seen.bodies == [name for name in names for _ in range(20)]
+        else:
+            assert Counter(seen.bodies[:30]) == dict.fromkeys(names, 10)
+
+
+@kinds
+def test_strict_order_of_jobs_that_come_later(url: str, ps: Penstock, kind: str) -> None:
+    """A worker that is busy with a later queue goes back to the first one when it has a job."""
+    ps.queue("low").enqueue_many(["low"] * 50)
+    bodies: list[str] = []
+
+    def handle(job: Any) -> None:
+        bodies.append(job.body)
+        if len(bodies) == 3:
+            ps.queue("high").enqueue("high")
+        if "high" not in bodies:
+            threading.Event().wait(0.05)  # the first queue is asked again after 0.25 s at most
+
+    with at_work(kind, url, ["high", "low"], handle, concurrency=1, order="strict", burst=True):
+        wait_for(lambda: len(bodies) == 51)
+    assert bodies.index("high") < 40
+
+
+def test_strict_order_has_no_weights(url: str) -> None:
+    """Weights would say nothing, so they are refused."""
+    with pytest.raises(BadArgument, match="needs queues without weights"):
+        Worker(url, {"high": 8, "low": 1}, print, order="strict")
+    with pytest.raises(BadArgument, match="order"):
+        Worker(url, "high", print, order="random")  # type: ignore[arg-type]
+
+
+@kinds
+def test_strict_order_of_partitions(url: str, ps: Penstock, kind: str) -> None:
+    """All partitions of the first queue come before the second queue."""
+    parts = ps.queue("parts", partitions=4)
+    parts.enqueue_many(["parts"] * 20)
+    ps.queue("low").enqueue_many(["low"] * 5)
+    seen = Seen()
+    with at_work(kind, ps, ["parts", "low"], seen, concurrency=1, order="strict", burst=True):
+        wait_for(lambda: len(seen.bodies) == 25)
+    assert seen.bodies == ["parts"] * 20 + ["low"] * 5
 
 
 # -- weights -----------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from penstock import JobView
 from penstock.core.logs import printable
+from penstock.core.logs import span as span_of
 from penstock.core.urls import redacted
 
 __all__ = [
@@ -158,10 +159,7 @@ def span(seconds: float | timedelta | None) -> str:
         return ""
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
-    for limit, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * limit:
-            return f"{seconds / limit:.1f} {unit}"
-    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+    return span_of(seconds)
 
 
 def size(count: int | None) -> str:

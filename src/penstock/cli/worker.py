@@ -25,7 +25,8 @@ from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
 from penstock.worker.children import NUMBER, SupervisorLine
 from penstock.worker.health import HealthFile, HealthServer, Probed, ailment
-from penstock.worker.log import set_up
+from penstock.worker.log import LogFormat, set_up
+from penstock.worker.options import Order
 from penstock.worker.processes import Line
 from penstock.worker.supervisor import BROKEN, DRAINED, Supervisor
 from penstock.worker.target import AnyWorker, NoWorker, load
@@ -42,6 +43,7 @@ def worker(
     target: Annotated[str, typer.Argument(metavar="MODULE:NAME")],
     processes: Annotated[int | None, typer.Option(min=1, max=1000)] = None,
     queues: Annotated[str | None, typer.Option(metavar="NAME[:WEIGHT],...")] = None,
+    order: Order | None = None,
     concurrency: Annotated[int | None, typer.Option(min=1)] = None,
     prefetch: Annotated[int | None, typer.Option(min=0)] = None,
     grace: Annotated[float | None, typer.Option(min=0)] = None,
@@ -60,6 +62,8 @@ def worker(
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None, typer.Option(case_sensitive=False)
     ] = None,
+    log_format: LogFormat = "text",
+    log_jobs: bool = False,
     trial: Annotated[bool, typer.Option("--trial", hidden=True)] = False,
 ) -> None:
     """Run a worker, in one process or in several, until SIGTERM or SIGINT.
@@ -71,6 +75,7 @@ def worker(
         target: a Worker or an AsyncWorker, or a function that returns one.
         processes: number of processes; dead ones are replaced. Default: run in this process.
         queues: replaces the queues of the app.
+        order: weighted = all queues by their weights; strict = the first one while it has jobs.
         concurrency: jobs to run at the same time.
         prefetch: jobs to reserve ahead.
         grace: time for running jobs after SIGTERM; jobs that are not finished then are released.
@@ -83,6 +88,8 @@ def worker(
         health_host: address to listen on.
         health_file: write the status there every second, for `penstock healthy`.
         log_level: lowest level to log. Default: info, or the app's own setup.
+        log_format: text, or json for one JSON document a line; unless the app has its own setup.
+        log_jobs: log a line for each finished job.
         trial: only check that the app can be loaded.
     """
     if session.prefix != DEFAULT_PREFIX:
@@ -90,8 +97,9 @@ def worker(
     if session.given_url:
         os.environ["PENSTOCK_URL"] = session.given_url
     options = {
-        "queues": queues, "concurrency": concurrency, "prefetch": prefetch, "grace": grace,
-        "burst": burst or None, "max_jobs": max_jobs, "name": name,
+        "queues": queues, "order": order, "concurrency": concurrency, "prefetch": prefetch,
+        "grace": grace, "burst": burst or None, "max_jobs": max_jobs, "name": name,
+        "log_jobs": log_jobs or None,
     }  # fmt: skip
     changes = {option: value for option, value in options.items() if value is not None}
     if queues is not None:
@@ -99,9 +107,9 @@ def worker(
     limit = None if max_memory is None else parse_size(max_memory)
     answer = partial(_answer_probes, host=health_host, port=health_port, file=health_file)
     if processes is None and limit is None and not reload:
-        _work(target, changes, answer, log_level, trial=trial)
+        _work(target, changes, answer, log_level, log_format, trial=trial)
         return
-    set_up(log_level)
+    set_up(log_level, log_format)
     if limit is not None:
         _need("psutil", "max_memory", "cli")
     if reload:
@@ -109,6 +117,7 @@ def worker(
     interpreter = [sys.executable, *(f"-W{option}" for option in sys.warnoptions)]
     command_line = [*interpreter, "-m", "penstock.cli", "worker", target, *_arguments(changes)]
     command_line += [f"--log-level={log_level}"] if log_level else []
+    command_line += [f"--log-format={log_format}"]
     supervisor = Supervisor(
         lambda number: command_line if number else [*command_line, "--trial"],
         processes or 1,
@@ -130,6 +139,7 @@ def _work(
     changes: Mapping[str, Any],
     answer: Callable[[Probed, ExitStack], None],
     level: str | None,
+    log_format: LogFormat,
     *,
     trial: bool,
 ) -> None:
@@ -148,7 +158,7 @@ def _work(
         raise _bad(name, error.reason) from error
     if trial:
         return
-    set_up(level)
+    set_up(level, log_format)
     # The worker handles signals while it runs; one that comes just before has to stop it too.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: made.stop())

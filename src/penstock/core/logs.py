@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ __all__ = [
     "indented",
     "log_failure",
     "printable",
+    "span",
 ]
 
 FIELDS = ("job_id", "queue", "handler", "worker", "attempt")
@@ -36,6 +38,9 @@ ONCE = "delivered at most once, it is not tried again"
 """Why the failure of such a job is its last one."""
 USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that every record has; the others were given as `extra`."""
+SECRETS = re.compile(r"(?<=://)[^\s@/'\"]*:\S*(?=@)|(?<=password=)[^\s&'\"]+")
+"""Finds user names and passwords of URLs."""
+HIDDEN = "***"
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -52,6 +57,19 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+
+
+def hidden(text: str) -> str:
+    """Hide the passwords of URLs in a text."""
+    return SECRETS.sub(HIDDEN, text) if "://" in text else text
+
+
+def span(seconds: float) -> str:
+    """Format a duration in the largest unit of which it has two."""
+    for limit, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * limit:
+            return f"{seconds / limit:.1f} {unit}"
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -89,12 +107,12 @@ class RateLimit:
 
 
 def _make_printable(record: logging.LogRecord) -> bool:
-    record.msg = printable(str(record.msg))
+    record.msg = printable(hidden(str(record.msg)))
     if isinstance(record.args, tuple):
         record.args = tuple(map(_safe, record.args))
     for name, value in list(vars(record).items()):
         if name not in USUAL and isinstance(value, str):
-            setattr(record, name, printable(value))
+            setattr(record, name, printable(hidden(value)))
     if record.exc_info and not record.exc_text:
         text = "".join(traceback.format_exception(*record.exc_info))
         if not _is_plain(text, record.exc_info[1]):  # else the formatter decides how it looks
@@ -107,11 +125,11 @@ def indented(text: str) -> str:
 
     No line of the message of an exception can look like a record of its own.
     """
-    return indent(printable(text.rstrip("\n"), keep="\n"), "  ", lambda _: True)
+    return indent(printable(hidden(text).rstrip("\n"), keep="\n"), "  ", lambda _: True)
 
 
 def _is_plain(text: str, error: BaseException | None) -> bool:
-    if printable(text, keep="\n") != text:
+    if printable(hidden(text), keep="\n") != text:
         return False
     chain = traceback.TracebackException(type(error), error, None) if error else None
     while chain is not None:
@@ -122,13 +140,15 @@ def _is_plain(text: str, error: BaseException | None) -> bool:
 
 
 def _safe(value: object) -> object:
-    if isinstance(value, (int, float)) or (isinstance(value, str) and value.isprintable()):
+    if isinstance(value, (int, float)):
+        return value
+    if isinstance(value, str) and value.isprintable() and "://" not in value:
         return value
     return _Shown(value)
 
 
 class _Shown:
-    """A value whose str and repr are printable."""
+    """A value whose str and repr are printable and show no password."""
 
     __slots__ = ("_value",)
 
@@ -136,10 +156,10 @@ class _Shown:
         self._value = value
 
     def __str__(self) -> str:
-        return printable(str(self._value))
+        return printable(hidden(str(self._value)))
 
     def __repr__(self) -> str:
-        return printable(repr(self._value))
+        return printable(hidden(repr(self._value)))
 
 
 class Fields(Mapping[str, object]):
@@ -173,7 +193,9 @@ class Fields(Mapping[str, object]):
         return len(self._all)
 
 
-def log_failure(job: Delivery, text: str, error: BaseException, *, ending: str = "") -> None:
+def log_failure(
+    job: Delivery, text: str, error: BaseException, *, prospect: str = "", ending: str = ""
+) -> None:
     """Log that a job has failed.
 
     A failure that is tried again is one line of level WARNING, with its traceback at DEBUG. The
@@ -183,9 +205,12 @@ def log_failure(job: Delivery, text: str, error: BaseException, *, ending: str =
         job: the job.
         text: the description of the error in the line.
         error: for the traceback.
+        prospect: the number of the attempt, and when the next one is; empty = not known.
         ending: why it is not tried again; empty = it is, as far as is known.
     """
     extra = Fields(job)
+    if prospect:
+        ending, text = ending and f"{prospect}: {ending}", text if ending else f"{text}; {prospect}"
     if ending:
         _logger.error("%r failed: %s; %s", job, text, ending, exc_info=error, extra=extra)
     else:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tenacity.stop import stop_base
     from tenacity.wait import wait_base
 
-__all__ = ["Backoff"]
+__all__ = ["Backoff", "stored_policy"]
 
 logger = get_logger("penstock.worker")
 
@@ -71,7 +71,7 @@ class Backoff:
                 return Verdict("bury", text=text)
             if delay_ms != UNSAID:
                 return Verdict("nack", delay_ms, text)
-        if retry is None or _stored(job) is not None:
+        if retry is None or stored_policy(job) is not None:
             return Verdict("nack", text=text)
         return _applied(retry, job, text)
 
@@ -120,7 +120,8 @@ class _Tenacity:
         return state
 
 
-def _stored(job: Delivery) -> RetryPolicy | None:
+def stored_policy(job: Delivery) -> RetryPolicy | None:
+    """Return the policy stored with a job; None = there is none that can be read."""
     try:
         return job.retry
     except ValueError:  # a damaged record

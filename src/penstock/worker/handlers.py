@@ -164,8 +164,13 @@ class Handler(Generic[P, R_co]):
         """Policy for failures, or None."""
         return self._backoff.retry
 
+    @property
+    def title(self) -> str:
+        """Name for people."""
+        return _shown(self.key)
+
     def __repr__(self) -> str:
-        named = repr(self.name) if self.name else _shown(self.key)
+        named = repr(self.name) if self.name else self.title
         return f"<{type(self).__name__} {named}: {qualified(self.function)}>"
 
     @overload

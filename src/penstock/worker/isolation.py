@@ -14,7 +14,6 @@ When the line breaks the other side is dead. The process then stops as its worke
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import signal
 import sys
@@ -29,7 +28,7 @@ from penstock.core.logs import Fields, get_logger
 from penstock.core.middleware import HANDLER
 from penstock.core.operations import QueueOps
 from penstock.wire.keys import split_name
-from penstock.worker.log import LogFormatter, set_up
+from penstock.worker.log import chosen_setup, set_up
 from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process, ending
 from penstock.worker.status import RunningJob
@@ -149,7 +148,7 @@ class Isolator:
         if self.is_broken:
             return
         try:
-            process = Process.of_module("isolation", self._target, self._config, _level())
+            process = Process.of_module("isolation", self._target, self._config, chosen_setup())
         except OSError as error:
             self._break(str(error))
             return
@@ -214,13 +213,6 @@ class Isolator:
         return job if self._reap() else None
 
 
-def _level() -> str | None:
-    """Return the log level that `penstock worker` has set; None = the app sets up its own log."""
-    root = logging.getLogger()
-    ours = any(isinstance(handler.formatter, LogFormatter) for handler in root.handlers)
-    return logging.getLevelName(root.level) if ours else None
-
-
 def _place(ops: QueueOps) -> list[str]:
     return [ops.keys.name, "" if ops.home is None else str(ops.home.id)]
 
@@ -273,14 +265,14 @@ class Isolated:
         self._line.send({"outcome": [outcome, seconds, waited, is_asked]}, STUCK)
 
 
-def main(line: Line, target: str, options: dict[str, Any], level: str | None) -> None:
+def main(line: Line, target: str, options: dict[str, Any], setup: tuple[Any, ...]) -> None:
     """Run the process.
 
     Args:
         line: its end of the line.
         target: `module:name` of the worker.
         options: the options of the worker that the process takes over.
-        level: the log level of the worker; None = the app sets up its own log.
+        setup: the worker's `chosen_setup`; empty = the app sets up its own log.
     """
     from penstock.worker.target import NoWorker, load  # it imports the workers, which import this
 
@@ -291,8 +283,8 @@ def main(line: Line, target: str, options: dict[str, Any], level: str | None) ->
     except NoWorker as error:
         logger.error("%s", "\n".join([str(error), *error.trace]))  # noqa: TRY400  # the app's trace
         sys.exit(2)
-    if level:
-        set_up(level)
+    if setup:
+        set_up(*setup)
     running = worker._run_isolated(Isolated(line), options)
     if running is not None:
         asyncio.run(running)

@@ -35,7 +35,8 @@ from penstock.core.flows import (
 )
 from penstock.core.hints import Intent
 from penstock.core.job import Delivery, Outcome, Settled, epoch_of, ops_of, term_of
-from penstock.core.logs import Fields, get_logger
+from penstock.core.logs import Fields, get_logger, span
+from penstock.core.middleware import HANDLER
 from penstock.core.operations import QueueOps
 from penstock.errors import (
     QueueDamaged,
@@ -44,6 +45,7 @@ from penstock.errors import (
     UnsupportedVersion,
     WrongEpoch,
 )
+from penstock.worker.messages import FAILED, is_last
 from penstock.worker.polls import Finished, QueuePoll, Reports
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.state import FAR, HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
@@ -309,7 +311,9 @@ def _first(finished: Sequence[Finished]) -> Sequence[Finished]:
 def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Effect, Any, R]:
     sent = state.clock()
     reply: R = yield Run(call, brief=state.is_spread)
-    state.answered, state.failures = state.clock(), 0
+    if state.failures:
+        state.found_back()
+    state.answered = state.clock()
     poll.trip = state.answered - (call.resent or sent)
     if poll.is_slow or poll.trip > poll.lease * FAR:
         state.judge(poll)
@@ -329,6 +333,7 @@ def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     """
     taken = yield from _call(state, poll, poll.ops.reserve(0))
     poll.lease = taken.lease_ms / 1000
+    yield from _look(state, poll)
     state.judge(poll)
     return 0 if poll.is_slow else n
 
@@ -370,12 +375,24 @@ def _ended(
         for done in finished:
             usual = OUTCOMES["ack"] if verdict is ACK else _usual(verdict, done.jobs[0])
             state.count(done, usual, len(done.jobs))
+            if state.options.log_jobs:
+                _log_jobs(state, done, [usual] * len(done.jobs))
         return
     found = iter(outcomes)
     for done in finished:
-        fates = Counter(_fate(done, job, next(found), is_repeated) for job in done.jobs)
-        for fate, count in fates.items():
+        fates = [_fate(state, done, job, next(found), is_repeated) for job in done.jobs]
+        for fate, count in Counter(fates).items():
             state.count(done, fate, count)
+        _log_jobs(state, done, fates)
+
+
+def _log_jobs(state: WorkerState, done: Finished, fates: Sequence[str]) -> None:
+    """Log a line for each job if that is wanted, unless there is one about its failure."""
+    for job, fate in zip(done.jobs, fates, strict=True):
+        if state.options.log_jobs and fate not in FAILED:
+            name = job.headers.get(HANDLER) or "job"
+            more = Fields(job, outcome=fate, seconds=round(done.seconds, 6))
+            logger.info("%s %s: %s after %s", name, job.id, fate, span(done.seconds), extra=more)
 
 
 def _outlived(state: WorkerState, finished: Sequence[Finished]) -> None:
@@ -393,10 +410,13 @@ def _usual(verdict: Verdict, job: Delivery) -> str:
     return OUTCOMES[verdict.kind]
 
 
-def _fate(done: Finished, job: Delivery, outcome: Outcome, is_repeated: bool) -> str:
+def _fate(
+    state: WorkerState, done: Finished, job: Delivery, outcome: Outcome, is_repeated: bool
+) -> str:
     """Return the outcome to count for a job, by the server's answer; log what is unusual.
 
     Args:
+        state: the worker's state.
         done: the report.
         job: one of its jobs.
         outcome: the answer for the job.
@@ -407,9 +427,13 @@ def _fate(done: Finished, job: Delivery, outcome: Outcome, is_repeated: bool) ->
     if outcome is Outcome.DONE or (is_repeated and may_be_own):
         return _usual(verdict, job)
     if outcome is Outcome.DEAD:
-        text = "%s has used up its attempts: a dead letter"
-        logger.error(text, job.id, exc_info=done.error, extra=Fields(job))
+        if done.error is None or not is_last(job, verdict, state.settings_of(job)):
+            # Otherwise its failure was logged as the last one.
+            text = "%s has used up its attempts: %s: a dead letter"
+            logger.error(text, job.id, verdict.text, exc_info=done.error, extra=Fields(job))
         return "dead"
+    if outcome is Outcome.REFUSED and done.error is not None:
+        return "failed"  # this was logged with its failure
     if outcome is Outcome.REFUSED:
         text = "%s is delivered at most once; a %s of it is not possible"
         logger.warning(text, job.id, verdict.kind, extra=Fields(job))
@@ -426,8 +450,14 @@ def _sample(state: WorkerState, *, busy: bool) -> Flow:
         if not poll.failures:
             # Errors that concern its jobs are reported when jobs are reserved.
             with _guarded(state, poll), suppress(QueuePartitioned, *DAMAGES):
-                poll.size = (yield from _call(state, poll, poll.ops.stats())).ready
+                yield from _look(state, poll)
                 state.statistics.sized(poll.ops.name, state.sizes[poll.ops.name])
+
+
+def _look(state: WorkerState, poll: QueuePoll) -> Flow:
+    """Read the size and the settings of a queue."""
+    stats = yield from _call(state, poll, poll.ops.stats())
+    poll.size, poll.settings = stats.ready, stats.settings
 
 
 def _rest(state: WorkerState) -> Count:

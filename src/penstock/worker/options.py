@@ -7,18 +7,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from penstock.core.options import BATCH, Duration, check_choice, check_count, duration_ms
+from penstock.core.options import (
+    BATCH,
+    Duration,
+    check_choice,
+    check_count,
+    check_flag,
+    duration_ms,
+)
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
 from penstock.worker.functions import is_target, qualified
 from penstock.worker.handlers import Handlers
 from penstock.worker.monitor import Monitor
 
-__all__ = ["HeartbeatKind", "WorkerOptions", "check_handlers", "refuse_coroutines"]
+__all__ = ["HeartbeatKind", "Order", "WorkerOptions", "check_handlers", "refuse_coroutines"]
 
 
 HeartbeatKind: TypeAlias = Literal["thread", "process"]
 """Kind of the heartbeat that renews leases: a thread of the worker, or a process of its own."""
+
+Order: TypeAlias = Literal["strict", "weighted"]
+"""Order of several queues: the first one while it has jobs, or all of them by their weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,8 @@ class WorkerOptions:
     heartbeat: HeartbeatKind = "thread"
     name: str | None = None
     isolate: str | None = None
+    log_jobs: bool = False
+    order: Order = "weighted"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "queues", check_queues(self.queues))
@@ -54,6 +66,10 @@ class WorkerOptions:
         if self.monitor is not None and not callable(self.monitor):
             raise BadArgument("monitor", self.monitor, "a callable")
         check_choice("heartbeat", self.heartbeat, HeartbeatKind)
+        check_flag("log_jobs", self.log_jobs)
+        check_choice("order", self.order, Order)
+        if self.order == "strict" and set(self.queues.values()) != {1}:
+            raise BadArgument("order", self.order, "needs queues without weights")
         isolate: object = self.isolate
         if isolate is not None and not (isinstance(isolate, str) and is_target(isolate)):
             raise BadArgument("isolate", isolate, 'not of the form "module:name"')

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from penstock.core.job import Delivery
 from penstock.core.operations import QueueOps
+from penstock.core.views import Settings
 from penstock.worker.results import Verdict
 
 __all__ = ["Finished", "QueuePoll", "Reports"]
@@ -48,6 +49,7 @@ class QueuePoll:
         pause: seconds between two such questions.
         credit: the jobs that it is owed of its share; negative = it has had too many.
         size: how many jobs could be taken at the last look.
+        settings: those of the queue then; None = they are not known yet.
         woken: whether this worker has taken a token of it since it asked last.
         barred: until when to leave it alone, as it is damaged or its node is down; inf = for ever,
             as its partitions are polls of their own.
@@ -68,6 +70,7 @@ class QueuePoll:
     pause: float = 0.01
     credit: float = 0.0
     size: int = 0
+    settings: Settings | None = None
     woken: bool = False
     barred: float = 0.0
     failures: int = 0

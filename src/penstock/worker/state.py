@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.flows import TICK
 from penstock.core.job import Delivery, batch_of, counts_of, number_of, ops_of, set_term, term_of
-from penstock.core.logs import RateLimit, get_logger
+from penstock.core.logs import RateLimit, get_logger, span
 from penstock.core.operations import Taken
 from penstock.core.options import duration_ms
+from penstock.core.views import Settings
 from penstock.errors import QueueInUse, QueuePartitioned
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
@@ -151,6 +152,7 @@ class WorkerState:
         self.isolated: Isolated | None = None
         self.abandoned: set[Delivery] = set()
         self.learned: dict[str, int] = {}
+        self._rank = {name: at for at, name in enumerate(options.queues)}
         self._drained = False
         self._confirmed = math.inf
         self._complaints = RateLimit(60, clock)
@@ -270,6 +272,9 @@ class WorkerState:
             and not poll.is_slow
             and (poll.at <= now or (not self.waiting and poll.recheck_at <= now))
         ]
+        if self.options.order == "strict" and asked:
+            first = min((poll.ops.name for poll in asked), key=self._rank.__getitem__)
+            asked = [poll for poll in asked if poll.ops.name == first]
         if len(asked) <= 1:
             return dict.fromkeys(asked, room)
         return self._weighed(asked, room)
@@ -460,6 +465,16 @@ class WorkerState:
         except Exception as error:  # noqa: BLE001  # whatever a user's function raises
             self.complain("throttle", error)
             return 1.0
+
+    def found_back(self) -> None:
+        """Note that the server answers again."""
+        self.failures = 0
+        text = "the server is back after %s"
+        self.log.warning(text, span(self.clock() - self.answered))
+
+    def settings_of(self, job: Delivery) -> Settings | None:
+        """Return the settings of a job's queue; None = they are not known yet."""
+        return self.poll_of[ops_of(job)].settings
 
     def complain(self, what: str, error: Exception) -> None:
         """Log, at most once a minute, that one of the user's functions has failed."""

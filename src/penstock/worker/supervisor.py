@@ -256,8 +256,9 @@ class Supervisor:
                 LOG.info("replacing the processes one by one")
                 self._load_then(self._roll if self._begun else self._begin)
             return
+        again = "" if self._stopping else "; a second one ends the processes at once"
         self._stopping = True
-        LOG.info("%s: stopping", signal.Signals(number).name)
+        LOG.info("%s: stopping%s", signal.Signals(number).name, again)
         for task in (self._trial, self._change):
             if task is not None:
                 task.cancel()

@@ -12,8 +12,10 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Delivery
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.middleware import Middleware, RunEvent, running
+from penstock.core.views import Settings
 from penstock.worker.arguments import Unfit
 from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.messages import is_last, prospect
 from penstock.worker.polls import Finished
 from penstock.worker.results import ACK, Result, Verdict, described
 from penstock.worker.runners import Item, Runners
@@ -48,10 +50,12 @@ class HandlerRunner:
     Attributes:
         runners: the runners, which call `execute`.
         finished: reports for the worker's loop.
+        settings_of: returns the settings of a job's queue; None = they are not known.
     """
 
     runners: Runners
     finished: deque[Finished]
+    settings_of: Callable[[Delivery], Settings | None] = staticmethod(lambda _: None)
 
     def __init__(
         self, handlers: Handlers, middleware: Sequence[Middleware], wake: Callable[[], None]
@@ -116,7 +120,7 @@ class HandlerRunner:
         try:
             if self.runners.has_ended(jobs, error):
                 return [KEPT if job.lost else LATER for job in jobs], None
-            return _judged(handler, jobs, error)
+            return self._judged(handler, jobs, error)
         except BaseException:  # noqa: BLE001  # a __str__ that fails must not keep the jobs
             with suppress(Exception):
                 logger.warning("%r: %s", jobs[0], UNCLEAR.text, extra=Fields(jobs[0]))
@@ -152,7 +156,7 @@ class HandlerRunner:
             nonlocal found
             if not isinstance(error, Exception):
                 return "lost" if any(job.lost for job in jobs) else "failed"
-            found = _judged(handler, jobs, error)
+            found = self._judged(handler, jobs, error)
             _note(event, jobs, found[0])
             return event.outcome
 
@@ -175,31 +179,52 @@ class HandlerRunner:
             if type(value) in PLAIN:
                 return None, None
             if handler.size:
-                return handler.returned_batch(jobs, value), None
-            verdict = handler.returned(jobs[0], value)
-            return None if verdict is ACK else [verdict], None
+                verdicts = handler.returned_batch(jobs, value)
+            else:
+                verdict = handler.returned(jobs[0], value)
+                verdicts = None if verdict is ACK else [verdict]
+            if verdicts is not None:
+                self._log_failures(jobs, verdicts)
+            return verdicts, None
         except Unfit as error:
             return [_unfit(jobs[0], str(error))], None
         except Exception as error:  # noqa: BLE001  # whatever a handler raises is its failure
             if event is not None:
                 event.error = error
-            return _judged(handler, jobs, error)
+            return self._judged(handler, jobs, error)
 
+    def _judged(
+        self, handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException
+    ) -> Judged:
+        """Judge a run that has raised. One failure is logged once for all jobs."""
+        verdicts = [handler.failed(job, error) for job in jobs]
+        if isinstance(error, Result):
+            self._log_failures(jobs, verdicts)
+            return verdicts, None
+        pairs = list(zip(jobs, verdicts, strict=True))
+        final = [pair for pair in pairs if is_last(*pair, self.settings_of(pair[0]))]
+        job, verdict = (final or pairs)[0]
+        ending = "" if not final else ONCE if job.at_most_once else "a dead letter"
+        told = prospect(job, verdict, self.settings_of(job))
+        if len(jobs) > 1:
+            told += f", a batch of {len(jobs)} jobs"
+        with suppress(Exception):  # a filter of the user's log must not end the runner
+            log_failure(job, described(error), error, prospect=told, ending=ending)
+        return verdicts, error
 
-def _judged(handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException) -> Judged:
-    """Judge a run that has raised. One failure is logged once for all jobs."""
-    verdicts = [handler.failed(job, error) for job in jobs]
-    if isinstance(error, Result):
-        return verdicts, None
-    final = [
-        job
-        for job, verdict in zip(jobs, verdicts, strict=True)
-        if verdict.kind == "bury" or job.at_most_once
-    ]
-    ending = "" if not final else ONCE if final[0].at_most_once else "a dead letter"
-    with suppress(Exception):  # a filter of the user's log must not end the runner
-        log_failure((final or jobs)[0], described(error), error, ending=ending)
-    return verdicts, error
+    def _log_failures(self, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
+        """Log the failures that a handler has asked for, such as `Retry`."""
+        for job, verdict in zip(jobs, verdicts, strict=True):
+            settings = self.settings_of(job)
+            if verdict.kind == "bury":
+                text = "%s is rejected: %s; %s: a dead letter"
+            elif verdict.kind == "nack" and not is_last(job, verdict, settings):
+                text = "%s has failed: %s; %s"
+            else:  # no failure, or its last one, which the loop logs
+                continue
+            told = prospect(job, verdict, settings)
+            with suppress(Exception):  # as above
+                logger.info(text, job.id, verdict.text or "Retry", told, extra=Fields(job))
 
 
 def _unfit(job: Delivery, reason: str) -> Verdict:

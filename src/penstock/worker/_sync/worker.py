@@ -13,13 +13,14 @@ from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any
 
+from penstock import __version__
 from penstock.client._acompat import Signal
 from penstock.client._sync.client import Penstock, twin_of
 from penstock.client._sync.sharded.federated_node import BackgroundTasks
 from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
-from penstock.core.logs import get_logger
+from penstock.core.logs import get_logger, span
 from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._sync.handler_runner import HandlerRunner
@@ -28,9 +29,17 @@ from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
 from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
+from penstock.worker.log import shown_by_default
 from penstock.worker.loop import work
+from penstock.worker.messages import ended, shortened, waits_for
 from penstock.worker.monitor import LoopEvent, Monitor
-from penstock.worker.options import HeartbeatKind, WorkerOptions, check_handlers, refuse_coroutines
+from penstock.worker.options import (
+    HeartbeatKind,
+    Order,
+    WorkerOptions,
+    check_handlers,
+    refuse_coroutines,
+)
 from penstock.worker.polls import QueuePoll
 from penstock.worker.runners import Activity, Runners
 from penstock.worker.state import WorkerState
@@ -83,6 +92,9 @@ class Worker:
         isolate: `module:name` of this worker, or of a function that makes it. Jobs that crashed
             twice then run in a separate process, which imports it, while other jobs go on. None =
             such jobs run when the worker has no other job. `penstock worker` sets it.
+        log_jobs: log a line, at INFO, for each finished job.
+        order: "weighted" serves all queues by their weights; "strict" serves the first queue as
+            long as it has jobs, then the second, and so on.
 
     Raises:
         BadArgument: an argument can't be used.
@@ -104,6 +116,8 @@ class Worker:
         heartbeat: HeartbeatKind = "thread",
         name: str | None = None,
         isolate: str | None = None,
+        log_jobs: bool = False,
+        order: Order = "weighted",
     ) -> None:
         self.options = WorkerOptions(
             queues,
@@ -117,6 +131,8 @@ class Worker:
             heartbeat=heartbeat,
             name=name,
             isolate=isolate,
+            log_jobs=log_jobs,
+            order=order,
         )
         self.handlers = check_handlers(handlers)
         refuse_coroutines(self.handlers)
@@ -124,6 +140,8 @@ class Worker:
         self._client = self._twinned(name)
         self._stops: list[float | None] = []
         self._owns_process = False
+        self._signal = ""
+        self._has_said_stop = False
         self._state: WorkerState | None = None
         self._handler_runner: HandlerRunner | None = None
         self._activity: Activity | None = None
@@ -210,6 +228,7 @@ class Worker:
                     return
                 self.join()
             self._stops.clear()
+            self._signal, self._has_said_stop = "", False
             self._state = None
             self._client = twin_of(self._origin, owner=self.options.name)
         self.handlers.check()
@@ -229,10 +248,12 @@ class Worker:
             state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
         if options.isolate is not None:
             told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
+            told["log_jobs"] = options.log_jobs
             state.isolator = Isolator(options.isolate, told, state)
         state.isolated = self._isolated
         self._handler_runner = handler_runner
         handler_runner.runners, handler_runner.finished = runners, state.finished
+        handler_runner.settings_of = state.settings_of
         for grace in self._stops:
             state.stop(grace)
         self._activity = Activity(lambda: self._main(state, runners, wake), self.name)
@@ -295,7 +316,8 @@ class Worker:
         before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         self._owns_process = True
         try:
-            yield
+            with shown_by_default():
+                yield
         finally:
             self._owns_process = False
             for number, handler in before.items():
@@ -303,6 +325,7 @@ class Worker:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # signal passes it
+        self._signal = self._signal or signal.Signals(number).name
         self.stop(0 if self._stops else None)
 
     # -- looking ---------------------------------------------------------------------------
@@ -368,7 +391,7 @@ class Worker:
     # -- the loop --------------------------------------------------------------------------
 
     def _main(self, state: WorkerState, runners: Runners, wake: Signal) -> None:
-        helper = state.helper
+        helper, began = state.helper, monotonic()
         heartbeat = Heartbeat(
             state,
             self._client.backend,
@@ -386,7 +409,7 @@ class Worker:
                     break
                 wake.wait(0.02)
             if self._connected(state, wake):
-                state.log.info("%s takes jobs of %s", self.name, ", ".join(self.options.queues))
+                self._say_start(state)
                 self._work(state, wake)
         finally:
             self._looking.close()
@@ -398,9 +421,35 @@ class Worker:
             is_free = runners.close(1.0)
             self._client.close()
             wake.close()
-            state.log.info("%s has ended", self.name)
+            counts, seconds = state.statistics.snapshot().counts, monotonic() - began
+            state.log.info("%s has ended: %s", self.name, ended(counts, seconds))
             if not is_free and self._owns_process:
                 runners.at_end(_end_process)
+
+    def _say_start(self, state: WorkerState) -> None:
+        backend = self._client.backend
+        where = backend.home.address
+        if backend.federation is None:
+            where = f"{backend.node.facts.name} at {where}"
+        state.log.info(
+            "penstock %s: %s takes jobs of %s from %s; handlers: %s; concurrency %d",
+            __version__,
+            self.name,
+            ", ".join(self.options.queues),
+            where,
+            shortened(handler.title for handler in self.handlers),
+            self.options.concurrency,
+        )
+
+    def _say_stop(self, state: WorkerState) -> None:
+        """Log once for which jobs the worker waits before it ends."""
+        self._has_said_stop = True
+        running, left = self.status().running, state.deadline - monotonic()
+        if running and left > 0:
+            again = "a second Ctrl-C or SIGTERM ends it at once" if self._signal else ""
+            text = "%s: %s stops; it waits up to %s for %s%s"
+            told = (self._signal or "stop()", self.name, span(left), waits_for(running))
+            state.log.info(text, *told, again and f"; {again}")
 
     def _work(self, state: WorkerState, wake: Signal) -> None:
         while True:
@@ -438,6 +487,7 @@ class Worker:
             grace=told["grace"],
             heartbeat=self.options.heartbeat,
             name=name,
+            log_jobs=told["log_jobs"],
         )
         self._isolated, self._owns_process = isolated, True
         self.run(signals=False)
@@ -460,6 +510,8 @@ class Worker:
         state, monitor = self._state, self.options.monitor
         assert state is not None
         state.idle_rounds = 0 if got else state.idle_rounds + 1
+        if state.stopping and not self._has_said_stop:
+            self._say_stop(state)
         if self._lap != state.lap:  # once a tick, and not in every round
             self._lap = state.lap
             if self._client.backend.is_look_due and not self._looking.under_way:

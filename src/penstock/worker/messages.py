@@ -1,0 +1,98 @@
+"""The texts that a worker logs about itself and about failed jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from penstock.core.job import Delivery
+from penstock.core.logs import span
+from penstock.core.policy import BASE_MS, CAP_MS
+from penstock.core.views import Settings
+from penstock.worker.failures import stored_policy
+from penstock.worker.results import Verdict
+from penstock.worker.status import RunningJob
+
+__all__ = ["FAILED", "ended", "is_last", "prospect", "shortened", "waits_for"]
+
+FAILED = ("retried", "dead", "rejected", "failed", "lost")
+"""Outcomes that the last line of a worker counts as failures."""
+MAX_ATTEMPTS = 20
+"""The limit of attempts of a queue that sets none."""
+DOUBLINGS = 42
+MOST = 5
+"""Most names or jobs that a line lists."""
+
+
+def shortened(names: Iterable[str]) -> str:
+    """Return the first names, and how many more there are."""
+    found = list(names)
+    more = [f"{len(found) - MOST} more"] if len(found) > MOST else []
+    return ", ".join(found[:MOST] + more)
+
+
+def waits_for(running: Sequence[RunningJob]) -> str:
+    """Return the jobs whose handlers run, the oldest first."""
+    jobs = [
+        f"{job.handler or 'a job'} of {job.queue} ({job.id}, running for {span(job.seconds)})"
+        for job in running
+    ]
+    return f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}: {shortened(jobs)}"
+
+
+def ended(counts: Mapping[str, int], seconds: float) -> str:
+    """Return the summary of a worker's life."""
+    failed = {name: counts[name] for name in FAILED if counts.get(name)}
+    others = counts.keys() - {*FAILED, "done", "settled"}
+    rest = {name: counts[name] for name in sorted(others)}
+    details = ", ".join(f"{count} {name}" for name, count in {**failed, **rest}.items())
+    done = counts.get("done", 0) + counts.get("settled", 0)
+    text = f"{done} jobs done, {sum(failed.values())} failed in {span(seconds)}"
+    return f"{text} ({details})" if details else text
+
+
+def _limit(job: Delivery, settings: Settings | None) -> int | None:
+    """Return the most attempts of a job; 0 = no limit, None = not known."""
+    if job.at_most_once:
+        return 1
+    stored = stored_policy(job)
+    if stored is not None and stored.max_attempts is not None:
+        return stored.max_attempts
+    if settings is None:
+        return None
+    return MAX_ATTEMPTS if settings.max_attempts is None else settings.max_attempts
+
+
+def is_last(job: Delivery, verdict: Verdict, settings: Settings | None) -> bool:
+    """Return True if a failed job will not be tried again, as far as is known."""
+    most = _limit(job, settings)
+    return verdict.kind == "bury" or (bool(most) and job.attempt >= (most or 0))
+
+
+def prospect(job: Delivery, verdict: Verdict, settings: Settings | None) -> str:
+    """Return the number of a failed attempt, and when the next one is.
+
+    Args:
+        job: the job.
+        verdict: the report about it.
+        settings: those of its queue; None = they are not known.
+    """
+    most = _limit(job, settings)
+    attempt = f"attempt {job.attempt} of {most}" if most else f"attempt {job.attempt}"
+    if is_last(job, verdict, settings):
+        return attempt
+    if verdict.delay_ms >= 0:
+        return f"{attempt}, next try in {span(verdict.delay_ms / 1000)}"
+    longest = _longest_delay(job, settings)
+    return attempt if longest is None else f"{attempt}, next try within {span(longest)}"
+
+
+def _longest_delay(job: Delivery, settings: Settings | None) -> float | None:
+    """Return the seconds below which the script draws the delay; None = not known."""
+    stored, found = stored_policy(job), []
+    for name, default in (("base", BASE_MS / 1000), ("cap", CAP_MS / 1000)):
+        own = getattr(stored, name, None)
+        if own is None and settings is None:
+            return None
+        found.append(own or getattr(settings, f"backoff_{name}", None) or default)
+    base, cap = found
+    return float(min(cap, base * 2.0 ** min(job.nacks, DOUBLINGS)))
