@@ -100,15 +100,13 @@ def test_strict_order_has_no_weights(url: str) -> None:
         Worker(url, "high", print, order="random")  # type: ignore[arg-type]
 
 
-@kinds
-def test_strict_order_of_partitions(url: str, ps: Penstock, kind: str) -> None:
+def test_strict_order_of_partitions(ps: Penstock) -> None:
     """All partitions of the first queue come before the second queue."""
     parts = ps.queue("parts", partitions=4)
     parts.enqueue_many(["parts"] * 20)
     ps.queue("low").enqueue_many(["low"] * 5)
     seen = Seen()
-    with at_work(kind, ps, ["parts", "low"], seen, concurrency=1, order="strict", burst=True):
-        wait_for(lambda: len(seen.bodies) == 25)
+    Worker(ps, ["parts", "low"], seen, concurrency=1, order="strict", burst=True).run()
     assert seen.bodies == ["parts"] * 20 + ["low"] * 5
 
 
