@@ -1,12 +1,12 @@
-"""A pytest plugin: queues for your tests, without a server.
+"""Clients for tests without a server; the pytest plugin `pytest_penstock` has them as fixtures.
 
-pytest finds it by itself. Ask for a fixture, and the scripts of the protocol run on fakeredis, in
-the test's own process; each test has a server of its own:
+The scripts of the protocol run on fakeredis, in the test's own process. Each test has a server of
+its own:
 
     def test_a_welcome_is_sent(penstock):
-        sign_up("ada", queue=penstock.queue("emails"))
-        [job] = penstock.queue("emails").reserve(block=0)
-        assert job.body == {"welcome": "ada"}
+        sign_up("ada", ps=penstock)
+        penstock.assert_enqueued(welcome, "ada")
+        assert penstock.work(handlers) == {"done": 1}
 
 The server has no replicas, so an enqueue with `replicas=1` raises `NotReplicated`. A marker gives
 it some, which confirm every write at once:
@@ -22,27 +22,25 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import sys
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import hiredis
 import pytest
 
+from penstock.worker._async.kit import AsyncPenstockKit
+from penstock.worker._sync.kit import PenstockKit
+
 if TYPE_CHECKING:
     from fakeredis import FakeServer
 
-    from penstock import AsyncPenstock, Penstock
-
-__all__ = ["apenstock", "penstock", "penstock_server"]
+__all__ = ["AsyncPenstockKit", "PenstockKit", "async_kit", "fake_server", "sync_kit"]
 
 NEEDED = ("fakeredis", "lupa")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
-    text = "penstock(replicas=n): n replicas of the fixtures' server confirm every write"
-    config.addinivalue_line("markers", text)
 
 
 def _replicas(request: pytest.FixtureRequest) -> int:
@@ -145,39 +143,66 @@ def _fakeredis() -> Any:
     )
 
 
-@pytest.fixture
-def penstock_server() -> FakeServer:
-    """Provide the server behind `penstock` and `apenstock`, empty.
+class _Clock:
+    """The module `time` as fakeredis sees it: some seconds ahead."""
 
-    Use it with a plain client: `fakeredis.FakeRedis(server=penstock_server)`.
-    """
+    ahead = 0.0
+
+    def time(self) -> float:
+        """Return the moved time."""
+        return time.time() + self.ahead
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward."""
+        self.ahead += seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+_CLOCK: Any = _Clock()
+
+
+@contextmanager
+def _clock() -> Iterator[Callable[[float], None]]:
+    """Yield a function that moves the clock of fakeredis; the end sets it back."""
+    loaded = [module for name, module in sys.modules.items() if name.startswith("fakeredis")]
+    timed: list[Any] = [one for one in loaded if vars(one).get("time") in (time, _CLOCK)]
+    for module in timed:
+        module.time = _CLOCK
+    try:
+        yield _CLOCK.advance
+    finally:
+        _CLOCK.ahead = 0.0
+        for module in timed:
+            module.time = time
+
+
+def fake_server() -> FakeServer:
+    """Return a new server."""
     server: FakeServer = _fakeredis().FakeServer()
     return server
 
 
-@pytest.fixture
-def penstock(penstock_server: FakeServer, request: pytest.FixtureRequest) -> Iterator[Penstock]:
-    """Provide a `Penstock` on a server of the test's own."""
-    from penstock import Penstock
-
-    redis = _fakeredis().FakeRedis(server=penstock_server)
+@contextmanager
+def sync_kit(server: FakeServer, request: pytest.FixtureRequest) -> Iterator[PenstockKit]:
+    """Yield a client of a server, with the replicas of the test's marker."""
+    redis = _fakeredis().FakeRedis(server=server)
     _give_replicas(redis, _SyncReplicated, _replicas(request))
-    with Penstock(redis, owner="test") as client:
+    client = PenstockKit(redis, owner="test")
+    with _clock() as client.advance, client:
         yield client
     redis.close()
 
 
-@pytest.fixture
-def apenstock(
-    penstock_server: FakeServer, request: pytest.FixtureRequest
-) -> Iterator[AsyncPenstock]:
-    """Provide an `AsyncPenstock` on the same server, for tests run by pytest-asyncio, say."""
-    from penstock import AsyncPenstock
-
-    redis = _fakeredis().FakeAsyncRedis(server=penstock_server)
+@contextmanager
+def async_kit(server: FakeServer, request: pytest.FixtureRequest) -> Iterator[AsyncPenstockKit]:
+    """Yield an asynchronous client of a server, as `sync_kit`."""
+    redis = _fakeredis().FakeAsyncRedis(server=server)
     _give_replicas(redis, _AsyncReplicated, _replicas(request))
-    client = AsyncPenstock(redis, owner="test")
-    yield client
+    client = AsyncPenstockKit(redis, owner="test")
+    with _clock() as client.advance:
+        yield client
     # The test's event loop may be gone; nothing of fakeredis's connections belongs to it.
     loop = asyncio.new_event_loop()
     try:

@@ -93,7 +93,7 @@ def run_tests(block: Block, directory: Path) -> str:
     """Return pytest's output for a test file with the user's plugin; the tests must pass."""
     path = directory / "test_app.py"
     path.write_text(block.code, encoding="utf-8")
-    plain = ["-c", os.devnull, "-p", "no:cacheprovider", "-p", "penstock.testing"]
+    plain = ["-c", os.devnull, "-p", "no:cacheprovider", "-p", "pytest_penstock"]
     return printed(block, "-m", "pytest", *plain, str(path), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 

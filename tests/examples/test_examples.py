@@ -77,7 +77,7 @@ def test_an_example_needs_no_server(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
 def test_the_tests_among_the_examples_pass(path: Path, tmp_path: Path) -> None:
     """They run with a user's plugins: penstock's and one for asyncio."""
-    plugins = ["-p", "penstock.testing", "-p", "pytest_asyncio.plugin"]
+    plugins = ["-p", "pytest_penstock", "-p", "pytest_asyncio.plugin"]
     out = run(
         *("-m", "pytest", *plugins, "-c", "/dev/null", "--rootdir", str(tmp_path)),
         *("-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider"),

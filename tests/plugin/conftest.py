@@ -48,7 +48,7 @@ def run_pytest(tmp_path: Path) -> Callable[..., Run]:
     def run(
         source: str,
         *arguments: str,
-        plugins: tuple[str, ...] = ("penstock.testing", "pytest_asyncio.plugin"),
+        plugins: tuple[str, ...] = ("pytest_penstock", "pytest_asyncio.plugin"),
         **changes: str,
     ) -> Run:
         (tmp_path / "test_users.py").write_text(textwrap.dedent(source))

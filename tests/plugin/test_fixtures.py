@@ -179,7 +179,9 @@ def test_any_runner_of_the_event_loop(run_pytest: RunPytest) -> None:
 def test_the_fixtures_are_listed(run_pytest: RunPytest) -> None:
     """`pytest --fixtures` lists them with a sentence each, and no others of ours."""
     run = run_pytest("def test_nothing(): pass", "--fixtures", "-p", "no:asyncio")
-    listed = re.findall(r"^(\w+) -- .*penstock/testing\.py:\d+\n    (\w.*)", run.out, re.MULTILINE)
+    listed = re.findall(
+        r"^(\w+) -- .*pytest_penstock/__init__\.py:\d+\n    (\w.*)", run.out, re.MULTILINE
+    )
     assert [name for name, _ in listed] == ["penstock_server", "penstock", "apenstock"]
 
 
@@ -205,14 +207,15 @@ def test_without_the_extra(run_pytest: RunPytest, tmp_path: Path, missing: str) 
 
 
 def test_the_plugin_is_cheap(run_pytest: RunPytest) -> None:
-    """Every run of pytest loads the plugin, so fakeredis is imported only for a fixture."""
+    """Every run of pytest loads the plugin, so it imports nothing of penstock or redis-py."""
     run = run_pytest(
         """
         import sys
 
         def test_before():
-            assert "penstock.testing" in sys.modules
-            assert not {"fakeredis", "lupa", "rich", "typer"} & set(sys.modules)
+            assert "pytest_penstock" in sys.modules
+            heavy = {"penstock", "redis", "hiredis", "fakeredis", "lupa", "rich", "typer"}
+            assert not heavy & set(sys.modules)
 
         def test_after(penstock):
             assert "fakeredis" in sys.modules

@@ -51,7 +51,7 @@ from penstock.worker.results import ACK, Verdict
 from penstock.worker.state import FAR, HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
 from penstock.worker.suspects import ASIDE
 
-__all__ = ["leave", "work"]
+__all__ = ["leave", "verdict_call", "work"]
 
 logger = get_logger("penstock")
 
@@ -277,7 +277,7 @@ def _report(
             outcomes, taken = yield from _call(state, poll, both)
             resent = both.resent
         else:
-            call = _verdict_call(poll.ops, jobs, verdict)
+            call = verdict_call(poll.ops, jobs, verdict)
             outcomes = yield from _call(state, poll, call)
             resent = call.resent
     except WrongEpoch:
@@ -347,7 +347,8 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     return len(taken.deliveries)
 
 
-def _verdict_call(ops: QueueOps, jobs: Sequence[Delivery], verdict: Verdict) -> Call[Settled]:
+def verdict_call(ops: QueueOps, jobs: Sequence[Delivery], verdict: Verdict) -> Call[Settled]:
+    """Return the call that reports a verdict on jobs."""
     if verdict.kind == "nack":
         return ops.nack(jobs, verdict.delay_ms, verdict.text)
     if verdict.kind == "release":

@@ -1,0 +1,159 @@
+# From src/penstock/worker/_async/kit.py by tools/unasync.py; do not edit.
+"""A client for tests: it runs handlers in the test's own thread or task, and moves the clock."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from penstock.client._sync.client import Penstock
+from penstock.core.job import Delivery, Outcome, ops_of
+from penstock.core.middleware import HANDLER
+from penstock.core.options import Duration, duration_ms
+from penstock.core.views import JobView
+from penstock.errors import QueueClosed
+from penstock.worker._sync.handler_runner import HandlerRunner
+from penstock.worker.dispatcher import Dispatcher
+from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.loop import verdict_call
+from penstock.worker.options import check_handlers, refuse_coroutines
+from penstock.worker.polls import Finished
+from penstock.worker.runners import Item
+from penstock.worker.state import OUTCOMES
+
+__all__ = ["PenstockKit"]
+
+MOST = 1000
+"""Most waiting jobs of a queue and state that an assertion looks at."""
+
+
+class PenstockKit(Penstock):
+    """A client of a fake server, with helpers for tests. The fixtures of pytest provide it.
+
+    Attributes:
+        advance: moves the clock of the server by so many seconds.
+    """
+
+    advance: Callable[[float], None]
+
+    def travel(self, seconds: Duration) -> None:
+        """Move the server's clock forward: delays, leases, windows and ttls end.
+
+        Raises:
+            BadArgument: not a duration.
+        """
+        self.advance(duration_ms("seconds", seconds) / 1000)
+
+    def work(
+        self, handlers: Handlers | Callable[..., Any], *queues: str, raising: bool = True
+    ) -> dict[str, int]:
+        """Run all jobs that can be taken now, one after the other, in this thread or task.
+
+        Jobs that the handlers add are run too, and so are jobs that are tried again at once.
+
+        Args:
+            handlers: as of a worker.
+            *queues: names; none = all queues.
+            raising: raise the first exception of a handler, after its job was reported as failed.
+
+        Returns:
+            The number of jobs by outcome, such as done, retried, snoozed, dead, rejected.
+        """
+        chosen = check_handlers(handlers)
+        refuse_coroutines(chosen)
+        chosen.check()
+        items = deque[Item]()
+        runner = HandlerRunner(chosen, self.middleware, lambda: None)
+        inline: Any = _Inline(items.append)
+        runner.runners, runner.finished = inline, deque[Finished]()
+        dispatcher = Dispatcher(chosen, inline, runner.unknown, lambda: math.inf)
+        counts: dict[str, int] = {}
+        while jobs := self._taken(queues, dispatcher.size):
+            dispatcher.hand(jobs)
+            dispatcher.flush()
+            while items:
+                runner.execute(items.popleft())
+            errors = [done.error for done in runner.finished if done.error is not None]
+            while runner.finished:
+                self._report(runner.finished.popleft(), counts)
+            if errors and raising:
+                raise errors[0]
+        return counts
+
+    def _taken(self, queues: Sequence[str], n: int) -> Sequence[Delivery]:
+        names = queues or self.queues()
+        try:
+            return self.reserve(names, n, block=0) if names else []
+        except QueueClosed:
+            return []
+
+    def _report(self, done: Finished, counts: dict[str, int]) -> None:
+        outcomes: Iterable[Outcome | None] = [None] * len(done.jobs)
+        if done.verdict.kind != "none":
+            call = verdict_call(ops_of(done.jobs[0]), done.jobs, done.verdict)
+            outcomes = self.backend.node.run(call)
+        for outcome in outcomes:
+            name = "dead" if outcome is Outcome.DEAD else OUTCOMES[done.verdict.kind]
+            counts[name] = counts.get(name, 0) + 1
+
+    def assert_enqueued(self, handler: Handler[..., Any], /, *args: Any, **kwargs: Any) -> JobView:
+        """Check that a job of this handler waits, in any queue; return the first one.
+
+        Args:
+            handler: the handler.
+            *args, **kwargs: as of `handler.enqueue`; none = with any arguments.
+
+        Raises:
+            AssertionError: there is none.
+            BadArgument: the handler could not be called with these arguments.
+        """
+        waiting = [view for name in self.queues() for view in self._waiting(name)]
+        found = [view for view in waiting if view.headers.get(HANDLER) == handler.name]
+        if args or kwargs:
+            wanted = _plain(handler.body(*args, **kwargs))
+            found = [view for view in found if _plain(view.body) == wanted]
+        if found:
+            return found[0]
+        there = [f"{view.headers.get(HANDLER)}: {view.body!r}" for view in waiting[:10]]
+        called = f"{handler.title} with {args or ''}{kwargs or ''}".removesuffix(" with ")
+        raise AssertionError(f"no job of {called} waits; there are {there or 'no jobs'}")
+
+    def _waiting(self, name: str) -> list[JobView]:
+        queue = self.open(name)
+        return [*queue.peek(MOST), *queue.peek(MOST, state="scheduled")]
+
+
+class _Inline:
+    """Stands in for the runners of a worker: handlers are called at once.
+
+    Args:
+        put: keeps an item until its turn.
+    """
+
+    def __init__(self, put: Callable[[Item], None]) -> None:
+        self.put = put
+
+    def call(
+        self,
+        handler: Handler[..., Any],
+        jobs: Sequence[Delivery],  # noqa: ARG002  # as the runners of a worker
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call the handler."""
+        return handler.function(*args, **kwargs)
+
+    def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:  # noqa: ARG002  # same
+        """Return False: nothing else ends a run."""
+        return False
+
+
+def _plain(body: Any) -> Any:
+    """Return a body as JSON returns it; one that is not JSON as it is."""
+    try:
+        return json.loads(json.dumps(body))
+    except (TypeError, ValueError):
+        return body

@@ -1,0 +1,199 @@
+"""The helpers of the fixtures: handlers in the test's thread, a clock to move, assertions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.plugin.conftest import Run
+
+RunPytest = Callable[..., Run]
+HANDLERS = """
+import pytest
+from penstock import BadArgument, Handlers, Reject, Retry, RetryPolicy, Snooze
+
+handlers = Handlers()
+calls = []
+
+@handlers.handler("welcome")
+def welcome(to: str, lang: str = "en") -> None:
+    calls.append(to)
+    if to == "eve":
+        raise ValueError("no eve")
+
+@pytest.fixture(autouse=True)
+def no_calls():
+    calls.clear()
+"""
+
+
+def passed(run: Run, count: int) -> None:
+    """Check that all tests of a run have passed."""
+    assert (run.code, run.counts) == (0, {"passed": count}), run.out
+
+
+def test_handlers_run_in_the_tests_own_thread(run_pytest: RunPytest) -> None:
+    """`work` runs what can be taken now, and what the handlers add, and counts the outcomes."""
+    run = run_pytest(
+        HANDLERS
+        + """
+import threading
+
+def test_all_queues(penstock):
+    ps = penstock
+    here = threading.get_ident()
+    more = Handlers()
+
+    @more.handler("first")
+    def first():
+        assert threading.get_ident() == here
+        welcome.enqueue(ps.queue("others"), "bob")
+
+    more.include(handlers)
+    first.enqueue(ps.queue("emails"))
+    welcome.enqueue(ps.queue("emails"), "ada")
+    assert ps.work(more) == {"done": 3}
+    assert calls == ["ada", "bob"]
+    assert ps.work(more) == {}
+
+def test_one_queue(penstock):
+    for name in ("a", "b"):
+        welcome.enqueue(penstock.queue(name), name)
+    assert penstock.work(handlers, "b") == {"done": 1}
+    assert calls == ["b"]
+
+def test_a_failure(penstock):
+    q = penstock.queue("emails")
+    welcome.enqueue(q, "eve")
+    with pytest.raises(ValueError, match="no eve"):
+        penstock.work(handlers)
+    [later] = q.peek(state="scheduled")
+    assert later.error == "ValueError: no eve"
+    q.enqueue(**welcome.job("eve"), retry=RetryPolicy(1))
+    assert penstock.work(handlers, raising=False) == {"dead": 1}
+
+def test_results(penstock):
+    q = penstock.queue("q")
+    q.enqueue_many(["retry", "snooze", "reject", "own", "none"])
+
+    def handle(job):
+        if job.body == "own":
+            job.ack()
+        return {"retry": Retry(60), "snooze": Snooze(60), "reject": Reject("no")}.get(job.body)
+
+    assert penstock.work(handle) == {
+        "retried": 1, "snoozed": 1, "rejected": 1, "settled": 1, "done": 1,
+    }
+
+def test_batches(penstock):
+    batches = Handlers()
+    sizes = []
+
+    @batches.batch("store", size=2, wait=60)
+    def store(jobs):
+        sizes.append(len(jobs))
+
+    penstock.queue("q").enqueue_many(range(3), headers=store.headers)
+    assert penstock.work(batches) == {"done": 3}
+    assert sizes == [2, 1]
+
+def test_coroutines_need_the_other_fixture(penstock):
+    async def handle(job): ...
+
+    with pytest.raises(BadArgument, match="AsyncWorker"):
+        penstock.work(handle)
+
+@pytest.mark.asyncio
+async def test_coroutines(apenstock):
+    seen = []
+
+    async def handle(job):
+        seen.append(job.body)
+
+    await apenstock.queue("q").enqueue_many([1, 2])
+    assert await apenstock.work(handle) == {"done": 2}
+    assert seen == [1, 2]
+"""
+    )
+    passed(run, 7)
+
+
+def test_the_clock(run_pytest: RunPytest) -> None:
+    """`travel` ends delays, leases and ttls; the next test is in the present again."""
+    run = run_pytest(
+        HANDLERS
+        + """
+import time
+
+def test_delays(penstock):
+    q = penstock.queue("q")
+    q.enqueue(**welcome.job("ada"), delay=60)
+    assert penstock.work(handlers) == {}
+    penstock.travel(59)
+    assert penstock.work(handlers) == {}
+    penstock.travel(2)
+    assert penstock.work(handlers) == {"done": 1}
+
+def test_leases_and_ttls(penstock):
+    q = penstock.queue("q")
+    q.enqueue("x")
+    q.reserve(block=0)
+    assert q.reserve(block=0) == []
+    penstock.travel(31)
+    [job] = q.reserve(block=0)
+    assert job.crashes == 1
+    job.ack()
+    q.enqueue("x", ttl=100)
+    penstock.travel(101)
+    assert q.reserve(block=0) == []
+
+def test_the_present(penstock):
+    before = time.time()
+    q = penstock.queue("q")
+    q.enqueue("x")
+    assert before - 1 < q.peek()[0].created < time.time() + 1
+
+@pytest.mark.asyncio
+async def test_both_clients(penstock, apenstock):
+    await apenstock.queue("q").enqueue("x", delay=60)
+    apenstock.travel(61)
+    assert penstock.queue("q").reserve(block=0)
+
+def test_wrong(penstock):
+    with pytest.raises(BadArgument):
+        penstock.travel(-1)
+"""
+    )
+    passed(run, 5)
+
+
+def test_assertions(run_pytest: RunPytest) -> None:
+    """`assert_enqueued` looks at the handler and its arguments, also of delayed jobs."""
+    run = run_pytest(
+        HANDLERS
+        + """
+def test_found(penstock):
+    welcome.enqueue(penstock.queue("emails"), "ada", lang="de")
+    penstock.queue("later").enqueue(**welcome.job("bob"), delay=60)
+    assert penstock.assert_enqueued(welcome, "ada", lang="de").queue == "emails"
+    assert penstock.assert_enqueued(welcome, "bob").state == "scheduled"
+    penstock.assert_enqueued(welcome)
+
+def test_not_found(penstock):
+    with pytest.raises(AssertionError, match="no job of welcome waits; there are no jobs"):
+        penstock.assert_enqueued(welcome)
+    welcome.enqueue(penstock.queue("emails"), "ada")
+    with pytest.raises(AssertionError, match="no job of welcome with .*'bob'.* waits; .*'ada'"):
+        penstock.assert_enqueued(welcome, "bob")
+    with pytest.raises(BadArgument):
+        penstock.assert_enqueued(welcome, 7)
+    penstock.work(handlers)
+    with pytest.raises(AssertionError):
+        penstock.assert_enqueued(welcome, "ada")
+
+@pytest.mark.asyncio
+async def test_with_asyncio(apenstock):
+    await welcome.enqueue(apenstock.queue("emails"), "ada")
+    await apenstock.assert_enqueued(welcome, "ada")
+"""
+    )
+    passed(run, 3)
