@@ -108,7 +108,7 @@ async def test_used_up_queues_of_others_are_removed(ps: AsyncPenstock, raw: Raw)
 async def test_creating_queues_removes_unused_ones(ps: AsyncPenstock, raw: Raw) -> None:
     """With a new queue for each request, the number of queues stays bounded."""
     most = 0
-    for number in range(150):
+    for number in range(80):
         await used_up(ps, raw, f"request {number}")
         most = max(most, raw.hlen("penstock:queues"))
     assert most <= 40

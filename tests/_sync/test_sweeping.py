@@ -107,7 +107,7 @@ def test_used_up_queues_of_others_are_removed(ps: Penstock, raw: Raw) -> None:
 def test_creating_queues_removes_unused_ones(ps: Penstock, raw: Raw) -> None:
     """With a new queue for each request, the number of queues stays bounded."""
     most = 0
-    for number in range(150):
+    for number in range(80):
         used_up(ps, raw, f"request {number}")
         most = max(most, raw.hlen("penstock:queues"))
     assert most <= 40

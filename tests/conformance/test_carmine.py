@@ -249,6 +249,7 @@ def test_a_delayed_job_is_on_time(real_q: Queue) -> None:
     assert max(late) < PATIENCE
 
 
+@pytest.mark.slow  # a short run has 1,000 later jobs, above
 def test_a_delayed_job_is_on_time_with_many_others() -> None:
     """C-3 (F): with 100,000 later jobs too; Carmine checks them one by one."""
     with EmbeddedServer(first_binary()) as server, Penstock(server.url) as ps:
@@ -776,6 +777,7 @@ def test_figures(raw: Raw, q: Queue) -> None:
 # -- C-24: all together ------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # a short run has it with workers, in test_carmine_worker.py
 def test_two_workers_of_four_threads(real_backend: Backend) -> None:
     """C-24: 10,000 jobs are delivered once each; no lease ends, and no id is left."""
     total = 10_000

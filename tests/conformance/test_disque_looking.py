@@ -321,6 +321,7 @@ def test_scanning_queues_by_idle_time(ps: Penstock, raw: Raw) -> None:
     assert len(list(ps.scan_queues_iter(max_idle=5000))) == 2
 
 
+@pytest.mark.slow  # a short run has it in tests/_async/test_scan.py
 def test_queues_that_come_and_go_during_a_scan(ps: Penstock) -> None:
     """QSCAN: a queue that exists from the first page to the last is in one of them."""
     names = many_queues(ps, 60)
@@ -482,6 +483,7 @@ def stir(q: Queue, dice: random.Random) -> None:
         move(dice.sample(ids, len(ids) // 3))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_jobs_that_move_during_a_scan(q: Queue, raw: Raw, seed: int) -> None:
     """JSCAN: a job that exists from the first page to the last is in one of them, though it changes

@@ -603,6 +603,7 @@ def test_everything_is_there_after_a_restart(durable: EmbeddedServer) -> None:
 # -- 08, 09 ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # a short run has fewer queues, in test_disque_looking.py
 def test_many_queues_are_scanned(real_ps: Penstock) -> None:
     """08 QSCAN iterator; 08 QSCAN BUSYLOOP; 08 QSCAN MINLEN, MAXLEN: 512 queues, all found."""
     names = {f"queue {number}" for number in range(512)}

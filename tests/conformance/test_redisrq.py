@@ -875,6 +875,7 @@ def test_a_key_of_another_type_raises(ps: Penstock, raw: Raw, damage: None, kind
             assert dump(raw) == before, name
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("block", [0, 0.1])
 def test_a_key_of_another_type_among_several_queues(
