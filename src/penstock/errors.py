@@ -11,9 +11,18 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from redis.exceptions import (
+    AuthenticationError,
+    InvalidResponse,
+    NoPermissionError,
+    ReadOnlyError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 __all__ = [
+    "AccessDenied",
     "AckNotReplicated",
     "BadArgument",
     "BadJobId",
@@ -27,8 +36,11 @@ __all__ = [
     "JobGone",
     "JobNotActive",
     "MetaLost",
+    "NoSuchDatabase",
     "NodesMissed",
     "NodesUnavailable",
+    "NotPermitted",
+    "NotRedis",
     "NotReplicated",
     "OperationUnblocked",
     "OutOfMemory",
@@ -45,7 +57,11 @@ __all__ = [
     "QueueMissing",
     "QueuePartitioned",
     "QueuePaused",
+    "ReadOnlyReplica",
     "RoleLost",
+    "ServerError",
+    "ServerTimeout",
+    "ServerUnreachable",
     "StaleCall",
     "StaleReceipt",
     "TooLate",
@@ -217,6 +233,41 @@ class QueueInUse(PenstockError):
         self.role = role
         self.holder = holder
         self.left = left
+
+
+class ServerError(PenstockError):
+    """The server can't be reached, or refuses this client; see the subclasses.
+
+    Each of them is also the error of redis-py that it explains.
+    """
+
+
+class ServerUnreachable(ServerError, RedisConnectionError):
+    """No connection to the server; it was tried again for `retry_for` seconds."""
+
+
+class ServerTimeout(ServerError, RedisTimeoutError):
+    """The server did not answer in time."""
+
+
+class AccessDenied(ServerError, AuthenticationError):
+    """The server wants a password, or refuses the one it was sent."""
+
+
+class NotPermitted(ServerError, NoPermissionError):
+    """The server's ACL rules do not let this user run a command, or use a key."""
+
+
+class NotRedis(ServerError, InvalidResponse):
+    """What listens at this address is no Redis server."""
+
+
+class NoSuchDatabase(ServerError, ResponseError):
+    """The server has no database with the number in the URL."""
+
+
+class ReadOnlyReplica(ServerError, ReadOnlyError):
+    """The server is a read-only replica of another one."""
 
 
 class OutcomeUnknown(PenstockError, RedisConnectionError):

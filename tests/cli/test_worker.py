@@ -62,7 +62,7 @@ NO_WORKER = {
     "other:later": "other:later() returned a coroutine, not a worker",
     "made": "'made' is not of the form module:attribute",
     "made:": "'made:' is not of the form module:attribute",
-    "./made.py:w": "'./made.py:w' is not of the form module:attribute",
+    "./made.py:w": "'./made.py:w' names a file, not a module: write made:w",
 }
 
 

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import penstock
-from penstock import BadArgument, EvictionWarning, Penstock, PenstockError
+from penstock import BadArgument, EvictionWarning, Penstock, PenstockError, ServerError
 from penstock.cli import output
 from penstock.cli.output import Failed
 from penstock.core.logs import printable
@@ -252,6 +252,9 @@ def _code(argv: list[str]) -> int:
         return 1
     except BrokenPipeError:
         raise
+    except ServerError as error:
+        output.complain(" ".join(str(error).split()), hide=str)  # it has no URL but in advice
+        return 1
     except (Failed, PenstockError, RedisError, OSError) as error:
         output.complain(_line(error))
         return 1

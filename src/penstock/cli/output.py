@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NoReturn
@@ -71,14 +71,19 @@ def write_lines(lines: Iterable[str]) -> None:
     sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
 
 
-def complain(text: str) -> None:
-    """Write a line to stderr, with the name of the program before it."""
-    note(f"penstock: {text}")
+def complain(text: str, hide: Callable[[str], str] = redacted) -> None:
+    """Write a line to stderr, with the name of the program before it; `hide` as of `note`."""
+    note(f"penstock: {text}", hide)
 
 
-def note(text: str) -> None:
-    """Write a line to stderr: it is for people, not part of the result."""
-    sys.stderr.write(f"{printable(redacted(text))}\n")
+def note(text: str, hide: Callable[[str], str] = redacted) -> None:
+    """Write a line to stderr: it is for people, not part of the result.
+
+    Args:
+        text: the line.
+        hide: hides passwords in it.
+    """
+    sys.stderr.write(f"{printable(hide(text))}\n")
 
 
 def confirm(question: str) -> None:

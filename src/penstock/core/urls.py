@@ -76,6 +76,11 @@ def fault_of(url: str) -> str:
         )
     if not all(PLACE.fullmatch(place) for place in authority.rpartition("@")[2].split(",")):
         return "must be a URL with a host name and a port such as redis://host:6379/0"
+    if found[1].lower() in SCHEMES[:2] and not re.fullmatch(r"/?[0-9]*/?", path):
+        return (
+            "after the host a URL has the number of a database, as in redis://host:6379/0; the "
+            "name of a queue belongs in queue(name)"
+        )
     return ""
 
 

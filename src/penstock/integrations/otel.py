@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from opentelemetry import context as contexts
-from opentelemetry import propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import propagate, trace
+    from opentelemetry.context import Context
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+except ModuleNotFoundError as error:
+    reason = "penstock.integrations.otel needs opentelemetry-api: pip install 'penstock[otel]'"
+    raise ModuleNotFoundError(reason, name=error.name) from None
 
 from penstock import __version__
 from penstock.core.job import Delivery

@@ -11,8 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics import MetricWrapperBase
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client.metrics import MetricWrapperBase
+except ModuleNotFoundError as error:
+    package = "penstock.integrations.prometheus needs prometheus-client"
+    reason = f"{package}: pip install 'penstock[prometheus]'"
+    raise ModuleNotFoundError(reason, name=error.name) from None
 
 from penstock.core.job import BulkEnqueued
 from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent

@@ -14,9 +14,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
-from pydantic_core import to_json
+try:
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic.errors import PydanticUserError
+    from pydantic_core import to_json
+except ModuleNotFoundError as error:
+    reason = "penstock.integrations.pydantic needs pydantic: pip install 'penstock[pydantic]'"
+    raise ModuleNotFoundError(reason, name=error.name) from None
 
 from penstock.errors import BadArgument
 from penstock.worker.arguments import Conversion

@@ -15,13 +15,21 @@ from penstock.core.options import (
     check_flag,
     duration_ms,
 )
+from penstock.core.urls import shown
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
 from penstock.worker.functions import is_target, qualified
 from penstock.worker.handlers import Handlers
 from penstock.worker.monitor import Monitor
 
-__all__ = ["HeartbeatKind", "Order", "WorkerOptions", "check_handlers", "refuse_coroutines"]
+__all__ = [
+    "HeartbeatKind",
+    "Order",
+    "WorkerOptions",
+    "check_handlers",
+    "refuse_coroutines",
+    "refuse_other_kind",
+]
 
 
 HeartbeatKind: TypeAlias = Literal["thread", "process"]
@@ -129,6 +137,23 @@ def check_handlers(handlers: Any) -> Handlers:
     if not list(found):
         raise BadArgument("handlers", handlers, "at least one handler")
     return found
+
+
+def refuse_other_kind(source: object, wanted: type, worker: type) -> None:
+    """Refuse a client of threads for an asyncio worker, and the other way round.
+
+    Raises:
+        BadArgument: the source is a client of the other kind.
+    """
+    kind = type(source).__name__
+    if kind in ("Penstock", "AsyncPenstock", "Redis") and not isinstance(source, wanted):
+        module = type(source).__module__
+        is_async = module.startswith("redis.asyncio") or kind == "AsyncPenstock"
+        if is_async != wanted.__name__.startswith("Async"):
+            takes = "a redis.asyncio.Redis" if not is_async else "a redis.Redis"
+            told = f"{module}.{kind}" if kind == "Redis" else kind
+            reason = f"{worker.__name__} takes a URL, {wanted.__name__} or {takes}, not {told}"
+            raise BadArgument("source", shown(source), reason)
 
 
 def refuse_coroutines(handlers: Handlers) -> None:

@@ -57,6 +57,9 @@ def load(target: str) -> AnyWorker:
         NoWorker: there is none.
     """
     module, _, path = target.partition(":")
+    if module.endswith(".py"):
+        dotted = module[:-3].removeprefix("./").replace("/", ".")
+        raise NoWorker(f"{target!r} names a file, not a module: write {dotted}:{path or 'worker'}")
     if not is_target(target):
         raise NoWorker(f"{target!r} is not of the form module:attribute")
     if sys.path[:1] != [os.getcwd()]:  # noqa: PTH109 - sys.path holds strings

@@ -21,6 +21,7 @@ from penstock.cli.doctor.connections import Command, DoctorNode, DoctorQueue
 from penstock.cli.doctor.findings import Finding, Severity, broken, named, ok, warning
 from penstock.core.partitions import read_mark
 from penstock.core.servers import PROTOCOL_VERSION
+from penstock.core.troubles import TYPES
 from penstock.core.views import SETTING_KINDS
 from penstock.wire.keys import (
     KINDS,
@@ -41,11 +42,6 @@ SCAN_SECONDS = 5.0
 QUEUE_SECONDS = 10.0
 SAMPLE = 200
 FEW = 20
-TYPES = {
-    "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
-    "dead": "zset", "tally": "hash", "expiry": "zset", "dedup": "hash", "windows": "zset",
-    "meta": "hash", "wake": "list", "space": "list",
-}  # fmt: skip
 NUMBER = re.compile(rb"\d+-\d+")
 DEDUP_ID = re.compile(rb"\A(?:@[^\n]*\n)?[1+][^\n]*?;d=([^;\n]+)")
 APART = re.compile(rb"\A(?:@[^\n]*\n)?\+")

@@ -32,7 +32,13 @@ from penstock.worker.log import shown_by_default
 from penstock.worker.loop import work
 from penstock.worker.messages import ended, shortened, waits_for
 from penstock.worker.monitor import LoopEvent, Monitor
-from penstock.worker.options import HeartbeatKind, Order, WorkerOptions, check_handlers
+from penstock.worker.options import (
+    HeartbeatKind,
+    Order,
+    WorkerOptions,
+    check_handlers,
+    refuse_other_kind,
+)
 from penstock.worker.polls import QueuePoll
 
 # sync only: from penstock.worker.options import refuse_coroutines
@@ -131,6 +137,7 @@ class AsyncWorker:
         )
         self.handlers = check_handlers(handlers)
         # sync only: refuse_coroutines(self.handlers)
+        refuse_other_kind(source, AsyncPenstock, type(self))
         self._origin = source if isinstance(source, AsyncPenstock) else AsyncPenstock(source)
         self._client = self._twinned(name)
         self._stops: list[float | None] = []

@@ -39,6 +39,7 @@ from penstock.worker.options import (
     WorkerOptions,
     check_handlers,
     refuse_coroutines,
+    refuse_other_kind,
 )
 from penstock.worker.polls import QueuePoll
 from penstock.worker.runners import Activity, Runners
@@ -136,6 +137,7 @@ class Worker:
         )
         self.handlers = check_handlers(handlers)
         refuse_coroutines(self.handlers)
+        refuse_other_kind(source, Penstock, type(self))
         self._origin = source if isinstance(source, Penstock) else Penstock(source)
         self._client = self._twinned(name)
         self._stops: list[float | None] = []

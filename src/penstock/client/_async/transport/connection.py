@@ -313,6 +313,11 @@ class AsyncProducerConnection(Producer):
         """Number of the primary it leads to, counted by `AsyncPrimary`; 0 = without Sentinel."""
         return int(getattr(self._conn, "turn", 0))
 
+    @property
+    def uses_tls(self) -> bool:
+        """True if the connection is encrypted."""
+        return "SSL" in type(self._conn).__name__
+
     async def open(self) -> bool:
         """Connect unless there is an open connection; return True if it connected."""
         if not aclosed(self._conn):

@@ -19,6 +19,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from penstock.core.troubles import explained
 from penstock.errors import (
     OutOfMemory,
     ProtocolError,
@@ -39,21 +40,26 @@ from its replicas, runs a slow script (BUSY), or can't write to its disk (MISCON
 text around the refusal of a command in a script."""
 
 
-def raise_typed(error: ResponseError) -> NoReturn:
+def raise_typed(error: ResponseError, address: str = "the server", mistyped: str = "") -> NoReturn:
     """Raise the typed error for an error reply, or Redis's own where there is none.
 
+    Args:
+        error: the reply.
+        address: address of the server.
+        mistyped: the keys that have a wrong type, and their types, if that is known.
+
     Raises:
-        OutOfMemory, QueueDamaged, redis.exceptions.ResponseError.
+        OutOfMemory, QueueDamaged, ServerError, redis.exceptions.ResponseError.
     """
     text = str(error)
     # Redis 6.2 keeps the code in the text of a script's error; elsewhere redis-py takes it off.
     if "OOM" in text or "'maxmemory'" in text:
         refused = "the server has reached maxmemory and refused the job; nothing was written"
-        raise OutOfMemory(refused) from error
+        raise OutOfMemory(refused) from None
     if "WRONGTYPE" in text:
-        damage = f"a key of the queue has the wrong type; nothing was written: {text}"
-        raise QueueDamaged(damage) from error
-    raise error
+        damage = mistyped or f"a key of the queue has the wrong type: {text}"
+        raise QueueDamaged(f"{damage}; nothing was written") from None
+    raise explained(error, address) from None
 
 
 def transient(error: BaseException) -> bool:

@@ -29,13 +29,17 @@ from penstock.client._async.transport.sentinel import (
 )
 from penstock.client._async.transport.settings import HURRY
 from penstock.core.calls import Argument, Call, Reply, longest_pause
-from penstock.core.logs import get_logger
+from penstock.core.logs import RateLimit, get_logger, span
+from penstock.core.troubles import TYPES, explained, reason_of
 from penstock.errors import (
     NotReplicated,
     ProtocolError,
 )
 
 logger = get_logger("penstock")
+
+SILENCE = 1.0
+"""Seconds of repeats after which the log says so."""
 
 
 class AsyncServer:
@@ -68,11 +72,14 @@ class AsyncServer:
         self._bound: object = None
         self._sends_once = False
         self._has_lost = False
+        self._retry_for = retry_for
+        self._complaints = RateLimit(60, monotonic)
         self._retrying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_delay(retry_for),
             wait=_pause,
             retry=tenacity.retry_if_exception(transient),
             reraise=True,
+            before_sleep=self._say,
         )
 
     def adjust(self, **settings: float) -> None:
@@ -185,24 +192,53 @@ class AsyncServer:
                     raise
                 reply = await self._again(lane, call, error, brief=brief)
         except BaseException as error:
-            await self._failed(lane, error)
+            await self._failed(lane, error, call)
             raise
         self.idle.append(lane)
         return reply
 
-    async def _failed(self, lane: AsyncProducerConnection, error: BaseException) -> None:
-        """Raise the typed error of a refusal and keep the connection; else close it.
+    async def _failed(
+        self,
+        lane: AsyncProducerConnection,
+        error: BaseException,
+        call: Call[object] | None = None,
+    ) -> None:
+        """Raise the typed error of a failure. Keep the connection after a refusal; else close it.
 
         After another failure a reply may still be under way and the outcome is unknown, so neither
         the connection nor its producer id is used again.
         """
         if isinstance(error, ResponseError) and not transient(error):
+            is_damage = call is not None and "WRONGTYPE" in str(error)
+            mistyped = await self._mistyped(lane, call) if call and is_damage else ""
             self.idle.append(lane)
-            raise_typed(error)
+            raise_typed(error, self.address, mistyped)
         if isinstance(error, NotReplicated):  # nothing was sent
             self.idle.append(lane)
             return
         await lane.close()
+        typed = explained(error, self.address, tls=lane.uses_tls)
+        if typed is not error:
+            raise typed from None
+
+    async def _mistyped(self, lane: AsyncProducerConnection, call: Call[object]) -> str:
+        """Return the keys of a call that have a wrong type, with both types."""
+        found = []
+        for kind, key in zip(call.script.keys, call.head[1:], strict=False):
+            with suppress(ResponseError):  # this user may not ask
+                actual = (await lane.command("TYPE", key)).decode()
+                if actual not in ("none", TYPES.get(kind, actual)):
+                    types = f"it is a {actual}, not a {TYPES[kind]}"
+                    found.append(f"key {key.decode()!r} has the wrong type: {types}")
+        return ", ".join(found)
+
+    def _say(self, state: tenacity.RetryCallState) -> None:
+        """Log that a call has been repeated for a while, for a person who waits for it."""
+        error = None if state.outcome is None else state.outcome.exception()
+        elapsed = state.seconds_since_start or 0.0
+        if error is not None and elapsed > SILENCE and self._complaints.allows(""):
+            text = "%s does not answer (%s); tried for %s"
+            logger.warning(text, self.address, reason_of(error), span(self._retry_for))
 
     async def _again(
         self, lane: AsyncProducerConnection, call: Call[object], error: Exception, *, brief: bool

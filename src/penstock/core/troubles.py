@@ -1,0 +1,120 @@
+"""Explains failures of connections and refusals of servers: what is wrong, and what to do.
+
+redis-py's errors name neither the server nor the remedy. Each of these errors also subclasses the
+one of redis-py that it replaces, so code that handles redis-py's errors goes on working.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from redis.exceptions import (
+    AuthenticationError,
+    InvalidResponse,
+    NoPermissionError,
+    ReadOnlyError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from penstock.errors import (
+    AccessDenied,
+    NoSuchDatabase,
+    NotPermitted,
+    NotRedis,
+    ReadOnlyReplica,
+    ServerError,
+    ServerTimeout,
+    ServerUnreachable,
+)
+
+__all__ = ["TYPES", "explained", "reason_of"]
+
+TYPES = {
+    "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
+    "dead": "zset", "tally": "hash", "expiry": "zset", "dedup": "hash", "windows": "zset",
+    "meta": "hash", "wake": "list", "space": "list",
+}  # fmt: skip
+"""The types of a queue's keys, as the command TYPE names them."""
+PREAMBLE = re.compile(r"^Error (-?\d+) (?:while )?connecting to \S+\. ")
+COMMAND = re.compile(r"run the '([^']+)' command")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the message of redis-py's error without what it repeats of the address."""
+    text = " ".join(str(error).split())
+    found = PREAMBLE.match(text)
+    if found and "Connect call failed" in text:  # asyncio's text has only the address
+        return os.strerror(int(found[1]))
+    return text[found.end() if found else 0 :].rstrip(".")
+
+
+def explained(error: BaseException, address: str, *, tls: bool = False) -> BaseException:
+    """Return the error to raise in place of an error of redis-py; most often that error itself.
+
+    Args:
+        error: what redis-py has raised.
+        address: host and port, or path, of the server.
+        tls: whether the connection uses TLS.
+    """
+    if isinstance(error, ServerError):
+        return error
+    if isinstance(error, AuthenticationError):
+        return AccessDenied(_denied(str(error), address))
+    if isinstance(error, InvalidResponse):
+        reason = "check host and port; a web server may listen there"
+        return NotRedis(f"{address} does not speak the protocol of Redis: {reason}")
+    if type(error) is RedisTimeoutError:
+        hint = ": does this port speak TLS? otherwise the URL begins with redis://" if tls else ""
+        return ServerTimeout(f"{address} does not answer: {reason_of(error)}{hint}")
+    if type(error) is RedisConnectionError:
+        hint = ""
+        if tls and "SSL" in str(error):
+            hint = ": if this port does not speak TLS, the URL begins with redis://"
+        return ServerUnreachable(f"{address} can't be reached: {reason_of(error)}{hint}")
+    return _refused(error, address) if isinstance(error, ResponseError) else error
+
+
+def _denied(text: str, address: str) -> str:
+    if "without any password configured" in text:
+        return f"{address} has no password: leave it out of the URL"
+    if "required" in text:
+        return f"{address}: the server wants a password: redis://:PASSWORD@{address}"
+    return (
+        f"{address} refuses the user name or the password: check them; in a URL their special "
+        "characters are percent-encoded"
+    )
+
+
+def _refused(error: ResponseError, address: str) -> BaseException:
+    text = str(error)
+    if "DB index is out of range" in text:
+        reason = "a server has the databases 0 to 15 unless its setting `databases` says otherwise"
+        return NoSuchDatabase(f"{address} has no database of this number: {reason}")
+    if isinstance(error, ReadOnlyError) or "READONLY" in text:
+        return ReadOnlyReplica(f"{address} is a read-only replica: connect to its primary")
+    if isinstance(error, NoPermissionError) or "ACL failure in script" in text:
+        return NotPermitted(_forbidden(text, address))
+    if "user executing the script can't" in text:  # Redis 6.2 names no command
+        return NotPermitted(_forbidden(text, address))
+    return error
+
+
+def _forbidden(text: str, address: str) -> str:
+    if "key" in text:
+        return (
+            f"{address}: this user may not use the keys of penstock: allow them with "
+            "ACL SETUSER <user> ~penstock:* (or ~PREFIX:*)"
+        )
+    found = COMMAND.search(text)
+    if found:
+        return (
+            f"{address}: this user may not run the command {found[1]!r}: allow it with "
+            f"ACL SETUSER <user> +{found[1]}"
+        )
+    return (
+        f"{address}: this user may not run a command that the scripts use: ACL LOG on the server "
+        "names it"
+    )
