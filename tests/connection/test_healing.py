@@ -159,22 +159,22 @@ def silent_introduction(monkeypatch: pytest.MonkeyPatch, waiter: Any, proxy: Pro
         failures.append(error)
         proxy.restore()
 
-    def plain(self: Any, keys: Any) -> Any:
+    def plain(self: Any, *args: Any) -> Any:
         if failures:
-            return begin(self, keys)
+            return begin(self, *args)
         proxy.hole()
         try:
-            return begin(self, keys)
+            return begin(self, *args)
         except BaseException as error:
             struck(error)
             raise
 
-    async def coroutine(self: Any, keys: Any) -> Any:
+    async def coroutine(self: Any, *args: Any) -> Any:
         if failures:
-            return await begin(self, keys)
+            return await begin(self, *args)
         proxy.hole()
         try:
-            return await begin(self, keys)
+            return await begin(self, *args)
         except BaseException as error:
             struck(error)
             raise

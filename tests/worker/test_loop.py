@@ -20,6 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import Handlers, Penstock, PenstockError, Queue, QueueInUse
 from penstock.core import flows
+from penstock.core.calls import Call
 from penstock.core.job import term_of
 from penstock.core.operations import QueueOps
 from penstock.worker.dispatcher import Dispatcher
@@ -106,6 +107,8 @@ class Stage:
         self.faults = 0
         self.has_failed = False
         self.trip = 0.0
+        self.follows = True
+        self.behind: Call[Any] | None = None
         self.calls: list[str] = []
         self.swept: list[str] = []
 
@@ -181,13 +184,25 @@ class Stage:
             return None
         if isinstance(effect, flows.Quit):
             listened = () if self.draw(2) else [poll.ops for poll in self.state.listened]
-            return flows.Heard(self._tokens(listened))
+            return flows.Heard(self._tokens(listened), taken=self._ran_behind())
         if isinstance(effect, flows.Tidy):
             assert not self.state.held
             self.swept += [ops.name for ops in effect.sources]
             return None
+        if isinstance(effect, flows.Drop):
+            self.behind = None
         assert isinstance(effect, (flows.Drop, flows.Hurry, flows.Cede))
         return None
+
+    def _ran_behind(self) -> Any:
+        """Run the reserve that was sent behind the wait, as the server does when that has ended."""
+        call, self.behind = self.behind, None
+        if call is None or not self.draw(6):  # the script was not loaded
+            return None
+        taken = self.client.backend.node.run(call)
+        self.state.polls[0].asked_at = self.now  # the queue's clock does not run in these tests
+        self.now += self.trip
+        return taken
 
     def _run(self, effect: flows.Run) -> Any:
         chance = self.draw(12) if self.faults > 0 else 11
@@ -208,10 +223,18 @@ class Stage:
         if self.woken:
             self.woken = False
             return flows.Heard()
+        if self.behind is None and self.follows and effect.follow is not None:
+            self.behind = effect.follow()
         told = self._tokens(effect.sources)
         if not told:
             self._pass(effect.until)
-        return flows.Heard(told)
+            if self.draw(2):  # the BLPOP has not ended yet
+                return flows.Heard()
+        if self.behind is not None and self.faults > 0 and not self.draw(12):
+            self.faults -= 1
+            self._ran_behind()  # its answer is lost, and the token
+            return flows.Heard(lost=effect.sources)
+        return flows.Heard(told, taken=self._ran_behind())
 
     def _tokens(self, sources: Sequence[QueueOps]) -> tuple[QueueOps, ...]:
         """The first queue that has a token, which is taken."""
@@ -419,6 +442,7 @@ class Slow:
 
     def __init__(self, stage: Stage, *, lease: float, own: bool = False) -> None:
         self.stage, self.queue = stage, stage.queues[0]
+        stage.follows = False  # no trip is measured then
         self.queue.configure(lease=30 if own else lease)
         self.queue.enqueue_many(range(6), lease=lease if own else None)
         self._flow = work(stage.state, _ignore)
@@ -465,7 +489,7 @@ def test_leases_are_lengthened_for_long_trips(
 ) -> None:
     """Leases are extended to eight round trips, with one log record a minute."""
     slow = Slow(many(_first, ["a"]), lease=2, own=own)
-    slow.step(0.8, 2)
+    slow.step(0.8, 3)
     (job, _) = slow.stage.state.held
     assert term_of(job).lease == pytest.approx(6.4)
     assert term_of(job).renewal(2 / 3) < slow.stage.now
@@ -480,7 +504,7 @@ def test_jobs_whose_lease_ended_during_the_reserve_are_not_run(
 ) -> None:
     """Round trips became long during a reserve: its jobs are not run, and reserving pauses."""
     slow = Slow(many(_first, ["a"]), lease=2)
-    slow.step(0.01, 1)
+    slow.step(0.01, 2)
     slow.step(2.4, 10)
     assert (slow.stage.state.held, slow.stage.runners.items) == ({}, [])
     assert slow.stage.state.statistics.snapshot().counts == {"lost": 2}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.calls import Call
 from penstock.core.hints import Intent
 from penstock.core.job import Delivery
-from penstock.core.operations import QueueOps
+from penstock.core.operations import QueueOps, Taken
 
 __all__ = [
     "Cancelled",
@@ -101,11 +101,14 @@ class Listen:
         sources: the queues.
         until: point of the clock.
         kind: kind of the tokens, as a name of a key: `wake` or `space`.
+        follow: builds a reserve of the only queue, which the server runs as soon as the wait has
+            ended: a token costs no further trip. It may not be possible; then it is left out.
     """
 
     sources: tuple[QueueOps, ...]
     until: float
     kind: str = "wake"
+    follow: Callable[[], Call[Taken]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +118,12 @@ class Heard:
     Attributes:
         told: queues of which a token was taken.
         lost: queues whose connection failed: a token may be lost with it, so look there.
+        taken: what the reserve behind the wait has taken; None = there was none.
     """
 
     told: tuple[QueueOps, ...] = ()
     lost: tuple[QueueOps, ...] = ()
+    taken: Taken | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from penstock.core.hints import Intent
 from penstock.core.job import Delivery, Outcome, Settled, epoch_of, ops_of, term_of
 from penstock.core.logs import Fields, get_logger, span
 from penstock.core.middleware import HANDLER
-from penstock.core.operations import QueueOps
+from penstock.core.operations import QueueOps, Taken
 from penstock.errors import (
     QueueDamaged,
     QueueInUse,
@@ -57,6 +57,9 @@ logger = get_logger("penstock")
 
 DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError)
 """Errors that concern one queue, and not the server."""
+
+LATE = TICK + 0.5
+"""Seconds after which a tick comes that should have come with the answer to a wait."""
 
 R = TypeVar("R")
 Flow = Generator[Effect, Any, None]
@@ -479,13 +482,47 @@ def _rest(state: WorkerState) -> Count:
         yield from _stop_waiting(state)
         state.awaited = listened
     state.waiting = True
-    heard: Heard = yield Listen(tuple(poll.ops for poll in listened), until)
+    follow = _follow(state, listened)
+    heard: Heard = yield Listen(tuple(poll.ops for poll in listened), until, follow=follow)
     got = 0
+    if heard.taken is not None:
+        state.waiting = False
+        got = _followed(state, listened[0], heard.taken)
+        if got:
+            yield Cede()  # as in _woken
+        return got
     for ops in heard.told:
         got += yield from _woken(state, state.poll_of[ops])
     for ops in heard.lost:
         state.poll_of[ops].at = 0.0
     return got
+
+
+def _follow(state: WorkerState, listened: Sequence[QueuePoll]) -> Callable[[], Call[Taken]] | None:
+    """Return what builds a reserve to send behind the wait; None = it can't be sent there.
+
+    It is for one job: when the wait is ended, because other jobs have come, it takes one more.
+    """
+    ops = listened[0].ops
+    if len(state.polls) > 1 or state.is_spread or ops.consuming or not listened[0].asked_at:
+        return None
+    return partial(ops.reserve, 1, idle=True, provisional=True)
+
+
+def _followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
+    """Take in what the reserve behind a wait has taken, and return the number of jobs.
+
+    It may have run long ago, if this process was stopped meanwhile. The queue's clock tells how
+    long after the last answer that was, and so when the lease began at the earliest.
+    """
+    now = state.clock()
+    began = min(now, poll.asked_at + (taken.now_ms - poll.asked_ms) / 1000)
+    if state.failures:
+        state.found_back()
+    state.answered, poll.failures, poll.woken = now, 0, False
+    state.lap = now + LATE  # this was the tick
+    state.asked(poll, taken, 1, began)
+    return len(taken.deliveries)
 
 
 def _tidy(state: WorkerState) -> Flow:
@@ -512,7 +549,15 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
 def _stop_waiting(state: WorkerState) -> Flow:
     """End a wait. Put its tokens back, and wake another consumer for jobs that are due soon."""
     waited, state.waiting = state.waiting, False
-    told = (yield Quit()).told if waited else ()
+    heard: Heard = (yield Quit()) if waited else Heard()
+    told = heard.told
+    if heard.taken is not None:
+        told = ()  # the reserve behind the wait has put the token back, if there is a job to take
+        if state.room() > 0:
+            _followed(state, state.polls[0], heard.taken)
+        else:
+            for job in heard.taken.deliveries:
+                state.put_back(job, HANDED_BACK)
     for poll in state.polls:
         near = waited and 0 < poll.at <= state.clock() + TICK and poll.is_usable
         if near or poll.woken or poll.ops in told:

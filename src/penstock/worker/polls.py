@@ -58,6 +58,8 @@ class QueuePoll:
             It still accepts reports.
         unsure: whether a report that failed may have been executed.
         drained: when it was found closed and drained; -inf = it was not at the last look.
+        asked_at: when its last answer to a reserve was asked for; 0 = there is none.
+        asked_ms: the queue's time in that answer.
         lease: seconds: the shortest lease of the last jobs, or that of the queue; 0 = not known.
         trip: seconds that the last call to it took.
         is_slow: whether that is too long for the lease: no jobs are reserved then.
@@ -77,6 +79,8 @@ class QueuePoll:
     refusals: int = 0
     unsure: bool = False
     drained: float = -math.inf
+    asked_at: float = 0.0
+    asked_ms: int = 0
     lease: float = 0.0
     trip: float = 0.0
     is_slow: bool = False

@@ -428,6 +428,7 @@ class WorkerState:
     def asked(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
         """Take in the answer of a queue to a request for `wanted` jobs."""
         now, poll.refusals = self.clock(), 0
+        poll.asked_at, poll.asked_ms = sent, taken.now_ms
         if taken.next_ms == 0:
             poll.at, poll.pause = 0.0, 0.01
         else:

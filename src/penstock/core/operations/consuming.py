@@ -30,11 +30,13 @@ class Taken(NamedTuple):
             else ms until the next event.
         deliveries: the jobs that were reserved.
         lease_ms: the queue's lease.
+        now_ms: the queue's time.
     """
 
     next_ms: int
     deliveries: list[Any]
     lease_ms: int = 0
+    now_ms: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -73,9 +75,9 @@ class Consuming(Operations):
     def _taken(self, parse: Parser[replies.Reserve], tag: int, raw: Reply) -> Taken:
         reply = parse(raw)
         if not reply.jobs:
-            return Taken(reply.next, [], reply.lease)
+            return Taken(reply.next, [], reply.lease, reply.now)
         jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
-        return Taken(reply.next, jobs, reply.lease)
+        return Taken(reply.next, jobs, reply.lease, reply.now)
 
     def _delivered(self, epoch: bytes, tag: int, now: int, lease: int, rows: Rows) -> list[Any]:
         place = self._place
@@ -121,7 +123,7 @@ class Consuming(Operations):
         jobs: list[Any] = []
         if reply.jobs:
             jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
-        return Exchanged(Settled(names, codes), Taken(reply.next, jobs, reply.lease))
+        return Exchanged(Settled(names, codes), Taken(reply.next, jobs, reply.lease, reply.now))
 
     def nack(self, names: Names, delay_ms: int, error: str) -> Call[Settled]:
         """Report failures; delay -1 = by the queue's policy."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from penstock.client._acompat import (
     PENDING,
@@ -17,7 +19,9 @@ from penstock.client._acompat import (
 )
 from penstock.client._async.transport.connection import monotonic, pack
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT
-from penstock.core.calls import Argument
+from penstock.core.calls import Argument, Call
+from penstock.core.flows import TICK
+from penstock.wire.codes import Code
 
 if TYPE_CHECKING:
     from penstock.client._async.transport.server import AsyncServer
@@ -31,7 +35,11 @@ RENEW = 60.0
 
 
 class AsyncBlockingConnection:
-    """A connection that blocks on wake and space tokens, and is used for nothing else.
+    """A connection that blocks on wake and space tokens.
+
+    A reserve may be sent behind the BLPOP. The server runs it when the BLPOP has ended, so a
+    waiting consumer has its job one trip earlier. Such a BLPOP ends after a tick: if the consumer
+    is stopped, or gone without a sign of it, no job is reserved for it later than that.
 
     Args:
         conn: a connection without a socket time-out.
@@ -47,14 +55,33 @@ class AsyncBlockingConnection:
         self.reader: AsyncReader | None = None
         self._since = 0.0
         self._id = b""
+        self._call: Call[Any] | None = None
+        self._calls = 0
+        self._taken: Any = None
 
     async def pop(
-        self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None = None
+        self,
+        keys: tuple[bytes, ...],
+        timeout: float,
+        signal: AsyncSignal | None = None,
+        follow: Callable[[], Call[Any]] | None = None,
     ) -> bytes | None:
-        """Wait for a token and return its key; None after `timeout` seconds or at the signal."""
+        """Wait for a token and return its key; None after `timeout` seconds or at the signal.
+
+        Args:
+            keys: the tokens.
+            timeout, signal: what ends the wait.
+            follow: builds the call to send behind a BLPOP; `take` returns its result.
+        """
         if self.is_sliced:
             return await self._pop_slices(keys, timeout, signal)
-        return await self.begin(keys) or await self.read(timeout, signal)
+        key = await self.begin(keys, follow)
+        return key if key or self._taken else await self.read(timeout, signal)
+
+    def take(self) -> Any:
+        """Return the result of the call behind the last BLPOP, once; None = there is none."""
+        taken, self._taken = self._taken, None
+        return taken
 
     @property
     def is_sliced(self) -> bool:
@@ -71,7 +98,9 @@ class AsyncBlockingConnection:
         key = None if self.reader is None else await self.read(0)
         return [] if key is None else [key]
 
-    async def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
+    async def begin(
+        self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None = None
+    ) -> bytes | None:
         """Send the BLPOP unless one is pending; return the key of a token if an old one took it."""
         if self._id and self._server.has_moved(self._conn):
             await self.drop()
@@ -79,9 +108,11 @@ class AsyncBlockingConnection:
         if self.reader is not None and monotonic() > self._since + RENEW:
             for key in await self.quit():
                 return key
+            if self._taken:
+                return None
         if self.reader is None:
             try:
-                self.reader = await self._block(keys)
+                self.reader = await self._block(keys, follow)
             except BaseException:
                 await self.drop()  # a handshake may be half done
                 raise
@@ -94,14 +125,39 @@ class AsyncBlockingConnection:
         if reply is PENDING:
             return None
         self.reader = None
+        await self._read_call()
         return _key_in(reply)
 
-    async def _block(self, keys: tuple[bytes, ...]) -> AsyncReader:
+    async def _read_call(self) -> None:
+        """Read the reply to the call behind the BLPOP, if there is one."""
+        call, self._call = self._call, None
+        if call is None:
+            return
+        try:
+            reply = await AsyncReader(self._conn).read(STOP_TIMEOUT)
+        except ResponseError:  # the script is not loaded, for example: nothing was taken
+            return
+        if reply is PENDING:
+            await self.drop()
+        elif reply[0] == Code.DONE:
+            self._taken = call.parse(reply)
+
+    async def _block(
+        self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None
+    ) -> AsyncReader:
         self._since = monotonic()
         if not self._id:  # with a time-out: a stopped server accepts connections and is silent
             asked = pack((b"CLIENT", b"ID"))
             self._id = b"%d" % await aexchanged(self._conn, asked, SOCKET_TIMEOUT)
-        await asend(self._conn, pack((b"BLPOP", *keys, b"0")))
+        if follow is None:
+            packed = pack((b"BLPOP", *keys, b"0"))
+        else:
+            self._call = call = follow()
+            self._calls += 1
+            packed = pack((b"BLPOP", *keys, b"%d" % TICK))
+            nonce = b"%d" % self._calls
+            packed += pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
+        await asend(self._conn, packed)
         return AsyncReader(self._conn)
 
     async def _pop_slices(
@@ -153,6 +209,7 @@ class AsyncBlockingConnection:
             await self.drop()
             return ()
         self.reader = None
+        await self._read_call()
         key = _key_in(reply)
         return () if key is None else (key,)
 
@@ -165,6 +222,7 @@ class AsyncBlockingConnection:
         if self.reader is not None:
             self.reader.drop()
             self.reader = None
+        self._call = None
         await self._conn.disconnect()
         self._id = b""
 

@@ -470,7 +470,11 @@ class AsyncBlockingConnections:
         self._waiters: dict[int, tuple[AsyncServer, AsyncBlockingConnection]] = {}
 
     async def pop(
-        self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None = None
+        self,
+        keys: tuple[bytes, ...],
+        timeout: float,
+        signal: AsyncSignal | None = None,
+        follow: object = None,  # noqa: ARG002  # another server may have the slot by then
     ) -> bytes | None:
         """Wait for a token and return its key; None after `timeout` seconds or at the signal.
 
@@ -485,6 +489,9 @@ class AsyncBlockingConnections:
         return None if found is None else await readers[found].read(0)
 
     is_sliced = False
+
+    def take(self) -> None:
+        """Return None: no call follows the BLPOPs."""
 
     @property
     def readers(self) -> list[AsyncReader]:

@@ -261,14 +261,14 @@ class _TokenWait:
         sources = {ops.keys[effect.kind]: ops for ops in effect.sources}
         if self._waiter is not None and self._sources.keys() != sources.keys():
             heard = await self.quit()
-            if heard.told:
+            if heard.told or heard.taken:
                 return heard
         self._sources = sources
         if self._waiter is None:
             self._waiter = self._node.link.waiter()
         try:
             timeout = effect.until - monotonic()
-            key = await self._waiter.pop(tuple(sources), timeout, self._signal)
+            key = await self._waiter.pop(tuple(sources), timeout, self._signal, effect.follow)
         except Exception as error:
             if not passing(error):
                 raise
@@ -278,7 +278,7 @@ class _TokenWait:
             await self.answer(flows.Rest(min(monotonic() + pause, effect.until)))
             return flows.Heard(lost=effect.sources)
         self._failures = 0
-        return flows.Heard(() if key is None else (sources[key],))
+        return flows.Heard(() if key is None else (sources[key],), taken=self._waiter.take())
 
     async def quit(self) -> flows.Heard:
         """End the pending BLPOP and keep the connection; return the tokens that it took."""
@@ -291,8 +291,9 @@ class _TokenWait:
             if not passing(error):
                 raise
             return flows.Heard()
+        taken = waiter.take()
         waiter.rest()
-        return flows.Heard(tuple(self._sources[key] for key in keys))
+        return flows.Heard(tuple(self._sources[key] for key in keys), taken=taken)
 
     async def drop(self) -> None:
         """Close the connection, with a pending BLPOP or without."""

@@ -471,7 +471,11 @@ class BlockingConnections:
         self._waiters: dict[int, tuple[Server, BlockingConnection]] = {}
 
     def pop(
-        self, keys: tuple[bytes, ...], timeout: float, signal: Signal | None = None
+        self,
+        keys: tuple[bytes, ...],
+        timeout: float,
+        signal: Signal | None = None,
+        follow: object = None,  # noqa: ARG002  # another server may have the slot by then
     ) -> bytes | None:
         """Wait for a token and return its key; None after `timeout` seconds or at the signal.
 
@@ -486,6 +490,9 @@ class BlockingConnections:
         return None if found is None else readers[found].read(0)
 
     is_sliced = False
+
+    def take(self) -> None:
+        """Return None: no call follows the BLPOPs."""
 
     @property
     def readers(self) -> list[Reader]:
