@@ -642,6 +642,7 @@ async def test_options(ps: AsyncPenstock, q: AsyncQueue) -> None:
         "isolate": None,
         "log_jobs": False,
         "order": "weighted",
+        "time_limit": None,
     }
     worker.change(throttle=0)
     await worker.start()

@@ -619,6 +619,7 @@ def test_options(ps: Penstock, q: Queue) -> None:
         "isolate": None,
         "log_jobs": False,
         "order": "weighted",
+        "time_limit": None,
     }
     worker.change(throttle=0)
     worker.start()

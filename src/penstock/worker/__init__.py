@@ -20,6 +20,7 @@ from penstock.worker._async.worker import AsyncWorker
 from penstock.worker._sync.worker import Worker
 from penstock.worker.arguments import Conversion, Converter, Unfit
 from penstock.worker.handlers import Handler, Handlers, JobArgs, NamedHandler
+from penstock.worker.limits import TimeLimit
 from penstock.worker.monitor import LoopEvent, Monitor, size_monitor
 from penstock.worker.results import ACK, Done, Reject, Result, Retry, Snooze, Verdict
 from penstock.worker.statistics import Summary, WorkerStats
@@ -43,6 +44,7 @@ __all__ = [
     "RunningJob",
     "Snooze",
     "Summary",
+    "TimeLimit",
     "Unfit",
     "Verdict",
     "Worker",

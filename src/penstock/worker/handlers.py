@@ -96,6 +96,7 @@ class _Policies(TypedDict, total=False):
 
 class _HandlerOptions(_Policies, total=False):
     lease: Duration | None
+    time_limit: Duration | None
 
 
 class Handler(Generic[P, R_co]):
@@ -113,6 +114,7 @@ class Handler(Generic[P, R_co]):
         wait: seconds for which a batch that is not full waits for more jobs.
         takes_job: whether a job is its only argument.
         lease: the lease of jobs that `job` describes; None = the queue's.
+        time_limit: seconds that a call may take; None = the worker's limit.
         headers: the headers of its jobs: `enqueue_many(..., headers=handler.headers)`.
 
     Raises:
@@ -131,6 +133,7 @@ class Handler(Generic[P, R_co]):
         wait: float = 0.0,
         backoff: Backoff | None = None,
         lease: Duration | None = None,
+        time_limit: Duration | None = None,
     ) -> None:
         if isinstance(function, Handler):
             reason = (
@@ -146,6 +149,7 @@ class Handler(Generic[P, R_co]):
         self.takes_job = self._takes_jobs and size is None
         self.wait = wait
         self.lease = lease
+        self.time_limit = seconds_of("time_limit", time_limit)
         self.headers: dict[str, str] = {} if name is None else {HANDLER: name}
         self._backoff = backoff or Backoff()
         self._prepared: dict[Codec | None, Prepared] = {}
@@ -323,8 +327,9 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
         convert: Converter | None,
         backoff: Backoff | None = None,
         lease: Duration | None = None,
+        time_limit: Duration | None = None,
     ) -> None:
-        super().__init__(function, name, backoff=backoff, lease=lease)
+        super().__init__(function, name, backoff=backoff, lease=lease, time_limit=time_limit)
         self._convert = convert
         self._parameters: Parameters | None = None
         with contextlib.suppress(NameError):  # an annotation names something that is defined later
@@ -427,6 +432,7 @@ class Handlers:
         wait: wait_base | None = None,
         stop: stop_base | None = None,
         lease: Duration | None = None,
+        time_limit: Duration | None = None,
     ) -> Any:
         """Register a function, as a decorator with or without parentheses.
 
@@ -440,6 +446,7 @@ class Handlers:
                 a dead letter. They see a first attempt that began when the job was enqueued, and an
                 `idle_for` of 0, as the worker does not sleep.
             lease: the lease of jobs that `Handler.job` describes, in seconds.
+            time_limit: seconds that a call may take; then it fails with `TimeLimit`.
 
         Raises:
             BadArgument: an argument can't be used, there is a handler with that name, or the
@@ -450,15 +457,13 @@ class Handlers:
         if name is not None and not isinstance(name, str) and callable(name):
             return self._add(Handler(name))
         self._check(name, lease)
-        backoff = Backoff(retry, wait, stop)
+        own: Any = {"backoff": Backoff(retry, wait, stop), "lease": lease}
+        own["time_limit"] = seconds_of("time_limit", time_limit)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
             if name is None:
-                return self._add(Handler(function, backoff=backoff, lease=lease))
-            convert = self._convert
-            return self._add(
-                NamedHandler(function, name, convert=convert, backoff=backoff, lease=lease)
-            )
+                return self._add(Handler(function, **own))
+            return self._add(NamedHandler(function, name, convert=self._convert, **own))
 
         return decorate
 
@@ -507,6 +512,7 @@ class Handlers:
         wait: Duration = 0.0,
         retry: RetryPolicy | None = None,
         lease: Duration | None = None,
+        time_limit: Duration | None = None,
     ) -> _BatchDecorator:
         """Register a function that gets a list of jobs, as a decorator.
 
@@ -517,7 +523,7 @@ class Handlers:
             name: as in `handler`.
             size: most jobs of one call, from 1 to 1000.
             wait: seconds for which a batch that is not full waits for more jobs.
-            retry, lease: as in `handler`.
+            retry, lease, time_limit: as in `handler`.
 
         Raises:
             BadArgument: as `handler`.
@@ -525,12 +531,11 @@ class Handlers:
         self._check(name, lease)
         check_count("size", size, high=BATCH)
         seconds = duration_ms("wait", wait) / 1000
-        backoff = Backoff(retry)
+        own: Any = {"backoff": Backoff(retry), "lease": lease}
+        own["time_limit"] = seconds_of("time_limit", time_limit)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
-            return self._add(
-                Handler(function, name, size=size, wait=seconds, backoff=backoff, lease=lease)
-            )
+            return self._add(Handler(function, name, size=size, wait=seconds, **own))
 
         return decorate
 
@@ -603,6 +608,15 @@ class Handlers:
             kinds = {None: "a handler without a name", DEFAULT: "a default handler"}
             kind = kinds.get(key, "a handler with this name")
             raise BadArgument("name", key or None, f"there is {kind}: {qualified(there.function)}")
+
+
+def seconds_of(name: str, value: Duration | None) -> float | None:
+    """Return a duration in seconds; None stays None.
+
+    Raises:
+        BadArgument: not a duration above 0.
+    """
+    return None if value is None else duration_ms(name, value, zero=False) / 1000
 
 
 def _shown(key: str | None) -> str:

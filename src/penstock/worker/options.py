@@ -19,7 +19,7 @@ from penstock.core.urls import shown
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
 from penstock.worker.functions import is_target, qualified
-from penstock.worker.handlers import Handlers
+from penstock.worker.handlers import Handlers, seconds_of
 from penstock.worker.monitor import Monitor
 
 __all__ = [
@@ -60,6 +60,7 @@ class WorkerOptions:
     isolate: str | None = None
     log_jobs: bool = False
     order: Order = "weighted"
+    time_limit: Duration | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "queues", check_queues(self.queues))
@@ -75,6 +76,7 @@ class WorkerOptions:
             raise BadArgument("monitor", self.monitor, "a callable")
         check_choice("heartbeat", self.heartbeat, HeartbeatKind)
         check_flag("log_jobs", self.log_jobs)
+        seconds_of("time_limit", self.time_limit)
         check_choice("order", self.order, Order)
         if self.order == "strict" and set(self.queues.values()) != {1}:
             raise BadArgument("order", self.order, "needs queues without weights")
@@ -85,6 +87,11 @@ class WorkerOptions:
             raise BadArgument("isolate", isolate, "needs a Unix")
 
     @property
+    def limit_s(self) -> float | None:
+        """Time limit in seconds."""
+        return seconds_of("time_limit", self.time_limit)
+
+    @property
     def grace_s(self) -> float:
         """Grace in seconds."""
         return duration_ms("grace", self.grace) / 1000
@@ -93,7 +100,13 @@ class WorkerOptions:
         """Return all options for JSON: durations in seconds, functions by their names."""
         found = {name: getattr(self, name) for name in self.__slots__}
         named = {name: qualified(value) for name, value in found.items() if callable(value)}
-        return {**found, **named, "queues": dict(self.queues), "grace": self.grace_s}
+        return {
+            **found,
+            **named,
+            "queues": dict(self.queues),
+            "grace": self.grace_s,
+            "time_limit": self.limit_s,
+        }
 
 
 def check_queues(queues: Any) -> dict[str, int]:

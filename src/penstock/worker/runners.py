@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from penstock.core.job import Delivery
 from penstock.core.logs import get_logger
 from penstock.worker.handlers import Handler
+from penstock.worker.limits import NO_LIMITS, within
 
 __all__ = [
     "Activity",
@@ -100,7 +101,13 @@ class DaemonThreads(Generic[T]):
 
 
 class Runners(DaemonThreads[Item]):
-    """Threads that run handlers: `execute` of an item must not raise."""
+    """Threads that run handlers: `execute` of an item must not raise.
+
+    Attributes:
+        limits: the time limits of the worker.
+    """
+
+    limits = NO_LIMITS
 
     def start(self) -> None:
         """Start the threads."""
@@ -125,13 +132,17 @@ class Runners(DaemonThreads[Item]):
     def call(
         self,
         handler: Handler[..., Any],
-        jobs: Sequence[Delivery],  # noqa: ARG002  # the twin needs it
+        jobs: Sequence[Delivery],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Call the handler."""
+        limit = handler.time_limit or self.limits.default
         try:
-            return handler.function(*args, **kwargs)
+            if limit is None:
+                return handler.function(*args, **kwargs)
+            function = partial(handler.function, *args, **kwargs)
+            return self.limits.run(limit, function, (handler, jobs))
         finally:
             if os.getpid() != self._pid:
                 end_fork(self._pid)
@@ -166,6 +177,7 @@ class AsyncRunners:
 
     Attributes:
         put: queues an item; the next free task runs it.
+        limits: the time limits of the worker.
 
     A task that was cancelled is replaced by another: it may keep traces of that, and other code may
     wait for its end. An event loop that ends cancels every task. The `_watch` task only waits, and
@@ -186,6 +198,7 @@ class AsyncRunners:
         self._watch: asyncio.Task[None] | None = None
         self._threads: DaemonThreads[_Order] = DaemonThreads(count, f"{name}-thread", self._obey)
         self._last: asyncio.Task[None] | None = None
+        self.limits = NO_LIMITS
 
     def start(self) -> None:
         """Start the tasks."""
@@ -244,17 +257,21 @@ class AsyncRunners:
         """Call the handler. It is cancelled when one of the jobs is lost."""
         task = asyncio.current_task()
         assert task is not None
+        limit = handler.time_limit or self.limits.default
         for job in jobs:
             self._running[job] = task
         try:
             if handler.is_async:
                 try:
-                    return await handler.function(*args, **kwargs)
+                    awaited = handler.function(*args, **kwargs)
+                    return await (awaited if limit is None else within(limit, awaited))
                 finally:
                     end_fork(self._pid)
             self._threads.grow()
             future = self._loop.create_future()
             function = partial(handler.function, *args, **kwargs)
+            if limit is not None:
+                function = partial(self.limits.run, limit, function, (handler, jobs))
             self._threads.put((future, contextvars.copy_context(), function))
             value, error = await future
             if error is not None:

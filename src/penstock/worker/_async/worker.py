@@ -28,6 +28,7 @@ from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
 from penstock.worker.heartbeat_process import HeartbeatProcess
 from penstock.worker.isolation import Isolated, Isolator
+from penstock.worker.limits import Limits
 from penstock.worker.log import shown_by_default
 from penstock.worker.loop import work
 from penstock.worker.messages import ended, shortened, waits_for
@@ -42,7 +43,7 @@ from penstock.worker.options import (
 from penstock.worker.polls import QueuePoll
 
 # sync only: from penstock.worker.options import refuse_coroutines
-from penstock.worker.runners import AsyncActivity, AsyncRunners
+from penstock.worker.runners import AsyncActivity, AsyncRunners, Item
 from penstock.worker.state import WorkerState
 from penstock.worker.statistics import WorkerStats
 from penstock.worker.status import WorkerStatus
@@ -96,6 +97,7 @@ class AsyncWorker:
         log_jobs: log a line, at INFO, for each finished job.
         order: "weighted" serves all queues by their weights; "strict" serves the first queue as
             long as it has jobs, then the second, and so on.
+        time_limit: seconds that a handler may run; then it fails with `TimeLimit`. None = no limit.
 
     Raises:
         BadArgument: an argument can't be used.
@@ -119,6 +121,7 @@ class AsyncWorker:
         isolate: str | None = None,
         log_jobs: bool = False,
         order: Order = "weighted",
+        time_limit: Duration | None = None,
     ) -> None:
         self.options = WorkerOptions(
             queues,
@@ -134,6 +137,7 @@ class AsyncWorker:
             isolate=isolate,
             log_jobs=log_jobs,
             order=order,
+            time_limit=time_limit,
         )
         self.handlers = check_handlers(handlers)
         # sync only: refuse_coroutines(self.handlers)
@@ -250,12 +254,13 @@ class AsyncWorker:
             state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
         if options.isolate is not None:
             told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
-            told["log_jobs"] = options.log_jobs
+            told.update(log_jobs=options.log_jobs, time_limit=options.limit_s)
             state.isolator = Isolator(options.isolate, told, state)
         state.isolated = self._isolated
         self._handler_runner = handler_runner
         handler_runner.runners, handler_runner.finished = runners, state.finished
         handler_runner.settings_of = state.settings_of
+        runners.limits = Limits(options.limit_s, options.grace_s, self._is_stuck)
         for grace in self._stops:
             state.stop(grace)
         self._activity = AsyncActivity(lambda: self._main(state, runners, wake), self.name)
@@ -300,6 +305,14 @@ class AsyncWorker:
     ) -> None:
         self.stop()
         await self.join()
+
+    def _is_stuck(self, item: Item) -> None:
+        """End the worker, as a thread of it can't be freed."""
+        assert self._handler_runner is not None
+        self._handler_runner.give_up(item)
+        text = "%s stops: a handler has ignored its time limit, and its thread can't be ended"
+        logger.error(text, self.name)
+        self.stop()
 
     def _is_overdue(self) -> bool:
         state = self._state
@@ -490,6 +503,7 @@ class AsyncWorker:
             heartbeat=self.options.heartbeat,
             name=name,
             log_jobs=told["log_jobs"],
+            time_limit=told["time_limit"],
         )
         self._isolated, self._owns_process = isolated, True
         await self.run(signals=False)

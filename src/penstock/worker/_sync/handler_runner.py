@@ -15,6 +15,7 @@ from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.core.views import Settings
 from penstock.worker.arguments import Unfit
 from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.limits import TimeLimit
 from penstock.worker.messages import is_last, prospect
 from penstock.worker.polls import Finished
 from penstock.worker.results import ACK, Result, Verdict, described
@@ -74,6 +75,14 @@ class HandlerRunner:
                 view = RunningJob(job.id, job.queue_name, handler.name, job.attempt, seconds)
                 jobs.append(view)
         return tuple(sorted(jobs, key=lambda job: -job.seconds))
+
+    def give_up(self, item: Item) -> None:
+        """Report jobs as failed whose handler has ignored its time limit."""
+        handler, jobs = item
+        verdicts, cause = self._judged(handler, jobs, TimeLimit("it was ignored"))
+        for job, verdict in zip(jobs, verdicts or (), strict=True):
+            self._finish((job,), verdict, 0.0, cause)
+        self._wake()
 
     def unknown(self, job: Delivery) -> None:
         """Give up a job for which there is no handler: it becomes a dead letter."""

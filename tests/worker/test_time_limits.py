@@ -1,0 +1,193 @@
+"""Time limits of handlers: coroutines, threads, and threads that ignore them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import AsyncWorker, BadArgument, Handlers, Penstock, Worker
+from penstock.embedded import EmbeddedServer
+from penstock.worker import TimeLimit
+from penstock.worker.limits import Limits
+from tests.support.backends import Backend
+from tests.worker.conftest import app, told, worker
+from tests.worker.programs import APP, STARTED, Told
+
+__all__ = ["app", "told", "worker"]
+
+LIMIT = 0.2
+SLEEPS = """
+from penstock import Handlers
+handlers = Handlers()
+handlers.handler(handle)
+
+@handlers.handler("sleeps", time_limit=0.2)
+def sleeps():
+    tell("sleeps")
+    time.sleep(600)
+
+worker = Told"""
+
+
+@pytest.fixture
+def ps(brief_backend: Backend) -> Iterator[Penstock]:
+    """A client whose failed jobs wait for an hour."""
+    with Penstock(brief_backend.sync_client()) as client:
+        client.queue("q").configure(backoff_base=3600)
+        client.queue("q").enqueue("x")
+        yield client
+
+
+def computes() -> None:
+    """Keep the interpreter busy, in pure Python."""
+    while True:
+        sum(range(100))
+
+
+def swallows() -> None:
+    """Go on after every `Exception`."""
+    while True:
+        with contextlib.suppress(Exception):
+            time.sleep(0.001)
+
+
+HANDLERS = {"pure Python": computes, "except Exception": swallows}
+
+
+@pytest.mark.parametrize("name", HANDLERS)
+@pytest.mark.parametrize("of_worker", [False, True], ids=["handler", "worker"])
+def test_a_thread(name: str, of_worker: bool, ps: Penstock) -> None:
+    """`TimeLimit` is raised in it; the attempt has failed, and the thread runs other jobs."""
+    handlers = Handlers()
+
+    @handlers.handler(time_limit=None if of_worker else LIMIT)
+    def handle(job: Any) -> None:
+        if job.body == "x":
+            HANDLERS[name]()
+
+    ps.queue("q").enqueue("y")
+    options: Any = {"time_limit": LIMIT} if of_worker else {}
+    runner = Worker(ps, "q", handlers, burst=True, concurrency=1, **options)
+    runner.run()
+    assert runner.status().stats.counts == {"retried": 1, "done": 1}
+    [view] = ps.queue("q").peek(state="scheduled")
+    assert view.error == "TimeLimit: longer than 0.2 s"
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["coroutine", "plain function"])
+async def test_asyncio(plain: bool, brief_backend: Backend) -> None:
+    """A coroutine is cancelled; a plain function gets the exception in its thread."""
+    seen: list[str] = []
+    handlers = Handlers()
+    if plain:
+        handlers.handler(time_limit=LIMIT)(lambda _: computes())
+    else:
+
+        @handlers.handler(time_limit=LIMIT)
+        async def handle(job: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+
+    async with brief_backend.async_client() as redis:
+        runner = AsyncWorker(redis, "q", handlers, burst=True)
+        queue = runner._origin.queue("q")
+        await queue.configure(backoff_base=3600)
+        await queue.enqueue("x")
+        await runner.run()
+        [view] = await queue.peek(state="scheduled")
+        await runner._origin.close()
+    assert view.error == "TimeLimit: longer than 0.2 s"
+    assert seen == ([] if plain else ["cancelled"])
+
+
+def test_a_limit_that_is_not_reached(ps: Penstock) -> None:
+    """Nothing happens to a handler that ends in time."""
+    runner = Worker(ps, "q", lambda _: None, burst=True, time_limit=60)
+    runner.run()
+    assert runner.status().stats.counts == {"done": 1}
+    assert runner.status().options["time_limit"] == 60.0
+
+
+@pytest.mark.parametrize("value", [0, -1, "5"])
+def test_a_wrong_limit(value: Any) -> None:
+    """It is a duration above 0."""
+    with pytest.raises(BadArgument, match="time_limit"):
+        Handlers().handler("x", time_limit=value)
+    with pytest.raises(BadArgument, match="time_limit"):
+        Worker("redis://127.0.0.1:1", "q", print, time_limit=value)
+
+
+def test_the_exception_is_never_raised_outside() -> None:
+    """Runs that end at the moment of their limit: the exception comes in the run, or never."""
+    limits = Limits(None, 60, print)
+    outside: list[BaseException] = []
+    ends: list[str] = []
+
+    def hammer(seed: int) -> None:
+        try:
+            for turn in range(400):
+                until = time.perf_counter() + 0.002 * (0.9 + (turn * seed % 20) / 100)
+
+                def spin(until: float = until) -> int:
+                    while time.perf_counter() < until:
+                        pass
+                    return 7
+
+                try:
+                    assert limits.run(0.002, spin, None) == 7
+                    ends.append("returned")
+                except TimeLimit:
+                    ends.append("limited")
+                for _ in range(100):
+                    sum([1, 2, 3])
+        except BaseException as error:  # noqa: BLE001  # what must not come
+            outside.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=hammer, args=(seed,)) for seed in (3, 7, 11)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert outside == []
+    assert len(ends) == 1200
+    assert set(ends) == {"returned", "limited"}
+
+
+def test_a_thread_that_ignores_the_limit(
+    worker: Any, told: Told, server: EmbeddedServer, app: Path
+) -> None:
+    """It costs its process, which is replaced; jobs of other threads count no crash."""
+    app.write_text(APP.replace("worker = Told", SLEEPS).replace("handle, conc", "handlers, conc"))
+    with Penstock(server.url) as client:
+        queue = client.queue("jobs")
+        queue.configure(backoff_base=3600)
+        program = worker("--processes", "1", "--concurrency", "2", "--grace", "1")
+        first = program.line(STARTED)[2]
+        told.do("long")
+        told.until("long")
+        queue.enqueue({}, headers={"handler": "sleeps"})
+        told.until("sleeps")
+        program.line("stops: a handler has ignored its time limit")
+        assert program.line(STARTED)[2] != first
+        _, pid, _ = told.until("long")
+        assert str(pid) != first
+        stats = queue.stats()
+        assert (stats.crashed, stats.nacked, stats.released) == (0, 1, 1)
+        [view] = queue.peek(state="scheduled")
+        assert view.error == "TimeLimit: it was ignored"
