@@ -12,6 +12,7 @@ if before then
   if number == nonce then
     from, total, of, delay_before, others = string.match(before, '^%d+ (%S*) (%d+) (%x+) (%d) %d+\n?(.*)$')
     if from then
+      redis.call('HDEL', meta, '-') -- so that a full server answers, too
       redis.call('HSET', meta, '@' .. producer, before)
     end
   elseif tonumber(number) > tonumber(nonce) then
