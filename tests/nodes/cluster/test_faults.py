@@ -6,6 +6,7 @@ acknowledged job comes back only where the protocol says so.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -105,8 +106,11 @@ def test_slots_move_under_load(frail_cluster: Cluster, load: Load) -> None:
     sound(frail_cluster)
 
 
-def test_a_slot_that_moves_slowly_under_load(frail_cluster: Cluster, load: Load) -> None:
+def test_a_slot_that_moves_slowly_under_load(
+    frail_cluster: Cluster, load: Load, caplog: pytest.LogCaptureFixture
+) -> None:
     """A slot migrates slowly: its queue waits, the other one continues, and no call fails."""
+    caplog.set_level(logging.INFO)
     slot = slot_of_queue(QUEUES[0])
     target = frail_cluster.other(slot)
     source = frail_cluster.begin_move(slot, target)
@@ -119,6 +123,7 @@ def test_a_slot_that_moves_slowly_under_load(frail_cluster: Cluster, load: Load)
     load.wait_more()
     load.drain()
     assert load.check()["again"] == 0
+    assert "the reply is not that of call" not in caplog.text
     sound(frail_cluster)
 
 

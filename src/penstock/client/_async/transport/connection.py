@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
 from penstock.client._acompat import AsyncRedisConnection, aclosed, asend, asleep
-from penstock.client._async.transport.failures import transient
+from penstock.client._async.transport.failures import CHANGES, transient
 from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
@@ -105,7 +105,7 @@ class AsyncProducerConnection(Producer):
         how: Syncing | None,
         asked: bytes,
     ) -> Any:
-        if transient(error):
+        if transient(error) and not isinstance(error, CHANGES):
             raise error  # the caller closes the connection
         if asked:
             await self._confirmed(how)

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
 from penstock.client._acompat import RedisConnection, closed, send, sleep
-from penstock.client._sync.transport.failures import transient
+from penstock.client._sync.transport.failures import CHANGES, transient
 from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
@@ -106,7 +106,7 @@ class ProducerConnection(Producer):
         how: Syncing | None,
         asked: bytes,
     ) -> Any:
-        if transient(error):
+        if transient(error) and not isinstance(error, CHANGES):
             raise error  # the caller closes the connection
         if asked:
             self._confirmed(how)
