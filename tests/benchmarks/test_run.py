@@ -75,6 +75,17 @@ EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
         ("settle by 1", "BLMOVE + LREM"),
         ("reserve + job.ack", "BLMOVE + LREM"),
     ],
+    "single": [
+        ("enqueue(bytes)", "LPUSH", "jobs/s"),
+        ("enqueue(bytes)", "LPUSH", "server us CPU/job"),
+        ("enqueue(bytes)", "LPUSH", "bytes to Redis/job"),
+        ("enqueue(text)", "LPUSH", "jobs/s"),
+        ("handler.enqueue(queue, text)", "LPUSH", "jobs/s"),
+        ("await enqueue(bytes)", "await LPUSH", "jobs/s"),
+        ("await handler.enqueue(queue, text)", "await LPUSH", "jobs/s"),
+        ("100 at once: enqueue(bytes)", "100 at once: LPUSH", "jobs/s"),
+        ("handler bodies, enqueue_many by 100", "XADD pipelined by 100", "jobs/s"),
+    ],
     "cycle": [("by 100 a call",), ("by 1 a call",), ("by 1 a call, 100 calls a trip",)],
     "disque": [
         ("enqueue, one by one", "ADDJOB", "us CPU/job"),

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from penstock.cli.doctor.findings import Finding
 from penstock.client._sync.transport.settings import connection_factory
 from penstock.core.cluster import read_slots
 from penstock.core.servers import ServerFacts, parse_info
+from penstock.core.troubles import explained
 from penstock.wire.keys import SLOTS, QueueKeys, key_slot, node_key, nodes_key
 
 __all__ = ["Command", "DoctorNode", "DoctorQueue", "DoctorServer"]
@@ -39,7 +40,10 @@ class DoctorServer:
     def __init__(self, connection: Any, address: str) -> None:
         self.address = address
         self._connection = connection
-        connection.connect()
+        try:
+            connection.connect()
+        except RedisError as error:
+            raise explained(error, address) from None
 
     @cached_property
     def facts(self) -> ServerFacts:
