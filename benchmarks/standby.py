@@ -29,7 +29,7 @@ GAP = 0.004  # seconds between two jobs
 ROUNDS = 7
 PATIENCE = 60.0
 GOALS_MS = {"p50": 0.5, "p99": 2.0}
-PICKUP_BUDGET, LATE_BUDGET_MS, IDLE_BUDGET = 3.5, 50.0, 0.5
+PICKUP_BUDGET, LATE_BUDGET_MS, IDLE_BUDGET = 2.0, 50.0, 0.5
 
 Seen = list[tuple[bytes, int, float]]
 """For each job: body, monotonic clock in ns at its handler's first line, and age in s."""
