@@ -71,10 +71,13 @@ class AsyncBlockingConnection:
         Args:
             keys: the tokens.
             timeout, signal: what ends the wait.
-            follow: builds the call to send behind a BLPOP; `take` returns its result.
+            follow: builds the call to send behind a BLPOP; `take` returns its result. Not used
+                under Sentinel: a call that is sent later finds a new primary sooner.
         """
         if self.is_sliced:
             return await self._pop_slices(keys, timeout, signal)
+        if self._server.is_under_sentinel:
+            follow = None
         key = await self.begin(keys, follow)
         return key if key or self._taken else await self.read(timeout, signal)
 

@@ -148,6 +148,11 @@ class AsyncServer:
         for waiter in waiters:
             await waiter.drop()
 
+    @property
+    def is_under_sentinel(self) -> bool:
+        """True if Sentinels say which server it is."""
+        return self._primary is not None
+
     def has_moved(self, conn: AsyncRedisConnection) -> bool:
         """Return True if a connection leads to a former primary."""
         return self._primary is not None and getattr(conn, "turn", 0) != self._primary.turn

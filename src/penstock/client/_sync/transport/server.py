@@ -149,6 +149,11 @@ class Server:
         for waiter in waiters:
             waiter.drop()
 
+    @property
+    def is_under_sentinel(self) -> bool:
+        """True if Sentinels say which server it is."""
+        return self._primary is not None
+
     def has_moved(self, conn: RedisConnection) -> bool:
         """Return True if a connection leads to a former primary."""
         return self._primary is not None and getattr(conn, "turn", 0) != self._primary.turn
