@@ -259,7 +259,7 @@ class NotPermitted(ServerError, NoPermissionError):
 
 
 class NotRedis(ServerError, InvalidResponse):
-    """What listens at this address is no Redis server."""
+    """The program at this address is not a Redis server."""
 
 
 class NoSuchDatabase(ServerError, ResponseError):

@@ -231,11 +231,11 @@ def test_a_client_says_what_it_waits_for(
 
 OTHERS: dict[str, tuple[Callable[[], object], str]] = {
     "a sync client in an AsyncWorker": (
-        lambda: AsyncWorker(Penstock(), "q", print),  # type: ignore[arg-type]
+        lambda: AsyncWorker(Penstock(), "q", print),  # type: ignore[arg-type]  # the mistake
         "AsyncWorker takes a URL, AsyncPenstock or a redis.asyncio.Redis, not Penstock",
     ),
     "an async client in a Worker": (
-        lambda: Worker(AsyncPenstock(), "q", print),  # type: ignore[arg-type]
+        lambda: Worker(AsyncPenstock(), "q", print),  # type: ignore[arg-type]  # the mistake
         "Worker takes a URL, Penstock or a redis.Redis, not AsyncPenstock",
     ),
     "a sync redis client in an AsyncWorker": (

@@ -67,7 +67,7 @@ def test_strict_order(url: str, ps: Penstock, kind: str) -> None:
             ps.queue(name).enqueue_many([name] * 20)
         seen = Seen()
         with at_work(kind, url, names, seen, concurrency=1, burst=True, order=order):
-            wait_for(lambda: len(seen.bodies) == 60)  # noqa: B023
+            wait_for(lambda: len(seen.bodies) == 60)  # noqa: B023  # it is called in this round
         if order == "strict":
             assert seen.bodies == [name for name in names for _ in range(20)]
         else:
@@ -97,7 +97,7 @@ def test_strict_order_has_no_weights(url: str) -> None:
     with pytest.raises(BadArgument, match="needs queues without weights"):
         Worker(url, {"high": 8, "low": 1}, print, order="strict")
     with pytest.raises(BadArgument, match="order"):
-        Worker(url, "high", print, order="random")  # type: ignore[arg-type]
+        Worker(url, "high", print, order="random")  # type: ignore[arg-type]  # the mistake
 
 
 def test_strict_order_of_partitions(ps: Penstock) -> None:

@@ -140,9 +140,10 @@ class AsyncBlockingConnection:
             reply = await AsyncReader(self._conn).read(STOP_TIMEOUT)
         except ResponseError:  # the script is not loaded, for example: nothing was taken
             return
-        if reply is PENDING:
+        code, answered = (0, b"") if reply is PENDING else reply[:2]
+        if answered != b"%d" % self._calls:  # none in time, or that of another call
             await self.drop()
-        elif reply[0] == Code.DONE:
+        elif code == Code.DONE:
             self._taken = call.parse(reply)
 
     async def _block(
