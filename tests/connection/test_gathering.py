@@ -146,3 +146,17 @@ def test_a_client_in_a_later_event_loop(server: EmbeddedServer) -> None:
 
     asyncio.run(left_behind())
     assert asyncio.run(complete()) == CALLS
+
+
+async def test_calls_go_on_after_all_tasks_were_cancelled(q: AsyncQueue) -> None:
+    """The task that sends jobs together may be cancelled with all others; later calls work."""
+    calls = [asyncio.ensure_future(q.enqueue(b"x")) for _ in range(CALLS)]
+    await calls[0]
+    mine = asyncio.current_task()
+    for task in asyncio.all_tasks():
+        if task is not mine and task not in calls:
+            task.cancel()
+    await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+    again = [q.enqueue(b"y") for _ in range(CALLS)]
+    results = await asyncio.wait_for(asyncio.gather(*again), 20)
+    assert len({result.id for result in results}) == CALLS

@@ -65,23 +65,34 @@ class Gathering:
         return await result
 
     async def _send(self, queue: AsyncQueue) -> None:
-        while chunk := self._chunk():
-            results = BulkEnqueued(USUAL.ttl_code)
-            try:
-                await queue._add_chunk([record for record, _ in chunk], USUAL, results)
-            except BaseException as error:  # each call raises it
-                refused = isinstance(error, PenstockError)
-                failure = NotPlain("refused together with other jobs") if refused else error
-                for _, result in chunk:
-                    if not result.done():
-                        result.set_exception(failure)
-                if isinstance(error, asyncio.CancelledError):
-                    raise
-            else:
-                for (_, result), found in zip(chunk, results, strict=True):
-                    if not result.done():  # else its caller was cancelled
-                        result.set_result(found)
-        self._task = None
+        try:
+            while chunk := self._chunk():
+                await self._send_chunk(queue, chunk)
+        finally:  # after a cancellation some jobs may wait
+            left, self._waiting, self._task = self._waiting, [], None
+            for _, result in left:
+                result.cancel()
+
+    async def _send_chunk(
+        self, queue: AsyncQueue, chunk: list[tuple[bytes, asyncio.Future[Enqueued]]]
+    ) -> None:
+        results = BulkEnqueued(USUAL.ttl_code)
+        try:
+            await queue._add_chunk([record for record, _ in chunk], USUAL, results)
+        except asyncio.CancelledError:
+            for _, result in chunk:
+                result.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001  # each call raises it
+            refused = isinstance(error, PenstockError)
+            failure = NotPlain("refused together with other jobs") if refused else error
+            for _, result in chunk:
+                if not result.done():
+                    result.set_exception(failure)
+        else:
+            for (_, result), found in zip(chunk, results, strict=True):
+                if not result.done():  # else its caller was cancelled
+                    result.set_result(found)
 
     def _chunk(self) -> list[tuple[bytes, asyncio.Future[Enqueued]]]:
         """Return the next jobs to send; those whose callers were cancelled are left out."""
