@@ -10,7 +10,7 @@ import pytest
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock import AsyncPenstock, AsyncQueue, Handlers, QueueClosed, QueueFull
+from penstock import AsyncPenstock, AsyncQueue, Handlers, QueueClosed, QueueFull, ServerTimeout
 from penstock.client.gathering import AT_ONCE
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import check_invariant, evalshas
@@ -160,3 +160,19 @@ async def test_calls_go_on_after_all_tasks_were_cancelled(q: AsyncQueue) -> None
     again = [q.enqueue(b"y") for _ in range(CALLS)]
     results = await asyncio.wait_for(asyncio.gather(*again), 20)
     assert len({result.id for result in results}) == CALLS
+
+
+async def test_jobs_of_a_lost_reply_are_not_added_again(
+    q: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the outcome of the common call is not known, each caller learns it and decides."""
+    add = q._add_chunk
+
+    async def lost(*args: Any) -> None:
+        await add(*args)
+        raise ServerTimeout("no reply")
+
+    monkeypatch.setattr(q, "_add_chunk", lost)
+    results = await asyncio.gather(*[q.enqueue(b"x") for _ in range(CALLS)], return_exceptions=True)
+    assert sum(isinstance(one, ServerTimeout) for one in results) == CALLS - AT_ONCE
+    assert (await q.stats()).ready == CALLS

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.core.bulk import CHUNK_BYTES, USUAL
 from penstock.core.job import BulkEnqueued, Enqueued
 from penstock.core.options import BATCH
-from penstock.core.refusals import NotPlain
-from penstock.errors import PenstockError
+from penstock.core.refusals import REFUSALS, NotPlain
+from penstock.errors import OutOfMemory
 
 if TYPE_CHECKING:
     from penstock.client._async.queue import AsyncQueue
@@ -84,7 +84,8 @@ class Gathering:
                 result.cancel()
             raise
         except Exception as error:  # noqa: BLE001  # each call raises it
-            refused = isinstance(error, PenstockError)
+            # Only a refusal tells that nothing was added, so that each job may be tried by itself.
+            refused = isinstance(error, (*REFUSALS, OutOfMemory))
             failure = NotPlain("refused together with other jobs") if refused else error
             for _, result in chunk:
                 if not result.done():
