@@ -46,6 +46,7 @@ from penstock.errors import (
     QueueFull,
     QueueInUse,
     QueueMissing,
+    ServerError,
 )
 from penstock.wire import replies
 from penstock.wire.codes import Code
@@ -352,8 +353,8 @@ class _Watch:
         except Cancelled:
             yield from _give_back(self.jobs)
             raise
-        except PenstockError:  # another consumer has to use the token
-            if self.idle:
+        except PenstockError as error:  # another consumer has to use the token
+            if self.idle and not isinstance(error, ServerError):
                 with suppress(Exception):
                     yield from self.leave()
             raise
@@ -448,8 +449,12 @@ class _Watch:
         for ops in self.queues:
             if ops.is_up and (ops in self._told or self._due.get(ops, math.inf) <= tick):
                 # If one refuses or does not answer, the others are still told.
-                with suppress(Exception if sources.apart else PenstockError):
+                try:
                     yield ReserveJobs(ops, 0, True, sources.apart)
+                except Exception as error:
+                    is_refusal = isinstance(error, PenstockError)
+                    if not sources.apart and (isinstance(error, ServerError) or not is_refusal):
+                        raise
 
 
 def _tick(sources: Sequence[QueueOps], role: str) -> float:

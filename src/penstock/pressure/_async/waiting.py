@@ -21,6 +21,7 @@ from penstock.errors import (
     ProtocolError,
     QueueClosed,
     QueueMissing,
+    ServerError,
 )
 from penstock.pressure._async.connections import AsyncPressureServer, AsyncWatchedConnection
 from penstock.pressure.calls import PressureCalls, Seen
@@ -122,7 +123,7 @@ class AsyncWaitingCall:
             is_sound = True
             return reply
         except PenstockError as error:
-            is_sound = not isinstance(error, (OutcomeUnknown, ProtocolError))
+            is_sound = not isinstance(error, (OutcomeUnknown, ProtocolError, ServerError))
             raise
         except ResponseError as error:
             if passing(error):  # the server is not the primary any more

@@ -22,6 +22,7 @@ from penstock.errors import (
     ProtocolError,
     QueueClosed,
     QueueMissing,
+    ServerError,
 )
 from penstock.pressure._sync.connections import PressureServer, WatchedConnection
 from penstock.pressure.calls import PressureCalls, Seen
@@ -123,7 +124,7 @@ class WaitingCall:
             is_sound = True
             return reply
         except PenstockError as error:
-            is_sound = not isinstance(error, (OutcomeUnknown, ProtocolError))
+            is_sound = not isinstance(error, (OutcomeUnknown, ProtocolError, ServerError))
             raise
         except ResponseError as error:
             if passing(error):  # the server is not the primary any more
