@@ -25,10 +25,11 @@ from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
 from penstock.worker.children import NUMBER, SupervisorLine
 from penstock.worker.health import HealthFile, HealthServer, Probed, ailment
+from penstock.worker.lifespan import LifespanError
 from penstock.worker.log import LogFormat, set_up
 from penstock.worker.options import Order
 from penstock.worker.processes import Line
-from penstock.worker.supervisor import BROKEN, DRAINED, Supervisor
+from penstock.worker.supervisor import BROKEN, DRAINED, UNSTARTED, Supervisor
 from penstock.worker.target import AnyWorker, NoWorker, load
 
 __all__ = ["healthy", "worker"]
@@ -69,7 +70,7 @@ def worker(
     """Run a worker, in one process or in several, until SIGTERM or SIGINT.
 
     The app chooses the server; it finds --url, given before the command, in PENSTOCK_URL. Exit
-    code 2 if the app can't be loaded, or refuses an option.
+    code 2 if the app can't be loaded, or refuses an option; 3 if its lifespan fails at the start.
 
     Args:
         target: a Worker or an AsyncWorker, or a function that returns one.
@@ -166,10 +167,7 @@ def _work(
         answer(made, stack)
         if line is not None:
             line.report(made, made.options.grace_s)
-        if isinstance(made, AsyncWorker):
-            asyncio.run(made.run())
-        else:
-            made.run()
+        _run(made)
     if made.abandoned:
         LOG.error(
             "%d jobs were neither reported nor released; they come back when their leases end",
@@ -178,6 +176,25 @@ def _work(
         raise typer.Exit(1)
     if line is not None and made.drained:
         raise typer.Exit(DRAINED)
+
+
+def _run(made: AnyWorker) -> None:
+    """Run the worker until it ends."""
+    try:
+        if isinstance(made, AsyncWorker):
+            asyncio.run(made.run())
+        else:
+            made.run()
+    except LifespanError as error:
+        cause = error.__cause__ or error
+        trace = cause.__traceback__
+        while trace and trace.tb_frame.f_globals.get("__name__", "").startswith("penstock."):
+            trace = trace.tb_next
+        LOG.exception("%s", error, exc_info=(type(cause), cause, trace))
+        raise typer.Exit(UNSTARTED if error.phase == "start" else 1) from error
+    except BadArgument as error:  # a handler does not fit what the lifespan yields
+        LOG.error("%s", error)  # noqa: TRY400  # no trace: the error says all
+        raise typer.Exit(UNSTARTED) from error
 
 
 def _apply(changes: Mapping[str, Any], made: AnyWorker, target: str) -> None:

@@ -81,7 +81,10 @@ class Batch:
         now: time of delivery, ms.
         lease_ms: the queue's lease.
         ops: the operations that reserved them; None = another client reserved them.
+        state: what the lifespan of their worker yields.
     """
+
+    state: Any = None
 
     def __init__(
         self, queue: Any, place: QueueIdentity, owner: str, *, tag: int, now: int, lease_ms: int
@@ -168,6 +171,11 @@ class Delivery:
     def owner(self) -> str:
         """Name of the client that reserved the job."""
         return self._batch.owner
+
+    @property
+    def state(self) -> Any:
+        """Value that the lifespan of the worker yields; None = there is no lifespan or worker."""
+        return self._batch.state
 
     @property
     def queue_name(self) -> str:

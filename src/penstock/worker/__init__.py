@@ -19,7 +19,9 @@ from __future__ import annotations
 from penstock.worker._async.worker import AsyncWorker
 from penstock.worker._sync.worker import Worker
 from penstock.worker.arguments import Conversion, Converter, Unfit
+from penstock.worker.given import STATE, State
 from penstock.worker.handlers import Handler, Handlers, JobArgs, NamedHandler
+from penstock.worker.lifespan import LifespanError
 from penstock.worker.limits import TimeLimit
 from penstock.worker.monitor import LoopEvent, Monitor, size_monitor
 from penstock.worker.results import ACK, Done, Reject, Result, Retry, Snooze, Verdict
@@ -28,6 +30,7 @@ from penstock.worker.status import RunningJob, WorkerStatus
 
 __all__ = [
     "ACK",
+    "STATE",
     "AsyncWorker",
     "Conversion",
     "Converter",
@@ -35,6 +38,7 @@ __all__ = [
     "Handler",
     "Handlers",
     "JobArgs",
+    "LifespanError",
     "LoopEvent",
     "Monitor",
     "NamedHandler",
@@ -43,6 +47,7 @@ __all__ = [
     "Retry",
     "RunningJob",
     "Snooze",
+    "State",
     "Summary",
     "TimeLimit",
     "Unfit",

@@ -20,6 +20,7 @@ from penstock.core.options import check_text
 from penstock.core.record import encode_body
 from penstock.errors import BadArgument, PenstockError
 from penstock.worker.functions import hints
+from penstock.worker.given import is_state, state_for
 from penstock.worker.results import MAX_TEXT
 
 __all__ = ["Conversion", "Converter", "Misfit", "Parameters", "Unfit", "decoded"]
@@ -243,11 +244,12 @@ class Parameters:
         known = hints(function, strict=strict)
         self.job = _receiver(function, signature, known)
         every = list(signature.parameters.values())
-        own = [one for one in every if one.name != self.job]
+        self._states = {n: known[n] for n in signature.parameters if is_state(known.get(n))}
+        own = [one for one in every if one.name != self.job and one.name not in self._states]
         self._signature = signature.replace(parameters=own)
         self._only = [one.name for one in every if one.kind == Parameter.POSITIONAL_ONLY]
         self._positional = [one.name for one in every if one.kind in _POSITIONAL]
-        self._places = [name for name in self._positional if name != self.job]
+        self._places = [one.name for one in own if one.kind in _POSITIONAL]
         self._rest = self._more = ""
         self._kinds: dict[str, _Kind] = {}
         self._loads: dict[str, Callable[[Any], Any]] = {}
@@ -308,9 +310,19 @@ class Parameters:
         bound = self._defaults | self._by_name(body)
         if self.job is not None:
             bound[self.job] = job
+        if self._states:
+            bound |= dict.fromkeys(self._states) if job is None else self.states(job.state)
         args = [bound.pop(name) for name in (self._positional if rest else self._only)]
         args += [self._loaded(self._rest, f"{self._rest}[{i}]", one) for i, one in enumerate(rest)]
         return tuple(args), bound
+
+    def states(self, state: Any) -> dict[str, Any]:
+        """Return the values of the `State` parameters.
+
+        Raises:
+            BadArgument: the worker's state has no value for one of them.
+        """
+        return {name: state_for(name, kind, state) for name, kind in self._states.items()}
 
     def _by_name(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments, checked and converted."""

@@ -28,6 +28,7 @@ from penstock.core.logs import Fields, get_logger
 from penstock.core.middleware import HANDLER
 from penstock.core.operations import QueueOps
 from penstock.wire.keys import split_name
+from penstock.worker.lifespan import LifespanError
 from penstock.worker.log import chosen_setup, set_up
 from penstock.worker.packing import packed, unpacked
 from penstock.worker.processes import Line, Process, ending
@@ -285,6 +286,10 @@ def main(line: Line, target: str, options: dict[str, Any], setup: tuple[Any, ...
         sys.exit(2)
     if setup:
         set_up(*setup)
-    running = worker._run_isolated(Isolated(line), options)
-    if running is not None:
-        asyncio.run(running)
+    try:
+        running = worker._run_isolated(Isolated(line), options)
+        if running is not None:
+            asyncio.run(running)
+    except LifespanError as error:
+        logger.error("%s", error)  # noqa: TRY400  # the worker's own has its trace
+        sys.exit(1)

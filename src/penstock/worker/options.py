@@ -19,7 +19,7 @@ from penstock.core.urls import shown
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
 from penstock.worker.functions import is_target, qualified
-from penstock.worker.handlers import Handlers, seconds_of
+from penstock.worker.handlers import Handlers, NamedHandler, seconds_of
 from penstock.worker.monitor import Monitor
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Order",
     "WorkerOptions",
     "check_handlers",
+    "check_states",
     "refuse_coroutines",
     "refuse_other_kind",
 ]
@@ -150,6 +151,17 @@ def check_handlers(handlers: Any) -> Handlers:
     if not list(found):
         raise BadArgument("handlers", handlers, "at least one handler")
     return found
+
+
+def check_states(handlers: Handlers, state: Any) -> None:
+    """Check that the worker's state has a value for each `State` parameter of its handlers.
+
+    Raises:
+        BadArgument: it has none.
+    """
+    for handler in handlers:
+        if isinstance(handler, NamedHandler):
+            handler.check().states(state)
 
 
 def refuse_other_kind(source: object, wanted: type, worker: type) -> None:

@@ -16,12 +16,14 @@ from penstock.core.logs import get_logger
 from penstock.worker.children import Child
 from penstock.worker.processes import ending
 
-__all__ = ["BROKEN", "DRAINED", "ProcessStatus", "Supervisor", "SupervisorStatus"]
+__all__ = ["BROKEN", "DRAINED", "UNSTARTED", "ProcessStatus", "Supervisor", "SupervisorStatus"]
 
 LOG = get_logger(__name__)
 
 BROKEN = 2
 """The exit code of an app that can't be loaded."""
+UNSTARTED = 3
+"""The exit code of a worker whose lifespan, or hook at the start, has failed."""
 DRAINED = 81
 """The exit code of a process whose queues are closed and drained, for its supervisor alone."""
 EARLY = 5.0
@@ -158,10 +160,10 @@ class Supervisor:
     """Keeps processes running until SIGTERM or SIGINT.
 
     A process that dies is replaced: at once, or after a pause that doubles up to 30 s while each
-    ends within 5 s of its start. A process that ends with 0 after `max_jobs` is replaced at once.
-    One that ends with 0 in a burst is not replaced, and neither is one whose queues are closed and
-    drained. When none is left the supervisor ends. A process that does not end when it is asked to
-    is killed 10 s after its worker's grace.
+    ends within 5 s of its start, or fails in its lifespan's start. A process that ends with 0 after
+    `max_jobs` is replaced at once. One that ends with 0 in a burst is not replaced, and neither is
+    one whose queues are closed and drained. When none is left the supervisor ends. A process that
+    does not end when it is asked to is killed 10 s after its worker's grace.
 
     SIGHUP replaces one after the other. Before the first start, and before running processes are
     replaced by code that may be new, a trial process loads the app. An app that can't be loaded
@@ -306,7 +308,7 @@ class Supervisor:
         is_limited = options.get("max_jobs") is not None
         is_asked = child.leaving not in ("", RECYCLED) or (code == 0 and is_limited)
         slot.excused = now + STALE if child.leaving or is_asked else 0.0
-        if child.age < EARLY and not is_asked:
+        if code == UNSTARTED or (child.age < EARLY and not is_asked):
             pause = slot.lengthen()
             text = "process %d, pid %d, %s, %.1f s after its start: it is replaced in %.1f s"
             LOG.warning(text, *told, child.age, pause)

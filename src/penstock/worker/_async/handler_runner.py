@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.client._async.transport.connection import monotonic
-from penstock.core.job import Delivery
+from penstock.core.job import Delivery, batch_of
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.core.views import Settings
@@ -51,6 +51,7 @@ class AsyncHandlerRunner:
         runners: the runners, which call `execute`.
         finished: reports for the worker's loop.
         settings_of: returns the settings of a job's queue; None = they are not known.
+        state: `job.state` of each job, unless it is None.
     """
 
     runners: AsyncRunners
@@ -64,6 +65,7 @@ class AsyncHandlerRunner:
         self._middleware = middleware
         self._wake = wake
         self._at_work: dict[int, tuple[Item, float]] = {}
+        self.state: Any = None
 
     def at_work(self) -> tuple[RunningJob, ...]:
         """Return the jobs that handlers are processing, the oldest first."""
@@ -96,6 +98,9 @@ class AsyncHandlerRunner:
             if not jobs:
                 self._wake()
                 return
+        if self.state is not None:
+            for job in jobs:
+                batch_of(job).state = self.state
         began = monotonic()
         self._at_work[id(item)] = (item, began)
         cause: BaseException | None

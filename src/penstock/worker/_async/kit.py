@@ -49,7 +49,11 @@ class AsyncPenstockKit(AsyncPenstock):
         self.advance(duration_ms("seconds", seconds) / 1000)
 
     async def work(
-        self, handlers: Handlers | Callable[..., Any], *queues: str, raising: bool = True
+        self,
+        handlers: Handlers | Callable[..., Any],
+        *queues: str,
+        raising: bool = True,
+        state: Any = None,
     ) -> dict[str, int]:
         """Run all jobs that can be taken now, one after the other, in this thread or task.
 
@@ -59,6 +63,7 @@ class AsyncPenstockKit(AsyncPenstock):
             handlers: as of a worker.
             *queues: names; none = all queues.
             raising: raise the first exception of a handler, after its job was reported as failed.
+            state: `job.state`, in place of what the lifespan of a worker yields.
 
         Returns:
             The number of jobs by outcome, such as done, retried, snoozed, dead, rejected.
@@ -68,6 +73,7 @@ class AsyncPenstockKit(AsyncPenstock):
         chosen.check()
         items = deque[Item]()
         runner = AsyncHandlerRunner(chosen, self.middleware, lambda: None)
+        runner.state = state
         inline: Any = _AsyncInline(items.append)
         runner.runners, runner.finished = inline, deque[Finished]()
         dispatcher = Dispatcher(chosen, inline, runner.unknown, lambda: math.inf)

@@ -48,7 +48,11 @@ class PenstockKit(Penstock):
         self.advance(duration_ms("seconds", seconds) / 1000)
 
     def work(
-        self, handlers: Handlers | Callable[..., Any], *queues: str, raising: bool = True
+        self,
+        handlers: Handlers | Callable[..., Any],
+        *queues: str,
+        raising: bool = True,
+        state: Any = None,
     ) -> dict[str, int]:
         """Run all jobs that can be taken now, one after the other, in this thread or task.
 
@@ -58,6 +62,7 @@ class PenstockKit(Penstock):
             handlers: as of a worker.
             *queues: names; none = all queues.
             raising: raise the first exception of a handler, after its job was reported as failed.
+            state: `job.state`, in place of what the lifespan of a worker yields.
 
         Returns:
             The number of jobs by outcome, such as done, retried, snoozed, dead, rejected.
@@ -67,6 +72,7 @@ class PenstockKit(Penstock):
         chosen.check()
         items = deque[Item]()
         runner = HandlerRunner(chosen, self.middleware, lambda: None)
+        runner.state = state
         inline: Any = _Inline(items.append)
         runner.runners, runner.finished = inline, deque[Finished]()
         dispatcher = Dispatcher(chosen, inline, runner.unknown, lambda: math.inf)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock import __version__
 from penstock.client._acompat import Signal
@@ -25,6 +25,7 @@ from penstock.core.options import Duration, duration_ms
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._sync.handler_runner import HandlerRunner
 from penstock.worker._sync.heartbeat import OVERDUE, Heartbeat
+from penstock.worker._sync.lifespan import Lifespan
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
 from penstock.worker.heartbeat_process import HeartbeatProcess
@@ -39,6 +40,7 @@ from penstock.worker.options import (
     Order,
     WorkerOptions,
     check_handlers,
+    check_states,
     refuse_coroutines,
     refuse_other_kind,
 )
@@ -51,6 +53,8 @@ from penstock.worker.status import WorkerStatus
 __all__ = ["Worker"]
 
 logger = get_logger("penstock")
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SIGHT = 1.0
@@ -144,6 +148,7 @@ class Worker:
         refuse_other_kind(source, Penstock, type(self))
         self._origin = source if isinstance(source, Penstock) else Penstock(source)
         self._client = self._twinned(name)
+        self._lifespan = Lifespan()
         self._stops: list[float | None] = []
         self._owns_process = False
         self._signal = ""
@@ -183,6 +188,36 @@ class Worker:
         if "name" in given:
             self._client = self._twinned(self.options.name)
 
+    def lifespan(self, function: Hook, /) -> Hook:
+        """Use a function as the lifespan, as a decorator: it opens what handlers need.
+
+        It is a context manager function, or a generator function with one `yield`; asynchronous
+        ones need a `Worker`. Each process that runs handlers enters it before its first job,
+        and leaves it after its last one. Handlers receive the value that it yields as `job.state`,
+        or by `State` parameters. It gets the worker if it requires an argument.
+
+        Raises:
+            BadArgument: it can't be one, or the worker has one.
+        """
+        self._lifespan.set(function)
+        return function
+
+    def on_start(self, function: Hook, /) -> Hook:
+        """Call a function when the worker starts, before its lifespan; as a decorator.
+
+        Its errors and arguments are those of `lifespan`.
+        """
+        self._lifespan.add_start(function)
+        return function
+
+    def on_stop(self, function: Hook, /) -> Hook:
+        """Call a function when the worker ends, after its lifespan; as a decorator.
+
+        It is called if all functions of `on_start` have succeeded; the rest is as there.
+        """
+        self._lifespan.add_stop(function)
+        return function
+
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.options.queues))
         return f"<{type(self).__name__} {self.name!r} of {names}: {self.state}>"
@@ -206,6 +241,7 @@ class Worker:
 
         Raises:
             ConfigurationError, AuthenticationError: the server can't be used.
+            LifespanError: the lifespan or a hook has failed; at the start no job was taken.
         """
         with self._listening(signals):
             self.start()
@@ -415,6 +451,7 @@ class Worker:
         )
         runners.start()
         try:
+            self._enter(state)
             if helper is not None:
                 helper.start()
             heartbeat.start()
@@ -434,12 +471,22 @@ class Worker:
             if state.isolator is not None and (left := state.isolator.close()):
                 state.abandoned.add(left)
             is_free = runners.close(1.0)
-            self._client.close()
-            wake.close()
-            counts, seconds = state.statistics.snapshot().counts, monotonic() - began
-            state.log.info("%s has ended: %s", self.name, ended(counts, seconds))
-            if not is_free and self._owns_process:
-                runners.at_end(_end_process)
+            try:
+                self._lifespan.stop()
+            finally:
+                self._client.close()
+                wake.close()
+                counts, seconds = state.statistics.snapshot().counts, monotonic() - began
+                state.log.info("%s has ended: %s", self.name, ended(counts, seconds))
+                if not is_free and self._owns_process:
+                    runners.at_end(_end_process)
+
+    def _enter(self, state: WorkerState) -> None:
+        self._lifespan.start(self)
+        assert self._handler_runner is not None
+        self._handler_runner.state = self._lifespan.state
+        check_states(self.handlers, self._lifespan.state)
+        state.answered = monotonic()
 
     def _say_start(self, state: WorkerState) -> None:
         backend = self._client.backend
