@@ -190,7 +190,7 @@ def _run(made: AnyWorker) -> None:
         trace = cause.__traceback__
         while trace and trace.tb_frame.f_globals.get("__name__", "").startswith("penstock."):
             trace = trace.tb_next
-        LOG.exception("%s", error, exc_info=(type(cause), cause, trace))
+        LOG.error("%s", error, exc_info=(type(cause), cause, trace))  # noqa: TRY400  # with its cause
         raise typer.Exit(UNSTARTED if error.phase == "start" else 1) from error
     except BadArgument as error:  # a handler does not fit what the lifespan yields
         LOG.error("%s", error)  # noqa: TRY400  # no trace: the error says all
