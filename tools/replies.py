@@ -48,6 +48,7 @@ APART = {
     ("lookup", "jobs"): "list[Any]",
     ("peek", "jobs"): "list[Any]",
     ("scan", "jobs"): "list[Any]",
+    ("results", "jobs"): "list[Any]",
     ("pressure/show", "bound"): "bytes",
 }
 """Fields with another type elsewhere; an entry about a job is a list of its own."""

@@ -33,6 +33,9 @@ __all__ = [
     "EmbeddedServerError",
     "IncompleteEnqueue",
     "IncompleteSettle",
+    "JobCancelled",
+    "JobExpired",
+    "JobFailed",
     "JobGone",
     "JobNotActive",
     "MetaLost",
@@ -58,6 +61,8 @@ __all__ = [
     "QueuePartitioned",
     "QueuePaused",
     "ReadOnlyReplica",
+    "ResultGone",
+    "ResultTimeout",
     "RoleLost",
     "ServerError",
     "ServerTimeout",
@@ -530,3 +535,35 @@ class IncompleteSettle(PenstockError):
 
 class EmbeddedServerError(PenstockError):
     """The embedded server could not be started: no binary was found, or it failed."""
+
+
+class JobFailed(PenstockError):
+    """`result` was asked of a job that is a dead letter.
+
+    Args:
+        job_id: the job.
+        error: the error of its last attempt, or the reason for which it was given up.
+        attempts: number of failed attempts.
+    """
+
+    def __init__(self, job_id: str, error: str, attempts: int) -> None:
+        super().__init__(f"job {job_id} is a dead letter after {attempts} attempts: {error}")
+        self.job_id = job_id
+        self.error = error
+        self.attempts = attempts
+
+
+class JobCancelled(PenstockError):
+    """`result` was asked of a job that was cancelled."""
+
+
+class JobExpired(PenstockError):
+    """`result` was asked of a job whose ttl ended before it was done."""
+
+
+class ResultGone(PenstockError):
+    """There is no result: the job is gone and nothing is kept of it, or its value was not kept."""
+
+
+class ResultTimeout(PenstockError, TimeoutError):
+    """The job had not ended when the timeout of `result` was over. It goes on."""

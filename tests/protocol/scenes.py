@@ -363,6 +363,7 @@ def _calls() -> Iterator[Act]:
         yield Act(f"peek, {state}", "peek", (90, state, 0, 100, 0))
         yield Act(f"peek, {state}, backwards", "peek", (90, state, -2, 100, 0))
     yield Act("show", "show", (90, EPOCH, "**"))
+    yield Act("results", "results", (90, EPOCH, "**"))
 
 
 CALLS = tuple(_calls())

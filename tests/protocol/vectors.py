@@ -36,6 +36,8 @@ NEAR = 10**12
 """In recorded expectations, numbers at most this many ms from T0 are times."""
 LAST_SCORE_MS = SCORE_ORIGIN_MS + 2**41 - 1
 """No score of `once` is later; it does not depend on T0."""
+KEPT_FROM = 2**51
+"""Scores of kept results stand above this one."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,8 @@ def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
         return f":{_mark(value, t0)}"
     if not isinstance(value, str):
         return value
+    if value.isdigit() and abs(int(value) - KEPT_FROM - t0) < NEAR:
+        return _mark(int(value), t0)
     if value.isdigit() and len(value) > 14 and _is_score(end_of(int(value)), t0, scored):
         return _mark(end_of(int(value)), t0)[:-1] + f"|{int(value) % 4096:03x}>"
     value = RUN.sub(lambda found: f"<{len(found.group())}*{found.group(1)}>", value)

@@ -90,6 +90,7 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     stored = raw.hgetall(base + b"held")
     for number in stored.pop(b"=", b"").split():  # its body is removed by a later call
         stored.pop(b"=" + number, None)
+    kept = {name: stored.pop(name) for name in [*stored] if name.startswith(b">")}
     held = {number for number in stored if not number.startswith(b"=")}
     indexes = {kind: set(raw.zrange(base + kind.encode(), 0, -1)) for kind in INDEXES}
     assert not ready & held, f"{base!r}: in ready and in held: {ready & held}"
@@ -102,6 +103,11 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     counted = set(raw.hkeys(base + b"tally"))
     assert counted <= held, f"{base!r}: counters of jobs that are gone: {counted - held}"
     ends = set(raw.zrange(base + b"expiry", 0, -1))
+    listed_kept = {name for name in ends if name.startswith(b">")}
+    assert listed_kept == kept.keys(), f"{base!r}: results {kept.keys()}, ends of {listed_kept}"
+    size, noted = sum(map(len, kept.values())), int(raw.hget(base + b"meta", "kept_bytes") or 0)
+    assert size == noted, f"{base!r}: {size} bytes of results, kept_bytes is {noted}"
+    ends -= listed_kept
     unfinished = ready | indexes["active"] | indexes["scheduled"]
     assert ends <= unfinished, f"{base!r}: ends of ttl of other jobs: {ends - unfinished}"
     heads = {number: _fields(record) for number, record in records.items()}
@@ -113,6 +119,7 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     }
     used = {"r": counted, "t": ends, "o": indexes["once"], "d": named, "s": starting, "p": ruled}
     used["b"] = stored.keys() - held
+    used["k"] = kept.keys() | {number for number, head in heads.items() if b"k" in head}
     _check_meta(raw, base, listed, used)
     for token in (b"wake", b"space"):
         assert raw.llen(base + token) <= 1, f"{base!r}: several {token.decode()} tokens"
@@ -184,7 +191,8 @@ def _without_note(value: bytes) -> bytes:
 
 def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[bytes]]) -> None:
     meta = raw.hgetall(base + b"meta")
-    assert meta.get(b"v") == b"2", f"{base!r}: meta is {meta}"
+    is_newer = b"k" in meta.get(b"uses", b"") or b"kept_bytes" in meta
+    assert meta.get(b"v") in ((b"2", b"3")[is_newer], b"3"), f"{base!r}: meta is {meta}"
     for letter, members in uses.items():
         noted = letter in meta[b"uses"].decode()
         assert noted or not members, f"{base!r}: uses lacks {letter!r}"

@@ -53,7 +53,7 @@ __all__ = [
 
 WHOLE = ("id", "sha1")
 """Columns that are never wrapped, so that they can be copied."""
-MOMENTS = ("created", "due", "expires", "delivered", "lease_until", "died")
+MOMENTS = ("created", "due", "expires", "delivered", "lease_until", "died", "finished")
 SPANS = ("age", "next_in", "idle", "ttl_left")
 
 

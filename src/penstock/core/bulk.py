@@ -137,6 +137,7 @@ def prepared(
     codec: Codec | None = None,
     *,
     many: bool = False,
+    result_ttl: Any = None,
 ) -> Prepared:
     """Check the options of an enqueue and return them in the form of the wire.
 
@@ -145,6 +146,7 @@ def prepared(
             retry, key: the arguments of the enqueue.
         codec: the codec of the client.
         many: whether the dedup id, and the key, may be computed from each body.
+        result_ttl: an argument of the enqueue, too.
 
     Raises:
         BadArgument: an option can't be used; the error names it and the reason.
@@ -153,7 +155,7 @@ def prepared(
         delay == 0
         and block == 0
         and at is lease is ttl is headers is max_length is replicas is durable is None
-        and dedup_id is dedup is retry is key is None
+        and dedup_id is dedup is retry is key is result_ttl is None
         and delay is not False
         and block is not False
     ):
@@ -184,6 +186,7 @@ def prepared(
         dedup="" if chosen is None else chosen.fields,
         retry=_storable(retry),
         codec="json" if codec is None else codec.name,
+        result_ms=None if result_ttl is None else duration_ms("result_ttl", result_ttl),
     )
     is_plain = (
         at is ttl is max_length is replicas is durable is retry is chosen is None

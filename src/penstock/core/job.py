@@ -10,8 +10,10 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, overload
 
 from penstock.core.ids import encode_id, number_after, ttl_code
+from penstock.core.options import Duration
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import Record, parse_record, stable_id_of
+from penstock.errors import BadArgument
 
 __all__ = [
     "BulkEnqueued",
@@ -119,12 +121,14 @@ class Delivery:
         "_data",
         "_number",
         "_record",
+        "_result",
         "_term",
         "lost",
         "settled",
     )
 
     _term: Any  # until a worker sets it there is none
+    _result: tuple[bytes, str]  # the same; its value, and why that is missing
 
     def __init__(self, batch: Batch, number: bytes, counts: bytes, data: bytes) -> None:
         self._batch = batch
@@ -302,6 +306,25 @@ term_of: Callable[[Delivery], Any] = attrgetter("_term")
 set_term: Callable[[Delivery, object], None] = vars(Delivery)["_term"].__set__
 
 
+set_result: Callable[[Delivery, tuple[bytes, str]], None] = vars(Delivery)["_result"].__set__
+
+
+def results_text(jobs: Sequence[Delivery], seconds: Sequence[float]) -> bytes:
+    """Return the results that go out with an ack of these jobs (protocol/results.md).
+
+    Args:
+        jobs: the jobs, in the order of the call.
+        seconds: how long the handler of each has taken.
+    """
+    parts = list[bytes]()
+    for place, (job, span) in enumerate(zip(jobs, seconds, strict=True), 1):
+        if job._parsed.result_ms:
+            value, flag = getattr(job, "_result", (b"", ""))
+            head = f"{place} {round(span * 1000)} {len(value)} {flag or '-'} "
+            parts += (head.encode(), value)
+    return b"".join(parts)
+
+
 def hinted_receipt(job: Delivery) -> str:
     """Return the receipt; of a first delivery with the end of its lease as this client knows it."""
     if job._counts:
@@ -329,9 +352,10 @@ class Enqueued:
         replicas: how many replicas confirmed; 0 when none was asked for.
         action: "added"; "requeued" = added, to run when the one that is there has ended;
             "updated" = the existing job has this content now; "refused" = nothing changed.
+        queue: internal: the queue object that `result` asks; None = this object was copied.
     """
 
-    __slots__ = ("_id", "_stable_id", "action", "duplicate", "replicas", "state")
+    __slots__ = ("_id", "_stable_id", "action", "duplicate", "queue", "replicas", "state")
 
     def __init__(
         self,
@@ -348,6 +372,7 @@ class Enqueued:
         self.replicas = replicas
         self.action = action
         self._stable_id = stable_id
+        self.queue: Any = None
 
     @property
     def id(self) -> str:
@@ -365,6 +390,22 @@ class Enqueued:
         """The `stable_id` that the consumer of the job sees; empty if the job was refused."""
         found = self._stable_id
         return found if isinstance(found, str) else stable_id_of(found)
+
+    def result(self, *, timeout: Duration | None = None) -> Any:
+        """Wait until the job has ended, and return the value that its handler returned.
+
+        To be awaited if an `AsyncQueue` has added the job. The job needs a `result_ttl`.
+
+        Args:
+            timeout: as in `Queue.result`.
+
+        Returns, raises:
+            As `Queue.result`; and BadArgument if this object was copied, or stands for no job: call
+            `Queue.result` with its id.
+        """
+        if self.queue is None or not self.id:
+            raise BadArgument("job", self.id, "has no queue here: call queue.result(id)")
+        return self.queue.result(self.id, timeout=timeout)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the attributes by name."""
@@ -404,8 +445,9 @@ class _Span:
 class BulkEnqueued(Sequence[Enqueued]):
     """The results of a bulk enqueue, in the order of the bodies; ids are built on first use."""
 
-    def __init__(self, ttl: str) -> None:
+    def __init__(self, ttl: str, queue: Any = None) -> None:
         self._ttl = ttl
+        self._queue = queue
         self._given: list[Enqueued] = []
         self._spans: list[_Span] = []
         self._length = 0
@@ -426,6 +468,8 @@ class BulkEnqueued(Sequence[Enqueued]):
 
     def append(self, results: Sequence[Enqueued]) -> None:
         """Append results one by one: those of jobs with dedup ids; a call has no others then."""
+        for result in results:
+            result.queue = self._queue
         self._given += results
         self._length += len(results)
 
@@ -457,7 +501,9 @@ class BulkEnqueued(Sequence[Enqueued]):
         number = number_after(span.first, offset)
         job_id = encode_id(span.place.node, span.place.packed, number, self._ttl)
         stable_id = span.stable_ids[offset] if span.stable_ids else ""
-        return Enqueued(job_id, span.state, replicas=span.replicas, stable_id=stable_id)
+        result = Enqueued(job_id, span.state, replicas=span.replicas, stable_id=stable_id)
+        result.queue = self._queue
+        return result
 
     @property
     def ids(self) -> list[str]:

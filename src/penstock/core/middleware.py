@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.core.job import Delivery, Enqueued, counts_of
 from penstock.errors import BadArgument
@@ -76,6 +77,7 @@ class RunEvent:
         outcomes: how many jobs of a batch that is "mixed" ended how.
         error: what the handler raised, or a hook in its place.
         seconds: how long the handler took, hooks apart.
+        value: what the handler returned; None if it raised.
     """
 
     queue: str
@@ -85,6 +87,7 @@ class RunEvent:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     error: BaseException | None = None
     seconds: float = 0.0
+    value: Any = None
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -195,7 +195,7 @@ class Partial(list[T]):
         self.unreachable = tuple(unreachable)
 
 
-SUMMED = (*COUNTS, *TOTALS)
+SUMMED = (*COUNTS, *TOTALS, "kept")
 
 
 def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:

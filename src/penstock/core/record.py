@@ -1,9 +1,9 @@
 """The record: a job on the wire (protocol/core.md, Record).
 
 `1;l=60000;t=3600000;c=json;h.trace=abc` + newline + body. The first byte is the version; `l`
-(lease, ms), `t` (ttl, ms) and `p` (retry policy) come first, as the scripts look for them there;
-`c` is the codec of the body, absent for bytes; `h.<name>` are headers. Unknown fields are kept and
-ignored.
+(lease, ms), `t` (ttl, ms), `p` (retry policy) and `k` (how long the result is kept, ms) come first,
+as the scripts look for them there; `c` is the codec of the body, absent for bytes; `h.<name>` are
+headers. Unknown fields are kept and ignored.
 """
 
 from __future__ import annotations
@@ -126,6 +126,7 @@ def encode_head(
     dedup: str = "",
     retry: RetryPolicy | None = None,
     codec: str = "json",
+    result_ms: int | None = None,
 ) -> tuple[bytes, bytes]:
     """Return the part of a record before its body: for bytes, and for the output of a codec.
 
@@ -134,11 +135,13 @@ def encode_head(
         dedup: its fields `d`, `w` and `u`, as `Dedup` writes them.
         retry: the job's own policy; its rules do not go on the wire.
         codec: the name of the codec.
+        result_ms: for how long the result is kept.
 
     Raises:
         BadArgument: a header that is not str -> str, or has an empty name, or too much of them.
     """
-    if lease_ms is None and ttl_ms is None and retry is None and not headers and not dedup:
+    usual = lease_ms is None and ttl_ms is None and retry is None and not result_ms
+    if usual and not headers and not dedup:
         return PLAIN, PLAIN_JSON if codec == "json" else f"1;c={codec}\n".encode()
     front = "1"
     if lease_ms is not None:
@@ -147,6 +150,8 @@ def encode_head(
         front += f";t={ttl_ms}"
     if retry is not None:
         front += f";p={_policy_text(retry)}"
+    if result_ms:
+        front += f";k={result_ms}"
     front += dedup
     tail = ""
     for name, value in (headers or {}).items():
@@ -210,6 +215,7 @@ class Record:
         codec: "json", the name of another codec, or "" for bytes.
         headers: str -> str.
         retry: the job's own policy, None = the queue's.
+        result_ms: for how long its result is kept; 0 = not at all.
         dedup_id: its dedup id; empty = none.
         raw: the body's bytes.
     """
@@ -221,6 +227,7 @@ class Record:
     dedup_id: str = ""
     stable_id: str = ""
     retry: RetryPolicy | None = None
+    result_ms: int = 0
     headers: dict[str, str] = field(default_factory=dict)
 
     def span_ms(self, usual: int) -> int:
@@ -265,7 +272,7 @@ def _whole(value: str) -> int | None:
     return int(digits[0]) if digits else None
 
 
-def parse_record(data: bytes) -> Record:
+def parse_record(data: bytes) -> Record:  # noqa: C901  # one branch for each field
     """Parse a record."""
     head, _, body = data.partition(b"\n")
     record = Record(body)
@@ -284,6 +291,8 @@ def parse_record(data: bytes) -> Record:
         elif name == "p":
             found = POLICY.match(head)
             record.retry = parse_policy(*found.groups()) if found else None
+        elif name == "k":
+            record.result_ms = _whole(value) or 0
         elif name == "d":
             record.dedup_id = unquote(value)
         elif name == "i":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.core.codec import Codec
 from penstock.core.ids import encode_id, ttl_code
@@ -20,6 +20,7 @@ __all__ = [
     "Hello",
     "Holder",
     "Info",
+    "JobResult",
     "JobView",
     "NodeView",
     "QueuePage",
@@ -27,6 +28,7 @@ __all__ = [
     "ScanPage",
     "Settings",
     "number_in",
+    "read_result",
     "read_settings",
     "read_stats",
     "read_view",
@@ -45,6 +47,9 @@ SETTING_KINDS: Mapping[str, str] = {
     "backoff_cap": "duration",
     "dead_max": "limit",
     "dead_age": "duration",
+    "results_max": "limit",
+    "results_bytes": "limit",
+    "result_size": "limit",
 }
 """The kind of each setting: a lease, a duration, a count from 1, or a limit from 0."""
 
@@ -58,7 +63,8 @@ class JobView:
     Attributes:
         id: the job's id.
         queue: its queue's name.
-        state: ready, scheduled, active, dead or expired (ttl ended, not swept yet).
+        state: ready, scheduled, active, dead or expired (ttl ended). Of a job whose result is kept
+            also done or cancelled, see `finished`.
         raw: the body's bytes.
         codec: "json", the name of another codec, or "" for bytes.
         headers: the headers that the producer set.
@@ -79,6 +85,7 @@ class JobView:
         releases: number of releases without delay.
         error: last error, or the reason why it is dead.
         stable_id: id of the enqueue, equal to `stable_id` of the delivered job.
+        finished: when a job ended whose result is kept: it has no body and no options any more.
     """
 
     id: str
@@ -104,6 +111,7 @@ class JobView:
     releases: int
     error: str
     stable_id: str = field(default="", compare=False)
+    finished: float | None = None
     _codec: Codec | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -162,6 +170,33 @@ class JobView:
         return None if at is None else at - self.now
 
 
+class JobResult(NamedTuple):
+    """The result of a job, as the server has it.
+
+    Attributes:
+        state: "waiting" = the job has not ended; dead, done, cancelled or expired.
+        finished: when it ended, seconds since 1970 by the server's clock.
+        attempt: the last attempt; 0 = it was never delivered.
+        seconds: how long the last run took.
+        missing: why there is no value: "large", "full" (the server's memory) or "json"; else empty.
+        value: JSON, empty = none; or the error of a dead letter.
+    """
+
+    state: str
+    finished: float
+    attempt: int
+    seconds: float
+    missing: str
+    value: bytes
+
+
+def read_result(entry: list[bytes]) -> JobResult:
+    """Parse an entry of the reply of `result`."""
+    state, at, attempt, ms, flags, value = entry
+    times = int(at) / 1000, int(attempt), int(ms) / 1000
+    return JobResult(state.decode(), *times, flags.decode(), value)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings stored on a queue; None = the default applies (protocol/core.md, Settings).
@@ -177,6 +212,9 @@ class Settings:
         backoff_cap: seconds; default 6 hours.
         dead_max: most dead letters kept; default 100000.
         dead_age: seconds for which a dead letter is kept; default 14 days.
+        results_max: most results kept; the soonest to end are dropped; default 10000.
+        results_bytes: most bytes of kept results; default 64 MiB.
+        result_size: most bytes of one result's value; a larger one is not kept; default 64 KiB.
         paused: "in", "out", "all" or None.
     """
 
@@ -190,6 +228,9 @@ class Settings:
     backoff_cap: float | None = None
     dead_max: int | None = None
     dead_age: float | None = None
+    results_max: int | None = None
+    results_bytes: int | None = None
+    result_size: int | None = None
     paused: str | None = None
 
 
@@ -254,6 +295,7 @@ class QueueStats:
         dangling: total of index entries without a job: the server evicted its key, or a restore was
             damaged.
         settings: the settings stored on the queue.
+        kept: results kept of jobs that have ended.
         configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
             server's clock; None = never.
         unreachable: addresses of nodes that did not answer: their jobs are in no figure.
@@ -296,6 +338,7 @@ class QueueStats:
     evicted: int
     dangling: int
     settings: Settings
+    kept: int = 0
     configured: float | None = None
     unreachable: tuple[str, ...] = ()
     partitions: int | None = None
@@ -487,6 +530,7 @@ def read_view(
         releases=counters.releases,
         error=counters.error,
         stable_id=record.stable_id or job_id,
+        finished=at if len(entry) > 7 and entry[7] == b"kept" else None,
         _codec=codec,
     )
 
@@ -524,6 +568,7 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
         producer=_holder(fields.get("producer", ""), reply.now),
         consumer=_holder(fields.get("consumer", ""), reply.now),
         settings=read_settings(fields),
+        kept=number_in(fields.get("kept", "")) or 0,
         configured=None if configured is None else configured / 1000,
         **figures,
     )

@@ -325,6 +325,14 @@ class Resign(NamedTuple):
     given: int
 
 
+class Results(NamedTuple):
+    """Reply of results."""
+
+    code: int
+    nonce: bytes
+    jobs: list[list[Any]]
+
+
 class Retime(NamedTuple):
     """Reply of retime."""
 
@@ -515,6 +523,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "release": _tail(Bury, 3),
     "reserve": _rows(Reserve, 6, 3),
     "resign": _plain(Resign),
+    "results": _tail(Results, 2),
     "retime": _plain(Retime),
     "scan": _tail(Scan, 6),
     "settle": _rows(Settle, 8, 3),

@@ -79,10 +79,11 @@ H = TypeVar("H", bound="Handler[..., Any]")
 class _StoredOptions(TypedDict, total=False):
     retry: RetryPolicy
     lease: Duration
+    result_ttl: Duration
 
 
 class JobArgs(_StoredOptions):
-    """Arguments of `enqueue` for a job of a handler. Not every handler has `retry` and `lease`."""
+    """Arguments of `enqueue` for a job of a handler; not every one has all of them."""
 
     body: Any
     headers: dict[str, str]
@@ -96,6 +97,7 @@ class _Policies(TypedDict, total=False):
 
 class _HandlerOptions(_Policies, total=False):
     lease: Duration | None
+    result_ttl: Duration | None
     time_limit: Duration | None
 
 
@@ -114,6 +116,7 @@ class Handler(Generic[P, R_co]):
         wait: seconds for which a batch that is not full waits for more jobs.
         takes_job: whether a job is its only argument.
         lease: the lease of jobs that `job` describes; None = the queue's.
+        result_ttl: seconds for which their results are kept; None = not at all.
         time_limit: seconds that a call may take; None = the worker's limit.
         headers: the headers of its jobs: `enqueue_many(..., headers=handler.headers)`.
 
@@ -134,6 +137,7 @@ class Handler(Generic[P, R_co]):
         backoff: Backoff | None = None,
         lease: Duration | None = None,
         time_limit: Duration | None = None,
+        result_ttl: Duration | None = None,
     ) -> None:
         if isinstance(function, Handler):
             reason = (
@@ -150,6 +154,7 @@ class Handler(Generic[P, R_co]):
         self.wait = wait
         self.lease = lease
         self.time_limit = seconds_of("time_limit", time_limit)
+        self.result_ttl = result_ttl
         self.headers: dict[str, str] = {} if name is None else {HANDLER: name}
         self._backoff = backoff or Backoff()
         self._prepared: dict[Codec | None, Prepared] = {}
@@ -202,16 +207,17 @@ class Handler(Generic[P, R_co]):
         options = self._prepared.get(codec)
         if options is None:
             options = self._prepared[codec] = prepared(
-                headers=self.headers, lease=self.lease, retry=self._backoff.stored, codec=codec
-            )
+                headers=self.headers, lease=self.lease, retry=self._backoff.stored, codec=codec,
+                result_ttl=self.result_ttl,
+            )  # fmt: skip
         return queue._add(options.record(self.body(*args, **kwargs)), options)
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobArgs:
         """Return the arguments of `enqueue` for a job: `enqueue(**handler.job(...), delay=5)`.
 
         Args:
-            *args, **kwargs: the arguments of the function, without the parameter that receives the
-                job. For a handler that gets whole jobs there is one argument: the body.
+            *args, **kwargs: those of the function, without the parameter that receives the job. For
+                a handler that gets whole jobs there is one: the body.
 
         Raises:
             BadArgument: the handler could not be called with them, or JSON can't express them.
@@ -221,6 +227,8 @@ class Handler(Generic[P, R_co]):
             wanted["retry"] = self._backoff.stored
         if self.lease is not None:
             wanted["lease"] = self.lease
+        if self.result_ttl is not None:
+            wanted["result_ttl"] = self.result_ttl
         return wanted
 
     def body(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -325,11 +333,9 @@ class NamedHandler(Handler[P, R_co], Generic[C, P, R_co]):
         name: str,
         *,
         convert: Converter | None,
-        backoff: Backoff | None = None,
-        lease: Duration | None = None,
-        time_limit: Duration | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(function, name, backoff=backoff, lease=lease, time_limit=time_limit)
+        super().__init__(function, name, **options)
         self._convert = convert
         self._parameters: Parameters | None = None
         with contextlib.suppress(NameError):  # an annotation names something that is defined later
@@ -433,6 +439,7 @@ class Handlers:
         stop: stop_base | None = None,
         lease: Duration | None = None,
         time_limit: Duration | None = None,
+        result_ttl: Duration | None = None,
     ) -> Any:
         """Register a function, as a decorator with or without parentheses.
 
@@ -447,6 +454,7 @@ class Handlers:
                 `idle_for` of 0, as the worker does not sleep.
             lease: the lease of jobs that `Handler.job` describes, in seconds.
             time_limit: seconds that a call may take; then it fails with `TimeLimit`.
+            result_ttl: seconds for which the results of these jobs are kept; None or 0 = not.
 
         Raises:
             BadArgument: an argument can't be used, there is a handler with that name, or the
@@ -456,8 +464,8 @@ class Handlers:
             return self._add(name)
         if name is not None and not isinstance(name, str) and callable(name):
             return self._add(Handler(name))
-        self._check(name, lease)
-        own: Any = {"backoff": Backoff(retry, wait, stop), "lease": lease}
+        self._check(name, lease, result_ttl)
+        own: Any = {"backoff": Backoff(retry, wait, stop), "lease": lease, "result_ttl": result_ttl}
         own["time_limit"] = seconds_of("time_limit", time_limit)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
@@ -482,9 +490,9 @@ class Handlers:
     ) -> Any:
         """Register the function for jobs that no other handler takes, as a decorator.
 
-        These are jobs with an unknown name, and jobs without a name if there is no handler without
-        a name. Without a default handler they become dead letters. The function's only argument is
-        the job; `job.headers["handler"]` is the name.
+        These have an unknown name, or none if there is no handler without a name. Without a default
+        handler they become dead letters. Its only argument is the job; `job.headers["handler"]` is
+        the name.
 
         Args:
             function: the function, as a decorator without parentheses.
@@ -513,6 +521,7 @@ class Handlers:
         retry: RetryPolicy | None = None,
         lease: Duration | None = None,
         time_limit: Duration | None = None,
+        result_ttl: Duration | None = None,
     ) -> _BatchDecorator:
         """Register a function that gets a list of jobs, as a decorator.
 
@@ -523,15 +532,15 @@ class Handlers:
             name: as in `handler`.
             size: most jobs of one call, from 1 to 1000.
             wait: seconds for which a batch that is not full waits for more jobs.
-            retry, lease, time_limit: as in `handler`.
+            retry, lease, time_limit, result_ttl: as in `handler`.
 
         Raises:
             BadArgument: as `handler`.
         """
-        self._check(name, lease)
+        self._check(name, lease, result_ttl)
         check_count("size", size, high=BATCH)
         seconds = duration_ms("wait", wait) / 1000
-        own: Any = {"backoff": Backoff(retry), "lease": lease}
+        own: Any = {"backoff": Backoff(retry), "lease": lease, "result_ttl": result_ttl}
         own["time_limit"] = seconds_of("time_limit", time_limit)
 
         def decorate(function: Callable[..., Any]) -> Handler[..., Any]:
@@ -592,7 +601,7 @@ class Handlers:
         self._nameless = self._all.get(None) or self._all.get(DEFAULT)
         return handler
 
-    def _check(self, name: Any, lease: Duration | None) -> None:
+    def _check(self, name: Any, lease: Duration | None, result_ttl: Duration | None) -> None:
         if name is not None:
             if not isinstance(name, str) or not name or not name.isprintable():
                 raise BadArgument("name", name, "a printable text that is not empty")
@@ -600,6 +609,7 @@ class Handlers:
                 raise BadArgument("name", name, f"at most {MAX_NAME} bytes")
         if lease is not None:
             lease_ms("lease", lease)
+        duration_ms("result_ttl", 0 if result_ttl is None else result_ttl)
         self._check_free(name)
 
     def _check_free(self, key: str | None) -> None:

@@ -34,7 +34,16 @@ from penstock.core.flows import (
     Tidy,
 )
 from penstock.core.hints import Intent
-from penstock.core.job import Delivery, Outcome, Settled, epoch_of, ops_of, term_of
+from penstock.core.job import (
+    Delivery,
+    Outcome,
+    Settled,
+    epoch_of,
+    ops_of,
+    record_of,
+    results_text,
+    term_of,
+)
 from penstock.core.logs import Fields, get_logger, span
 from penstock.core.middleware import HANDLER
 from penstock.core.operations import QueueOps, Taken
@@ -276,11 +285,11 @@ def _report(
         if verdict.kind == "none":
             outcomes = Settled(jobs, None)
         elif n:
-            both = poll.ops.settle(jobs, n, provisional=True)
+            both = poll.ops.settle(jobs, n, provisional=True, results=_results(finished))
             outcomes, taken = yield from _call(state, poll, both)
             resent = both.resent
         else:
-            call = verdict_call(poll.ops, jobs, verdict)
+            call = verdict_call(poll.ops, jobs, verdict, _results(finished))
             outcomes = yield from _call(state, poll, call)
             resent = call.resent
     except WrongEpoch:
@@ -350,15 +359,35 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     return len(taken.deliveries)
 
 
-def verdict_call(ops: QueueOps, jobs: Sequence[Delivery], verdict: Verdict) -> Call[Settled]:
-    """Return the call that reports a verdict on jobs."""
+def _results(finished: Sequence[Finished]) -> bytes:
+    """Return the results that an ack of these jobs carries; empty = none is kept."""
+    for done in finished:
+        if record_of(done.jobs[0]).result_ms or len(done.jobs) > 1:
+            break
+    else:
+        return b""
+    seconds = [done.seconds for done in finished for _ in done.jobs]
+    return results_text([job for done in finished for job in done.jobs], seconds)
+
+
+def verdict_call(
+    ops: QueueOps, jobs: Sequence[Delivery], verdict: Verdict, results: bytes = b""
+) -> Call[Settled]:
+    """Return the call that reports a verdict on jobs.
+
+    Args:
+        ops: of their queue.
+        jobs: the jobs.
+        verdict: the report.
+        results: of an ack: the results of the jobs, as `results_text` writes them.
+    """
     if verdict.kind == "nack":
         return ops.nack(jobs, verdict.delay_ms, verdict.text)
     if verdict.kind == "release":
         return ops.release(jobs, verdict.delay_ms)
     if verdict.kind == "bury":
         return ops.bury(jobs, verdict.text)
-    return ops.ack(jobs, verdict.window_ms)
+    return ops.ack(jobs, verdict.window_ms, results=results)
 
 
 def _ended(

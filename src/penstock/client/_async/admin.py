@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.client._acompat import asleep
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.settling import check_jobs, settle_each
+from penstock.client._async.transport.connection import monotonic
 from penstock.core import flows
 from penstock.core.hints import Intent
 from penstock.core.job import Delivery, JobName, Settled
@@ -24,10 +27,12 @@ from penstock.core.options import (
     check_count,
     check_cursor,
     check_label,
+    duration_ms,
 )
+from penstock.core.results import value_of
 from penstock.core.settings import KEEP, setting_fields
-from penstock.core.views import DedupStatus, JobView, QueueStats, ScanPage, Settings
-from penstock.errors import NodesMissed
+from penstock.core.views import DedupStatus, JobResult, JobView, QueueStats, ScanPage, Settings
+from penstock.errors import NodesMissed, ResultTimeout
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
 
@@ -305,9 +310,52 @@ class AsyncQueueAdmin:
         )
         return view
 
+    async def result(self, job: JobName, *, timeout: Duration | None = None) -> Any:
+        """Wait until a job has ended, and return the value that its handler returned.
+
+        The job needs a `result_ttl`: without one nothing is kept when it is done. The queue is
+        asked at once, then after 10 ms, and ever more rarely, at most twice a second.
+
+        Args:
+            job: a delivery or an id.
+            timeout: seconds to wait; 0 = look once, None = for ever.
+
+        Returns:
+            The value, decoded from JSON. None if the job was acknowledged without a value.
+
+        Raises:
+            BadArgument, BadJobId: an argument can't be used.
+            JobFailed: the job is a dead letter; the error has the stored error.
+            JobCancelled, JobExpired: it was cancelled, or its ttl has ended.
+            ResultGone: the job is gone and nothing is kept of it, or its value was not kept: it was
+                too large, not JSON, or the server's memory was full.
+            ResultTimeout: it has not ended in time.
+        """
+        span = None if timeout is None else duration_ms("timeout", timeout) / 1000
+        names = check_jobs("job", [job])
+        until, pause = None if span is None else monotonic() + span, 0.01
+        while True:
+            [found] = await self._routed(names, lambda part, own: part._results(own), None)
+            if found is None or found.state != "waiting":
+                return value_of(job if isinstance(job, str) else job.id, found)
+            left = pause if until is None else until - monotonic()
+            if left <= 0:
+                raise ResultTimeout(f"job {names[0]!s} has not ended within {span} s")
+            await asleep(min(pause, left))
+            pause = min(pause * 1.5, 0.5)
+
+    async def _results(self, names: list[JobName]) -> list[JobResult | None]:
+        await self.backend.connect()
+        return await self.backend.node.run(self.ops.results(names))
+
     async def _shown(self, names: list[JobName]) -> list[JobView | None]:
         await self.backend.connect()
-        return await self.backend.node.run(self.ops.show(names))
+        views = await self.backend.node.run(self.ops.show(names))
+        for at, view in enumerate(views):
+            if view is not None and view.finished is not None:  # the ttl in its id is not kept
+                name = names[at]
+                views[at] = replace(view, id=name if isinstance(name, str) else name.id)
+        return views
 
     async def status(self, dedup_id: str) -> DedupStatus | None:
         """Return the job that has a dedup id, its successor if one waits, and the open window.
@@ -392,12 +440,16 @@ class AsyncQueueAdmin:
         backoff_cap: Duration | None = KEEP,
         dead_max: int | None = KEEP,
         dead_age: Duration | None = KEEP,
+        results_max: int | None = KEEP,
+        results_bytes: int | None = KEEP,
+        result_size: int | None = KEEP,
     ) -> Settings:
         """Store settings on the queue, for all its clients. Settings not given stay as they are.
 
         Args:
             lease, max_length, max_attempts, max_crashes, max_releases, replicas, backoff_base,
-                backoff_cap, dead_max, dead_age: as in `Settings`; None = back to the default.
+                backoff_cap, dead_max, dead_age, results_max, results_bytes, result_size: as in
+                `Settings`; None = back to the default.
 
         Returns:
             All settings as they are now.

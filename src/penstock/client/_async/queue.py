@@ -114,6 +114,7 @@ class AsyncQueue(AsyncQueueAdmin):
         dedup: Dedup | None = None,
         retry: RetryPolicy | None = None,
         key: str | None = None,
+        result_ttl: Duration | None = None,
     ) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
@@ -144,6 +145,8 @@ class AsyncQueue(AsyncQueueAdmin):
             key: jobs with one key go to one partition, which keeps their order (docs/nodes.md,
                 Partitions); None = the partition of the dedup id, or any. Ignored by a queue
                 without partitions.
+            result_ttl: seconds for which the result is kept when the job has ended; None or 0 = it
+                is not kept (docs/results.md).
 
         Returns:
             The job's id and state, and how many replicas confirmed. For a duplicate: those of the
@@ -174,6 +177,7 @@ class AsyncQueue(AsyncQueueAdmin):
             retry,
             key,
             self.ops.codec,
+            result_ttl=result_ttl,
         )
         if type(body) is bytes and options.dedup is None:
             record = b"%b;i=%b\n%b" % (options.head, stable.next_id(), body)
@@ -189,7 +193,9 @@ class AsyncQueue(AsyncQueueAdmin):
         try:
             if is_plain and now >= ops.plain_from:
                 try:
-                    return await self._add_plain(record, options.ttl_code)
+                    added = await self._add_plain(record, options.ttl_code)
+                    added.queue = self
+                    return added
                 except (NotPlain, OutOfMemory):
                     ops.plain_from = now + PLAIN_PAUSE
             if len(record) > PLAIN_BYTES:
@@ -204,10 +210,14 @@ class AsyncQueue(AsyncQueueAdmin):
         ops.replicas = reply.replicas
         replicas = await confirm(self, reply, got, options.wait)
         if isinstance(reply, Claim):
-            return ops.claimed(reply, (record,), options.ttl_code, replicas)[0]
+            [added] = ops.claimed(reply, (record,), options.ttl_code, replicas)
+            added.queue = self
+            return added
         state = "scheduled" if reply.scheduled else "ready"
         job_id = partial(ops.id_of, reply.first, reply.epoch, options.ttl_code)
-        return Enqueued(job_id, state, replicas=replicas, stable_id=stable_id_of(record))
+        added = Enqueued(job_id, state, replicas=replicas, stable_id=stable_id_of(record))
+        added.queue = self
+        return added
 
     async def _add_plain(self, record: bytes, ttl_code: str) -> Enqueued:
         ops = self.ops
@@ -251,6 +261,7 @@ class AsyncQueue(AsyncQueueAdmin):
         dedup: Dedup | None = None,
         retry: RetryPolicy | None = None,
         key: Callable[[Any], str] | str | None = None,
+        result_ttl: Duration | None = None,
     ) -> BulkEnqueued:
         """Add many jobs in chunks of up to 1,000 (500 with a ttl) or 1 MiB.
 
@@ -265,6 +276,7 @@ class AsyncQueue(AsyncQueueAdmin):
                 a str is the id of all jobs. With dedup ids a chunk is added as a whole, and there
                 is an answer for each job, in order.
             key: a function that computes the key of a body, or a str: the key of all jobs.
+            result_ttl: as in `enqueue`, for every job.
 
         Returns:
             The results in the order of the bodies. Ids are built when they are read.
@@ -290,8 +302,9 @@ class AsyncQueue(AsyncQueueAdmin):
             key,
             self.ops.codec,
             many=True,
+            result_ttl=result_ttl,
         )
-        results = BulkEnqueued(options.ttl_code)
+        results = BulkEnqueued(options.ttl_code, self)
         try:
             await self._add_all(bodies, options, results)
         except Exception as error:

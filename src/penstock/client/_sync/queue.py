@@ -104,6 +104,7 @@ class Queue(QueueAdmin):
         dedup: Dedup | None = None,
         retry: RetryPolicy | None = None,
         key: str | None = None,
+        result_ttl: Duration | None = None,
     ) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
@@ -134,6 +135,8 @@ class Queue(QueueAdmin):
             key: jobs with one key go to one partition, which keeps their order (docs/nodes.md,
                 Partitions); None = the partition of the dedup id, or any. Ignored by a queue
                 without partitions.
+            result_ttl: seconds for which the result is kept when the job has ended; None or 0 = it
+                is not kept (docs/results.md).
 
         Returns:
             The job's id and state, and how many replicas confirmed. For a duplicate: those of the
@@ -164,6 +167,7 @@ class Queue(QueueAdmin):
             retry,
             key,
             self.ops.codec,
+            result_ttl=result_ttl,
         )
         if type(body) is bytes and options.dedup is None:
             record = b"%b;i=%b\n%b" % (options.head, stable.next_id(), body)
@@ -179,7 +183,9 @@ class Queue(QueueAdmin):
         try:
             if is_plain and now >= ops.plain_from:
                 try:
-                    return self._add_plain(record, options.ttl_code)
+                    added = self._add_plain(record, options.ttl_code)
+                    added.queue = self
+                    return added
                 except (NotPlain, OutOfMemory):
                     ops.plain_from = now + PLAIN_PAUSE
             if len(record) > PLAIN_BYTES:
@@ -194,10 +200,14 @@ class Queue(QueueAdmin):
         ops.replicas = reply.replicas
         replicas = confirm(self, reply, got, options.wait)
         if isinstance(reply, Claim):
-            return ops.claimed(reply, (record,), options.ttl_code, replicas)[0]
+            [added] = ops.claimed(reply, (record,), options.ttl_code, replicas)
+            added.queue = self
+            return added
         state = "scheduled" if reply.scheduled else "ready"
         job_id = partial(ops.id_of, reply.first, reply.epoch, options.ttl_code)
-        return Enqueued(job_id, state, replicas=replicas, stable_id=stable_id_of(record))
+        added = Enqueued(job_id, state, replicas=replicas, stable_id=stable_id_of(record))
+        added.queue = self
+        return added
 
     def _add_plain(self, record: bytes, ttl_code: str) -> Enqueued:
         ops = self.ops
@@ -232,6 +242,7 @@ class Queue(QueueAdmin):
         dedup: Dedup | None = None,
         retry: RetryPolicy | None = None,
         key: Callable[[Any], str] | str | None = None,
+        result_ttl: Duration | None = None,
     ) -> BulkEnqueued:
         """Add many jobs in chunks of up to 1,000 (500 with a ttl) or 1 MiB.
 
@@ -246,6 +257,7 @@ class Queue(QueueAdmin):
                 a str is the id of all jobs. With dedup ids a chunk is added as a whole, and there
                 is an answer for each job, in order.
             key: a function that computes the key of a body, or a str: the key of all jobs.
+            result_ttl: as in `enqueue`, for every job.
 
         Returns:
             The results in the order of the bodies. Ids are built when they are read.
@@ -271,8 +283,9 @@ class Queue(QueueAdmin):
             key,
             self.ops.codec,
             many=True,
+            result_ttl=result_ttl,
         )
-        results = BulkEnqueued(options.ttl_code)
+        results = BulkEnqueued(options.ttl_code, self)
         try:
             self._add_all(bodies, options, results)
         except Exception as error:

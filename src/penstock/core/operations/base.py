@@ -208,11 +208,17 @@ class Operations:
         return epoch or "", "*", pairs
 
     def settling(
-        self, script_name: str, names: Names, *args: Argument, receipts: bool = False
+        self,
+        script_name: str,
+        names: Names,
+        *args: Argument,
+        receipts: bool = False,
+        results: bytes = b"",
     ) -> Call[Settled]:
         """Return the call of a script about jobs; its result is an outcome for each of them."""
         epoch, common, rest = self.named(names, receipts=receipts)
-        begin = (epoch, common) if receipts else (epoch,)
+        proof: Argument = common.encode() + b"\n" + results if results else common
+        begin = (epoch, proof) if receipts else (epoch,)
         found, head, parse, _ = self._forms.get(script_name) or self._form(script_name)
         return Call(found, head, (*begin, *args, *rest), partial(_outcomes, parse, names), ops=self)
 

@@ -93,23 +93,28 @@ class Consuming(Operations):
 
     # -- settling --------------------------------------------------------------------------
 
-    def ack(self, names: Names, window_ms: int | None = None) -> Call[Settled]:
+    def ack(
+        self, names: Names, window_ms: int | None = None, *, results: bytes = b""
+    ) -> Call[Settled]:
         """Finish jobs; a window replaces those of their producers, 0 = none."""
         window = "" if window_ms is None else window_ms
-        return self.settling("ack", names, window, receipts=True)
+        return self.settling("ack", names, window, receipts=True, results=results)
 
     def ack_one(self, job: Delivery) -> Call[replies.Ack]:
         """Finish a delivery."""
         return self.call("ack", epoch_of(job), hinted_receipt(job), "", number_of(job))
 
-    def settle(self, names: Names, n: int, *, provisional: bool = False) -> Call[Exchanged]:
+    def settle(
+        self, names: Names, n: int, *, provisional: bool = False, results: bytes = b""
+    ) -> Call[Exchanged]:
         """Finish jobs and reserve up to n; `provisional` = suspects provisionally."""
         tag = random.getrandbits(12)
         epoch, common, rest = self.named(names, receipts=True)
         role = self.consuming if n else ""
         wanted = -n if provisional else n
         call: Call[Any]
-        call = self.call("settle", epoch, common, wanted, tag, self.owner_name, role, *rest)
+        proof: Argument = common.encode() + b"\n" + results if results else common
+        call = self.call("settle", epoch, proof, wanted, tag, self.owner_name, role, *rest)
         call.parse = partial(self._exchanged, call.parse, tag, names)
         if role:
             call.bearer = self.tenures["consumer"]

@@ -12,10 +12,12 @@ from penstock.core.operations.base import Names, Operations, Reply
 from penstock.core.options import StateName
 from penstock.core.roles import RoleLease
 from penstock.core.views import (
+    JobResult,
     JobView,
     QueueStats,
     ScanPage,
     Settings,
+    read_result,
     read_settings,
     read_stats,
     read_view,
@@ -114,6 +116,13 @@ class Managing(Operations):
         epoch, _, rest = self.named(names)
         return self.call("show", epoch, *rest)
 
+    def results(self, names: Names) -> Call[list[JobResult | None]]:
+        """Return the results of jobs; None for one that is gone, and nothing is kept of it."""
+        epoch, _, rest = self.named(names)
+        call: Call[Any] = self.call("results", epoch, *rest)
+        call.parse = partial(_results, call.parse)
+        return call
+
     def _viewing(self, call: Call[Any]) -> Call[Any]:
         call.parse = partial(self._views, call.parse)
         return call
@@ -152,6 +161,10 @@ class Managing(Operations):
         settings = read_settings({field.decode(): value.decode() for field, value in reply.fields})
         self.replicas = settings.replicas or 0
         return settings
+
+
+def _results(parse: Parser[replies.Results], raw: Reply) -> list[JobResult | None]:
+    return [read_result(entry) if entry else None for entry in parse(raw).jobs]
 
 
 def purge_parts(states: Collection[str]) -> list[str]:

@@ -4,7 +4,8 @@
 ---          wanted  epoch of the ids; '' = not checked
 ---          common  the receipt of all the jobs; '' = by id alone, waiting jobs are finished too; '*' = each number is followed
 ---                  by its own receipt. '@' and the ms in which the leases end may follow the receipt: a hint that saves
----                  lookups if the numbers are exactly the jobs of one reserve, in order
+---                  lookups if the numbers are exactly the jobs of one reserve, in order. A line feed and the results of
+---                  the jobs may follow (protocol/results.md)
 ---          window  ms for which the dedup ids of the jobs stay taken from now on; 0 = not at all; '' = as their records say
 --- META     v epoch uses full seen off acked=acked_before paused alarm
 --- RETURNS  {1, nonce, acked}             all of them
@@ -16,9 +17,11 @@
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active, ready, scheduled  TO done
 --@include lib/check_version
+--@include lib/read_results (gives: results_of)
 --@include lib/check_epoch
 --@include lib/now (gives: changes, change)
---@include lib/check_receipts (gives: count, codes)
+--@include lib/keep_results
+--@include lib/check_receipts (gives: count, ids, codes)
 --@include lib/find_finished (gives: finished, freed, acked)
 --@include lib/check_closed (gives: wake_drained)
 --@include lib/drop_bodies
@@ -29,6 +32,7 @@ local sweep_limit = 100 + 2 * count
 --@include lib/expired_windows (gives: close_windows)
 local wake_empty = string.find(uses, 'd', 1, true) and redis.call('LLEN', wake) == 0 -- read before the first write
 if acked > 0 then
+  keep_results(finished, 'done', results_of(ids))
   --@include lib/remove_finished (gives: removed)
   close_windows()
   local successor_due, token = write_dedup(), false

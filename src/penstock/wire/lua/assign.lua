@@ -53,6 +53,7 @@ local all_valid, finished = false, {} -- no job ends in this call
 --@include lib/drop_bodies
 --@include lib/release_dedup
 local sweep_limit = 2000 -- most expired jobs that this call removes
+--@include lib/keep_results
 --@include lib/find_expired (gives: expired)
 --@include lib/choose_jobs (gives: taken, taken_counts, more, wants_room, lease_and_ttl)
 local asked = lease_and_ttl

@@ -4,7 +4,8 @@
 ---          create  as in enqueue: a queue may be configured before its first job; or '!' and the epoch in the registry:
 ---                  meta was lost while jobs exist, create it again
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, replicas,
----                  backoff_base, backoff_cap, dead_max, dead_age; value '' drops the setting. 'configured' and ms: the
+---                  backoff_base, backoff_cap, dead_max, dead_age, results_max,
+---                  results_bytes, result_size; value '' drops the setting. 'configured' and ms: the
 ---                  settings were copied from another node, where they were set at that time; nothing changes if the
 ---                  settings here were set at that time or later
 --- META     v epoch seen off full paused max_length replicas uses configured
@@ -25,9 +26,10 @@ if not epoch then
   elseif create == '' then
     return {-5, nonce}
   end
-  epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbp' or ''
+  epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbpk' or ''
   --@include lib/create_queue
   if anew then -- above every number in use: held jobs may have higher ones than the stream
+    change('v', '3')
     local last = string.format('%.0f-1000000000', now)
     local info = redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'STREAM', ready) or {}
     for i = 1, #info, 2 do

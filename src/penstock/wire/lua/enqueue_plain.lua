@@ -18,14 +18,15 @@ end
 local version, _, field = string.byte(record, 1, 3)
 local now_ms = time[1] .. string.sub('00000' .. time[2], -6, -4)
 local since = now_ms - seen
--- a record with a ttl or policy; a queue that is not there, is closed, or has large bodies, limits, jobs that expire or
+local keeps = string.find(uses, 'k', 1, true)
+-- a record with a ttl or policy, or the first one whose result is kept; a queue that is not there, is closed, or has large bodies, limits, jobs that expire or
 -- a role, or a clock of its own
-if version ~= 49 or field == 116 or field == 112 or #record > 4096 or not epoch or string.find(uses, '[bcloxt]')
+if version ~= 49 or field == 116 or field == 112 or field == 107 and not keeps or #record > 4096 or not epoch or string.find(uses, '[bcloxt]')
   or off > 0 or since < 0 then
   return {-20, nonce}
 end
 if field == 108 then
-  local lease = tonumber(string.match(record, '^1;l=([1-9]%d*);[^tp]'))
+  local lease = tonumber(string.match(record, keeps and '^1;l=([1-9]%d*);[^tp]' or '^1;l=([1-9]%d*);[^tpk]'))
   if not lease or lease > 2073600000 or now_ms + lease > 3934712855551 then
     return {-20, nonce}
   end

@@ -20,6 +20,7 @@ redis.call('ZCARD', dead)
 --@include lib/drop_bodies
 --@include lib/release_dedup
 local sweep_limit = 100
+--@include lib/keep_results
 --@include lib/find_expired (gives: expired, expired_set, expired_once, more_expired, expired_at_head, head_expired, other_expired, trim_to)
 --@include lib/sweep_expired
 sweep_expired()

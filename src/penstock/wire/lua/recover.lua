@@ -74,6 +74,7 @@ redis.call('XLEN', ready)
 local wake_empty = redis.call('LLEN', wake) == 0
 --@include lib/check_closed (gives: wake_drained)
 --@include lib/drop_bodies
+--@include lib/keep_results
 --@include lib/remove_expired
 --@include lib/release_dedup
 --@include lib/prepare_delivery

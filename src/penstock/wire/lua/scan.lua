@@ -78,7 +78,7 @@ while where == 'h' and not over and unfinished() do
   at, over, looked = page[1], page[1] == '0', looked + 1 -- a page may be empty
   for i = 1, #page[2], 2 do
     local id, value = page[2][i], page[2][i + 1]
-    if string.byte(id) == 61 then -- a large body
+    if string.byte(id) == 61 or string.byte(id) == 62 then -- a large body or a kept result
       looked, bytes = looked + 1, bytes + #value
     else
       local state, score = state_of(id)

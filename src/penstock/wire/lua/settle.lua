@@ -13,6 +13,7 @@
 ---          {-19, nonce, name, value}            malformed argument: owner or number
 --- FROM active, ready, scheduled  TO done, active, dead
 --@include lib/check_version
+--@include lib/read_results (gives: results_of)
 --@include lib/check_owner
 --@include lib/check_epoch
 --@include lib/now (gives: change)
@@ -36,7 +37,8 @@ if not epoch then
   return {1, nonce, -1, '', 30000, now, 0, string.rep('0 ', common == '*' and #numbers / 2 or #numbers)}
 end
 local idle = false
---@include lib/check_receipts (gives: count, codes)
+--@include lib/keep_results
+--@include lib/check_receipts (gives: count, ids, codes)
 --@include lib/find_finished (gives: finished, freed, acked)
 --@include lib/drop_bodies
 --@include lib/release_dedup
@@ -63,6 +65,9 @@ if acked > 0 and #expired + #expired_once > 0 then -- the finished jobs have not
 end
 --@include lib/choose_jobs (gives: taken, wants_room)
 --@include lib/prepare_delivery
+if acked > 0 then
+  keep_results(finished, 'done', results_of(ids))
+end
 if #expired_windows > 0 then
   redis.call('HDEL', held, '-')
   close_windows()

@@ -6,6 +6,7 @@
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job: {} gone, else {number, state, score, delivered, owner, counters, record,
 ---                                        receipt};
 ---                                        state: ready, scheduled, active, once, dead, expired, or dangling = in no index,
+---                                        or done, cancelled, expired: ended, and its result is kept, then receipt is 'kept', see results;
 ---                                        damaged; score: due time, end of lease, time of death; delivered and owner: of
 ---                                        the last delivery; receipt: of a delivery that has not ended, '' = none.
 ---                                        A reply has about 1 MiB, and at least one job: name the missing last ones in another call

@@ -4,7 +4,8 @@
 --- META     v seen off uses full paused
 --- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, fields: (field, value)...}  ready: jobs
 ---                     that can be reserved now; expired: jobs whose ttl has ended, which no other number includes; oldest: for
----                     how many ms the oldest of the ready jobs has been ready, -1 = none; then the fields of meta
+---                     how many ms the oldest of the ready jobs has been ready, -1 = none; then the fields of meta, and
+---                     `kept`, the number of kept results
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --- FROM ready, scheduled, active  TO none
@@ -16,11 +17,16 @@ redis.call('ZCARD', dead)
 --@include lib/drop_bodies
 --@include lib/release_dedup
 local sweep_limit = 100
+--@include lib/keep_results
 --@include lib/find_expired
 --@include lib/sweep_expired
 sweep_expired()
 --@include lib/all_fields
 local fields = all_fields()
+if string.find(uses, 'k', 1, true) then
+  fields[#fields + 1] = 'kept'
+  fields[#fields + 1] = string.format('%d', redis.call('ZCOUNT', expiry, '2251799813685248', '+inf'))
+end
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
 local ended_leases, expired_jobs = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)
 local expired_once_jobs = redis.call('ZCOUNT', once, '-inf', score_of(now, 4095))

@@ -1,4 +1,4 @@
---- Free memory: remove expired jobs, old dead letters, ended windows, sparse stream nodes, and an unused empty queue.
+--- Free memory: remove expired jobs, old dead letters and results, ended windows, sparse stream nodes, and an unused empty queue.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
 --- ARGV     nonce idle
 ---          idle   ms without a write after which an empty queue without settings is removed, at least 600000
@@ -21,6 +21,7 @@ local quiet = seen
 --@include lib/release_dedup (gives: write_dedup_and_wake)
 local sweep_limit = 1000
 --@include lib/expired_windows (gives: close_windows)
+--@include lib/keep_results
 --@include lib/find_expired (gives: expired, expired_once, remove_expired)
 --@include lib/trim_dead
 local letters, wants_room = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
@@ -36,13 +37,18 @@ if letters > 0 then
   trim_dead(sweep_limit)
 end
 letters = letters - redis.call('ZCARD', dead)
+local dropped = 0
+if string.find(uses, 'k', 1, true) then
+  --@include lib/drop_results
+  dropped = drop_results(sweep_limit)
+end
 if wants_room and #expired > 0 then
   redis.call('RPUSH', space, '1')
 end
 wake_drained()
 --@include lib/move_sparse (gives: moved_jobs, moved_bytes)
 local removed = ''
-if #expired + #expired_once + letters + #expired_windows == 0 then
+if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
   --@include lib/time_left
   local function is_held(role)
     return time_left(string.match(role or '', '^%S+ (%d+) (%d+)')) > 0
@@ -50,7 +56,7 @@ if #expired + #expired_once + letters + #expired_windows == 0 then
   local borne = is_held(producer) or is_held(consumer)
   local set = borne
   local settings = redis.call('HMGET', meta, 'paused', 'lease', 'max_length', 'max_attempts', 'max_crashes', 'max_releases',
-    'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas', 'closed')
+    'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas', 'closed', 'results_max', 'results_bytes', 'result_size')
   for i = 1, #settings do
     set = set or settings[i]
   end
@@ -65,6 +71,8 @@ if #expired + #expired_once + letters + #expired_windows == 0 then
       local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held})[letter]
       if letter == 'x' then
         kept = kept .. (borne and letter or '')
+      elseif letter == 'k' then
+        kept = kept .. ((redis.call('EXISTS', held) == 1 or redis.call('XLEN', ready) > 0) and letter or '')
       elseif not key or redis.call('EXISTS', key) == 1 or key == dedup and redis.call('EXISTS', windows) == 1 then
         kept = kept .. letter
       end
@@ -74,6 +82,6 @@ if #expired + #expired_once + letters + #expired_windows == 0 then
     end
   end
 end
-return {1, nonce, #expired + #expired_once, letters, (#expired == sweep_limit or #expired_once == sweep_limit or letters == sweep_limit or #expired_windows == sweep_limit or moved_jobs >= 1000 or
+return {1, nonce, #expired + #expired_once, letters, (#expired == sweep_limit or #expired_once == sweep_limit or letters == sweep_limit or dropped == sweep_limit or #expired_windows == sweep_limit or moved_jobs >= 1000 or
   moved_bytes >= 1048576 or bodies_left ~= '') and 1 or 0, removed,
   removed == '' and epoch or ''}

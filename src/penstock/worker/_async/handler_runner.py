@@ -8,9 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.client._async.transport.connection import monotonic
-from penstock.core.job import Delivery, batch_of
+from penstock.core.job import Delivery, batch_of, record_of, set_result
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.middleware import Middleware, RunEvent, running
+from penstock.core.results import encoded_value
 from penstock.core.views import Settings
 from penstock.worker.arguments import Unfit
 from penstock.worker.handlers import Handler, Handlers
@@ -35,6 +36,8 @@ LATER = Verdict("release", 0)
 """For the other jobs of a batch when one has lost its lease, and for all when the loop ends."""
 PLAIN = frozenset({type(None), bool, int, float, str, bytes, dict})
 """Types of return values that mean success."""
+RESULT_BYTES = 65536
+"""Most bytes of a value that is kept, unless the queue has another setting."""
 UNCLEAR = Verdict("nack", text="it failed, and the failure could not be described")
 """For a job whose failure could not be judged, as its exception raises others."""
 
@@ -189,6 +192,10 @@ class AsyncHandlerRunner:
             else:
                 args, kwargs = ((jobs[0],), {}) if handler.takes_job else handler.arguments(jobs[0])
             value = await self.runners.call(handler, jobs, args, kwargs)
+            if event is not None:
+                event.value = value
+            if record_of(jobs[0]).result_ms or handler.size:
+                self._keep(handler, jobs, value)
             if type(value) in PLAIN:
                 return None, None
             if handler.size:
@@ -205,6 +212,35 @@ class AsyncHandlerRunner:
             if event is not None:
                 event.error = error
             return self._judged(handler, jobs, error)
+
+    def _keep(self, handler: Handler[..., Any], jobs: Sequence[Delivery], value: Any) -> None:
+        """Note the values of jobs whose results are kept, for their acks.
+
+        A value that is not JSON, or too large, does not fail the job: its work is done.
+        """
+        each = [value]
+        if handler.size:
+            fits = type(value) in (list, tuple) and len(value) == len(jobs)
+            each = value if fits else [None] * len(jobs)
+        for job, one in zip(jobs, each, strict=True):
+            if not record_of(job).result_ms or isinstance(one, BaseException):
+                continue
+            settings = self.settings_of(job)
+            most = RESULT_BYTES if settings is None else settings.result_size
+            most = RESULT_BYTES if most is None else most
+            try:
+                raw, missing = encoded_value(one), ""
+            except Exception as error:  # noqa: BLE001  # whatever the value's classes raise
+                raw, missing = b"", "json"
+                text = "%s is done, but its result is not kept: %s"
+                with suppress(Exception):  # as above
+                    logger.error(text, job.id, described(error), extra=Fields(job))  # noqa: TRY400  # the value is at fault, its name says where
+            if len(raw) > most:
+                text = "%s is done, but its result of %d bytes is not kept: result_size is %d"
+                with suppress(Exception):  # as above
+                    logger.warning(text, job.id, len(raw), most, extra=Fields(job))
+                raw, missing = b"", "large"
+            set_result(job, (raw, missing))
 
     def _judged(
         self, handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException

@@ -89,7 +89,9 @@ class AsyncShardedQueue(AsyncShardedParts):
     # -- producing -------------------------------------------------------------------------
 
     async def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        return await self._placed(options, lambda part, options: part._add(record, options))
+        added = await self._placed(options, lambda part, options: part._add(record, options))
+        added.queue = self
+        return added
 
     async def _add_chunk(
         self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
@@ -146,7 +148,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         answers: list[Enqueued] = [MISSING] * window.count
         try:
             for number, chunk in window.chunks.items():
-                own = BulkEnqueued(options.ttl_code)
+                own = BulkEnqueued(options.ttl_code, self)
                 try:
                     await self._offered(number, options, _adding(chunk, own))
                 finally:

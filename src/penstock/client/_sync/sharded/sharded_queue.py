@@ -90,7 +90,9 @@ class ShardedQueue(ShardedParts):
     # -- producing -------------------------------------------------------------------------
 
     def _add(self, record: bytes, options: Prepared) -> Enqueued:
-        return self._placed(options, lambda part, options: part._add(record, options))
+        added = self._placed(options, lambda part, options: part._add(record, options))
+        added.queue = self
+        return added
 
     def _add_chunk(self, chunk: list[bytes], options: Prepared, results: BulkEnqueued) -> None:
         self._placed(options, _adding(chunk, results))
@@ -141,7 +143,7 @@ class ShardedQueue(ShardedParts):
         answers: list[Enqueued] = [MISSING] * window.count
         try:
             for number, chunk in window.chunks.items():
-                own = BulkEnqueued(options.ttl_code)
+                own = BulkEnqueued(options.ttl_code, self)
                 try:
                     self._offered(number, options, _adding(chunk, own))
                 finally:

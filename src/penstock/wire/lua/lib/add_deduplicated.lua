@@ -1,10 +1,10 @@
 -- Write the decisions of lib/decide_dedup and build the reply.
 --- NEEDS  ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends all_free n ids raw before
 ---        dedup_pairs names split_body given bodies added_names dedup_values added_due added rewritten notes
----        has_policies moved drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
+---        has_policies has_results moved drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
 ---        answers header_of producer remove_expired close_windows write_dedup window_pairs wake_empty full space_empty
 ---        waiting limit expired alarm change changes enqueued uses
---- SETS   has_policies first final alarm uses
+--- SETS   has_policies has_results first final alarm uses
 --- GIVES  reply
 local ends_of, held_pairs, due_pairs, leave_ready, soonest, token = {}, {}, {}, {}, nil, false
 for id, at in pairs(orphans) do
@@ -50,6 +50,7 @@ for id, content in pairs(rewritten) do
     without_large_body[#without_large_body + 1] = id
   end
   has_policies = has_policies or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
+  has_results = has_results or string.find(string.match(content, '^[^\n]*'), ';k=', 1, true)
   if moved[id] then
     local ends = has_ttls and tonumber(redis.call('ZSCORE', expiry, id))
     local when = ends and math.min(ends, moved[id]) or moved[id]

@@ -56,6 +56,7 @@ local wake_empty, space_empty = redis.call('LLEN', wake) == 0, false
 local waiting = 0
 --@include lib/drop_bodies
 --@include lib/release_dedup
+--@include lib/keep_results
 --@include lib/find_expired
 local delay_ms
 if string.sub(delay, 1, 1) == '@' then

@@ -1,9 +1,9 @@
 -- Check the n records of `list`: version 1, and headers of at most 16384 bytes. Gives has_policies (some job has a
--- policy of its own), and an empty table for large bodies; adds the ends of ttl to ttl_ends.
+-- policy of its own) and has_results (some job's result is kept), and an empty table for large bodies; adds the ends of ttl to ttl_ends.
 --- NEEDS  held expiry nonce n list is_lease ms now has_header record_index ttl_ends ids
 --- SETS   ttl_ends
---- GIVES  has_policies bodies
-local head, ttl, stop, big, has_policies, living = nil, nil, nil, false, false, 0
+--- GIVES  has_policies has_results bodies
+local head, ttl, stop, big, has_policies, has_results, living = nil, nil, nil, false, false, false, 0
 for i = 1, n do
   local record = list[i]
   local version, _, third, _, zero = string.byte(record, 1, 5)
@@ -17,12 +17,14 @@ for i = 1, n do
     ttl = string.match(record, '^1[;l=%d]*;t=(%d+)')
     stop = ttl and string.format('%.0f', (ms - now > 2592000000 and now or ms) + ttl)
     has_policies = has_policies or string.sub(head, -2) == ';p'
+    has_results = has_results or string.sub(head, -2) == ';k'
   end
   -- at most once (l=0) needs a ttl: nothing else removes a job that is not acknowledged
   if version ~= 49 or third == 108 and zero == 48 and not ttl or not has_header(record) then
     return {-10, nonce, record_index[i] or i}
   end
   big, has_policies = big or #record > 4096, has_policies or third == 112
+  has_results = has_results or third == 107 or has_policies and string.find(record, '^1[;lt=%d]*;p=[^;\n]*;k=')
   if own and ttl then
     ttl_ends = ttl_ends or {}
     ttl_ends[living + 1], ttl_ends[living + 2], living = stop, ids[i], living + 2

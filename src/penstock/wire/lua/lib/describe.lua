@@ -1,8 +1,10 @@
--- describe(id) returns a job for a reader, with its body, and with the receipt if a delivery has not ended; {} = gone.
+-- describe(id) returns a job for a reader, with its body, and with the receipt if a delivery has not ended; {} = gone. Of a
+-- job that has ended it returns the state, time and attempt that are kept.
 --- NEEDS  ready held active scheduled once dead tally expiry end_of now
 --- GIVES  describe
 --@include lib/job_fields (gives: with_body)
 --@include lib/state_of
+--@include lib/read_kept
 local function describe(id)
   local value = redis.call('HGET', held, id)
   if value then
@@ -13,7 +15,11 @@ local function describe(id)
     return job
   end
   local entry = redis.call('XRANGE', ready, id, id)[1]
-  local job = entry and with_body(job_fields(id, 'ready', string.sub(id, 1, -12), entry[2][2])) or {}
-  job[8] = entry and ''
+  if not entry then
+    local kept = read_kept(id) -- the body is gone
+    return kept and {id, kept[1], kept[2], '0', '', kept[3] .. ' 0 0 0', '1\n', 'kept'} or {}
+  end
+  local job = with_body(job_fields(id, 'ready', string.sub(id, 1, -12), entry[2][2]))
+  job[8] = ''
   return job
 end

@@ -1,7 +1,10 @@
 -- Write the ends of ttl, and in meta the epoch of a new queue, the letters of uses, the last number, the count and
 -- the producer's note, which is in `changes`.
---- NEEDS  expiry meta ttl_ends bodies has_policies created n change final enqueued changes epoch now uses before raw
+--- NEEDS  expiry meta ttl_ends bodies has_policies has_results created n change final enqueued changes epoch now uses before raw
 --- SETS   uses
+if created == 1 then
+  --@include lib/create_queue
+end
 --@include lib/use
 if ttl_ends then
   redis.call('ZADD', expiry, unpack(ttl_ends))
@@ -13,8 +16,8 @@ end
 if has_policies then
   use('p')
 end
-if created == 1 then
-  --@include lib/create_queue
+if has_results then
+  use('k')
 end
 if n > 0 then
   change('last', final)

@@ -1,12 +1,14 @@
 -- remove_expired() removes the expired jobs from every state, and counts them. It trims those at the head of ready,
 -- which are in no other state: a deletion by number costs several times as much.
 --- NEEDS  ready held active scheduled once tally expiry meta nothing expired expired_once drop_bodies bodies_left trim_to
----        head_expired other_expired more_expired now
+---        head_expired other_expired more_expired now keep_results
 --- SETS   other_expired
 --- GIVES  remove_expired
 local remove_expired = nothing
 if #expired + #expired_once > 0 or bodies_left ~= '' then -- bodies_left: noted by an earlier call
   remove_expired = function()
+    keep_results(expired, 'expired')
+    keep_results(expired_once, 'expired')
     drop_bodies(expired)
     if #expired > 0 then
       local trimmed = trim_to == '-' and 0 or redis.call('XTRIM', ready, 'MINID', trim_to)

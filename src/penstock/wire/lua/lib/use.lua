@@ -6,5 +6,8 @@ local function use(letter)
   if not string.find(uses, letter, 1, true) then
     uses = uses .. letter
     change('uses', uses)
+    if letter == 'k' then -- an older script would take a result for a job
+      change('v', '3')
+    end
   end
 end

@@ -1,0 +1,52 @@
+"""Results of jobs: values of handlers as JSON, and the errors of jobs that have none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock.core.record import encode_body
+from penstock.core.views import JobResult
+from penstock.errors import BadArgument, JobCancelled, JobExpired, JobFailed, ResultGone
+
+__all__ = ["encoded_value", "value_of"]
+
+MISSING = {
+    "large": "it was larger than the queue's result_size",
+    "full": "the server's memory was full",
+    "json": "it could not be written as JSON; the worker's log has the reason",
+}
+"""Reasons for which a value was not kept, by flag."""
+
+
+def encoded_value(value: object) -> bytes:
+    """Return the JSON of a value that a handler returned.
+
+    Raises:
+        BadArgument: it can't be written as JSON.
+    """
+    raw, is_coded = encode_body(value)
+    if not is_coded:
+        raise BadArgument("result", value, "can't be written as JSON: return text, not bytes")
+    return raw
+
+
+def value_of(job_id: str, found: JobResult | None) -> Any:
+    """Return the value of a job that has ended.
+
+    Raises:
+        JobFailed, JobCancelled, JobExpired, ResultGone: it has none.
+    """
+    if found is None:
+        text = "it is gone and nothing is kept of it; give its enqueue a longer result_ttl"
+        raise ResultGone(f"job {job_id} has no result: {text}")
+    if found.state == "dead":
+        raise JobFailed(job_id, found.value.decode("utf-8", "replace"), found.attempt)
+    if found.state == "cancelled":
+        raise JobCancelled(f"job {job_id} was cancelled")
+    if found.state == "expired":
+        raise JobExpired(f"job {job_id} expired: its ttl ended before it was done")
+    if found.missing:
+        why = MISSING.get(found.missing, found.missing)
+        raise ResultGone(f"job {job_id} is done, but its value was not kept: {why}")
+    return json.loads(found.value) if found.value else None
