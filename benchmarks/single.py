@@ -180,7 +180,7 @@ def _contenders(bed: Bed) -> Iterator[dict[str, Work]]:
             ),
             XADD: _repeat(lambda: streams.add(100), 100),
             "handler bodies, enqueue_many by 100": _repeat(
-                lambda: queue.enqueue_many(map(welcome.body, texts), headers=welcome.headers), 100
+                lambda: queue.enqueue_many(welcome.jobs(texts)), 100
             ),
         }
     finally:

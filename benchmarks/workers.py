@@ -245,9 +245,9 @@ def _threads(
 ) -> Callable[[], None]:
     handlers = Handlers()
     if setting.size is None:
-        handlers.handler(lambda _: seen.append(1))
+        handlers.handler(None)(lambda _: seen.append(1))
     else:
-        handlers.batch(size=setting.size)(lambda batch: seen.append(len(batch)))
+        handlers.batch(None, size=setting.size)(lambda batch: seen.append(len(batch)))
 
     def main() -> None:
         with Penstock(url, prefix=prefix) as client:
@@ -268,9 +268,9 @@ def _tasks(
         seen.append(len(batch))
 
     if setting.size is None:
-        handlers.handler(one)
+        handlers.handler(None)(one)
     else:
-        handlers.batch(size=setting.size)(many)
+        handlers.batch(None, size=setting.size)(many)
 
     async def main() -> None:
         async with AsyncPenstock(url, prefix=prefix) as client:

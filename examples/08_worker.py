@@ -35,8 +35,8 @@ def resize(job: Job, path: str, *, width: int) -> None:  # `job` is the job itse
     print(f"resize {path} to {width} px, attempt {job.attempt}")
 
 
-@handlers.handler
-def anything(job: Job) -> None:  # without parentheses: for jobs without a name
+@handlers.handler(None)
+def anything(job: Job) -> None:  # gets the jobs without a name
     print(f"without a name: {job.body}")
 
 
@@ -52,7 +52,7 @@ with Penstock(url()) as ps:
 
     welcome.enqueue(tasks, 7)
     welcome.enqueue(tasks, 8, lang="de")
-    tasks.enqueue(**resize.job("a.png", width=64))  # you may add delay=, ttl=, dedup_id= and so on
+    resize.options(ttl=3600).enqueue(tasks, "a.png", width=64)  # also delay=, dedup_id= and so on
     tasks.enqueue({"anything": "goes"})
     tasks.enqueue({"number": 5}, headers={"handler": "fax"})  # no handler has that name
 

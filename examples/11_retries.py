@@ -72,12 +72,13 @@ def crawl(job: Job) -> None:
 with Penstock(url()) as ps:
     q = ps.queue("example.retries")
     q.clear()  # the id of an earlier run may still be taken
-    jobs = [charge.job("ada"), charge.job("eve"), poll.job(), report.job(), greet.job()]
-    for job, deliveries in zip([*jobs, crawl.job()], [3, 1, 2, 2, 1, 2], strict=True):
-        q.enqueue(**job, dedup_id=job["headers"]["handler"])
+    jobs = [charge.job("ada"), charge.job("eve"), poll.job()]
+    jobs += [report.options(dedup_id="report").job(), greet.job(), crawl.job()]
+    for job, deliveries in zip(jobs, [3, 1, 2, 2, 1, 2], strict=True):
+        q.enqueue(job)
         Worker(ps, "example.retries", handlers, max_jobs=deliveries).run()
 
-    again = q.enqueue(**report.job(), dedup_id="report")
+    again = report.options(dedup_id="report").enqueue(q)
     print(f"report again: {again.action}, its id is in a {again.state}")
     for letter in q.peek(state="dead"):
         print("given up:", letter.error)

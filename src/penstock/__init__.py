@@ -9,6 +9,7 @@ from penstock.client._sync.client import Penstock
 from penstock.client._sync.job import Job
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.role import Role
+from penstock.core.bulk import NewJob, NewJobs
 from penstock.core.codec import Codec
 from penstock.core.dedup import Dedup, DedupUntil, OnDuplicate
 from penstock.core.durable import Durable
@@ -150,6 +151,8 @@ __all__ = [
     "JobView",
     "MetaLost",
     "Middleware",
+    "NewJob",
+    "NewJobs",
     "NoSuchDatabase",
     "NodeView",
     "NodesMissed",

@@ -121,7 +121,7 @@ async def test_a_worker_with_a_codec(backend: Backend) -> None:
 
     async with backend.async_client() as lent, AsyncPenstock(lent, codec=codec) as ps:
         q = ps.queue("q")
-        await q.enqueue(**add.job(1, b=2))
+        await q.enqueue(add.job(1, b=2))
         await AsyncWorker(ps, "q", handlers, burst=True).run()
         stats = await q.stats()
         assert (seen, stats.acked, stats.dead) == ([3], 1, 0)

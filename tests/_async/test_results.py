@@ -266,10 +266,10 @@ async def test_batches_and_results(ps: AsyncPenstock, q: AsyncQueue) -> None:
             return "for all"
         return [Snooze(3600) if job.body == "later" else [job.body] for job in jobs]
 
-    added = [await q.enqueue(**pairs.job(body)) for body in ("a", "later", "b")]
+    added = [await q.enqueue(pairs.job(body)) for body in ("a", "later", "b")]
     await work(ps, handlers)
     assert [await outcome(q, job.id) for job in added] == [["a"], ResultTimeout, ["b"]]
-    alone = await q.enqueue(**pairs.job("one"))
+    alone = await q.enqueue(pairs.job("one"))
     await work(ps, handlers)
     assert await outcome(q, alone.id) is None
 

@@ -140,7 +140,7 @@ async def test_a_failure_that_is_the_last_is_an_error_with_its_traceback(
     await q.enqueue("x", **options)
     handlers = Handlers()
 
-    @handlers.handler(**handler_options)
+    @handlers.handler(None, **handler_options)
     async def handler(job: AsyncJob) -> None:
         raise ValueError(f"no {job.body}")
 
@@ -197,7 +197,7 @@ async def test_a_policy_of_the_handler(ps: AsyncPenstock, q: AsyncQueue) -> None
     handlers = Handlers()
     once = RetryPolicy(max_attempts=1)
 
-    @handlers.handler(retry=RetryPolicy(max_attempts=2, base=0.001, on={KeyError: once}))
+    @handlers.handler(None, retry=RetryPolicy(max_attempts=2, base=0.001, on={KeyError: once}))
     async def handler(job: AsyncJob) -> None:
         if job.body == 0:
             raise KeyError("gone")
@@ -220,11 +220,11 @@ async def test_names_and_arguments(ps: AsyncPenstock, q: AsyncQueue) -> None:
     async def greet(job: AsyncJob, name: str, times: int = 1) -> None:
         seen.append((name, times, job.attempt))
 
-    @handlers.handler
+    @handlers.handler(None)
     async def anything(job: AsyncJob) -> None:
         seen.append(job.body)
 
-    await q.enqueue(**greet.job("ada", times=2))
+    await q.enqueue(greet.job("ada", times=2))
     await q.enqueue({"name": "bob"}, headers=greet.headers)
     await q.enqueue(b"raw")
     await run(ps, handlers)
@@ -247,7 +247,7 @@ async def test_jobs_that_no_handler_can_run(
     await q.enqueue({"number": "x"}, headers=add.headers)
     await q.enqueue({"other": 1}, headers=add.headers)
     await q.enqueue(b"\xff", headers=add.headers)
-    await q.enqueue(**add.job(1))
+    await q.enqueue(add.job(1))
     worker = await run(ps, handlers)
     assert ran == [1]
     errors = [view.error for view in await q.peek(10, state="dead")]
@@ -298,7 +298,7 @@ async def test_batches(ps: AsyncPenstock, q: AsyncQueue) -> None:
     handlers = Handlers()
     sizes: list[int] = []
 
-    @handlers.batch(size=10)
+    @handlers.batch(None, size=10)
     async def store(jobs: list[AsyncJob]) -> list[Any]:
         sizes.append(len(jobs))
         return [Reject("odd") if job.body % 2 else None for job in jobs]
@@ -316,7 +316,7 @@ async def test_a_batch_waits_to_be_filled(ps: AsyncPenstock, q: AsyncQueue) -> N
     handlers = Handlers()
     batches: list[list[Any]] = []
 
-    @handlers.batch(size=3, wait=30)
+    @handlers.batch(None, size=3, wait=30)
     async def full(jobs: list[AsyncJob]) -> None:
         batches.append([job.body for job in jobs])
 
@@ -340,7 +340,7 @@ async def test_a_batch_that_raises(ps: AsyncPenstock, q: AsyncQueue) -> None:
     await q.configure(backoff_base=3600)
     handlers = Handlers()
 
-    @handlers.batch(size=3)
+    @handlers.batch(None, size=3)
     async def store(jobs: list[AsyncJob]) -> None:
         raise OSError("down")
 
@@ -354,7 +354,7 @@ async def test_a_batch_of_large_jobs(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """Failed jobs of 12 MB with their own policies are reported in one call."""
     handlers = Handlers()
 
-    @handlers.batch(size=4, wait=30)
+    @handlers.batch(None, size=4, wait=30)
     async def store(jobs: list[AsyncJob]) -> None:
         raise OSError("down")
 
@@ -382,7 +382,7 @@ async def test_hooks_around_a_run(ps: AsyncPenstock, q: AsyncQueue) -> None:
 
     handlers = Handlers()
 
-    @handlers.handler
+    @handlers.handler(None)
     async def handler(job: AsyncJob) -> Any:
         if job.body == "bad":
             raise ValueError("no")
@@ -720,7 +720,7 @@ async def test_a_default_handler(ps: AsyncPenstock, q: AsyncQueue) -> None:
         if job.body == "bad":
             raise ValueError
 
-    await q.enqueue(**add.job(1))
+    await q.enqueue(add.job(1))
     await q.enqueue({"to": "ada"}, headers={"handler": "fax"})
     await q.enqueue("plain")
     await q.enqueue("bad")

@@ -122,7 +122,7 @@ def test_a_worker_with_a_codec(backend: Backend) -> None:
 
     with backend.sync_client() as lent, Penstock(lent, codec=codec) as ps:
         q = ps.queue("q")
-        q.enqueue(**add.job(1, b=2))
+        q.enqueue(add.job(1, b=2))
         Worker(ps, "q", handlers, burst=True).run()
         stats = q.stats()
         assert (seen, stats.acked, stats.dead) == ([3], 1, 0)

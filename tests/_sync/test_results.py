@@ -267,10 +267,10 @@ def test_batches_and_results(ps: Penstock, q: Queue) -> None:
             return "for all"
         return [Snooze(3600) if job.body == "later" else [job.body] for job in jobs]
 
-    added = [q.enqueue(**pairs.job(body)) for body in ("a", "later", "b")]
+    added = [q.enqueue(pairs.job(body)) for body in ("a", "later", "b")]
     work(ps, handlers)
     assert [outcome(q, job.id) for job in added] == [["a"], ResultTimeout, ["b"]]
-    alone = q.enqueue(**pairs.job("one"))
+    alone = q.enqueue(pairs.job("one"))
     work(ps, handlers)
     assert outcome(q, alone.id) is None
 

@@ -137,7 +137,7 @@ def test_a_failure_that_is_the_last_is_an_error_with_its_traceback(
     q.enqueue("x", **options)
     handlers = Handlers()
 
-    @handlers.handler(**handler_options)
+    @handlers.handler(None, **handler_options)
     def handler(job: Job) -> None:
         raise ValueError(f"no {job.body}")
 
@@ -194,7 +194,7 @@ def test_a_policy_of_the_handler(ps: Penstock, q: Queue) -> None:
     handlers = Handlers()
     once = RetryPolicy(max_attempts=1)
 
-    @handlers.handler(retry=RetryPolicy(max_attempts=2, base=0.001, on={KeyError: once}))
+    @handlers.handler(None, retry=RetryPolicy(max_attempts=2, base=0.001, on={KeyError: once}))
     def handler(job: Job) -> None:
         if job.body == 0:
             raise KeyError("gone")
@@ -217,11 +217,11 @@ def test_names_and_arguments(ps: Penstock, q: Queue) -> None:
     def greet(job: Job, name: str, times: int = 1) -> None:
         seen.append((name, times, job.attempt))
 
-    @handlers.handler
+    @handlers.handler(None)
     def anything(job: Job) -> None:
         seen.append(job.body)
 
-    q.enqueue(**greet.job("ada", times=2))
+    q.enqueue(greet.job("ada", times=2))
     q.enqueue({"name": "bob"}, headers=greet.headers)
     q.enqueue(b"raw")
     run(ps, handlers)
@@ -244,7 +244,7 @@ def test_jobs_that_no_handler_can_run(
     q.enqueue({"number": "x"}, headers=add.headers)
     q.enqueue({"other": 1}, headers=add.headers)
     q.enqueue(b"\xff", headers=add.headers)
-    q.enqueue(**add.job(1))
+    q.enqueue(add.job(1))
     worker = run(ps, handlers)
     assert ran == [1]
     errors = [view.error for view in q.peek(10, state="dead")]
@@ -293,7 +293,7 @@ def test_batches(ps: Penstock, q: Queue) -> None:
     handlers = Handlers()
     sizes: list[int] = []
 
-    @handlers.batch(size=10)
+    @handlers.batch(None, size=10)
     def store(jobs: list[Job]) -> list[Any]:
         sizes.append(len(jobs))
         return [Reject("odd") if job.body % 2 else None for job in jobs]
@@ -311,7 +311,7 @@ def test_a_batch_waits_to_be_filled(ps: Penstock, q: Queue) -> None:
     handlers = Handlers()
     batches: list[list[Any]] = []
 
-    @handlers.batch(size=3, wait=30)
+    @handlers.batch(None, size=3, wait=30)
     def full(jobs: list[Job]) -> None:
         batches.append([job.body for job in jobs])
 
@@ -335,7 +335,7 @@ def test_a_batch_that_raises(ps: Penstock, q: Queue) -> None:
     q.configure(backoff_base=3600)
     handlers = Handlers()
 
-    @handlers.batch(size=3)
+    @handlers.batch(None, size=3)
     def store(jobs: list[Job]) -> None:
         raise OSError("down")
 
@@ -349,7 +349,7 @@ def test_a_batch_of_large_jobs(ps: Penstock, q: Queue) -> None:
     """Failed jobs of 12 MB with their own policies are reported in one call."""
     handlers = Handlers()
 
-    @handlers.batch(size=4, wait=30)
+    @handlers.batch(None, size=4, wait=30)
     def store(jobs: list[Job]) -> None:
         raise OSError("down")
 
@@ -377,7 +377,7 @@ def test_hooks_around_a_run(ps: Penstock, q: Queue) -> None:
 
     handlers = Handlers()
 
-    @handlers.handler
+    @handlers.handler(None)
     def handler(job: Job) -> Any:
         if job.body == "bad":
             raise ValueError("no")
@@ -696,7 +696,7 @@ def test_a_default_handler(ps: Penstock, q: Queue) -> None:
         if job.body == "bad":
             raise ValueError
 
-    q.enqueue(**add.job(1))
+    q.enqueue(add.job(1))
     q.enqueue({"to": "ada"}, headers={"handler": "fax"})
     q.enqueue("plain")
     q.enqueue("bad")

@@ -63,19 +63,19 @@ def test_every_row_has_a_test() -> None:
 
 def no_retry_by_handler(q: Queue, handlers: Handlers, function: Callable[[Any], Any]) -> None:
     """Set the policy at the handler."""
-    handlers.handler(retry=RetryPolicy(max_attempts=1))(function)
+    handlers.handler(None, retry=RetryPolicy(max_attempts=1))(function)
     q.enqueue("bad", dedup_id=ID)
 
 
 def no_retry_by_job(q: Queue, handlers: Handlers, function: Callable[[Any], Any]) -> None:
     """Set the policy with the job."""
-    handlers.handler(function)
+    handlers.handler(None)(function)
     q.enqueue("bad", dedup_id=ID, retry=RetryPolicy(max_attempts=1))
 
 
 def no_retry_by_queue(q: Queue, handlers: Handlers, function: Callable[[Any], Any]) -> None:
     """Set the policy of the queue."""
-    handlers.handler(function)
+    handlers.handler(None)(function)
     q.configure(max_attempts=1)
     q.enqueue("bad", dedup_id=ID)
 

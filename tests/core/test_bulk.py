@@ -142,8 +142,8 @@ def test_a_head_of_many_ids_is_written_once() -> None:
 
 def test_chunks_of_a_thousand() -> None:
     """Chunks have a thousand bodies, the last one may have fewer, and none is empty."""
-    assert [len(chunk) for chunk in chunks(range(2001), prepared())] == [1000, 1000, 1]
-    assert [len(chunk) for chunk in chunks(range(1000), prepared())] == [1000]
+    assert [len(chunk) for chunk, _ in chunks(range(2001), prepared())] == [1000, 1000, 1]
+    assert [len(chunk) for chunk, _ in chunks(range(1000), prepared())] == [1000]
     assert list(chunks([], prepared())) == []
 
 
@@ -156,7 +156,7 @@ def fixed_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("fixed_ids")
 def test_chunks_with_a_ttl_are_half_as_long() -> None:
     """A chunk with a ttl has half the jobs, as each costs the server twice as much."""
-    assert [len(chunk) for chunk in chunks(range(1001), prepared(ttl=60))] == [500, 500, 1]
+    assert [len(chunk) for chunk, _ in chunks(range(1001), prepared(ttl=60))] == [500, 500, 1]
 
 
 @pytest.mark.usefixtures("fixed_ids")
@@ -165,7 +165,7 @@ def test_chunks_of_a_mebibyte() -> None:
     half, head = CHUNK_BYTES // 2, len(b"1;i=0123456789ab\n")
     sizes = [half - head, half - head, 1, CHUNK_BYTES + 5, 3, half, half]
     made = chunks(map(bytes, sizes), prepared())
-    cut = [[len(record) - head for record in chunk] for chunk in made]
+    cut = [[len(record) - head for record in chunk] for chunk, _ in made]
     assert cut == [[half - head, half - head], [1], [CHUNK_BYTES + 5], [3, half], [half]]
 
 
@@ -188,7 +188,7 @@ def test_bodies_are_read_chunk_by_chunk() -> None:
 @pytest.mark.usefixtures("fixed_ids")
 def test_each_body_has_its_codec() -> None:
     """Each body has its own codec, so bytes and JSON may be mixed."""
-    (records,) = chunks([b"x", "x", bytearray(b"y"), None], prepared(headers={"a": "b"}))
+    ((records, _),) = chunks([b"x", "x", bytearray(b"y"), None], prepared(headers={"a": "b"}))
     assert records == [
         b"1;h.a=b;i=0123456789ab\nx",
         b'1;c=json;h.a=b;i=0123456789ab\n"x"',

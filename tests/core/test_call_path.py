@@ -69,6 +69,19 @@ def test_a_handlers_enqueue_passes_few_functions(queue: Queue) -> None:
     assert len(found) <= MOST + 2
 
 
+def test_a_call_without_a_queue_passes_no_more_functions(queue: Queue) -> None:
+    """The call of a handler that belongs to its queue, and of a copy with options."""
+
+    @queue.handler
+    def welcome(to: str, lang: str = "en") -> None: ...
+
+    traced = welcome.options(headers={"trace": "1"})
+    for handler in (welcome, traced):
+        handler.enqueue("ada")
+        found = passed(lambda handler=handler: handler.enqueue("ada", lang="de"))  # type: ignore[misc]  # a default binds it
+        assert len(found) <= MOST + 2
+
+
 def test_a_reserve_passes_few_functions(queue: Queue) -> None:
     """A reserve that finds one job."""
     queue.enqueue(b"body")

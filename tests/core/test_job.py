@@ -67,7 +67,7 @@ def test_counters_that_are_no_text() -> None:
 
 def test_bulk_results_over_several_chunks() -> None:
     """Indexes and slices work across chunks as in one list."""
-    results = BulkEnqueued("ffff")
+    results = BulkEnqueued()
     assert len(results) == 0
     assert not results
     results.add(b"1700000000000-1000000008", 3, PLACE, "ready")

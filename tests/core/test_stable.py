@@ -62,7 +62,7 @@ def test_every_record_has_one(body: object, dedup_id: str | None) -> None:
     """Every record has a stable id; text in a body or header is not taken for one."""
     headers = {"i": "no", "a;i=b": ";i=no"}
     options = prepared(ttl=60, headers=headers, dedup_id=dedup_id, many=True)
-    records = [record for chunk in chunks([body] * 3, options) for record in chunk]
+    records = [record for chunk, _ in chunks([body] * 3, options) for record in chunk]
     parsed = [parse_record(record) for record in records]
     assert [record.stable_id for record in parsed] == [stable_id_of(r) for r in records]
     assert len({record.stable_id for record in parsed}) == 3

@@ -68,7 +68,7 @@ def test_a_failure(penstock):
         penstock.work(handlers)
     [later] = q.peek(state="scheduled")
     assert later.error == "ValueError: no eve"
-    q.enqueue(**welcome.job("eve"), retry=RetryPolicy(1))
+    q.enqueue(welcome.job("eve"), retry=RetryPolicy(1))
     assert penstock.work(handlers, raising=False) == {"dead": 1}
 
 def test_results(penstock):
@@ -126,7 +126,7 @@ import time
 
 def test_delays(penstock):
     q = penstock.queue("q")
-    q.enqueue(**welcome.job("ada"), delay=60)
+    q.enqueue(welcome.job("ada"), delay=60)
     assert penstock.work(handlers) == {}
     penstock.travel(59)
     assert penstock.work(handlers) == {}
@@ -173,7 +173,7 @@ def test_assertions(run_pytest: RunPytest) -> None:
         + """
 def test_found(penstock):
     welcome.enqueue(penstock.queue("emails"), "ada", lang="de")
-    penstock.queue("later").enqueue(**welcome.job("bob"), delay=60)
+    penstock.queue("later").enqueue(welcome.job("bob"), delay=60)
     assert penstock.assert_enqueued(welcome, "ada", lang="de").queue == "emails"
     assert penstock.assert_enqueued(welcome, "bob").state == "scheduled"
     penstock.assert_enqueued(welcome)

@@ -115,7 +115,7 @@ def test_named_handlers_get_their_arguments(spark: Any, ps: Penstock, redis_url:
 
     jobs = ps.queue("mail")
     for _ in range(5):
-        jobs.enqueue(**mark.job(redis_url, key="marks"))
+        jobs.enqueue(mark.job(redis_url, key="marks"))
     jobs.enqueue("?", headers={"handler": "unknown"})
     report = drain(spark, queue="mail", handler=handlers, url=redis_url, parallelism=2)
     assert (report.done, report.dead) == (5, 1)
@@ -294,7 +294,7 @@ def test_an_interrupt_ends_a_task(ps: Penstock, redis_url: str) -> None:
     jobs, handlers = ps.queue("mail"), Handlers()
     jobs.enqueue_many([1, 2])
 
-    @handlers.handler
+    @handlers.handler(None)
     def interrupted(job: Any) -> None:
         raise KeyboardInterrupt
 
@@ -309,7 +309,7 @@ def test_a_failed_job_at_most_once_is_forgotten(ps: Penstock, redis_url: str) ->
     jobs, handlers = ps.queue("mail"), Handlers()
     jobs.enqueue_many([1, 2], lease=0)
 
-    @handlers.handler
+    @handlers.handler(None)
     def fails(job: Any) -> None:
         raise ValueError("no")
 

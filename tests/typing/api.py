@@ -562,7 +562,6 @@ def what_it_says(worker: Worker, job: Job) -> None:
 
 
 def mistaken_workers(ps: Penstock, aps: AsyncPenstock) -> None:
-    Worker(ps, "q")  # type: ignore[call-arg]  # no handler
     Worker(ps, 5, handle)  # type: ignore[arg-type]  # not a name
     Worker(ps, "q", handle, concurrency="8")  # type: ignore[arg-type]  # not a number
     Worker(ps, "q", handle, retries=3)  # type: ignore[call-arg]  # no such option: RetryPolicy

@@ -2,41 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 
 from tenacity import stop_after_attempt, wait_exponential, wait_fixed
 from typing_extensions import assert_type
 
-from penstock import AsyncJob, AsyncQueue, Enqueued, Job, Queue
+from penstock import (
+    AsyncJob,
+    AsyncPenstock,
+    AsyncQueue,
+    AsyncWorker,
+    BulkEnqueued,
+    Dedup,
+    Enqueued,
+    Job,
+    NewJob,
+    NewJobs,
+    Penstock,
+    Queue,
+    Worker,
+)
 from penstock.core.policy import RetryPolicy
 from penstock.worker import (
+    AsyncBoundHandler,
+    BoundHandler,
     Done,
     Handler,
     Handlers,
-    JobArgs,
     Reject,
     Result,
     Retry,
     Snooze,
     Verdict,
 )
+from penstock.worker.registered import RegisteredHandler
 
+POLICY = RetryPolicy(max_attempts=3)
 handlers = Handlers()
+emails = Penstock().queue("emails")
+sms = AsyncPenstock().queue("sms")
 
 
-@handlers.handler
+@handlers.handler(None)
 def bare(job: Job) -> None: ...
 
 
-@handlers.handler()
+@handlers.handler
+def named(to: str, lang: str = "en") -> int:
+    return 1
+
+
+@handlers.handler
+def given(job: Job, to: str) -> None: ...
+
+
+@emails.handler
+def bound(to: str, lang: str = "en") -> int:
+    return 1
+
+
+@emails.handler("bound-2", lease=60, retry=RetryPolicy(3), time_limit=5)
+def bound_job(job: Job, to: str) -> None: ...
+
+
+@emails.handler(None)
+def bound_bare(job: Job) -> None: ...
+
+
+@sms.handler()
+async def text(to: str) -> int:
+    return 1
+
+
+@handlers.handler(None, queue="emails")
 async def tried(job: AsyncJob) -> Result | None:
     return Retry(after=timedelta(minutes=1)) if job.attempt == 1 else None
 
 
-@handlers.handler(
-    "welcome", lease=60, retry=RetryPolicy(max_attempts=3, on={OSError: RetryPolicy()})
-)
+@handlers.handler("welcome", queue="emails", lease=60, retry=RetryPolicy(on={OSError: POLICY}))
 def welcome(user_id: int, lang: str = "en") -> str:
     return f"{user_id} {lang}"
 
@@ -59,7 +104,7 @@ def index(jobs: list[Job]) -> list[Result | None]:
     return [Done(dedup_window=5), Snooze(10), Reject("no"), None, *(None for _ in jobs)]
 
 
-@handlers.batch(size=10)
+@handlers.batch(None, size=10)
 async def rest(jobs: list[AsyncJob]) -> None: ...
 
 
@@ -72,24 +117,70 @@ async def calling(job: Job, other: AsyncJob) -> None:
 
 
 async def enqueueing(q: Queue, aq: AsyncQueue) -> None:
-    assert_type(welcome.job(7), JobArgs)
-    assert_type(q.enqueue(**welcome.job(7, lang="de"), delay=3), Enqueued)
+    assert_type(welcome.job(7), NewJob)
+    assert_type(q.enqueue(welcome.job(7, lang="de"), delay=3), Enqueued)
     assert_type(welcome.enqueue(q, 7, lang="de"), Enqueued)
     assert_type(await resize.enqueue(aq, "a.png", width=5), Enqueued)
     welcome.enqueue(q, "x")  # type: ignore[call-overload]  # not the type of the parameter
-    assert_type(await aq.enqueue(**resize.job("a.png", width=5), ttl=60), Enqueued)
-    q.enqueue(**index.job({"page": 1}))
-    q.enqueue(**bare.job([1, 2]))
-    q.enqueue(**mixed.job("a", 1, 2))
-    q.enqueue(**anything.job(5))
-    q.enqueue_many([welcome.body(n) for n in range(5)], headers=welcome.headers)
+    welcome.enqueue(7)  # type: ignore[call-overload]  # the queue is missing
+    welcome.options(delay=5).enqueue(7)  # type: ignore[call-overload]  # same
+    welcome.enqueue_many([7])  # type: ignore[call-overload]  # same
+    assert_type(await aq.enqueue(resize.job("a.png", width=5), ttl=60), Enqueued)
+    q.enqueue(index.job({"page": 1}))
+    q.enqueue(bare.job([1, 2]))
+    q.enqueue(mixed.job("a", 1, 2))
+    q.enqueue(anything.job(5))
+    assert_type(named.enqueue(q, "ada", lang="de"), Enqueued)
+    assert_type(given.enqueue(q, "ada"), Enqueued)
+    given.enqueue(q)  # type: ignore[call-overload]  # an argument is missing
+    later = welcome.options(delay=60, ttl=3600, retry=RetryPolicy(1), lease=5, headers={"a": "b"})
+    kept: Handler[..., ..., str] = later
+    assert_type(kept.lease, timedelta | int | float | None)
+    assert_type(later.options(dedup=Dedup("x"), key="k").enqueue(q, 7, lang="de"), Enqueued)
+    assert_type(await later.enqueue(aq, 7), Enqueued)
+    later.enqueue(q, "x")  # type: ignore[call-overload]  # not the type of the parameter
+    assert_type(welcome.jobs([1, 2], lang="de"), NewJobs)
+    assert_type(q.enqueue_many(welcome.jobs(range(5))), BulkEnqueued)
+    assert_type(q.enqueue_many([welcome.job(1), named.job("a")]), BulkEnqueued)
+    assert_type(welcome.enqueue_many(q, range(5), lang="de"), BulkEnqueued)
+    assert_type(await welcome.enqueue_many(aq, range(5)), BulkEnqueued)
+
+
+async def enqueueing_in_one_queue(ps: Penstock, aps: AsyncPenstock) -> None:
+    first: BoundHandler[..., ..., int] = bound
+    second: AsyncBoundHandler[..., ..., Coroutine[Any, Any, int]] = text
+    third: Handler[..., ..., int] = bound  # type: ignore[assignment]  # another type
+    fourth: BoundHandler[..., ..., int] = named  # type: ignore[assignment]  # same
+    del first, second, third, fourth
+    assert_type(bound("ada"), int)
+    assert_type(bound.enqueue("ada", lang="de"), Enqueued)
+    assert_type(bound_job.enqueue("ada"), Enqueued)
+    assert_type(bound_bare.enqueue({"any": "thing"}), Enqueued)
+    assert_type(await text.enqueue("ada"), Enqueued)
+    assert_type(bound.options(delay=5).enqueue("ada"), Enqueued)
+    assert_type(await text.options(delay=5).enqueue("ada"), Enqueued)
+    assert_type(bound.enqueue_many(["ada"], lang="de"), BulkEnqueued)
+    assert_type(await text.enqueue_many(["ada"]), BulkEnqueued)
+    assert_type(bound.job("ada"), NewJob)
+    bound.enqueue(emails, "ada")  # type: ignore[arg-type]  # it has a queue
+    bound.enqueue()  # type: ignore[call-arg]  # one is missing
+    bound_job.enqueue("ada", 5)  # type: ignore[call-arg]  # no such argument
+    bound.options(delay=5).enqueue(emails, "ada")  # type: ignore[arg-type]  # it has a queue
+    assert_type(emails.handlers, Handlers)
+    Worker(ps, emails)
+    Worker(ps, [emails, "other"], handlers)
+    Worker(ps, {emails: 3, "other": 1}, handlers)
+    Worker(ps, handlers=handlers)
+    AsyncWorker(aps, sms)
+    AsyncWorker(aps, [sms], handlers)
 
 
 def looking(job: Job, other: Handlers) -> None:
     handlers.include(other)
-    assert_type(other.handler(bare), Handler[[Any], None])
+    assert_type(other.handler(bare), Handler[[Job], [object], None])
+    assert_type(other.handler(bound).enqueue("ada"), Enqueued)
     found = handlers.find(job)
-    assert_type(found, Handler[..., Any] | None)
+    assert_type(found, RegisteredHandler | None)
     if found is None:
         assert_type(handlers.missing(job), str)
     else:
@@ -110,6 +201,8 @@ def mistakes(job: Job) -> None:
     welcome("x")  # type: ignore[arg-type]  # the function itself has the same types
     resize.job(job, "a.png")  # type: ignore[call-arg, arg-type]  # the job is not one of the arguments
     bare.job()  # type: ignore[call-arg]  # the body is missing
+    welcome.options(priority=5)  # type: ignore[call-arg]  # no such option
+    welcome.options(delay="5")  # type: ignore[arg-type]  # no duration
     handlers.handler("x", wait=5)  # type: ignore[call-overload]  # not an object of tenacity
     handlers.batch("x")  # type: ignore[call-arg]  # no size
     handlers.batch(size=1)(one)  # type: ignore[arg-type]  # gets a list

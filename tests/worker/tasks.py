@@ -207,10 +207,10 @@ def made(
     function: Callable[..., Any]
     if batch is not None:
         function = deeds.batch_coroutine if kind == "asyncio" else deeds.batch
-        handlers.batch(size=batch[0], wait=batch[1])(function)
+        handlers.batch(None, size=batch[0], wait=batch[1])(function)
     else:
         function = deeds.coroutine if kind == "asyncio" else deeds.plain
-        handlers.handler(function)
+        handlers.handler(None)(function)
     if kind == "thread":
         return Worker(url, queues, handlers, **options)
     return AsyncWorker(url, queues, handlers, **options)

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from penstock import BadArgument, Job
 from penstock.core.job import Delivery
-from penstock.worker import Conversion, Handlers, NamedHandler, Unfit
+from penstock.worker import Conversion, Handler, Handlers, Unfit
 from tests.worker.deliveries import named, stored
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def handler(function: Callable[..., Any], **options: Any) -> Any:
 
 def call(function: Callable[..., Any], body: Any) -> Any:
     """Return the function's result for a job with this body."""
-    there: NamedHandler[..., ..., Any] = handler(function)
+    there: Handler[..., ..., Any] = handler(function)
     args, kwargs = there.arguments(named("f", body))
     return there(*args, **kwargs)
 
@@ -386,8 +386,8 @@ def test_jobs_of_a_function(
 ) -> None:
     """The body for given arguments is a JSON object if possible."""
     there = handler(function)
-    assert there.job(*args, **kwargs) == {"body": body, "headers": {"handler": "f"}}
-    there.arguments(named("f", there.body(*args, **kwargs)))
+    assert there.job(*args, **kwargs).body == body
+    there.arguments(named("f", there.job(*args, **kwargs).body))
 
 
 @pytest.mark.parametrize(
@@ -453,10 +453,10 @@ def test_conversions() -> None:
         return c, n, more, others
 
     there = handler(function, convert=convert)
-    assert there.body(1j, 5, n2=2j) == {"c": "1j", "n": 5, "n2": "2j"}
-    assert there.body(1j, 5, 2j) == ["1j", 5, "2j"]
+    assert there.job(1j, 5, n2=2j).body == {"c": "1j", "n": 5, "n2": "2j"}
+    assert there.job(1j, 5, 2j).body == ["1j", 5, "2j"]
     for args, kwargs in (((1j, 5), {"n2": 2j}), ((1j, 5, 2j), {})):
-        bound, by_name = there.arguments(named("f", there.body(*args, **kwargs)))
+        bound, by_name = there.arguments(named("f", there.job(*args, **kwargs).body))
         assert function(*bound, **by_name) == function(*args, **kwargs)
     with pytest.raises(Unfit, match=r"c='x': complex\(\) arg is a malformed string"):
         there.arguments(named("f", ["x", 5]))
@@ -530,7 +530,7 @@ def test_a_job_is_refused_or_fits(
 ) -> None:
     """A job that a producer may enqueue can be run by a worker."""
     try:
-        body = NAMED[function].body(*args, **kwargs)
+        body = NAMED[function].job(*args, **kwargs).body
     except BadArgument:
         return
     given_args, given_kwargs = NAMED[function].arguments(named("f", body))

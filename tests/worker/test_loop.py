@@ -91,7 +91,7 @@ class Stage:
         self.queues = [self.client.queue(name) for name in names]
         self.runners = Runners()
         handlers = Handlers()
-        handlers.handler(_nothing)
+        handlers.handler(None)(_nothing)
         if batches:
             handlers.batch("batch", size=3, wait=5)(_nothing)
         options = {"concurrency": 2, **options}

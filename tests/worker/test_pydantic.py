@@ -83,8 +83,8 @@ def handler(annotation: Any) -> Any:
 def test_there_and_back(annotation: Any, value: Any, said: Any) -> None:
     """A value is stored as JSON and reaches the handler unchanged."""
     there = handler(annotation)
-    assert there.body(value) == {"value": said}
-    assert there.arguments(named("f", there.body(value)))[1]["value"] == value
+    assert there.job(value).body == {"value": said}
+    assert there.arguments(named("f", there.job(value).body))[1]["value"] == value
 
 
 @pytest.mark.parametrize(

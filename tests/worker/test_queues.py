@@ -199,7 +199,7 @@ def test_a_queue_is_damaged_while_its_handlers_run(
     go = threading.Event()
     handlers = Handlers()
 
-    @handlers.handler
+    @handlers.handler(None)
     async def slow(job: Any) -> None:
         calls[job.body] += 1
         begun(job)
@@ -254,9 +254,9 @@ class Long:
         self.lost: list[float] = []
         self.handlers = Handlers()
         if kind == "threads":
-            self.handlers.handler(self._thread)
+            self.handlers.handler(None)(self._thread)
         else:
-            self.handlers.handler(self._task)
+            self.handlers.handler(None)(self._task)
 
     def _thread(self, job: Any) -> None:
         self.begun.set()

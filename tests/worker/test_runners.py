@@ -21,7 +21,7 @@ import pytest
 from penstock.worker import Handlers
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
 from penstock.worker._sync.handler_runner import HandlerRunner
-from penstock.worker.handlers import Handler
+from penstock.worker.registered import RegisteredHandler
 from penstock.worker.runners import AsyncRunners, Runners
 from tests.support.twins import await_for, wait_for
 from tests.worker.deliveries import made
@@ -42,8 +42,8 @@ class Scene:
         self, function: Callable[..., Any], *, size: int | None = None, count: int = 1
     ) -> None:
         handlers = Handlers()
-        (handlers.handler if size is None else handlers.batch(size=size))(function)
-        self.handler: Handler[..., Any] = next(iter(handlers))
+        (handlers.handler(None) if size is None else handlers.batch(None, size=size))(function)
+        self.handler: RegisteredHandler = next(iter(handlers))
         is_async = self.handler.is_async
         handler_runner: Any = (AsyncHandlerRunner if is_async else HandlerRunner)(
             handlers, (), lambda: None
@@ -393,7 +393,7 @@ async def test_a_forked_child_that_comes_back_to_its_task_ends(is_async: bool) -
     """A forked child that returns to its task ends, in an event loop and in its threads."""
     forking = Forking()
     handlers, finished = Handlers(), deque[Any]()
-    made_of = handlers.handler(forking.coroutine if is_async else forking)
+    made_of = handlers.handler(None)(forking.coroutine if is_async else forking)
     handler_runner = AsyncHandlerRunner(handlers, (), lambda: None)
     handler_runner.runners, handler_runner.finished = (
         AsyncRunners(1, "w", handler_runner.execute),

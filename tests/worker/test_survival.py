@@ -240,7 +240,7 @@ class HandlerRunner:
     def __init__(self) -> None:
         self.runners = Runners()
         handlers = Handlers()
-        handlers.handler(lambda _: None)
+        handlers.handler(None)(lambda _: None)
         self.poll = QueuePoll(QueueOps(QueueKeys("q", "penstock"), "me", ()))
         self.state = WorkerState(
             [self.poll],
@@ -344,7 +344,7 @@ def test_a_suspect_that_has_not_begun_is_given_back_at_a_stop() -> None:
 def test_a_second_signal_inside_of_stop() -> None:
     """A signal during `stop` applies the shorter grace."""
     handlers = Handlers()
-    handlers.handler(lambda _: None)
+    handlers.handler(None)(lambda _: None)
     calls: list[Callable[[], None]] = []
     state = WorkerState(
         [],

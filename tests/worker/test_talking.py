@@ -214,7 +214,7 @@ def test_one_line_for_a_failure(
     error, text = HANDLED[name]
     handlers = Handlers()
 
-    @handlers.handler
+    @handlers.handler(None)
     def handle(job: Any) -> Any:
         if returned and isinstance(error, (Retry, Reject)):
             return error

@@ -27,7 +27,7 @@ LIMIT = 0.2
 SLEEPS = """
 from penstock import Handlers
 handlers = Handlers()
-handlers.handler(handle)
+handlers.handler(None)(handle)
 
 @handlers.handler("sleeps", time_limit=0.2)
 def sleeps():
@@ -68,7 +68,7 @@ def test_a_thread(name: str, of_worker: bool, ps: Penstock) -> None:
     """`TimeLimit` is raised in it; the attempt has failed, and the thread runs other jobs."""
     handlers = Handlers()
 
-    @handlers.handler(time_limit=None if of_worker else LIMIT)
+    @handlers.handler(None, time_limit=None if of_worker else LIMIT)
     def handle(job: Any) -> None:
         if job.body == "x":
             HANDLERS[name]()
@@ -88,10 +88,10 @@ async def test_asyncio(plain: bool, brief_backend: Backend) -> None:
     seen: list[str] = []
     handlers = Handlers()
     if plain:
-        handlers.handler(time_limit=LIMIT)(lambda _: computes())
+        handlers.handler(None, time_limit=LIMIT)(lambda _: computes())
     else:
 
-        @handlers.handler(time_limit=LIMIT)
+        @handlers.handler(None, time_limit=LIMIT)
         async def handle(job: Any) -> None:
             try:
                 await asyncio.Event().wait()

@@ -76,7 +76,7 @@ class Gathering:
     async def _send_chunk(
         self, queue: AsyncQueue, chunk: list[tuple[bytes, asyncio.Future[Enqueued]]]
     ) -> None:
-        results = BulkEnqueued(USUAL.ttl_code)
+        results = BulkEnqueued()
         try:
             await queue._add_chunk([record for record, _ in chunk], USUAL, results)
         except asyncio.CancelledError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypedDict
 
 from penstock.core import stable
 from penstock.core.calls import Wait
@@ -14,8 +14,12 @@ from penstock.core.dedup import Dedup, dedup_of, with_id
 from penstock.core.durable import WAIT_MS, Durable, enqueue_wait
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, ttl_code
 from penstock.core.logs import get_logger
+from penstock.core.middleware import HANDLER
 from penstock.core.options import (
     BATCH,
+    UNSET,
+    Duration,
+    Moment,
     check_block,
     check_count,
     check_label,
@@ -28,7 +32,19 @@ from penstock.core.policy import RetryPolicy
 from penstock.core.record import PLAIN, PLAIN_JSON, check_size, encode_body, encode_head
 from penstock.errors import BadArgument
 
-__all__ = ["CHUNK_BYTES", "Prepared", "Window", "chunks", "prepared", "windows"]
+__all__ = [
+    "CHUNK_BYTES",
+    "EnqueueOptions",
+    "JobOptions",
+    "NewJob",
+    "NewJobs",
+    "Prepared",
+    "Window",
+    "chunks",
+    "headers_of",
+    "prepared",
+    "windows",
+]
 
 logger = get_logger("penstock")
 CHUNK_BYTES = 1 << 20
@@ -54,6 +70,8 @@ class Prepared:
         key: the key of the partition, or a function that computes it; None = the dedup id.
         codec: the codec of the client; None = JSON.
         is_plain: whether there are no options but headers, a key, and a lease above 0.
+        given: the arguments of the enqueue, in the order of `OPTIONS`; those after its end have
+            their defaults.
     """
 
     head: bytes
@@ -67,6 +85,33 @@ class Prepared:
     key: str | Callable[[Any], Any] | None = None
     codec: Codec | None = None
     is_plain: bool = False
+    given: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+
+    def goes_with(self, other: Prepared, *, parted: bool) -> bool:
+        """Return True if jobs with these and with other options can share a chunk.
+
+        Args:
+            other: the options of the other jobs.
+            parted: whether the queue has partitions. Then a chunk has one key.
+        """
+        mine, theirs = self.dedup, other.dedup
+        return (
+            (self.delay, self.bound, self.block) == (other.delay, other.bound, other.block)
+            and (self.ttl_code, self.wait) == (other.ttl_code, other.wait)
+            and (mine and mine.mode) == (theirs and theirs.mode)
+            and not (parted and (self.key, mine) != (other.key, theirs))
+        )
+
+    def over(self, options: JobOptions) -> Prepared:
+        """Return the options of a handler's job; those given to this call win."""
+        if not self.given:
+            return options.prepared(self.codec)
+        given = {
+            name: value
+            for name, value in zip(OPTIONS, self.given, strict=False)
+            if value is not (UNSET if name in ("delay", "block") else None)
+        }
+        return prepared(**_merged(options.given, given), codec=self.codec, many=True)
 
     @property
     def is_keyed(self) -> bool:
@@ -116,18 +161,19 @@ USUAL = Prepared(
 
 
 @lru_cache(maxsize=64)
-def _usual(codec: Codec) -> Prepared:
-    return replace(USUAL, coded_head=encode_head(codec=codec.name)[1][:-1], codec=codec)
+def _usual(codec: Codec | None, given: tuple[Any, ...] = ()) -> Prepared:
+    name = "json" if codec is None else codec.name
+    return replace(USUAL, coded_head=encode_head(codec=name)[1][:-1], codec=codec, given=given)
 
 
 def prepared(
-    delay: Any = 0,
+    delay: Any = UNSET,
     at: Any = None,
     lease: Any = None,
     ttl: Any = None,
     headers: Mapping[str, str] | None = None,
     max_length: Any = None,
-    block: Any = 0,
+    block: Any = UNSET,
     replicas: Any = None,
     durable: Durable | None = None,
     dedup_id: Any = None,
@@ -152,19 +198,14 @@ def prepared(
         BadArgument: an option can't be used; the error names it and the reason.
     """
     if (
-        delay == 0
-        and block == 0
-        and at is lease is ttl is headers is max_length is replicas is durable is None
+        at is lease is ttl is headers is max_length is replicas is durable is None
         and dedup_id is dedup is retry is key is result_ttl is None
-        and delay is not False
-        and block is not False
     ):
-        return USUAL if codec is None else _usual(codec)
-    wait: str | int = duration_ms("delay", delay)
-    if at is not None:
-        if wait:
-            raise BadArgument("at", at, "not together with delay: pass one of them")
-        wait = f"@{moment_ms('at', at)}"
+        if delay is UNSET and block is UNSET:
+            return USUAL if codec is None else _usual(codec)
+        if delay == 0 and block == 0 and delay is not False and block is not False:
+            return _usual(codec, (delay, *[None] * 5, block))
+    wait = _start(delay, at)
     own_lease = None if lease is None else lease_ms("lease", lease)
     own_ttl = None if ttl is None else duration_ms("ttl", ttl, zero=False)
     once = own_lease == 0
@@ -206,7 +247,21 @@ def prepared(
         key,
         codec,
         is_plain,
-    )
+        (
+            delay, at, lease, ttl, headers, max_length, block, replicas, durable, dedup_id, dedup,
+            retry, key, result_ttl,
+        ),
+    )  # fmt: skip
+
+
+def _start(delay: Any, at: Any) -> str | int:
+    """Return the time of the first delivery as it goes on the wire."""
+    wait = duration_ms("delay", delay)
+    if at is None:
+        return wait
+    if wait:
+        raise BadArgument("at", at, "not together with delay: pass one of them")
+    return f"@{moment_ms('at', at)}"
 
 
 def _storable(retry: Any) -> RetryPolicy | None:
@@ -221,35 +276,203 @@ def _storable(retry: Any) -> RetryPolicy | None:
     return retry
 
 
-def chunks(bodies: Iterable[Any], options: Prepared) -> Iterator[list[bytes]]:
-    """Yield the records of the bodies in chunks of up to 1,000 (500 with a ttl) or 1 MiB.
+class EnqueueOptions(TypedDict, total=False):
+    """Options of an enqueue, as `Queue.enqueue` describes them."""
+
+    delay: Duration
+    at: Moment | None
+    lease: Duration | None
+    ttl: Duration | None
+    headers: Mapping[str, str] | None
+    max_length: int | None
+    block: Duration | None
+    replicas: int | None
+    durable: Durable | None
+    dedup_id: str | None
+    dedup: Dedup | None
+    retry: RetryPolicy | None
+    key: str | None
+    result_ttl: Duration | None
+
+
+OPTIONS = tuple(EnqueueOptions.__annotations__)
+"""Names of the options, in the order of `prepared`."""
+RIVALS = {
+    "delay": "at", "at": "delay", "replicas": "durable", "durable": "replicas",
+    "dedup_id": "dedup", "dedup": "dedup_id",
+}  # fmt: skip
+"""Option -> the other form of it."""
+
+
+def _merged(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options together: later ones win, and headers are added to earlier ones by name."""
+    dropped = {RIVALS.get(name) for name, value in given.items() if value is not None}
+    found = {name: value for name, value in before.items() if name not in dropped}
+    found.update(given)
+    old, new = before.get("headers"), given.get("headers")
+    if old and isinstance(new, Mapping):
+        if HANDLER in old and new.get(HANDLER, old[HANDLER]) != old[HANDLER]:
+            reason = f"the header {HANDLER!r} names the job's handler, {old[HANDLER]!r}: omit it"
+            raise BadArgument("headers", new, reason)
+        found["headers"] = {**old, **new}
+    elif new is None and old is not None:
+        found["headers"] = old
+    return found
+
+
+class JobOptions:
+    """The options of a handler's jobs: checked, and prepared once for each codec.
+
+    Args:
+        given: arguments of `Queue.enqueue`.
+
+    Attributes:
+        by_codec: codec -> the prepared options.
+
+    Raises:
+        BadArgument: one of them can't be used.
+    """
+
+    __slots__ = ("by_codec", "given")
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = given
+        self.by_codec: dict[Codec | None, Prepared] = {}
+        self.prepared(None)
+
+    def __repr__(self) -> str:
+        return f"JobOptions({', '.join(f'{name}={value!r}' for name, value in self.given.items())})"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """A copy of the headers."""
+        return dict(self.given.get("headers") or {})
+
+    def prepared(self, codec: Codec | None) -> Prepared:
+        """Return the options in the form of the wire."""
+        found = self.by_codec.get(codec)
+        if found is None:
+            found = self.by_codec[codec] = prepared(**self.given, codec=codec)
+        return found
+
+    def updated(self, given: Mapping[str, Any]) -> JobOptions:
+        """Return these options with others, which win.
+
+        Raises:
+            BadArgument: there is no such option, or one of them can't be used.
+        """
+        for name, value in given.items():
+            if name not in OPTIONS:
+                raise BadArgument(name, value, f"no option of a job; use {', '.join(OPTIONS)}")
+        return JobOptions(_merged(self.given, given))
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job of a handler that is not added yet: the body of an `enqueue` or `enqueue_many`.
+
+    `Handler.job` makes it.
+
+    Attributes:
+        body: the body, with the arguments of the function.
+        options: the options of the handler.
+    """
+
+    body: Any
+    options: JobOptions
+
+
+@dataclass(frozen=True, slots=True)
+class NewJobs(Iterable[NewJob]):
+    """Jobs of one handler that are not added yet, made as they are read. `Handler.jobs` makes it.
+
+    Attributes:
+        bodies: returns the bodies.
+        options: the options of the handler.
+    """
+
+    bodies: Callable[[], Iterable[Any]]
+    options: JobOptions
+
+    def __iter__(self) -> Iterator[NewJob]:
+        return (NewJob(body, self.options) for body in self.bodies())
+
+
+def headers_of(bodies: Any, headers: Any) -> Any:
+    """Return the headers of an enqueue, with those of the handler whose jobs it adds."""
+    if type(bodies) not in (NewJob, NewJobs):
+        return headers
+    return _merged(bodies.options.given, {"headers": headers})["headers"]
+
+
+class _Merge(dict[JobOptions, Prepared]):
+    """Options of handlers -> their options in one call.
+
+    Args:
+        call: the options of the call.
+    """
+
+    def __init__(self, call: Prepared) -> None:
+        super().__init__()
+        self._call = call
+
+    def __missing__(self, options: JobOptions) -> Prepared:
+        if len(self) >= BATCH:
+            self.clear()
+        found = self[options] = self._call.over(options)
+        return found
+
+
+def chunks(
+    bodies: Iterable[Any], options: Prepared, *, parted: bool = False
+) -> Iterator[tuple[list[bytes], Prepared]]:
+    """Yield records in chunks of up to 1,000 (500 with a ttl) or 1 MiB, each with its options.
+
+    Args:
+        bodies: bodies, and jobs that handlers describe. Consecutive jobs share a chunk if their
+            options allow it.
+        options: of the call.
+        parted: as in `Prepared.goes_with`.
 
     Raises:
         BadArgument: `bodies` is not an iterable of bodies, or a body can't be used.
     """
     _check_bodies(bodies)
     head, is_plain = options.head, options.dedup is None
-    most = BATCH if options.ttl_code == AT_LEAST_ONCE_FOREVER else TTL_BATCH
+    own = shared = options
+    most, merge = _most(options), _Merge(options)
     chunk: list[bytes] = []
     size = 0
     for body in bodies:
         if is_plain and type(body) is bytes:
-            record = b"%b;i=%b\n%b" % (head, stable.next_id(), body)
+            own, record = options, b"%b;i=%b\n%b" % (head, stable.next_id(), body)
+        elif type(body) is NewJob:
+            own = merge[body.options]
+            record = own.record(body.body)
         else:
-            record = options.record(body)
+            own, record = options, options.record(body)
         length = len(record)
+        if own is not shared:
+            if chunk and not own.goes_with(shared, parted=parted):
+                yield chunk, shared
+                chunk, size = [], 0
+            shared, most = own, _most(own)
         if size + length > CHUNK_BYTES and chunk:
-            yield chunk
+            yield chunk, shared
             chunk, size = [], 0
         if length > CHUNK_BYTES:
             check_size(length)
         chunk.append(record)
         size += length
         if len(chunk) == most:
-            yield chunk
+            yield chunk, shared
             chunk, size = [], 0
     if chunk:
-        yield chunk
+        yield chunk, shared
+
+
+def _most(options: Prepared) -> int:
+    return BATCH if options.ttl_code == AT_LEAST_ONCE_FOREVER else TTL_BATCH
 
 
 def _check_bodies(bodies: Any) -> None:
@@ -264,6 +487,7 @@ class Window:
     """Consecutive bodies that are sent together, those of each partition in one chunk.
 
     Attributes:
+        options: of its jobs.
         chunks: partition -> records, in the order of the bodies.
         places: partition -> index of the body of each record.
         sizes: partition -> bytes of its records.
@@ -271,6 +495,7 @@ class Window:
         size: bytes of all records.
     """
 
+    options: Prepared
     chunks: dict[int, list[bytes]] = field(default_factory=dict)
     places: dict[int, list[int]] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
@@ -305,15 +530,21 @@ def windows(bodies: Iterable[Any], options: Prepared, count: int) -> Iterator[Wi
         BadArgument: `bodies` is not an iterable of bodies; or a body or its key can't be used.
     """
     _check_bodies(bodies)
-    window = Window()
+    window, merge = Window(options), _Merge(options)
     for body in bodies:
-        name = options.chooser(body)
-        record = options.record(body, name if options.key is None else None)
+        own = options
+        if type(body) is NewJob:
+            own, body = merge[body.options], body.body
+        name = own.chooser(body)
+        record = own.record(body, name if own.key is None else None)
         check_size(len(record))
         partition = partition_of(name, count)
-        if not window.has_room(partition, len(record)):
+        fits = own is window.options or own.goes_with(window.options, parted=False)
+        if window.count and not (fits and window.has_room(partition, len(record))):
             yield window
-            window = Window()
+            window = Window(own)
+        elif not window.count:
+            window.options = own
         window.add(partition, record)
     if window.count:
         yield window

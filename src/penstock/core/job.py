@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, overload
 
-from penstock.core.ids import encode_id, number_after, ttl_code
+from penstock.core.ids import AT_LEAST_ONCE_FOREVER, encode_id, number_after, ttl_code
 from penstock.core.options import Duration
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import Record, parse_record, stable_id_of
@@ -433,23 +433,28 @@ class Enqueued:
 
 @dataclass(slots=True)
 class _Span:
-    start: int
     first: bytes
     count: int
     place: QueueIdentity
     state: str
     replicas: int
     stable_ids: Sequence[str]
+    ttl: str
+
+    def __getitem__(self, offset: int) -> Enqueued:
+        number = number_after(self.first, offset)
+        job_id = encode_id(self.place.node, self.place.packed, number, self.ttl)
+        stable_id = self.stable_ids[offset] if self.stable_ids else ""
+        return Enqueued(job_id, self.state, replicas=self.replicas, stable_id=stable_id)
 
 
 class BulkEnqueued(Sequence[Enqueued]):
     """The results of a bulk enqueue, in the order of the bodies; ids are built on first use."""
 
-    def __init__(self, ttl: str, queue: Any = None) -> None:
-        self._ttl = ttl
+    def __init__(self, queue: Any = None) -> None:
         self._queue = queue
-        self._given: list[Enqueued] = []
-        self._spans: list[_Span] = []
+        self._parts: list[_Span | Sequence[Enqueued]] = []
+        self._starts: list[int] = []
         self._length = 0
 
     def add(
@@ -460,18 +465,21 @@ class BulkEnqueued(Sequence[Enqueued]):
         state: str,
         replicas: int = 0,
         stable_ids: Sequence[str] = (),
+        *,
+        ttl: str = AT_LEAST_ONCE_FOREVER,
     ) -> None:
         """Append the jobs of one chunk: numbers first, first + 1, …"""
-        span = _Span(self._length, first, count, place, state, replicas, stable_ids)
-        self._spans.append(span)
-        self._length += count
+        self._append(_Span(first, count, place, state, replicas, stable_ids, ttl), count)
 
     def append(self, results: Sequence[Enqueued]) -> None:
-        """Append results one by one: those of jobs with dedup ids; a call has no others then."""
-        for result in results:
-            result.queue = self._queue
-        self._given += results
-        self._length += len(results)
+        """Append results one by one: those of jobs with dedup ids."""
+        self._append(results, len(results))
+
+    def _append(self, part: _Span | Sequence[Enqueued], count: int) -> None:
+        if count:
+            self._parts.append(part)
+            self._starts.append(self._length)
+            self._length += count
 
     def __len__(self) -> int:
         return self._length
@@ -486,22 +494,17 @@ class BulkEnqueued(Sequence[Enqueued]):
         place = index + self._length if index < 0 else index
         if not 0 <= place < self._length:
             raise IndexError(index)
-        if self._given:
-            return self._given[place]
-        span = self._spans[bisect_right(self._spans, place, key=attrgetter("start")) - 1]
-        return self._result(span, place - span.start)
+        part = bisect_right(self._starts, place) - 1
+        return self._result(self._parts[part], place - self._starts[part])
 
     def __iter__(self) -> Iterator[Enqueued]:
-        yield from self._given
-        for span in self._spans:
-            for i in range(span.count):
-                yield self._result(span, i)
+        for part in self._parts:
+            count = part.count if isinstance(part, _Span) else len(part)
+            for i in range(count):
+                yield self._result(part, i)
 
-    def _result(self, span: _Span, offset: int) -> Enqueued:
-        number = number_after(span.first, offset)
-        job_id = encode_id(span.place.node, span.place.packed, number, self._ttl)
-        stable_id = span.stable_ids[offset] if span.stable_ids else ""
-        result = Enqueued(job_id, span.state, replicas=span.replicas, stable_id=stable_id)
+    def _result(self, part: _Span | Sequence[Enqueued], offset: int) -> Enqueued:
+        result = part[offset]
         result.queue = self._queue
         return result
 
@@ -513,12 +516,18 @@ class BulkEnqueued(Sequence[Enqueued]):
     @property
     def duplicates(self) -> int:
         """Number of bodies that were not added, because a job with the same dedup id existed."""
-        return sum(result.duplicate for result in self._given)
+        return sum(result.duplicate for result in self._listed())
 
     @property
     def missing(self) -> int:
         """Number of bodies that a failed call on partitions may not have added."""
-        return sum(result.state == "missing" for result in self._given)
+        return sum(result.state == "missing" for result in self._listed())
+
+    def _listed(self) -> Iterator[Enqueued]:
+        """Yield the results that were appended one by one."""
+        for part in self._parts:
+            if not isinstance(part, _Span):
+                yield from part
 
     def __repr__(self) -> str:
         return f"<BulkEnqueued {self._length} jobs>"

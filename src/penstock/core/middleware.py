@@ -59,7 +59,7 @@ class EnqueueEvent:
 
     @property
     def handler(self) -> str | None:
-        """Name of the handler that the jobs are for; None = the default one."""
+        """Name of the handler; None = the default one, or jobs that are described one by one."""
         return self.headers.get(HANDLER)
 
 

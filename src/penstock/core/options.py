@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from penstock.errors import BadArgument
 
 __all__ = [
+    "UNSET",
     "Duration",
     "Moment",
     "OnUnknown",
@@ -42,6 +43,17 @@ RoleName: TypeAlias = Literal["producer", "consumer"]
 """Exclusive role of a queue."""
 OnUnknown: TypeAlias = Literal["raise", "next"]
 """Action of an enqueue when a node may or may not have the job."""
+
+
+class _Unset(float):
+    """A 0 that differs from the 0 of a caller."""
+
+    def __repr__(self) -> str:
+        return "0"
+
+
+UNSET = _Unset()
+"""The default of `delay` and `block`: 0. An explicit 0 wins over the options of a handler."""
 
 T = TypeVar("T")
 JOB_CURSOR = r"0|r[0-9]{1,16}-[0-9]{10}:(\+|[0-9]{1,16}-[0-9]{10})|h(0|[1-9][0-9]{0,18})"

@@ -5,7 +5,7 @@
     @handlers.handler("welcome")
     def welcome(user: User, at: datetime) -> None: ...
 
-    queue.enqueue(**welcome.job(user, at))
+    welcome.enqueue(queue, user, at)
 
 Needs the extra `pydantic`.
 """

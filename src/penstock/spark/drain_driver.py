@@ -219,7 +219,11 @@ def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Hand
         made = handler
     else:
         made = Handlers()
-        add = made.handler(retry=retry) if size is None else made.batch(size=size, retry=retry)
+        add = (
+            made.handler(None, retry=retry)
+            if size is None
+            else made.batch(None, size=size, retry=retry)
+        )
         add(handler)
     made.check()
     for one in made:

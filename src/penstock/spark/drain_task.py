@@ -25,8 +25,9 @@ from penstock.spark.options import Connection
 from penstock.worker._sync.handler_runner import HandlerRunner
 from penstock.worker._sync.heartbeat import Heartbeat
 from penstock.worker.dispatcher import Dispatcher
-from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.handlers import Handlers
 from penstock.worker.options import WorkerOptions
+from penstock.worker.registered import RegisteredHandler
 from penstock.worker.results import ACK, Result, Verdict
 from penstock.worker.runners import Item, Runners
 from penstock.worker.state import HANDED_BACK, KEPT, WorkerState
@@ -122,7 +123,7 @@ class TaskRunners(Runners):
 
     def call(
         self,
-        handler: Handler[..., Any],
+        handler: RegisteredHandler,
         jobs: Sequence[Delivery],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],

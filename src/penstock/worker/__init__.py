@@ -7,7 +7,7 @@ The path of one job:
 3. `WorkerState.asked` takes in the reply: it notes until when the job is held, and gives the job to
    the `Dispatcher`, which finds its handler and fills batches.
 4. A runner (`runners.py`) takes it and calls `AsyncHandlerRunner.execute`, which calls the handler,
-   judges what it returned or raised (`handlers.py`, `failures.py`), and leaves a `Verdict`.
+   judges what it returned or raised (`registered.py`, `failures.py`), and leaves a `Verdict`.
 5. The next round of the loop reports the verdict, and `WorkerState.count` counts the outcome.
 
 Meanwhile the heartbeat, or a helper process, renews the lease by the rules in `terms.py`. Jobs that
@@ -16,11 +16,14 @@ have crashed twice take another way (`suspects.py`, `isolation.py`).
 
 from __future__ import annotations
 
+from penstock.worker._async.bound import AsyncBoundHandler
 from penstock.worker._async.worker import AsyncWorker
+from penstock.worker._sync.bound import BoundHandler
 from penstock.worker._sync.worker import Worker
 from penstock.worker.arguments import Conversion, Converter, Unfit
+from penstock.worker.calling import Handler
 from penstock.worker.given import STATE, State
-from penstock.worker.handlers import Handler, Handlers, JobArgs, NamedHandler
+from penstock.worker.handlers import Handlers
 from penstock.worker.lifespan import LifespanError
 from penstock.worker.limits import TimeLimit
 from penstock.worker.monitor import LoopEvent, Monitor, size_monitor
@@ -31,17 +34,17 @@ from penstock.worker.status import RunningJob, WorkerStatus
 __all__ = [
     "ACK",
     "STATE",
+    "AsyncBoundHandler",
     "AsyncWorker",
+    "BoundHandler",
     "Conversion",
     "Converter",
     "Done",
     "Handler",
     "Handlers",
-    "JobArgs",
     "LifespanError",
     "LoopEvent",
     "Monitor",
-    "NamedHandler",
     "Reject",
     "Result",
     "Retry",

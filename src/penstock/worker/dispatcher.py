@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from penstock.core.job import Delivery, epoch_of
-from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.handlers import Handlers
+from penstock.worker.registered import RegisteredHandler
 from penstock.worker.runners import AsyncRunners, Runners
 
 __all__ = ["Dispatcher"]
@@ -40,7 +40,7 @@ class Dispatcher:
         self._runners = runners
         self._unknown = unknown
         self._clock = clock
-        self._open: dict[tuple[Handler[..., Any], str, str], tuple[float, list[Delivery]]] = {}
+        self._open: dict[tuple[RegisteredHandler, str, str], tuple[float, list[Delivery]]] = {}
 
     def knows(self, job: Delivery) -> bool:
         """Return whether there is a handler for a job."""
@@ -60,7 +60,7 @@ class Dispatcher:
         if self._open:
             self.flush()
 
-    def _gather(self, handler: Handler[..., Any], job: Delivery) -> None:
+    def _gather(self, handler: RegisteredHandler, job: Delivery) -> None:
         key = (handler, job.queue_name, epoch_of(job))
         entry = self._open.get(key)
         if entry is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from penstock.client._sync.handling import handlers_of
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -18,23 +19,32 @@ from penstock.core.options import (
 from penstock.core.urls import shown
 from penstock.errors import BadArgument
 from penstock.wire.keys import check_queue_name
+from penstock.worker.calling import is_queue
 from penstock.worker.functions import is_target, qualified
-from penstock.worker.handlers import Handlers, NamedHandler, seconds_of
+from penstock.worker.handlers import Handlers
 from penstock.worker.monitor import Monitor
+from penstock.worker.registered import seconds_of
 
 __all__ = [
     "HeartbeatKind",
     "Order",
+    "Queues",
     "WorkerOptions",
     "check_handlers",
     "check_states",
+    "handler_sets",
+    "joined",
     "refuse_coroutines",
     "refuse_other_kind",
+    "served",
 ]
 
 
 HeartbeatKind: TypeAlias = Literal["thread", "process"]
 """Kind of the heartbeat that renews leases: a thread of the worker, or a process of its own."""
+
+Queues: TypeAlias = Any
+"""A queue or its name, several of them, or a mapping of them to weights."""
 
 Order: TypeAlias = Literal["strict", "weighted"]
 """Order of several queues: the first one while it has jobs, or all of them by their weights."""
@@ -117,22 +127,84 @@ def check_queues(queues: Any) -> dict[str, int]:
         BadArgument: no queue, one that is named twice, or a weight below 1.
     """
     if isinstance(queues, Mapping):
-        found = dict(queues)
-    elif isinstance(queues, str):
-        found = {queues: 1}
+        found = {_name_of(queue): weight for queue, weight in queues.items()}
+        names: list[Any] = [*queues]
+    elif isinstance(queues, str) or is_queue(queues):
+        names = [_name_of(queues)]
+        found = {names[0]: 1}
     elif isinstance(queues, Iterable) and not isinstance(queues, (bytes, bytearray)):
-        names = list(queues)
+        names = [_name_of(queue) for queue in queues]
         found = dict.fromkeys(names, 1)
-        if len(found) < len(names):
-            raise BadArgument("queues", names, "each queue once")
     else:
         raise BadArgument("queues", queues, "a name, names, or names with weights")
+    if len(found) < len(names):
+        raise BadArgument("queues", names, "each queue once")
     for name, weight in found.items():
         check_queue_name(name)
         check_count("queues", weight, high=1_000_000)
     if not found:
         raise BadArgument("queues", queues, "at least one queue")
     return found
+
+
+def _name_of(queue: Any) -> Any:
+    return queue.name if is_queue(queue) else queue
+
+
+def served(queues: Queues | None, handlers: Any) -> Queues:
+    """Return the queues of a worker: the given ones, or else those that its handlers name.
+
+    Raises:
+        BadArgument: there are none.
+    """
+    if queues is not None:
+        is_one = isinstance(queues, (str, Mapping)) or is_queue(queues)
+        return queues if is_one or not isinstance(queues, Iterable) else list(queues)
+    named = handlers if isinstance(handlers, Handlers) else ()
+    found = list(dict.fromkeys(handler.queue for handler in named if handler.queue is not None))
+    if not found:
+        reason = 'pass at least one queue, or name it at a handler: @handlers.handler(queue="mail")'
+        raise BadArgument("queues", queues, reason)
+    return found
+
+
+def handler_sets(handlers: Any, queues: Queues, client: Any) -> list[Handlers]:
+    """Return the handlers of a worker: those that it was given, and those of its queues.
+
+    Args:
+        handlers: `Handlers`, a function, or None.
+        queues: as `served` returns them. A queue with partitions tells `client` their number.
+        client: of the worker. It has the queues that were passed by name.
+
+    Raises:
+        BadArgument: there is no handler, or an argument can't be used.
+    """
+    found = [] if handlers is None else [check_handlers(handlers)]
+    queue: Any
+    for queue in [queues] if isinstance(queues, str) or is_queue(queues) else queues:
+        if is_queue(queue) and queue.partitions is not None:
+            client.queue(queue.name, partitions=queue.partitions)
+        own = handlers_of(queue if is_queue(queue) else client.queue(queue))
+        if own is not None and own not in found:
+            found.append(own)
+    if not any([*one] for one in found):
+        reason = "pass at least one handler, or register one: @queue.handler"
+        raise BadArgument("handlers", handlers, reason)
+    return found
+
+
+def joined(sets: list[Handlers]) -> Handlers:
+    """Return one set of handlers; a single set as it is.
+
+    Raises:
+        BadArgument: two handlers have one name.
+    """
+    if len(sets) == 1:
+        return sets[0]
+    whole = Handlers()
+    for one in sets:
+        whole.include(one)
+    return whole
 
 
 def check_handlers(handlers: Any) -> Handlers:
@@ -160,7 +232,7 @@ def check_states(handlers: Handlers, state: Any) -> None:
         BadArgument: it has none.
     """
     for handler in handlers:
-        if isinstance(handler, NamedHandler):
+        if not handler.is_whole:
             handler.check().states(state)
 
 

@@ -19,8 +19,8 @@ from typing import Any, Generic, TypeVar
 
 from penstock.core.job import Delivery
 from penstock.core.logs import get_logger
-from penstock.worker.handlers import Handler
 from penstock.worker.limits import NO_LIMITS, within
+from penstock.worker.registered import RegisteredHandler
 
 __all__ = [
     "Activity",
@@ -37,7 +37,7 @@ logger = get_logger("penstock")
 PATIENCE = 2.0
 """Seconds in which an event loop has to end after its tasks were cancelled."""
 
-Item = tuple[Handler[..., Any], Sequence[Delivery]]
+Item = tuple[RegisteredHandler, Sequence[Delivery]]
 """A handler, and the jobs of one run of it."""
 _Order = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
 T = TypeVar("T")
@@ -131,7 +131,7 @@ class Runners(DaemonThreads[Item]):
 
     def call(
         self,
-        handler: Handler[..., Any],
+        handler: RegisteredHandler,
         jobs: Sequence[Delivery],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -249,7 +249,7 @@ class AsyncRunners:
 
     async def call(
         self,
-        handler: Handler[..., Any],
+        handler: RegisteredHandler,
         jobs: Sequence[Delivery],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],

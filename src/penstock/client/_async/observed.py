@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.client._async.queue import AsyncQueue
+from penstock.core.bulk import headers_of
 from penstock.core.job import BulkEnqueued, Enqueued
 from penstock.core.middleware import enqueue_event, enqueuing
 
@@ -22,7 +23,7 @@ class AsyncObservedQueue(AsyncQueue):
         self, body: Any, *, headers: Mapping[str, str] | None = None, **options: Any
     ) -> Enqueued:
         """Run `AsyncQueue.enqueue` inside the hooks."""
-        event = enqueue_event(self.name, 1, headers)
+        event = enqueue_event(self.name, 1, headers_of(body, headers))
         with enqueuing(self.backend.terms.middleware, event):
             result = await super().enqueue(body, headers=event.headers or None, **options)
             event.results = (result,)
@@ -36,7 +37,7 @@ class AsyncObservedQueue(AsyncQueue):
         **options: Any,
     ) -> BulkEnqueued:
         """Run `AsyncQueue.enqueue_many` inside the hooks: they run once, not once a chunk."""
-        event = enqueue_event(self.name, None, headers)
+        event = enqueue_event(self.name, None, headers_of(bodies, headers))
         with enqueuing(self.backend.terms.middleware, event):
             results = await super().enqueue_many(bodies, headers=event.headers or None, **options)
             event.results = results

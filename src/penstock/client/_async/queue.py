@@ -12,13 +12,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._async.adding import add, confirm
 from penstock.client._async.admin import AsyncQueueAdmin
+from penstock.client._async.handling import AsyncQueueHandlers
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.role import AsyncRole
 from penstock.client._async.settling import check_jobs
 from penstock.client._async.transport.connection import monotonic
 from penstock.client.gathering import Gathering  # async only
 from penstock.core import flows, stable
-from penstock.core.bulk import Prepared, chunks, prepared
+from penstock.core.bulk import NewJob, NewJobs, Prepared, chunks, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
@@ -36,6 +37,7 @@ from penstock.core.logs import get_logger
 from penstock.core.operations import QueueOps
 from penstock.core.options import (
     BATCH,
+    UNSET,
     Duration,
     Moment,
     RoleName,
@@ -72,7 +74,7 @@ PLAIN_PAUSE = 5.0
 """Seconds for which `enqueue_plain` is not tried again after a refusal."""
 
 
-class AsyncQueue(AsyncQueueAdmin):
+class AsyncQueue(AsyncQueueHandlers, AsyncQueueAdmin):
     """A queue, made by `AsyncPenstock.queue`. It exists on the server from its first use.
 
     Args:
@@ -101,13 +103,13 @@ class AsyncQueue(AsyncQueueAdmin):
         self,
         body: Any,
         *,
-        delay: Duration = 0,
+        delay: Duration = UNSET,
         at: Moment | None = None,
         lease: Duration | None = None,
         ttl: Duration | None = None,
         headers: Mapping[str, str] | None = None,
         max_length: int | None = None,
-        block: Duration | None = 0,
+        block: Duration | None = UNSET,
         replicas: int | None = None,
         durable: Durable | None = None,
         dedup_id: str | None = None,
@@ -123,7 +125,8 @@ class AsyncQueue(AsyncQueueAdmin):
 
         Args:
             body: bytes pass untouched; anything else must be expressible in JSON, or by the
-                client's codec (docs/bodies.md). Keys are str; tuples come back as lists.
+                client's codec (docs/bodies.md). Keys are str; tuples come back as lists. Or a job
+                of a handler, `welcome.job("ada")`: options given here win over its own.
             delay: seconds until the job may be delivered.
             at: seconds since 1970 or an aware datetime, instead of a delay; the past = now.
             lease: seconds, up to 24 days; None = the queue's (30), but with a ttl at most a tenth
@@ -182,6 +185,8 @@ class AsyncQueue(AsyncQueueAdmin):
         if type(body) is bytes and options.dedup is None:
             record = b"%b;i=%b\n%b" % (options.head, stable.next_id(), body)
         else:
+            if type(body) is NewJob:
+                options, body = options.over(body.options), body.body
             record = options.record(body)
         return await self._add(record, options)
 
@@ -248,13 +253,13 @@ class AsyncQueue(AsyncQueueAdmin):
         self,
         bodies: Iterable[Any],
         *,
-        delay: Duration = 0,
+        delay: Duration = UNSET,
         at: Moment | None = None,
         lease: Duration | None = None,
         ttl: Duration | None = None,
         headers: Mapping[str, str] | None = None,
         max_length: int | None = None,
-        block: Duration | None = 0,
+        block: Duration | None = UNSET,
         replicas: int | None = None,
         durable: Durable | None = None,
         dedup_id: Callable[[Any], str] | str | None = None,
@@ -268,7 +273,9 @@ class AsyncQueue(AsyncQueueAdmin):
         A chunk is one round trip. Either all of its jobs are added, or none.
 
         Args:
-            bodies: any iterable, also a generator; read as the chunks go out.
+            bodies: any iterable, also a generator; read as the chunks go out. Its elements are as
+                in `enqueue`: jobs of several handlers may be among them. `welcome.jobs(...)` makes
+                many jobs of one handler.
             delay, at, lease, ttl, headers, max_length, block, replicas, durable, retry: as in
                 `enqueue`, for every job. With `block`, jobs are added as room appears. Replicas and
                 disks confirm whole chunks.
@@ -304,7 +311,9 @@ class AsyncQueue(AsyncQueueAdmin):
             many=True,
             result_ttl=result_ttl,
         )
-        results = BulkEnqueued(options.ttl_code, self)
+        if type(bodies) is NewJobs:
+            options, bodies = options.over(bodies.options), bodies.bodies()
+        results = BulkEnqueued(self)
         try:
             await self._add_all(bodies, options, results)
         except Exception as error:
@@ -316,8 +325,8 @@ class AsyncQueue(AsyncQueueAdmin):
     async def _add_all(
         self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued
     ) -> None:
-        for chunk in chunks(bodies, options):
-            await self._add_chunk(chunk, options, results)
+        for chunk, own in chunks(bodies, options, parted=self.partitions is not None):
+            await self._add_chunk(chunk, own, results)
 
     async def _add_chunk(
         self, chunk: list[bytes], options: Prepared, results: BulkEnqueued
@@ -341,7 +350,8 @@ class AsyncQueue(AsyncQueueAdmin):
                 return
             place, state = self.ops.place(reply.epoch), "scheduled" if reply.scheduled else "ready"
             names = [stable_id_of(record) for record in chunk[: reply.count]]
-            results.add(reply.first, reply.count, place, state, replicas, names)
+            code = options.ttl_code
+            results.add(reply.first, reply.count, place, state, replicas, names, ttl=code)
             chunk = chunk[reply.count :]
 
     # -- roles -----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from penstock.client._sync.queue import Queue
+from penstock.core.bulk import headers_of
 from penstock.core.job import BulkEnqueued, Enqueued
 from penstock.core.middleware import enqueue_event, enqueuing
 
@@ -23,7 +24,7 @@ class ObservedQueue(Queue):
         self, body: Any, *, headers: Mapping[str, str] | None = None, **options: Any
     ) -> Enqueued:
         """Run `Queue.enqueue` inside the hooks."""
-        event = enqueue_event(self.name, 1, headers)
+        event = enqueue_event(self.name, 1, headers_of(body, headers))
         with enqueuing(self.backend.terms.middleware, event):
             result = super().enqueue(body, headers=event.headers or None, **options)
             event.results = (result,)
@@ -37,7 +38,7 @@ class ObservedQueue(Queue):
         **options: Any,
     ) -> BulkEnqueued:
         """Run `Queue.enqueue_many` inside the hooks: they run once, not once a chunk."""
-        event = enqueue_event(self.name, None, headers)
+        event = enqueue_event(self.name, None, headers_of(bodies, headers))
         with enqueuing(self.backend.terms.middleware, event):
             results = super().enqueue_many(bodies, headers=event.headers or None, **options)
             event.results = results

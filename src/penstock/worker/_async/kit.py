@@ -15,13 +15,15 @@ from penstock.core.options import Duration, duration_ms
 from penstock.core.views import JobView
 from penstock.errors import QueueClosed
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
+from penstock.worker.calling import CallableHandler
 from penstock.worker.dispatcher import Dispatcher
-from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.handlers import Handlers
 from penstock.worker.loop import verdict_call
 from penstock.worker.options import check_handlers
 
 # sync only: from penstock.worker.options import refuse_coroutines
 from penstock.worker.polls import Finished
+from penstock.worker.registered import RegisteredHandler
 from penstock.worker.runners import Item
 from penstock.worker.state import OUTCOMES
 
@@ -107,7 +109,7 @@ class AsyncPenstockKit(AsyncPenstock):
             counts[name] = counts.get(name, 0) + 1
 
     async def assert_enqueued(
-        self, handler: Handler[..., Any], /, *args: Any, **kwargs: Any
+        self, handler: CallableHandler[..., ..., Any], /, *args: Any, **kwargs: Any
     ) -> JobView:
         """Check that a job of this handler waits, in any queue; return the first one.
 
@@ -122,7 +124,7 @@ class AsyncPenstockKit(AsyncPenstock):
         waiting = [view for name in await self.queues() for view in await self._waiting(name)]
         found = [view for view in waiting if view.headers.get(HANDLER) == handler.name]
         if args or kwargs:
-            wanted = _plain(handler.body(*args, **kwargs))
+            wanted = _plain(handler.job(*args, **kwargs).body)
             found = [view for view in found if _plain(view.body) == wanted]
         if found:
             return found[0]
@@ -147,7 +149,7 @@ class _AsyncInline:
 
     async def call(
         self,
-        handler: Handler[..., Any],
+        handler: RegisteredHandler,
         jobs: Sequence[Delivery],  # noqa: ARG002  # as the runners of a worker
         args: Sequence[Any],
         kwargs: Mapping[str, Any],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import __version__
 from penstock.client._acompat import AsyncSignal
@@ -38,9 +38,11 @@ from penstock.worker.options import (
     HeartbeatKind,
     Order,
     WorkerOptions,
-    check_handlers,
     check_states,
+    handler_sets,
+    joined,
     refuse_other_kind,
+    served,
 )
 from penstock.worker.polls import QueuePoll
 
@@ -49,6 +51,9 @@ from penstock.worker.runners import AsyncActivity, AsyncRunners, Item
 from penstock.worker.state import WorkerState
 from penstock.worker.statistics import WorkerStats
 from penstock.worker.status import WorkerStatus
+
+if TYPE_CHECKING:
+    from penstock.client._async.queue import AsyncQueue
 
 __all__ = ["AsyncWorker"]
 
@@ -76,10 +81,13 @@ class AsyncWorker:
     Args:
         source: a client, whose settings are used for separate connections; or a URL, a redis-py
             client, or a list of these for several nodes.
-        queues: a name, several names, or names with weights: with `{"mail": 8, "low": 2}` eight
-            jobs of ten come from `mail` while both have some. A weight is a share, not a priority.
-        handlers: `Handlers`, or one function as the default handler, which gets every job.
-            Coroutine functions run in an event loop only, plain functions in threads.
+        queues: a queue or its name, several of them, or a mapping to weights: with
+            `{"mail": 8, "low": 2}` eight jobs of ten come from `mail` while both have some. A
+            weight is a share, not a priority. None = the queues that the handlers name.
+        handlers: `Handlers`, or one function as the default handler, which gets every job. Those
+            registered with the queues themselves (`AsyncQueue.handler`) belong to the worker too;
+            then None will do. Coroutine functions run in an event loop only, plain functions in
+            threads.
         concurrency: how many handlers run at once.
         prefetch: how many more jobs to hold, so that the next job is at hand. Other workers can't
             take them meanwhile.
@@ -110,8 +118,8 @@ class AsyncWorker:
     def __init__(
         self,
         source: AsyncPenstock | Any,
-        queues: str | Iterable[str] | Mapping[str, int],
-        handlers: Handlers | Callable[..., Any],
+        queues: str | AsyncQueue | Iterable[str | AsyncQueue] | Mapping[Any, int] | None = None,
+        handlers: Handlers | Callable[..., Any] | None = None,
         *,
         concurrency: int = 8,
         prefetch: int = 0,
@@ -127,8 +135,9 @@ class AsyncWorker:
         order: Order = "weighted",
         time_limit: Duration | None = None,
     ) -> None:
+        chosen = served(queues, handlers)
         self.options = WorkerOptions(
-            queues,
+            chosen,
             concurrency=concurrency,
             prefetch=prefetch,
             grace=grace,
@@ -143,10 +152,11 @@ class AsyncWorker:
             order=order,
             time_limit=time_limit,
         )
-        self.handlers = check_handlers(handlers)
-        # sync only: refuse_coroutines(self.handlers)
         refuse_other_kind(source, AsyncPenstock, type(self))
         self._origin = source if isinstance(source, AsyncPenstock) else AsyncPenstock(source)
+        self._sets = handler_sets(handlers, chosen, self._origin)
+        self.handlers = joined(self._sets)
+        # sync only: refuse_coroutines(self.handlers)
         self._client = self._twinned(name)
         self._lifespan = AsyncLifespan()
         self._stops: list[float | None] = []
@@ -273,6 +283,7 @@ class AsyncWorker:
             self._signal, self._has_said_stop = "", False
             self._state = None
             self._client = twin_of(self._origin, owner=self.options.name)
+        self.handlers = joined(self._sets)  # some may have been registered meanwhile
         self.handlers.check()
         wake, options = AsyncSignal(), self.options
         handler_runner = AsyncHandlerRunner(self.handlers, self._client.middleware, wake.set)

@@ -15,10 +15,11 @@ from penstock.core.middleware import Middleware, RunEvent, running
 from penstock.core.results import encoded_value
 from penstock.core.views import Settings
 from penstock.worker.arguments import Unfit
-from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.handlers import Handlers
 from penstock.worker.limits import TimeLimit
 from penstock.worker.messages import is_last, prospect
 from penstock.worker.polls import Finished
+from penstock.worker.registered import RegisteredHandler
 from penstock.worker.results import ACK, Result, Verdict, described
 from penstock.worker.runners import Item, Runners
 from penstock.worker.state import KEPT, OUTCOMES
@@ -131,7 +132,7 @@ class HandlerRunner:
         self._wake()
 
     def _broken(
-        self, handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException
+        self, handler: RegisteredHandler, jobs: Sequence[Delivery], error: BaseException
     ) -> Judged:
         """Judge a run that was cancelled, or raised a BaseException that is not an Exception."""
         try:
@@ -164,7 +165,7 @@ class HandlerRunner:
             told = verdict if kind == "told" else KEPT
             self.finished.append(Finished(part, told, seconds, error))
 
-    def _hooked(self, handler: Handler[..., Any], jobs: Sequence[Delivery]) -> Judged:
+    def _hooked(self, handler: RegisteredHandler, jobs: Sequence[Delivery]) -> Judged:
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
         found: Judged = (None, None)
 
@@ -185,7 +186,7 @@ class HandlerRunner:
         return found
 
     def _call(
-        self, handler: Handler[..., Any], jobs: Sequence[Delivery], event: RunEvent | None = None
+        self, handler: RegisteredHandler, jobs: Sequence[Delivery], event: RunEvent | None = None
     ) -> Judged:
         try:
             if handler.size:
@@ -214,7 +215,7 @@ class HandlerRunner:
                 event.error = error
             return self._judged(handler, jobs, error)
 
-    def _keep(self, handler: Handler[..., Any], jobs: Sequence[Delivery], value: Any) -> None:
+    def _keep(self, handler: RegisteredHandler, jobs: Sequence[Delivery], value: Any) -> None:
         """Note the values of jobs whose results are kept, for their acks.
 
         A value that is not JSON, or too large, does not fail the job: its work is done.
@@ -244,7 +245,7 @@ class HandlerRunner:
             set_result(job, (raw, missing))
 
     def _judged(
-        self, handler: Handler[..., Any], jobs: Sequence[Delivery], error: BaseException
+        self, handler: RegisteredHandler, jobs: Sequence[Delivery], error: BaseException
     ) -> Judged:
         """Judge a run that has raised. One failure is logged once for all jobs."""
         verdicts = [handler.failed(job, error) for job in jobs]

@@ -16,11 +16,13 @@ from penstock.core.options import Duration, duration_ms
 from penstock.core.views import JobView
 from penstock.errors import QueueClosed
 from penstock.worker._sync.handler_runner import HandlerRunner
+from penstock.worker.calling import CallableHandler
 from penstock.worker.dispatcher import Dispatcher
-from penstock.worker.handlers import Handler, Handlers
+from penstock.worker.handlers import Handlers
 from penstock.worker.loop import verdict_call
 from penstock.worker.options import check_handlers, refuse_coroutines
 from penstock.worker.polls import Finished
+from penstock.worker.registered import RegisteredHandler
 from penstock.worker.runners import Item
 from penstock.worker.state import OUTCOMES
 
@@ -105,7 +107,9 @@ class PenstockKit(Penstock):
             name = "dead" if outcome is Outcome.DEAD else OUTCOMES[done.verdict.kind]
             counts[name] = counts.get(name, 0) + 1
 
-    def assert_enqueued(self, handler: Handler[..., Any], /, *args: Any, **kwargs: Any) -> JobView:
+    def assert_enqueued(
+        self, handler: CallableHandler[..., ..., Any], /, *args: Any, **kwargs: Any
+    ) -> JobView:
         """Check that a job of this handler waits, in any queue; return the first one.
 
         Args:
@@ -119,7 +123,7 @@ class PenstockKit(Penstock):
         waiting = [view for name in self.queues() for view in self._waiting(name)]
         found = [view for view in waiting if view.headers.get(HANDLER) == handler.name]
         if args or kwargs:
-            wanted = _plain(handler.body(*args, **kwargs))
+            wanted = _plain(handler.job(*args, **kwargs).body)
             found = [view for view in found if _plain(view.body) == wanted]
         if found:
             return found[0]
@@ -144,7 +148,7 @@ class _Inline:
 
     def call(
         self,
-        handler: Handler[..., Any],
+        handler: RegisteredHandler,
         jobs: Sequence[Delivery],  # noqa: ARG002  # as the runners of a worker
         args: Sequence[Any],
         kwargs: Mapping[str, Any],

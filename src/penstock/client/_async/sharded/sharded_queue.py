@@ -141,16 +141,16 @@ class AsyncShardedQueue(AsyncShardedParts):
             await super()._add_all(bodies, options, results)
             return
         for window in windows(bodies, options, self.partitions):
-            await self._add_window(window, options, results)
+            await self._add_window(window, results)
 
-    async def _add_window(self, window: Window, options: Prepared, results: BulkEnqueued) -> None:
+    async def _add_window(self, window: Window, results: BulkEnqueued) -> None:
         """Add the bodies of a window, each to its partition; append the results in body order."""
         answers: list[Enqueued] = [MISSING] * window.count
         try:
             for number, chunk in window.chunks.items():
-                own = BulkEnqueued(options.ttl_code, self)
+                own = BulkEnqueued(self)
                 try:
-                    await self._offered(number, options, _adding(chunk, own))
+                    await self._offered(number, window.options, _adding(chunk, own))
                 finally:
                     for at, answer in zip(window.places[number], own, strict=False):
                         answers[at] = answer

@@ -136,16 +136,16 @@ class ShardedQueue(ShardedParts):
             super()._add_all(bodies, options, results)
             return
         for window in windows(bodies, options, self.partitions):
-            self._add_window(window, options, results)
+            self._add_window(window, results)
 
-    def _add_window(self, window: Window, options: Prepared, results: BulkEnqueued) -> None:
+    def _add_window(self, window: Window, results: BulkEnqueued) -> None:
         """Add the bodies of a window, each to its partition; append the results in body order."""
         answers: list[Enqueued] = [MISSING] * window.count
         try:
             for number, chunk in window.chunks.items():
-                own = BulkEnqueued(options.ttl_code, self)
+                own = BulkEnqueued(self)
                 try:
-                    self._offered(number, options, _adding(chunk, own))
+                    self._offered(number, window.options, _adding(chunk, own))
                 finally:
                     for at, answer in zip(window.places[number], own, strict=False):
                         answers[at] = answer

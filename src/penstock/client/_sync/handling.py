@@ -1,0 +1,97 @@
+# From src/penstock/client/_async/handling.py by tools/unasync.py; do not edit.
+"""Handlers of a queue: functions whose jobs it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from penstock.core.job import Delivery
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from penstock.worker._sync.bound import BoundHandler
+    from penstock.worker.arguments import Converter
+    from penstock.worker.handlers import HandlerOptions, Handlers
+
+    class _BoundOptions(HandlerOptions, total=False):
+        convert: Converter | None
+
+
+__all__ = ["QueueHandlers"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+J = TypeVar("J", bound=Delivery)
+
+
+class _BoundWhole(Protocol):
+    """A decorator that makes a handler of a function that gets the job."""
+
+    def __call__(self, function: Callable[[J], R], /) -> BoundHandler[[J], [object], R]: ...
+
+
+class _BoundNamed(Protocol):
+    """A decorator that makes a handler of a function with arguments."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[J, P], R], /
+    ) -> BoundHandler[Concatenate[J, P], P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> BoundHandler[P, P, R]: ...
+
+
+class QueueHandlers:
+    """The part of a queue that registers handlers.
+
+    The worker is imported when a handler is registered: other programs do not need it.
+    """
+
+    _handlers: Handlers | None = None
+
+    @property
+    def handlers(self) -> Handlers:
+        """The handlers of this queue object. A worker of the queue runs them."""
+        found = self._handlers
+        if found is None:
+            found = self._handlers = import_module("penstock.worker.handlers").Handlers()
+        return found
+
+    @overload
+    def handler(self, name: None, /, **options: Unpack[_BoundOptions]) -> _BoundWhole: ...
+    @overload
+    def handler(self, name: str = ..., /, **options: Unpack[_BoundOptions]) -> _BoundNamed: ...
+    @overload
+    def handler(
+        self, name: Callable[Concatenate[J, P], R], /
+    ) -> BoundHandler[Concatenate[J, P], P, R]: ...
+    @overload
+    def handler(self, name: Callable[P, R], /) -> BoundHandler[P, P, R]: ...
+    def handler(self, *name: Any, **options: Unpack[_BoundOptions]) -> Any:
+        """Register a function for jobs of this queue, as a decorator with or without parentheses.
+
+            @emails.handler
+            def welcome(to: str, lang: str = "en") -> None: ...
+
+            welcome.enqueue("ada", lang="de")
+            Worker(client, emails).run()
+
+        Args:
+            name: as in `Handlers.handler`; by default the function's name.
+            convert: converts arguments, as in `Handlers`.
+            retry, wait, stop, lease, result_ttl, time_limit: as in `Handlers.handler`.
+
+        Raises:
+            BadArgument: as `Handlers.handler`.
+        """
+        made = import_module("penstock.worker._sync.bound").BoundHandler
+        return self.handlers._decorated(partial(made, self), *name, **options)
+
+
+def handlers_of(queue: object) -> Handlers | None:
+    """Return the handlers that were registered with a queue, if any."""
+    return getattr(queue, "_handlers", None)

@@ -1,0 +1,97 @@
+"""Handlers that belong to one queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from penstock.core.bulk import NewJob, NewJobs
+from penstock.core.job import BulkEnqueued, Enqueued
+from penstock.errors import BadArgument
+from penstock.worker.calling import CallableHandler, is_queue
+
+if TYPE_CHECKING:
+    from penstock.client._async.queue import AsyncQueue
+
+__all__ = ["AsyncBoundHandler"]
+
+C = ParamSpec("C")
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class AsyncBoundHandler(CallableHandler[C, P, R_co]):
+    """A registered function whose jobs go to one queue. `AsyncQueue.handler` makes it.
+
+        await welcome.enqueue("ada", lang="de")
+        await welcome.options(delay=60).enqueue("bob")
+        await welcome.enqueue_many(["ada", "eve"], lang="de")
+
+    Args:
+        bound: the queue.
+        function, **registration: as of a `CallableHandler`.
+    """
+
+    def __init__(
+        self, bound: AsyncQueue, function: Callable[..., R_co], *args: Any, **registration: Any
+    ) -> None:
+        super().__init__(function, *args, queue=bound.name, **registration)
+        self._bound = bound
+
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """Add a job to the queue of the handler.
+
+        Args:
+            *args, **kwargs: as `job`.
+
+        Returns:
+            As `AsyncQueue.enqueue`.
+
+        Raises:
+            As `job` and `AsyncQueue.enqueue`; nothing was added.
+        """
+        queue, own = self._bound, self._options
+        if queue.backend.terms.middleware:
+            return await queue.enqueue(self.job(*args, **kwargs))
+        codec = queue.ops.codec
+        options = own.by_codec.get(codec) or own.prepared(codec)
+        try:
+            record = options.record(self._body(args, kwargs))
+        except BadArgument:
+            self._refuse_queue(args)
+            raise
+        return await queue._add(record, options)
+
+    async def enqueue_many(self, /, *iterables: Iterable[Any], **constants: Any) -> BulkEnqueued:
+        """Add many jobs to the queue of the handler.
+
+        Args:
+            *iterables, **constants: as `jobs`.
+
+        Returns, raises:
+            As `jobs` and `AsyncQueue.enqueue_many`.
+        """
+        return await self._bound.enqueue_many(self.jobs(*iterables, **constants))
+
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """Describe a job. Args, returns, raises: as `Handler.job`."""
+        try:
+            return super().job(*args, **kwargs)
+        except BadArgument:
+            self._refuse_queue(args)
+            raise
+
+    def jobs(self, /, *iterables: Iterable[Any], **constants: Any) -> NewJobs:
+        """Describe many jobs. Args, returns, raises: as `Handler.jobs`."""
+        self._refuse_queue(iterables)
+        return super().jobs(*iterables, **constants)
+
+    def _refuse_queue(self, args: tuple[Any, ...]) -> None:
+        """Refuse a queue as the first argument.
+
+        Raises:
+            BadArgument: the first argument is a queue.
+        """
+        if args and is_queue(args[0]):
+            reason = f"the handler adds to queue {self.queue!r}: omit the queue"
+            raise BadArgument("queue", args[0], reason)
