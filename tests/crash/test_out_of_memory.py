@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Dedup, Outcome, OutOfMemory, Penstock, Queue
+from penstock import Dedup, Outcome, OutOfMemory, Penstock, Queue, ResultGone, ResultTimeout
 from penstock.client._sync.client import twin_of
 from penstock.core.calls import Call
+from penstock.core.job import results_text
 from penstock.embedded import EmbeddedServer, ServerBinary
 from penstock.spark.calls import (
     Staged,
@@ -145,6 +146,25 @@ def _staged(queue: Queue, field: str) -> Call[Any]:
 
 def _published(queue: Queue) -> Call[Any]:
     return publish(queue.ops, STAGED, "a:0", 1000, create="", wait_ms=0, wait=None)
+
+
+@pytest.mark.parametrize("script", ["ack", "settle"])
+def test_the_state_of_a_result_is_kept(script: str, queue: Queue, raw: redis.Redis) -> None:
+    """An ack whose values find no room is done; its states are kept, and tell why."""
+    queue.purge("ready", "scheduled")
+    jobs = queue.enqueue_many([b"1", b"2"], result_ttl=60)
+    taken = queue.reserve(2, block=0)
+    assert {job.id for job in taken} == set(jobs.ids)
+    text = results_text(taken, [0.5, 0.5]).replace(b" 0 - ", b" 3 - abc")
+    with no_memory(raw):
+        if script == "ack":
+            assert _ran(queue, queue.ops.ack(taken, results=text)).all_done
+        else:
+            assert _ran(queue, queue.ops.settle(taken, 1, results=text)).outcomes.all_done
+    for job in jobs:
+        with pytest.raises(ResultGone, match="the server's memory was full"):
+            job.result(timeout=0)
+    check_invariant(raw)
 
 
 def test_staging_is_refused(queue: Queue, raw: redis.Redis) -> None:
@@ -324,6 +344,11 @@ def _retime(queue: Queue) -> None:
         assert _ran(queue, queue.ops.call("retime", place, 0, 10**12, 1)).found == 0
 
 
+def _results(queue: Queue) -> None:
+    with pytest.raises(ResultTimeout):
+        queue.result(queue.peek(1)[0].id, timeout=0)
+
+
 WORKING: dict[str, Callable[[Queue], None]] = {
     "reserve": _reserve, "ack": _ack, "settle": _settle, "nack": _nack, "release": _release,
     "bury": _bury, "extend": _extend, "redrive": _redrive, "delete": _delete, "purge": _purge,
@@ -332,7 +357,7 @@ WORKING: dict[str, Callable[[Queue], None]] = {
     "pending": _recover, "evict": _evict, "scan": _scan, "lookup": _status,
     "acquire": _take_roles, "resign": _take_roles, "survey": _survey, "unstage": _unstage,
     "assign": _assign, "assigned": _assign, "fetch": _assign, "dismiss": _assign,
-    "retime": _retime,
+    "retime": _retime, "results": _results,
 }  # fmt: skip
 
 

@@ -17,10 +17,10 @@
 ---          {-19, nonce, name, value}     malformed argument: number
 --- FROM active, ready, scheduled  TO done
 --@include lib/check_version
---@include lib/read_results (gives: results_of)
 --@include lib/check_epoch
 --@include lib/now (gives: changes, change)
 --@include lib/keep_results
+--@include lib/read_results (gives: results_of)
 --@include lib/check_receipts (gives: count, ids, codes)
 --@include lib/find_finished (gives: finished, freed, acked)
 --@include lib/check_closed (gives: wake_drained)

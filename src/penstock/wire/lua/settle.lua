@@ -13,10 +13,10 @@
 ---          {-19, nonce, name, value}            malformed argument: owner or number
 --- FROM active, ready, scheduled  TO done, active, dead
 --@include lib/check_version
---@include lib/read_results (gives: results_of)
 --@include lib/check_owner
 --@include lib/check_epoch
 --@include lib/now (gives: change)
+--@include lib/read_results (gives: results_of)
 local kind = 'consumer'
 local provisional = tonumber(n) < 0
 n = math.abs(n)

@@ -6,6 +6,17 @@
 local keep_results = nothing
 if uses ~= '' and string.find(uses, 'k', 1, true) then
   --@include lib/drop_results (gives: results_from)
+  local function kept_for(record, from)
+    local span = string.match(record, '^[1+][;lt=%d]*;k=(%d+)', from) or string.match(record, '^[1+][;lt=%d]*;p=[^;\n]*;k=(%d+)', from)
+    return span and #span < 14 and tonumber(span) or 0
+  end
+  local function paired(names, values)
+    local pairs = {}
+    for i = 1, #names do
+      pairs[i * 2 - 1], pairs[i * 2] = names[i], values[i]
+    end
+    return pairs
+  end
   keep_results = function(ids, state, values)
     if #ids == 0 then
       return
@@ -14,42 +25,52 @@ if uses ~= '' and string.find(uses, 'k', 1, true) then
     if string.find(uses, 'r', 1, true) then
       counts = redis.call('HMGET', tally, unpack(ids))
     end
-    local most = tonumber(redis.call('HGET', meta, 'result_size')) or 65536
-    local full_pairs, short_pairs, ends, bytes, short_bytes = {}, {}, {}, 0, 0
+    local most, find, sub, n = tonumber(redis.call('HGET', meta, 'result_size')) or 65536, string.find, string.sub, 0
+    local names, wholes, heads, flagged, ends, bytes = {}, {}, {}, {}, {}, 0
+    local begin, none = state .. string.format(' %.0f ', now), {'0', '', ''}
+    local head, span, last, till = nil, 0, nil, nil
     for i = 1, #ids do
-      local id, record, from, attempt = ids[i], records[i], 1, '0'
+      local id, record, from, attempt = ids[i], records[i], 1, '0 '
       if not record then
         local entry = redis.call('XRANGE', ready, id, id)[1]
         record = entry and entry[2][2] or ''
       elseif string.byte(record) == 64 then -- it was delivered
-        local nacks, crashes = string.match(counts[i] or '', '^%S+ (%d+) (%d+)')
-        from, attempt = string.find(record, '\n', 1, true) + 1, string.format('%d', 1 + (nacks or 0) + (crashes or 0))
+        from, attempt = find(record, '\n', 1, true) + 1, '1 '
+        if counts[i] then
+          local nacks, crashes = string.match(counts[i], '^%S+ (%d+) (%d+)')
+          attempt = string.format('%d ', 1 + nacks + crashes)
+        end
       end
-      local span = string.match(record, '^[1+][;lt=%d]*;k=(%d+)', from) or string.match(record, '^[1+][;lt=%d]*;p=[^;\n]*;k=(%d+)', from)
-      span = span and #span < 14 and tonumber(span) or 0
+      if not head or sub(record, from, from + #head - 1) ~= head then -- mostly equal to the record before
+        span = kept_for(record, from)
+        head = string.match(record, '^[1+][;ltk=%d]*;[^;ltk=%d\n]', from)
+        head = head and not find(head, 'p', 1, true) and head or nil
+      end
       if span > 0 and not seen[id] then
-        seen[id] = true
-        local given = values and values[id] or {'0', '', ''}
-        local head = state .. string.format(' %.0f ', now) .. attempt .. ' ' .. given[1]
-        local flags, value, short = given[2], given[3], head .. ' full\n'
+        seen[id], n = true, n + 1
+        local given, name = values and values[id] or none, '>' .. id
+        local flags, value = given[2], given[3]
         if #value > most then
           flags, value = 'large', ''
         end
-        if value == '' then
-          short = head .. (flags ~= '' and ' ' .. flags or '') .. '\n'
+        names[n], heads[n], flagged[n] = name, begin .. attempt .. given[1], value ~= '' and 'full' or flags
+        wholes[n] = heads[n] .. (flags ~= '' and ' ' .. flags or '') .. '\n' .. value
+        bytes = bytes + #wholes[n]
+        if span ~= last then
+          last, till = span, string.format('%.0f', results_from + now + span)
         end
-        local at, name = #ends, '>' .. id
-        local whole = value == '' and short or head .. '\n' .. value
-        full_pairs[at + 1], full_pairs[at + 2], bytes = name, whole, bytes + #whole
-        short_pairs[at + 1], short_pairs[at + 2], short_bytes = name, short, short_bytes + #short
-        ends[at + 1], ends[at + 2] = string.format('%.0f', results_from + now + span), name
+        ends[n * 2 - 1], ends[n * 2] = till, name
       end
     end
-    if #ends > 0 then
-      if not tonumber(redis.pcall('HSET', held, unpack(full_pairs))) then -- OOM
-        bytes = short_bytes
+    if n > 0 then
+      if not tonumber(redis.pcall('HSET', held, unpack(paired(names, wholes)))) then -- OOM
+        bytes = 0
+        for i = 1, n do
+          wholes[i] = heads[i] .. (flagged[i] ~= '' and ' ' .. flagged[i] or '') .. '\n'
+          bytes = bytes + #wholes[i]
+        end
         redis.call('HDEL', held, '-')
-        redis.call('HSET', held, unpack(short_pairs))
+        redis.call('HSET', held, unpack(paired(names, wholes)))
       end
       redis.call('ZADD', expiry, unpack(ends))
       redis.call('HINCRBY', meta, 'kept_bytes', bytes)
