@@ -1,0 +1,1 @@
+"""An app with orders, whose jobs are in `tasks.py`."""

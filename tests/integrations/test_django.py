@@ -1,0 +1,302 @@
+"""Django: the worker of a project, its database connections, and the backends of tasks (DEP 14)."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import django
+import pytest
+from django.conf import settings
+from django.core.management import CommandError, call_command
+from django.db import connections, transaction
+from django.test import override_settings
+
+from penstock import Penstock
+from penstock.integrations import django as integration
+from tests.support.backends import Backend
+
+PACKAGES = {"django.tasks": "backend", "django_tasks": "backport"}
+INSTALLED = [package for package in PACKAGES if find_spec(package) is not None]
+"""The one of Django is there from 6.0 on, which needs Python 3.12."""
+
+if not settings.configured:
+    settings.configure(
+        INSTALLED_APPS=["penstock.integrations.django"],
+        DATABASES={
+            name: {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+            for name in ("default", "file")
+        },
+        USE_TZ=True,
+    )
+    django.setup()
+
+TASKS = """
+from {package} import task
+from penstock.worker import Reject
+
+seen = []
+
+@task
+def add(a, b=1):
+    seen.append((a, b))
+    return a + b
+
+@task(queue_name="slow")
+async def later(text):
+    seen.append(text)
+
+@task(takes_context=True)
+def fails(context, text):
+    seen.append(context.attempt)
+    raise ValueError(text)
+
+def plain():
+    pass
+"""
+
+
+@pytest.fixture(params=INSTALLED)
+def api(
+    request: pytest.FixtureRequest,
+    brief_backend: Backend,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Any]:
+    """A project with the backend of one of the packages."""
+    package: str = request.param
+    name = f"tasks_of_{package.replace('.', '_')}"
+    (tmp_path / f"{name}.py").write_text(TASKS.format(package=package))
+    monkeypatch.syspath_prepend(tmp_path)
+    path = f"penstock.integrations.django.{PACKAGES[package]}.PenstockBackend"
+    found = {"default": {"BACKEND": path, "QUEUES": ["default", "slow"]}}
+    found["other"] = {**found["default"], "OPTIONS": {"max_attempts": 2}}
+    found["commit"] = {**found["default"], "OPTIONS": {"enqueue_on_commit": True}}
+    middleware = [integration.DatabaseConnections()]
+    with (
+        override_settings(TASKS=found),
+        Penstock(brief_backend.sync_client(), middleware=middleware) as client,
+    ):
+        monkeypatch.setattr(integration, "client", lambda: client)
+        importlib.import_module(f"{package}.signals").clear_tasks_handlers(setting="TASKS")
+        module = importlib.import_module(name)
+        exceptions = importlib.import_module(f"{package}.exceptions")
+        yield SimpleNamespace(
+            tasks=module,
+            client=client,
+            signals=importlib.import_module(f"{package}.signals"),
+            invalid=getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError,
+        )
+    sys.modules.pop(name)
+
+
+def worked() -> None:
+    """Run all jobs of the project."""
+    integration.make_worker(burst=True, concurrency=1).run()
+
+
+def test_a_task_runs(api: Any) -> None:
+    """Its job is in the task's queue, under the name of its function; signals are sent."""
+    events: list[tuple[str, str, str]] = []
+
+    def note(name: str) -> Any:
+        def receive(task_result: Any, **_: Any) -> None:
+            events.append((name, task_result.status.name, task_result.id))
+
+        return receive
+
+    receivers = [note(name) for name in ("task_enqueued", "task_started", "task_finished")]
+    for name, receiver in zip(
+        ("task_enqueued", "task_started", "task_finished"), receivers, strict=True
+    ):
+        getattr(api.signals, name).connect(receiver)
+    result = api.tasks.add.enqueue(1, b=2)
+    assert (result.status.name, result.args, result.kwargs) == ("READY", [1], {"b": 2})
+    [view] = api.client.queue("default").peek()
+    assert view.id == result.id
+    assert view.headers["handler"] == api.tasks.add.module_path
+    worked()
+    assert api.tasks.seen == [(1, 2)]
+    assert events == [
+        ("task_enqueued", "READY", result.id),
+        ("task_started", "RUNNING", result.id),
+        ("task_finished", "SUCCESSFUL", result.id),
+    ]
+
+
+async def test_a_task_is_enqueued_by_a_coroutine(api: Any) -> None:
+    """`aenqueue` adds it too; a task that is a coroutine function runs, from its own queue."""
+    result = await api.tasks.later.aenqueue("x")
+    assert result.task.queue_name == "slow"
+    await asyncio.to_thread(worked)
+    assert api.tasks.seen == ["x"]
+
+
+def test_a_task_runs_later(api: Any) -> None:
+    """`run_after` is the time from which its job is delivered."""
+    at = datetime.now(timezone.utc) + timedelta(hours=1)
+    api.tasks.add.using(run_after=at).enqueue(1)
+    [view] = api.client.queue("default").peek(state="scheduled")
+    assert abs(view.due - at.timestamp()) < 1
+    with override_settings(USE_TZ=False, TIME_ZONE="UTC"):
+        api.tasks.add.using(run_after=at.replace(tzinfo=None)).enqueue(2)
+    both = api.client.queue("default").peek(state="scheduled")
+    assert abs(both[0].due - both[1].due) < 1
+
+
+def test_tasks_that_can_not_run_are_refused(api: Any) -> None:
+    """As DEP 14 demands, when the task is made: another queue, a priority, a naive time, a local
+    function.
+    """
+    add = api.tasks.add
+    for changes in (
+        {"queue_name": "unknown"},
+        {"priority": 5},
+        {"run_after": datetime.now(timezone.utc).replace(tzinfo=None)},
+    ):
+        with pytest.raises(api.invalid):
+            add.using(**changes)
+    with pytest.raises(api.invalid):
+        type(add)(func=lambda: None)
+    with pytest.raises(TypeError):
+        add.enqueue(object())
+    assert api.client.queue("default").stats().ready == 0
+    backend = add.get_backend()
+    flags = ("supports_defer", "supports_async_task", "supports_get_result", "supports_priority")
+    assert [getattr(backend, flag) for flag in flags] == [True, True, False, False]
+    with pytest.raises(NotImplementedError):
+        add.get_result("1")
+
+
+def test_a_task_that_raises_has_failed(api: Any) -> None:
+    """Its job becomes a dead letter, at once or after `max_attempts`; the signal has the error."""
+    failures: list[Any] = []
+
+    def note(task_result: Any, **_: Any) -> None:
+        failures.append(task_result)
+
+    api.signals.task_finished.connect(note)
+    queue = api.client.queue("default")
+    queue.configure(backoff_base=0.001)
+    api.tasks.fails.enqueue("first")
+    worked()
+    api.tasks.fails.using(backend="other").enqueue("second")
+    while queue.stats().dead < 2:
+        worked()
+    assert api.tasks.seen == [1, 1, 2]
+    assert sorted(view.error for view in queue.peek(state="dead")) == [
+        "ValueError: first",
+        "ValueError: second",
+    ]
+    assert [failure.status.name for failure in failures] == ["FAILED", "FAILED"]
+    [error] = failures[-1].errors
+    assert error.exception_class is ValueError
+    assert "in fails" in error.traceback
+
+
+def test_a_task_waits_for_the_commit(api: Any) -> None:
+    """With `enqueue_on_commit` its job is added when the transaction commits, and else never."""
+    queue, task = api.client.queue("default"), api.tasks.add.using(backend="commit")
+    with transaction.atomic():
+        result = task.enqueue(1)
+        assert (result.id, queue.stats().ready) == ("", 0)
+    assert [view.id for view in queue.peek()] == [result.id]
+    with transaction.atomic():
+        task.enqueue(2)
+        transaction.set_rollback(True)
+    assert queue.stats().ready == 1
+
+
+def test_jobs_that_are_no_tasks(api: Any) -> None:
+    """Jobs without a task become dead letters that say so."""
+    queue = api.client.queue("default")
+    body, name = {"args": [], "kwargs": {}}, api.tasks.__name__
+    queue.enqueue(body, headers={"handler": "x"})
+    queue.enqueue(body, headers={"handler": "nosuch.task", "django-tasks": "default"})
+    queue.enqueue(body, headers={"handler": f"{name}.plain", "django-tasks": "default"})
+    queue.enqueue(body, headers={"handler": f"{name}.add", "django-tasks": "gone"})
+    worked()
+    errors = [view.error for view in queue.peek(state="dead")]
+    assert [error.partition(":")[0] for error in errors] == [
+        'no handler "x"',
+        "no task nosuch.task",
+        f"{name}.plain is not a task of this backend",
+        "no task backend 'gone'",
+    ]
+
+
+def test_connections_are_closed_after_each_job(
+    brief_backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database connections of a run are closed after it, but for those that CONN_MAX_AGE keeps;
+    of these, one that is broken is dropped before the next run.
+    """
+    options = connections.databases["file"]
+    monkeypatch.setitem(options, "NAME", str(tmp_path / "db"))
+    monkeypatch.setitem(options, "CONN_HEALTH_CHECKS", True)
+    seen: list[Any] = []
+    broken: list[Any] = []
+    wrapper = type(connections["file"])  # SQLite's has no broken ones: each counts as usable
+    monkeypatch.setattr(wrapper, "is_usable", lambda self: self.connection not in broken)
+
+    def handle(job: Any) -> None:
+        seen.append(connections["file"].connection)
+        with connections["file"].cursor() as cursor:
+            cursor.execute("SELECT 1")
+        seen.append(connections["file"].connection)
+        if job.body == "breaks":
+            broken.append(seen[-1])
+            connections["file"].errors_occurred = True
+
+    handlers = integration.Handlers()
+    handlers.handler(None)(handle)
+    middleware = [integration.DatabaseConnections()]
+    with Penstock(brief_backend.sync_client(), middleware=middleware) as client:
+        for age in (0, None):
+            monkeypatch.setitem(options, "CONN_MAX_AGE", age)
+            client.queue("q").enqueue_many(["a", "breaks", "c", "d"])
+            integration.Worker(client, "q", handlers, burst=True, concurrency=1).run()
+    before, used = seen[::2], seen[1::2]
+    assert before == [None] * 5 + [used[4], None, used[6]]
+    assert None not in used
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes its options to the worker, and tells bad ones in one line."""
+    given: list[Any] = []
+
+    class Made:
+        def run(self) -> None:
+            """Do nothing."""
+
+    command = importlib.import_module(
+        "penstock.integrations.django.management.commands.penstock_worker"
+    )
+    monkeypatch.setattr(command, "make_worker", lambda **options: given.append(options) or Made())
+    call_command("penstock_worker", "--queues", "a,b", "--time-limit", "5", "--burst")
+    assert given == [{"queues": ["a", "b"], "time_limit": 5.0, "burst": True}]
+    monkeypatch.undo()
+    with pytest.raises(CommandError, match=r"concurrency=0"):
+        call_command("penstock_worker", "--concurrency", "0", stderr=StringIO())
+
+
+def test_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client has the URL and options of the setting, else PENSTOCK_URL."""
+    integration.client.cache_clear()
+    options = {"URL": "redis://127.0.0.1:1", "OPTIONS": {"owner": "web"}}
+    with override_settings(PENSTOCK=options):
+        made = integration.client()
+        assert (made.owner, integration.client()) == ("web", made)
+    integration.client.cache_clear()
+    monkeypatch.setenv("PENSTOCK_URL", "nothing://")
+    with pytest.raises(ValueError, match="must be a URL"):
+        integration.client()
+    integration.client.cache_clear()
