@@ -24,7 +24,10 @@ from penstock import Penstock
 from penstock.integrations import django as integration
 from tests.support.backends import Backend
 
-PACKAGES = {"django.tasks": "backend", "django_tasks": "backport"}
+PACKAGES = {
+    "django.tasks": "backend.PenstockBackend",
+    "django_tasks": "backport.PenstockBackport",
+}
 INSTALLED = [package for package in PACKAGES if find_spec(package) is not None]
 """The one of Django is there from 6.0 on, which needs Python 3.12."""
 
@@ -76,10 +79,11 @@ def api(
     name = f"tasks_of_{package.replace('.', '_')}"
     (tmp_path / f"{name}.py").write_text(TASKS.format(package=package))
     monkeypatch.syspath_prepend(tmp_path)
-    path = f"penstock.integrations.django.{PACKAGES[package]}.PenstockBackend"
+    path = f"penstock.integrations.django.{PACKAGES[package]}"
     found = {"default": {"BACKEND": path, "QUEUES": ["default", "slow"]}}
     found["other"] = {**found["default"], "OPTIONS": {"max_attempts": 2}}
     found["commit"] = {**found["default"], "OPTIONS": {"enqueue_on_commit": True}}
+    found["kept"] = {**found["default"], "OPTIONS": {"result_ttl": 60}}
     middleware = [integration.DatabaseConnections()]
     with (
         override_settings(TASKS=found),
@@ -93,6 +97,7 @@ def api(
             tasks=module,
             client=client,
             signals=importlib.import_module(f"{package}.signals"),
+            gone=exceptions.TaskResultDoesNotExist,
             invalid=getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError,
         )
     sys.modules.pop(name)
@@ -193,13 +198,39 @@ def test_a_task_that_raises_has_failed(api: Any) -> None:
         worked()
     assert api.tasks.seen == [1, 1, 2]
     assert sorted(view.error for view in queue.peek(state="dead")) == [
-        "ValueError: first",
-        "ValueError: second",
+        "builtins.ValueError: first",
+        "builtins.ValueError: second",
     ]
     assert [failure.status.name for failure in failures] == ["FAILED", "FAILED"]
     [error] = failures[-1].errors
     assert error.exception_class is ValueError
     assert "in fails" in error.traceback
+
+
+async def test_results_of_tasks(api: Any) -> None:
+    """With `result_ttl` a result can be retrieved from any process while the task waits, and after
+    it has succeeded or failed; other ids don't exist.
+    """
+    add, fails = (one.using(backend="kept") for one in (api.tasks.add, api.tasks.fails))
+    done, failed = add.enqueue(1, b=2), fails.using(queue_name="slow").enqueue("text")
+    fresh = add.get_result(done.id)
+    assert (fresh.status.name, fresh.args, fresh.attempts) == ("READY", [1], 0)
+    await asyncio.to_thread(worked)
+    done.refresh()
+    await failed.arefresh()
+    assert (done.status.name, done.return_value, done.attempts) == ("SUCCESSFUL", 3, 1)
+    assert done.enqueued_at <= done.started_at == done.last_attempted_at
+    assert done.finished_at is not None
+    assert (failed.status.name, failed.attempts) == ("FAILED", 1)
+    assert failed.errors[0].exception_class is ValueError
+    assert failed.errors[0].traceback == "text"
+    assert (await add.aget_result(done.id)).kwargs == {"b": 2}
+    assert add.get_backend().supports_get_result
+    unkept = api.tasks.add.enqueue(1)
+    await asyncio.to_thread(worked)
+    for job_id in (unkept.id, "no id"):
+        with pytest.raises(api.gone):
+            add.get_result(job_id)
 
 
 def test_a_task_waits_for_the_commit(api: Any) -> None:

@@ -22,7 +22,7 @@ PENSTOCK = {"URL": os.environ.get("PENSTOCK_URL", "redis://localhost:6379/0")}
 # With Django 6: "penstock.integrations.django.backend.PenstockBackend", and no app "django_tasks".
 TASKS = {
     "default": {
-        "BACKEND": "penstock.integrations.django.backport.PenstockBackend",
+        "BACKEND": "penstock.integrations.django.backport.PenstockBackport",
         "QUEUES": ["default", "emails"],
         "OPTIONS": {"enqueue_on_commit": True},
     }

@@ -13,7 +13,7 @@ Handlers are in the module `tasks` or `jobs` of an app:
     transaction.on_commit(lambda: welcome.enqueue(client().queue("default"), user.pk))
 
 `python manage.py penstock_worker` runs them. `backend.PenstockBackend` is for `django.tasks` (from
-Django 6.0), `backport.PenstockBackend` for the package `django-tasks`.
+Django 6.0), `backport.PenstockBackport` for the package `django-tasks`.
 """
 
 from __future__ import annotations

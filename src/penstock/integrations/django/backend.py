@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.tasks import base, signals
+from django.tasks import base, exceptions, signals
 from django.tasks.backends.base import BaseTaskBackend
 
 from penstock.integrations.django.tasks_backend import TaskBackend
@@ -14,4 +14,5 @@ class PenstockBackend(TaskBackend, BaseTaskBackend):
     """Adds tasks as jobs; `manage.py penstock_worker` runs them. See `TaskBackend`."""
 
     base = base
+    exceptions = exceptions
     signals = signals

@@ -14,14 +14,19 @@ from django.db import transaction
 from django.utils import timezone as django_time
 from django.utils.module_loading import import_string
 
-from penstock.client._sync.queue import Queue
+from penstock.client._sync.client import Penstock
 from penstock.core.job import Delivery, Enqueued
-from penstock.core.options import check_count
+from penstock.core.options import check_count, check_text, duration_ms
+from penstock.core.views import JobView
+from penstock.errors import BadJobId, ResultGone
 from penstock.integrations.django.running import ALIAS
 from penstock.worker import Reject
-from penstock.worker.results import described
+from penstock.worker.results import MAX_TEXT
 
 __all__ = ["TaskBackend"]
+
+STATUS = {"active": "RUNNING", "dead": "FAILED", "expired": "FAILED", "cancelled": "FAILED"}
+"""The statuses of tasks by the states of their jobs; all others are ready."""
 
 
 class TaskBackend:
@@ -35,9 +40,12 @@ class TaskBackend:
     - `max_attempts`: how often a task that raises is tried; default 1, as with Django's own
       backends. After the last attempt the task has failed, and its job is a dead letter. A task
       whose worker dies runs again in any case.
+    - `result_ttl`: seconds for which the result of a task that has succeeded is kept. Default: 0,
+      and then results can't be retrieved.
     """
 
     base: ModuleType
+    exceptions: ModuleType
     signals: ModuleType
     alias: str
     queues: set[str]
@@ -55,6 +63,8 @@ class TaskBackend:
         make(alias, params)
         self._max_attempts = self.options.get("max_attempts", 1)
         check_count("max_attempts", self._max_attempts)
+        self._result_ttl = self.options.get("result_ttl", 0)
+        self.supports_get_result = duration_ms("result_ttl", self._result_ttl) > 0
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Add a task's job, at once or when the transaction commits.
@@ -83,12 +93,16 @@ class TaskBackend:
             at = django_time.make_aware(at)
         headers = {"handler": task.module_path, ALIAS: self.alias}
         body = {"args": result.args, "kwargs": result.kwargs}
-        return self._queue(task).enqueue(body, at=at, headers=headers)
+        ttl = self._result_ttl or None
+        return self._client.queue(task.queue_name).enqueue(
+            body, at=at, headers=headers, result_ttl=ttl
+        )
 
-    def _queue(self, task: Any) -> Queue:
+    @property
+    def _client(self) -> Penstock:
         from penstock.integrations.django import client
 
-        return client().queue(task.queue_name)
+        return client()
 
     def _result(self, task: Any, job_id: str, status: str, args: Any, kwargs: Any) -> Any:
         return self.base.TaskResult(
@@ -105,6 +119,54 @@ class TaskBackend:
             errors=[],
             worker_ids=[],
         )
+
+    def get_result(self, result_id: str) -> Any:
+        """Return the result of a task, with its present status.
+
+        Raises:
+            TaskResultDoesNotExist: there is no such task, or its result is kept no longer.
+            NotImplementedError: the backend has no `result_ttl`.
+        """
+        if not self.supports_get_result:
+            inherited: Any = super()
+            return inherited.get_result(result_id)
+        for name in self.queues or self._client.queues():
+            queue = self._client.queue(name)
+            try:
+                view = queue.show(result_id)
+                if view is None:
+                    continue
+                if view.state == "done":
+                    return self._kept(view, queue.result(result_id, timeout=0))
+            except (BadJobId, ResultGone):  # of another queue; removed between the calls
+                continue
+            return self._waiting(view)
+        raise self.exceptions.TaskResultDoesNotExist(result_id)
+
+    def _waiting(self, view: JobView) -> Any:
+        """Return the result of a task that has not succeeded."""
+        status = STATUS.get(view.state, "READY")
+        task = import_string(view.headers["handler"])
+        result = self._result(task, view.id, status, **view.body)
+        at = None if view.delivered is None else _moment(view.delivered)
+        ended = None if view.died is None else _moment(view.died)
+        _set(result, enqueued_at=_moment(view.created), last_attempted_at=at, started_at=at)
+        _set(result, finished_at=ended)
+        result.worker_ids.extend([view.owner] * view.deliveries)
+        path, _, text = view.error.partition(": ")
+        if status == "FAILED":
+            make = self.base.TaskError
+            result.errors.append(make(exception_class_path=path, traceback=text))
+        return result
+
+    def _kept(self, view: JobView, kept: dict[str, Any]) -> Any:
+        task = import_string(kept["task"])
+        result = self._result(task, view.id, "SUCCESSFUL", kept["args"], kept["kwargs"])
+        started, finished = _moment(kept["started"]), _moment(view.finished or view.now)
+        _set(result, enqueued_at=_moment(kept["enqueued"]), _return_value=kept["value"])
+        _set(result, started_at=started, last_attempted_at=started, finished_at=finished)
+        result.worker_ids.extend(kept["workers"])
+        return result
 
     # In a worker
 
@@ -125,7 +187,7 @@ class TaskBackend:
         result = self._result(task, job.id, "RUNNING", **job.body)
         _set(
             result,
-            enqueued_at=datetime.fromtimestamp(job.created, timezone.utc),
+            enqueued_at=_moment(job.created),
             started_at=django_time.now(),
             last_attempted_at=django_time.now(),
         )
@@ -133,15 +195,26 @@ class TaskBackend:
         self.signals.task_started.send(type(self), task_result=result)
         context = [self.base.TaskContext(task_result=result)] if task.takes_context else []
         try:
-            value = task.call(*context, *result.args, **result.kwargs)
+            value = self.base.normalize_json(task.call(*context, *result.args, **result.kwargs))
         except Exception as error:
             if job.attempt < self._max_attempts:
                 raise
             self._failed(result, error)
-            raise Reject(described(error)) from error
+            text = f"{_path(error)}: {error}"
+            raise Reject(check_text("error", text, limit=MAX_TEXT)) from error
         _set(result, _return_value=value)
         self._finished(result, "SUCCESSFUL")
-        return value
+        if not self.supports_get_result:
+            return None
+        return {  # all that `get_result` needs: the job itself is removed
+            "task": path,
+            "args": result.args,
+            "kwargs": result.kwargs,
+            "value": value,
+            "enqueued": job.created,
+            "started": result.started_at.timestamp(),
+            "workers": result.worker_ids,
+        }
 
     def _failed(self, result: Any, error: Exception) -> None:
         kind = type(error)
@@ -153,6 +226,14 @@ class TaskBackend:
     def _finished(self, result: Any, status: str) -> None:
         _set(result, finished_at=django_time.now(), status=self.base.TaskResultStatus[status])
         self.signals.task_finished.send(type(self), task_result=result)
+
+
+def _path(error: Exception) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
 
 
 def _set(result: Any, **values: Any) -> None:
