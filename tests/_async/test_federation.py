@@ -25,6 +25,7 @@ from penstock import (
     NodesUnavailable,
     Outcome,
     QueueClosed,
+    ResultTimeout,
     WrongNode,
     parse_id,
 )
@@ -264,6 +265,22 @@ async def test_an_unknown_node_is_named(q: AsyncQueue, method: str) -> None:
     with pytest.raises(WrongNode, match="00000000"):
         await getattr(q, method)(foreign if method == "show" else [foreign])
     assert (await q.stats()).ready == 1
+
+
+async def test_results_are_on_the_nodes_of_their_jobs(
+    three: Nodes, ps: AsyncPenstock, q: AsyncQueue
+) -> None:
+    """A result is found by the id of its job; the figures count those of all nodes."""
+    added = [await three.of(i).queue("q").enqueue(i, result_ttl=60) for i in range(3)]
+    while jobs := await q.reserve(3, block=0):
+        await q.ack(jobs)
+    assert [await q.result(job.id, timeout=10) for job in added] == [None] * 3
+    assert await ps.result(added[2].id, timeout=10) is None
+    assert (await q.stats()).kept == 3
+    own = await q.enqueue("own", result_ttl=60)
+    assert [job.id for job in await q.reserve(block=0)] == [own.id]
+    with pytest.raises(ResultTimeout):
+        await own.result(timeout=0)
 
 
 async def test_figures_are_sums(three: Nodes, q: AsyncQueue) -> None:

@@ -61,6 +61,7 @@ async def test_a_value_comes_back(ps: AsyncPenstock, q: AsyncQueue, value: Any) 
     await work(ps, handlers)
     assert await job.result(timeout=10) == value
     assert await q.result(job.id) == value
+    assert await ps.result(job.id) == value
     view = await q.show(job.id)
     assert view is not None
     assert (view.id, view.state, view.attempt, view.raw) == (job.id, "done", 1, b"")
@@ -344,3 +345,13 @@ async def test_results_and_a_clear(q: AsyncQueue, raw: Raw) -> None:
     assert await q.peek() == []
     await q.clear()
     assert not raw.exists(q.ops.keys["held"])
+
+
+async def test_a_result_of_a_queue_that_is_gone(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """The client finds the queue of an id in the registry, unless it was cleared."""
+    job = await q.enqueue(1, result_ttl=60)
+    await q.clear()
+    with pytest.raises(ResultGone, match="its queue was deleted"):
+        await ps.result(job.id)
+    with pytest.raises(BadArgument, match="id="):
+        await ps.result("nonsense")

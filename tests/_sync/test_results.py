@@ -62,6 +62,7 @@ def test_a_value_comes_back(ps: Penstock, q: Queue, value: Any) -> None:
     work(ps, handlers)
     assert job.result(timeout=10) == value
     assert q.result(job.id) == value
+    assert ps.result(job.id) == value
     view = q.show(job.id)
     assert view is not None
     assert (view.id, view.state, view.attempt, view.raw) == (job.id, "done", 1, b"")
@@ -345,3 +346,13 @@ def test_results_and_a_clear(q: Queue, raw: Raw) -> None:
     assert q.peek() == []
     q.clear()
     assert not raw.exists(q.ops.keys["held"])
+
+
+def test_a_result_of_a_queue_that_is_gone(ps: Penstock, q: Queue) -> None:
+    """The client finds the queue of an id in the registry, unless it was cleared."""
+    job = q.enqueue(1, result_ttl=60)
+    q.clear()
+    with pytest.raises(ResultGone, match="its queue was deleted"):
+        ps.result(job.id)
+    with pytest.raises(BadArgument, match="id="):
+        ps.result("nonsense")

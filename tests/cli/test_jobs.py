@@ -1,4 +1,4 @@
-"""Tests of enqueue, peek, scan, show and status."""
+"""Tests of enqueue, peek, scan, show, result and status."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import redis
 
 from penstock import Dedup, Enqueued, Penstock, Queue, RetryPolicy, ScanPage, parse_id
 from penstock.cli import output
+from penstock.core.job import results_text
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, Result
 from tests.support.backends import Backend
@@ -314,6 +315,27 @@ def cli_jobs(result: Result) -> list[dict[str, Any]]:
     return jobs
 
 
+# -- result --------------------------------------------------------------------------------
+
+
+def test_result_prints_the_value(cli: Cli, client: Penstock) -> None:
+    """The value is printed as JSON; `show` names the state; without a result the exit code is 1."""
+    job = cli("enqueue", "q", "x", "--result-ttl", "60", "--json").document["jobs"][0]["id"]
+    waiting = cli("result", job, "--timeout", "0")
+    assert (waiting.code, "has not ended within 0.0 s" in waiting.err) == (1, True)
+    (taken,) = client.queue("q").reserve(block=0)
+    ops = client.queue("q").ops
+    text = results_text([taken], [0.25]).replace(b" 0 - ", b' 11 - {"\xc3\xbc":"y"}')
+    client.queue("q").backend.node.run(ops.ack([taken], results=text))
+    assert cli("result", job).out == '{"ü": "y"}\n'
+    assert cli("result", "q", job, "--json").document == {"ü": "y"}
+    assert cli("show", job, "--json").document["state"] == "done"
+    (other,) = client.queue("q").enqueue_many([b"1"]).ids
+    client.queue("q").delete([other])
+    gone = cli("result", other)
+    assert (gone.code, "nothing is kept of it" in gone.err) == (1, True)
+
+
 # -- status --------------------------------------------------------------------------------
 
 
@@ -472,6 +494,7 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
             "headers": {"h": "v"}, "dedup_id": "d=1", "stable_id": job.stable_id,
             "created": view.created, "due": view.due,
             "lease": 9.0, "lease_until": None, "expires": view.expires, "died": None,
+            "finished": None,
             "delivered": view.delivered, "owner": client.owner, "deliveries": 1, "nacks": 1,
             "crashes": 0, "releases": 0, "error": "line busy", "attempt": 2, "redeliveries": 0,
             "ttl": 600.0, "retry": {"max_attempts": 5, "base": None, "cap": None},

@@ -43,6 +43,20 @@ def test_the_fixture(service: Service) -> None:
         assert client.execute_command("WAIT", 2, 4000) == 2
 
 
+def test_a_wait_for_a_result_outlives_a_failover(service: Service) -> None:
+    """A call that waits for a result gets it from the new primary."""
+    with Penstock(service.url, retry_for=RETRY_FOR) as ps:
+        queue = ps.queue("q")
+        job = queue.enqueue(b"x", result_ttl=600, replicas=2)
+        waiting = spawn(queue.result, job.id, timeout=60)
+        service.wait_for_another_than(service.kill_primary())
+        (taken,) = queue.reserve(block=20)
+        assert not waiting.is_done
+        assert taken.ack()
+        assert waiting.result() is None
+        assert job.result(timeout=10) is None
+
+
 # -- under load --------------------------------------------------------------------------------
 
 

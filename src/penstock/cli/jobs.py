@@ -1,4 +1,4 @@
-"""Commands about jobs: enqueue, peek, scan, show, status."""
+"""Commands about jobs: enqueue, peek, scan, show, result, status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,17 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.output import Failed
 
-__all__ = ["QueueArgument", "State", "enqueue", "existing", "peek", "scan", "show", "status"]
+__all__ = [
+    "QueueArgument",
+    "State",
+    "enqueue",
+    "existing",
+    "peek",
+    "result",
+    "scan",
+    "show",
+    "status",
+]
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE")]
 
@@ -66,6 +76,7 @@ def enqueue(
     max_attempts: int | None = None,
     backoff_base: float | None = None,
     backoff_cap: float | None = None,
+    result_ttl: float | None = None,
 ) -> None:
     """Add a job, or with --lines one for each line of stdin.
 
@@ -95,6 +106,7 @@ def enqueue(
         max_attempts: attempts until the job is a dead letter; 0 = no limit. Default: the queue's.
         backoff_base: delay after the first failure; it doubles. Default: the queue's.
         backoff_cap: the longest delay after a failure. Default: the queue's.
+        result_ttl: time for which the result is kept after the end of the job. Default: not at all.
     """
     if lines == (body is not None):
         raise typer.BadParameter(
@@ -106,6 +118,7 @@ def enqueue(
         "durable": Durable(replicas, fsynced, timeout), "key": key,
         "dedup": _dedup(dedup_id, dedup_window, dedup_until, on_duplicate),
         "retry": None if retry == (None, None, None) else RetryPolicy(*retry),
+        "result_ttl": result_ttl,
     }  # fmt: skip
     stdin = sys.stdin.buffer
     with session.client() as client:
@@ -281,6 +294,26 @@ def show(
     if view is None:
         raise Failed(f"queue {queue!r} has no job {names[-1]}: it finished, expired or was deleted")
     session.answer(output.job_document(view), lambda: _print_job(view))
+
+
+@command("result")
+def result(
+    session: Session,
+    names: Annotated[list[str], typer.Argument(metavar="[QUEUE] ID")],
+    timeout: float | None = None,
+) -> None:
+    """Wait for the end of a job, and print the value that its handler returned, as JSON.
+
+    Args:
+        names: the queue may be omitted: the id finds it.
+        timeout: seconds to wait; 0 = look once. Default: for ever.
+    """
+    if len(names) > 2:
+        raise typer.BadParameter("give [QUEUE] ID: one id, with or without its queue")
+    with session.client() as client:
+        queue = names[0] if len(names) == 2 else queue_of(client, names[0])
+        value = client.open(queue).result(names[-1], timeout=timeout)
+    session.answer(value, json.dumps(value, ensure_ascii=False))
 
 
 def queue_of(client: Penstock, job_id: str) -> str:

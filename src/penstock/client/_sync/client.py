@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
 from redis import Redis
 
@@ -21,6 +22,7 @@ from penstock.core.config import (
     ClientConfig,
     queue_filter,
 )
+from penstock.core.ids import parse_id
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.node_list import check_hosts
 from penstock.core.options import (
@@ -37,7 +39,7 @@ from penstock.core.options import (
 )
 from penstock.core.partitions import check_partitions
 from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
-from penstock.errors import BadArgument
+from penstock.errors import BadArgument, ResultGone
 from penstock.wire.keys import (
     DEFAULT_PREFIX,
     check_prefix,
@@ -208,6 +210,21 @@ class Penstock:
         if found == 0:
             self._forget(name)
         return self.queue(name, partitions=found or None)
+
+    def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
+        """Wait until a job of any queue has ended, and return the value that its handler returned.
+
+        Args:
+            job_id: its id; the registry has the name of its queue.
+            timeout: as in `Queue.result`.
+
+        Returns, raises: as `Queue.result`; ResultGone if the registry has no such queue.
+        """
+        parsed = parse_id(job_id)
+        name = self.backend.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
+        if name is None:
+            raise ResultGone(f"job {job_id} has no result: its queue was deleted, or is elsewhere")
+        return self.open(name).result(job_id, timeout=timeout)
 
     def reserve(
         self, queues: Iterable[Queue | str], n: int = 1, *, block: Duration | None = 5
