@@ -86,12 +86,12 @@ def test_an_unknown_choice_is_refused(q: Queue, value: str) -> None:
 
 ENQUEUE = (
     "self body delay at lease ttl headers max_length block replicas durable dedup_id dedup"
-    " retry key"
+    " retry key result_ttl"
 )
 QUEUE = (
     "ack bury clear close configure consume delete dequeue enqueue enqueue_many exclusive extend"
-    " nack name partitions pause peek promote purge recover redrive release reopen reserve resume"
-    " scan scan_iter settle show stats status sweep"
+    " handler handlers nack name partitions pause peek promote purge recover redrive release reopen"
+    " reserve result resume scan scan_iter settle show stats status sweep"
 )
 
 
@@ -109,7 +109,7 @@ def test_a_queue_has_few_methods() -> None:
     ],
 )
 def test_options_that_belong_together_are_one(call: Callable[..., Any], wanted: str) -> None:
-    """An enqueue has 11 options, two short forms and the body."""
+    """An enqueue has 12 options, two short forms and the body."""
     assert list(inspect.signature(call).parameters) == wanted.split()
 
 
@@ -118,5 +118,5 @@ def test_a_client_has_few_members() -> None:
     names = {name for name in dir(Penstock("redis://localhost")) if not name.startswith("_")}
     assert names == set(
         "backend clear clear_all close connect hello info middleware nodes open owner prefix queue"  # noqa: SIM905
-        " queues reserve scan_iter scan_queues scan_queues_iter sweep".split()
+        " queues reserve result scan_iter scan_queues scan_queues_iter sweep".split()
     )
