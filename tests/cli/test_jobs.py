@@ -12,7 +12,7 @@ import redis
 
 from penstock import Dedup, Enqueued, Penstock, Queue, RetryPolicy, ScanPage, parse_id
 from penstock.cli import output
-from penstock.core.job import results_text
+from penstock.core.job import results_text, set_result
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, Result
 from tests.support.backends import Backend
@@ -325,7 +325,8 @@ def test_result_prints_the_value(cli: Cli, client: Penstock) -> None:
     assert (waiting.code, "has not ended within 0.0 s" in waiting.err) == (1, True)
     (taken,) = client.queue("q").reserve(block=0)
     ops = client.queue("q").ops
-    text = results_text([taken], [0.25]).replace(b" 0 - ", b' 11 - {"\xc3\xbc":"y"}')
+    set_result(taken, ('{"ü":"y"}'.encode(), ""))
+    text = results_text([taken], [0.25])
     client.queue("q").backend.node.run(ops.ack([taken], results=text))
     assert cli("result", job).out == '{"ü": "y"}\n'
     assert cli("result", "q", job, "--json").document == {"ü": "y"}

@@ -14,7 +14,7 @@ import redis
 from penstock import Dedup, Outcome, OutOfMemory, Penstock, Queue, ResultGone, ResultTimeout
 from penstock.client._sync.client import twin_of
 from penstock.core.calls import Call
-from penstock.core.job import results_text
+from penstock.core.job import results_text, set_result
 from penstock.embedded import EmbeddedServer, ServerBinary
 from penstock.spark.calls import (
     Staged,
@@ -155,7 +155,9 @@ def test_the_state_of_a_result_is_kept(script: str, queue: Queue, raw: redis.Red
     jobs = queue.enqueue_many([b"1", b"2"], result_ttl=60)
     taken = queue.reserve(2, block=0)
     assert {job.id for job in taken} == set(jobs.ids)
-    text = results_text(taken, [0.5, 0.5]).replace(b" 0 - ", b" 3 - abc")
+    for job in taken:
+        set_result(job, (b"123", ""))
+    text = results_text(taken, [0.5, 0.5])
     with no_memory(raw):
         if script == "ack":
             assert _ran(queue, queue.ops.ack(taken, results=text)).all_done

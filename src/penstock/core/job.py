@@ -320,8 +320,8 @@ def results_text(jobs: Sequence[Delivery], seconds: Sequence[float]) -> bytes:
     for place, (job, span) in enumerate(zip(jobs, seconds, strict=True), 1):
         if job._parsed.result_ms:
             value, flag = getattr(job, "_result", (b"", ""))
-            head = f"{place} {round(span * 1000)} {len(value)} {flag or '-'} "
-            parts += (head.encode(), value)
+            front = f"{round(span * 1000)} {flag}".rstrip() + "\n"
+            parts += (f"{place} {len(front) + len(value)} {front}".encode(), value)
     return b"".join(parts)
 
 

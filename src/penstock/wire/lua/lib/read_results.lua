@@ -1,24 +1,23 @@
--- Take the results of handlers from `common`, behind a line feed: for each its place among the named jobs, the duration
--- in ms, the length of the value in bytes, a flag or `-`, each with a blank, and the value. results_of(ids) returns
--- number -> {duration, flags, value}; nil = there are none.
+-- Take the results of handlers from `common`, behind a line feed: for each its place among the named jobs, its length in
+-- bytes, each with a blank, and the result: the duration in ms, perhaps a blank and a flag, a line feed and the value.
+-- results_of(ids) returns number -> result; nil = there are none.
 --- NEEDS  common nothing
 --- SETS   common
 --- GIVES  results_of
 local results_of, line_end = nothing, string.find(common, '\n', 1, true)
 if line_end then
-  local text = string.sub(common, line_end + 1)
-  common = string.sub(common, 1, line_end - 1)
+  local text = common
+  common = string.sub(text, 1, line_end - 1)
   results_of = function(ids)
-    local values, at = {}, 1
+    local values, at, match, sub = {}, line_end + 1, string.match, string.sub
     while at <= #text do
-      local place, ms, size, flags, behind = string.match(text, '^(%d+) (%d+) (%d+) (%S+) ()', at)
-      if not place then
+      local place, size, behind = match(text, '^(%d+) (%d+) ()', at)
+      local id = place and ids[tonumber(place)]
+      if not id then
         break
       end
       at = behind + size
-      if ids[tonumber(place)] then
-        values[ids[tonumber(place)]] = {ms, flags == '-' and '' or flags, string.sub(text, behind, at - 1)}
-      end
+      values[id] = sub(text, behind, at - 1)
     end
     return values
   end
