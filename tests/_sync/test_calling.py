@@ -105,6 +105,19 @@ def test_options_are_chained_and_kept(q: Queue) -> None:
     assert soon("ada") is None  # it can be called like the function
 
 
+def test_options_keep_no_reference(q: Queue) -> None:
+    """A dict of headers may be changed after it was passed: it was copied."""
+    headers = {"a": "1"}
+    plain = Handlers().handler(None)(lambda _: None)
+    later = plain.options(headers=headers)
+    headers["a"] = "2"
+    later.enqueue(q, "x")
+    q.enqueue(later.job("y"), headers={"b": "1"})
+    q.enqueue(later.options(headers=None).job("z"))
+    found = [job.headers for job in q.reserve(10, block=0)]
+    assert found == [{"a": "1"}, {"a": "1", "b": "1"}, {"a": "1"}]
+
+
 @pytest.mark.parametrize(
     "before, after",
     [

@@ -309,13 +309,13 @@ def _merged(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     dropped = {RIVALS.get(name) for name, value in given.items() if value is not None}
     found = {name: value for name, value in before.items() if name not in dropped}
     found.update(given)
-    old, new = before.get("headers"), given.get("headers")
-    if old and isinstance(new, Mapping):
+    old, new = before.get("headers") or {}, given.get("headers")
+    if isinstance(new, Mapping):
         if HANDLER in old and new.get(HANDLER, old[HANDLER]) != old[HANDLER]:
             reason = f"the header {HANDLER!r} names the job's handler, {old[HANDLER]!r}: omit it"
             raise BadArgument("headers", new, reason)
         found["headers"] = {**old, **new}
-    elif new is None and old is not None:
+    elif new is None and old:
         found["headers"] = old
     return found
 
