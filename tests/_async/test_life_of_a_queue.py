@@ -422,7 +422,7 @@ async def test_a_newer_version_is_refused(q: AsyncQueue, raw: Raw, damage: None,
     await q.enqueue("x")
     await q.enqueue("y")
     (job,) = await q.reserve(block=0)
-    raw.hset(q.ops.keys["meta"], "v", "3")
+    raw.hset(q.ops.keys["meta"], "v", "4")
     before = dump(raw)
     calls: dict[str, Callable[[], Any]] = {
         "enqueue": lambda: q.enqueue(1),
@@ -445,7 +445,7 @@ async def test_a_newer_version_is_refused(q: AsyncQueue, raw: Raw, damage: None,
         "pause": q.pause,
         "resume": q.resume,
     }
-    with pytest.raises(UnsupportedVersion, match="'q' was written by version 3"):
+    with pytest.raises(UnsupportedVersion, match="'q' was written by version 4"):
         await calls[call]()
     assert dump(raw) == before
 

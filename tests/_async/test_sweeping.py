@@ -127,7 +127,7 @@ async def test_damaged_queues_do_not_stop_the_sweep(ps: AsyncPenstock, raw: Raw,
             raw.delete(other.ops.keys["meta"])
             raw.hset("penstock:queues", f"{other.ops.crc:08x}00000001", "other")
         else:
-            raw.hset(other.ops.keys["meta"], "v", "3")
+            raw.hset(other.ops.keys["meta"], "v", "4")
     removed = sum([await ps.backend.driver.sweep_listed(1) for _ in range(6)])
     assert removed == 1
     assert not raw.exists(ps.queue("used").ops.keys["meta"])

@@ -419,7 +419,7 @@ def test_a_newer_version_is_refused(q: Queue, raw: Raw, damage: None, call: str)
     q.enqueue("x")
     q.enqueue("y")
     (job,) = q.reserve(block=0)
-    raw.hset(q.ops.keys["meta"], "v", "3")
+    raw.hset(q.ops.keys["meta"], "v", "4")
     before = dump(raw)
     calls: dict[str, Callable[[], Any]] = {
         "enqueue": lambda: q.enqueue(1),
@@ -442,7 +442,7 @@ def test_a_newer_version_is_refused(q: Queue, raw: Raw, damage: None, call: str)
         "pause": q.pause,
         "resume": q.resume,
     }
-    with pytest.raises(UnsupportedVersion, match="'q' was written by version 3"):
+    with pytest.raises(UnsupportedVersion, match="'q' was written by version 4"):
         calls[call]()
     assert dump(raw) == before
 

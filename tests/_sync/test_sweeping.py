@@ -126,7 +126,7 @@ def test_damaged_queues_do_not_stop_the_sweep(ps: Penstock, raw: Raw, why: str) 
             raw.delete(other.ops.keys["meta"])
             raw.hset("penstock:queues", f"{other.ops.crc:08x}00000001", "other")
         else:
-            raw.hset(other.ops.keys["meta"], "v", "3")
+            raw.hset(other.ops.keys["meta"], "v", "4")
     removed = sum([ps.backend.driver.sweep_listed(1) for _ in range(6)])
     assert removed == 1
     assert not raw.exists(ps.queue("used").ops.keys["meta"])

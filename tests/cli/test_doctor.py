@@ -79,6 +79,18 @@ def test_a_server_that_is_well(cli: Cli, client: Penstock) -> None:
     assert abs(data["clock"]["ahead"]) < 1
 
 
+def test_a_queue_with_results_is_well(cli: Cli, client: Penstock) -> None:
+    """Results of jobs that have ended are no damage, and their ends no wrong times."""
+    queue = client.queue("q")
+    queue.enqueue_many([b"1", b"2", b"3"], ttl=60, result_ttl=60)
+    queue.ack(queue.reserve(2, block=0))
+    result = cli("doctor", "--json")
+    assert broken(result) == []
+    assert found(result, "times", "warning") == []
+    assert broken(cli("doctor", "--json", "--repair")) == []
+    assert queue.stats().kept == 2
+
+
 def test_the_report_for_people(cli: Cli, client: Penstock) -> None:
     """A line for each finding has level, check and message."""
     busy(client)
@@ -339,7 +351,7 @@ def without_meta(raw: Any) -> None:
 
 def newer_version(raw: Any) -> None:
     """Make a queue of an unknown protocol version."""
-    raw.hset("penstock:{q}:meta", "v", "3")
+    raw.hset("penstock:{q}:meta", "v", "4")
 
 
 def in_no_index(raw: Any) -> None:

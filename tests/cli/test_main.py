@@ -146,7 +146,7 @@ def test_a_key_of_the_wrong_type(cli: Cli, real_backend: Backend, argv: list[str
 
 def test_a_queue_of_a_newer_protocol(cli: Cli, real_backend: Backend) -> None:
     """A newer protocol has exit code 1."""
-    real_backend.sync_client().hset("penstock:{q}:meta", mapping={"v": "3", "epoch": "0000000a"})
+    real_backend.sync_client().hset("penstock:{q}:meta", mapping={"v": "4", "epoch": "0000000a"})
     result = cli("stats", "q")
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith("penstock: UnsupportedVersion: ")

@@ -359,7 +359,7 @@ def test_ids_of_a_stream_are_those_of_its_batch(ps: Penstock, options: Any) -> N
 
 def test_a_queue_of_a_newer_protocol_is_left_alone(ps: Penstock, options: Any) -> None:
     """With a newer protocol no row is staged or enqueued."""
-    ps.backend.node.command("HSET", "penstock:{mail}:meta", "v", 3, "epoch", "0000000a")
+    ps.backend.node.command("HSET", "penstock:{mail}:meta", "v", 4, "epoch", "0000000a")
     for mode in ("staged", "direct"):
         writer = BatchWriter(options(commitMode=mode), schema(PLAIN), False)
         with running(), pytest.raises(UnsupportedVersion):

@@ -20,7 +20,6 @@ from penstock.cli.doctor import times
 from penstock.cli.doctor.connections import Command, DoctorNode, DoctorQueue
 from penstock.cli.doctor.findings import Finding, Severity, broken, named, ok, warning
 from penstock.core.partitions import read_mark
-from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.troubles import TYPES
 from penstock.core.views import SETTING_KINDS
 from penstock.wire.keys import (
@@ -57,6 +56,10 @@ NUMBERS = (
 """Fields of meta that are numbers."""
 INDEXES = ("active", "once", "scheduled", "dead")
 JOBS = ("ready", "held")
+VERSIONS = (b"2", b"3")
+"""The queue has version 3 since the first job whose result is kept."""
+RESULT = b">"
+"""Beginning of the name of a result."""
 MANY = ("stage", "commit", "checkpoint")
 """Kinds of keys of which a queue has many."""
 
@@ -203,7 +206,7 @@ def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
         return
     if epoch is None:
         yield from _without_meta(queue, list(there), is_listed=bool(fields))
-    elif version != b"%d" % PROTOCOL_VERSION:
+    elif version not in VERSIONS:
         yield queue.about(broken, f" was written by version {version!r} of the protocol.")
     else:
         if f"{queue_crc(queue.keys.name):08x}{epoch.decode()}" not in fields:
@@ -265,7 +268,7 @@ def _each(
 def _indexes(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that each held job lies in one index, and that each index entry is a held job."""
     held = queue.ask("HRANDFIELD", "held", SAMPLE)
-    numbers = {name for name in held if not name.startswith(b"=")}
+    numbers = {name for name in held if not name.startswith((b"=", RESULT))}
     for index in INDEXES:
         numbers.update(queue.ask("ZRANGE", index, 0, SAMPLE - 1))
 
@@ -291,7 +294,8 @@ def _records(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     entries = queue.ask("XRANGE", "ready", "-", "+", "COUNT", FEW)
     ending = queue.ask("ZRANGE", "expiry", 0, FEW - 1)
     later = (queue.ask("HGET", "held", "=") or b"").split()  # removed by later calls
-    numbers = {*(name.removeprefix(b"=") for name in names), *ending, *(one[0] for one in entries)}
+    found = {*(name.removeprefix(b"=") for name in names), *ending, *(one[0] for one in entries)}
+    numbers = {name for name in found if name and not name.startswith(RESULT)}
 
     def about(number: bytes) -> list[Command]:
         return [
@@ -301,7 +305,7 @@ def _records(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
             ("HSTRLEN", queue.keys["held"], b"=" + number),
         ]
 
-    for number, (value, waiting, ends, size) in _each(queue, numbers - {b""}, about):
+    for number, (value, waiting, ends, size) in _each(queue, numbers, about):
         records = [*([] if value is None else [value]), *(entry[1][1] for entry in waiting)]
         is_apart = any(map(APART.match, records))
         if len(records) > 1:

@@ -43,9 +43,6 @@ local function successor(id, record) -- it waits for the end of another job, the
   end
 end
 local function mend(id) -- returns if a time of this job is too far ahead
-  if string.byte(id) == 62 then -- a kept result
-    return false
-  end
   local value, delivered, wrong = redis.call('HGET', held, id), 0, false
   local entry = not value and redis.call('XRANGE', ready, id, id)[1]
   if not value and not entry then
@@ -114,8 +111,9 @@ local index = ({active = active, once = once, scheduled = scheduled, dead = dead
 if index then
   local low, looked, page = place == 'windows' and far or now, 0, nil
   low = (index == active or index == once) and score_of(low, 4095) or low
+  local results = index == expiry and redis.call('ZCOUNT', expiry, '2251799813685248', '+inf') or 0 -- no jobs
   repeat
-    page = redis.call('ZRANGE', index, skip + looked, skip + looked + 99, 'REV', 'WITHSCORES')
+    page = redis.call('ZRANGE', index, results + skip + looked, results + skip + looked + 99, 'REV', 'WITHSCORES')
     more = #page == 200
     for i = 1, #page, 2 do
       if tonumber(page[i + 1]) <= low then
