@@ -27,6 +27,7 @@ from penstock import (
     NoSuchDatabase,
     NotPermitted,
     NotRedis,
+    OutOfMemory,
     Penstock,
     PenstockError,
     QueueDamaged,
@@ -36,10 +37,12 @@ from penstock import (
     UnsupportedVersion,
     Worker,
 )
+from penstock.client._sync.transport.failures import raise_typed
+from penstock.core.troubles import NEEDED
 from penstock.embedded import EmbeddedServer
 from tests.cli.conftest import run_cli
 from tests.cli.support import Cli, environment, in_process_of_its_own
-from tests.support.binaries import first_binary
+from tests.support.binaries import first_binary, servers
 from tests.support.proxy import Proxy
 
 __all__ = ["run_cli"]
@@ -291,3 +294,42 @@ def test_python_m_penstock() -> None:
         capture_output=True, text=True, env=environment(), check=False,
     )  # fmt: skip
     assert done.stdout == in_process_of_its_own("--version").out
+
+
+def test_what_redis_adds_is_the_cause() -> None:
+    """The server's own text about a script is kept where ours does not say it all."""
+    texts = {
+        OutOfMemory: "OOM command not allowed, script: f1, on @user_script:23.",
+        QueueDamaged: "WRONGTYPE Operation against a key, script: f1, on @user_script:23.",
+    }
+    for kind, text in texts.items():
+        reply = redis.exceptions.ResponseError(text)
+        with pytest.raises(kind) as caught:
+            raise_typed(reply)
+        assert caught.value.__cause__ is reply
+    with pytest.raises(QueueDamaged) as caught:
+        raise_typed(reply, mistyped="key 'penstock:{q}:ready' has the wrong type")
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("name", servers())
+def test_the_rights_that_the_message_names(name: str) -> None:
+    """A refusal inside a script that names no command lists rules that are enough."""
+    with (
+        EmbeddedServer(servers()[name], tcp=True) as server,
+        redis.Redis.from_url(server.url) as raw,
+    ):
+        raw.execute_command(*user("eve", "~penstock:*", "+@all", "-xadd")[0])
+        url = server.url.replace("redis://", "redis://eve:pw@")
+        text = str(fails("sync", url))
+        rules = text[text.index("ACL SETUSER <user> ") :].split()[3:]
+        assert "+xadd" in rules or "+@write" in rules
+        rules = rules[: rules.index("allows")] if "allows" in rules else rules
+        raw.execute_command("ACL", "SETUSER", "eve", *rules)
+        _enqueue(url)
+        raw.execute_command("ACL", "SETUSER", "eve", "-@all", *NEEDED.split())
+        with Penstock(url) as ps:
+            done: list[Any] = []
+            Worker(ps, "q", lambda job: done.append(job.body), burst=True).run()
+            assert done == ["x"]
+            assert ps.queue("q").reserve(block=0.01) == []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from penstock import Handlers, Penstock, Reject, Retry, RetryPolicy, Worker, __version__
 from penstock.core.logs import get_logger, hidden
@@ -288,3 +289,28 @@ def test_waiting_is_told_only_once(server: EmbeddedServer, caplog: Any) -> None:
     told = [text for text in caplog.messages if "w stops; it waits up to " in text]
     assert len(told) == 1
     assert "Ctrl-C" not in told[0]
+
+
+@pytest.mark.parametrize("job", ["wait", ""])
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_worker_ends_at_a_newer_protocol(
+    kind: str, job: str, program: Callable[..., Any], server: EmbeddedServer
+) -> None:
+    """When a newer penstock has written to its queue, a worker that is busy or idle ends with exit
+    code 1 and one error that says what to do.
+    """
+    jobs = [job] if job else []
+    process = program(kind, *jobs, command=("--grace", "0.1"), options="concurrency=2")
+    if job:
+        assert process.stdout.readline() == "waiting\n"
+    else:
+        assert "takes jobs of emails" in process.stderr.readline()
+    with redis.Redis.from_url(server.url) as raw:
+        raw.hset("penstock:{emails}:meta", "v", "99")
+        raw.rpush("penstock:{emails}:wake", "1")
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    told = "queue 'emails' was written by version 99 of the protocol: upgrade penstock"
+    [line] = [line for line in err.splitlines() if " ERROR " in line]
+    assert told in line
+    assert "Traceback" not in err

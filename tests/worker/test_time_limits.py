@@ -172,22 +172,59 @@ def test_the_exception_is_never_raised_outside() -> None:
 def test_a_thread_that_ignores_the_limit(
     worker: Any, told: Told, server: EmbeddedServer, app: Path
 ) -> None:
-    """It costs its process, which is replaced; jobs of other threads count no crash."""
+    """It costs its process, which is replaced. The jobs of the other threads are given back: they
+    count no crash, and run again at once. Its own job counts one failure.
+    """
     app.write_text(APP.replace("worker = Told", SLEEPS).replace("handle, conc", "handlers, conc"))
     with Penstock(server.url) as client:
         queue = client.queue("jobs")
         queue.configure(backoff_base=3600)
-        program = worker("--processes", "1", "--concurrency", "2", "--grace", "1")
+        program = worker("--processes", "1", "--concurrency", "12", "--grace", "1")
         first = program.line(STARTED)[2]
-        told.do("long")
-        told.until("long")
+        told.do(*["long"] * 11)
+        for _ in range(11):
+            told.until("long")
         queue.enqueue({}, headers={"handler": "sleeps"})
         told.until("sleeps")
         program.line("stops: a handler has ignored its time limit")
         assert program.line(STARTED)[2] != first
-        _, pid, _ = told.until("long")
-        assert str(pid) != first
+        pids = {str(told.until("long")[1]) for _ in range(11)}
+        assert len(pids) == 1
+        assert first not in pids
         stats = queue.stats()
-        assert (stats.crashed, stats.nacked, stats.released) == (0, 1, 1)
+        assert (stats.crashed, stats.nacked, stats.released, stats.active) == (0, 1, 11, 11)
+        assert {(view.crashes, view.nacks) for view in queue.peek(state="active")} == {(0, 0)}
         [view] = queue.peek(state="scheduled")
-        assert view.error == "TimeLimit: it was ignored"
+        assert (view.error, view.nacks) == ("TimeLimit: it was ignored", 1)
+
+
+def test_the_limit_of_the_default_handler(ps: Penstock) -> None:
+    """`Handlers.default` takes a time limit too."""
+    handlers = Handlers()
+
+    @handlers.default(time_limit=LIMIT)
+    def anything(job: Any) -> None:
+        computes()
+
+    Worker(ps, "q", handlers, burst=True).run()
+    [view] = ps.queue("q").peek(state="scheduled")
+    assert view.error == "TimeLimit: longer than 0.2 s"
+    with pytest.raises(BadArgument, match="time_limit=0"):
+        handlers.default(time_limit=0)
+
+
+def test_the_limit_of_a_worker_process(
+    worker: Any, told: Told, server: EmbeddedServer, app: Path
+) -> None:
+    """`--time-limit` is the limit of handlers without one of their own."""
+    app.write_text(APP)
+    with Penstock(server.url) as client:
+        client.queue("jobs").configure(backoff_base=3600)
+        told.do("long")
+        program = worker("--time-limit", "0.2")
+        program.line("failed: TimeLimit: longer than 0.2 s")
+        told.do("options")
+        options = told.next()
+        while "options" not in options[3]:
+            options = told.next()
+        assert "time_limit=0.2" in told.next()[3]

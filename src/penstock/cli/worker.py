@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from penstock import BadArgument
+from penstock import BadArgument, UnsupportedVersion
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.watching import calling_on_change, resident
@@ -48,6 +48,7 @@ def worker(
     concurrency: Annotated[int | None, typer.Option(min=1)] = None,
     prefetch: Annotated[int | None, typer.Option(min=0)] = None,
     grace: Annotated[float | None, typer.Option(min=0)] = None,
+    time_limit: Annotated[float | None, typer.Option(min=0.001)] = None,
     burst: bool = False,
     max_jobs: Annotated[int | None, typer.Option(min=1)] = None,
     max_memory: Annotated[str | None, typer.Option(metavar="SIZE")] = None,
@@ -80,6 +81,7 @@ def worker(
         concurrency: jobs to run at the same time.
         prefetch: jobs to reserve ahead.
         grace: time for running jobs after SIGTERM; jobs that are not finished then are released.
+        time_limit: longest time of a call of a handler without a limit of its own.
         burst: end when there is no job to take.
         max_jobs: replace a process after this many jobs.
         max_memory: replace a process that uses more memory, with its children, such as 512M or 2G.
@@ -100,7 +102,7 @@ def worker(
     options = {
         "queues": queues, "order": order, "concurrency": concurrency, "prefetch": prefetch,
         "grace": grace, "burst": burst or None, "max_jobs": max_jobs, "name": name,
-        "log_jobs": log_jobs or None,
+        "log_jobs": log_jobs or None, "time_limit": time_limit,
     }  # fmt: skip
     changes = {option: value for option, value in options.items() if value is not None}
     if queues is not None:
@@ -192,6 +194,9 @@ def _run(made: AnyWorker) -> None:
             trace = trace.tb_next
         LOG.error("%s", error, exc_info=(type(cause), cause, trace))  # noqa: TRY400  # with its cause
         raise typer.Exit(UNSTARTED if error.phase == "start" else 1) from error
+    except UnsupportedVersion as error:
+        LOG.error("%s", error)  # noqa: TRY400  # no trace: the error says all
+        raise typer.Exit(1) from error
     except BadArgument as error:  # a handler does not fit what the lifespan yields
         LOG.error("%s", error)  # noqa: TRY400  # no trace: the error says all
         raise typer.Exit(UNSTARTED) from error

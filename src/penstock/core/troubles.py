@@ -39,6 +39,10 @@ TYPES = {
 }  # fmt: skip
 """The types of a queue's keys, as the command TYPE names them."""
 PREAMBLE = re.compile(r"^Error (-?\d+) (?:while )?connecting to \S+\. ")
+NEEDED = (
+    "+@read +@write +@blocking +client|id +client|unblock +evalsha +info +script|load +time +wait"
+)
+"""The rules that allow all commands of the scripts (protocol/core.md, Access, has the fewest)."""
 COMMAND = re.compile(r"run the '([^']+)' command")
 
 
@@ -116,5 +120,5 @@ def _forbidden(text: str, address: str) -> str:
         )
     return (
         f"{address}: this user may not run a command that the scripts use: ACL LOG on the server "
-        "names it"
+        f"names it; ACL SETUSER <user> {NEEDED} allows all of them"
     )

@@ -78,6 +78,10 @@ class Policies(TypedDict, total=False):
     stop: stop_base | None
 
 
+class _DefaultOptions(Policies, total=False):
+    time_limit: Duration | None
+
+
 class HandlerOptions(Policies, total=False):
     """Options of a handler with or without a name; see `Handlers.handler`."""
 
@@ -229,7 +233,7 @@ class Handlers:
     @overload
     def default(self, function: Callable[[J], R], /) -> Handler[[J], [object], R]: ...
     @overload
-    def default(self, function: None = None, /, **policies: Unpack[Policies]) -> _Whole: ...
+    def default(self, function: None = None, /, **options: Unpack[_DefaultOptions]) -> _Whole: ...
     def default(
         self,
         function: Any = None,
@@ -238,6 +242,7 @@ class Handlers:
         retry: RetryPolicy | None = None,
         wait: wait_base | None = None,
         stop: stop_base | None = None,
+        time_limit: Duration | None = None,
     ) -> Any:
         """Register the function for jobs that no other handler takes, as a decorator.
 
@@ -247,16 +252,16 @@ class Handlers:
 
         Args:
             function: the function, as a decorator without parentheses.
-            retry, wait, stop: as in `handler`.
+            retry, wait, stop, time_limit: as in `handler`.
 
         Raises:
             BadArgument: an argument can't be used, there is a default handler, or the function
                 can't be a handler.
         """
-        backoff = Backoff(retry, wait, stop)
+        backoff, limit = Backoff(retry, wait, stop), seconds_of("time_limit", time_limit)
 
         def decorate(function: Callable[..., Any]) -> RegisteredHandler:
-            made: RegisteredHandler = Handler(function, backoff=backoff)
+            made: RegisteredHandler = Handler(function, backoff=backoff, time_limit=limit)
             made.key = DEFAULT
             return self._add(made)
 

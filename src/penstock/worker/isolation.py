@@ -27,6 +27,7 @@ from penstock.core.job import Delivery, ops_of
 from penstock.core.logs import Fields, get_logger
 from penstock.core.middleware import HANDLER
 from penstock.core.operations import QueueOps
+from penstock.errors import UnsupportedVersion
 from penstock.wire.keys import split_name
 from penstock.worker.lifespan import LifespanError
 from penstock.worker.log import chosen_setup, set_up
@@ -290,6 +291,6 @@ def main(line: Line, target: str, options: dict[str, Any], setup: tuple[Any, ...
         running = worker._run_isolated(Isolated(line), options)
         if running is not None:
             asyncio.run(running)
-    except LifespanError as error:
+    except (LifespanError, UnsupportedVersion) as error:
         logger.error("%s", error)  # noqa: TRY400  # the worker's own has its trace
         sys.exit(1)

@@ -64,7 +64,7 @@ __all__ = ["leave", "verdict_call", "work"]
 
 logger = get_logger("penstock")
 
-DAMAGES = (QueueDamaged, UnsupportedVersion, NoPermissionError)
+DAMAGES = (QueueDamaged, NoPermissionError)
 """Errors that concern one queue, and not the server."""
 
 LATE = TICK + 0.5
@@ -202,6 +202,8 @@ def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
         poll.failures, poll.unsure = 0, False
     elif isinstance(error, QueuePartitioned):
         state.found_partitioned(poll, error)
+    elif isinstance(error, UnsupportedVersion):
+        state.found_newer(poll, error)
     elif isinstance(error, DAMAGES):
         state.found_damaged(poll, error)
     elif not (state.is_spread and passing(error)):

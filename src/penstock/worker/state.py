@@ -19,7 +19,7 @@ from penstock.core.logs import RateLimit, get_logger, span
 from penstock.core.operations import Taken
 from penstock.core.options import duration_ms
 from penstock.core.views import Settings
-from penstock.errors import QueueInUse, QueuePartitioned
+from penstock.errors import QueueInUse, QueuePartitioned, UnsupportedVersion
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
 from penstock.worker.polls import Finished, QueuePoll, Reports
@@ -106,6 +106,7 @@ class WorkerState:
         isolated: the line to the worker whose suspects this one runs. Such a worker asks for no
             jobs.
         abandoned: jobs that could be neither reported nor released at the end.
+        newer: the error of a queue that a newer penstock has written to.
         learned: the number of partitions of queues that turned out to have some.
     """
 
@@ -152,6 +153,7 @@ class WorkerState:
         self.isolated: Isolated | None = None
         self.abandoned: set[Delivery] = set()
         self.learned: dict[str, int] = {}
+        self.newer: UnsupportedVersion | None = None
         self._rank = {name: at for at, name in enumerate(options.queues)}
         self._drained = False
         self._confirmed = math.inf
@@ -404,6 +406,12 @@ class WorkerState:
         """Leave a queue alone for a while: it can't be used."""
         poll.failures += 1
         poll.at = poll.barred = self._leave_alone(poll, poll.failures, error, level)
+
+    def found_newer(self, poll: QueuePoll, error: UnsupportedVersion) -> None:
+        """Stop: a newer penstock has written to a queue, and this one can't use it any more."""
+        poll.at = poll.barred = math.inf
+        self.newer = self.newer or error
+        self.stop()
 
     def found_taken(self, poll: QueuePoll, error: QueueInUse) -> None:
         """Stop asking a queue for a while: another client is its only consumer."""

@@ -252,6 +252,7 @@ class Worker:
         Raises:
             ConfigurationError, AuthenticationError: the server can't be used.
             LifespanError: the lifespan or a hook has failed; at the start no job was taken.
+            UnsupportedVersion: a newer penstock has written to a queue; handlers have finished.
         """
         with self._listening(signals):
             self.start()
@@ -474,6 +475,8 @@ class Worker:
             if self._connected(state, wake):
                 self._say_start(state)
                 self._work(state, wake)
+            if state.newer is not None:
+                raise state.newer
         finally:
             self._looking.close()
             heartbeat.close()

@@ -9,8 +9,16 @@ import pytest
 import redis
 from redis.cluster import ClusterNode
 
-from penstock import ConfigurationError, Penstock
+from penstock import (
+    AccessDenied,
+    ConfigurationError,
+    NotPermitted,
+    Penstock,
+    ServerUnreachable,
+)
+from penstock.core.cluster import Address
 from penstock.embedded import EmbeddedServer
+from penstock.wire.keys import SLOTS
 from tests.protocol.pages import acl_rules
 from tests.support.cluster import (
     Cluster,
@@ -194,3 +202,30 @@ def test_info_of_a_cluster(cluster: Cluster) -> None:
             assert ps.info().max_memory == 0  # two of them have no limit
         finally:
             cluster.members[2].raw.config_set("maxmemory", 0)
+
+
+def test_errors_that_a_person_meets(cluster: Cluster) -> None:
+    """Errors of a cluster's servers have the same texts as those of a single server."""
+    text = "no node of the cluster has answered where the slots are: 127.0.0.1:1 can't be reached"
+    with Penstock(cluster.url, retry_for=0.1) as ps:
+        link = ps.backend.node.link
+        link._servers.clear()
+        link._owners = [None] * SLOTS
+        link._places = [Address("127.0.0.1", 1)]
+        with pytest.raises(ServerUnreachable, match=text):
+            ps.queue("q").enqueue("x")
+    for member in cluster.members:
+        rules = ("on", ">secret", "~*", "+@all", "-evalsha")
+        member.raw.execute_command("ACL", "SETUSER", "eve", *rules)
+    try:
+        for password, kind, told in (
+            ("wrong", AccessDenied, "refuses the user name or the password"),
+            ("secret", NotPermitted, "may not run the command 'evalsha'"),
+        ):
+            url = cluster.url.replace("://", f"://eve:{password}@")
+            with pytest.raises(kind, match=f"127.0.0.1:[0-9]+.*{told}"):
+                with Penstock(url, retry_for=0.1) as ps:
+                    ps.queue("q").enqueue("x")
+    finally:
+        for member in cluster.members:
+            member.raw.acl_deluser("eve")

@@ -41,7 +41,8 @@ from penstock.core.cluster import NEAR, Address, Patience, apart, read_slots, sl
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import parse_info
-from penstock.errors import ConfigurationError, NotReplicated
+from penstock.core.troubles import explained
+from penstock.errors import ConfigurationError, NotReplicated, ServerUnreachable
 from penstock.wire.keys import SLOTS, key_slot
 
 __all__ = ["AsyncCluster"]
@@ -387,10 +388,10 @@ class AsyncCluster:
                 if not reason:
                     self._read_at = monotonic()
                     return
-                failed.append(f"{address}: {reason}")
+                failed.append(reason if str(address) in reason else f"{address}: {reason}")
         if not self._primaries():
             text = "; ".join(failed)
-            raise RedisConnectionError(
+            raise ServerUnreachable(
                 f"no node of the cluster has answered where the slots are: {text}"
             )
 
@@ -439,6 +440,8 @@ class AsyncCluster:
         lane = AsyncProducerConnection(conn)
         try:
             return await lane.command("CLUSTER", "SLOTS")
+        except (ResponseError, *FAILURES) as error:
+            raise explained(error, str(address), tls=lane.uses_tls) from None
         finally:
             await lane.close()
 
@@ -580,6 +583,9 @@ async def _used(
             server.give(lane)
         else:
             await lane.close()
+        typed = explained(error, str(server.address), tls=lane.uses_tls)
+        if typed is not error:
+            raise typed from None
         raise
     server.give(lane)
     return result

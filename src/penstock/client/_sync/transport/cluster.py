@@ -42,7 +42,8 @@ from penstock.core.cluster import NEAR, Address, Patience, apart, read_slots, sl
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import parse_info
-from penstock.errors import ConfigurationError, NotReplicated
+from penstock.core.troubles import explained
+from penstock.errors import ConfigurationError, NotReplicated, ServerUnreachable
 from penstock.wire.keys import SLOTS, key_slot
 
 __all__ = ["Cluster"]
@@ -388,10 +389,10 @@ class Cluster:
                 if not reason:
                     self._read_at = monotonic()
                     return
-                failed.append(f"{address}: {reason}")
+                failed.append(reason if str(address) in reason else f"{address}: {reason}")
         if not self._primaries():
             text = "; ".join(failed)
-            raise RedisConnectionError(
+            raise ServerUnreachable(
                 f"no node of the cluster has answered where the slots are: {text}"
             )
 
@@ -440,6 +441,8 @@ class Cluster:
         lane = ProducerConnection(conn)
         try:
             return lane.command("CLUSTER", "SLOTS")
+        except (ResponseError, *FAILURES) as error:
+            raise explained(error, str(address), tls=lane.uses_tls) from None
         finally:
             lane.close()
 
@@ -581,6 +584,9 @@ def _used(
             server.give(lane)
         else:
             lane.close()
+        typed = explained(error, str(server.address), tls=lane.uses_tls)
+        if typed is not error:
+            raise typed from None
         raise
     server.give(lane)
     return result

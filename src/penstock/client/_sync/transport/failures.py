@@ -56,10 +56,10 @@ def raise_typed(error: ResponseError, address: str = "the server", mistyped: str
     # Redis 6.2 keeps the code in the text of a script's error; elsewhere redis-py takes it off.
     if "OOM" in text or "'maxmemory'" in text:
         refused = "the server has reached maxmemory and refused the job; nothing was written"
-        raise OutOfMemory(refused) from None
+        raise OutOfMemory(refused) from error
     if "WRONGTYPE" in text:
         damage = mistyped or f"a key of the queue has the wrong type: {text}"
-        raise QueueDamaged(f"{damage}; nothing was written") from None
+        raise QueueDamaged(f"{damage}; nothing was written") from (None if mistyped else error)
     raise explained(error, address) from None
 
 
