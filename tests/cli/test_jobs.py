@@ -12,7 +12,8 @@ import redis
 
 from penstock import Dedup, Enqueued, Penstock, Queue, RetryPolicy, ScanPage, parse_id
 from penstock.cli import output
-from penstock.core.job import results_text, set_result
+from penstock.core.job import set_result
+from penstock.core.results import results_text
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, Result
 from tests.support.backends import Backend

@@ -14,7 +14,8 @@ import redis
 from penstock import Dedup, Outcome, OutOfMemory, Penstock, Queue, ResultGone, ResultTimeout
 from penstock.client._sync.client import twin_of
 from penstock.core.calls import Call
-from penstock.core.job import results_text, set_result
+from penstock.core.job import set_result
+from penstock.core.results import results_text
 from penstock.embedded import EmbeddedServer, ServerBinary
 from penstock.spark.calls import (
     Staged,

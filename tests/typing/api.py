@@ -233,6 +233,10 @@ def looking(q: Queue, job: Job) -> None:
     assert_type(stats.producer, Holder | None)
     views = q.peek(10, state="dead", start=5)
     assert_type(views, list[JobView])
+    added = q.enqueue(1, result_ttl=timedelta(hours=1))
+    assert_type(added.result(timeout=5), Any)
+    assert_type(q.result(added.id, timeout=5), Any)
+    assert_type(stats.kept, int)
     view = q.show(job)
     assert_type(view, JobView | None)
     if view is not None:

@@ -309,22 +309,6 @@ set_term: Callable[[Delivery, object], None] = vars(Delivery)["_term"].__set__
 set_result: Callable[[Delivery, tuple[bytes, str]], None] = vars(Delivery)["_result"].__set__
 
 
-def results_text(jobs: Sequence[Delivery], seconds: Sequence[float]) -> bytes:
-    """Return the results that go out with an ack of these jobs (protocol/results.md).
-
-    Args:
-        jobs: the jobs, in the order of the call.
-        seconds: how long the handler of each has taken.
-    """
-    parts = list[bytes]()
-    for place, (job, span) in enumerate(zip(jobs, seconds, strict=True), 1):
-        if job._parsed.result_ms:
-            value, flag = getattr(job, "_result", (b"", ""))
-            front = f"{round(span * 1000)} {flag}".rstrip() + "\n"
-            parts += (f"{place} {len(front) + len(value)} {front}".encode(), value)
-    return b"".join(parts)
-
-
 def hinted_receipt(job: Delivery) -> str:
     """Return the receipt; of a first delivery with the end of its lease as this client knows it."""
     if job._counts:

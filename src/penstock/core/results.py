@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from penstock.core.job import Delivery, record_of
 from penstock.core.record import encode_body
 from penstock.core.views import JobResult
 from penstock.errors import BadArgument, JobCancelled, JobExpired, JobFailed, ResultGone
 
-__all__ = ["encoded_value", "value_of"]
+__all__ = ["encoded_value", "results_text", "value_of"]
 
 MISSING = {
     "large": "it was larger than the queue's result_size",
@@ -29,6 +31,22 @@ def encoded_value(value: object) -> bytes:
     if not is_coded:
         raise BadArgument("result", value, "can't be written as JSON: return text, not bytes")
     return raw
+
+
+def results_text(jobs: Sequence[Delivery], seconds: Sequence[float]) -> bytes:
+    """Return the results that go out with an ack of these jobs (protocol/results.md).
+
+    Args:
+        jobs: the jobs, in the order of the call.
+        seconds: how long the handler of each has taken.
+    """
+    parts = list[bytes]()
+    for place, (job, span) in enumerate(zip(jobs, seconds, strict=True), 1):
+        if record_of(job).result_ms:
+            value, flag = getattr(job, "_result", (b"", ""))
+            front = f"{round(span * 1000)} {flag}".rstrip() + "\n"
+            parts += (f"{place} {len(front) + len(value)} {front}".encode(), value)
+    return b"".join(parts)
 
 
 def value_of(job_id: str, found: JobResult | None) -> Any:

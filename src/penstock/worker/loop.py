@@ -41,12 +41,12 @@ from penstock.core.job import (
     epoch_of,
     ops_of,
     record_of,
-    results_text,
     term_of,
 )
 from penstock.core.logs import Fields, get_logger, span
 from penstock.core.middleware import HANDLER
 from penstock.core.operations import QueueOps, Taken
+from penstock.core.results import results_text
 from penstock.errors import (
     QueueDamaged,
     QueueInUse,
