@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +26,7 @@ from penstock import (
 )
 from penstock.core.policy import RetryPolicy
 from penstock.worker import (
+    STATE,
     AsyncBoundHandler,
     BoundHandler,
     Done,
@@ -35,6 +36,7 @@ from penstock.worker import (
     Result,
     Retry,
     Snooze,
+    State,
     Verdict,
 )
 from penstock.worker.registered import RegisteredHandler
@@ -208,3 +210,37 @@ def mistakes(job: Job) -> None:
     handlers.batch(size=1)(one)  # type: ignore[arg-type]  # gets a list
     Snooze()  # type: ignore[call-arg]  # needs seconds
     Reject(5)  # type: ignore[arg-type]  # not a text
+
+
+class Pool:
+    """A resource of handlers."""
+
+
+@handlers.handler("pooled")
+def pooled(name: str, pool: State[Pool] = STATE) -> int:
+    assert_type(pool, Pool)
+    return len(name)
+
+
+def lifespans(threads: Worker, loop: AsyncWorker, ps: Penstock) -> None:
+    """Lifespans and hooks keep their types; a `State` parameter needs no argument."""
+
+    @threads.lifespan
+    def plain() -> Iterator[Pool]:
+        yield Pool()
+
+    @loop.lifespan
+    async def own(worker: AsyncWorker) -> AsyncIterator[Pool]:
+        assert_type(worker.name, str)
+        yield Pool()
+
+    @threads.on_start
+    def begin() -> None: ...
+
+    @loop.on_stop
+    async def end() -> None: ...
+
+    assert_type(begin(), None)
+    assert_type(plain(), Iterator[Pool])
+    assert_type(pooled.enqueue(ps.queue("q"), "ada"), Enqueued)
+    del own, end

@@ -51,13 +51,14 @@ def state_for(name: str, annotation: Any, state: Any) -> Any:
     kind = typing.get_origin(wanted) or wanted
     if isinstance(kind, type) and _is_one(state, kind):
         return state
+    given = "there is no lifespan" if state is None else f"it yields a {type(state).__name__}"
     if isinstance(state, Mapping):
-        if name in state:
-            return state[name]
+        items: Mapping[Any, Any] = state
+        if name in items:
+            return items[name]
     elif state is not None and hasattr(state, name):
         return getattr(state, name)
     shown = getattr(wanted, "__name__", str(wanted))
-    given = "there is no lifespan" if state is None else f"it yields a {type(state).__name__}"
     reason = f"the worker's lifespan yields no {shown} and nothing with this name: {given}"
     raise BadArgument(name, state, reason)
 

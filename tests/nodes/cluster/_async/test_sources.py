@@ -220,6 +220,7 @@ async def test_errors_that_a_person_meets(cluster: Cluster) -> None:
     text = "no node of the cluster has answered where the slots are: 127.0.0.1:1 can't be reached"
     async with AsyncPenstock(cluster.url, retry_for=0.1) as ps:
         link = ps.backend.node.link
+        await link.close()
         link._servers.clear()
         link._owners = [None] * SLOTS
         link._places = [Address("127.0.0.1", 1)]
