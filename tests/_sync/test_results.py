@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -356,3 +357,16 @@ def test_a_result_of_a_queue_that_is_gone(ps: Penstock, q: Queue) -> None:
         ps.result(job.id)
     with pytest.raises(BadArgument, match="id="):
         ps.result("nonsense")
+
+
+def test_copies_of_answers_have_no_queue(q: Queue) -> None:
+    """Answers to an enqueue can be pickled; a copy names the jobs, and `Queue.result` asks."""
+    plain = q.enqueue_many([1, 2], result_ttl=60)
+    named = q.enqueue_many([3, 4], result_ttl=60, dedup_id=str)
+    for many in (plain, named):
+        copied = pickle.loads(pickle.dumps(many))
+        assert copied.ids == many.ids
+        with pytest.raises(BadArgument, match=r"call queue.result\(id\)"):
+            copied[1].result()
+        q.ack(many.ids)
+        assert [one.result(timeout=10) for one in many] == [None, None]

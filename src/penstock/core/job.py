@@ -441,6 +441,9 @@ class BulkEnqueued(Sequence[Enqueued]):
         self._starts: list[int] = []
         self._length = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_queue": None}  # it can't be pickled
+
     def add(
         self,
         first: bytes,
@@ -457,6 +460,8 @@ class BulkEnqueued(Sequence[Enqueued]):
 
     def append(self, results: Sequence[Enqueued]) -> None:
         """Append results one by one: those of jobs with dedup ids."""
+        for result in (one for one in results if one.state != "missing"):  # that one is shared
+            result.queue = self._queue
         self._append(results, len(results))
 
     def _append(self, part: _Span | Sequence[Enqueued], count: int) -> None:
