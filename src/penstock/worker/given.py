@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast
 
 from penstock.errors import BadArgument
 
@@ -53,7 +53,7 @@ def state_for(name: str, annotation: Any, state: Any) -> Any:
         return state
     given = "there is no lifespan" if state is None else f"it yields a {type(state).__name__}"
     if isinstance(state, Mapping):
-        items: Mapping[Any, Any] = state
+        items = cast("Mapping[str, Any]", state)
         if name in items:
             return items[name]
     elif state is not None and hasattr(state, name):
