@@ -104,6 +104,7 @@ class Event(str, enum.Enum):
     PUBLISH_CLOSED = "publish, closed"
     RESERVE = "reserve"
     RESERVE_LAST = "reserve, crashes used up"
+    RESERVE_CANCELLED = "reserve, marked by cancel"
     RESERVE_PAUSED_OUT = "reserve, paused out"
     RESERVE_PAUSED_IN = "reserve, paused in"
     RESERVE_CLOSED = "reserve, closed"
@@ -111,11 +112,13 @@ class Event(str, enum.Enum):
     RESERVE_LOST = "reserve, role lost"
     ASSIGN = "assign"
     ASSIGN_LAST = "assign, crashes used up"
+    ASSIGN_CANCELLED = "assign, marked by cancel"
     ASSIGN_PAUSED = "assign, paused out"
     ASSIGN_CLOSED = "assign, closed"
     ASSIGN_IN_USE = "assign, role taken"
     RECOVER = "recover"
     RECOVER_LAST = "recover, crashes used up"
+    RECOVER_CANCELLED = "recover, marked by cancel"
     RECOVER_PAUSED = "recover, paused"
     RECOVER_CLOSED = "recover, closed"
     RECOVER_IN_USE = "recover, role taken"
@@ -130,11 +133,13 @@ class Event(str, enum.Enum):
     NACK_OLD = "nack, older receipt"
     NACK_ID = "nack, by id"
     NACK_LAST = "nack, attempts used up"
+    NACK_CANCELLED = "nack, marked by cancel"
     NACK_CLOSED = "nack, closed"
     RELEASE = "release, receipt"
     RELEASE_OLD = "release, older receipt"
     RELEASE_ID = "release, by id"
     RELEASE_LAST = "release, releases used up"
+    RELEASE_CANCELLED = "release, marked by cancel"
     RELEASE_CLOSED = "release, closed"
     BURY = "bury, receipt"
     BURY_OLD = "bury, older receipt"
@@ -142,6 +147,7 @@ class Event(str, enum.Enum):
     EXTEND = "extend, receipt"
     EXTEND_OLD = "extend, older receipt"
     EXTEND_ID = "extend, by id"
+    CANCEL = "cancel"
     PROMOTE = "promote"
     DEQUEUE = "dequeue"
     WITHDRAW = "withdraw"
@@ -156,7 +162,7 @@ class Event(str, enum.Enum):
     EVICT = "evict"
     STATS = "stats"
     PEEK = "peek"
-    LOOK = "show, scan, survey, pending, lookup"
+    LOOK = "show, scan, survey, pending, lookup, beat"
     BATCH = "assigned, fetch, dismiss"
     PAUSE = "configure, paused"
     CLOSE = "configure, closed"
@@ -213,6 +219,7 @@ publish, its dedup id     | 1>R  .     >N    .    .     >N    .    >A~  .    >N 
 publish, closed           | -14  .     .     .    .     .     .    .    .    .     .    .    .    .
 reserve                   | .    >A/O  >N    .    >A/O  >N    .    >A   >A   >N    .    >N   .    .
 reserve, crashes used up  | .    >A/O  >N    .    >A/O  >N    .    >D   >D   >N    .    >N   .    .
+reserve, marked by cancel | .    >A/O  >N    .    >A/O  >N    .    >N   >N   >N    .    >N   .    .
 reserve, paused out       | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
 reserve, paused in        | .    >A/O  >N    .    .     >N    .    .    .    >N    .    >N   .    .
 reserve, closed           | .    >A/O  >N    .    >A/O  >N    .    >A   >A   >N    .    >N   .    .
@@ -220,11 +227,13 @@ reserve, role taken       | .    .     .     .    .     .     .    .    .    .  
 reserve, role lost        | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 assign                    | .    >A/O  >N    .    >A/O  >N    .    >A   >A   >N    .    >N   .    .
 assign, crashes used up   | .    >A/O  >N    .    >A/O  >N    .    >D   >D   >N    .    >N   .    .
+assign, marked by cancel  | .    >A/O  >N    .    >A/O  >N    .    >N   >N   >N    .    >N   .    .
 assign, paused out        | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
 assign, closed            | .    >A/O  >N    .    >A/O  >N    .    >A   >A   >N    .    >N   .    .
 assign, role taken        | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 recover                   | .    .     .     .    .     .     1>A  1>A  .    .     .    .    .    .
 recover, crashes used up  | .    .     .     .    .     .     >D   >D   .    .     .    .    .    .
+recover, marked by cancel | .    .     .     .    .     .     >N   >N   .    .     .    .    .    .
 recover, paused           | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 recover, closed           | .    .     .     .    .     .     1>A  1>A  .    .     .    .    .    .
 recover, role taken       | .    .     .     .    .     .     .    .    .    .     .    .    .    .
@@ -239,11 +248,13 @@ nack, receipt             | 0    -1    -1    2    2     2     1>S  1>S  -1   1>S
 nack, older receipt       | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
 nack, by id               | 0    -2    -2    -2   -2    -2    1>S  1>S  1>S  1>S!  -2   -2   -2   -2
 nack, attempts used up    | 0    -1    -1    2    2     2     3>D  3>D  -1   3>D!  -2   -2   2    2
+nack, marked by cancel    | 0    -1    -1    2    2     2     4>N  4>N  -1   4>N   -2   -2   2    2
 nack, closed              | 0    -1    -1    2    2     2     1>S  1>S  -1   1>S!  -2   -2   2    2
 release, receipt          | 0    -1    -1    2    2     2     1>S* 1>S* -1   1>S!  -2   -2   2    2
 release, older receipt    | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
 release, by id            | 0    -2    -2    -2   -2    -2    1>S* 1>S* 1>S* 1>S!  -2   -2   -2   -2
 release, releases used up | 0    -1    -1    2    2     2     3>D  3>D  -1   3>D!  -2   -2   2    2
+release, marked by cancel | 0    -1    -1    2    2     2     4>N  4>N  -1   4>N   -2   -2   2    2
 release, closed           | 0    -1    -1    2    2     2     1>S* 1>S* -1   1>S!  -2   -2   2    2
 bury, receipt             | 0    -1    -1    2    2     2     1>D  1>D  -1   1>D!  -2   -2   2    2
 bury, older receipt       | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
@@ -251,6 +262,7 @@ bury, by id               | 0    1>D   1>D!  1>D  1>D   1>D!  1>D  1>D  1>D  1>D
 extend, receipt           | 0    -1    -1    2    2     2     1    1>A  -1   0     -2   -2   2    2
 extend, older receipt     | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
 extend, by id             | 0    -2    -2    -2   -2    -2    1    1>A  -2   0     -2   -2   -2   -2
+cancel                    | 0    1>N   1>N   1>N  1>N   1>N   4    1>N  1>N  1>N   -2   -2   -2   -2
 promote                   | 0    -2    -3    1>S* 1     -3    1>S* 1>S* 1>S* -3    -2   -2   -2   -2
 dequeue                   | 0    1>S/-2 -3   -2   1>S/-2 -3   -2   1>S  1>S  -3   -2   -2   -2   -2
 withdraw                  | 0 1>N 1>N -2/1>N -2/1>N -2/1>N -2 -2 -2 -2 -2 -2 -2 -2
@@ -265,7 +277,7 @@ clear                     | .    >N    >N    >N   >N    >N    >N   >N   >N   >N 
 evict                     | .    .     .     .    .     .     .    .    .    .     >N   >N   >N   >N
 stats                     | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
 peek                      | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
-show, scan, survey, pending, lookup | . . . . . . . . . . . . . .
+show, scan, survey, pending, lookup, beat | . . . . . . . . . . . . . .
 assigned, fetch, dismiss  | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 configure, paused         | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 configure, closed         | .    .     .     .    .     .     .    .    .    .     .    .    .    .

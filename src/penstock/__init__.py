@@ -15,6 +15,7 @@ from penstock.core.dedup import Dedup, DedupUntil, OnDuplicate
 from penstock.core.durable import Durable
 from penstock.core.ids import JobId, parse_id
 from penstock.core.job import BulkEnqueued, Enqueued, Outcome, Settled
+from penstock.core.marks import Failure, Progress
 from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
 from penstock.core.options import OnUnknown, PauseSide, RoleName, StateName
 from penstock.core.policy import RetryPolicy
@@ -135,6 +136,7 @@ __all__ = [
     "EnqueueEvent",
     "Enqueued",
     "EvictionWarning",
+    "Failure",
     "Handlers",
     "Hello",
     "Holder",
@@ -169,6 +171,7 @@ __all__ = [
     "PauseSide",
     "Penstock",
     "PenstockError",
+    "Progress",
     "ProtocolError",
     "PutNotReplicated",
     "Queue",

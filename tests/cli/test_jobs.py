@@ -485,6 +485,8 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
     shown = cli("show", "q", job_id, "--json").document
     view = queue.show(job_id)
     assert view is not None
+    assert [one["text"] for one in shown.pop("failures")] == ["line busy"]
+    assert shown.pop("trace") == ""
     for document in (peeked, found, shown):
         assert view.now - 60 < document["now"] <= view.now
         assert document.pop("idle") == pytest.approx(document["now"] - view.delivered)
@@ -499,6 +501,7 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
             "finished": None,
             "delivered": view.delivered, "owner": client.owner, "deliveries": 1, "nacks": 1,
             "crashes": 0, "releases": 0, "error": "line busy", "attempt": 2, "redeliveries": 0,
+            "snoozes": 0, "cancelled": None, "progress": None,
             "ttl": 600.0, "retry": {"max_attempts": 5, "base": None, "cap": None},
         }  # fmt: skip
 

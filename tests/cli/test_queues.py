@@ -308,6 +308,45 @@ def test_promote(cli: Cli, client: Penstock) -> None:
     assert cli("promote", "q", late).out == "1 jobs brought forward\n"
 
 
+def test_dead_letters_by_handler_and_error(cli: Cli, client: Penstock) -> None:
+    """They are counted, and redriven, by handler and error; `show` has failures and trace."""
+    queue = client.queue("q")
+    for handler, error in (("a", "ValueError: 1"), ("a", "OSError: 2"), ("b", "ValueError: 1")):
+        job = queue.enqueue(b"x", headers={"handler": handler})
+        queue.bury(queue.reserve(1), error, trace=f"Traceback\n{error}")
+    groups = cli("peek", "q", "--state", "dead", "--groups", "--json").document["groups"]
+    assert {(one["jobs"], one["handler"], one["error"]) for one in groups} == {
+        (1, "a", "ValueError: 1"), (1, "a", "OSError: 2"), (1, "b", "ValueError: 1"),
+    }  # fmt: skip
+    assert "OSError: 2" in cli("peek", "q", "--state", "dead", "--groups").out
+    assert cli("peek", "q", "--groups").code == 2
+    told = cli("show", "q", job.id).out
+    assert "failed at" in told
+    assert told.count("ValueError: 1") == 3
+    assert cli("redrive", "q", "--error", "ValueError", "--handler", "a", "--json").document == {
+        "queue": "q", "redriven": 1,
+    }  # fmt: skip
+    assert cli("redrive", "q", "--error", "ValueError").out == "1 dead letters redriven\n"
+    assert cli("redrive", "q", job.id, "--error", "x").code == 2
+    assert queue.stats().dead == 1
+
+
+def test_cancel(cli: Cli, client: Penstock) -> None:
+    """Waiting jobs are removed, active ones marked; others can't be cancelled."""
+    queue = client.queue("q")
+    one, other = queue.enqueue_many([b"x", b"y"])
+    [taken] = queue.reserve(1)
+    taken.progress(1, 4)
+    queue.beat([taken])
+    assert cli("cancel", "q", one.id, other.id).out == "2 jobs cancelled\n"
+    told = cli("show", "q", one.id).out
+    assert "1 of 4 (25%)" in told
+    assert "cancelled" in told
+    gone = cli("cancel", "q", other.id, "--json")
+    assert (gone.code, gone.document["cancelled"]) == (1, 0)
+    assert gone.err == f"penstock: 1 of 1 could not be cancelled: {other.id} gone\n"
+
+
 def test_dequeue(cli: Cli, client: Penstock) -> None:
     """A ready job waits as long as a lease."""
     queue = client.queue("q")

@@ -65,18 +65,22 @@ class ModelDelivering(ModelAdding):
                 break
             if job.number not in self.jobs or self.has_expired(job):
                 continue
-            if self._crash(job):
+            if self._crash(job, "lease ended"):
                 taken.append(job)
         self._trim_after(died, step)
         return taken
 
-    def _crash(self, job: ModelJob) -> bool:
-        """Count a crash; return if the job may be delivered again."""
+    def _crash(self, job: ModelJob, text: str) -> bool:
+        """Count a crash; return if the job may be delivered again. A marked job ends."""
+        if job.marked:
+            self._end_marked(job)
+            return False
         job.others += 1
         if job.provisional:
             job.releases += 1
             return True
         job.crashes += 1
+        job.note(text)
         self.totals["crashed"] += 1
         attempts = job.nacks + job.crashes
         if job.crashes >= self.limit("max_crashes"):
@@ -88,6 +92,10 @@ class ModelDelivering(ModelAdding):
         job.void = True
         self._die(job, f"{why}, last held by {OWNER} since {job.delivered}")
         return False
+
+    def _end_marked(self, job: ModelJob) -> None:
+        self._drop(job)
+        self.totals["cancelled"] += 1
 
     def recover(self, n: int, idle: int, tag: int, *, lost: bool = False) -> list[ModelJob]:
         """Take deliveries over, the oldest first, whatever their leases are.
@@ -111,7 +119,7 @@ class ModelDelivering(ModelAdding):
         while left and len(taken) < n:
             part, left = left[: n - len(taken)], left[n - len(taken) :]
             died = self.totals["died"]
-            alive = [job for job in part if self._crash(job)]
+            alive = [job for job in part if self._crash(job, "taken over")]
             for job in alive:
                 self._deliver(job, tag)
             self._trim_after(died, reach(len(part)))

@@ -60,6 +60,7 @@ SETTINGS = st.fixed_dictionaries(
         "max_attempts": st.sampled_from([None, 0, 1, 2, 4]),
         "max_crashes": st.sampled_from([None, 0, 1, 2]),
         "max_releases": st.sampled_from([None, 0, 1, 2]),
+        "max_snoozes": st.sampled_from([None, 0, 1, 2]),
         "replicas": st.sampled_from([None, 0]),
         "backoff_base": st.sampled_from([None, 1, 100]),
         "backoff_cap": st.sampled_from([None, 1, 300]),
@@ -141,6 +142,7 @@ ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
         "retry": POLICIES,
         "bound": [None],
     },
+    "cancel": {"picks": [0]},
     "clear": {},
     "close": {"closed": [True, True, False]},
     "delete": {"picks": [0]},
@@ -184,7 +186,7 @@ ID_ACTIONS = (
     *["claim"] * 14,
     *["reserve"] * 6,
     *["ack", "settle", "nack", "release", "bury", "bury", "redrive", "redrive"],
-    *["delete", "withdraw", "evict", "promote", "recover", "look", "sweep"],
+    *["cancel", "delete", "withdraw", "evict", "promote", "recover", "look", "sweep"],
     *["time_comes", "time_passes"] * 3,
 )
 """Actions on jobs with dedup ids; a frequent one is listed more than once."""
@@ -201,6 +203,7 @@ LIMITS = st.sampled_from(
         {"max_crashes": 1, "max_attempts": 2},
         {"max_crashes": 2},
         {"max_releases": 1},
+        {"max_snoozes": 1},
         {"max_crashes": 0},
     ]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -28,6 +29,7 @@ DEFAULTS = {
     "max_attempts": 20,
     "max_crashes": 3,
     "max_releases": 1000,
+    "max_snoozes": 0,
     "replicas": 0,
     "backoff_base": 5_000,
     "backoff_cap": 21_600_000,
@@ -59,6 +61,9 @@ class ModelJob:
     nacks: int = 0
     crashes: int = 0
     releases: int = 0
+    snoozes: int = 0
+    failures: list[str] = field(default_factory=list)  # texts
+    marked: bool = False  # by a call of cancel: its holder shall end it
     error: str = ""
     delivered: int | None = None
     drawn: range | None = field(default=None, repr=False)  # `at` is anywhere in here
@@ -80,6 +85,11 @@ class ModelJob:
     def capped(self, at: int) -> int:
         """Return a time, or the end of its ttl if that is earlier."""
         return at if self.ends is None else min(at, self.ends)
+
+    def note(self, text: str) -> None:
+        """Keep a line about a failure: the last ten, each up to 200 bytes."""
+        line = re.sub(r"[\x00-\x1f\x7f]", " ", text.encode()[:200].decode("utf-8", "replace"))
+        self.failures = [*self.failures, line][-10:]
 
     @property
     def may_expire(self) -> bool:

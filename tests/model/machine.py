@@ -242,6 +242,11 @@ class QueueMachine(Consuming):
         """Remove jobs by name."""
         self.move_with(picks, self.model.delete, self.queue.delete, Outcome.GONE, ["active"])
 
+    @call(picks=PICKS)
+    def cancel(self, picks: list[tuple[int, str]]) -> None:
+        """Cancel jobs by name."""
+        self.move_with(picks, self.model.cancel, self.queue.cancel, Outcome.GONE, ["active"])
+
     @call(states=st.lists(st.sampled_from(STATES), unique=True, max_size=4))
     def purge(self, states: list[str]) -> None:
         """Remove all jobs of some states."""

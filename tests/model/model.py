@@ -73,7 +73,9 @@ class Model(ModelDelivering):
                 ended.add(job.number)
                 job.void |= name[1] is None and job.place == "active"
                 change(job)
-                if job.place == "dead" and not may_wait:
+                if job.number not in self.jobs:
+                    outcome = Outcome.CANCELLED
+                elif job.place == "dead" and not may_wait:
                     outcome = Outcome.DEAD
             outcomes.append(outcome)
         self._trim_after(died, STEP + 2 * (self.totals["died"] - died))
@@ -108,8 +110,13 @@ class Model(ModelDelivering):
         """Count failures: back off (None = by the policy), or bury."""
 
         def fail(job: ModelJob) -> None:
+            if job.marked:
+                self._end_marked(job)
+                return
             job.nacks += 1
             job.error = error or job.error
+            if error:
+                job.note(error)
             self.totals["nacked"] += 1
             if job.nacks + job.crashes >= self.attempts(job):
                 self._die(job, "")
@@ -122,11 +129,17 @@ class Model(ModelDelivering):
         """Release jobs; without a delay a bounded number of times."""
 
         def give_back(job: ModelJob) -> None:
+            if job.marked:
+                self._end_marked(job)
+                return
             job.releases += delay == 0
+            job.snoozes += delay > 0
             job.others += 1
             self.totals["released"] += 1
-            if job.releases >= self.limit("max_releases"):
+            if delay == 0 and job.releases >= self.limit("max_releases"):
                 self._die(job, f"released {job.releases} times")
+            elif delay and job.snoozes >= self.limit("max_snoozes"):
+                self._die(job, f"snoozed {job.snoozes} times")
             else:
                 self._put_back(job, delay)
 
@@ -149,6 +162,8 @@ class Model(ModelDelivering):
 
         def give_up(job: ModelJob) -> None:
             job.others += job.place == "active"
+            if reason and job.place == "active":
+                job.note(reason)
             self._die(job, "")
             job.error = reason
 
@@ -310,7 +325,8 @@ class Model(ModelDelivering):
             self.ids[job.dedup_id] = DedupId(job.number)
         job.ends = job.ends_by(self.now)
         job.place, job.at = "scheduled", min(job.number[0], self.now)
-        job.nacks = job.crashes = job.releases = 0
+        job.nacks = job.crashes = job.releases = job.snoozes = 0
+        job.marked = False
         job.others = job.deliveries
         job.error = ""
         self.totals["redriven"] += 1
@@ -324,6 +340,20 @@ class Model(ModelDelivering):
             return Outcome.DONE
 
         return self._move(numbers, remove)
+
+    def cancel(self, numbers: Iterable[Number]) -> list[Outcome]:
+        """Remove waiting jobs, and mark active ones."""
+
+        def end(job: ModelJob) -> Outcome:
+            if job.place == "active" and job.at > self.now:
+                job.marked = True
+                return Outcome.CANCELLED
+            if job.place in ("once", "dead"):
+                return Outcome.REFUSED
+            self._end_marked(job)
+            return Outcome.DONE
+
+        return self._move(numbers, end)
 
     def purge(self, states: Sequence[str], step: int | None = None) -> int:
         """Remove the jobs of some states, also those among them that have expired.

@@ -36,7 +36,8 @@ PLACES = ("active", "once", "scheduled", "dead")
 TOTALS = {
     **{name: name for name in (
         "enqueued", "acked", "nacked", "released", "crashed", "died", "redriven", "trimmed",
-        "deleted", "purged", "promoted", "dequeued", "withdrawn", "evicted", "dangling",
+        "deleted", "cancelled", "purged", "promoted", "dequeued", "withdrawn", "evicted",
+        "dangling",
     )},
     "deliveries": "delivered",
     "swept": "expired",
@@ -334,6 +335,8 @@ class SideBySide(RuleBasedStateMachine):
                 assert (view is None) == (number not in self.model.jobs), job_id
                 if view is not None:
                     self.compare(view)
+                    texts = self.model.jobs[number].failures
+                    assert [failure.text for failure in view.failures] == texts
 
     def counted(self, stats: QueueStats) -> None:
         """Compare all stats."""
@@ -390,10 +393,14 @@ class SideBySide(RuleBasedStateMachine):
             crashes=job.crashes,
             releases=job.releases,
             error=job.error,
+            snoozes=job.snoozes,
+            cancelled=view.cancelled if job.marked else None,
+            failures=view.failures,
             dedup_id=job.dedup_id,
             retry=policy(job.retry),
         )
         assert view == wanted, (view, wanted)
+        assert (view.cancelled is not None) == job.marked
         if state != "expired":
             unsaid = job.place == "active" and state == "ready"  # a crash that no call has seen yet
             assert view.redeliveries == job.others + unsaid

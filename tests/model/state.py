@@ -30,7 +30,7 @@ class ModelState:
         paused: the side, or ''.
         closed: whether no jobs are added any more.
         totals: enqueued, deliveries, acked, nacked, released, crashed, died, redriven, trimmed,
-            swept, deleted, purged, promoted, dequeued, withdrawn, evicted.
+            swept, deleted, cancelled, purged, promoted, dequeued, withdrawn, evicted.
         made: creation time of the queue.
         ids: dedup ids that a job has, or had until a ttl or a window ended.
         freed: successors that the last call made due.

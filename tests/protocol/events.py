@@ -146,6 +146,21 @@ def _configured(name: str, then: Happening, value: int = 1) -> Happening:
     return run
 
 
+def _marked(places: str, then: Happening) -> Happening:
+    """Let a call of cancel have marked the job, in places with these letters."""
+
+    def run(job: Job, place: StateCase) -> Code:
+        if place.letter in places.split():
+            tally, meta = job.keys["tally"], job.keys["meta"]
+            uses: Any = job.raw.hget(meta, "uses")
+            if b"m" not in uses:
+                job.raw.hset(meta, mapping={"uses": uses + b"m", "v": "3"})
+            job.raw.hset(tally, b"c" + job.number, "1")
+        return then(job, place)
+
+    return run
+
+
 def _reserve(job: Job, place: StateCase) -> Code:
     reply = job.run("reserve", 8, 1000, 0xCCC, "eve", 0, "", at=AT)
     assert reply[0] == 1
@@ -176,7 +191,7 @@ def _named(name: str, which: str, *args: Any) -> Happening:
             return int(reply[7] or 1)
         if name == "extend":
             return 1 if reply[3] > 3 else int(reply[3])
-        assert reply[2] == (1 if len(reply) == 3 or reply[3] in (1, 3) else 0)
+        assert reply[2] == (1 if len(reply) == 3 or reply[3] in (1, 3, 4) else 0)
         return int(reply[3]) if len(reply) > 3 else 1
 
     return run
@@ -237,6 +252,7 @@ def _look(job: Job, place: StateCase) -> Code:
         assert job.run("survey", 8, EPOCH, kind, "", "", 10, 2, at=AT)[0] == 1
     assert job.run("pending", 8, "-inf", 0, 0, at=AT)[0] == 1
     assert job.run("lookup", 8, "mine", at=AT)[0] == 1
+    assert job.run("beat", 8, EPOCH, "", "", job.number, at=AT)[0] == 1
     return None
 
 
@@ -287,6 +303,7 @@ EVENTS: Mapping[Event, Happening] = {
     Event.PUBLISH_TAKEN: _publish(taken=True),
     Event.PUBLISH_CLOSED: _closed(_publish()),
     Event.RESERVE: _reserve,
+    Event.RESERVE_CANCELLED: _marked("A* A~", _reserve),
     Event.RESERVE_LAST: _configured("max_crashes", _reserve),
     Event.RESERVE_PAUSED_OUT: _paused("out", _reserve),
     Event.RESERVE_PAUSED_IN: _paused("in", _reserve),
@@ -294,6 +311,7 @@ EVENTS: Mapping[Event, Happening] = {
     Event.RESERVE_IN_USE: _taken("consumer", _refused("reserve", -15, 9, 0xCCC, "eve", 0, "")),
     Event.RESERVE_LOST: _refused("reserve", -16, 9, 0xCCC, "eve", 0, ENDED),
     Event.ASSIGN: _assign,
+    Event.ASSIGN_CANCELLED: _marked("A* A~", _assign),
     Event.ASSIGN_LAST: _configured("max_crashes", _assign),
     Event.ASSIGN_PAUSED: _paused("out", _assign),
     Event.ASSIGN_CLOSED: _closed(_assign),
@@ -301,6 +319,7 @@ EVENTS: Mapping[Event, Happening] = {
         "consumer", _refused("assign", -15, "", 1, 9, 9, 0xCCC, "eve", 60_000)
     ),
     Event.RECOVER: _recover,
+    Event.RECOVER_CANCELLED: _marked("A A*", _recover),
     Event.RECOVER_LAST: _configured("max_crashes", _recover),
     Event.RECOVER_PAUSED: _paused("in", _recover),
     Event.RECOVER_CLOSED: _closed(_recover),
@@ -312,22 +331,25 @@ EVENTS: Mapping[Event, Happening] = {
     Event.SETTLE_OLD: _named("settle", "older", 0, 0xCCC, "eve", ""),
     Event.SETTLE_ID: _named("settle", "none", 0, 0xCCC, "eve", ""),
     Event.SETTLE_IN_USE: _taken("consumer", _settle_taken),
-    Event.NACK: _named("nack", "last", 5000, 1, "broke"),
-    Event.NACK_OLD: _named("nack", "older", 5000, 1, "broke"),
-    Event.NACK_ID: _named("nack", "none", 5000, 1, "broke"),
-    Event.NACK_LAST: _configured("max_attempts", _named("nack", "last", 5000, 1, "broke")),
-    Event.NACK_CLOSED: _closed(_named("nack", "last", 5000, 1, "broke")),
+    Event.NACK: _named("nack", "last", 5000, 1, "broke", ""),
+    Event.NACK_OLD: _named("nack", "older", 5000, 1, "broke", ""),
+    Event.NACK_ID: _named("nack", "none", 5000, 1, "broke", ""),
+    Event.NACK_CANCELLED: _marked("A A* A!", _named("nack", "last", 5000, 1, "broke", "")),
+    Event.NACK_LAST: _configured("max_attempts", _named("nack", "last", 5000, 1, "broke", "")),
+    Event.NACK_CLOSED: _closed(_named("nack", "last", 5000, 1, "broke", "")),
     Event.RELEASE: _named("release", "last", 0),
     Event.RELEASE_OLD: _named("release", "older", 0),
     Event.RELEASE_ID: _named("release", "none", 0),
+    Event.RELEASE_CANCELLED: _marked("A A* A!", _named("release", "last", 0)),
     Event.RELEASE_LAST: _configured("max_releases", _named("release", "last", 0)),
     Event.RELEASE_CLOSED: _closed(_named("release", "last", 0)),
-    Event.BURY: _named("bury", "last", "no use"),
-    Event.BURY_OLD: _named("bury", "older", "no use"),
-    Event.BURY_ID: _named("bury", "none", "no use"),
+    Event.BURY: _named("bury", "last", "no use", ""),
+    Event.BURY_OLD: _named("bury", "older", "no use", ""),
+    Event.BURY_ID: _named("bury", "none", "no use", ""),
     Event.EXTEND: _named("extend", "last", 5000, 0),
     Event.EXTEND_OLD: _named("extend", "older", 5000, 0),
     Event.EXTEND_ID: _named("extend", "none", 5000, 0),
+    Event.CANCEL: _by_id("cancel"),
     Event.PROMOTE: _by_id("promote"),
     Event.DEQUEUE: _by_id("dequeue"),
     Event.WITHDRAW: _by_id("withdraw"),

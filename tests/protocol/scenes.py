@@ -99,11 +99,11 @@ def rich_scene(raw: Raw, keys: QueueKeys) -> Scene:
     _deliver(scene, "once", "1;l=0;t=60000\nbody")
     _deliver(scene, "once expired", "1;l=0;t=200\nbody")
     for number in _deliver(scene, "dead", "1\nbody"):
-        scene.run("bury", 3, EPOCH, RECEIPT, "no use", number)
+        scene.run("bury", 3, EPOCH, RECEIPT, "no use", "", number)
     for number in _deliver(scene, "backing off", "1\nbody"):
-        scene.run("nack", 3, EPOCH, RECEIPT, 10_000, 1, "broke", number)
+        scene.run("nack", 3, EPOCH, RECEIPT, 10_000, 1, "broke", "", number)
     for number in _deliver(scene, "due", "1;t=60000\nbody"):
-        scene.run("nack", 3, EPOCH, RECEIPT, 100, 1, "broke", number)
+        scene.run("nack", 3, EPOCH, RECEIPT, 100, 1, "broke", "", number)
     _add(scene, "delayed", "1\nbody", delay=20_000)
     _add(scene, "ready expired", "1;t=200\nbody")
     _add(scene, "ready", "1\nbody", 3)
@@ -320,14 +320,14 @@ def _calls() -> Iterator[Act]:
     yield Act("settle, by id", "settle", (90, EPOCH, "", 100, 7, "eve", "", "**"))
     yield Act("settle, crash", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "", "*active"),
               ("max_crashes", 1, "dead_max", 1))  # fmt: skip
-    yield Act("nack", "nack", (90, EPOCH, RECEIPT, -1, 1, "broke", "*active"))
-    yield Act("nack, own policy", "nack", (90, EPOCH, "", -1, 1, "broke", "*own policy"))
-    yield Act("nack, last", "nack", (90, EPOCH, "", 0, 1, "broke", "**"),
+    yield Act("nack", "nack", (90, EPOCH, RECEIPT, -1, 1, "broke", "", "*active"))
+    yield Act("nack, own policy", "nack", (90, EPOCH, "", -1, 1, "broke", "", "*own policy"))
+    yield Act("nack, last", "nack", (90, EPOCH, "", 0, 1, "broke", "", "**"),
               ("max_attempts", 1, "dead_max", 1))  # fmt: skip
     yield Act("release", "release", (90, EPOCH, RECEIPT, 0, "*active"))
     yield Act("release, last", "release", (90, EPOCH, "", 0, "**"), ("max_releases", 1))
-    yield Act("bury", "bury", (90, EPOCH, RECEIPT, "no use", "*active"))
-    yield Act("bury, by id", "bury", (90, EPOCH, "", "no use", "**"))
+    yield Act("bury", "bury", (90, EPOCH, RECEIPT, "no use", "", "*active"))
+    yield Act("bury, by id", "bury", (90, EPOCH, "", "no use", "", "**"))
     yield Act("extend", "extend", (90, EPOCH, RECEIPT, 0, 0, "*active"))
     yield Act("extend, by id", "extend", (90, EPOCH, "", 3000, 1, "**"))
     yield Act("recover", "recover", (90, EPOCH, "*", 7, "eve", "", "*active pairs"))
@@ -344,6 +344,9 @@ def _calls() -> Iterator[Act]:
     yield Act("scan, some", "scan", (90, "0", 100, 0, "active", "dead"))
     for place in ("ready", "scheduled", "active", "once", "dead"):
         yield Act(f"survey, {place}", "survey", (90, EPOCH, place, "", "", 100, 2))
+    yield Act("cancel", "cancel", (90, EPOCH, "**"))
+    yield Act("cancel, ready", "cancel", (90, EPOCH, "*ready"))
+    yield Act("beat", "beat", (90, EPOCH, RECEIPT, "1 3 10 nearly", "*active"))
     yield Act("redrive", "redrive", (90, "", 100, 0))
     yield Act("redrive, by id", "redrive", (90, EPOCH, 0, 0, "**"))
     yield Act("delete, active", "delete", (90, EPOCH, "*active"))

@@ -88,9 +88,9 @@ def _deliver(job: Job, place: StateCase, history: str) -> None:
 def _move(job: Job, place: StateCase) -> None:
     if place.state is JobState.SCHEDULED:
         delay = 100 if place is StateCase.DUE else 10_000
-        job.run("nack", 5, EPOCH, job.last, delay, 1, "broke", job.number)
+        job.run("nack", 5, EPOCH, job.last, delay, 1, "broke", "", job.number)
     elif place.state is JobState.DEAD:
-        job.run("bury", 5, EPOCH, job.last, "no use", job.number)
+        job.run("bury", 5, EPOCH, job.last, "no use", "", job.number)
     elif place is StateCase.DELIVERY_ENDED:  # by a claim that finds its lease ended
         reply = job.run("claim", SEED_CALL, EPOCH, 0, "", 0, "", "", "1;d=seed\nx", at=T0 + 200)
         assert reply[10:13] == [0, job.number, b"ready"]

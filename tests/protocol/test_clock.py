@@ -168,7 +168,7 @@ def test_a_job_of_lease_0_whose_number_runs_ahead_ends_a_ttl_after_its_delivery(
     letter = line.enqueue(T0, f"1;t={TTL}\nbody")
     line.reserve(T0 + 10, 2)
     assert end_of(int(raw.zscore(KEYS["once"], once) or 0)) == T0 + 10 + TTL
-    run(raw, KEYS, "bury", (1, EPOCH, "1-007", "no use", letter), now_ms=T0 + 20)
+    run(raw, KEYS, "bury", (1, EPOCH, "1-007", "no use", "", letter), now_ms=T0 + 20)
     assert run(raw, KEYS, "redrive", (1, EPOCH, 0, 0, letter), now_ms=T0 + 2 * TTL)[2] == 1
     assert raw.zscore(KEYS["expiry"], letter) == T0 + 3 * TTL
 
@@ -217,13 +217,13 @@ def poisoned(line: Line, wrong: int) -> dict[str, bytes]:
     jobs["failed"] = line.enqueue(T0)
     line.reserve(T0, 2)
     run(raw, KEYS, "extend", (1, EPOCH, "1-007", 5_000, 0, jobs["worked on"]), now_ms=wrong)
-    run(raw, KEYS, "nack", (1, EPOCH, "1-007", 9_000, 1, "", jobs["failed"]), now_ms=wrong)
+    run(raw, KEYS, "nack", (1, EPOCH, "1-007", 9_000, 1, "", "", jobs["failed"]), now_ms=wrong)
     jobs["leased"] = line.enqueue(wrong)
     jobs["mortal"] = line.enqueue(wrong, f"1;t={TTL}\nbody")
     jobs["once"] = line.enqueue(wrong, f"1;l=0;t={TTL}\nbody")
     jobs["dead"] = line.enqueue(wrong)
     assert len(line.reserve(wrong, 4)) == 6 + 3 * 4
-    run(raw, KEYS, "bury", (1, EPOCH, "1-007", "no use", jobs["dead"]), now_ms=wrong)
+    run(raw, KEYS, "bury", (1, EPOCH, "1-007", "no use", "", jobs["dead"]), now_ms=wrong)
     for name in ("open", "closed"):
         number = line.claim(wrong, f"1;d={name};w=60000\nbody")
         run(raw, KEYS, "ack", (1, EPOCH, "", "", number), now_ms=wrong)

@@ -292,11 +292,11 @@ def test_an_ack_runs_few_commands(count: int, most: int, real_backend: Backend) 
 
 BY_ID: dict[str, tuple[Any, ...]] = {
     "ack": (EPOCH, "", ""),
-    "bury": (EPOCH, "", "no use"),
+    "bury": (EPOCH, "", "no use", ""),
     "delete": (EPOCH,),
     "dequeue": (EPOCH,),
     "extend": (EPOCH, "", 0, 1),
-    "nack": (EPOCH, "", 0, 1, "broke"),
+    "nack": (EPOCH, "", 0, 1, "broke", ""),
     "promote": (EPOCH,),
     "redrive": (EPOCH, 0, 0),
     "release": (EPOCH, "", 0),
@@ -314,7 +314,7 @@ def test_calls_with_ids_move_no_large_body(name: str, real_backend: Backend) -> 
         if lease:
             taken = scene.run("reserve", 5, 3, 9, "ada", 0, "")[6::3]
             if call == 1:
-                scene.run("bury", 6, EPOCH, "1-009", "no use", *taken)
+                scene.run("bury", 6, EPOCH, "1-009", "no use", "", *taken)
     numbers = [n for n in scene.raw.hkeys(KEYS["held"]) if n.startswith(b"=")]
     assert len(numbers) == 9
     named = [number[1:] for number in numbers]

@@ -247,9 +247,9 @@ def _by_id(model: Model) -> None:
     )
     args: tuple[Any, ...] = {
         "ack": ("", ""),
-        "nack": ("", 0, 1, "broke"),
+        "nack": ("", 0, 1, "broke", ""),
         "release": ("", 0),
-        "bury": ("", "no use"),
+        "bury": ("", "no use", ""),
     }.get(name, ())
     numbers = _some(model)
     waiting = [one.successor or one.owner for one in model.ids.values() if one.successor or one.end]
@@ -416,7 +416,7 @@ def test_the_invariant_detects_wrong_dedup_ids(command: tuple[str, ...], backend
     scene.run("claim", 1, EPOCH, 0, "", 0, "", "", *lines)
     owner, done, dead = scene.run("reserve", 2, 3, TAG, "ada", 0, "")[6::3]
     scene.run("ack", 3, EPOCH, f"1-{TAG:03x}", "", done)
-    scene.run("bury", 4, EPOCH, f"1-{TAG:03x}", "no use", dead)
+    scene.run("bury", 4, EPOCH, f"1-{TAG:03x}", "no use", "", dead)
     successor = scene.run("claim", 5, EPOCH, 0, "", 0, "", "q", "1;d=a\nbody")[2]
     check_invariant(raw)
     names = {"<owner>": owner.decode(), "<successor>": successor.decode(), "<dead>": dead.decode()}

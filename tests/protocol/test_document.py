@@ -144,8 +144,8 @@ def test_settings_and_their_defaults() -> None:
             taken = rf"(?:tonumber\([^)]*\) or|limit\([^,)]*,) {number}\b"
             assert re.search(taken, body), f"{name}: {number}"
     assert {name for name, _ in table} == {
-        "lease", "max_length", "max_attempts", "max_crashes", "max_releases", "backoff_base",
-        "backoff_cap", "dead_max", "dead_age", "paused", "replicas", "closed",
+        "lease", "max_length", "max_attempts", "max_crashes", "max_releases", "max_snoozes",
+        "backoff_base", "backoff_cap", "dead_max", "dead_age", "paused", "replicas", "closed",
     }  # fmt: skip
 
 

@@ -75,7 +75,14 @@ def _recover(job: History, draw: random.Random) -> None:
 def _with_receipt(job: History, draw: random.Random) -> None:
     if job.receipts:
         name = draw.choice(["nack", "release", "bury"])
-        args = {"nack": (0, 1, "broke"), "release": (0,), "bury": ("no use",)}[name]
+        args = {
+            "nack": (0, 1, "broke", ""),
+            "release": (0,),
+            "bury": (
+                "no use",
+                "",
+            ),
+        }[name]
         done = job.run(name, EPOCH, job.receipts[-1], *args, job.number)[2]
         assert done == job.held, name
         job.held = False
@@ -84,9 +91,9 @@ def _with_receipt(job: History, draw: random.Random) -> None:
 def _by_id(job: History, draw: random.Random) -> None:
     name = draw.choice(["nack", "release", "bury", "promote", "dequeue"])
     args: tuple[Any, ...] = {
-        "nack": ("", 0, 1, "broke"),
+        "nack": ("", 0, 1, "broke", ""),
         "release": ("", 0),
-        "bury": ("", "no use"),
+        "bury": ("", "no use", ""),
     }.get(name, ())
     if job.run(name, EPOCH, *args, job.number)[2]:
         job.held = False
@@ -180,11 +187,11 @@ def _stir(scene: Scene, draw: random.Random, call: int, keep: set[bytes]) -> Non
         if end == "ack" and number not in keep:
             scene.run("ack", 4, EPOCH, receipt, "", number)
         elif end == "nack":
-            scene.run("nack", 4, EPOCH, receipt, draw.choice([0, 5000]), 1, "broke", number)
+            scene.run("nack", 4, EPOCH, receipt, draw.choice([0, 5000]), 1, "broke", "", number)
         elif end == "release":
             scene.run("release", 4, EPOCH, receipt, 0, number)
         elif end == "bury":
-            scene.run("bury", 4, EPOCH, receipt, "no use", number)
+            scene.run("bury", 4, EPOCH, receipt, "no use", "", number)
         elif end == "promote":
             scene.run("promote", 4, EPOCH, number)
     scene.run("redrive", 5, "", 10, 0)
@@ -240,7 +247,7 @@ def test_a_peek_reads_only_the_returned_jobs(state: str, real_backend: Backend) 
     scene.run("enqueue", 2, "", delay, "", 0, "", *["1\nbody"] * 30)
     taken = scene.run("reserve", 3, 30, 9, "ada", 0, "")[6::3]
     if state == "dead":
-        scene.run("bury", 4, EPOCH, "1-009", "no use", *taken)
+        scene.run("bury", 4, EPOCH, "1-009", "no use", "", *taken)
     for newest in (0, 1):
         look = partial(scene.run, "peek", 5, state, 3, 2, newest)
         commands = watched(real_backend, look)
@@ -289,7 +296,7 @@ def test_a_peek_is_a_slice_of_a_state(state: str, backend: Backend) -> None:
         scene.run("enqueue", 2 + i, "", delay, "", 0, "", *["1\nbody"] * 20, at=T0 + i)
         taken = scene.run("reserve", 3, 20, 9, "ada", 0, "", at=T0 + i)[6::3]
         if state == "dead":
-            scene.run("bury", 4, EPOCH, "1-009", "no use", *taken, at=T0 + i)
+            scene.run("bury", 4, EPOCH, "1-009", "no use", "", *taken, at=T0 + i)
     whole = [job[0] for job in scene.run("peek", 5, state, 0, 1000, 0, at=T0 + 20)[5:]]
     assert whole == sorted(whole)
     assert len(whole) == 240
@@ -320,7 +327,7 @@ def _leftovers(scene: Scene, count: int) -> list[bytes]:
     run("configure", 2, EPOCH, "dead_max", count)
     run("enqueue", 3, "", 0, "", 0, "", *["1\ndead"] * count)
     letters = run("reserve", 4, count, 9, "ada", 0, "")[6::3]
-    run("bury", 5, EPOCH, "1-009", "no use", *letters)
+    run("bury", 5, EPOCH, "1-009", "no use", "", *letters)
     run("enqueue", 6, "", 0, "", 0, "", *["1;l=0;t=100\nonce"] * count)
     run("reserve", 7, count, 9, "ada", 0, "")
     run("claim", 8, "", 0, "", 0, "", "e", *[f"1;d=w{i};w=100;u=e\n" for i in range(count)])
@@ -368,7 +375,7 @@ def test_the_larger_a_call_the_more_it_removes(
         "reserve": (20, 49, 9, "eve", 0, ""),
         "settle": (20, EPOCH, "1-009", 49, 9, "eve", "", *active),
         "ack": (20, EPOCH, "1-009", "", *active),
-        "bury": (20, EPOCH, "1-009", "", *active),
+        "bury": (20, EPOCH, "1-009", "", "", *active),
         "sweep": (20, 60_000),
         "stats": (20,),
     }

@@ -100,8 +100,11 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     _check_bodies(base, stored, records)
     total = sum(len(members) for members in indexes.values())
     assert total == len(held), f"{base!r}: {len(held)} held jobs have {total} places in indexes"
-    counted = set(raw.hkeys(base + b"tally"))
-    assert counted <= held, f"{base!r}: counters of jobs that are gone: {counted - held}"
+    fields = set(raw.hkeys(base + b"tally"))
+    marks = {field[1:] for field in fields if field[:1] in (b"c", b"e", b"p", b"s")}
+    counted = {field for field in fields if field[1:] not in marks}
+    gone = (counted | marks) - held
+    assert not gone, f"{base!r}: counters or marks of jobs that are gone: {gone}"
     ends = set(raw.zrange(base + b"expiry", 0, -1))
     listed_kept = {name for name in ends if name.startswith(b">")}
     assert listed_kept == kept.keys(), f"{base!r}: results {kept.keys()}, ends of {listed_kept}"
@@ -117,7 +120,15 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
         for number, head in heads.items()
         if b"p" in [*head][: 1 + len({b"l", b"t"} & head.keys())]
     }
-    used = {"r": counted, "t": ends, "o": indexes["once"], "d": named, "s": starting, "p": ruled}
+    used = {
+        "r": counted,
+        "m": marks,
+        "t": ends,
+        "o": indexes["once"],
+        "d": named,
+        "s": starting,
+        "p": ruled,
+    }
     used["b"] = stored.keys() - held
     used["k"] = kept.keys() | {number for number, head in heads.items() if b"k" in head}
     _check_meta(raw, base, listed, used)
@@ -191,8 +202,8 @@ def _without_note(value: bytes) -> bytes:
 
 def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[bytes]]) -> None:
     meta = raw.hgetall(base + b"meta")
-    is_newer = b"k" in meta.get(b"uses", b"") or b"kept_bytes" in meta
-    assert meta.get(b"v") in ((b"2", b"3")[is_newer], b"3"), f"{base!r}: meta is {meta}"
+    newer = bool({*b"km"} & {*meta.get(b"uses", b"")}) or b"kept_bytes" in meta
+    assert meta.get(b"v") in ((b"3",) if newer else (b"2", b"3")), f"{base!r}: meta is {meta}"
     for letter, members in uses.items():
         noted = letter in meta[b"uses"].decode()
         assert noted or not members, f"{base!r}: uses lacks {letter!r}"

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,7 +131,7 @@ def test_a_wrong_limit(value: Any) -> None:
 
 def test_the_exception_is_never_raised_outside() -> None:
     """Runs that end at the moment of their limit: the exception comes in the run, or never."""
-    limits = Limits(None, 60, print)
+    limits: Any = Limits(None, 60, print)
     outside: list[BaseException] = []
     ends: list[str] = []
 
@@ -145,7 +146,7 @@ def test_the_exception_is_never_raised_outside() -> None:
                     return 7
 
                 try:
-                    assert limits.run(0.002, spin, None) == 7
+                    assert limits.run(0.002, (SimpleNamespace(function=spin), ()), (), {}) == 7
                     ends.append("returned")
                 except TimeLimit:
                     ends.append("limited")

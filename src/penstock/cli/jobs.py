@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from enum import Enum
 from typing import Annotated, Any, BinaryIO
 
@@ -29,6 +30,7 @@ from penstock import (
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.output import Failed
+from penstock.core.middleware import HANDLER
 
 __all__ = [
     "QueueArgument",
@@ -198,6 +200,7 @@ def peek(
     n: Annotated[int, typer.Option("--n", "-n")] = 10,
     start: int = 0,
     newest: bool = False,
+    groups: bool = False,
 ) -> None:
     """Show the next jobs of a queue without reserving them.
 
@@ -206,7 +209,13 @@ def peek(
         n: most jobs to show.
         start: jobs to skip; negative = count from the end.
         newest: start at the end.
+        groups: with --state dead: count all dead letters by handler and error, in place of jobs.
     """
+    if groups:
+        if state is not State.DEAD:
+            raise typer.BadParameter("--groups needs --state dead")
+        _peek_groups(session, queue)
+        return
     with session.client() as client:
         views = client.open(queue).peek(n, state=state.value, start=start, newest=newest)
         if not views:
@@ -220,6 +229,25 @@ def peek(
     }
     columns = ("id", TIME_OF_STATE[state.value], "attempt", "owner", "body", "error")
     session.answer(document, lambda: output.job_table(views, columns, f"{state.value} jobs"))
+
+
+def _peek_groups(session: Session, queue: str) -> None:
+    found: Counter[tuple[str, str]] = Counter()
+    example: dict[tuple[str, str], str] = {}
+    with session.client() as client:
+        for view in client.open(queue).scan_iter(states=["dead"]):
+            group = (view.headers.get(HANDLER, ""), view.error.partition("\n")[0])
+            found[group] += 1
+            example.setdefault(group, view.id)
+        if not found:
+            existing(client, queue)
+    columns = ("jobs", "handler", "error", "example")
+    rows = [(count, *group, example[group]) for group, count in found.most_common()]
+    document = [dict(zip(columns, row, strict=True)) for row in rows]
+    session.answer(
+        {"queue": queue, "state": "dead", "groups": document},
+        lambda: output.table(columns, rows, right="jobs"),
+    )
 
 
 TIME_OF_STATE = {
@@ -293,7 +321,7 @@ def show(
         view = client.open(queue).show(names[-1])
     if view is None:
         raise Failed(f"queue {queue!r} has no job {names[-1]}: it finished, expired or was deleted")
-    session.answer(output.job_document(view), lambda: _print_job(view))
+    session.answer(_whole_document(view), lambda: _print_job(view))
 
 
 @command("result")
@@ -330,6 +358,12 @@ def queue_of(client: Penstock, job_id: str) -> str:
     return name
 
 
+def _whole_document(view: JobView) -> dict[str, Any]:
+    """Return a job for JSON, with the failures, which only single jobs are read with."""
+    failures = [asdict(failure) for failure in view.failures]
+    return {**output.job_document(view), "failures": failures, "trace": view.trace}
+
+
 def _print_job(view: JobView) -> None:
     figures = {
         **{name.replace("_", " "): output.job_cell(view, name) for name in FACTS},
@@ -339,16 +373,25 @@ def _print_job(view: JobView) -> None:
         "retry policy": _policy_text(view.retry),
         **{name: getattr(view, name) for name in COUNTERS},
         "error": view.error,
+        "progress": "" if view.progress is None else str(view.progress),
         **{f"header {name}": value for name, value in view.headers.items()},
         "size": output.size(len(view.raw)),
         "codec": output.body_value(view)[0],
     }
     output.facts(figures)
+    if view.failures:
+        rows = [
+            (output.moment(failure.at), output.span(failure.seconds), failure.owner, failure.text)
+            for failure in view.failures
+        ]
+        output.table(("failed at", "after", "owner", "error"), rows)
+    if view.trace:
+        output.write_lines(view.trace.split("\n"))
     output.write_lines(view.raw.decode("utf-8", "backslashreplace").split("\n"))
 
 
 FACTS = ("id", "queue", "state", "dedup_id", "stable_id", *output.MOMENTS, *output.SPANS)
-COUNTERS = ("deliveries", "redeliveries", "nacks", "crashes", "releases")
+COUNTERS = ("deliveries", "redeliveries", "nacks", "crashes", "releases", "snoozes")
 
 
 def _policy_text(policy: RetryPolicy | None) -> str:
@@ -385,7 +428,7 @@ def status(
         "dedup_id": dedup_id,
         "state": told.state or None,
         "window_ends": told.window_ends,
-        **{role: view and output.job_document(view) for role, view in jobs.items()},
+        **{role: view and _whole_document(view) for role, view in jobs.items()},
     }
     if found or session.as_json:
         session.answer(document, lambda: _print_status(told, jobs))

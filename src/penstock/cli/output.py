@@ -13,7 +13,7 @@ import base64
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NoReturn
 
@@ -53,7 +53,7 @@ __all__ = [
 
 WHOLE = ("id", "sha1")
 """Columns that are never wrapped, so that they can be copied."""
-MOMENTS = ("created", "due", "expires", "delivered", "lease_until", "died", "finished")
+MOMENTS = ("created", "due", "expires", "delivered", "cancelled", "lease_until", "died", "finished")
 SPANS = ("age", "next_in", "idle", "ttl_left")
 
 
@@ -215,5 +215,11 @@ def job_document(view: JobView) -> dict[str, Any]:
     codec, body = body_value(view)
     names = [*(one.name for one in fields(view) if one.repr), *DERIVED]
     policy = view.retry and {name: getattr(view.retry, name) for name in POLICY}
-    told = {"headers": dict(view.headers), "retry": policy, "codec": codec, "body": body}
+    told = {
+        "headers": dict(view.headers),
+        "retry": policy,
+        "progress": view.progress and asdict(view.progress),
+        "codec": codec,
+        "body": body,
+    }
     return {**{name: getattr(view, name) for name in names}, **told}

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Annotated, Literal
 
 import typer
 
-from penstock import Outcome, PauseSide, Penstock, QueueDamaged, QueueStats, Settled, StateName
+from penstock import (
+    Outcome,
+    PauseSide,
+    Penstock,
+    Queue,
+    QueueDamaged,
+    QueueStats,
+    Settled,
+    StateName,
+)
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.jobs import QueueArgument, State, existing
 from penstock.cli.output import Failed
+from penstock.core.middleware import HANDLER
 
 __all__ = [
-    "clear", "close", "dequeue", "evict", "pause", "promote", "purge", "queues", "redrive",
-    "reopen", "resume", "stats", "sweep",
+    "cancel", "clear", "close", "dequeue", "evict", "pause", "promote", "purge", "queues",
+    "redrive", "reopen", "resume", "stats", "sweep",
 ]  # fmt: skip
 
 QueuesArgument = Annotated[list[str] | None, typer.Argument(metavar="QUEUE")]
@@ -168,6 +179,8 @@ def redrive(
     queue: QueueArgument,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID")] = None,
     limit: int | None = None,
+    handler: str | None = None,
+    error: str | None = None,
 ) -> None:
     """Bring dead letters back.
 
@@ -176,20 +189,45 @@ def redrive(
 
     Args:
         ids: ids of dead letters. Default: all, oldest first.
-        limit: at most this many, oldest first.
+        limit: at most this many, oldest first; with --handler or --error in no order.
+        handler: only jobs of this handler.
+        error: only jobs with this text in their last error.
     """
-    if ids and limit is not None:
+    chosen = handler is not None or error is not None
+    if ids and (limit is not None or chosen):
         raise typer.BadParameter(
-            "--limit applies to all dead letters: leave out --limit or the ids"
+            "--limit, --handler and --error choose among all: leave out them or the ids"
         )
     with session.client() as client:
-        count = client.open(queue).redrive(ids or None, limit=limit)
+        if chosen:
+            count = _redrive_chosen(client.open(queue), handler, error, limit)
+        else:
+            count = client.open(queue).redrive(ids or None, limit=limit)
         if not count:
             existing(client, queue)
     session.answer({"queue": queue, "redriven": count}, f"{count} dead letters redriven")
     if ids and count < len(ids):
         failed = f"{len(ids) - count} of {len(ids)} could not be redriven"
         raise Failed(f"{failed}: `penstock show ID` shows the state of a job")
+
+
+def _redrive_chosen(queue: Queue, handler: str | None, error: str | None, limit: int | None) -> int:
+    """Redrive the dead letters of a handler, or with a text in their error; return how many."""
+    found = (
+        view.id
+        for view in queue.scan_iter(states=["dead"])
+        if (handler is None or view.headers.get(HANDLER) == handler) and (error or "") in view.error
+    )
+    count, left = 0, islice(found, limit)
+    while ids := list(islice(left, STEP)):
+        count += queue.redrive(ids)
+    return count
+
+
+@command("cancel")
+def cancel(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
+    """Cancel jobs. Waiting ones are removed at once, the workers of active ones end them."""
+    _move(session, queue, ids, "cancel", "cancelled")
 
 
 @command("promote")
@@ -211,7 +249,7 @@ def _move(
     session: Session,
     queue: str,
     ids: Sequence[str],
-    method: Literal["promote", "dequeue"],
+    method: Literal["cancel", "promote", "dequeue"],
     words: str,
 ) -> None:
     names = list(dict.fromkeys(ids))
@@ -222,11 +260,12 @@ def _move(
     outcomes = dict(zip(names, settled, strict=True))
     document = {
         "queue": queue,
-        f"{method}d": settled.done,
+        "cancelled" if method == "cancel" else f"{method}d": settled.done,
         "jobs": [{"id": name, "outcome": outcome.value} for name, outcome in outcomes.items()],
     }
     session.answer(document, f"{settled.done} jobs {words}")
-    failed = [f"{name} {one}" for name, one in outcomes.items() if one is not Outcome.DONE]
+    changed = (Outcome.DONE, Outcome.CANCELLED)
+    failed = [f"{name} {one}" for name, one in outcomes.items() if one not in changed]
     if failed:
         raise Failed(f"{len(failed)} of {len(names)} could not be {words}: {', '.join(failed)}")
 

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, overload
 
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, encode_id, number_after, ttl_code
+from penstock.core.marks import progress_text
 from penstock.core.options import Duration
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import Record, parse_record, stable_id_of
@@ -110,6 +111,7 @@ class Delivery:
 
     Attributes:
         settled: True = this object has ended its delivery.
+        cancelled: True = its worker has learned that the job is cancelled. The handler should end.
         lost: True = its worker knows that the lease has ended: another worker may have the job, and
             then a report of this one changes nothing.
     """
@@ -120,21 +122,25 @@ class Delivery:
         "_counts",
         "_data",
         "_number",
+        "_progress",
         "_record",
         "_result",
         "_term",
+        "cancelled",
         "lost",
         "settled",
     )
 
     _term: Any  # until a worker sets it there is none
     _result: tuple[bytes, str]  # the same; its value, and why that is missing
+    _progress: str  # the same until `progress` is called
 
     def __init__(self, batch: Batch, number: bytes, counts: bytes, data: bytes) -> None:
         self._batch = batch
         self._number = number
         self.settled = False
         self.lost = False
+        self.cancelled = False
         self._counts = counts
         self._data = data
         self._record: Record | None = None
@@ -285,6 +291,22 @@ class Delivery:
             return self._batch.receipt
         return f"{self._counted.deliveries}-{self._batch.tag:03x}"
 
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Tell how far the work is, for `show` and `watch`.
+
+        A worker sends the last one with its heartbeat, at most once a second. Without a worker
+        `Queue.beat` sends it. A full server does not store it.
+
+        Args:
+            done: the part that is done, in any unit.
+            total: the whole, in the same unit; None = not known.
+            note: text in one line, cut to 200 bytes.
+
+        Raises:
+            BadArgument: not a number, or not a text.
+        """
+        self._progress = progress_text(done, total, note)
+
     def __repr__(self) -> str:
         state = "settled" if self.settled else "lost" if self.lost else "held"
         where = f"in {self.queue_name!r}, attempt {self.attempt}"
@@ -307,6 +329,17 @@ set_term: Callable[[Delivery, object], None] = vars(Delivery)["_term"].__set__
 
 
 set_result: Callable[[Delivery, tuple[bytes, str]], None] = vars(Delivery)["_result"].__set__
+
+
+def progress_of(job: Delivery) -> str:
+    """Return the progress that is to be sent; "" = none."""
+    return getattr(job, "_progress", "")
+
+
+def sent_progress(job: Delivery, text: str) -> None:
+    """Note that a progress was sent, unless there is another one by now."""
+    if job._progress is text:
+        job._progress = ""
 
 
 def hinted_receipt(job: Delivery) -> str:
@@ -529,6 +562,8 @@ class Outcome(str, enum.Enum):
     """The call did what it says."""
     DEAD = "dead"
     """Done, and the job is a dead letter now: its attempts or releases are used up."""
+    CANCELLED = "cancelled"
+    """Active: its holder is told to end it; or it was, and the job has ended now."""
     GONE = "gone"
     """It finished, expired or was deleted before; nothing changed."""
     STALE = "stale"
@@ -558,6 +593,7 @@ OUTCOMES = {
     1: Outcome.DONE,
     2: Outcome.ENDED,
     3: Outcome.DEAD,
+    4: Outcome.CANCELLED,
     0: Outcome.GONE,
     -1: Outcome.STALE,
     -2: Outcome.REFUSED,
@@ -569,6 +605,8 @@ OUTCOMES = {
 }
 
 
+CHANGED = (Outcome.DONE, Outcome.DEAD, Outcome.CANCELLED)
+"""Outcomes of jobs that the call has changed."""
 CODES = {outcome: code for code, outcome in OUTCOMES.items()}
 
 
@@ -598,7 +636,7 @@ class Settled(Sequence[Outcome]):
         return len(self._codes)
 
     def __bool__(self) -> bool:
-        return all(code in (1, 3) for code in self._codes)
+        return all(code in (1, 3, 4) for code in self._codes)
 
     @overload
     def __getitem__(self, index: int) -> Outcome: ...
@@ -618,9 +656,9 @@ class Settled(Sequence[Outcome]):
         """Return the ids of the jobs with one of these outcomes, in order, each once.
 
         Args:
-            outcomes: which; none given = done or dead.
+            outcomes: which; none given = done, dead or cancelled.
         """
-        wanted = outcomes or (Outcome.DONE, Outcome.DEAD)
+        wanted = outcomes or CHANGED
         found = (
             name if isinstance(name, str) else name.id
             for name, outcome in zip(self._names, self, strict=True)
@@ -644,7 +682,7 @@ class Settled(Sequence[Outcome]):
     @property
     def done(self) -> int:
         """Number of jobs that the call changed."""
-        return sum(outcome in (Outcome.DONE, Outcome.DEAD) for outcome in self)
+        return sum(outcome in CHANGED for outcome in self)
 
     def __repr__(self) -> str:
         return f"<Settled {self.done} of {len(self)}>"

@@ -22,6 +22,8 @@ from penstock.core.policy import MAX_ATTEMPTS, RetryPolicy
 from penstock.errors import BadArgument, UndecodableBody
 
 __all__ = [
+    "FIRST_FIELDS",
+    "KEPT_FIELD",
     "Record",
     "encode_body",
     "encode_head",
@@ -30,6 +32,10 @@ __all__ = [
     "stable_id_of",
 ]
 
+KEPT_FIELD = b";k="
+"""The field of a job whose result is kept. If the first bytes of a record lack it, none is kept."""
+FIRST_FIELDS = 128
+"""More bytes than the fields `l`, `t`, `p` and `k` have together."""
 MAX_RECORD = 512 * 1024 * 1024
 MAX_HEADER = 16384
 """Bytes of a record before its body; the scripts refuse more."""

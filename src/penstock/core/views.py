@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from penstock.core.codec import Codec
 from penstock.core.ids import encode_id, ttl_code
 from penstock.core.job import QueueIdentity, parse_counters
+from penstock.core.marks import Failure, Progress, read_failures, read_progress
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import Record, parse_record
 from penstock.wire import replies
@@ -42,6 +43,7 @@ SETTING_KINDS: Mapping[str, str] = {
     "max_attempts": "limit",
     "max_crashes": "limit",
     "max_releases": "limit",
+    "max_snoozes": "limit",
     "replicas": "limit",
     "backoff_base": "duration",
     "backoff_cap": "duration",
@@ -84,6 +86,11 @@ class JobView:
         crashes: number of leases that ended without a report.
         releases: number of releases without delay.
         error: last error, or the reason why it is dead.
+        snoozes: number of releases with a delay.
+        cancelled: when an active job was cancelled; its worker has not ended it yet.
+        progress: what its handler told last, or None.
+        failures: its last failures, at most 10, the oldest first.
+        trace: the end of the last traceback, at most 8 KiB; only `show` reads it and `failures`.
         stable_id: id of the enqueue, equal to `stable_id` of the delivered job.
         finished: when a job ended whose result is kept: it has no body and no options any more.
     """
@@ -110,6 +117,11 @@ class JobView:
     crashes: int
     releases: int
     error: str
+    snoozes: int = 0
+    cancelled: float | None = None
+    progress: Progress | None = None
+    failures: tuple[Failure, ...] = field(default=(), repr=False)
+    trace: str = field(default="", repr=False)
     stable_id: str = field(default="", compare=False)
     finished: float | None = None
     _codec: Codec | None = field(default=None, repr=False, compare=False)
@@ -207,6 +219,7 @@ class Settings:
         max_attempts: nacks and crashes after which a job is dead; default 20; 0 = never.
         max_crashes: leases ended without a report after which a job is dead; default 3; 0 = never.
         max_releases: releases without delay after which a job is dead; default 1000; 0 = never.
+        max_snoozes: releases with a delay after which a job is dead; default 0 = never.
         replicas: replicas that must confirm an enqueue that sets no number; default 0.
         backoff_base: seconds; default 5.
         backoff_cap: seconds; default 6 hours.
@@ -223,6 +236,7 @@ class Settings:
     max_attempts: int | None = None
     max_crashes: int | None = None
     max_releases: int | None = None
+    max_snoozes: int | None = None
     replicas: int | None = None
     backoff_base: float | None = None
     backoff_cap: float | None = None
@@ -287,6 +301,7 @@ class QueueStats:
         expired_active: those of `swept` that were delivered and not finished when their ttl ended:
             the ttl is too short for the work, or their consumers died.
         deleted: total of jobs deleted one by one.
+        cancelled: total of jobs that ended because they were cancelled.
         purged: total of jobs purged.
         promoted: total of jobs brought forward by `promote`.
         dequeued: total of jobs taken out for a lease by `dequeue`.
@@ -331,6 +346,7 @@ class QueueStats:
     swept: int
     expired_active: int
     deleted: int
+    cancelled: int
     purged: int
     promoted: int
     dequeued: int
@@ -495,8 +511,14 @@ class Info:
 def read_view(
     place: QueueIdentity, entry: list[Any], lease_ms: int, now: int, codec: Codec | None = None
 ) -> JobView:
-    """Parse a job in a script's reply: number, state, score, delivered, owner, counters, record."""
-    number, state, score, delivered, owner, counts, data = entry[:7]
+    """Parse a job in a script's reply: number, state, score, delivered, owner, counters, record.
+
+    Behind them are its marks: cancelled, progress, snoozes, failures.
+    """
+    number, state, score, delivered, owner, counts, data, cancelled, told, snoozes, failed = entry[
+        :11
+    ]
+    failures, trace = read_failures(failed)
     record = parse_record(data)
     once = record.lease_ms == 0
     name = "active" if state == b"once" else state.decode()
@@ -529,8 +551,13 @@ def read_view(
         crashes=counters.crashes,
         releases=counters.releases,
         error=counters.error,
+        snoozes=int(snoozes or 0),
+        cancelled=int(cancelled) / 1000 if cancelled else None,
+        progress=read_progress(told),
+        failures=failures,
+        trace=trace,
         stable_id=record.stable_id or job_id,
-        finished=at if len(entry) > 7 and entry[7] == b"kept" else None,
+        finished=at if len(entry) > 11 and entry[11] == b"kept" else None,
         _codec=codec,
     )
 
@@ -539,8 +566,8 @@ COUNTS = ("ready", "scheduled", "active", "dead", "expired")
 """The numbers of jobs of `QueueStats`."""
 TOTALS = {name: name for name in (
     "enqueued", "acked", "nacked", "released", "crashed", "died", "redriven", "trimmed",
-    "expired_active", "deleted", "purged", "promoted", "dequeued", "withdrawn", "evicted",
-    "dangling",
+    "expired_active", "deleted", "cancelled", "purged", "promoted", "dequeued", "withdrawn",
+    "evicted", "dangling",
 )} | {"deliveries": "delivered", "swept": "expired"}  # fmt: skip
 """The totals of `QueueStats`, each with its field of meta."""
 

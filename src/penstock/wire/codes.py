@@ -31,6 +31,7 @@ class Code(_Explained):
     DONE = 1, "done"
     ENDED = 2, "ended before, by this same receipt; nothing changed"
     DIED = 3, "done, and the job is a dead letter now"
+    CANCELLED = 4, "cancelled: marked for its holder, or removed because it was marked"
     GONE = 0, "gone: the job is not there, or the checkpoint has another batch; nothing changed"
     STALE = -1, "stale receipt: it is not that of the delivery that counts; nothing changed"
     REFUSED = -2, "refused: not allowed in this state; nothing changed"

@@ -98,6 +98,15 @@ class AssignedGone(NamedTuple):
     batch: bytes
 
 
+class Beat(NamedTuple):
+    """Reply of beat."""
+
+    code: int
+    nonce: bytes
+    now: int
+    codes: list[int]
+
+
 class Bury(NamedTuple):
     """Reply of bury."""
 
@@ -479,6 +488,7 @@ class PressureShowMissing(NamedTuple):
     gets: int
 
 
+Cancel = Bury
 Delete = Bury
 Dequeue = Bury
 DismissGone = AssignedGone
@@ -498,7 +508,9 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "acquire": _plain(Acquire),
     "assign": _plain(Assign),
     "assigned": _either(_tail(Assigned, 6), {0: _plain(AssignedGone)}),
+    "beat": _tail(Beat, 3),
     "bury": _tail(Bury, 3),
+    "cancel": _tail(Bury, 3),
     "claim": _rows(Claim, 9, 5),
     "clear": _plain(Clear),
     "commit": _either(_plain(Commit), {2: _plain(CommitEnded), 0: _plain(CommitGone)}),

@@ -25,7 +25,7 @@ from penstock.worker.calling import Handler
 from penstock.worker.given import STATE, State
 from penstock.worker.handlers import Handlers
 from penstock.worker.lifespan import LifespanError
-from penstock.worker.limits import TimeLimit
+from penstock.worker.limits import CancelledRun, TimeLimit
 from penstock.worker.monitor import LoopEvent, Monitor, size_monitor
 from penstock.worker.results import ACK, Done, Reject, Result, Retry, Snooze, Verdict
 from penstock.worker.statistics import Summary, WorkerStats
@@ -37,6 +37,7 @@ __all__ = [
     "AsyncBoundHandler",
     "AsyncWorker",
     "BoundHandler",
+    "CancelledRun",
     "Conversion",
     "Converter",
     "Done",

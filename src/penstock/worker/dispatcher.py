@@ -96,6 +96,10 @@ class Dispatcher:
         self.flush_at = math.inf
         return found
 
+    def cancel(self, jobs: Sequence[Delivery]) -> None:
+        """Mark jobs as cancelled, and end their handlers."""
+        self._runners.cancel(jobs)
+
     def lose(self, jobs: Sequence[Delivery]) -> None:
         """Mark jobs as lost, and tell their handlers."""
         self._runners.lose(jobs)

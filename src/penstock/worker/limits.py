@@ -1,4 +1,4 @@
-"""Time limits of handlers: a watchdog raises `TimeLimit` in a thread that takes too long.
+"""Time limits and cancellation of handlers: exceptions that are raised in their threads.
 
 `PyThreadState_SetAsyncExc` makes an exception pending in a thread; the interpreter raises it before
 one of the next bytecodes. So a run is armed just before its handler and disarmed just after it,
@@ -12,11 +12,16 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["NO_LIMITS", "Limits", "TimeLimit", "within"]
+from penstock.core.job import Delivery
+from penstock.worker.registered import RegisteredHandler
 
+__all__ = ["NO_LIMITS", "CancelledRun", "Item", "Limits", "TimeLimit", "within"]
+
+Item = tuple[RegisteredHandler, Sequence[Delivery]]
+"""A handler, and the jobs of one run of it."""
 T = TypeVar("T")
 _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set_async_exc.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -30,50 +35,53 @@ class TimeLimit(BaseException):
     """
 
 
-class _LimitedRun:
-    """One run of a handler in a thread.
+class CancelledRun(BaseException):
+    """The job was cancelled while its handler ran in a thread. It is no `Exception`, as above."""
 
-    Args:
-        limit: seconds.
-        item: the handler and its jobs.
+
+class _ThreadRun:
+    """The run of a handler in a thread. Each thread has one of these, for one run after another.
+
+    Attributes:
+        item: the handler and its jobs; None = none is running.
     """
 
-    __slots__ = ("_has_fired", "_ident", "_is_armed", "_lock", "item", "until")
+    __slots__ = ("_has_fired", "_ident", "_lock", "item")
 
-    def __init__(self, limit: float, item: Any) -> None:
-        self.until = time.monotonic() + limit
-        self.item = item
+    def __init__(self) -> None:
+        self.item: Any = None
         self._ident = threading.get_ident()
         self._lock = threading.Lock()
-        self._is_armed = True
         self._has_fired = False
 
-    def fire(self) -> bool:
-        """Raise the exception in the run's thread, if the handler still runs.
+    def fire(self, item: Any, error: type[BaseException]) -> bool:
+        """Raise an exception in the thread, if it still runs this item.
 
         Returns:
-            False if the exception was raised before, and the handler still runs.
+            False if one was raised before, and the handler still runs.
         """
         with self._lock:
-            if self._is_armed and self._has_fired:
+            if self.item is not item:
+                return True
+            if self._has_fired:
                 return False
-            if self._is_armed:
-                self._has_fired = True
-                _set_async_exc(self._ident, TimeLimit)
+            self._has_fired = True
+            _set_async_exc(self._ident, error)
             return True
 
-    def disarm(self) -> None:
-        """Let no exception be raised from now on."""
+    def disarm(self, before: Any) -> None:
+        """Let no exception be raised for this run from now on; `before` = the run around it."""
         with self._lock:
-            self._is_armed = False
+            self.item = before
             if self._has_fired:  # it may be pending still
+                self._has_fired = False
                 _set_async_exc(self._ident, _NOTHING)
 
 
 class Limits:
-    """The time limits of a worker; ends runs in threads that take too long.
+    """Ends runs of a worker's handlers that take too long, or whose jobs are cancelled.
 
-    Its thread starts with the first run that has a limit.
+    Its thread starts with the first run in a thread that has a limit.
 
     Args:
         default: seconds, for handlers without a limit of their own; None = no limit.
@@ -88,33 +96,62 @@ class Limits:
         self._grace = grace
         self._is_stuck = is_stuck
         self._changed = threading.Condition()
-        self._runs: dict[_LimitedRun, None] = {}
+        self._runs: dict[int, _ThreadRun] = {}
+        self._limited: dict[_ThreadRun, tuple[float, Any]] = {}
         self._thread: threading.Thread | None = None
 
-    def run(self, limit: float, function: Callable[[], T], item: Any) -> T:
-        """Call a handler; raise `TimeLimit` in it after so many seconds.
+    def run(
+        self,
+        limit: float | None,
+        item: Item,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call a handler in this thread; after so many seconds raise `TimeLimit` in it.
 
         Raises:
             TimeLimit: it took longer.
+            CancelledRun: `cancel` was called for its job.
         """
-        run = _LimitedRun(limit, item)
+        ident = threading.get_ident()
+        run = self._runs.get(ident)
+        if run is None:
+            run = self._runs[ident] = _ThreadRun()
+        before, run.item = run.item, item
         try:
             try:
-                self._watch(run)
-                return function()
+                if limit is not None:
+                    self._watch(run, item, limit)
+                return item[0].function(*args, **kwargs)
             finally:
-                run.disarm()
-        except TimeLimit as error:
-            run.disarm()  # the first call may have been interrupted
-            error.args = (exceeded(limit),)
+                run.disarm(before)
+        except (TimeLimit, CancelledRun) as error:
+            run.disarm(before)  # the first call may have been interrupted
+            if limit is not None and isinstance(error, TimeLimit):
+                error.args = (exceeded(limit),)
             raise
         finally:
-            self._runs.pop(run, None)
+            if limit is not None:
+                self._limited.pop(run, None)
 
-    def _watch(self, run: _LimitedRun) -> None:
+    def cancel(self, job: Any) -> bool:
+        """Raise `CancelledRun` in the thread that runs the handler of this job, and of no other.
+
+        Returns:
+            False if no thread does.
+        """
+        for run in list(self._runs.values()):
+            item = run.item
+            if item is not None and list(item[1]) == [job]:
+                run.fire(item, CancelledRun)
+                return True
+        return False
+
+    def _watch(self, run: _ThreadRun, item: Any, limit: float) -> None:
+        until = time.monotonic() + limit
         with self._changed:
-            is_next = all(run.until < other.until for other in list(self._runs))
-            self._runs[run] = None
+            is_next = all(until < other for other, _ in list(self._limited.values()))
+            self._limited[run] = until, item
             if self._thread is None:
                 name = "penstock-limits"
                 self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -125,19 +162,20 @@ class Limits:
     def _main(self) -> None:
         while True:
             with self._changed:
-                nearest = min((run.until for run in list(self._runs)), default=None)
+                nearest = min((until for until, _ in list(self._limited.values())), default=None)
                 if nearest is None or nearest > time.monotonic():
                     self._changed.wait(None if nearest is None else nearest - time.monotonic())
-            for run in list(self._runs):
-                if run.until <= time.monotonic():
-                    self._end(run)
+            for run, (until, item) in list(self._limited.items()):
+                if until <= time.monotonic():
+                    self._end(run, item)
 
-    def _end(self, run: _LimitedRun) -> None:
-        if run.fire():
-            run.until = time.monotonic() + self._grace
+    def _end(self, run: _ThreadRun, item: Any) -> None:
+        if run.fire(item, TimeLimit):
+            if run in self._limited:
+                self._limited[run] = time.monotonic() + self._grace, item
         else:
-            self._runs.pop(run, None)
-            self._is_stuck(run.item)
+            self._limited.pop(run, None)
+            self._is_stuck(item)
 
 
 async def within(limit: float, awaited: Awaitable[T]) -> T:

@@ -38,14 +38,15 @@ from penstock.core.job import (
     Delivery,
     Outcome,
     Settled,
+    data_of,
     epoch_of,
     ops_of,
-    record_of,
     term_of,
 )
 from penstock.core.logs import Fields, get_logger, span
 from penstock.core.middleware import HANDLER
 from penstock.core.operations import QueueOps, Taken
+from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
 from penstock.core.results import results_text
 from penstock.errors import (
     QueueDamaged,
@@ -281,17 +282,20 @@ def _report(
     """
     finished = reports[verdict] if len(reports[verdict]) == 1 else _first(reports[verdict])
     jobs, sent, resent = [job for done in finished for job in done.jobs], state.clock(), 0.0
+    results = b""
+    if any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
+        results = _results(finished)
     outcomes: Settled | None = None
     taken = None
     try:
         if verdict.kind == "none":
             outcomes = Settled(jobs, None)
         elif n:
-            both = poll.ops.settle(jobs, n, provisional=True, results=_results(finished))
+            both = poll.ops.settle(jobs, n, provisional=True, results=results)
             outcomes, taken = yield from _call(state, poll, both)
             resent = both.resent
         else:
-            call = verdict_call(poll.ops, jobs, verdict, _results(finished))
+            call = verdict_call(poll.ops, jobs, verdict, results)
             outcomes = yield from _call(state, poll, call)
             resent = call.resent
     except WrongEpoch:
@@ -362,12 +366,7 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
 
 
 def _results(finished: Sequence[Finished]) -> bytes:
-    """Return the results that an ack of these jobs carries; empty = none is kept."""
-    for done in finished:
-        if record_of(done.jobs[0]).result_ms or len(done.jobs) > 1:
-            break
-    else:
-        return b""
+    """Return the results that an ack of these jobs carries, of those that are kept."""
     seconds = [done.seconds for done in finished for _ in done.jobs]
     return results_text([job for done in finished for job in done.jobs], seconds)
 
@@ -384,11 +383,11 @@ def verdict_call(
         results: of an ack: the results of the jobs, as `results_text` writes them.
     """
     if verdict.kind == "nack":
-        return ops.nack(jobs, verdict.delay_ms, verdict.text)
+        return ops.nack(jobs, verdict.delay_ms, verdict.text, verdict.trace)
     if verdict.kind == "release":
         return ops.release(jobs, verdict.delay_ms)
     if verdict.kind == "bury":
-        return ops.bury(jobs, verdict.text)
+        return ops.bury(jobs, verdict.text, verdict.trace)
     return ops.ack(jobs, verdict.window_ms, results=results)
 
 
@@ -461,6 +460,8 @@ def _fate(
     may_be_own = outcome is Outcome.ENDED or (outcome is Outcome.GONE and verdict.kind == "ack")
     if outcome is Outcome.DONE or (is_repeated and may_be_own):
         return _usual(verdict, job)
+    if outcome is Outcome.CANCELLED:
+        return "cancelled"
     if outcome is Outcome.DEAD:
         if done.error is None or not is_last(job, verdict, state.settings_of(job)):
             # Otherwise its failure was logged as the last one.

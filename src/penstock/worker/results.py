@@ -25,6 +25,7 @@ class Verdict(NamedTuple):
         text: error or reason, at most 1024 bytes.
         window_ms: of an ack: the window of the job's dedup id from now on; None = the job's own.
         is_asked: whether the handler has asked for this delay.
+        trace: the end of the traceback of a failure.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Verdict(NamedTuple):
     text: str = ""
     window_ms: int | None = None
     is_asked: bool = False
+    trace: str = ""
 
 
 ACK = Verdict("ack")

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.core.job import Delivery
 from penstock.core.logs import get_logger
-from penstock.worker.limits import NO_LIMITS, within
+from penstock.worker.limits import NO_LIMITS, CancelledRun, Item, within
 from penstock.worker.registered import RegisteredHandler
 
 __all__ = [
@@ -37,8 +37,6 @@ logger = get_logger("penstock")
 PATIENCE = 2.0
 """Seconds in which an event loop has to end after its tasks were cancelled."""
 
-Item = tuple[RegisteredHandler, Sequence[Delivery]]
-"""A handler, and the jobs of one run of it."""
 _Order = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
 T = TypeVar("T")
 
@@ -139,17 +137,23 @@ class Runners(DaemonThreads[Item]):
         """Call the handler."""
         limit = handler.time_limit or self.limits.default
         try:
-            if limit is None:
-                return handler.function(*args, **kwargs)
-            function = partial(handler.function, *args, **kwargs)
-            return self.limits.run(limit, function, (handler, jobs))
+            return self.limits.run(limit, (handler, jobs), args, kwargs)
         finally:
             if os.getpid() != self._pid:
                 end_fork(self._pid)
 
-    def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:  # noqa: ARG002  # the twin needs them
-        """Return False: the worker never ends a run in a thread."""
-        return False
+    def cancel(self, jobs: Sequence[Delivery]) -> None:
+        """Mark jobs as cancelled, and raise `CancelledRun` in the threads of their handlers.
+
+        A batch of several jobs goes on: its handler sees `job.cancelled`.
+        """
+        for job in jobs:
+            job.cancelled = True
+            self.limits.cancel(job)
+
+    def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:
+        """Return whether the worker has ended the run of these jobs, as they are cancelled."""
+        return isinstance(error, CancelledRun) and jobs[0].cancelled
 
     def at_end(self, end: Callable[[], None]) -> None:
         """Do nothing: daemon threads don't keep the process."""
@@ -247,6 +251,23 @@ class AsyncRunners:
         for task in {self._running[job] for job in jobs if job in self._running}:
             task.cancel("the lease was lost")
 
+    def cancel(self, jobs: Sequence[Delivery]) -> None:
+        """Mark jobs as cancelled, and cancel their handlers; callable from any thread.
+
+        A batch of several jobs goes on: its handler sees `job.cancelled`.
+        """
+        for job in jobs:
+            job.cancelled = True
+        with suppress(RuntimeError):  # as above
+            self._loop.call_soon_threadsafe(self._cancel_alone, jobs)
+
+    def _cancel_alone(self, jobs: Sequence[Delivery]) -> None:
+        tasks = list(self._running.values())
+        for job in jobs:
+            task = self._running.get(job)
+            if task is not None and tasks.count(task) == 1 and not self.limits.cancel(job):
+                task.cancel("the job was cancelled")
+
     async def call(
         self,
         handler: RegisteredHandler,
@@ -269,9 +290,7 @@ class AsyncRunners:
                     end_fork(self._pid)
             self._threads.grow()
             future = self._loop.create_future()
-            function = partial(handler.function, *args, **kwargs)
-            if limit is not None:
-                function = partial(self.limits.run, limit, function, (handler, jobs))
+            function = partial(self.limits.run, limit, (handler, jobs), args, kwargs)
             self._threads.put((future, contextvars.copy_context(), function))
             value, error = await future
             if error is not None:
@@ -305,9 +324,11 @@ class AsyncRunners:
         Otherwise the handler is the cause: it has cancelled a task of its own, or has given its
         task to other code.
         """
+        if isinstance(error, CancelledRun):
+            return jobs[0].cancelled
         if not isinstance(error, asyncio.CancelledError):
             return False
-        return self._is_over() or any(job.lost for job in jobs)
+        return self._is_over() or any(job.lost or job.cancelled for job in jobs)
 
     async def close(self, timeout: float) -> bool:
         """End the tasks; wait for them at most so many seconds.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.worker.heartbeat_process import HeartbeatProcess
     from penstock.worker.isolation import Isolated, Isolator
 
-__all__ = ["HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
+__all__ = ["CANCELLED", "HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
 
 logger = get_logger("penstock")
 
@@ -63,6 +63,8 @@ OUTCOMES = {
 }
 """The outcome that is counted for a job, by the kind of its verdict."""
 HANDED_BACK = Verdict("release", 0, "not begun with")
+CANCELLED = Verdict("release", 0, "cancelled")
+"""For a job that is marked by `cancel`: the release ends it."""
 KEPT = Verdict("none")
 """Nothing is reported: the handler has settled the job itself, or its lease was lost."""
 

@@ -184,6 +184,25 @@ class QueueAdmin:
         intent = None if if_undelivered else Intent("delete")
         return self._settled(jobs, build, resent_code=Code.GONE, intent=intent)
 
+    def cancel(self, jobs: Iterable[JobName]) -> Settled:
+        """Cancel jobs. Waiting ones are removed at once.
+
+        An active job is marked. Its worker learns of it within a second, ends the handler and the
+        job. If the handler finishes first, its ack wins; a failure, a release or the end of the
+        lease ends a marked job, too. The job keeps its dedup id as long as the handler runs.
+
+        Args:
+            jobs: deliveries, or ids.
+
+        Returns:
+            An outcome for each, in order: done (removed), cancelled (active: marked), gone, or
+            refused (dead, or delivered at most once).
+
+        Raises:
+            BadArgument, BadJobId: nothing was done.
+        """
+        return self._settled(jobs, QueueOps.cancel, resent_code=Code.GONE)
+
     def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.
 
@@ -432,6 +451,7 @@ class QueueAdmin:
         max_attempts: int | None = KEEP,
         max_crashes: int | None = KEEP,
         max_releases: int | None = KEEP,
+        max_snoozes: int | None = KEEP,
         replicas: int | None = KEEP,
         backoff_base: Duration | None = KEEP,
         backoff_cap: Duration | None = KEEP,
@@ -444,9 +464,9 @@ class QueueAdmin:
         """Store settings on the queue, for all its clients. Settings not given stay as they are.
 
         Args:
-            lease, max_length, max_attempts, max_crashes, max_releases, replicas, backoff_base,
-                backoff_cap, dead_max, dead_age, results_max, results_bytes, result_size: as in
-                `Settings`; None = back to the default.
+            lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes, replicas,
+                backoff_base, backoff_cap, dead_max, dead_age, results_max, results_bytes,
+                result_size: as in `Settings`; None = back to the default.
 
         Returns:
             All settings as they are now.

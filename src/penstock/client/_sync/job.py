@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.core.durable import Durable
 from penstock.core.job import Delivery, Outcome
 from penstock.core.logs import ONCE, log_failure
+from penstock.core.marks import trace_of
 from penstock.core.options import Duration
 from penstock.errors import (
     AckNotReplicated,
@@ -81,17 +82,20 @@ class Job(Delivery):
             raise
         return self._settle("ack", outcomes[0])
 
-    def nack(self, *, delay: Duration | None = None, error: str = "") -> bool:
+    def nack(self, *, delay: Duration | None = None, error: str = "", trace: str = "") -> bool:
         """Report a failed attempt. The job is tried again later, or is dead after the last attempt.
 
         Args:
             delay: seconds until the next attempt; None = the backoff of the job's policy, or the
                 queue's (exponential, with full jitter); 0 = at once, before younger jobs.
             error: text of the failure; stored with the job, cut to 1024 bytes.
+            trace: the traceback; its last 8192 bytes are stored.
 
         Returns, raises: as `ack`.
         """
-        return self._settle("nack", self.queue.nack([self], delay=delay, error=error)[0])
+        return self._settle(
+            "nack", self.queue.nack([self], delay=delay, error=error, trace=trace)[0]
+        )
 
     def release(self, *, delay: Duration = 0) -> bool:
         """Give the job back without counting a failure.
@@ -139,7 +143,7 @@ class Job(Delivery):
         if self.at_most_once:
             log_failure(self, text, error, ending=ONCE)
             return
-        outcome = self.queue.nack([self], error=text)[0]
+        outcome = self.queue.nack([self], error=text, trace=trace_of(error))[0]
         log_failure(self, text, error, ending="a dead letter" if outcome is Outcome.DEAD else "")
         self._settle("nack", outcome)
 

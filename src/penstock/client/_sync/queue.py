@@ -20,6 +20,7 @@ from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core import flows, stable
 from penstock.core.bulk import NewJob, NewJobs, Prepared, chunks, prepared
+from penstock.core.calls import Call
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
@@ -32,8 +33,10 @@ from penstock.core.job import (
     Outcome,
     Settled,
     batch_of,
+    progress_of,
 )
 from penstock.core.logs import get_logger
+from penstock.core.marks import check_trace
 from penstock.core.operations import QueueOps
 from penstock.core.options import (
     BATCH,
@@ -533,7 +536,12 @@ class Queue(QueueHandlers, QueueAdmin):
         return outcomes, jobs
 
     def nack(
-        self, jobs: Iterable[JobName], *, delay: Duration | None = None, error: str = ""
+        self,
+        jobs: Iterable[JobName],
+        *,
+        delay: Duration | None = None,
+        error: str = "",
+        trace: str = "",
     ) -> Settled:
         """Report failed attempts. Jobs are tried again later, or are dead after the last attempt.
 
@@ -541,17 +549,19 @@ class Queue(QueueHandlers, QueueAdmin):
             jobs: deliveries, or ids of delivered jobs. The receipts of their holders become void.
             delay: seconds until the next attempt; None = the backoff of the job's policy, or the
                 queue's; 0 = at once, before younger jobs.
-            error: stored with the job, cut to 1024 bytes.
+            error: stored with the job, cut to 1024 bytes; also among its last ten failures.
+            trace: the traceback; its last 8192 bytes are stored.
 
         Returns:
-            An outcome for each, in order: done, dead, gone, stale, ended or refused.
+            An outcome for each, in order: done, dead, cancelled (it was marked, and has ended),
+            gone, stale, ended or refused.
 
         Raises:
             BadArgument, BadJobId: nothing was done.
         """
         wait = -1 if delay is None else duration_ms("delay", delay)
-        text = check_text("error", error, limit=1024)
-        return self._settled(jobs, lambda ops, names: ops.nack(names, wait, text))
+        text, tail = check_text("error", error, limit=1024), check_trace(trace)
+        return self._settled(jobs, lambda ops, names: ops.nack(names, wait, text, tail))
 
     def release(self, jobs: Iterable[JobName], *, delay: Duration = 0) -> Settled:
         """Give jobs back without counting a failure.
@@ -565,18 +575,41 @@ class Queue(QueueHandlers, QueueAdmin):
         wait = duration_ms("delay", delay)
         return self._settled(jobs, lambda ops, names: ops.release(names, wait))
 
-    def bury(self, jobs: Iterable[JobName], reason: str = "") -> Settled:
+    def bury(self, jobs: Iterable[JobName], reason: str = "", *, trace: str = "") -> Settled:
         """Turn jobs into dead letters. An id alone buries a waiting job too.
 
         Args:
             jobs: deliveries, or ids.
             reason: stored with the job, cut to 1024 bytes.
+            trace: as in `nack`.
 
         Returns, raises: as `nack`.
         """
-        text = check_text("reason", reason, limit=1024)
+        text, tail = check_text("reason", reason, limit=1024), check_trace(trace)
         intent = Intent("bury", reason=text)
-        return self._settled(jobs, lambda ops, names: ops.bury(names, text), intent=intent)
+        return self._settled(jobs, lambda ops, names: ops.bury(names, text, tail), intent=intent)
+
+    def beat(self, jobs: Iterable[JobName]) -> Settled:
+        """Send the progress of jobs that you hold, and learn which of them are cancelled.
+
+        A worker does it for its jobs. It does not renew their leases: see `extend`.
+
+        Args:
+            jobs: deliveries.
+
+        Returns:
+            An outcome for each, in order: done (go on), cancelled (end it by `release` when you
+            can), gone, stale, ended or refused (not active).
+
+        Raises:
+            BadArgument, BadJobId: nothing was done.
+        """
+
+        def call(ops: QueueOps, names: list[JobName]) -> Call[Settled]:
+            texts = [progress_of(job) if isinstance(job, Delivery) else "" for job in names]
+            return ops.beat(names, texts)
+
+        return self._settled(jobs, call)
 
     def extend(
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False

@@ -130,23 +130,28 @@ class Consuming(Operations):
             jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
         return Exchanged(Settled(names, codes), Taken(reply.next, jobs, reply.lease, reply.now))
 
-    def nack(self, names: Names, delay_ms: int, error: str) -> Call[Settled]:
-        """Report failures; delay -1 = by the queue's policy."""
+    def nack(self, names: Names, delay_ms: int, error: str, trace: str = "") -> Call[Settled]:
+        """Report failures; delay -1 = by the queue's policy; trace = the end of a traceback."""
         seed = random.randrange(2_147_483_646)
-        return self.settling("nack", names, delay_ms, seed, error, receipts=True)
+        return self.settling("nack", names, delay_ms, seed, error, trace, receipts=True)
 
     def release(self, names: Names, delay_ms: int) -> Call[Settled]:
         """Give back without a failure."""
         return self.settling("release", names, delay_ms, receipts=True)
 
-    def bury(self, names: Names, reason: str) -> Call[Settled]:
+    def bury(self, names: Names, reason: str, trace: str = "") -> Call[Settled]:
         """Give up."""
-        return self.settling("bury", names, reason, receipts=True)
+        return self.settling("bury", names, reason, trace, receipts=True)
 
     def extend(self, names: Names, lease_ms: int, *, late: bool) -> Call[replies.Extend]:
         """Extend leases; 0 = each job's own lease; late = also in the second half of a ttl."""
         epoch, common, rest = self.named(names, receipts=True)
         return self.call("extend", epoch, common, lease_ms, 1 if late else 0, *rest)
+
+    def beat(self, names: Names, texts: Sequence[str]) -> Call[Settled]:
+        """Look at deliveries, and store their progress: a text for each, "" = none."""
+        lines = "".join(f"{place} {text}\n" for place, text in enumerate(texts, 1) if text)
+        return self.settling("beat", names, lines, receipts=True)
 
     # -- taking over -----------------------------------------------------------------------
 
@@ -174,5 +179,6 @@ class Consuming(Operations):
         """Repeat the calls of hints: number, receipt, number, receipt …"""
         if kind == "delete":
             return self.call("delete", epoch, *pairs[::2])
-        text = reason if kind == "bury" else "" if window == "-" else window
-        return self.call(kind, epoch, "*", text, *pairs)
+        if kind == "bury":
+            return self.call(kind, epoch, "*", reason, "", *pairs)
+        return self.call(kind, epoch, "*", "" if window == "-" else window, *pairs)

@@ -59,6 +59,10 @@ class Managing(Operations):
         """Remove jobs in any state."""
         return self.settling("delete", names)
 
+    def cancel(self, names: Names) -> Call[Settled]:
+        """Cancel jobs."""
+        return self.settling("cancel", names)
+
     def purge(self, state: str, fence: bytes | str, skip: int) -> Call[replies.Purge]:
         """Return the call of one step of a purge."""
         return self.call("purge", state, fence, skip)

@@ -25,6 +25,7 @@
 --@include lib/find_finished (gives: finished, freed, acked)
 --@include lib/check_closed (gives: wake_drained)
 --@include lib/drop_bodies
+--@include lib/forget
 --@include lib/release_dedup (gives: write_dedup)
 release_dedup(finished, true, tonumber(window))
 local wants_room = freed > 0 and full > now and redis.call('LLEN', space) == 0

@@ -16,7 +16,7 @@
 ---          {-15, nonce, kind, owner, left}      a consumer has the exclusive role, for so many ms unless it is renewed
 ---          {-17, nonce, fence}                  another client has taken the checkpoint over
 ---          {-19, nonce, name, value}            malformed argument: owner or lease
---- FROM ready, scheduled, active  TO active, dead
+--- FROM ready, scheduled, active  TO active, dead, none
 --@include lib/check_version
 --@include lib/check_owner
 --@include lib/now
@@ -51,6 +51,7 @@ n = is_sealed == '1' and 0 or math.min(tonumber(n), math.max(0, most - jobs))
 local provisional, idle = false, false
 local all_valid, finished = false, {} -- no job ends in this call
 --@include lib/drop_bodies
+--@include lib/forget
 --@include lib/release_dedup
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/keep_results

@@ -1,7 +1,8 @@
 --- Give jobs up: they become dead letters. A call by id also buries waiting jobs.
 --- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
---- ARGV     nonce wanted common reason [number...]
+--- ARGV     nonce wanted common reason trace [number...]
 ---          reason  text kept with the job, at most 1024 bytes
+---          trace   as in nack
 ---          wanted, common, number   as in ack
 --- META     v epoch uses seen off paused alarm full
 --- RETURNS  {1, nonce, done}              all of them
@@ -16,10 +17,12 @@
 --@include lib/check_epoch
 --@include lib/now
 --@include lib/check_receipts (gives: count, ids, codes, where, counts)
+--@include lib/describe_failure
 --@include lib/void_receipts
 --@include lib/code_each (gives: has_receipt)
 local wants_room = full > now and redis.call('LLEN', space) == 0
 local returned, dying, new_counters, done, waited, moved, twice = {}, {}, {}, 0, {}, {}, {}
+local cancelled, marks = {}, {}
 for i = 1, count do
   local id = ids[i]
   if codes[i] == 1 and where[i] == 'once' then
@@ -48,6 +51,10 @@ for i = 1, count do
     dying[#dying + 1] = id
     new_counters[#new_counters + 1] = id
     new_counters[#new_counters + 1] = d .. rest .. ' ' .. string.sub(reason, 1, 1024)
+    if where[i] and (reason ~= '' or trace ~= '') then
+      marks[#marks + 1] = 'e' .. id
+      marks[#marks + 1] = describe_failure(id, redis.call('HGET', held, id) or '', reason, trace)
+    end
   end
 end
 --@include lib/prepare_return

@@ -3,8 +3,8 @@
 --- ARGV     nonce create [field value...]
 ---          create  as in enqueue: a queue may be configured before its first job; or '!' and the epoch in the registry:
 ---                  meta was lost while jobs exist, create it again
----          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, replicas,
----                  backoff_base, backoff_cap, dead_max, dead_age, results_max,
+---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes,
+---                  replicas, backoff_base, backoff_cap, dead_max, dead_age, results_max,
 ---                  results_bytes, result_size; value '' drops the setting. 'configured' and ms: the
 ---                  settings were copied from another node, where they were set at that time; nothing changes if the
 ---                  settings here were set at that time or later
@@ -26,7 +26,7 @@ if not epoch then
   elseif create == '' then
     return {-5, nonce}
   end
-  epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbpk' or ''
+  epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbpkm' or ''
   --@include lib/create_queue
   if anew then -- above every number in use: held jobs may have higher ones than the stream
     change('v', '3')
@@ -38,6 +38,7 @@ if not epoch then
       end
     end
     change('last', last)
+    change('v', '3')
   end
 end
 local shuts, last, given = false, configured, nil

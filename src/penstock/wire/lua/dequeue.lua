@@ -18,7 +18,7 @@
 --@include lib/decide_each
 --@include lib/end_delivery
 --@include lib/lease_terms (gives: lease_and_ttl, lease_span)
-local returned, dying, moved, left = {}, {}, {}, {}
+local returned, dying, cancelled, marks, moved, left = {}, {}, {}, {}, {}, {}
 local function decide(id)
   local entry = redis.call('XRANGE', ready, id, id)[1]
   local waits = not entry and redis.call('ZSCORE', scheduled, id)

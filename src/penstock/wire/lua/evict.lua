@@ -20,6 +20,7 @@ if letters == '1' and #expired_once < most then
 end
 redis.call('HLEN', tally)
 --@include lib/drop_bodies (gives: has_large_bodies, bytes_left)
+--@include lib/forget
 --@include lib/release_dedup (gives: write_dedup_and_wake)
 local gone, bytes = {unpack(expired_once)}, 0
 for i = 1, #old do
@@ -39,7 +40,7 @@ if #gone > 0 then
   redis.call('HDEL', held, unpack(gone))
   redis.call('ZREM', once, unpack(gone))
   redis.call('ZREM', dead, unpack(gone))
-  redis.call('HDEL', tally, unpack(gone))
+  forget(gone)
   write_dedup_and_wake()
   redis.call('HINCRBY', meta, 'evicted', #expired_once + #old)
   if #changes > 0 then

@@ -2,7 +2,7 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta dedup
 --- ARGV     nonce name
 ---          name  the dedup id, escaped as in a record
---- META     v epoch seen off lease
+--- META     v epoch seen off lease uses
 --- RETURNS  {1, nonce, now, lease, epoch, ends, job...}  ends: end of its window, 0 = none is open; job as in show: the job
 ---                               that has the id, then its successor; none = the id is free
 ---          {-6, nonce, version}          written by a newer protocol

@@ -18,6 +18,7 @@
 redis.call('ZCARD', dead)
 --@include lib/check_closed
 --@include lib/drop_bodies
+--@include lib/forget
 --@include lib/release_dedup
 local sweep_limit = 100
 --@include lib/keep_results

@@ -24,7 +24,7 @@ local function waits_for_another(id) -- for the end of the job that has its dedu
   local ends = string.sub(owners, 1, #id) == id and tonumber(string.match(owners, ' @(%d+)$')) or 0
   return string.match(owners, '^%S+ (%d+%-%d+)') == id or ends > now
 end
-local returned, dying = {}, {}
+local returned, dying, cancelled, marks = {}, {}, {}, {}
 local function decide(id)
   local waits = redis.call('ZSCORE', scheduled, id)
   local leased = not waits and redis.call('ZSCORE', active, id)

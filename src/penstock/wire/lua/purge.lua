@@ -44,6 +44,7 @@ elseif state == 'dead' then
   index = dead
 end
 --@include lib/drop_bodies (gives: has_large_bodies, bodies_left)
+--@include lib/forget
 --@include lib/release_dedup (gives: has_dedup)
 --@include lib/check_closed
 --@include lib/complete_removal
@@ -64,7 +65,7 @@ if index then
     redis.call('ZREM', index, unpack(old))
     redis.call('HDEL', held, unpack(old))
     drop_bodies(old)
-    redis.call('HDEL', tally, unpack(old))
+    forget(old)
     redis.call('ZREM', expiry, unpack(old))
   end
 elseif state ~= 'ready' then -- unknown state: remove nothing

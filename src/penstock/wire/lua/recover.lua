@@ -13,7 +13,7 @@
 ---          {-15, nonce, kind, owner, left}  another consumer has the role; nothing taken over
 ---          {-16, nonce, kind}            the role of the call has ended; nothing taken over
 ---          {-19, nonce, name, value}     malformed argument: owner or number
---- FROM active  TO active, dead
+--- FROM active  TO active, dead, none
 --@include lib/check_version
 --@include lib/check_owner
 --@include lib/check_epoch
@@ -30,6 +30,7 @@ if taken_by then
 end
 max_attempts, max_crashes = limit(max_attempts, 20), limit(max_crashes, 3)
 --@include lib/count_crash
+--@include lib/describe_failure
 --@include lib/join_body (gives: record_size)
 local decided = #numbers / 2
 local reply = {1, nonce, decided, epoch or '', lease, now}
@@ -39,7 +40,8 @@ if paused or decided == 0 then -- paused: nothing is delivered again
 end
 --@include lib/check_receipts (gives: count, ids, codes, where, counts)
 local taken, taken_records, taken_counts = {}, {}, {}
-local due, cut, dropped, dying, crashes, expired, expired_set, expired_once, more_expired = {}, nil, {}, {}, 0, {}, {}, {}, false
+local due, cut, dropped, dying, crashes, cancelled, marks = {}, nil, {}, {}, 0, {}, {}
+local expired, expired_set, expired_once, more_expired = {}, {}, {}, false
 local trim_to, head_expired, other_expired = '-', 0, {} -- no expired jobs
 local bytes, soonest, named = 0, false, {}
 for i = 1, decided do
@@ -57,8 +59,15 @@ for i = 1, decided do
     bytes = bytes + (size or 0)
     if size and not (ends and tonumber(ends) <= now) then
       local count, dies, crashed = count_crash(counts[i], record, value)
-      crashes = crashes + crashed
-      if dies then
+      local is_cancelled = string.find(uses, 'm', 1, true) and redis.call('HEXISTS', tally, 'c' .. id) == 1
+      crashes = crashes + (is_cancelled and 0 or crashed)
+      if crashed > 0 and not is_cancelled then
+        marks[#marks + 1] = 'e' .. id
+        marks[#marks + 1] = describe_failure(id, value, 'taken over', '')
+      end
+      if is_cancelled then
+        cancelled[#cancelled + 1] = id
+      elseif dies then
         dying[#dying + 1] = id
         dying[#dying + 1] = count
       else
@@ -75,6 +84,7 @@ local wake_empty = redis.call('LLEN', wake) == 0
 --@include lib/check_closed (gives: wake_drained)
 --@include lib/drop_bodies
 --@include lib/keep_results
+--@include lib/forget
 --@include lib/remove_expired
 --@include lib/release_dedup
 --@include lib/prepare_delivery

@@ -41,7 +41,7 @@ local function taken(name) -- by an unfinished job, or by an open window
   return found
 end
 local ids, codes, returned, new_counters, ttl_ends, twice, named = numbers, {}, {}, {}, {}, {}, #numbers > 0
-local marks, retaken = {}, {}
+local owned, retaken, cleared = {}, {}, {}
 if not named then
   ids = redis.call('ZRANGE', dead, skip, skip + limit - 1)
 end
@@ -67,8 +67,8 @@ for i = 1, #ids do
       codes[i] = 1
       if name then
         retaken[name] = true
-        marks[#marks + 1] = name
-        marks[#marks + 1] = id
+        owned[#owned + 1] = name
+        owned[#owned + 1] = id
       end
       if ttl then
         ttl_ends[#ttl_ends + 1] = created + ttl
@@ -78,6 +78,8 @@ for i = 1, #ids do
       returned[#returned + 1] = id
       new_counters[#new_counters + 1] = id
       new_counters[#new_counters + 1] = string.match(count, '^%d+%+?') .. ' 0 0 0'
+      cleared[#cleared + 1] = 'c' .. id
+      cleared[#cleared + 1] = 's' .. id
     end
   else
     codes[i] = (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0
@@ -99,11 +101,14 @@ if #returned > 0 then
     redis.call('ZADD', expiry, unpack(ttl_ends))
     use('t')
   end
-  if #marks > 0 then
-    redis.call('HSET', dedup, unpack(marks))
+  if #owned > 0 then
+    redis.call('HSET', dedup, unpack(owned))
     use('d')
   end
   redis.call('HSET', tally, unpack(new_counters))
+  if string.find(uses, 'm', 1, true) then -- it keeps its failures, for the one who reads them
+    redis.call('HDEL', tally, unpack(cleared))
+  end
   redis.call('HINCRBY', meta, 'redriven', #returned / 2)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))

@@ -2,32 +2,38 @@
 --- KEYS     held active scheduled once dead tally expiry meta wake ready dedup windows
 --- ARGV     nonce wanted common delay [number...]
 ---          delay   ms until it may be delivered again; 0 = at once and before younger jobs: such releases are
----                  counted, and a job becomes a dead letter after the queue's max_releases, 1000
+---                  counted, and a job becomes a dead letter after the queue's max_releases, 1000. The others are
+---                  snoozes, counted apart: dead after max_snoozes, by default never
 ---          wanted, common, number   as in nack
---- META     v epoch uses seen off paused alarm max_releases
+--- META     v epoch uses seen off paused alarm max_releases max_snoozes
 --- RETURNS  {1, nonce, done}              all of them
 ---          {1, nonce, done, code...}     codes as in nack
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
---- FROM active  TO scheduled, dead
+--- FROM active  TO scheduled, dead, none
 --@include lib/check_version
 --@include lib/check_epoch
 --@include lib/now
 --@include lib/limit
-local most, delay_ms = limit(max_releases, 1000), tonumber(delay)
+local most, most_snoozes, delay_ms = limit(max_releases, 1000), limit(max_snoozes, math.huge), tonumber(delay)
 --@include lib/check_receipts
 --@include lib/return_jobs
 local function decide(id, nacked, crashed, released, why)
+  local before = nacked .. ' ' .. crashed .. ' '
   if delay_ms == 0 then
     released = released + 1
+    if released >= most then
+      return nil, before .. released .. ' released ' .. released .. ' times'
+    end
+    return math.min(now, tonumber(string.sub(id, 1, -12))), before .. released .. why
   end
-  if tonumber(released) >= most then
-    return nil, nacked .. ' ' .. crashed .. ' ' .. released .. ' released ' .. released .. ' times'
+  local snoozed = 1 + (string.find(uses, 'm', 1, true) and redis.call('HGET', tally, 's' .. id) or 0)
+  if snoozed >= most_snoozes then
+    return nil, before .. released .. ' snoozed ' .. snoozed .. ' times', 's', snoozed
   end
-  local due = delay_ms == 0 and math.min(now, tonumber(string.sub(id, 1, -12))) or now + delay_ms
-  return due, nacked .. ' ' .. crashed .. ' ' .. released .. why
+  return now + delay_ms, before .. released .. why, 's', snoozed
 end
 local reply = return_jobs(decide, 'released')
 return reply

@@ -17,7 +17,7 @@
 ---                                               nothing taken
 ---          {-16, nonce, kind}                   the role of the call has ended; nothing taken
 ---          {-19, nonce, name, value}            malformed argument: owner
---- FROM ready, scheduled, active  TO active, dead
+--- FROM ready, scheduled, active  TO active, dead, none
 --@include lib/check_version
 --@include lib/check_owner
 --@include lib/now
@@ -40,6 +40,7 @@ local provisional = tonumber(n) < 0
 n, idle = math.abs(n), idle == '1'
 local all_valid, finished = false, {} -- no job ends in this call
 --@include lib/drop_bodies
+--@include lib/forget
 --@include lib/release_dedup
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/keep_results

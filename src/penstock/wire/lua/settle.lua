@@ -41,6 +41,7 @@ local idle = false
 --@include lib/check_receipts (gives: count, ids, codes)
 --@include lib/find_finished (gives: finished, freed, acked)
 --@include lib/drop_bodies
+--@include lib/forget
 --@include lib/release_dedup
 release_dedup(finished, true)
 local sweep_limit = 2000 -- most expired jobs that this call removes

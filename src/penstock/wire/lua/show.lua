@@ -2,13 +2,14 @@
 --- KEYS     ready held active scheduled once dead tally expiry meta
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 100
---- META     v epoch seen off lease
+--- META     v epoch seen off lease uses
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job: {} gone, else {number, state, score, delivered, owner, counters, record,
----                                        receipt};
+---                                        cancelled, progress, snoozes, failures, receipt};
 ---                                        state: ready, scheduled, active, once, dead, expired, or dangling = in no index,
 ---                                        or done, cancelled, expired: ended, and its result is kept, then receipt is 'kept', see results;
 ---                                        damaged; score: due time, end of lease, time of death; delivered and owner: of
----                                        the last delivery; receipt: of a delivery that has not ended, '' = none.
+---                                        the last delivery; cancelled, progress, snoozes and failures: the marks of the
+---                                        job; receipt: of a delivery that has not ended. '' = none.
 ---                                        A reply has about 1 MiB, and at least one job: name the missing last ones in another call
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure

@@ -18,6 +18,7 @@ local quiet = seen
 --@include lib/now (gives: changes, raw)
 --@include lib/check_closed (gives: wake_drained)
 --@include lib/drop_bodies (gives: bodies_left)
+--@include lib/forget
 --@include lib/release_dedup (gives: write_dedup_and_wake)
 local sweep_limit = 1000
 --@include lib/expired_windows (gives: close_windows)
@@ -56,7 +57,8 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
   local borne = is_held(producer) or is_held(consumer)
   local set = borne
   local settings = redis.call('HMGET', meta, 'paused', 'lease', 'max_length', 'max_attempts', 'max_crashes', 'max_releases',
-    'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas', 'closed', 'results_max', 'results_bytes', 'result_size')
+    'max_snoozes', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas', 'closed', 'results_max', 'results_bytes',
+    'result_size')
   for i = 1, #settings do
     set = set or settings[i]
   end
@@ -68,7 +70,7 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     --@include lib/drop_producers
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
-      local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held})[letter]
+      local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held, m = tally})[letter]
       if letter == 'x' then
         kept = kept .. (borne and letter or '')
       elseif letter == 'k' then

@@ -34,6 +34,7 @@ redis.call('ZCARD', expiry)
 redis.call('HLEN', tally)
 redis.call('XLEN', ready)
 --@include lib/drop_bodies
+--@include lib/forget
 --@include lib/release_dedup
 --@include lib/check_closed
 release_dedup(found, false)

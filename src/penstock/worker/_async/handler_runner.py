@@ -8,9 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.client._async.transport.connection import monotonic
-from penstock.core.job import Delivery, batch_of, record_of, set_result
+from penstock.core.job import Delivery, batch_of, data_of, record_of, set_result
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
+from penstock.core.marks import trace_of
 from penstock.core.middleware import Middleware, RunEvent, running
+from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
 from penstock.core.results import encoded_value
 from penstock.core.views import Settings
 from penstock.worker.arguments import Unfit
@@ -21,7 +23,7 @@ from penstock.worker.polls import Finished
 from penstock.worker.registered import RegisteredHandler
 from penstock.worker.results import ACK, Result, Verdict, described
 from penstock.worker.runners import AsyncRunners, Item
-from penstock.worker.state import KEPT, OUTCOMES
+from penstock.worker.state import CANCELLED, KEPT, OUTCOMES
 from penstock.worker.status import RunningJob
 
 __all__ = ["AsyncHandlerRunner"]
@@ -96,9 +98,11 @@ class AsyncHandlerRunner:
     async def execute(self, item: Item) -> None:
         """Run a handler and pass the verdicts on its jobs to the loop. Never raises."""
         handler, jobs = item
-        if jobs[0].lost or (len(jobs) > 1 and any(job.lost for job in jobs)):
+        first = jobs[0]
+        if first.lost or first.cancelled or (len(jobs) > 1 and any(map(_is_void, jobs))):
             self._finish([job for job in jobs if job.lost], KEPT, 0.0)  # lost before they began
-            jobs = [job for job in jobs if not job.lost]
+            self._finish([job for job in jobs if not job.lost and job.cancelled], CANCELLED, 0.0)
+            jobs = [job for job in jobs if not _is_void(job)]
             if not jobs:
                 self._wake()
                 return
@@ -136,7 +140,7 @@ class AsyncHandlerRunner:
         """Judge a run that was cancelled, or raised a BaseException that is not an Exception."""
         try:
             if self.runners.has_ended(jobs, error):
-                return [KEPT if job.lost else LATER for job in jobs], None
+                return [_unfinished(job) for job in jobs], None
             return self._judged(handler, jobs, error)
         except BaseException:  # noqa: BLE001  # a __str__ that fails must not keep the jobs
             with suppress(Exception):
@@ -172,7 +176,8 @@ class AsyncHandlerRunner:
             """Return the outcome after a hook has raised, which counts as the handler's failure."""
             nonlocal found
             if not isinstance(error, Exception):
-                return "lost" if any(job.lost for job in jobs) else "failed"
+                ended = [*(job.lost for job in jobs), jobs[0].cancelled]
+                return ("cancelled" if ended[-1] else "lost") if any(ended) else "failed"
             found = self._judged(handler, jobs, error)
             _note(event, jobs, found[0])
             return event.outcome
@@ -195,7 +200,7 @@ class AsyncHandlerRunner:
             value = await self.runners.call(handler, jobs, args, kwargs)
             if event is not None:
                 event.value = value
-            if record_of(jobs[0]).result_ms or handler.size:
+            if handler.size or KEPT_FIELD in data_of(jobs[0])[:FIRST_FIELDS]:
                 self._keep(handler, jobs, value)
             if type(value) in PLAIN:
                 return None, None
@@ -248,6 +253,8 @@ class AsyncHandlerRunner:
     ) -> Judged:
         """Judge a run that has raised. One failure is logged once for all jobs."""
         verdicts = [handler.failed(job, error) for job in jobs]
+        trace = trace_of(error.__cause__ if isinstance(error, Result) else error)
+        verdicts = [verdict._replace(trace=trace) if trace else verdict for verdict in verdicts]
         if isinstance(error, Result):
             self._log_failures(jobs, verdicts)
             return verdicts, None
@@ -277,6 +284,16 @@ class AsyncHandlerRunner:
                 logger.info(text, job.id, verdict.text or "Retry", told, extra=Fields(job))
 
 
+def _is_void(job: Delivery) -> bool:
+    """Return True if the handler of a job shall not run."""
+    return job.lost or job.cancelled
+
+
+def _unfinished(job: Delivery) -> Verdict:
+    """Return the verdict on a job whose run the worker has ended."""
+    return KEPT if job.lost else CANCELLED if job.cancelled else LATER
+
+
 def _unfit(job: Delivery, reason: str) -> Verdict:
     """Return the verdict on a job that no handler can process."""
     with suppress(Exception):  # as above
@@ -288,7 +305,7 @@ def _note(event: RunEvent, jobs: Sequence[Delivery], verdicts: list[Verdict] | N
     if verdicts is None:
         verdicts = [ACK] * len(jobs)
     kinds = [
-        "lost" if job.lost else OUTCOMES[verdict.kind]
+        "lost" if job.lost else "cancelled" if verdict is CANCELLED else OUTCOMES[verdict.kind]
         for job, verdict in zip(jobs, verdicts, strict=True)
     ]
     counts = {kind: kinds.count(kind) for kind in kinds}

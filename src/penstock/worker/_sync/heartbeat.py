@@ -19,14 +19,25 @@ from penstock.client._sync.backend import Backend
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
-from penstock.core.job import Delivery, ops_of, set_term, term_of
+from penstock.core.job import (
+    Delivery,
+    Outcome,
+    Settled,
+    batch_of,
+    ops_of,
+    progress_of,
+    sent_progress,
+    set_term,
+    term_of,
+)
 from penstock.core.logs import Fields, get_logger
-from penstock.errors import WrongEpoch
+from penstock.core.options import BATCH
+from penstock.errors import OutOfMemory, WrongEpoch
 from penstock.wire.scripts import script
 from penstock.worker.loop import leave
 from penstock.worker.runners import in_thread
 from penstock.worker.state import WorkerState
-from penstock.worker.terms import OVER, PAUSE, due, next_renewal, renew
+from penstock.worker.terms import OVER, due, next_renewal, renew
 
 __all__ = ["Heartbeat", "renewed"]
 
@@ -35,6 +46,8 @@ logger = get_logger("penstock")
 SHORTEST = 0.01
 """Fewest seconds between two looks at the leases."""
 GONE = "it expired, it or its queue was removed, or another worker holds it"
+LOOK = 0.45
+"""Most seconds between two looks: a cancelled job is ended within a second."""
 AGAIN = 1.0
 """Most seconds until another attempt at leases that could not be renewed."""
 OVERDUE = 2.0
@@ -68,6 +81,8 @@ class Heartbeat:
         self._overdue = overdue
         self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
+        self._seen = frozenset[Delivery]()
+        self._told_at = -math.inf
         self._failures = 0
         self._has_left = False
         self._thread: threading.Thread | None = None
@@ -128,8 +143,40 @@ class Heartbeat:
                     unreached.add(ops)
                     self._complain(ops.name, error)
         self._failures = self._failures + 1 if unreached else 0
+        if not self._failures:
+            self._ask()
         if self._overdue is not None and monotonic() > self._end_at:
             self._end(self._overdue)
+
+    def _ask(self) -> None:
+        """Ask which jobs are cancelled, and store their progress, at most once a second.
+
+        Only for jobs that were held at the last look: most jobs take no longer, and cost nothing.
+        """
+        held = [job for job in list(self._state.held) if not (job.settled or job.cancelled)]
+        asked: dict[Any, list[Delivery]] = {}
+        for job in self._renewable(held):
+            if job in self._seen:
+                asked.setdefault(batch_of(job).place, []).append(job)
+        self._seen = frozenset(held)
+        tells = monotonic() > self._told_at + 1
+        self._told_at = monotonic() if tells and asked else self._told_at
+        for jobs in asked.values():
+            for start in range(0, len(jobs), BATCH):
+                self._look_at(jobs[start : start + BATCH], tells=tells)
+
+    def _look_at(self, jobs: Sequence[Delivery], *, tells: bool) -> None:
+        node = self._node(ops_of(jobs[0]).home)
+        try:
+            outcomes = beaten(node, jobs, tells=tells)
+        except Exception as error:  # noqa: BLE001  # the next look is soon
+            logger.debug("cancelled jobs are not known: %s: %s", type(error).__name__, error)
+            node.close()
+            return
+        pairs = zip(jobs, outcomes, strict=True)
+        cancelled = [job for job, outcome in pairs if outcome is Outcome.CANCELLED]
+        if cancelled:
+            self._state.dispatcher.cancel(cancelled)
 
     def _complain(self, queue: str, error: Exception) -> None:
         if self._failures % 10 == 0:
@@ -185,7 +232,28 @@ class Heartbeat:
         if self._overdue is not None:
             nearest = min(nearest, self._end_at)
         shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)
-        return min(max(nearest - monotonic(), shortest), PAUSE)
+        return min(max(nearest - monotonic(), shortest), LOOK)
+
+
+def beaten(node: Node, jobs: Sequence[Delivery], *, tells: bool = True) -> Settled:
+    """Return the outcome of `beat` for each delivery of one queue.
+
+    Args:
+        node: a connection to its node.
+        jobs: the deliveries.
+        tells: whether to store their progress. A full server does not store it.
+    """
+    ops, texts = ops_of(jobs[0]), [progress_of(job) if tells else "" for job in jobs]
+    outcomes: Settled
+    try:
+        outcomes = node.run(ops.beat(jobs, texts))
+    except OutOfMemory:
+        outcomes = node.run(ops.beat(jobs, ()))
+        return outcomes
+    for job, text in zip(jobs, texts, strict=True):
+        if text:
+            sent_progress(job, text)
+    return outcomes
 
 
 def renewed(node: Node, lease: float, jobs: Sequence[Delivery]) -> Sequence[Delivery]:

@@ -5,13 +5,13 @@
 -- lib/find_expired has reached its limit.
 --- NEEDS  ready held active scheduled tally expiry meta wake space paused full now end_of finished all_valid expired_set
 ---        uses n expired more_expired score_of trim_to has_large_bodies release_dedup other_expired nothing
---- GIVES  join_body taken taken_records taken_counts due cut dropped dying crashes more soonest head first reread
+--- GIVES  join_body cancelled marks taken taken_records taken_counts due cut dropped dying crashes more soonest head first reread
 ---        exhausted entries_left delivers wake_empty wants_room is_drained lease_and_ttl lease_span
 --@include lib/join_body (gives: record_size)
 --@include lib/lease_terms
 --@include lib/limit
 local taken, taken_records, taken_counts = {}, {}, {}
-local due, cut, dropped, dying, crashes = {}, nil, {}, {}, 0
+local due, cut, dropped, dying, crashes, cancelled, marks = {}, nil, {}, {}, 0, {}, {}
 local more, soonest = false, false
 local head, first, reread, exhausted, entries_left = {}, {}, false, false, 0
 local delivers = paused ~= 'out' and paused ~= 'all'
@@ -60,6 +60,8 @@ if delivers then
     local policy = call('HMGET', meta, 'max_attempts', 'max_crashes')
     local max_attempts, max_crashes = limit(policy[1], 20), limit(policy[2], 3)
     --@include lib/count_crash
+    --@include lib/describe_failure
+    local has_marks = string.find(uses, 'm', 1, true)
     repeat
       over = call('ZRANGE', active, '-inf', high, 'BYSCORE', 'LIMIT', at, page)
       at = at + page
@@ -73,9 +75,16 @@ if delivers then
           if not record then
             dropped[#dropped + 1] = id
             passed = passed + 1
+          elseif has_marks and call('HEXISTS', tally, 'c' .. id) == 1 then
+            cancelled[#cancelled + 1] = id
+            passed, skipped = passed + 1, skipped + 1
           else
-            local after, dies, has_counters = count_crash(count, record, value)
-            crashes, bytes = crashes + has_counters, bytes + size
+            local after, dies, crashed = count_crash(count, record, value)
+            crashes, bytes = crashes + crashed, bytes + size
+            if crashed > 0 then
+              marks[#marks + 1] = 'e' .. id
+              marks[#marks + 1] = describe_failure(id, value, 'lease ended', '')
+            end
             if dies then
               dying[#dying + 1] = id
               dying[#dying + 1] = after

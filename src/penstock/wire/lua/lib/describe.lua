@@ -1,6 +1,6 @@
 -- describe(id) returns a job for a reader, with its body, and with the receipt if a delivery has not ended; {} = gone. Of a
 -- job that has ended it returns the state, time and attempt that are kept.
---- NEEDS  ready held active scheduled once dead tally expiry end_of now
+--- NEEDS  ready held active scheduled once dead tally expiry end_of now uses
 --- GIVES  describe
 --@include lib/job_fields (gives: with_body)
 --@include lib/state_of
@@ -9,17 +9,17 @@ local function describe(id)
   local value = redis.call('HGET', held, id)
   if value then
     local state, at, lasting = state_of(id)
-    local job = with_body(job_fields(id, state, at, value))
+    local job = with_body(job_fields(id, state, at, value, true))
     local ended = string.find(job[6], '^%d+%+')
-    job[8] = lasting and not ended and (string.match(job[6], '^%d+') or '1') .. string.format('-%03x', lasting % 4096) or ''
+    job[12] = lasting and not ended and (string.match(job[6], '^%d+') or '1') .. string.format('-%03x', lasting % 4096) or ''
     return job
   end
   local entry = redis.call('XRANGE', ready, id, id)[1]
   if not entry then
     local kept = read_kept(id) -- the body is gone
-    return kept and {id, kept[1], kept[2], '0', '', kept[3] .. ' 0 0 0', '1\n', 'kept'} or {}
+    return kept and {id, kept[1], kept[2], '0', '', kept[3] .. ' 0 0 0', '1\n', '', '', '', '', 'kept'} or {}
   end
-  local job = with_body(job_fields(id, 'ready', string.sub(id, 1, -12), entry[2][2]))
-  job[8] = ''
+  local job = with_body(job_fields(id, 'ready', string.sub(id, 1, -12), entry[2][2], true))
+  job[12] = ''
   return job
 end

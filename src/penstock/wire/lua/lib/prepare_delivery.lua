@@ -1,7 +1,7 @@
 -- Compute scores, notes and counters for the jobs that lib/choose_jobs took. `provisional`: notes of suspects get a
 -- question mark. The last checks of types are here.
---- NEEDS  once dead tally taken now owner provisional score_of lease tag soonest taken_records lease_and_ttl lease_span
----        taken_counts change delivered dying uses has_dedup release_dedup
+--- NEEDS  once dead tally taken now owner provisional score_of lease tag soonest taken_records lease_and_ttl
+---        lease_span taken_counts change delivered dying uses has_dedup release_dedup cancelled marks
 --- SETS   soonest uses
 --- GIVES  active_pairs once_pairs new_counters held_pairs
 local active_pairs, once_pairs, new_counters, held_pairs = {}, {}, {}, {}
@@ -60,14 +60,17 @@ if #taken > 0 then
   end
   change('delivered', (delivered or 0) + #taken)
 end
-if #new_counters > 0 or #dying > 0 then
+if #new_counters + #dying + #cancelled > 0 then
   redis.call('HLEN', tally)
   redis.call('ZCARD', dead)
   use('r')
 end
+if #marks > 0 then
+  use('m')
+end
 local starts = string.find(uses, 's', 1, true)
-if has_dedup and (starts or #dying > 0) then
-  local ending = {}
+if has_dedup and (starts or #dying + #cancelled > 0) then
+  local ending = {unpack(cancelled)}
   for i = 1, #dying, 2 do
     ending[#ending + 1] = dying[i]
   end

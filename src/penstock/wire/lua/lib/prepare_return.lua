@@ -1,6 +1,7 @@
 -- Check the types of all keys that lib/write_return writes, before jobs are put back or buried.
---- NEEDS  ready held active scheduled dead tally expiry wake dedup windows dying nothing now paused uses
---- GIVES  wake_empty drop_bodies wake_drained write_dedup
+--- NEEDS  ready held active scheduled dead tally expiry wake dedup windows dying nothing now paused uses cancelled
+---        meta
+--- GIVES  wake_empty drop_bodies forget keep_results wake_drained write_dedup
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', dead)
 redis.call('HLEN', tally)
@@ -8,5 +9,8 @@ redis.call('ZCARD', expiry)
 local wake_empty = redis.call('LLEN', wake) == 0
 --@include lib/check_closed
 --@include lib/drop_bodies
+--@include lib/forget
+--@include lib/keep_results
 --@include lib/release_dedup
 release_dedup(dying, false)
+release_dedup(cancelled, false)

@@ -1,7 +1,7 @@
 -- remove_expired() removes the expired jobs from every state, and counts them. It trims those at the head of ready,
 -- which are in no other state: a deletion by number costs several times as much.
---- NEEDS  ready held active scheduled once tally expiry meta nothing expired expired_once drop_bodies bodies_left trim_to
----        head_expired other_expired more_expired now keep_results
+--- NEEDS  ready held active scheduled once expiry meta nothing expired expired_once drop_bodies bodies_left trim_to
+---        head_expired other_expired more_expired now keep_results forget
 --- SETS   other_expired
 --- GIVES  remove_expired
 local remove_expired = nothing
@@ -23,7 +23,7 @@ if #expired + #expired_once > 0 or bodies_left ~= '' then -- bodies_left: noted 
           redis.call('HINCRBY', meta, 'expired_active', unfinished)
         end
         redis.call('ZREM', scheduled, unpack(other_expired))
-        redis.call('HDEL', tally, unpack(other_expired))
+        forget(other_expired)
       end
       if more_expired then
         redis.call('ZREM', expiry, unpack(expired))
@@ -36,7 +36,7 @@ if #expired + #expired_once > 0 or bodies_left ~= '' then -- bodies_left: noted 
       redis.call('HDEL', held, unpack(expired_once))
       drop_bodies(expired_once)
       redis.call('ZREM', once, unpack(expired_once))
-      redis.call('HDEL', tally, unpack(expired_once))
+      forget(expired_once)
       redis.call('HINCRBY', meta, 'expired', #expired_once)
     end
   end

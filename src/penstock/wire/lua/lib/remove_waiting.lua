@@ -1,6 +1,7 @@
 -- remove_waiting(ids, counter) removes jobs that are in ready or scheduled; `counter` of meta counts them. HDEL comes
 -- first: it passes on a full server.
---- NEEDS  ready held scheduled tally expiry meta space drop_bodies changes wake_drained wants_room write_dedup_and_wake
+--- NEEDS  ready held scheduled expiry meta space drop_bodies changes wake_drained wants_room write_dedup_and_wake
+---        forget
 --- GIVES  remove_waiting
 --@include lib/complete_removal
 local function remove_waiting(ids, counter)
@@ -9,7 +10,7 @@ local function remove_waiting(ids, counter)
   redis.call('XDEL', ready, unpack(ids))
   redis.call('ZREM', scheduled, unpack(ids))
   redis.call('ZREM', expiry, unpack(ids))
-  redis.call('HDEL', tally, unpack(ids))
+  forget(ids)
   redis.call('HINCRBY', meta, counter, #ids)
   complete_removal()
 end

@@ -1,5 +1,5 @@
 -- trim_dead(most) drops dead letters above the bounds of age and number, the oldest first, and counts them.
---- NEEDS  held dead tally meta now drop_bodies
+--- NEEDS  held dead meta now drop_bodies forget
 --- GIVES  trim_dead
 local function trim_dead(most)
   local bounds = redis.call('HMGET', meta, 'dead_age', 'dead_max')
@@ -13,7 +13,7 @@ local function trim_dead(most)
     redis.call('ZREM', dead, unpack(old))
     redis.call('HDEL', held, unpack(old))
     drop_bodies(old)
-    redis.call('HDEL', tally, unpack(old))
+    forget(old)
     redis.call('HINCRBY', meta, 'trimmed', #old)
   end
 end

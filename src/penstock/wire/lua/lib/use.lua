@@ -6,7 +6,7 @@ local function use(letter)
   if not string.find(uses, letter, 1, true) then
     uses = uses .. letter
     change('uses', uses)
-    if letter == 'k' then -- an older script would take a result for a job
+    if letter == 'k' or letter == 'm' then -- an older script would take a result for a job, and leave marks behind
       change('v', '3')
     end
   end

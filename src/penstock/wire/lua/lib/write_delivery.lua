@@ -1,10 +1,11 @@
 -- Write the delivery that lib/choose_jobs and lib/prepare_delivery computed. HDEL comes first: it passes on a
 -- full server, and checks the type of held.
 --- NEEDS  ready held active scheduled once dead tally expiry meta taken due expired expired_once dropped dying cut
----        held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired write_dedup drop_bodies
+---        held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired write_dedup
+---        drop_bodies cancelled forget marks keep_results
 --- GIVES  wrote successor_due
 local wrote = false
-if #taken + #due + #expired + #expired_once + #dropped + #dying > 0 or cut then
+if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled > 0 or cut then
   local call = redis.call
   call('HDEL', held, '-')
   wrote = true
@@ -33,7 +34,7 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying > 0 or cut then
   if #dropped > 0 then -- an index entry whose record is gone: evicted, or a damaged restore
     call('HDEL', held, unpack(dropped))
     call('ZREM', active, unpack(dropped))
-    call('HDEL', tally, unpack(dropped))
+    forget(dropped)
     call('ZREM', expiry, unpack(dropped))
     call('HINCRBY', meta, 'dangling', #dropped)
   end
@@ -46,6 +47,13 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying > 0 or cut then
   end
   if #new_counters > 0 then
     call('HSET', tally, unpack(new_counters))
+  end
+  if #marks > 0 then
+    call('HSET', tally, unpack(marks))
+  end
+  if #cancelled > 0 then
+    --@include lib/end_cancelled
+    end_cancelled(cancelled)
   end
   if crashes > 0 then
     call('HINCRBY', meta, 'crashed', crashes)

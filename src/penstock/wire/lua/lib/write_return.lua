@@ -1,13 +1,17 @@
 -- Put jobs back or bury them. returned = {number, score, ...}, dying = {number, ...}, new_counters = {number,
--- counters, ...}; a score is the due time, or the creation ms of a job that comes first again. HDEL comes first: it
+-- counters, ...}, marks = {field of tally, value, ...}, cancelled = {number, ...}; a score is the due time, or the creation ms of a job that comes first again. HDEL comes first: it
 -- passes on a full server. lib/prepare_return has the checks.
 --- NEEDS  held active scheduled dead tally expiry meta wake returned dying uses now new_counters write_dedup paused
----        changes wake_empty wake_drained alarm change drop_bodies
+---        changes wake_empty wake_drained alarm change drop_bodies cancelled forget marks keep_results
 --- SETS   uses alarm
 --@include lib/use
 local token, due = false, nil
-if #returned + #dying > 0 then
+if #returned + #dying + #cancelled > 0 then
   redis.call('HDEL', held, '-')
+  if #cancelled > 0 then
+    --@include lib/end_cancelled
+    end_cancelled(cancelled)
+  end
   for i = 1, #returned, 2 do
     local id, at = returned[i], returned[i + 1]
     if string.find(uses, 't', 1, true) then
@@ -25,6 +29,10 @@ if #returned + #dying > 0 then
   if #new_counters > 0 then
     redis.call('HSET', tally, unpack(new_counters))
     use('r')
+  end
+  if #marks > 0 then
+    redis.call('HSET', tally, unpack(marks))
+    use('m')
   end
   if #dying > 0 then
     redis.call('HINCRBY', meta, 'died', #dying)

@@ -1,0 +1,50 @@
+--- Look at deliveries whose handlers run, and store their progress.
+--- KEYS     ready held active once tally meta
+--- ARGV     nonce wanted common progress [number...]
+---          progress  '' = none; else lines: the place of a job among the numbers, from 1, a blank, and its progress as in
+---                    the mark `p`, without the time: at most 1024 bytes
+---          wanted, common, number   as in extend
+--- META     v epoch uses seen off
+--- RETURNS  {1, nonce, now, code...}      for each: 1 goes on, 4 goes on, and is to be cancelled: end it by release, 0 gone,
+---                                        -1 stale receipt, -2 not active, 2 ended before with this same receipt
+---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-9, nonce, epoch}            another epoch
+---          {-19, nonce, name, value}     malformed argument: number or progress
+--@include lib/check_version
+--@include lib/check_epoch
+--@include lib/now (gives: changes)
+--@include lib/check_receipts (gives: count, ids, codes)
+--@include lib/code_each
+local told = {}
+for line in string.gmatch(progress, '[^\n]+') do
+  local place, text = string.match(line, '^(%d+) (.+)$')
+  place = tonumber(place)
+  if not ids[place or 0] or #text > 1024 then
+    return {-19, nonce, 'progress', string.sub(line, 1, 200)}
+  elseif codes[place] == 1 then
+    told[#told + 1] = 'p' .. ids[place]
+    told[#told + 1] = string.format('%.0f', now) .. ' ' .. text
+  end
+end
+if string.find(uses, 'm', 1, true) and count > 0 then
+  local fields = {}
+  for i = 1, count do
+    fields[i] = 'c' .. ids[i]
+  end
+  local marked = redis.call('HMGET', tally, unpack(fields))
+  for i = 1, count do
+    if marked[i] and codes[i] == 1 then
+      codes[i] = 4
+    end
+  end
+end
+if #told > 0 then
+  --@include lib/use
+  use('m')
+  redis.call('HSET', tally, unpack(told))
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+end
+return {1, nonce, now, unpack(codes)}

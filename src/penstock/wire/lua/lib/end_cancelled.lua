@@ -1,0 +1,12 @@
+-- end_cancelled(ids) removes jobs in active that a call of cancel has marked, keeps their results, and counts them.
+--- NEEDS  held active expiry meta drop_bodies forget keep_results
+--- GIVES  end_cancelled
+local function end_cancelled(ids)
+  keep_results(ids, 'cancelled')
+  redis.call('HDEL', held, unpack(ids))
+  drop_bodies(ids)
+  redis.call('ZREM', active, unpack(ids))
+  redis.call('ZREM', expiry, unpack(ids))
+  forget(ids)
+  redis.call('HINCRBY', meta, 'cancelled', #ids)
+end
