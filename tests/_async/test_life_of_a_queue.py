@@ -261,7 +261,7 @@ async def test_meta_that_is_lost_is_restored(q: AsyncQueue, raw: Raw, damage: No
     assert await job.ack() is True
     assert await q.ack([ids[1]])
     assert [one.id for one in await q.reserve(5, block=0)] == [ids[2], new.id]
-    assert raw.hget(q.ops.keys["meta"], "v") == b"2"
+    assert raw.hget(q.ops.keys["meta"], "v") == b"3"
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ def test_meta_that_is_lost_is_restored(q: Queue, raw: Raw, damage: None) -> None
     assert job.ack() is True
     assert q.ack([ids[1]])
     assert [one.id for one in q.reserve(5, block=0)] == [ids[2], new.id]
-    assert raw.hget(q.ops.keys["meta"], "v") == b"2"
+    assert raw.hget(q.ops.keys["meta"], "v") == b"3"
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,9 @@ ENQUEUE = (
     " retry key result_ttl"
 )
 QUEUE = (
-    "ack bury clear close configure consume delete dequeue enqueue enqueue_many exclusive extend"
-    " handler handlers nack name partitions pause peek promote purge recover redrive release reopen"
-    " reserve result resume scan scan_iter settle show stats status sweep"
+    "ack beat bury cancel clear close configure consume delete dequeue enqueue enqueue_many"
+    " exclusive extend handler handlers nack name partitions pause peek promote purge recover"
+    " redrive release reopen reserve result resume scan scan_iter settle show stats status sweep"
 )
 
 

@@ -232,6 +232,15 @@ def _redrive(queue: Queue) -> None:
     assert queue.redrive() == 2
 
 
+def _cancel(queue: Queue) -> None:
+    assert list(queue.cancel([_one(queue)])) == [Outcome.CANCELLED]
+    assert list(queue.cancel([queue.peek(1)[0].id])) == DONE
+
+
+def _beat(queue: Queue) -> None:
+    assert list(queue.beat([_one(queue)])) == DONE
+
+
 def _delete(queue: Queue) -> None:
     for state in ("ready", "scheduled", "active", "dead"):
         assert list(queue.delete([queue.peek(1, state=state)[0].id])) == DONE
@@ -360,7 +369,7 @@ WORKING: dict[str, Callable[[Queue], None]] = {
     "pending": _recover, "evict": _evict, "scan": _scan, "lookup": _status,
     "acquire": _take_roles, "resign": _take_roles, "survey": _survey, "unstage": _unstage,
     "assign": _assign, "assigned": _assign, "fetch": _assign, "dismiss": _assign,
-    "retime": _retime, "results": _results,
+    "retime": _retime, "results": _results, "cancel": _cancel, "beat": _beat,
 }  # fmt: skip
 
 

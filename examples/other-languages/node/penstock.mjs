@@ -119,9 +119,9 @@ export class Penstock {
 
   // Each of these ends the delivery of a job, and returns one of OUTCOMES.
   ack = (job) => this.#settle('ack', job, '')
-  nack = (job, error = '') => this.#settle('nack', job, -1, randomInt(2 ** 31 - 2), error)
+  nack = (job, error = '', trace = '') => this.#settle('nack', job, -1, randomInt(2 ** 31 - 2), error, trace)
   release = (job, delay = 0) => this.#settle('release', job, delay)
-  bury = (job, reason = '') => this.#settle('bury', job, reason)
+  bury = (job, reason = '', trace = '') => this.#settle('bury', job, reason, trace)
 
   async #settle(script, job, ...args) {
     const [count, code = count] = await this.#report(script, job, args)

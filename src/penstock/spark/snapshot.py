@@ -433,17 +433,17 @@ def _was_moved(note: bytes, asof: int) -> bool:
 
 def _place(job: Sequence[bytes]) -> str:
     state = job[1].decode()
-    if state in ("expired", "dangling"):
+    if state in ("expired", "dangling", "done", "cancelled"):
         return ""
-    if job[7]:
+    if job[11]:
         return "once" if state == "once" else "active"
     return "scheduled" if state == "ready" else state
 
 
 def _row(job: Sequence[bytes], place: str) -> tuple[bytes, ...]:
-    number, _, score, delivered, owner, counters, record, receipt = job
+    number, _, score, delivered, owner, counters, record = job[:7]
     if place in ("active", "once"):
-        score = b"%d" % score_of(int(score), int(receipt[-3:], 16))
+        score = b"%d" % score_of(int(score), int(job[11][-3:], 16))
     note = b"@%b %b\n" % (delivered, owner) if delivered != b"0" else b""
     return number, score, counters, note + record
 
