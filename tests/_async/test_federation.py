@@ -271,11 +271,11 @@ async def test_results_are_on_the_nodes_of_their_jobs(
     three: Nodes, ps: AsyncPenstock, q: AsyncQueue
 ) -> None:
     """A result is found by the id of its job; the figures count those of all nodes."""
-    added = [await three.of(i).queue("q").enqueue(i, result_ttl=60) for i in range(3)]
+    added = await one_on_each(three, result_ttl=60)
     while jobs := await q.reserve(3, block=0):
         await q.ack(jobs)
-    assert [await q.result(job.id, timeout=10) for job in added] == [None] * 3
-    assert await ps.result(added[2].id, timeout=10) is None
+    assert [await q.result(job_id, timeout=10) for job_id in added] == [None] * 3
+    assert await ps.result(added[2], timeout=10) is None
     assert (await q.stats()).kept == 3
     own = await q.enqueue("own", result_ttl=60)
     assert [job.id for job in await q.reserve(block=0)] == [own.id]

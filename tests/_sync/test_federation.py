@@ -264,11 +264,11 @@ def test_an_unknown_node_is_named(q: Queue, method: str) -> None:
 
 def test_results_are_on_the_nodes_of_their_jobs(three: Nodes, ps: Penstock, q: Queue) -> None:
     """A result is found by the id of its job; the figures count those of all nodes."""
-    added = [three.of(i).queue("q").enqueue(i, result_ttl=60) for i in range(3)]
+    added = one_on_each(three, result_ttl=60)
     while jobs := q.reserve(3, block=0):
         q.ack(jobs)
-    assert [q.result(job.id, timeout=10) for job in added] == [None] * 3
-    assert ps.result(added[2].id, timeout=10) is None
+    assert [q.result(job_id, timeout=10) for job_id in added] == [None] * 3
+    assert ps.result(added[2], timeout=10) is None
     assert q.stats().kept == 3
     own = q.enqueue("own", result_ttl=60)
     assert [job.id for job in q.reserve(block=0)] == [own.id]
