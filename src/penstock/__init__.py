@@ -14,10 +14,11 @@ from penstock.core.codec import Codec
 from penstock.core.dedup import Dedup, DedupUntil, OnDuplicate
 from penstock.core.durable import Durable
 from penstock.core.ids import JobId, parse_id
-from penstock.core.job import BulkEnqueued, Enqueued, Outcome, Settled
+from penstock.core.job import BulkEnqueued, Enqueued
 from penstock.core.marks import Failure, Progress
 from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
 from penstock.core.options import OnUnknown, PauseSide, RoleName, StateName
+from penstock.core.outcomes import Outcome, Settled
 from penstock.core.policy import RetryPolicy
 from penstock.core.servers import EvictionWarning
 from penstock.core.views import (

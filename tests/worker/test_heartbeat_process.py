@@ -17,7 +17,15 @@ import pytest
 import redis
 
 from penstock import BadArgument, Penstock, Queue
-from penstock.core.job import Batch, Delivery, batch_of, epoch_of, number_of, set_term, term_of
+from penstock.core.job import (
+    Batch,
+    Delivery,
+    batch_of,
+    epoch_of,
+    number_of,
+    set_term,
+    term_of,
+)
 from penstock.embedded import EmbeddedServer
 from penstock.worker import AsyncWorker, Worker
 from penstock.worker import heartbeat_process as module

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from penstock.core.job import JobName, Outcome, Settled
+from penstock.core.job import JobName
+from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import AckNotReplicated, IncompleteSettle, NodesMissed
 
 __all__ = ["Answers", "hinted", "told"]

@@ -16,8 +16,9 @@ import pyarrow as pa
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
-from penstock.core.job import Delivery, Outcome, Settled, set_term, term_of
+from penstock.core.job import Delivery, set_term, term_of
 from penstock.core.logs import Fields, get_logger
+from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import QueueClosed
 from penstock.spark.connect import client, open_in_task
 from penstock.spark.job_ref import JobRef

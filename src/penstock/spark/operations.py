@@ -10,8 +10,9 @@ from typing import Any
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.settling import settle_each
 from penstock.core.ids import parse_id
-from penstock.core.job import Delivery, Outcome, Settled
+from penstock.core.job import Delivery
 from penstock.core.operations import QueueOps
+from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
 from penstock.spark.connect import Shards
 from penstock.spark.errors import RowError

@@ -34,18 +34,11 @@ from penstock.core.flows import (
     Tidy,
 )
 from penstock.core.hints import Intent
-from penstock.core.job import (
-    Delivery,
-    Outcome,
-    Settled,
-    data_of,
-    epoch_of,
-    ops_of,
-    term_of,
-)
+from penstock.core.job import Delivery, data_of, epoch_of, ops_of, term_of
 from penstock.core.logs import Fields, get_logger, span
 from penstock.core.middleware import HANDLER
 from penstock.core.operations import QueueOps, Taken
+from penstock.core.outcomes import Outcome, Settled
 from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
 from penstock.core.results import results_text
 from penstock.errors import (

@@ -14,7 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.flows import TICK
-from penstock.core.job import Delivery, batch_of, counts_of, number_of, ops_of, set_term, term_of
+from penstock.core.job import (
+    Delivery,
+    batch_of,
+    counts_of,
+    number_of,
+    ops_of,
+    set_term,
+    term_of,
+)
 from penstock.core.logs import RateLimit, get_logger, span
 from penstock.core.operations import Taken
 from penstock.core.options import duration_ms

@@ -10,7 +10,14 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.core.job import Delivery, QueueIdentity, batch_of, data_of, set_term, term_of
+from penstock.core.job import (
+    Delivery,
+    QueueIdentity,
+    batch_of,
+    data_of,
+    set_term,
+    term_of,
+)
 from penstock.core.options import BATCH
 
 __all__ = [

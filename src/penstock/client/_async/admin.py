@@ -11,8 +11,9 @@ from penstock.client._async.job import AsyncJob
 from penstock.client._async.settling import check_jobs, settle_each
 from penstock.client._async.transport.connection import monotonic
 from penstock.core import flows
+from penstock.core.calls import Call
 from penstock.core.hints import Intent
-from penstock.core.job import Delivery, JobName, Settled
+from penstock.core.job import Delivery, JobName, progress_of
 from penstock.core.logs import get_logger
 from penstock.core.nodes import STORED
 from penstock.core.operations import QueueOps
@@ -29,6 +30,7 @@ from penstock.core.options import (
     check_label,
     duration_ms,
 )
+from penstock.core.outcomes import Settled
 from penstock.core.results import value_of
 from penstock.core.settings import KEEP, setting_fields
 from penstock.core.views import DedupStatus, JobResult, JobView, QueueStats, ScanPage, Settings
@@ -106,6 +108,15 @@ class AsyncQueueAdmin:
         if missed:
             raise NodesMissed(missed, found)
         return found
+
+    async def _may_add(self) -> bool:
+        """Return True if the node takes jobs, False if the queue has moved to several nodes."""
+        await self.backend.check_taking()
+        return True
+
+    async def _has_moved(self) -> bool:
+        """Return True if the queue now lies on other nodes, because its node is leaving."""
+        return False
 
     # -- moving ----------------------------------------------------------------------------
 
@@ -205,6 +216,28 @@ class AsyncQueueAdmin:
             BadArgument, BadJobId: nothing was done.
         """
         return await self._settled(jobs, QueueOps.cancel, resent_code=Code.GONE)
+
+    async def beat(self, jobs: Iterable[JobName]) -> Settled:
+        """Send the progress of jobs that you hold, and learn which of them are cancelled.
+
+        A worker does it for its jobs. It does not renew their leases: see `extend`.
+
+        Args:
+            jobs: deliveries.
+
+        Returns:
+            An outcome for each, in order: done (go on), cancelled (end it by `release` when you
+            can), gone, stale, ended or refused (not active).
+
+        Raises:
+            BadArgument, BadJobId: nothing was done.
+        """
+
+        def call(ops: QueueOps, names: list[JobName]) -> Call[Settled]:
+            texts = [progress_of(job) if isinstance(job, Delivery) else "" for job in names]
+            return ops.beat(names, texts)
+
+        return await self._settled(jobs, call)
 
     async def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.

@@ -6,10 +6,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock.core.durable import Durable
-from penstock.core.job import Delivery, Outcome
+from penstock.core.job import Delivery
 from penstock.core.logs import ONCE, log_failure
 from penstock.core.marks import trace_of
 from penstock.core.options import Duration
+from penstock.core.outcomes import Outcome
 from penstock.errors import (
     AckNotReplicated,
     JobGone,

@@ -20,20 +20,15 @@ from penstock.client._async.transport.connection import monotonic
 from penstock.client.gathering import Gathering  # async only
 from penstock.core import flows, stable
 from penstock.core.bulk import NewJob, NewJobs, Prepared, chunks, prepared
-from penstock.core.calls import Call
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
 from penstock.core.job import (
-    OUTCOMES,
     BulkEnqueued,
     Delivery,
     Enqueued,
     JobName,
-    Outcome,
-    Settled,
     batch_of,
-    progress_of,
 )
 from penstock.core.logs import get_logger
 from penstock.core.marks import check_trace
@@ -50,6 +45,7 @@ from penstock.core.options import (
     duration_ms,
     lease_ms,
 )
+from penstock.core.outcomes import OUTCOMES, Outcome, Settled
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import check_size, stable_id_of
 from penstock.core.refusals import NotPlain
@@ -242,15 +238,6 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueAdmin):
         ops.replicas = 0
         job_id = partial(ops.id_of, plain.first, plain.epoch, ttl_code)
         return Enqueued(job_id, "ready", stable_id=record[: record.index(b"\n")])
-
-    async def _may_add(self) -> bool:
-        """Return True if the node takes jobs, False if the queue has moved to several nodes."""
-        await self.backend.check_taking()
-        return True
-
-    async def _has_moved(self) -> bool:
-        """Return True if the queue now lies on other nodes, because its node is leaving."""
-        return False
 
     async def enqueue_many(
         self,
@@ -615,28 +602,6 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueAdmin):
         return await self._settled(
             jobs, lambda ops, names: ops.bury(names, text, tail), intent=intent
         )
-
-    async def beat(self, jobs: Iterable[JobName]) -> Settled:
-        """Send the progress of jobs that you hold, and learn which of them are cancelled.
-
-        A worker does it for its jobs. It does not renew their leases: see `extend`.
-
-        Args:
-            jobs: deliveries.
-
-        Returns:
-            An outcome for each, in order: done (go on), cancelled (end it by `release` when you
-            can), gone, stale, ended or refused (not active).
-
-        Raises:
-            BadArgument, BadJobId: nothing was done.
-        """
-
-        def call(ops: QueueOps, names: list[JobName]) -> Call[Settled]:
-            texts = [progress_of(job) if isinstance(job, Delivery) else "" for job in names]
-            return ops.beat(names, texts)
-
-        return await self._settled(jobs, call)
 
     async def extend(
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False

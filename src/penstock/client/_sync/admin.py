@@ -12,8 +12,9 @@ from penstock.client._sync.job import Job
 from penstock.client._sync.settling import check_jobs, settle_each
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core import flows
+from penstock.core.calls import Call
 from penstock.core.hints import Intent
-from penstock.core.job import Delivery, JobName, Settled
+from penstock.core.job import Delivery, JobName, progress_of
 from penstock.core.logs import get_logger
 from penstock.core.nodes import STORED
 from penstock.core.operations import QueueOps
@@ -30,6 +31,7 @@ from penstock.core.options import (
     check_label,
     duration_ms,
 )
+from penstock.core.outcomes import Settled
 from penstock.core.results import value_of
 from penstock.core.settings import KEEP, setting_fields
 from penstock.core.views import DedupStatus, JobResult, JobView, QueueStats, ScanPage, Settings
@@ -105,6 +107,15 @@ class QueueAdmin:
         if missed:
             raise NodesMissed(missed, found)
         return found
+
+    def _may_add(self) -> bool:
+        """Return True if the node takes jobs, False if the queue has moved to several nodes."""
+        self.backend.check_taking()
+        return True
+
+    def _has_moved(self) -> bool:
+        """Return True if the queue now lies on other nodes, because its node is leaving."""
+        return False
 
     # -- moving ----------------------------------------------------------------------------
 
@@ -202,6 +213,28 @@ class QueueAdmin:
             BadArgument, BadJobId: nothing was done.
         """
         return self._settled(jobs, QueueOps.cancel, resent_code=Code.GONE)
+
+    def beat(self, jobs: Iterable[JobName]) -> Settled:
+        """Send the progress of jobs that you hold, and learn which of them are cancelled.
+
+        A worker does it for its jobs. It does not renew their leases: see `extend`.
+
+        Args:
+            jobs: deliveries.
+
+        Returns:
+            An outcome for each, in order: done (go on), cancelled (end it by `release` when you
+            can), gone, stale, ended or refused (not active).
+
+        Raises:
+            BadArgument, BadJobId: nothing was done.
+        """
+
+        def call(ops: QueueOps, names: list[JobName]) -> Call[Settled]:
+            texts = [progress_of(job) if isinstance(job, Delivery) else "" for job in names]
+            return ops.beat(names, texts)
+
+        return self._settled(jobs, call)
 
     def purge(self, *states: StateName) -> int:
         """Remove the jobs that exist now, in bounded steps. Jobs that are added meanwhile stay.

@@ -20,20 +20,15 @@ from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core import flows, stable
 from penstock.core.bulk import NewJob, NewJobs, Prepared, chunks, prepared
-from penstock.core.calls import Call
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
 from penstock.core.job import (
-    OUTCOMES,
     BulkEnqueued,
     Delivery,
     Enqueued,
     JobName,
-    Outcome,
-    Settled,
     batch_of,
-    progress_of,
 )
 from penstock.core.logs import get_logger
 from penstock.core.marks import check_trace
@@ -50,6 +45,7 @@ from penstock.core.options import (
     duration_ms,
     lease_ms,
 )
+from penstock.core.outcomes import OUTCOMES, Outcome, Settled
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import check_size, stable_id_of
 from penstock.core.refusals import NotPlain
@@ -223,15 +219,6 @@ class Queue(QueueHandlers, QueueAdmin):
         ops.replicas = 0
         job_id = partial(ops.id_of, plain.first, plain.epoch, ttl_code)
         return Enqueued(job_id, "ready", stable_id=record[: record.index(b"\n")])
-
-    def _may_add(self) -> bool:
-        """Return True if the node takes jobs, False if the queue has moved to several nodes."""
-        self.backend.check_taking()
-        return True
-
-    def _has_moved(self) -> bool:
-        """Return True if the queue now lies on other nodes, because its node is leaving."""
-        return False
 
     def enqueue_many(
         self,
@@ -588,28 +575,6 @@ class Queue(QueueHandlers, QueueAdmin):
         text, tail = check_text("reason", reason, limit=1024), check_trace(trace)
         intent = Intent("bury", reason=text)
         return self._settled(jobs, lambda ops, names: ops.bury(names, text, tail), intent=intent)
-
-    def beat(self, jobs: Iterable[JobName]) -> Settled:
-        """Send the progress of jobs that you hold, and learn which of them are cancelled.
-
-        A worker does it for its jobs. It does not renew their leases: see `extend`.
-
-        Args:
-            jobs: deliveries.
-
-        Returns:
-            An outcome for each, in order: done (go on), cancelled (end it by `release` when you
-            can), gone, stale, ended or refused (not active).
-
-        Raises:
-            BadArgument, BadJobId: nothing was done.
-        """
-
-        def call(ops: QueueOps, names: list[JobName]) -> Call[Settled]:
-            texts = [progress_of(job) if isinstance(job, Delivery) else "" for job in names]
-            return ops.beat(names, texts)
-
-        return self._settled(jobs, call)
 
     def extend(
         self, jobs: Iterable[JobName], lease: Duration | None = None, *, late: bool = False

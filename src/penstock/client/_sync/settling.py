@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.hints import Intent
-from penstock.core.job import Delivery, JobName, Settled
+from penstock.core.job import Delivery, JobName
 from penstock.core.operations import QueueOps
 from penstock.core.options import BATCH
+from penstock.core.outcomes import Settled
 from penstock.errors import AckNotReplicated, BadArgument, IncompleteSettle
 from penstock.wire.codes import Code
 

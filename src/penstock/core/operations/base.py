@@ -13,13 +13,13 @@ from penstock.core.job import (
     Delivery,
     JobName,
     QueueIdentity,
-    Settled,
     batch_of,
     counts_of,
     epoch_of,
     hinted_receipt,
     number_of,
 )
+from penstock.core.outcomes import Settled
 from penstock.core.roles import RoleLease
 from penstock.errors import MetaLost, WrongEpoch, WrongNode, WrongQueue
 from penstock.wire import replies

@@ -9,8 +9,9 @@ from itertools import starmap
 from typing import Any, NamedTuple
 
 from penstock.core.calls import Argument, Call
-from penstock.core.job import Batch, Delivery, Settled, epoch_of, hinted_receipt, number_of
+from penstock.core.job import Batch, Delivery, epoch_of, hinted_receipt, number_of
 from penstock.core.operations.base import Names, Operations, Reply
+from penstock.core.outcomes import Settled
 from penstock.errors import QueueClosed
 from penstock.wire import replies
 from penstock.wire.replies import Parser

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, TypeAlias, get_args
 
 from penstock.core.calls import Argument, Call
-from penstock.core.job import Settled
 from penstock.core.operations.base import Names, Operations, Reply
 from penstock.core.options import StateName
+from penstock.core.outcomes import Settled
 from penstock.core.roles import RoleLease
 from penstock.core.views import (
     JobResult,

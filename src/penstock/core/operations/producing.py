@@ -7,8 +7,9 @@ from typing import Any
 
 from penstock.core.calls import Argument, Call, Wait
 from penstock.core.ids import encode_id, number_after, ttl_code
-from penstock.core.job import Enqueued, QueueIdentity, Settled
+from penstock.core.job import Enqueued, QueueIdentity
 from penstock.core.operations.base import Names, Operations
+from penstock.core.outcomes import Settled
 from penstock.core.record import escaped, parse_record, stable_id_of
 from penstock.core.views import DedupStatus, read_view
 from penstock.wire import replies

@@ -20,8 +20,6 @@ from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core.job import (
     Delivery,
-    Outcome,
-    Settled,
     batch_of,
     ops_of,
     progress_of,
@@ -31,6 +29,7 @@ from penstock.core.job import (
 )
 from penstock.core.logs import Fields, get_logger
 from penstock.core.options import BATCH
+from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import OutOfMemory, WrongEpoch
 from penstock.wire.scripts import script
 from penstock.worker.loop import leave

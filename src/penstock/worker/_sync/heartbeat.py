@@ -21,8 +21,6 @@ from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
 from penstock.core.job import (
     Delivery,
-    Outcome,
-    Settled,
     batch_of,
     ops_of,
     progress_of,
@@ -32,6 +30,7 @@ from penstock.core.job import (
 )
 from penstock.core.logs import Fields, get_logger
 from penstock.core.options import BATCH
+from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import OutOfMemory, WrongEpoch
 from penstock.wire.scripts import script
 from penstock.worker.loop import leave

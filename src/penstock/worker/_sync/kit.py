@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.client._sync.client import Penstock
-from penstock.core.job import Delivery, Outcome, ops_of
+from penstock.core.job import Delivery, ops_of
 from penstock.core.middleware import HANDLER
 from penstock.core.options import Duration, duration_ms
+from penstock.core.outcomes import Outcome
 from penstock.core.views import JobView
 from penstock.errors import QueueClosed
 from penstock.worker._sync.handler_runner import HandlerRunner

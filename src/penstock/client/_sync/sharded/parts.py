@@ -19,10 +19,11 @@ from penstock.core import flows, nodes
 from penstock.core.calls import Call, Wait
 from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
-from penstock.core.job import Delivery, JobName, Outcome, Settled, batch_of, ops_of
+from penstock.core.job import Delivery, JobName, batch_of, ops_of
 from penstock.core.logs import get_logger
 from penstock.core.merge import Answers, hinted, told
 from penstock.core.operations import QueueOps
+from penstock.core.outcomes import Outcome, Settled
 from penstock.core.partitions import PartitionRotation
 from penstock.core.views import QueuePage, ScanPage
 from penstock.errors import (

@@ -20,7 +20,7 @@ from penstock.client._sync.sharded.parts import ShardedParts, next_page
 from penstock.client._sync.sharded.shard import AnyNode, Shard
 from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
-from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName, Outcome, Settled
+from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName
 from penstock.core.nodes import Partial
 from penstock.core.operations.managing import check_states
 from penstock.core.options import (
@@ -34,6 +34,7 @@ from penstock.core.options import (
     check_count,
     check_cursor,
 )
+from penstock.core.outcomes import Outcome, Settled
 from penstock.core.partitions import partition_of
 from penstock.core.views import JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
