@@ -2,7 +2,7 @@
 
 `PyThreadState_SetAsyncExc` makes an exception pending in a thread; the interpreter raises it before
 one of the next bytecodes. So a run is armed just before its handler and disarmed just after it,
-under a lock of its own, and an exception that is still pending then is taken back.
+under a lock of its own, and an exception that is still pending then is raised and dropped.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock.core.job import Delivery
@@ -25,7 +27,6 @@ Item = tuple[RegisteredHandler, Sequence[Delivery]]
 T = TypeVar("T")
 _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set_async_exc.argtypes = (ctypes.c_ulong, ctypes.py_object)
-_NOTHING = ctypes.py_object()
 
 
 class TimeLimit(BaseException):
@@ -70,12 +71,27 @@ class _ThreadRun:
             return True
 
     def disarm(self, before: Any) -> None:
-        """Let no exception be raised for this run from now on; `before` = the run around it."""
+        """Let no exception be raised for this run from now on; `before` = the run around it.
+
+        One that is pending is raised here, in a loop, as the interpreter looks for it at the end of
+        each turn. To take it back by setting none would leave the interpreter looking for ever.
+        """
         with self._lock:
             self.item = before
-            if self._has_fired:  # it may be pending still
-                self._has_fired = False
-                _set_async_exc(self._ident, _NOTHING)
+            has_fired, self._has_fired = self._has_fired, False
+        if has_fired:
+            with suppress(TimeLimit, CancelledRun):
+                for _ in range(100):
+                    pass
+
+
+@dataclass(eq=False, slots=True)
+class _Watched:
+    """A run with a limit: when it ends, by the monotonic clock, its thread, and its item."""
+
+    until: float
+    run: _ThreadRun
+    item: Any
 
 
 class Limits:
@@ -97,7 +113,7 @@ class Limits:
         self._is_stuck = is_stuck
         self._changed = threading.Condition()
         self._runs: dict[int, _ThreadRun] = {}
-        self._limited: dict[_ThreadRun, tuple[float, Any]] = {}
+        self._watched: dict[_Watched, None] = {}
         self._thread: threading.Thread | None = None
 
     def run(
@@ -117,11 +133,13 @@ class Limits:
         run = self._runs.get(ident)
         if run is None:
             run = self._runs[ident] = _ThreadRun()
-        before, run.item = run.item, item
+        before, watched = run.item, None
         try:
             try:
+                run.item = item
                 if limit is not None:
-                    self._watch(run, item, limit)
+                    watched = _Watched(time.monotonic() + limit, run, item)
+                    self._watch(watched)
                 return item[0].function(*args, **kwargs)
             finally:
                 run.disarm(before)
@@ -131,8 +149,8 @@ class Limits:
                 error.args = (exceeded(limit),)
             raise
         finally:
-            if limit is not None:
-                self._limited.pop(run, None)
+            if watched is not None:
+                self._watched.pop(watched, None)
 
     def cancel(self, job: Any) -> bool:
         """Raise `CancelledRun` in the thread that runs the handler of this job, and of no other.
@@ -147,11 +165,10 @@ class Limits:
                 return True
         return False
 
-    def _watch(self, run: _ThreadRun, item: Any, limit: float) -> None:
-        until = time.monotonic() + limit
+    def _watch(self, watched: _Watched) -> None:
         with self._changed:
-            is_next = all(until < other for other, _ in list(self._limited.values()))
-            self._limited[run] = until, item
+            is_next = all(watched.until < other.until for other in list(self._watched))
+            self._watched[watched] = None
             if self._thread is None:
                 name = "penstock-limits"
                 self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -162,20 +179,19 @@ class Limits:
     def _main(self) -> None:
         while True:
             with self._changed:
-                nearest = min((until for until, _ in list(self._limited.values())), default=None)
+                nearest = min((watched.until for watched in list(self._watched)), default=None)
                 if nearest is None or nearest > time.monotonic():
                     self._changed.wait(None if nearest is None else nearest - time.monotonic())
-            for run, (until, item) in list(self._limited.items()):
-                if until <= time.monotonic():
-                    self._end(run, item)
+            for watched in list(self._watched):
+                if watched.until <= time.monotonic():
+                    self._end(watched)
 
-    def _end(self, run: _ThreadRun, item: Any) -> None:
-        if run.fire(item, TimeLimit):
-            if run in self._limited:
-                self._limited[run] = time.monotonic() + self._grace, item
+    def _end(self, watched: _Watched) -> None:
+        if watched.run.fire(watched.item, TimeLimit):
+            watched.until = time.monotonic() + self._grace
         else:
-            self._limited.pop(run, None)
-            self._is_stuck(item)
+            self._watched.pop(watched, None)
+            self._is_stuck(watched.item)
 
 
 async def within(limit: float, awaited: Awaitable[T]) -> T:
