@@ -68,6 +68,7 @@ READ_LATE: dict[str, set[str]] = {
     "nack": TRIM | SUCCESSORS | DRAINED,
     "release": TRIM | SUCCESSORS | DRAINED,
     "bury": TRIM | SUCCESSORS | DRAINED,
+    "cancel": SUCCESSORS | DRAINED,
     "delete": SUCCESSORS | DRAINED,
     "withdraw": SUCCESSORS | DRAINED,
     "evict": SUCCESSORS,
@@ -86,7 +87,7 @@ READ_LATE: dict[str, set[str]] = {
     | DRAINED
     | {"HMGET meta", "XRANGE ready", "ZCOUNT expiry"}
     | {f"{name} {index}" for name in ("ZCARD", "ZCOUNT") for index in INDEXES},
-    "peek": {"XRANGE ready", "XREVRANGE ready", "HGET held", "HGET tally"}
+    "peek": {"XRANGE ready", "XREVRANGE ready", "HGET held", "HGET tally", "HMGET tally"}
     | SUCCESSORS
     | DRAINED
     | {f"ZRANGE {index}" for index in INDEXES},
@@ -96,8 +97,10 @@ READ_LATE: dict[str, set[str]] = {
 bounds, remaining counts, and separately stored bodies; `stats` and `peek` remove expired jobs
 and then read. None of them can fail, as the types were checked.
 """
-SIZES = {"HSTRLEN held"}
-"""Sizes of separately stored bodies: every script that ends jobs reads them for the removal."""
+SIZES = {"HSTRLEN held", "HLEN tally"}
+"""Sizes of separately stored bodies, and if there are marks: every script that ends jobs reads them
+for the removal.
+"""
 
 
 class Command(NamedTuple):

@@ -292,7 +292,7 @@ class Delivery:
         """Tell how far the work is, for `show` and `watch`.
 
         A worker sends the last one with its heartbeat, at most once a second. Without a worker
-        `Queue.beat` sends it. A full server does not store it.
+        `Queue.beat` sends it.
 
         Args:
             done: the part that is done, in any unit.

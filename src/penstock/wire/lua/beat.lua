@@ -42,6 +42,7 @@ end
 if #told > 0 then
   --@include lib/use
   use('m')
+  redis.call('HDEL', held, '-') -- it passes on a full server
   redis.call('HSET', tally, unpack(told))
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))

@@ -30,7 +30,7 @@ from penstock.core.job import (
 from penstock.core.logs import Fields, get_logger
 from penstock.core.options import BATCH
 from penstock.core.outcomes import Outcome, Settled
-from penstock.errors import OutOfMemory, WrongEpoch
+from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
 from penstock.worker.loop import leave
 from penstock.worker.runners import ain_thread
@@ -239,15 +239,10 @@ async def beaten(node: AsyncNode, jobs: Sequence[Delivery], *, tells: bool = Tru
     Args:
         node: a connection to its node.
         jobs: the deliveries.
-        tells: whether to store their progress. A full server does not store it.
+        tells: whether to store their progress.
     """
     ops, texts = ops_of(jobs[0]), [progress_of(job) if tells else "" for job in jobs]
-    outcomes: Settled
-    try:
-        outcomes = await node.run(ops.beat(jobs, texts))
-    except OutOfMemory:
-        outcomes = await node.run(ops.beat(jobs, ()))
-        return outcomes
+    outcomes: Settled = await node.run(ops.beat(jobs, texts))
     for job, text in zip(jobs, texts, strict=True):
         if text:
             sent_progress(job, text)
