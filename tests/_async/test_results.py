@@ -244,7 +244,7 @@ async def test_timeouts_and_bad_input(q: AsyncQueue) -> None:
         ("timeout", lambda: q.result(job.id, timeout=-1)),
         ("id", lambda: q.result("nonsense")),
         ("result_ttl", lambda: q.enqueue(1, result_ttl=-1)),
-        ("result_ttl", lambda: q.enqueue(1, result_ttl="60")),  # type: ignore[arg-type]  # bad
+        ("result_ttl", lambda: q.enqueue(1, result_ttl="60")),  # type: ignore[arg-type]  # wrong on purpose
         ("result_ttl", lambda: q.enqueue_many([1], result_ttl=float("nan"))),
         ("results_max", lambda: q.configure(results_max=-1)),
     ]

@@ -191,8 +191,9 @@ def _named(name: str, which: str, *args: Any) -> Happening:
             return int(reply[7] or 1)
         if name == "extend":
             return 1 if reply[3] > 3 else int(reply[3])
-        assert reply[2] == (1 if len(reply) == 3 or reply[3] in (1, 3, 4) else 0)
-        return int(reply[3]) if len(reply) > 3 else 1
+        _, _, done, *codes = reply
+        assert done == (1 if not codes or codes[0] in (1, 3, 4) else 0)
+        return int(codes[0]) if codes else 1
 
     return run
 

@@ -34,7 +34,7 @@ OWN_CODE = str(Path(__file__).parent.parent) + os.sep
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a handler has told of its progress.
+    """The progress that a handler has told last.
 
     Attributes:
         at: when the server stored it, seconds since 1970.

@@ -167,7 +167,7 @@ class AsyncHeartbeat:
         node = self._node(ops_of(jobs[0]).home)
         try:
             outcomes = await beaten(node, jobs, tells=tells)
-        except Exception as error:  # noqa: BLE001  # the next look is soon
+        except Exception as error:  # noqa: BLE001  # it asks again in half a second
             logger.debug("cancelled jobs are not known: %s: %s", type(error).__name__, error)
             await node.close()
             return

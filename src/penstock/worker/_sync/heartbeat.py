@@ -168,7 +168,7 @@ class Heartbeat:
         node = self._node(ops_of(jobs[0]).home)
         try:
             outcomes = beaten(node, jobs, tells=tells)
-        except Exception as error:  # noqa: BLE001  # the next look is soon
+        except Exception as error:  # noqa: BLE001  # it asks again in half a second
             logger.debug("cancelled jobs are not known: %s: %s", type(error).__name__, error)
             node.close()
             return
