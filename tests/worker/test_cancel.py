@@ -6,13 +6,25 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from penstock import AsyncWorker, Handlers, JobView, Outcome, Penstock, Queue, Retry, Worker
+from penstock import (
+    AsyncWorker,
+    Handlers,
+    JobView,
+    Outcome,
+    Penstock,
+    Queue,
+    Reject,
+    Retry,
+    Worker,
+)
 from penstock.embedded import EmbeddedServer
-from penstock.worker import CancelledRun
+from penstock.worker import CancelledRun, TimeLimit
+from penstock.worker._sync import heartbeat
 from tests.support.workers import until
 
 
@@ -171,20 +183,115 @@ def test_jobs_that_wait_in_the_worker(worker_server: EmbeddedServer, queue: Queu
     assert seen == ["first"]
 
 
-def test_a_batch_is_told(worker_server: EmbeddedServer, queue: Queue) -> None:
-    """The handler of a batch is not interrupted: it sees which of its jobs are cancelled."""
+@pytest.mark.parametrize(
+    "ending, counts",
+    [
+        ("return", {"done": 2, "cancelled": 1}),
+        ("values", {"done": 1, "rejected": 1, "cancelled": 1}),
+        ("ack", {"done": 2, "settled": 1}),
+        ("raise", {"dead": 2, "cancelled": 1}),
+    ],
+)
+def test_one_job_of_a_batch(
+    ending: str, counts: dict[str, int], worker_server: EmbeddedServer, queue: Queue
+) -> None:
+    """The handler is told and goes on. The job ends as cancelled, unless the handler acks it."""
     handlers, told = Handlers(), list[list[bool]]()
 
-    @handlers.batch(None, size=2, wait=30)
-    def batch(jobs: list[Any]) -> None:
+    @handlers.batch(None, size=3, wait=30, result_ttl=60)
+    def batch(jobs: list[Any]) -> Any:
         queue.cancel([jobs[0].id])
         until(lambda: jobs[0].cancelled)
         told.append([job.cancelled for job in jobs])
+        if ending == "ack":
+            jobs[0].ack()
+        if ending == "raise":
+            raise ValueError
+        return ["a", Reject("no"), "c"] if ending == "values" else None
 
+    queue.configure(max_attempts=1)
+    queue.enqueue_many(["a", "b", "c"], result_ttl=60)
+    with Working(worker_server.url, handlers, Worker) as worker:
+        until(lambda: sum(worker.status().stats.counts.values()) == 3)
+        assert worker.status().stats.counts == counts
+    assert told == [[True, False, False]]
+    assert queue.stats().cancelled == counts.get("cancelled", 0)
+
+
+@pytest.mark.parametrize("kind", [Worker, AsyncWorker])
+def test_all_jobs_of_a_batch(kind: Any, worker_server: EmbeddedServer, queue: Queue) -> None:
+    """The handler of a batch is interrupted when the last of its jobs is cancelled."""
+    handlers, ended = Handlers(), list[list[bool]]()
+
+    def in_thread(jobs: list[Any]) -> None:
+        queue.cancel([jobs[0].id])
+        try:
+            while True:
+                if jobs[0].cancelled and not jobs[1].cancelled:
+                    queue.cancel([jobs[1].id])
+                time.sleep(0.01)
+        finally:
+            ended.append([job.cancelled for job in jobs])
+
+    async def in_task(jobs: list[Any]) -> None:
+        queue.cancel([jobs[0].id])
+        try:
+            while not jobs[0].cancelled:
+                await asyncio.sleep(0.01)
+            queue.cancel([jobs[1].id])
+            await asyncio.sleep(600)
+        finally:
+            ended.append([job.cancelled for job in jobs])
+
+    handlers.batch(None, size=2, wait=30)(in_thread if kind is Worker else in_task)
     queue.enqueue_many(["a", "b"])
-    with Working(worker_server.url, handlers, Worker):
-        until(lambda: queue.stats().acked == 2)
-    assert told == [[True, False]]
+    with Working(worker_server.url, handlers, kind) as worker:
+        until(lambda: worker.status().stats.counts.get("cancelled") == 2)
+    assert ended == [[True, True]]
+    assert queue.stats().cancelled == 2
+
+
+def test_a_limit_after_a_cancellation(worker_server: EmbeddedServer, queue: Queue) -> None:
+    """A handler that goes on after `CancelledRun` still gets `TimeLimit`, and no worker ends."""
+    seen = list[type[BaseException]]()
+
+    def handler(job: Any) -> None:
+        while True:
+            try:
+                while True:
+                    time.sleep(0.01)
+            except BaseException as error:
+                seen.append(type(error))
+                if isinstance(error, TimeLimit):
+                    raise
+
+    job = queue.enqueue("x")
+    with Working(worker_server.url, handler, Worker, time_limit=4) as worker:
+        until(lambda: worker.status().running)
+        queue.cancel([job.id])
+        until(lambda: queue.show(job.id) is None)
+        assert worker.state == "running"
+    assert seen == [CancelledRun, TimeLimit]
+
+
+def test_one_look_a_second(
+    worker_server: EmbeddedServer, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call each 0.9 s is about all jobs that are 50 ms old, also those that have just begun."""
+    looks, beaten = list[tuple[float, int]](), heartbeat.beaten
+
+    def counted(node: Any, jobs: Any) -> Any:
+        looks.append((time.monotonic(), len(jobs)))
+        return beaten(node, jobs)
+
+    monkeypatch.setattr(heartbeat, "beaten", counted)
+    free = threading.Event()
+    queue.enqueue_many(range(4), lease=2)
+    with Working(worker_server.url, lambda job: free.wait(60), Worker):
+        until(lambda: len(looks) >= 4)
+        free.set()
+    assert {count for _, count in looks} == {4}
+    assert all(b[0] - a[0] > 0.85 for a, b in pairwise(looks))
 
 
 @pytest.mark.parametrize("kind", [Worker, AsyncWorker])

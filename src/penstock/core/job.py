@@ -291,7 +291,7 @@ class Delivery:
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Tell how far the work is, for `show` and `watch`.
 
-        A worker sends the last one with its heartbeat, at most once a second. Without a worker
+        A worker sends the last one with its heartbeat, about once a second. Without a worker
         `Queue.beat` sends it.
 
         Args:

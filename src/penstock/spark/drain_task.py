@@ -258,8 +258,9 @@ class DrainLoop:
         for all of them.
         """
         state = self.state
-        _, renewal = begin(jobs, sent, monotonic())
-        state.held.update(dict.fromkeys(jobs))
+        now = monotonic()
+        _, renewal = begin(jobs, sent, now)
+        state.held.update(dict.fromkeys(jobs, now))
         if renewal < state.beat_at:
             state.poke()
         self._settled_at = monotonic()

@@ -37,7 +37,10 @@ class TimeLimit(BaseException):
 
 
 class CancelledRun(BaseException):
-    """The job was cancelled while its handler ran in a thread. It is no `Exception`, as above."""
+    """The job was cancelled while its handler ran in a thread. It is no `Exception`, as above.
+
+    A batch handler gets it when all its jobs are cancelled.
+    """
 
 
 class _ThreadRun:
@@ -47,26 +50,26 @@ class _ThreadRun:
         item: the handler and its jobs; None = none is running.
     """
 
-    __slots__ = ("_has_fired", "_ident", "_lock", "item")
+    __slots__ = ("_fired", "_ident", "_lock", "item")
 
     def __init__(self) -> None:
         self.item: Any = None
         self._ident = threading.get_ident()
         self._lock = threading.Lock()
-        self._has_fired = False
+        self._fired: set[type[BaseException]] = set()
 
     def fire(self, item: Any, error: type[BaseException]) -> bool:
         """Raise an exception in the thread, if it still runs this item.
 
         Returns:
-            False if one was raised before, and the handler still runs.
+            False if this exception was raised before, and the handler still runs.
         """
         with self._lock:
             if self.item is not item:
                 return True
-            if self._has_fired:
+            if error in self._fired:
                 return False
-            self._has_fired = True
+            self._fired.add(error)
             _set_async_exc(self._ident, error)
             return True
 
@@ -78,8 +81,8 @@ class _ThreadRun:
         """
         with self._lock:
             self.item = before
-            has_fired, self._has_fired = self._has_fired, False
-        if has_fired:
+            fired, self._fired = self._fired, set()
+        if fired:
             with suppress(TimeLimit, CancelledRun):
                 for _ in range(100):
                     pass
@@ -127,7 +130,7 @@ class Limits:
 
         Raises:
             TimeLimit: it took longer.
-            CancelledRun: `cancel` was called for its job.
+            CancelledRun: `cancel` was called for its jobs.
         """
         ident = threading.get_ident()
         run = self._runs.get(ident)
@@ -152,16 +155,17 @@ class Limits:
             if watched is not None:
                 self._watched.pop(watched, None)
 
-    def cancel(self, job: Any) -> bool:
-        """Raise `CancelledRun` in the thread that runs the handler of this job, and of no other.
+    def cancel(self, job: Delivery) -> bool:
+        """Raise `CancelledRun` in the thread of this job's handler, if all jobs of it are cancelled.
 
         Returns:
-            False if no thread does.
+            False if no thread runs it.
         """
         for run in list(self._runs.values()):
             item = run.item
-            if item is not None and list(item[1]) == [job]:
-                run.fire(item, CancelledRun)
+            if item is not None and job in item[1]:
+                if all(one.cancelled for one in item[1]):
+                    run.fire(item, CancelledRun)
                 return True
         return False
 

@@ -145,7 +145,7 @@ class Runners(DaemonThreads[Item]):
     def cancel(self, jobs: Sequence[Delivery]) -> None:
         """Mark jobs as cancelled, and raise `CancelledRun` in the threads of their handlers.
 
-        A batch of several jobs goes on: its handler sees `job.cancelled`.
+        A batch handler goes on until all its jobs are cancelled.
         """
         for job in jobs:
             job.cancelled = True
@@ -254,18 +254,18 @@ class AsyncRunners:
     def cancel(self, jobs: Sequence[Delivery]) -> None:
         """Mark jobs as cancelled, and cancel their handlers; callable from any thread.
 
-        A batch of several jobs goes on: its handler sees `job.cancelled`.
+        A batch handler goes on until all its jobs are cancelled.
         """
         for job in jobs:
             job.cancelled = True
         with suppress(RuntimeError):  # as above
-            self._loop.call_soon_threadsafe(self._cancel_alone, jobs)
+            self._loop.call_soon_threadsafe(self._cancel_runs, jobs)
 
-    def _cancel_alone(self, jobs: Sequence[Delivery]) -> None:
-        tasks = list(self._running.values())
-        for job in jobs:
-            task = self._running.get(job)
-            if task is not None and tasks.count(task) == 1 and not self.limits.cancel(job):
+    def _cancel_runs(self, jobs: Sequence[Delivery]) -> None:
+        goes_on = {task for job, task in self._running.items() if not job.cancelled}
+        ended = {self._running[job]: job for job in jobs if job in self._running}
+        for task, job in ended.items():
+            if task not in goes_on and not self.limits.cancel(job):
                 task.cancel("the job was cancelled")
 
     async def call(

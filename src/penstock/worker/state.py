@@ -92,7 +92,8 @@ class WorkerState:
         log: logs about the worker.
         statistics: its figures.
         poll_of: its queues by their operations.
-        held: jobs that this worker holds according to the server, finished or not.
+        held: jobs that this worker holds according to the server, finished or not, with the time
+            at which they came.
         finished: reports of the runners, youngest last.
         unsettled: reports by queue. The loop takes them from `finished`, and removes them when the
             server has answered.
@@ -139,7 +140,7 @@ class WorkerState:
         self.options = options
         self.capacity = options.concurrency * dispatcher.size + options.prefetch
         self.statistics = Statistics()
-        self.held: dict[Delivery, None] = {}
+        self.held: dict[Delivery, float] = {}
         self.finished: deque[Finished] = deque()
         self.unsettled: dict[QueuePoll, Reports] = {}
         self.stopping = False
@@ -513,7 +514,7 @@ class WorkerState:
                 return
         if is_long:
             self._warn_of(poll, trip)
-        self.held.update(dict.fromkeys(jobs))
+        self.held.update(dict.fromkeys(jobs, now))
         self.taken += len(jobs)
         if renewal < self.beat_at:
             self.poke()
@@ -549,7 +550,7 @@ class WorkerState:
 
     def take_over(self, job: Delivery) -> None:
         """Hold a suspect that another process has taken, and run it next."""
-        self.held[job] = None
+        self.held[job] = self.clock()
         self.taken += 1
         self.suspects.choose(job)
 

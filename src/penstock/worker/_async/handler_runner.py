@@ -202,13 +202,9 @@ class AsyncHandlerRunner:
                 event.value = value
             if handler.size or KEPT_FIELD in data_of(jobs[0])[:FIRST_FIELDS]:
                 self._keep(handler, jobs, value)
-            if type(value) in PLAIN:
+            if type(value) in PLAIN and not handler.size:
                 return None, None
-            if handler.size:
-                verdicts = handler.returned_batch(jobs, value)
-            else:
-                verdict = handler.returned(jobs[0], value)
-                verdicts = None if verdict is ACK else [verdict]
+            verdicts = _returned(handler, jobs, value)
             if verdicts is not None:
                 self._log_failures(jobs, verdicts)
             return verdicts, None
@@ -287,6 +283,24 @@ class AsyncHandlerRunner:
 def _is_void(job: Delivery) -> bool:
     """Return True if the handler of a job shall not run."""
     return job.lost or job.cancelled
+
+
+def _returned(
+    handler: RegisteredHandler, jobs: Sequence[Delivery], value: Any
+) -> list[Verdict] | None:
+    """Return the verdicts on jobs whose handler returned a value; None = all are acknowledged.
+
+    A batch handler was not interrupted for a part of its jobs, so those that are cancelled end as
+    cancelled here.
+    """
+    if not handler.size:
+        verdict = handler.returned(jobs[0], value)
+        return None if verdict is ACK else [verdict]
+    verdicts = handler.returned_batch(jobs, value)
+    if any(job.cancelled for job in jobs):
+        pairs = zip(jobs, verdicts or [ACK] * len(jobs), strict=True)
+        return [CANCELLED if job.cancelled else verdict for job, verdict in pairs]
+    return verdicts
 
 
 def _unfinished(job: Delivery) -> Verdict:

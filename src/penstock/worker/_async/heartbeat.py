@@ -44,8 +44,10 @@ logger = get_logger("penstock")
 SHORTEST = 0.01
 """Fewest seconds between two looks at the leases."""
 GONE = "it expired, it or its queue was removed, or another worker holds it"
-LOOK = 0.45
-"""Most seconds between two looks: a cancelled job is ended within a second."""
+LOOK = 0.9
+"""Most seconds between two looks. A cancelled job ends within a second, whatever its age."""
+YOUNG = 0.05
+"""Seconds for which a new job is left out of a look. Shorter jobs cost no call."""
 AGAIN = 1.0
 """Most seconds until another attempt at leases that could not be renewed."""
 OVERDUE = 2.0
@@ -79,8 +81,7 @@ class AsyncHeartbeat:
         self._overdue = overdue
         self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
-        self._seen = frozenset[Delivery]()
-        self._told_at = -math.inf
+        self._ask_at = 0.0
         self._failures = 0
         self._has_left = False
         self._thread: threading.Thread | None = None
@@ -141,33 +142,29 @@ class AsyncHeartbeat:
                     unreached.add(ops)
                     self._complain(ops.name, error)
         self._failures = self._failures + 1 if unreached else 0
-        if not self._failures:
+        if not self._failures and monotonic() >= self._ask_at:
+            self._ask_at = monotonic() + LOOK
             await self._ask()
         if self._overdue is not None and monotonic() > self._end_at:
             await self._end(self._overdue)
 
     async def _ask(self) -> None:
-        """Ask which jobs are cancelled, and store their progress, at most once a second.
-
-        Only for jobs that were held at the last look: most jobs take no longer, and cost nothing.
-        """
-        held = [job for job in list(self._state.held) if not (job.settled or job.cancelled)]
+        """Store the progress of jobs, and learn which are cancelled: one call for each queue."""
+        taken_by = monotonic() - YOUNG
+        held = [job for job, taken in list(self._state.held.items()) if taken < taken_by]
         asked: dict[Any, list[Delivery]] = {}
         for job in self._renewable(held):
-            if job in self._seen:
+            if not (job.settled or job.cancelled):
                 asked.setdefault(batch_of(job).place, []).append(job)
-        self._seen = frozenset(held)
-        tells = monotonic() > self._told_at + 1
-        self._told_at = monotonic() if tells and asked else self._told_at
         for jobs in asked.values():
             for start in range(0, len(jobs), BATCH):
-                await self._look_at(jobs[start : start + BATCH], tells=tells)
+                await self._look_at(jobs[start : start + BATCH])
 
-    async def _look_at(self, jobs: Sequence[Delivery], *, tells: bool) -> None:
+    async def _look_at(self, jobs: Sequence[Delivery]) -> None:
         node = self._node(ops_of(jobs[0]).home)
         try:
-            outcomes = await beaten(node, jobs, tells=tells)
-        except Exception as error:  # noqa: BLE001  # it asks again in half a second
+            outcomes = await beaten(node, jobs)
+        except Exception as error:  # noqa: BLE001  # it asks again in a second
             logger.debug("cancelled jobs are not known: %s: %s", type(error).__name__, error)
             await node.close()
             return
@@ -226,22 +223,16 @@ class AsyncHeartbeat:
     def _pause(self) -> float:
         held = [job for job in list(self._state.held) if not job.lost]
         nearest = min((term_of(job).until for job in held), default=math.inf)
-        nearest = min(nearest, next_renewal(self._renewable(held)))
+        nearest = min(nearest, next_renewal(self._renewable(held)), self._ask_at)
         if self._overdue is not None:
             nearest = min(nearest, self._end_at)
         shortest = min(SHORTEST * 2.0 ** min(self._failures, 10), AGAIN)
         return min(max(nearest - monotonic(), shortest), LOOK)
 
 
-async def beaten(node: AsyncNode, jobs: Sequence[Delivery], *, tells: bool = True) -> Settled:
-    """Return the outcome of `beat` for each delivery of one queue.
-
-    Args:
-        node: a connection to its node.
-        jobs: the deliveries.
-        tells: whether to store their progress.
-    """
-    ops, texts = ops_of(jobs[0]), [progress_of(job) if tells else "" for job in jobs]
+async def beaten(node: AsyncNode, jobs: Sequence[Delivery]) -> Settled:
+    """Store the progress of deliveries of one queue; return the outcome of `beat` for each."""
+    ops, texts = ops_of(jobs[0]), [progress_of(job) for job in jobs]
     outcomes: Settled = await node.run(ops.beat(jobs, texts))
     for job, text in zip(jobs, texts, strict=True):
         if text:
