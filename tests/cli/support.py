@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +18,15 @@ import penstock
 from penstock.wire.keys import QueueKeys, queue_crc, split_name
 from tests.protocol.clock import run
 
-__all__ = ["Cli", "Result", "environment", "hear_signals", "in_process_of_its_own", "poisoned"]
+__all__ = [
+    "Cli",
+    "Result",
+    "environment",
+    "following",
+    "hear_signals",
+    "in_process_of_its_own",
+    "poisoned",
+]
 
 TIMEOUT = 60
 YEARS_MS = 19 * 365 * 86_400_000
@@ -80,6 +90,21 @@ def in_process_of_its_own(*argv: str, stdin: bytes = b"", **changes: str) -> Res
         check=False,
     )
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@contextmanager
+def following(url: str, *argv: str) -> Iterator[Callable[[], str]]:
+    """Run a command that prints for a while; yield a function that waits for its next line.
+
+    The line has no newline; after the last one it is empty.
+    """
+    command = [sys.executable, "-m", "penstock.cli", "--url", url, *argv]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stdout is not None
+        try:
+            yield lambda: process.stdout.readline().rstrip("\n")  # type: ignore[union-attr]  # it is piped
+        finally:
+            process.kill()
 
 
 def poisoned(raw: Any, name: str = "q") -> QueueKeys:

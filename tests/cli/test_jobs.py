@@ -15,7 +15,7 @@ from penstock.cli import output
 from penstock.core.job import set_result
 from penstock.core.results import results_text
 from penstock.embedded import EmbeddedServer
-from tests.cli.support import Cli, Result
+from tests.cli.support import Cli, Result, following
 from tests.support.backends import Backend
 
 
@@ -707,6 +707,54 @@ def test_show_prints_the_whole_body(cli: Cli, client: Penstock) -> None:
         assert text in out
     assert "lease until" not in out
     assert "dedup id" not in cli("show", "q", queue.enqueue("another").id).out
+
+
+@pytest.mark.parametrize("ending", ["ack", "gone", "cancel", "bury"])
+def test_show_follows_a_job(ending: str, client: Penstock, real_backend: Backend) -> None:
+    """A line tells each change of state, attempt and progress; the last one is the job's end."""
+    queue = client.queue("q")
+    job_id = queue.enqueue("x", result_ttl=None if ending == "gone" else 60).id
+    with following(real_backend.url, "show", "--watch", job_id) as read:
+        assert read().endswith("Z  ready  attempt 1")
+        [job] = queue.reserve()
+        assert "Z  active  attempt 1  " in read()
+        job.progress(3, 10, "scene 3")
+        queue.beat([job])
+        assert read().endswith("  3 of 10 (30%), scene 3")
+        if ending == "cancel":
+            queue.cancel([job_id])
+            assert "Z  to be cancelled  attempt 1" in read()
+            job.release()
+            assert "Z  cancelled  " in read()
+        elif ending == "bury":
+            job.bury("no such scene")
+            last = read()
+            assert "Z  dead  " in last
+            assert last.endswith("no such scene")
+        else:
+            job.ack()
+            state = "done" if ending == "ack" else "gone: it finished without a kept result"
+            assert state in read()
+        assert read() == ""
+
+
+def test_a_followed_job_as_json(cli: Cli, client: Penstock) -> None:
+    """A document for each change; of a job that has ended there is one."""
+    job_id = client.queue("q").enqueue("x").id
+    [job] = client.queue("q").reserve()
+    job.bury("no")
+    assert cli("show", "--watch", job_id, "--json").document["state"] == "dead"
+
+
+def test_peek_shows_progress(cli: Cli, client: Penstock) -> None:
+    """Active jobs have a column with their progress, if there is any."""
+    queue = client.queue("q")
+    queue.enqueue_many(["x", "y"])
+    jobs = queue.reserve(2)
+    assert "progress" not in cli("peek", "q", "--state", "active").out
+    jobs[0].progress(3, 10)
+    queue.beat(jobs)
+    assert "3 of 10 (30%)" in cli("peek", "q", "--state", "active").out
 
 
 @pytest.mark.parametrize(

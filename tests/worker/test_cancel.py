@@ -25,6 +25,7 @@ from penstock import (
 from penstock.embedded import EmbeddedServer
 from penstock.worker import CancelledRun, TimeLimit
 from penstock.worker._sync import heartbeat
+from tests.support.twins import await_for
 from tests.support.workers import until
 
 
@@ -236,8 +237,7 @@ def test_all_jobs_of_a_batch(kind: Any, worker_server: EmbeddedServer, queue: Qu
     async def in_task(jobs: list[Any]) -> None:
         queue.cancel([jobs[0].id])
         try:
-            while not jobs[0].cancelled:
-                await asyncio.sleep(0.01)
+            await await_for(lambda: jobs[0].cancelled)
             queue.cancel([jobs[1].id])
             await asyncio.sleep(600)
         finally:
@@ -255,15 +255,16 @@ def test_a_limit_after_a_cancellation(worker_server: EmbeddedServer, queue: Queu
     """A handler that goes on after `CancelledRun` still gets `TimeLimit`, and no worker ends."""
     seen = list[type[BaseException]]()
 
-    def handler(job: Any) -> None:
+    def endless() -> None:
         while True:
-            try:
-                while True:
-                    time.sleep(0.01)
-            except BaseException as error:
-                seen.append(type(error))
-                if isinstance(error, TimeLimit):
-                    raise
+            time.sleep(0.01)
+
+    def handler(job: Any) -> None:
+        for kind in (CancelledRun, TimeLimit):
+            with pytest.raises(kind):
+                endless()
+            seen.append(kind)
+        raise TimeLimit
 
     job = queue.enqueue("x")
     with Working(worker_server.url, handler, Worker, time_limit=4) as worker:
@@ -287,7 +288,7 @@ def test_one_look_a_second(
     monkeypatch.setattr(heartbeat, "beaten", counted)
     free = threading.Event()
     queue.enqueue_many(range(4), lease=2)
-    with Working(worker_server.url, lambda job: free.wait(60), Worker):
+    with Working(worker_server.url, lambda _: free.wait(60), Worker):
         until(lambda: len(looks) >= 4)
         free.set()
     assert {count for _, count in looks} == {4}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, BinaryIO
 
 import typer
@@ -227,7 +229,8 @@ def peek(
         "newest": newest,
         "jobs": [output.job_document(view) for view in views],
     }
-    columns = ("id", TIME_OF_STATE[state.value], "attempt", "owner", "body", "error")
+    progress = ["progress"] if any(view.progress for view in views) else []
+    columns = ("id", TIME_OF_STATE[state.value], "attempt", "owner", *progress, "body", "error")
     session.answer(document, lambda: output.job_table(views, columns, f"{state.value} jobs"))
 
 
@@ -307,21 +310,58 @@ STEP = 1000
 
 @command("show")
 def show(
-    session: Session, names: Annotated[list[str], typer.Argument(metavar="[QUEUE] ID")]
+    session: Session,
+    names: Annotated[list[str], typer.Argument(metavar="[QUEUE] ID")],
+    watch: bool = False,
 ) -> None:
     """Show everything about one job.
 
     Args:
         names: the queue may be omitted: the id finds it.
+        watch: print a line each time the job's state, attempt or progress changes, until it ends.
     """
     if len(names) > 2:
         raise typer.BadParameter("give [QUEUE] ID: one id, with or without its queue")
     with session.client() as client:
-        queue = names[0] if len(names) == 2 else queue_of(client, names[0])
-        view = client.open(queue).show(names[-1])
-    if view is None:
-        raise Failed(f"queue {queue!r} has no job {names[-1]}: it finished, expired or was deleted")
-    session.answer(_whole_document(view), lambda: _print_job(view))
+        name = names[0] if len(names) == 2 else queue_of(client, names[0])
+        queue, job_id = client.open(name), names[-1]
+        view = queue.show(job_id)
+        if view is None:
+            raise Failed(f"queue {name!r} has no job {job_id}: it finished, expired or was deleted")
+        if watch:
+            _watch(session, queue, view)
+        else:
+            session.answer(_whole_document(view), partial(_print_job, view))
+
+
+LOOK = 0.5
+"""Seconds between two looks at a job that is watched."""
+ENDED = ("done", "cancelled", "dead", "expired")
+
+
+def _watch(session: Session, queue: Queue, view: JobView | None) -> None:
+    """Print a line or document each time a job has changed, until it has ended."""
+    assert view is not None
+    job_id, told = view.id, ""
+    while view is not None:
+        line = _changing(view)
+        if line != told:
+            session.answer(_whole_document(view), f"{output.moment(view.now)}  {line}")
+            sys.stdout.flush()
+            told = line
+        if view.state in ENDED:
+            return
+        time.sleep(LOOK)
+        view = queue.show(job_id)
+    document = {"id": job_id, "queue": queue.name, "state": "gone"}
+    session.answer(document, "gone: it finished without a kept result, expired or was deleted")
+
+
+def _changing(view: JobView) -> str:
+    """Return the facts of a job that change, in one line."""
+    state = "to be cancelled" if view.cancelled and view.state == "active" else view.state
+    facts = [state, f"attempt {view.attempt}", view.owner, view.progress, view.error]
+    return "  ".join(str(fact) for fact in facts if fact)
 
 
 @command("result")

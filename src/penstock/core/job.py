@@ -289,7 +289,7 @@ class Delivery:
         return f"{self._counted.deliveries}-{self._batch.tag:03x}"
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Tell how far the work is, for `show` and `watch`.
+        """Tell how far the work is, for `show` and `peek`.
 
         A worker sends the last one with its heartbeat, about once a second. Without a worker
         `Queue.beat` sends it.

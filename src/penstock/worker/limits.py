@@ -156,7 +156,7 @@ class Limits:
                 self._watched.pop(watched, None)
 
     def cancel(self, job: Delivery) -> bool:
-        """Raise `CancelledRun` in the thread of this job's handler, if all jobs of it are cancelled.
+        """Raise `CancelledRun` in the thread of this job's handler, if all its jobs are cancelled.
 
         Returns:
             False if no thread runs it.
