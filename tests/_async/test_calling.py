@@ -472,6 +472,36 @@ async def test_what_a_worker_serves(ps: AsyncPenstock) -> None:
     assert seen[-1] == "late 4"
 
 
+@pytest.mark.parametrize("bound", [True, False])
+async def test_one_name_in_two_queues(bound: bool, ps: AsyncPenstock) -> None:
+    """Each handler gets the jobs of its queue. Those of a third queue have no handler."""
+    queues = [ps.queue(name) for name in ("first", "second", "third")]
+    given, seen = Handlers(), list[str]()
+
+    def register(name: str | None, queue: AsyncQueue) -> None:
+        decorate: Any = queue.handler(name) if bound else given.handler(name, queue=queue.name)
+
+        @decorate
+        async def add(job: Job) -> None:
+            seen.append(f"{queue.name} {name} {job.queue_name}")
+
+    for queue in queues[:2]:
+        register("add", queue)
+        register(None, queue)
+    for queue in queues:
+        await queue.enqueue({}, headers={"handler": "add"})
+        await queue.enqueue("whole")
+    await AsyncWorker(ps, queues, None if bound else given, burst=True).run()
+    assert sorted(seen) == [
+        f"{name} {handler} {name}" for name in ("first", "second") for handler in ("None", "add")
+    ]
+    dead = await queues[2].peek(state="dead")
+    assert {view.error for view in dead} == {
+        'no handler "add"',
+        "no handler for jobs without a name",
+    }
+
+
 async def test_what_a_worker_refuses(ps: AsyncPenstock) -> None:
     """A worker needs a queue and a handler, and names that differ, when it is made."""
     first, second = ps.queue("first"), ps.queue("second")
@@ -484,11 +514,13 @@ async def test_what_a_worker_refuses(ps: AsyncPenstock) -> None:
     with pytest.raises(BadArgument, match="each queue once"):
         AsyncWorker(ps, [first, "first"], handlers)
     first.handler("same")(welcome.function)
-    second.handler("same")(welcome.function)
-    with pytest.raises(BadArgument, match="there is a handler with this name"):
-        AsyncWorker(ps, [first, second])
-    with pytest.raises(BadArgument, match="there is a handler with this name"):
-        first.handler("same")
+    given = Handlers()
+    given.handler("same")(welcome.function)
+    reason = "there is a handler with this name: .*; choose another name, or give each of the two"
+    with pytest.raises(BadArgument, match=reason):
+        AsyncWorker(ps, [first, second], given)
+    with pytest.raises(BadArgument, match=reason):
+        first.handler("same")(welcome.function)
     with pytest.raises(BadArgument, match="a queue's name"):
         Handlers().handler("x", queue="")
     with pytest.raises(BadArgument, match="a queue's name"):

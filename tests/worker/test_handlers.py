@@ -164,12 +164,13 @@ def test_registered_twice() -> None:
     default = handlers.handler(None)(nothing)
     handlers.handler(nothing)
     for attempt in (
-        lambda: handlers.handler("f"),
-        lambda: handlers.batch("f", size=1),
+        lambda: handlers.handler("f")(nothing),
+        lambda: handlers.handler("f", queue="q")(nothing),
+        lambda: handlers.batch("f", size=1)(nothing),
         lambda: handlers.handler(nothing),
         lambda: handlers.handler()(nothing),
-        lambda: handlers.handler(None),
-        lambda: handlers.batch(None, size=1),
+        lambda: handlers.handler(None)(nothing),
+        lambda: handlers.batch(None, size=1)(nothing),
         lambda: handlers.batch(size=1)(nothing),
     ):
         with pytest.raises(BadArgument, match=rf"{__name__}.nothing"):

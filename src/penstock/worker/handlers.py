@@ -135,7 +135,10 @@ class Handlers:
 
     def __init__(self, *, convert: Converter | None = None) -> None:
         self._convert = convert
-        self._all: dict[str | None, RegisteredHandler] = {}
+        self._registered: list[RegisteredHandler] = []
+        self._first: dict[str | None, RegisteredHandler] = {}  # by its key
+        self._shared: dict[str | None, dict[str | None, RegisteredHandler]] = {}
+        """Handlers by their queues, of keys that several have."""
         self._nameless: RegisteredHandler | None = None
         self._routes: dict[bytes, RegisteredHandler] = {}
 
@@ -166,7 +169,8 @@ class Handlers:
                 default the function's own name. None = it gets whole jobs: those without a name.
                 A `Handler` of another set is added as it is.
             queue: name of the queue of its jobs, for workers that are made without queues. Calls
-                such as `welcome.enqueue(queue, ...)` name theirs all the same.
+                such as `welcome.enqueue(queue, ...)` name theirs all the same. Handlers of
+                different queues may have one name: each gets the jobs of its queue.
             retry: the policy for failures. The parts that can be stored are stored with each job,
                 so that every client applies them.
             wait, stop: objects of tenacity that are asked after each failure. `stop` makes the job
@@ -177,8 +181,9 @@ class Handlers:
             result_ttl: seconds for which the results of its jobs are kept; None or 0 = not.
 
         Raises:
-            BadArgument: an argument can't be used, there is a handler with that name, the function
-                can't be a handler, or has no name that can be used (a lambda).
+            BadArgument: an argument can't be used, there is a handler with that name for the same
+                queue or any queue, the function can't be a handler, or has no name that can be used
+                (a lambda).
         """
         if isinstance(name, RegisteredHandler):
             return self._add(name)
@@ -313,9 +318,9 @@ class Handlers:
         Raises:
             BadArgument: two handlers have one name; nothing was added.
         """
-        new = [one for one in other if self._all.get(one.key) is not one]
+        new = [one for one in other if one not in self._registered]
         for handler in new:
-            self._check_free(handler.key)
+            self._check_free(handler)
         for handler in new:
             self._add(handler)
 
@@ -332,19 +337,23 @@ class Handlers:
                 handler.check()
 
     def __iter__(self) -> Iterator[RegisteredHandler]:
-        return iter([*self._all.values()])
+        return iter([*self._registered])
 
     def __repr__(self) -> str:
-        return f"<Handlers {', '.join(map(title_of, self._all))}>"
+        return f"<Handlers {', '.join(map(title_of, self._first))}>"
 
     def find(self, job: Delivery) -> RegisteredHandler | None:
         """Return the handler for a job without parsing its record; None if there is none."""
         data = data_of(job)
         if data.startswith(_BARE) or data.find(_FIELD, 0, data.find(b"\n")) < 0:
-            return self._nameless
-        written = _written(data) or b""
-        found = self._routes.get(written) or self._all.get(_read(written))
-        return found or self._all.get(DEFAULT)
+            found = self._nameless
+        else:
+            written = _written(data) or b""
+            found = self._routes.get(written) or self._first.get(_read(written))
+            found = found or self._first.get(DEFAULT)
+        if self._shared and found is not None and found.key in self._shared:
+            return self._shared[found.key].get(job.queue_name) or self._first.get(DEFAULT)
+        return found
 
     def missing(self, job: Delivery) -> str:
         """Return the reason for a dead letter for which `find` found no handler."""
@@ -354,11 +363,14 @@ class Handlers:
         return f'no handler "{_read(written)[:MAX_NAME]}"'
 
     def _add(self, handler: T) -> T:
-        self._check_free(handler.key)
-        self._all[handler.key] = handler
+        self._check_free(handler)
+        self._registered.append(handler)
+        first = self._first.setdefault(handler.key, handler)
+        if first is not handler:
+            self._shared.setdefault(handler.key, {first.queue: first})[handler.queue] = handler
         if handler.name is not None:
-            self._routes[escaped(handler.name).encode()] = handler
-        self._nameless = self._all.get(None) or self._all.get(DEFAULT)
+            self._routes[escaped(handler.name).encode()] = first
+        self._nameless = self._first.get(None) or self._first.get(DEFAULT)
         return handler
 
     def _check(
@@ -373,15 +385,17 @@ class Handlers:
             lease_ms("lease", lease)
         if result_ttl is not None:
             duration_ms("result_ttl", result_ttl)
-        if name is not UNNAMED:
-            self._check_free(name)
 
-    def _check_free(self, key: str | None) -> None:
-        there = self._all.get(key)
-        if there is not None:
-            kinds = {None: "a handler without a name", DEFAULT: "a default handler"}
-            kind = kinds.get(key, "a handler with this name")
-            raise BadArgument("name", key or None, f"there is {kind}: {qualified(there.function)}")
+    def _check_free(self, handler: RegisteredHandler) -> None:
+        key, queue = handler.key, handler.queue
+        for one in self._registered:
+            if one.key == key and (one.queue == queue or None in (one.queue, queue)):
+                kinds = {None: "a handler without a name", DEFAULT: "a default handler"}
+                kind = kinds.get(key, "a handler with this name")
+                reason = f"there is {kind}: {qualified(one.function)}; choose another name"
+                if key != DEFAULT:
+                    reason += ", or give each of the two a queue of its own"
+                raise BadArgument("name", key or None, reason)
 
 
 def _written(data: bytes) -> bytes | None:
