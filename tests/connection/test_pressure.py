@@ -27,7 +27,21 @@ def plain(server: EmbeddedServer) -> Iterator[redis.Redis]:
         yield client
 
 
-def after(plain: redis.Redis, role: str | None) -> Beside[None]:
+@pytest.fixture
+def interrupted() -> Iterator[threading.Event]:
+    """An event that is set as soon as the main thread is interrupted."""
+    event = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        event.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    yield event
+    signal.signal(signal.SIGINT, before)
+
+
+def after(plain: redis.Redis, role: str | None, interrupted: threading.Event) -> Beside[None]:
     """Interrupt the blocked main thread, and then push the role's token if any."""
     main = threading.main_thread().ident
     assert main
@@ -35,6 +49,7 @@ def after(plain: redis.Redis, role: str | None) -> Beside[None]:
     def interrupt() -> None:
         wait_for(lambda: plain.info("clients")["blocked_clients"] == 1)
         signal.pthread_kill(main, signal.SIGINT)
+        assert interrupted.wait(20)  # a token that is read before that may be lost
         if role:
             plain.lpush(role, 0)
 
@@ -49,14 +64,14 @@ def tokens(plain: redis.Redis) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["put", "get"])
 def test_an_interrupted_wait_gives_its_role_back(
-    server: EmbeddedServer, plain: redis.Redis, kind: str
+    server: EmbeddedServer, plain: redis.Redis, kind: str, interrupted: threading.Event
 ) -> None:
     """Ctrl-C during a wait for room or a message leaves the queue unchanged."""
     with PressureQueue("q", server.url) as q:
         q.create(1)
         if kind == "put":
             q.put("a")
-        beside = after(plain, None)
+        beside = after(plain, None, interrupted)
         with pytest.raises(KeyboardInterrupt):
             q.put("b") if kind == "put" else q.get()
         beside.result()
@@ -64,14 +79,17 @@ def test_an_interrupted_wait_gives_its_role_back(
 
 
 def test_a_party_interrupted_while_waiting_returns_its_role(
-    server: EmbeddedServer, plain: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    server: EmbeddedServer,
+    plain: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: threading.Event,
 ) -> None:
     """The server pops the role's token for a call that was interrupted just before."""
     monkeypatch.setattr(waiting, "LOST_RACES", 0)
     with PressureQueue("q", server.url) as q:
         q.create()
         plain.rpop(FREE)
-        beside = after(plain, FREE)
+        beside = after(plain, FREE, interrupted)
         with pytest.raises(KeyboardInterrupt):
             q.put("a")
         beside.result()
