@@ -24,8 +24,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each worker compiles all t
 # One more than there are cores, as many tests wait; long ones come last, and are shared out.
 CORES = os.cpu_count() or 1
 WORKERS = ("-n", str(min(4, CORES + 1)), "--dist", "worksteal")
-# Half of the time of a short run is spent in waiting. A whole one gains nothing from more.
-SHORT_RUN_WORKERS = ("-n", str(min(8, 2 * CORES + 1)), "--dist", "worksteal")
+# Most tests of a short run wait. A whole run gains nothing from more workers.
+SHORT_RUN_WORKERS = ("-n", str(min(8, 3 * CORES)), "--dist", "worksteal")
 # Each has a JVM, and starts others; they wait for one another's cores more than that would gain.
 SPARK_WORKERS = ("-n", "2", "--dist", "worksteal")
 # It says on stdout if it can't use the file of classes, where programs are read.

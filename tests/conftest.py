@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -34,7 +35,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Try fewer examples in a short run."""
+    """Try fewer examples in a short run, and collect no garbage while tests are collected: that
+    takes half the time.
+    """
+    gc.disable()
     if not config.getoption("--whole") and not config.getoption("--hypothesis-profile"):
         settings.load_profile("short")
 
@@ -44,6 +48,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left = dict.fromkeys(tiers.left_out(items, whole=config.getoption("--whole")))
     items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=[*left])
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but not among the collected tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header() -> list[str]:

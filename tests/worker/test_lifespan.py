@@ -336,6 +336,7 @@ def test_an_error_at_the_start_is_an_exit_code(worker: Start, app: Path) -> None
     assert "_guarded" not in program.seen
 
 
+@pytest.mark.slow
 def test_a_supervisor_waits_longer_each_time(worker: Start, told: Told, app: Path) -> None:
     """A process whose lifespan fails is replaced after a pause that grows, however long its start
     has taken.

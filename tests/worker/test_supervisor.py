@@ -142,6 +142,7 @@ def test_processes_end_with_their_queues(
         assert client.queue("jobs").stats().acked == 5
 
 
+@pytest.mark.slow
 def test_a_process_that_has_done_its_jobs_is_replaced(worker: Worker, told: Told) -> None:
     """With --max-jobs 1 a process that did its jobs is replaced at once until all are done."""
     told.do(*(f"job-{n}" for n in range(4)))
@@ -150,6 +151,7 @@ def test_a_process_that_has_done_its_jobs_is_replaced(worker: Worker, told: Told
     assert len(pids) == 4
 
 
+@pytest.mark.slow
 def test_a_process_that_has_grown_is_replaced(worker: Worker, told: Told) -> None:
     """A process that has grown is replaced by one with its number, even without --processes."""
     program = worker("--max-memory", "200M")
@@ -199,6 +201,7 @@ while os.environ.get("PENSTOCK_PROCESS", "0") != "0" and os.path.exists("wait"):
 """
 
 
+@pytest.mark.slow
 def test_a_failed_sighup_leaves_the_one_before_under_way(
     worker: Worker, told: Told, app: Path
 ) -> None:
