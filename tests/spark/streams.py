@@ -15,7 +15,7 @@ from tests.spark.support import say
 __all__ = ["consume"]
 
 HALT = "PENSTOCK_TEST_HALT"
-"""The point where a driver stops: `claimed`, `written` or `committed`."""
+"""The point where a driver stops: `reserved`, `written` or `committed`."""
 BATCH = 2
 """The batch of that point, counted from 0."""
 
@@ -28,7 +28,7 @@ def halt(point: str, number: int) -> None:
 
 
 class HaltingReader(StreamReader):
-    """The reader, which stops after a claim, or when the previous batch is noted."""
+    """The reader, which stops after a reserve, or when the previous batch is noted."""
 
     def latestOffset(  # noqa: N802  # Spark's name
         self, start: dict[str, Any] | None = None, limit: Any = None
@@ -39,7 +39,7 @@ class HaltingReader(StreamReader):
             halt("committed", start["n"] - 1)
         found = super().latestOffset(start, limit)
         if found["n"] > start["n"]:
-            halt("claimed", start["n"])
+            halt("reserved", start["n"])
         return found
 
 

@@ -306,9 +306,9 @@ def test_a_forgotten_batch(fails: bool, ground: Ground) -> None:
     end = life.latest(start, 10)
     life.stop()
     ground.raw.delete(ground.queue.ops.keys.checkpoint(start["consumer"]))
-    later = ground.life(failOnLostClaim=str(fails).lower())
+    later = ground.life(failOnLostBatch=str(fails).lower())
     if fails:
-        with pytest.raises(BatchLost, match=r"batch 1 .*set failOnLostClaim=false"):
+        with pytest.raises(BatchLost, match=r"batch 1 .*set failOnLostBatch=false"):
             later.parts(start, end)
     else:
         assert later.parts(start, end) == []
@@ -371,9 +371,9 @@ def test_jobs_with_mixed_receipts_are_settled_by_a_few_calls(
 
 
 def test_a_sticky_batch_waits_for_its_checkpoint(ground: Ground) -> None:
-    """With `claimPolicy=sticky` leases have the maximum of 24 days."""
+    """With `leasePolicy=sticky` leases have the maximum of 24 days."""
     ground.add(1)
-    life = ground.life(claimPolicy="sticky")
+    life = ground.life(leasePolicy="sticky")
     life.latest(life.initial(), 1)
     [(_, score)] = ground.raw.zrange(ground.queue.ops.keys["active"], 0, -1, withscores=True)
     assert end_of(score) == T0 + 24 * 86_400_000
@@ -418,12 +418,12 @@ def test_available_now_takes_jobs_reserved_by_an_earlier_driver(
 ) -> None:
     """The driver died before its offset was noted: those jobs are done now, with the ready ones."""
     ground.add(5)
-    first = ground.life(claimPolicy=policy)
+    first = ground.life(leasePolicy=policy)
     start = first.initial()
     first.latest(start, 10)
     first.stop()
     ground.add(more)
-    life = ground.life(claimPolicy=policy)
+    life = ground.life(leasePolicy=policy)
     life.available_now()
     offset, taken = start, list[bytes]()
     while (after := life.latest(offset, 10)) != offset:

@@ -117,7 +117,6 @@ SECRET = "hunter2"
         {"queue": "mail", "url": f":{SECRET}"},
         {"queue": "mail", "nodes": f"redis://:{SECRET}@a,redis://:{SECRET}@a"},
         {"queue": "mail", "nodes": f"redis://:{SECRET}@a,,"},
-        {"queue": "mail", "url": f"redis://:{SECRET}@h", "sslcafile": "ca.pem"},
         {"queue": "mail", "url": f"redis://:{SECRET}@127.0.0.1:1/0", "retryfor": "0"},
         {"queue": "mail", "urlenv": f"redis://:{SECRET}@h"},
         {"queue": "mail", "url": "redis://h", "passwordenv": SECRET},

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pickle
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import fakeredis
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, StringStartsWith
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -25,9 +24,10 @@ from pyspark.sql.types import (
 
 from penstock import Job, Penstock
 from penstock.errors import QueueMissing
-from penstock.spark import OptionError, snapshot
+from penstock.spark import OptionError
 from penstock.spark.calls import ack_receipts
 from penstock.spark.schema import SCHEMA
+from penstock.spark.snapshot import SnapshotReader
 from tests.model.clock import TestClock, use_test_clock
 
 TYPES: dict[str, DataType] = {
@@ -59,7 +59,7 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Return a reader's rows, part by part; a callback may run between two pages."""
     given = {"queue": "q", "url": URL, **{name: str(value) for name, value in options.items()}}
-    reader = snapshot.reader(given, schema(text))
+    reader = SnapshotReader(given, schema(text))
     found: list[dict[str, Any]] = []
     for part in reader.partitions():
         for batch in reader.read(part):
@@ -181,24 +181,6 @@ def test_a_time_that_is_far_away(year: int, client: Penstock) -> None:
     assert rows(enqueuedAfter=f"{year}-01-01") == []
 
 
-def test_filters_make_an_option_narrower_never_wider(client: Penstock) -> None:
-    """Spark checks its own filters again, but only the reader checks `idPrefix`."""
-    one, other = client.queue("q").enqueue_many([b"a", b"b"])
-
-    def found(prefix: str, *filters: Any) -> list[str]:
-        given = {"queue": "q", "url": URL, "idprefix": prefix, "pushfilters": "true"}
-        reader = snapshot.reader(given, schema("id string"))
-        assert isinstance(reader, snapshot.FilteringReader)
-        assert list(reader.pushFilters(filters)) == list(filters)
-        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
-        return [name for batch in batches for name in batch.column(0).to_pylist()]
-
-    assert found(one.id[:12], EqualTo(("id",), one.id)) == [one.id]
-    assert found(one.id, StringStartsWith(("id",), one.id[:12])) == [one.id]
-    assert found("D-00000000", EqualTo(("id",), one.id)) == []
-    assert found(other.id, EqualTo(("id",), one.id)) == []
-
-
 @pytest.mark.parametrize("columns", ["id string", "state string", "payload string, attempt int"])
 def test_some_columns(columns: str, client: Penstock) -> None:
     """A schema with fewer columns fetches less; a payload may be text."""
@@ -230,7 +212,7 @@ def test_the_stream_is_cut_where_jobs_are(monkeypatch: pytest.MonkeyPatch) -> No
     for ms in range(40):
         clock.set(1_800_000_000_000 + ms)
         found.queue("q").enqueue_many([b"x"] * 25)
-    reader = snapshot.reader({"queue": "q", "url": URL, "numPartitions": "4"}, schema("id string"))
+    reader = SnapshotReader({"queue": "q", "url": URL, "numPartitions": "4"}, schema("id string"))
     sizes = [sum(b.num_rows for b in reader.read(part)) for part in reader.partitions()]
     assert sum(sizes) == 1001
     assert len(sizes) == 4
@@ -290,7 +272,7 @@ def test_a_plan_is_small_however_many_jobs_are_at_work(client: Penstock) -> None
     queue.enqueue_many([b"x"] * 2000)
     queue.enqueue_many([b"x"] * 200, delay=60)
     assert len(queue.reserve(1000)) + len(queue.reserve(1000)) == 2000
-    reader = snapshot.reader({"queue": "q", "url": URL, "numPartitions": "10"}, schema("id string"))
+    reader = SnapshotReader({"queue": "q", "url": URL, "numPartitions": "10"}, schema("id string"))
     parts = [len(pickle.dumps(part)) for part in reader.partitions()]
     assert len(parts) == 20
     assert sum(parts) < 2000 * (30 + 10 * 6)
@@ -301,7 +283,7 @@ def test_ties_are_cut_by_number(client: Penstock) -> None:
     """Jobs due at one time are split among parts, and each is seen once."""
     queue = client.queue("q")
     queue.enqueue_many([b"x"] * 300, at=4_000_000_000)
-    reader = snapshot.reader(
+    reader = SnapshotReader(
         {"queue": "q", "url": URL, "numPartitions": "5", "states": "scheduled", "fetchSize": "17"},
         schema("id string"),
     )
@@ -327,7 +309,7 @@ def test_a_queue_recreated_during_a_read(client: Penstock) -> None:
     """When the queue is re-created during a read, the snapshot ends."""
     queue = client.queue("q")
     queue.enqueue_many([b"x"] * 30)
-    reader = snapshot.reader({"queue": "q", "url": URL, "fetchSize": "10"}, schema("id string"))
+    reader = SnapshotReader({"queue": "q", "url": URL, "fetchSize": "10"}, schema("id string"))
     parts = reader.partitions()
     client.clear([queue])
     queue.enqueue(b"another")
@@ -341,7 +323,7 @@ def test_a_part_goes_to_the_node_of_the_plan(client: Penstock) -> None:
     from penstock.spark import WrongServer
 
     client.queue("q").enqueue(b"x")
-    reader = snapshot.reader({"queue": "q", "url": URL}, schema("id string"))
+    reader = SnapshotReader({"queue": "q", "url": URL}, schema("id string"))
     part: Any = reader.partitions()[0]
     part = replace(part, address=replace(part.address, node="00000000"))
     with pytest.raises(WrongServer):
@@ -354,14 +336,6 @@ def test_a_part_goes_to_the_node_of_the_plan(client: Penstock) -> None:
 def table(spark: Any, url: str, **options: Any) -> Any:
     """Return the queue `mail` as a table."""
     return spark.read.format("penstock").options(queue="mail", url=url, **options).load()
-
-
-@pytest.fixture
-def pushing(spark: Any) -> Iterator[None]:
-    """Make Spark push filters to the source."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    yield
-    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_a_table(spark: Any, ps: Penstock, redis_url: str) -> None:
@@ -377,22 +351,7 @@ def test_a_table(spark: Any, ps: Penstock, redis_url: str) -> None:
     assert table(spark, redis_url).count() == 0
 
 
-def test_filters_are_pushed_if_that_is_asked_for(
-    spark: Any, ps: Penstock, redis_url: str, pushing: None
-) -> None:
-    """Pushed filters reduce the snapshot, Spark applies them again, and rows are equal."""
-    queue = ps.queue("mail")
-    ids = list(queue.enqueue_many([b"x"] * 50).ids)
-    queue.bury(queue.reserve(5), "no use")
-    whole = table(spark, redis_url, pushFilters="true")
-    assert whole.where("state = 'dead'").count() == 5
-    assert whole.where("state in ('dead', 'active')").count() == 5
-    assert whole.where(f"id = '{ids[7]}'").count() == 1
-    assert whole.where("enqueued_at < timestamp'2020-01-01'").count() == 0
-    assert whole.where("enqueued_at >= timestamp'2020-01-01' and attempt = 1").count() == 50
-
-
-def test_filters_without_the_option(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """By default Spark alone applies filters."""
+def test_spark_applies_filters(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """Spark applies the filters of a query."""
     ps.queue("mail").enqueue_many([b"x"] * 50)
     assert table(spark, redis_url).where("state = 'ready' and attempt < 2").count() == 50

@@ -16,11 +16,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from penstock import BatchLost, Penstock
 from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueMissing
-from penstock.spark import snapshot
 from penstock.spark.checkpoint import Consumer, Part
 from penstock.spark.errors import Unreachable
 from penstock.spark.options import Stream
 from penstock.spark.shards import ShardReader, ShardReaders
+from penstock.spark.snapshot import SnapshotReader
 from penstock.spark.stream import StreamReader
 from tests.model.clock import TestClock, use_test_clock
 from tests.spark.hands import schema
@@ -194,7 +194,7 @@ def test_no_node_at_all(make: Make) -> None:
 
 
 def test_a_node_that_goes_and_comes_between_two_triggers(make: Make) -> None:
-    """A committed batch is acknowledged when its node is back, before the next claim there."""
+    """A committed batch is acknowledged when its node is back, before a new one is reserved."""
     ground = make(2)
     ground.add(20)
     life = ground.life()
@@ -256,7 +256,7 @@ def test_a_batch_is_not_read_without_a_node_that_has_some_of_it(make: Make) -> N
     noted = life.latest(start, 20)
     life.stop()
     ground.cut(1)
-    later = ground.life(failOnLostClaim="false")
+    later = ground.life(failOnLostBatch="false")
     with pytest.raises(NodesUnavailable, match=r"queue 'q': node [0-9a-f]{8} has jobs of batch 1"):
         later.parts(start, noted)
     later.stop()
@@ -279,10 +279,10 @@ def test_a_node_that_is_not_named_any_more(make: Make) -> None:
     life.stop()
     two = {"nodes": ",".join(ground.urls[:2])}
     strict = ground.life(**two)
-    with pytest.raises(BatchLost, match="failOnLostClaim"):
+    with pytest.raises(BatchLost, match="failOnLostBatch"):
         strict.parts(start, noted)
     strict.stop()
-    lenient = ground.life(**two, failOnLostClaim="false")
+    lenient = ground.life(**two, failOnLostBatch="false")
     assert len(ground.read(lenient.parts(start, noted), **two)) == 20
     after = lenient.latest(noted, 30)
     assert (len(noted["nodes"]), len(after["nodes"])) == (3, 2)
@@ -456,7 +456,7 @@ def test_a_task_that_outlives_its_batch_ends(
 
     monkeypatch.setattr(ShardReader, "run", counted)
     with pytest.raises(BatchLost) if fails else nullcontext():
-        assert ground.read(parts, failOnLostClaim=fails) == []
+        assert ground.read(parts, failOnLostBatch=fails) == []
     assert len(asked) == 1
     life.stop()
 
@@ -521,7 +521,7 @@ def test_partitions_that_are_made_meanwhile(make: Make) -> None:
 def rows(ground: Ground, **given: Any) -> tuple[list[dict[str, Any]], int]:
     """Return the batch source's rows and number of parts."""
     columns = schema("id string, queue string, state string, payload binary, node string")
-    reader = snapshot.reader(ground.options(**given), columns)
+    reader = SnapshotReader(ground.options(**given), columns)
     parts = reader.partitions()
     batches = [batch for part in parts for batch in reader.read(part)]
     found = [row for batch in batches for row in pa.Table.from_batches([batch]).to_pylist()]

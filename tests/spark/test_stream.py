@@ -71,7 +71,7 @@ def left(ps: Penstock) -> tuple[int, int, int]:
 def test_a_killed_driver_loses_nothing(
     driver: Callable[..., Driver], ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """Killed after the claim, after the sink, and after the commit log, in turn.
+    """Killed after the reserve, after the sink, and after the commit log, in turn.
 
     The batch whose sink had written comes twice with the same jobs; all others once.
     """
@@ -82,7 +82,7 @@ def test_a_killed_driver_loses_nothing(
         "checkpoint": str(tmp_path / "checkpoint"),
         "results": str(results),
     }
-    for point in ("claimed", "written", "committed"):
+    for point in ("reserved", "written", "committed"):
         run = driver("tests.spark.streams:consume", env={"PENSTOCK_TEST_HALT": point}, **arguments)
         run.wait_for(point)
         run.kill()
@@ -241,7 +241,7 @@ def test_a_queue_that_has_to_be_there(stream: Any, redis_url: str) -> None:
 
 
 def test_an_unknown_column(spark: Any, redis_url: str, tmp_path: Path) -> None:
-    """An unknown column, or one of another type, fails on the driver before any claim."""
+    """An unknown column, or one of another type, fails on the driver before any job is reserved."""
     source = spark.readStream.format("penstock").options(queue="mail", url=redis_url)
     for schema, text in (("priority int", "priority"), ("attempt string", "attempt string")):
         with pytest.raises(Exception, match=f"(?s)option.*schema.*{text}"):

@@ -248,7 +248,7 @@ class Consumer:
     ) -> None:
         self._options = options
         self._find_shards = find_shards
-        sticky = options.claim_policy == "sticky"
+        sticky = options.lease_policy == "sticky"
         self.lease_ms = MAX_LEASE_MS if sticky else options.lease_duration
         self._beat = min(self.lease_ms / 3000, 60.0) if beat is None else beat
         self._initial: Offset | None = None
@@ -372,7 +372,7 @@ class Consumer:
         """Return the parts of the batch between two offsets.
 
         Raises:
-            BatchLost: the server has forgotten it, and `failOnLostClaim` is true.
+            BatchLost: the server has forgotten it, and `failOnLostBatch` is true.
             NodesUnavailable: a node that has jobs of it can't be reached. Without this error,
                 these jobs would be acknowledged unprocessed.
         """
@@ -420,7 +420,7 @@ class Consumer:
 
     def _lost(self, queue: str, batch: int) -> None:
         error = lost(queue, batch)
-        if self._options.fail_on_lost_claim:
+        if self._options.fail_on_lost_batch:
             raise error
         logger.warning("%s", error)
 
@@ -505,7 +505,7 @@ def lost(queue: str, batch: int) -> BatchLost:
     return BatchLost(
         f"queue {queue!r}: the server has forgotten batch {batch} of this checkpoint; its jobs are "
         "in the queue or come back when their leases end, and may be done twice. To go on, set "
-        "failOnLostClaim=false"
+        "failOnLostBatch=false"
     )
 
 

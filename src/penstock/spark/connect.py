@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 from redis.exceptions import RedisError
 
@@ -46,16 +45,6 @@ __all__ = [
 logger = get_logger("penstock")
 VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
 """A name of an environment variable. Other values may be secrets, so errors do not show them."""
-ASKED = "option 'sslCertFile': the server may require a client certificate that it trusts"
-TLS_ERRORS = {
-    "certificate is not valid for": "option 'url': the server's certificate is for another host",
-    "CERTIFICATE_VERIFY_FAILED": "option 'sslCaFile': no certificate in it has signed the server's",
-    "UNKNOWN_CA": ASKED,
-    "CERTIFICATE_REQUIRED": ASKED,
-    "HANDSHAKE_FAILURE": ASKED,
-    "EOF occurred in violation of protocol": ASKED,
-}
-"""Words in errors of OpenSSL, and advice. The first that is found counts."""
 
 Shards = dict[tuple[str, int], Queue]
 """Shards by the node's id and the number of the partition; 0 in a queue without partitions."""
@@ -119,7 +108,7 @@ def _parts(queue: Queue) -> Sequence[Shard]:
 
 @contextmanager
 def reaching(options: Connection) -> Iterator[None]:
-    """Raise connection errors of this block with the queue's name and advice about TLS options.
+    """Raise connection errors of this block with the queue's name.
 
     Raises:
         Unreachable: the server can't be reached.
@@ -128,9 +117,8 @@ def reaching(options: Connection) -> Iterator[None]:
         yield
     except (RedisError, NodesUnavailable) as error:
         text = str(error).rstrip(".")
-        advice = next((f"; {advice}" for word, advice in TLS_ERRORS.items() if word in text), "")
         raise Unreachable(
-            f"queue {options.queue!r}: the server can't be reached: {text}{advice}"
+            f"queue {options.queue!r}: the server can't be reached: {text}"
         ) from error
 
 
@@ -277,42 +265,10 @@ def _completed(name: str, url: str, options: Connection) -> str:
     settings = {
         "socket_timeout": options.socket_timeout / 1000,
         "socket_connect_timeout": options.connect_timeout / 1000,
-        "ssl_ca_certs": options.ssl_ca_file,
-        "ssl_certfile": options.ssl_cert_file,
-        "ssl_keyfile": options.ssl_key_file,
     }
-    _check_tls(scheme, options, given.get("ssl_password", ""))
-    added = {key: value for key, value in settings.items() if value and key not in given}
-    merged = "&".join(f"{quote(k)}={quote(str(v), safe='')}" for k, v in {**given, **added}.items())
+    merged = urlencode({**settings, **given})
     user = _user(user, options)
     return f"{scheme}{user + '@' if user else ''}{place}?{merged}"
-
-
-def _check_tls(scheme: str, options: Connection, password: str) -> None:
-    ca, cert, key = options.ssl_ca_file, options.ssl_cert_file, options.ssl_key_file
-    given = {"sslCaFile": ca, "sslCertFile": cert, "sslKeyFile": key}
-    for name, file in given.items():
-        if file and not scheme.startswith("rediss"):
-            raise OptionError(name, None, "needs a URL that begins with rediss://")
-        try:
-            if file:
-                Path(file).read_bytes()
-        except OSError as error:
-            raise OptionError(name, file, f"can't be read here: {error.strerror}") from None
-    if key and not cert:
-        raise OptionError("sslKeyFile", key, "works only with sslCertFile")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    name = "sslCaFile"
-    try:
-        if ca:
-            context.load_verify_locations(ca)
-        name = "sslCertFile"
-        if cert:
-            context.load_cert_chain(
-                cert, key or None, password
-            )  # without a password OpenSSL would prompt for it
-    except ssl.SSLError as error:
-        raise OptionError(name, given[name], f"can't be used: {error}") from None
 
 
 def _user(given: str, options: Connection) -> str:

@@ -242,9 +242,6 @@ class Connection(Group):
     username: str = option(text, "", "user name; replaces that of the URL")
     password_env: str = option(text, "", "environment variable with the password")
     password_file: str = option(text, "", "file with the password")
-    ssl_ca_file: str = option(text, "", "file with the certificates to trust")
-    ssl_cert_file: str = option(text, "", "file with the client's certificate")
-    ssl_key_file: str = option(text, "", "file with the key of that certificate")
     connect_timeout: int = option(span(600_000), 10_000, "most time to connect")
     socket_timeout: int = option(span(600_000), 10_000, "most time to wait for a reply")
     retry_for: int = option(
@@ -388,7 +385,6 @@ class Read(Connection):
     skip_unreachable: bool = option(
         flag, False, "true: leave out jobs of nodes that can't be reached, instead of failing"
     )
-    push_filters: bool = option(flag, False, "true: apply Spark's filters while reading")
 
 
 @dataclass(frozen=True)
@@ -401,13 +397,13 @@ class Stream(Connection):
     lease_duration: int = option(
         span(MAX_LEASE_MS, low_ms=100), 60_000, "length of the leases; renewed while a batch runs"
     )
-    claim_policy: str = option(
+    lease_policy: str = option(
         choice("expire", "sticky"),
         "expire",
         "jobs of a query that has stopped: expire: others get them after leaseDuration; sticky: "
         "the query keeps them for 24 days",
     )
-    fail_on_lost_claim: bool = option(
+    fail_on_lost_batch: bool = option(
         flag, True, "true: a batch that the server no longer knows is an error"
     )
 

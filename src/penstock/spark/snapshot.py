@@ -10,7 +10,6 @@ import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from penstock.core.logs import get_logger
 from penstock.errors import NodesUnavailable, WrongEpoch
 from penstock.spark.calls import show_numbers, survey
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
-from penstock.spark.options import STATES, Read, ms_of
+from penstock.spark.options import Read
 from penstock.spark.shards import ShardAddress, ShardReader, open_shard, open_shards
 from penstock.wire.keys import score_of
 from penstock.wire.replies import Survey
@@ -31,7 +30,7 @@ from penstock.wire.replies import Survey
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["FilteringReader", "SnapshotRange", "SnapshotReader", "reader"]
+__all__ = ["SnapshotRange", "SnapshotReader"]
 
 logger = get_logger("penstock")
 
@@ -101,24 +100,6 @@ class Wanted:
     def high(self) -> str:
         """Highest wanted number; '' = any."""
         return "" if self.before is None else _last_before(self.before)
-
-    def narrowed(
-        self,
-        states: Iterable[str] = STATES,
-        prefix: str = "",
-        after: int | None = None,
-        before: int | None = None,
-    ) -> Wanted:
-        """Return the conditions together with these."""
-        found, own = self.states.intersection(states), self.prefix
-        if not prefix.startswith(own) and not own.startswith(prefix):
-            found = frozenset()  # no id begins with both
-        return Wanted(
-            found,
-            max(prefix, own, key=len),
-            max((ms for ms in (self.after, after) if ms is not None), default=None),
-            min((ms for ms in (self.before, before) if ms is not None), default=None),
-        )
 
 
 def _last_before(ms: int) -> str:
@@ -299,16 +280,6 @@ def _shared(pieces: Sequence[tuple[int, int]], parts: int) -> list[str]:
 # -- the reader ----------------------------------------------------------------------------
 
 
-def reader(options: Mapping[str, str], schema: StructType) -> SnapshotReader:
-    """Return the reader for these options.
-
-    Spark refuses a reader with `pushFilters` unless its setting
-    `spark.sql.python.filterPushdown.enabled` is on.
-    """
-    made = SnapshotReader(options, schema)
-    return FilteringReader(options, schema) if made.options.push_filters else made
-
-
 class SnapshotReader(DataSourceReader):
     """The reader of the batch source.
 
@@ -446,31 +417,3 @@ def _row(job: Sequence[bytes], place: str) -> tuple[bytes, ...]:
         score = b"%d" % score_of(int(score), int(job[11][-3:], 16))
     note = b"@%b %b\n" % (delivered, owner) if delivered != b"0" else b""
     return number, score, counters, note + record
-
-
-class FilteringReader(SnapshotReader):
-    """A reader that uses Spark's filters while it reads."""
-
-    def pushFilters(self, filters: Sequence[Any]) -> Iterable[Any]:  # noqa: N802  # Spark's name
-        """Use the filters that can be used; return all, so that Spark applies them too."""
-        for one in filters:
-            self.wanted = _narrower(self.wanted, one)
-        return filters
-
-
-def _narrower(wanted: Wanted, one: Any) -> Wanted:
-    kind, column = type(one).__name__, getattr(one, "attribute", ())
-    value: Any = getattr(one, "value", None)
-    if column == ("state",):
-        if kind == "EqualTo":
-            return wanted.narrowed((value,))
-        if kind == "In":
-            return wanted.narrowed(value)
-    elif column == ("id",) and kind in ("EqualTo", "StringStartsWith"):
-        return wanted.narrowed(prefix=value)
-    elif column == ("enqueued_at",) and isinstance(value, datetime):
-        if kind in ("GreaterThan", "GreaterThanOrEqual"):
-            return wanted.narrowed(after=ms_of(value))
-        if kind in ("LessThan", "LessThanOrEqual"):
-            return wanted.narrowed(before=ms_of(value) + 1)
-    return wanted

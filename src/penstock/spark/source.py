@@ -35,9 +35,9 @@ class PenstockDataSource(DataSource):
 
     def reader(self, schema: StructType) -> SnapshotReader:
         """Return the reader of a snapshot."""
-        from penstock.spark.snapshot import reader
+        from penstock.spark.snapshot import SnapshotReader
 
-        return reader(self.options, schema)
+        return SnapshotReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  # Spark's name
         """Return the reader of a stream, whose leases belong to the checkpoint."""

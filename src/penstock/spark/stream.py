@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             call = fetch(found.ops, part.consumer, part.batch, at, count, self.shape.full)
             reply = found.run(call)
             if not isinstance(reply, Fetch) or reply.next <= at:  # forgotten, or finished
-                if self.options.fail_on_lost_claim:
+                if self.options.fail_on_lost_batch:
                     raise lost(self.options.queue, part.batch)
                 return
             at = reply.next
