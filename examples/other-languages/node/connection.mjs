@@ -29,12 +29,11 @@ export class Connection {
   #last = Promise.resolve()
   #nonce = 0
   #producer = randomHex(8)
-  #scripts
 
-  constructor(url, folder, prefix, retryFor) {
-    Object.assign(this, { url, folder, prefix, retryFor })
+  /** `folder` has the exported scripts. A call is repeated for `retryFor` ms. */
+  constructor(url, folder, { prefix = 'penstock', retryFor = 5000 } = {}) {
     const { scripts } = JSON.parse(readFileSync(join(folder, 'index.json')))
-    this.#scripts = Object.fromEntries(scripts.map((one) => [one.name, one]))
+    Object.assign(this, { url, folder, prefix, retryFor, scripts })
   }
 
   close() {
@@ -44,7 +43,7 @@ export class Connection {
 
   /** Call a script, and return its reply. */
   script(name, queue, args) {
-    const { keys, args: named, sha1, file } = this.#scripts[name]
+    const { keys, args: named, sha1, file } = this.scripts.find((one) => one.name === name)
     const nonce = String((this.#nonce += 1))
     return this.run(async (redis) => {
       const names = keys.map((kind) => key(this.prefix, queue, kind))

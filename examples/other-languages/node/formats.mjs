@@ -36,7 +36,8 @@ export function decodeId(id) {
   return { node, number: `${ms}-${seq}`, crc32: packed.slice(20, 28), epoch: packed.slice(28) }
 }
 
-const escape = (text) => Buffer.from(text).toString('latin1').replace(/[^ -~]|[%;=\\]/g, percent)
+const latin1 = (text) => Buffer.from(text).toString('latin1')
+const escape = (text) => latin1(text).replace(/[^ -~]|[%;=\\]/g, percent)
 
 /** `retry` is the policy, [attempts, base, cap]; null leaves a part to the queue. */
 export function encodeRecord({ body, codec, lease, ttl, retry, headers = {}, stable }) {

@@ -15,26 +15,16 @@ function done([code, , ...values]) {
   return values
 }
 
-export class Penstock {
-  #calls
+export class Penstock extends Connection {
+  owner = `node:${process.pid}`
   #node
-
-  /** `scripts` is the directory of the scripts. A call is repeated for `retryFor` ms. */
-  constructor(url, scripts, { prefix = 'penstock', retryFor = 5000 } = {}) {
-    Object.assign(this, { url, prefix, owner: `node:${process.pid}` })
-    this.#calls = new Connection(url, scripts, prefix, retryFor)
-  }
-
-  close() {
-    this.#calls.close()
-  }
 
   /** Read the id of the server, or give it one. */
   async #readNode() {
     const hash = `${this.prefix}:node`
     while (!this.#node) {
-      this.#node = await this.#calls.run((redis) => redis.hget(hash, 'id'))
-      if (!this.#node) await this.#calls.run((redis) => redis.hsetnx(hash, 'id', randomHex(20)))
+      this.#node = await this.run((redis) => redis.hget(hash, 'id'))
+      if (!this.#node) await this.run((redis) => redis.hsetnx(hash, 'id', randomHex(20)))
     }
   }
 
@@ -44,15 +34,14 @@ export class Penstock {
       const body = codec === 'json' ? JSON.stringify(value) : value
       return formats.encodeRecord({ body, codec, stable: randomHex(10), ...options })
     })
-    const add = (epoch) =>
-      this.#calls.script('enqueue', queue, [epoch, delay, bound, 0, '', ...records])
+    const add = (epoch) => this.script('enqueue', queue, [epoch, delay, bound, 0, '', ...records])
     await this.#readNode()
     let reply = await add('')
     if (reply[0] === NO_QUEUE) reply = await this.#create(queue, add)
     const [first, , epoch] = done(reply).map(String)
     const [ms, seq] = first.split('-').map(Number)
-    const job = { node: this.#node, queue, epoch, ...options }
-    return bodies.map((_, i) => formats.encodeId({ ...job, number: `${ms}-${seq + i}` }))
+    const place = { node: this.#node, queue, epoch, ...options }
+    return bodies.map((_, i) => formats.encodeId({ ...place, number: `${ms}-${seq + i}` }))
   }
 
   /** Register the queue, then create it with its first jobs. */
@@ -60,11 +49,11 @@ export class Penstock {
     const epoch = formats.hex(randomInt(1, 2 ** 32), 8)
     const entry = [`${this.prefix}:queues`, formats.crc32(queue) + epoch]
     const register = (redis) => redis.hset(...entry, queue)
-    await this.#calls.run(register)
+    await this.run(register)
     const reply = await add(epoch)
     const isCreated = reply[0] === 1 && String(reply[4]) === epoch
     // After the creation once more: the entry may have been removed.
-    await this.#calls.run(isCreated ? register : (redis) => redis.hdel(...entry))
+    await this.run(isCreated ? register : (redis) => redis.hdel(...entry))
     return reply
   }
 
@@ -88,32 +77,30 @@ export class Penstock {
   }
 
   /** Wait at most so many ms for a token. Failed connections may lose it: look for jobs anyway. */
-  async #waitForToken(queue, ms) {
+  #waitForToken(queue, ms) {
     const redis = connect(this.url, ms + 1)
-    try {
-      await redis.blpop(formats.key(this.prefix, queue, 'wake'), (2 * TICK) / 1000)
-    } catch (error) {
-      if (isFinal(error)) throw error
-    } finally {
-      if (redis.status !== 'end') redis.disconnect()
-    }
+    return redis
+      .blpop(formats.key(this.prefix, queue, 'wake'), (2 * TICK) / 1000)
+      .catch((error) => isFinal(error) && Promise.reject(error))
+      .finally(() => redis.disconnect())
   }
 
   async #reserve(queue, n, idle) {
     const tag = randomInt(4096)
     const sent = performance.now()
-    const reply = await this.#calls.script('reserve', queue, [n, tag, this.owner, idle, ''])
+    const reply = await this.script('reserve', queue, [n, tag, this.owner, idle, ''])
     const [next, epoch, queueLease, , ...rest] = done(reply)
-    const threes = Array.from({ length: rest.length / 3 }, (_, i) => rest.slice(3 * i, 3 * i + 3))
-    const jobs = threes.map(([number, counters, bytes]) => {
-      const record = formats.decodeRecord(bytes)
-      const place = { node: this.#node, queue, number: String(number), epoch: String(epoch) }
-      const id = formats.encodeId({ ...record, ...place })
-      const { attempt } = formats.decodeCounters(String(counters))
-      const receipt = formats.receipt(String(counters), tag)
+    const place = { node: this.#node, queue, epoch: String(epoch) }
+    const jobs = []
+    while (rest.length) {
+      const [number, counters] = rest.splice(0, 2).map(String)
+      const record = formats.decodeRecord(rest.shift())
+      const id = formats.encodeId({ ...record, ...place, number })
+      const { attempt } = formats.decodeCounters(counters)
+      const receipt = formats.receipt(counters, tag)
       const leaseEnds = sent + formats.leaseOf(record, queueLease)
-      return { ...record, queue, id, attempt, receipt, leaseEnds }
-    })
+      jobs.push({ ...record, queue, id, attempt, receipt, leaseEnds })
+    }
     return { jobs, next }
   }
 
@@ -138,6 +125,6 @@ export class Penstock {
 
   async #report(script, job, args) {
     const { number, epoch } = formats.decodeId(job.id)
-    return done(await this.#calls.script(script, job.queue, [epoch, job.receipt, ...args, number]))
+    return done(await this.script(script, job.queue, [epoch, job.receipt, ...args, number]))
   }
 }
