@@ -302,7 +302,7 @@ WELL = {"redis_version": "7.0.1", "role": "master", "maxmemory_policy": "noevict
             "replicas",
             {"connected_slaves": "1", "slave0": "ip=h,port=1,state=online,offset=5,lag=11"},
             Severity.WARNING,
-            "h:1 is online, heard of 11 s ago",
+            "h:1 is online, last heard from 11 s ago",
         ),
         (
             "replicas",

@@ -297,6 +297,9 @@ def test_enqueue_asks_replicas(run_cli: Cli, make_server: Callable[..., Embedded
     replica = make_server(tcp=True)
     with redis.Redis.from_url(replica.url) as raw:
         raw.execute_command("REPLICAOF", "127.0.0.1", primary.port)
+    with redis.Redis.from_url(primary.url, socket_timeout=60) as raw:
+        raw.set("written", 1)
+        assert raw.wait(1, 30_000) == 1  # the replica is online
     url, options = primary.url, ["--timeout", "30", "--json"]
     copied = cli_jobs(run_cli("enqueue", "q", "x", "--replicas", "1", *options, url=url))
     assert [job["replicas"] for job in copied] == [1]

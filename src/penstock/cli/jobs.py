@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE")]
+JobArgument = Annotated[list[str], typer.Argument(metavar="[QUEUE] ID")]
 
 
 class State(str, Enum):  # typer knows no list of Literals
@@ -116,12 +117,12 @@ def enqueue(
         raise typer.BadParameter(
             "give a BODY, - to read it from stdin, or --lines, and only one of them"
         )
-    retry = (max_attempts, backoff_base, backoff_cap)
+    retry = RetryPolicy(max_attempts, backoff_base, backoff_cap)
     options: dict[str, Any] = {
         "delay": delay, "lease": lease, "ttl": ttl, "headers": _headers(header or []),
         "durable": Durable(replicas, fsynced, timeout), "key": key,
         "dedup": _dedup(dedup_id, dedup_window, dedup_until, on_duplicate),
-        "retry": None if retry == (None, None, None) else RetryPolicy(*retry),
+        "retry": None if retry == RetryPolicy() else retry,
         "result_ttl": result_ttl,
     }  # fmt: skip
     stdin = sys.stdin.buffer
@@ -133,13 +134,18 @@ def enqueue(
             raw = stdin.read() if body == "-" else (body or "").encode("utf-8", "surrogateescape")
             jobs = [target.enqueue(_body(raw, json_body), **options)]
     actions = Counter(job.action for job in jobs if job.duplicate)
+    duplicates = actions.total()
     document = {
         "queue": queue,
-        "count": len(jobs) - actions.total(),
-        "duplicates": actions.total(),
+        "count": len(jobs) - duplicates,
+        "duplicates": duplicates,
         "jobs": [job.as_dict() for job in jobs],
     }
-    session.answer(document, _total(jobs, actions) if lines else _outcome(jobs[0]))
+    told = f"{len(jobs) - duplicates} jobs added"
+    if actions:
+        each = ", ".join(f"{count} {action}" for action, count in sorted(actions.items()))
+        told += f", {duplicates} duplicates: {each}"
+    session.answer(document, told if lines else _outcome(jobs[0]))
 
 
 def _dedup(
@@ -158,14 +164,6 @@ def _outcome(job: Enqueued) -> str:
     if job.duplicate:
         return f"{told} (duplicate: {job.action})"
     return told if job.action == "added" else f"{told} ({job.action})"
-
-
-def _total(jobs: Sequence[Enqueued], actions: Counter[str]) -> str:
-    told = f"{len(jobs) - actions.total()} jobs added"
-    if actions:
-        each = ", ".join(f"{count} {action}" for action, count in sorted(actions.items()))
-        told += f", {actions.total()} duplicates: {each}"
-    return told
 
 
 def _headers(pairs: list[str]) -> dict[str, str]:
@@ -296,11 +294,11 @@ def scan(
 
 def _each_id(client: Penstock, queues: Sequence[str], states: Sequence[StateName]) -> Iterator[str]:
     for name in queues:
-        seen: set[str] = set()
+        seen: set[str] = set()  # an id may be found twice
         cursor = ""
         while cursor != "0":
             page = client.open(name).scan(cursor or "0", STEP, states=states or None, full=False)
-            yield from (one for one in dict.fromkeys(page.ids) if one not in seen)
+            yield from dict.fromkeys(one for one in page.ids if one not in seen)
             seen.update(page.ids)
             cursor = page.cursor
 
@@ -309,25 +307,19 @@ STEP = 1000
 
 
 @command("show")
-def show(
-    session: Session,
-    names: Annotated[list[str], typer.Argument(metavar="[QUEUE] ID")],
-    watch: bool = False,
-) -> None:
+def show(session: Session, job: JobArgument, watch: bool = False) -> None:
     """Show everything about one job.
 
     Args:
-        names: the queue may be omitted: the id finds it.
+        job: the queue may be omitted: the id finds it.
         watch: print a line each time the job's state, attempt or progress changes, until it ends.
     """
-    if len(names) > 2:
-        raise typer.BadParameter("give [QUEUE] ID: one id, with or without its queue")
     with session.client() as client:
-        name = names[0] if len(names) == 2 else queue_of(client, names[0])
-        queue, job_id = client.open(name), names[-1]
+        queue, job_id = _located(client, job)
         view = queue.show(job_id)
         if view is None:
-            raise Failed(f"queue {name!r} has no job {job_id}: it finished, expired or was deleted")
+            reason = "it finished, expired or was deleted"
+            raise Failed(f"queue {queue.name!r} has no job {job_id}: {reason}")
         if watch:
             _watch(session, queue, view)
         else:
@@ -365,37 +357,36 @@ def _changing(view: JobView) -> str:
 
 
 @command("result")
-def result(
-    session: Session,
-    names: Annotated[list[str], typer.Argument(metavar="[QUEUE] ID")],
-    timeout: float | None = None,
-) -> None:
+def result(session: Session, job: JobArgument, timeout: float | None = None) -> None:
     """Wait for the end of a job, and print the value that its handler returned, as JSON.
 
     Args:
-        names: the queue may be omitted: the id finds it.
+        job: the queue may be omitted: the id finds it.
         timeout: seconds to wait; 0 = look once. Default: for ever.
     """
-    if len(names) > 2:
-        raise typer.BadParameter("give [QUEUE] ID: one id, with or without its queue")
     with session.client() as client:
-        queue = names[0] if len(names) == 2 else queue_of(client, names[0])
-        value = client.open(queue).result(names[-1], timeout=timeout)
+        queue, job_id = _located(client, job)
+        value = queue.result(job_id, timeout=timeout)
     session.answer(value, json.dumps(value, ensure_ascii=False))
 
 
-def queue_of(client: Penstock, job_id: str) -> str:
-    """Return the name of a job's queue, from the registry.
+def _located(client: Penstock, names: Sequence[str]) -> tuple[Queue, str]:
+    """Return the queue of a job and its id, from `[QUEUE] ID`.
 
     Raises:
         BadJobId: malformed.
         Failed: the registry does not list the queue.
     """
+    if len(names) > 2:
+        raise typer.BadParameter("give [QUEUE] ID: one id, with or without its queue")
+    *queue, job_id = names
+    if queue:
+        return client.open(queue[0]), job_id
     parsed = parse_id(job_id)
     name = client.backend.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
     if name is None:
         raise Failed(f"no queue has {job_id}: the queue was deleted, or is on another server")
-    return name
+    return client.open(name), job_id
 
 
 def _whole_document(view: JobView) -> dict[str, Any]:
@@ -413,7 +404,7 @@ def _print_job(view: JobView) -> None:
         "retry policy": _policy_text(view.retry),
         **{name: getattr(view, name) for name in COUNTERS},
         "error": view.error,
-        "progress": "" if view.progress is None else str(view.progress),
+        "progress": view.progress,
         **{f"header {name}": value for name, value in view.headers.items()},
         "size": output.size(len(view.raw)),
         "codec": output.body_value(view)[0],
@@ -437,14 +428,12 @@ COUNTERS = ("deliveries", "redeliveries", "nacks", "crashes", "releases", "snooz
 def _policy_text(policy: RetryPolicy | None) -> str:
     if policy is None:
         return ""
-    told = []
-    if policy.max_attempts is not None:
-        told.append(f"{policy.max_attempts or 'unlimited'} attempts")
-    if policy.base is not None:
-        told.append(f"backoff from {output.span(policy.base)}")
-    if policy.cap is not None:
-        told.append(f"up to {output.span(policy.cap)}")
-    return ", ".join(told) or "the queue's"
+    parts = (
+        (policy.max_attempts, f"{policy.max_attempts or 'unlimited'} attempts"),
+        (policy.base, f"backoff from {output.span(policy.base)}"),
+        (policy.cap, f"up to {output.span(policy.cap)}"),
+    )
+    return ", ".join(text for value, text in parts if value is not None) or "the queue's"
 
 
 @command("status")
@@ -480,10 +469,9 @@ def _print_status(found: DedupStatus, jobs: Mapping[str, JobView | None]) -> Non
     ends = f", ends {output.moment(found.window_ends)}" if found.window_ends is not None else ""
     output.write(f"{found.dedup_id}: {found.state}{ends}")
     columns = ("id", "state", "age", "next_in", "attempt", "owner", "body")
+    there = {role: view for role, view in jobs.items() if view is not None}
     rows = [
-        (role, *(output.job_cell(view, name) for name in columns))
-        for role, view in jobs.items()
-        if view is not None
+        (role, *(output.job_cell(view, name) for name in columns)) for role, view in there.items()
     ]
     if rows:
         output.table(("", *columns), rows, right="attempt")

@@ -60,27 +60,16 @@ class DemoWorkers:
         Each process is stopped before its jobs are counted, so it can't finish them meanwhile.
         """
         for name, process in self.running.items():
-            if not self._freeze(process):
-                continue
-            held = self._held_by(name)
-            if held:
+            process.send_signal(signal.SIGSTOP)
+            if process.returncode is None:
+                os.waitpid(process.pid, os.WUNTRACED)  # until it is stopped, or has ended
+            if held := self._held_by(name):
                 process.kill()
                 process.wait()
                 del self.running[name]
                 return Kill(name, process.pid, held)
             process.send_signal(signal.SIGCONT)
         return None
-
-    @staticmethod
-    def _freeze(process: subprocess.Popen[bytes]) -> bool:
-        process.send_signal(signal.SIGSTOP)
-        if process.returncode is not None:
-            return False
-        _, status = os.waitpid(process.pid, os.WUNTRACED)
-        if os.WIFSTOPPED(status):
-            return True
-        process.returncode = os.waitstatus_to_exitcode(status)
-        return False
 
     def _held_by(self, name: str) -> int:
         # When the server has answered a PING, it has read all that the worker had sent before.

@@ -14,6 +14,7 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 
 from penstock.cli.doctor.findings import Finding
+from penstock.client._sync.transport.connection import ProducerConnection
 from penstock.client._sync.transport.settings import connection_factory
 from penstock.core.cluster import read_slots
 from penstock.core.servers import ServerFacts, parse_info
@@ -39,7 +40,7 @@ class DoctorServer:
 
     def __init__(self, connection: Any, address: str) -> None:
         self.address = address
-        self._connection = connection
+        self._lane = ProducerConnection(connection)
         try:
             connection.connect()
         except RedisError as error:
@@ -63,25 +64,16 @@ class DoctorServer:
 
     def ask(self, *command: str | bytes | int) -> Any:
         """Return the reply to a command, undecoded."""
-        self._connection.send_command(*command)
-        return self._connection.read_response(disable_decoding=True)
+        return self._lane.command(*command)
 
     def transaction(self, commands: Iterable[Command]) -> list[Any]:
         """Return the replies to commands that run at one moment."""
-        packed = [("MULTI",), *commands, ("EXEC",)]
-        self._connection.send_packed_command(self._connection.pack_commands(packed))
-        replies = [self._reply() for _ in packed]
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return list(replies[-1])
-
-    def _reply(self) -> Any:
-        """Read a reply. Return an error too: the replies after it must still be read."""
         try:
-            return self._connection.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return error
+            replies: Any = self._lane.together([("MULTI",), *commands, ("EXEC",)])
+        except ResponseError:
+            self._lane.close()  # replies to the other commands are unread
+            raise
+        return list(replies[-1])
 
     def config(self, name: str) -> str | None:
         """Return a setting of the server; None if CONFIG is forbidden."""
@@ -93,7 +85,7 @@ class DoctorServer:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.disconnect()
+        self._lane.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +105,12 @@ class DoctorQueue:
     def ask(self, command: str, kind: str, *args: str | bytes | int) -> Any:
         """Return the reply to a command about one of its keys, undecoded."""
         return self.server.ask(command, self.keys[kind], *args)
+
+    def transaction(self, commands: Iterable[Command]) -> list[Any]:
+        """Return the replies to such commands, which run at one moment."""
+        return self.server.transaction(
+            (command, self.keys[str(kind)], *args) for command, kind, *args in commands
+        )
 
     def about(self, level: Callable[..., Finding], text: str, **data: object) -> Finding:
         """Return a finding about it; `text` follows its name."""

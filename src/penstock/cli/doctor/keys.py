@@ -140,7 +140,7 @@ def queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]
             break
         looked += 1
         for finding in _queue(node, name, listed.get(name, []), horizon, repair=repair):
-            is_damaged = is_damaged or finding.level is Severity.BROKEN
+            is_damaged |= finding.level is Severity.BROKEN
             yield finding
     yield _summary(looked, len(names), found, is_damaged)
     yield from named("keys", [_unknown(found)])
@@ -162,8 +162,8 @@ def _summary(looked: int, count: int, found: ScannedKeys, is_damaged: bool) -> F
 
 
 def _unknown(found: ScannedKeys) -> Finding:
-    level, text = ok, "no unknown key under the prefix."
-    if count := len(found.unknown):
+    level, text, count = ok, "no unknown key under the prefix.", len(found.unknown)
+    if count:
         some = ", ".join(map(repr, found.unknown[:3])) + (", ..." if count > 3 else "")
         level, text = warning, f"{count} keys under the prefix do not belong to penstock: {some}"
     return level(text, count=count, keys=found.unknown[:10])
@@ -193,7 +193,7 @@ def _queue(
 
 
 def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
-    types = queue.server.transaction(("TYPE", queue.keys[kind]) for kind in KINDS)
+    types = queue.transaction(("TYPE", kind) for kind in KINDS)
     there = {kind: one.decode() for kind, one in zip(KINDS, types, strict=True) if one != b"none"}
     wrong = {kind: actual for kind, actual in there.items() if actual != TYPES[kind]}
     for kind, actual in wrong.items():
@@ -256,13 +256,11 @@ def _each(
     queue: DoctorQueue, numbers: Iterable[bytes], about: Callable[[bytes], Sequence[Command]]
 ) -> Iterator[tuple[bytes, list[Any]]]:
     """Send the same commands for each job. The replies for one job come from one transaction."""
-    every = list(numbers)
-    for at in range(0, len(every), SAMPLE):
-        page = every[at : at + SAMPLE]
-        questions = [about(number) for number in page]
-        replies = iter(queue.server.transaction(chain.from_iterable(questions)))
-        for number, asked in zip(page, questions, strict=True):
-            yield number, list(islice(replies, len(asked)))
+    every = iter(numbers)
+    while page := list(islice(every, SAMPLE)):
+        replies = queue.transaction(chain.from_iterable(map(about, page)))
+        width = len(replies) // len(page)
+        yield from ((one, replies[i * width :][:width]) for i, one in enumerate(page))
 
 
 def _indexes(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
@@ -273,8 +271,7 @@ def _indexes(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
         numbers.update(queue.ask("ZRANGE", index, 0, SAMPLE - 1))
 
     def about(number: bytes) -> list[Command]:
-        scores = (("ZSCORE", queue.keys[index], number) for index in INDEXES)
-        return [("HEXISTS", queue.keys["held"], number), *scores]
+        return [("HEXISTS", "held", number), *(("ZSCORE", index, number) for index in INDEXES)]
 
     for number, (exists, *scores) in _each(queue, numbers, about):
         found = [index for index, one in zip(INDEXES, scores, strict=True) if one is not None]
@@ -299,10 +296,10 @@ def _records(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
 
     def about(number: bytes) -> list[Command]:
         return [
-            ("HGET", queue.keys["held"], number),
-            ("XRANGE", queue.keys["ready"], number, number),
-            ("ZSCORE", queue.keys["expiry"], number),
-            ("HSTRLEN", queue.keys["held"], b"=" + number),
+            ("HGET", "held", number),
+            ("XRANGE", "ready", number, number),
+            ("ZSCORE", "expiry", number),
+            ("HSTRLEN", "held", b"=" + number),
         ]
 
     for number, (value, waiting, ends, size) in _each(queue, numbers, about):
@@ -326,9 +323,9 @@ def _dedup_ids(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
 
     def about(number: bytes) -> list[Command]:
         return [
-            ("HGET", queue.keys["dedup"], names[number]),
-            ("HEXISTS", queue.keys["held"], number),
-            ("XRANGE", queue.keys["ready"], number, number),
+            ("HGET", "dedup", names[number]),
+            ("HEXISTS", "held", number),
+            ("XRANGE", "ready", number, number),
         ]
 
     for number, (now, held, waiting) in _each(queue, names, about):
@@ -340,11 +337,8 @@ def _successors(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
     """Check that a job without a due time waits for the end of a job with the same dedup id."""
     for number in queue.ask("ZRANGE", "scheduled", NEVER_MS, "+inf", "BYSCORE", "LIMIT", 0, FEW):
         name = DEDUP_ID.search(queue.ask("HGET", "held", number) or b"")
-        score, value = queue.server.transaction(
-            [
-                ("ZSCORE", queue.keys["scheduled"], number),
-                ("HGET", queue.keys["dedup"], name[1] if name else b""),
-            ]
-        )
+        dedup_id = name[1] if name else b""
+        commands: list[Command] = [("ZSCORE", "scheduled", number), ("HGET", "dedup", dedup_id)]
+        score, value = queue.transaction(commands)
         if score and float(score) >= NEVER_MS and number not in NUMBER.findall(value or b"")[1:]:
             yield number, "jobs that wait for the end of a job that does not exist"

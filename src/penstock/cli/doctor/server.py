@@ -46,7 +46,7 @@ FSYNC = {
 def persistence(server: DoctorServer) -> Iterator[Finding]:
     """Report what a restart or a crash of the server loses."""
     fields = server.facts.fields
-    yield _append_only(server) if fields.get("aof_enabled") == "1" else _snapshots(server)
+    yield _append_only(server) if server.facts.number("aof_enabled") else _snapshots(server)
     if fields.get("rdb_last_bgsave_status", "ok") != "ok":
         yield warning("the last snapshot failed: the server may refuse writes until one succeeds.")
 
@@ -90,12 +90,11 @@ def memory(server: DoctorServer) -> Iterator[Finding]:
 
 def evicted(server: DoctorServer) -> Iterator[Finding]:
     """Check that the server has not deleted keys by itself."""
-    count = int(server.facts.fields.get("evicted_keys", 0))
-    if count:
+    level, text = ok, "no key was evicted since the server started."
+    if count := server.facts.number("evicted_keys") or 0:
+        level = broken
         text = f"{count} keys were evicted since the server started: jobs may be among them."
-        yield broken(text, evicted_keys=count)
-    else:
-        yield ok("no key was evicted since the server started.", evicted_keys=0)
+    yield level(text, evicted_keys=count)
 
 
 def replicas(server: DoctorServer) -> Iterator[Finding]:
@@ -107,19 +106,17 @@ def replicas(server: DoctorServer) -> Iterator[Finding]:
         text = f"this server is a replica of {master}: it refuses writes."
         yield broken(text, role=role, master=master)
         return
-    count = int(fields.get("connected_slaves", 0))
-    if not count:
+    if count := server.facts.number("connected_slaves"):
+        yield _restarted(server)
+        yield from (_replica(fields.get(f"slave{number}", "")) for number in range(count))
+    else:
         text = "no replica is connected: if this server is lost, its jobs are lost."
         yield ok(text, role=role, replicas=[])
-        return
-    yield _restarted(server)
-    for number in range(count):
-        yield _replica(fields.get(f"slave{number}", ""))
 
 
 def _restarted(server: DoctorServer) -> Finding:
     """Report whether jobs that replicas confirmed survive a restart of the primary."""
-    is_aof = server.facts.fields.get("aof_enabled") == "1"
+    is_aof = bool(server.facts.number("aof_enabled"))
     policy = server.config("appendfsync") if is_aof else ""
     if policy == "always":
         text = "confirmed copies survive a restart of this primary: its file has every write."
@@ -140,7 +137,7 @@ def _replica(line: str) -> Finding:
     level, text = ok, f"replica {name} is online, lag {lag} s."
     if state != "online" or lag > LAG:
         level = warning
-        text = f"replica {name} is {state}, heard of {lag} s ago: it confirms nothing."
+        text = f"replica {name} is {state}, last heard from {lag} s ago: it confirms nothing."
     return level(text, replica=name, state=state, lag=lag)
 
 
@@ -148,19 +145,20 @@ def sentinels(node: DoctorNode) -> Iterator[Finding]:
     """Check that all Sentinels answer and name the same primary."""
     if node.primary is None:
         return
-    answers = node.primary.answers()
+    answers, agreeing = node.primary.answers(), 0
     told = [one for _, one in answers if isinstance(one, SentinelAnswer)]
     latest = max(told, key=lambda one: one.epoch, default=None)
     for where, one in answers:
         if not isinstance(one, SentinelAnswer):
             yield warning(f"Sentinel {where} does not answer: {one}.", sentinel=where)
-        elif latest is not None and one.address != latest.address:
+        elif latest and one.address != latest.address:
             named = "{}:{}".format(*one.address)
             text = f"Sentinel {where} names {named}, in epoch {one.epoch} of {latest.epoch}."
             yield warning(text, sentinel=where, primary=named, epoch=one.epoch)
-    if latest is not None:
-        named, epoch = "{}:{}".format(*latest.address), latest.epoch
-        agreeing, of = sum(one.address == latest.address for one in told), len(answers)
+        else:
+            agreeing += 1
+    if latest:
+        named, epoch, of = "{}:{}".format(*latest.address), latest.epoch, len(answers)
         text = f"{agreeing} of {of} Sentinels name {named}, epoch {epoch}."
         yield ok(text, primary=named, epoch=epoch, agreeing=agreeing, of=of)
 
