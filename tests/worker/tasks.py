@@ -48,6 +48,20 @@ class Diary:
         self._log.write(json.dumps(entry))
 
 
+def spin() -> None:
+    """Never end by itself."""
+    while True:
+        time.sleep(0.01)
+
+
+FAULTS: dict[str, Callable[[], object]] = {
+    "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit": lambda: os._exit(3),
+    "memory": lambda: bytearray(1 << 62),
+    "spin": spin,
+}
+
+
 class Deeds:
     """The handlers.
 
@@ -58,21 +72,28 @@ class Deeds:
     def __init__(self, diary: Diary) -> None:
         self._diary = diary
 
-    def plain(self, job: Any) -> None:
+    def plain(self, job: Any) -> dict[str, Any]:
         """Handle a job in a thread."""
-        self._diary.write("start", job)
+        self._begin(job)
         self._do(job)
         self._diary.write("end", job)
+        return {"n": job.body["n"], "pid": os.getpid()}
 
-    async def coroutine(self, job: Any) -> None:
+    async def coroutine(self, job: Any) -> dict[str, Any]:
         """Handle a job in a task."""
-        self._diary.write("start", job)
+        self._begin(job)
         try:
             await self._ado(job)
         except asyncio.CancelledError:
             self._diary.write("cancelled", job)
             raise
         self._diary.write("end", job)
+        return {"n": job.body["n"], "pid": os.getpid()}
+
+    def _begin(self, job: Any) -> None:
+        self._diary.write("start", job)
+        if "note" in job.body:
+            job.progress(1, 3, job.body["note"])
 
     def batch(self, jobs: list[Any]) -> None:
         """Handle several jobs in a thread."""
@@ -99,7 +120,7 @@ class Deeds:
         elif body["do"] == "gate":
             while not os.path.exists(body["for"]):  # noqa: ASYNC110, ASYNC240, PTH110  # as below
                 await asyncio.sleep(0.01)
-        elif body["do"] == "watch":
+        elif body["do"] in ("watch", "spin"):
             await asyncio.sleep(60)
         else:
             self._do(job)
@@ -117,8 +138,8 @@ class Deeds:
             time.sleep(seconds)
         elif do == "keep":
             self._keep(seconds, body["slice"])
-        elif do == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
+        elif do in FAULTS:
+            FAULTS[do]()
         elif do == "stumble" and job.attempt == 1:
             raise ValueError(f"no luck with {body['n']}")
         elif do == "boom":

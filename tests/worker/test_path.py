@@ -49,13 +49,13 @@ class Tracer:
 
 @pytest.mark.parametrize(
     "look, most",
-    [(lambda _: None, 46), (lambda job: job.body, 50)],
+    [(lambda _: None, 45), (lambda job: job.body, 49)],
     ids=["the job", "the body"],
 )
 def test_a_job_passes_few_functions(
     look: Callable[[Any], object], most: int, queue: Queue, worker_server: EmbeddedServer
 ) -> None:
-    """Between two jobs a worker calls at most 46 functions; decoding a body takes 4 more."""
+    """Between two jobs a worker calls at most 45 functions; decoding a body takes 4 more."""
     queue.enqueue_many(range(WARM + 2))
     tracer = Tracer(look)
     worker = Worker(worker_server.url, "work", tracer.__call__, concurrency=1, burst=True)

@@ -529,7 +529,7 @@ def _follow(state: WorkerState, listened: Sequence[QueuePoll]) -> Callable[[], C
     It is for one job: when the wait is ended, because other jobs have come, it takes one more.
     """
     ops = listened[0].ops
-    if len(state.polls) > 1 or state.is_spread or ops.consuming or not listened[0].asked_at:
+    if len(state.polls) > 1 or ops.consuming or not listened[0].asked_at:
         return None
     return partial(ops.reserve, 1, idle=True, provisional=True)
 

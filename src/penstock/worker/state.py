@@ -102,6 +102,7 @@ class WorkerState:
         moved: whether the loop has to go on with several nodes.
         apart: whether the queues lie on several servers. Each server then has a BLPOP of its own;
             the others stay pending after a token, and a server that is down delays no other.
+        is_spread: whether the worker has several queues, and they lie on several servers.
         awaited: the queues whose tokens it waits for.
         taken: the number of jobs that it has taken.
         answered: the time of the server's last answer.
@@ -147,7 +148,7 @@ class WorkerState:
         self._deadlines: list[float] = []
         self.waiting = False
         self.moved = False
-        self.apart = False
+        self.apart = self.is_spread = False
         self.awaited: list[QueuePoll] = []
         self.taken = 0
         self.idle_rounds = 0
@@ -193,11 +194,6 @@ class WorkerState:
         for poll in self.polls:
             found[poll.ops.name] = found.get(poll.ops.name, 0) + poll.size
         return found
-
-    @property
-    def is_spread(self) -> bool:
-        """True if it has several queues, and they lie on several servers."""
-        return self.apart and len(self.polls) > 1
 
     # -- stopping --------------------------------------------------------------------------
 
@@ -344,6 +340,7 @@ class WorkerState:
 
     def tend(self) -> None:
         """Do the loop's other work: hand out due batches, release jobs that have not begun."""
+        self.is_spread = self.apart and len(self.polls) > 1
         if self.clock() >= self.lap:
             self.look_everywhere()
         if self.isolator is not None:
