@@ -522,9 +522,9 @@ async def test_what_a_worker_refuses(ps: AsyncPenstock) -> None:
     with pytest.raises(BadArgument, match=reason):
         first.handler("same")(welcome.function)
     with pytest.raises(BadArgument, match="a queue's name"):
-        Handlers().handler("x", queue="")
+        Handlers().handler("x", queue="")(welcome.function)
     with pytest.raises(BadArgument, match="a queue's name"):
-        Handlers().batch("x", size=1, queue=first)  # type: ignore[arg-type]  # on purpose
+        Handlers().batch("x", size=1, queue=first)(welcome.function)  # type: ignore[arg-type]  # on purpose
 
 
 # -- calls that do not fit ---------------------------------------------------------------------

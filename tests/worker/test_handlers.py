@@ -287,9 +287,9 @@ def test_functions_name_their_handlers() -> None:
     ],
 )
 def test_bad_options(argument: str, options: dict[str, Any]) -> None:
-    """A bad option is refused by name when the decorator is called."""
+    """A bad option is refused by name when a function is decorated."""
     with pytest.raises(BadArgument) as caught:
-        Handlers().handler("f", **options)
+        Handlers().handler("f", **options)(nothing)
     assert caught.value.argument == argument
 
 
@@ -306,9 +306,9 @@ def test_bad_options(argument: str, options: dict[str, Any]) -> None:
     ],
 )
 def test_bad_batches(argument: str, options: dict[str, Any]) -> None:
-    """A bad batch option is refused by name when the decorator is called."""
+    """A bad batch option is refused by name when a function is decorated."""
     with pytest.raises(BadArgument) as caught:
-        Handlers().batch("f", **options)
+        Handlers().batch("f", **options)(nothing)
     assert caught.value.argument == argument
 
 

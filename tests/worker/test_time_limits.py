@@ -124,7 +124,7 @@ def test_a_limit_that_is_not_reached(ps: Penstock) -> None:
 def test_a_wrong_limit(value: Any) -> None:
     """It is a duration above 0."""
     with pytest.raises(BadArgument, match="time_limit"):
-        Handlers().handler("x", time_limit=value)
+        Handlers().handler("x", time_limit=value)(computes)
     with pytest.raises(BadArgument, match="time_limit"):
         Worker("redis://127.0.0.1:1", "q", print, time_limit=value)
 
@@ -211,7 +211,7 @@ def test_the_limit_of_the_default_handler(ps: Penstock) -> None:
     [view] = ps.queue("q").peek(state="scheduled")
     assert view.error == "TimeLimit: longer than 0.2 s"
     with pytest.raises(BadArgument, match="time_limit=0"):
-        handlers.default(time_limit=0)
+        Handlers().default(time_limit=0)(anything.function)
 
 
 def test_the_limit_of_a_worker_process(

@@ -30,16 +30,15 @@ from typing import (
 from urllib.parse import unquote
 
 from penstock.core.job import Delivery, data_of
-from penstock.core.options import BATCH, Duration, check_count, duration_ms, lease_ms
+from penstock.core.options import BATCH, Duration, check_count, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import escaped
 from penstock.errors import BadArgument
-from penstock.wire.keys import check_queue_name
 from penstock.worker.arguments import Converter
 from penstock.worker.calling import Handler
 from penstock.worker.failures import Backoff
 from penstock.worker.functions import qualified
-from penstock.worker.registered import DEFAULT, RegisteredHandler, seconds_of, title_of
+from penstock.worker.registered import DEFAULT, RegisteredHandler, title_of
 
 if TYPE_CHECKING:
     from tenacity.stop import stop_base
@@ -92,6 +91,14 @@ class HandlerOptions(Policies, total=False):
 
 class _FreeOptions(HandlerOptions, total=False):
     queue: str | None
+
+
+class _BatchOptions(TypedDict, total=False):
+    queue: str | None
+    retry: RetryPolicy | None
+    lease: Duration | None
+    result_ttl: Duration | None
+    time_limit: Duration | None
 
 
 class _Whole(Protocol):
@@ -154,14 +161,7 @@ class Handlers:
     ) -> Handler[Concatenate[J, P], P, R]: ...
     @overload
     def handler(self, name: Callable[P, R], /) -> Handler[P, P, R]: ...
-    def handler(
-        self,
-        name: Any = UNNAMED,
-        /,
-        *,
-        queue: str | None = None,
-        **options: Unpack[HandlerOptions],
-    ) -> Any:
+    def handler(self, name: Any = UNNAMED, /, **options: Unpack[_FreeOptions]) -> Any:
         """Register a function, as a decorator with or without parentheses.
 
         Args:
@@ -187,68 +187,35 @@ class Handlers:
         """
         if isinstance(name, RegisteredHandler):
             return self._add(name)
-        if queue is not None:
-            check_queue_name(queue)
-        return self._decorated(Handler, name, queue=queue, **options)
+        return self._decorated(Handler, name, **options)
 
     def _decorated(
         self,
         make: Callable[..., RegisteredHandler],
         name: Any = UNNAMED,
         *,
-        convert: Converter | None = None,
         retry: RetryPolicy | None = None,
         wait: wait_base | None = None,
         stop: stop_base | None = None,
-        lease: Duration | None = None,
-        result_ttl: Duration | None = None,
-        time_limit: Duration | None = None,
-        **own: Any,
+        convert: Converter | None = None,
+        **options: Any,
     ) -> Any:
         """Return a decorator that registers a function; or what it makes of `name`."""
-        function = None
-        if name is not UNNAMED and name is not None and not isinstance(name, str):
-            if not callable(name):
-                raise BadArgument("name", name, "a printable text that is not empty")
-            function, name = name, UNNAMED
-        self._check(name, lease, result_ttl)
-        own |= {"backoff": Backoff(retry, wait, stop), "lease": lease, "whole": name is None}
-        own["result_ttl"] = result_ttl
-        own["time_limit"] = seconds_of("time_limit", time_limit)
-        own["convert"] = convert or self._convert
+        options |= {"backoff": Backoff(retry, wait, stop), "convert": convert or self._convert}
 
-        def decorate(function: Callable[..., Any]) -> RegisteredHandler:
-            return self._add(make(function, self._name(name, function), **own))
+        def decorate(function: Any, name: Any = name) -> RegisteredHandler:
+            return self._add(make(function, _name_of(function, name), **options))
 
-        return decorate if function is None else decorate(function)
-
-    def _name(self, name: Any, function: Any) -> Any:
-        """Return the name of a handler; by default that of its function."""
-        if name is not UNNAMED or isinstance(function, RegisteredHandler):
-            return None if name is UNNAMED else name
-        if not callable(function):
-            raise BadArgument("function", function, "something that can be called")
-        found = getattr(function, "__name__", None)
-        if not isinstance(found, str) or not found.isidentifier():
-            reason = 'has no name of its own: name the handler, @handlers.handler("name")'
-            raise BadArgument("function", function, reason)
-        self._check(found)
-        return found
+        if callable(name):
+            return decorate(name, UNNAMED)
+        _check_name(name)
+        return decorate
 
     @overload
     def default(self, function: Callable[[J], R], /) -> Handler[[J], [object], R]: ...
     @overload
     def default(self, function: None = None, /, **options: Unpack[_DefaultOptions]) -> _Whole: ...
-    def default(
-        self,
-        function: Any = None,
-        /,
-        *,
-        retry: RetryPolicy | None = None,
-        wait: wait_base | None = None,
-        stop: stop_base | None = None,
-        time_limit: Duration | None = None,
-    ) -> Any:
+    def default(self, function: Any = None, /, **options: Unpack[_DefaultOptions]) -> Any:
         """Register the function for jobs that no other handler takes, as a decorator.
 
         These are jobs with an unknown name, and jobs without a name if there is no handler without
@@ -263,13 +230,7 @@ class Handlers:
             BadArgument: an argument can't be used, there is a default handler, or the function
                 can't be a handler.
         """
-        backoff, limit = Backoff(retry, wait, stop), seconds_of("time_limit", time_limit)
-
-        def decorate(function: Callable[..., Any]) -> RegisteredHandler:
-            made: RegisteredHandler = Handler(function, backoff=backoff, time_limit=limit)
-            made.key = DEFAULT
-            return self._add(made)
-
+        decorate = self._decorated(Handler, None, key=DEFAULT, **options)
         return decorate if function is None else decorate(function)
 
     def batch(
@@ -279,11 +240,7 @@ class Handlers:
         *,
         size: int,
         wait: Duration = 0.0,
-        queue: str | None = None,
-        retry: RetryPolicy | None = None,
-        lease: Duration | None = None,
-        time_limit: Duration | None = None,
-        result_ttl: Duration | None = None,
+        **options: Unpack[_BatchOptions],
     ) -> _BatchDecorator:
         """Register a function that gets a list of jobs, as a decorator.
 
@@ -299,17 +256,11 @@ class Handlers:
         Raises:
             BadArgument: as `handler`.
         """
-        self._check(name, lease, result_ttl)
         check_count("size", size, high=BATCH)
-        if queue is not None:
-            check_queue_name(queue)
-        own: Any = {"size": size, "wait": duration_ms("wait", wait) / 1000, "queue": queue}
-        own |= {"backoff": Backoff(retry), "lease": lease, "result_ttl": result_ttl}
-        own["time_limit"] = seconds_of("time_limit", time_limit)
-
-        def decorate(function: Callable[..., Any]) -> Any:
-            return self._add(Handler(function, self._name(name, function), **own))
-
+        seconds = duration_ms("wait", wait) / 1000
+        decorate: _BatchDecorator = self._decorated(
+            Handler, name, size=size, batch_wait=seconds, **options
+        )
         return decorate
 
     def include(self, other: Handlers) -> None:
@@ -373,19 +324,6 @@ class Handlers:
         self._nameless = self._first.get(None) or self._first.get(DEFAULT)
         return handler
 
-    def _check(
-        self, name: Any, lease: Duration | None = None, result_ttl: Duration | None = None
-    ) -> None:
-        if name is not None and name is not UNNAMED:
-            if not isinstance(name, str) or not name or not name.isprintable():
-                raise BadArgument("name", name, "a printable text that is not empty")
-            if len(name.encode()) > MAX_NAME:
-                raise BadArgument("name", name, f"at most {MAX_NAME} bytes")
-        if lease is not None:
-            lease_ms("lease", lease)
-        if result_ttl is not None:
-            duration_ms("result_ttl", result_ttl)
-
     def _check_free(self, handler: RegisteredHandler) -> None:
         key, queue = handler.key, handler.queue
         for one in self._registered:
@@ -396,6 +334,29 @@ class Handlers:
                 if key != DEFAULT:
                     reason += ", or give each of the two a queue of its own"
                 raise BadArgument("name", key or None, reason)
+
+
+def _name_of(function: Any, name: Any) -> str | None:
+    """Return the name of a handler; by default that of its function."""
+    if name is not UNNAMED:
+        return name  # type: ignore[no-any-return]  # it was checked
+    found = getattr(function, "__name__", None)
+    if isinstance(function, RegisteredHandler) or not callable(function):
+        return None  # it is refused
+    if not isinstance(found, str) or not found.isidentifier():
+        reason = 'has no name of its own: name the handler, @handlers.handler("name")'
+        raise BadArgument("function", function, reason)
+    _check_name(found)
+    return found
+
+
+def _check_name(name: Any) -> None:
+    if name is None or name is UNNAMED:
+        return
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise BadArgument("name", name, "a printable text that is not empty")
+    if len(name.encode()) > MAX_NAME:
+        raise BadArgument("name", name, f"at most {MAX_NAME} bytes")
 
 
 def _written(data: bytes) -> bytes | None:

@@ -12,6 +12,7 @@ from penstock.core.job import Delivery
 from penstock.core.options import Duration, check_text, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument, UndecodableBody
+from penstock.wire.keys import check_queue_name
 from penstock.worker.arguments import Converter, Parameters, Unfit, decoded
 from penstock.worker.failures import Backoff
 from penstock.worker.functions import check_function, is_async, qualified
@@ -47,11 +48,11 @@ class RegisteredHandler:
         function: Any,
         name: str | None = None,
         *,
-        whole: bool = True,
+        key: str | None = None,
         queue: str | None = None,
         convert: Converter | None = None,
         size: int | None = None,
-        wait: float = 0.0,
+        batch_wait: float = 0.0,
         backoff: Backoff | None = None,
         time_limit: Duration | None = None,
     ) -> None:
@@ -60,29 +61,26 @@ class RegisteredHandler:
                 "is a handler already: add it with include() of its set, or decorate the function"
             )
             raise BadArgument("function", function, reason)
-        check_function(function, whole=whole)
+        if queue is not None:
+            check_queue_name(queue)
+        self.is_whole = name is None or size is not None
+        check_function(function, whole=self.is_whole)
         wrapper: Any = self
         functools.update_wrapper(wrapper, function, updated=())
-        self.name = self.key = name
+        self.name, self.key = name, name if key is None else key
         self.queue = queue
         self.function: Callable[..., Any] = function
         self.is_async = is_async(function)
         self.size = size
-        self.takes_job = whole and size is None
-        self.wait = wait
+        self.takes_job = self.is_whole and size is None
+        self.wait = batch_wait
         self.time_limit = seconds_of("time_limit", time_limit)
-        self.is_whole = whole
         self._backoff = backoff or Backoff()
         self._convert = convert
         self._parameters: Parameters | None = None
-        if not whole:
+        if not self.is_whole:
             with contextlib.suppress(NameError):  # an annotation names what is defined later
                 self._parameters = Parameters(function, convert, strict=True)
-
-    @property
-    def is_default(self) -> bool:
-        """True if it gets the jobs that no other handler takes."""
-        return self.key == DEFAULT
 
     @property
     def retry(self) -> RetryPolicy | None:
