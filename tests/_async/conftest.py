@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue
-from penstock.client._async.transport.blocking import AsyncBlockingConnection
-from penstock.client._async.transport.cluster import AsyncBlockingConnections
+from penstock.client._async.transport.waiting import AsyncTokenWait
 from penstock.core import flows
 from penstock.worker import loop, state
 from tests.support.backends import Backend
@@ -69,12 +67,12 @@ class AsyncWaits:
     """
 
     def __init__(self, backends: list[Backend]) -> None:
-        self.pending: list[object] = []
+        self.pending: list[AsyncTokenWait] = []
         self._servers = [one.sync_client() for one in backends if not one.is_fake]
 
     def are(self, count: int) -> bool:
         """Tell whether exactly `count` calls wait, both here and according to the server."""
-        blocked = sum(_connections(waiter) for waiter in self.pending)
+        blocked = sum(len(wait._pending) for wait in self.pending)  # in a cluster, one for a slot
         return len(self.pending) == count and all(
             server.info("clients")["blocked_clients"] == blocked for server in self._servers
         )
@@ -84,33 +82,22 @@ class AsyncWaits:
         await await_for(lambda: self.are(count))
 
 
-def _connections(waiter: object) -> int:
-    """Count the connections of one waiting call: in a cluster it has one for each slot."""
-    return len(waiter._waiters) if isinstance(waiter, AsyncBlockingConnections) else 1
-
-
 @pytest.fixture
 def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncWaits:
     """Return a helper that tells when a call in another task or thread waits for a token."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     found = AsyncWaits([request.getfixturevalue(name) for name in names])
-    for kind in (AsyncBlockingConnection, AsyncBlockingConnections):
-        monkeypatch.setattr(kind, "pop", _counted(kind, found.pending))
-    return found
+    listen = AsyncTokenWait.listen
 
-
-def _counted(kind: Any, pending: list[object]) -> Any:
-    pop = kind.pop
-
-    async def counted(waiter: Any, *args: Any) -> bytes | None:
-        pending.append(waiter)
+    async def counted(wait: AsyncTokenWait, effect: flows.Listen) -> flows.Heard:
+        found.pending.append(wait)
         try:
-            found: bytes | None = await pop(waiter, *args)
+            return await listen(wait, effect)
         finally:
-            pending.remove(waiter)
-        return found
+            found.pending.remove(wait)
 
-    return counted
+    monkeypatch.setattr(AsyncTokenWait, "listen", counted)
+    return found
 
 
 @pytest.fixture

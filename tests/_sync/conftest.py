@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from penstock import Penstock, Queue
-from penstock.client._sync.transport.blocking import BlockingConnection
-from penstock.client._sync.transport.cluster import BlockingConnections
+from penstock.client._sync.transport.waiting import TokenWait
 from penstock.core import flows
 from penstock.worker import loop, state
 from tests.support.backends import Backend
@@ -71,12 +69,12 @@ class Waits:
     """
 
     def __init__(self, backends: list[Backend]) -> None:
-        self.pending: list[object] = []
+        self.pending: list[TokenWait] = []
         self._servers = [one.sync_client() for one in backends if not one.is_fake]
 
     def are(self, count: int) -> bool:
         """Tell whether exactly `count` calls wait, both here and according to the server."""
-        blocked = sum(_connections(waiter) for waiter in self.pending)
+        blocked = sum(len(wait._pending) for wait in self.pending)  # in a cluster, one for a slot
         return len(self.pending) == count and all(
             server.info("clients")["blocked_clients"] == blocked for server in self._servers
         )
@@ -86,33 +84,22 @@ class Waits:
         wait_for(lambda: self.are(count))
 
 
-def _connections(waiter: object) -> int:
-    """Count the connections of one waiting call: in a cluster it has one for each slot."""
-    return len(waiter._waiters) if isinstance(waiter, BlockingConnections) else 1
-
-
 @pytest.fixture
 def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Waits:
     """Return a helper that tells when a call in another task or thread waits for a token."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     found = Waits([request.getfixturevalue(name) for name in names])
-    for kind in (BlockingConnection, BlockingConnections):
-        monkeypatch.setattr(kind, "pop", _counted(kind, found.pending))
-    return found
+    listen = TokenWait.listen
 
-
-def _counted(kind: Any, pending: list[object]) -> Any:
-    pop = kind.pop
-
-    def counted(waiter: Any, *args: Any) -> bytes | None:
-        pending.append(waiter)
+    def counted(wait: TokenWait, effect: flows.Listen) -> flows.Heard:
+        found.pending.append(wait)
         try:
-            found: bytes | None = pop(waiter, *args)
+            return listen(wait, effect)
         finally:
-            pending.remove(waiter)
-        return found
+            found.pending.remove(wait)
 
-    return counted
+    monkeypatch.setattr(TokenWait, "listen", counted)
+    return found
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from penstock.client._acompat import AsyncBackgroundTask, AsyncSignal, asleep
 from penstock.client._async.job import AsyncJob
@@ -31,6 +31,7 @@ from penstock.client._async.sharded.sharded_queue import (
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import drive
 from penstock.client._async.transport.failures import passing
+from penstock.client._async.transport.waiting import WAITS
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
@@ -46,9 +47,6 @@ from penstock.errors import (
     PenstockError,
     WrongNode,
 )
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["AsyncFederation"]
 
@@ -484,31 +482,25 @@ class AsyncFederation:
 
     async def drive(self, flow: Generator[Any, Any, T], signal: AsyncSignal | None = None) -> T:
         """Run a flow over several nodes to its end and return its result."""
-        listener = AsyncMultiNodeWait(self, signal)
+        wait = AsyncMultiNodeWait(self, signal)
         try:
-            return await drive(flow, lambda effect: self._answer(effect, listener))
+            return await drive(flow, lambda effect: self._answer(effect, wait))
         finally:
-            await listener.drop()
+            await wait.drop()
 
-    async def _answer(self, effect: Any, listener: AsyncMultiNodeWait) -> Any:
+    async def _answer(self, effect: Any, wait: AsyncMultiNodeWait) -> Any:
         if isinstance(effect, (flows.Run, flows.ReserveJobs)):
             home = effect.ops.home
             return await self._asked(home, partial(home.brief.driver.answer, effect))
         if isinstance(effect, flows.Tidy):
             return await self._tidy(effect)
-        if isinstance(effect, flows.Listen):
-            return await listener.listen(effect)
+        if isinstance(effect, WAITS):
+            return await wait.answer(effect)
         if isinstance(effect, flows.Keep):
             ops = effect.ops
             return await hints.keep(self, ops.home, ops.keys.name, effect.jobs, effect.intent)
-        if isinstance(effect, flows.Quit):
-            return await listener.quit()
-        if isinstance(effect, flows.Rest):
-            return await listener.rest(effect.until)
-        if isinstance(effect, flows.Cede):
-            return await asleep(0)
         if isinstance(effect, flows.Drop):
-            return await listener.drop()
+            return await wait.drop()
         assert isinstance(effect, flows.Hurry)
         for home in list(self.homes):
             await home.brief.node.link.hurry()

@@ -19,7 +19,7 @@ from penstock.client._acompat import (
 )
 from penstock.client._async.transport.connection import monotonic, pack
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT
-from penstock.core.calls import Argument, Call
+from penstock.core.calls import Call
 from penstock.core.flows import TICK
 from penstock.wire.codes import Code
 
@@ -46,6 +46,7 @@ class AsyncBlockingConnection:
         server: the server at its other end; another connection ends a pending BLPOP.
 
     Attributes:
+        id: number of the connection on the server; empty until it is known.
         reader: reads the reply of the pending BLPOP; None = none is pending.
     """
 
@@ -54,32 +55,10 @@ class AsyncBlockingConnection:
         self._server = server
         self.reader: AsyncReader | None = None
         self._since = 0.0
-        self._id = b""
+        self.id = b""
         self._call: Call[Any] | None = None
         self._calls = 0
         self._taken: Any = None
-
-    async def pop(
-        self,
-        keys: tuple[bytes, ...],
-        timeout: float,
-        signal: AsyncSignal | None = None,
-        follow: Callable[[], Call[Any]] | None = None,
-    ) -> bytes | None:
-        """Wait for a token and return its key; None after `timeout` seconds or at the signal.
-
-        Args:
-            keys: the tokens.
-            timeout, signal: what ends the wait.
-            follow: builds the call to send behind a BLPOP; `take` returns its result. Not used
-                under Sentinel: a call that is sent later finds a new primary sooner.
-        """
-        if self.is_sliced:
-            return await self._pop_slices(keys, timeout, signal)
-        if self._server.is_under_sentinel:
-            follow = None
-        key = await self.begin(keys, follow)
-        return key if key or self._taken else await self.read(timeout, signal)
 
     def take(self) -> Any:
         """Return the result of the call behind the last BLPOP, once; None = there is none."""
@@ -88,38 +67,39 @@ class AsyncBlockingConnection:
 
     @property
     def is_sliced(self) -> bool:
-        """True if no BLPOP can stay pending, so that `pop` waits in short slices."""
+        """True if no BLPOP can stay pending: then wait by `slice`."""
         return asliced(self._conn)
 
     @property
-    def readers(self) -> list[AsyncReader]:
-        """Reader of the pending BLPOP, if there is one."""
-        return [] if self.reader is None else [self.reader]
-
-    async def taken(self) -> list[bytes]:
-        """Return the key of a token that the pending BLPOP has taken; else it stays pending."""
-        key = None if self.reader is None else await self.read(0)
-        return [] if key is None else [key]
+    def has_moved(self) -> bool:
+        """True if the connection leads to a former primary."""
+        return bool(self.id) and self._server.has_moved(self._conn)
 
     async def begin(
         self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None = None
-    ) -> bytes | None:
-        """Send the BLPOP unless one is pending; return the key of a token if an old one took it."""
-        if self._id and self._server.has_moved(self._conn):
+    ) -> tuple[bytes, ...]:
+        """Send the BLPOP unless one is pending; return the key of a token if an old one took it.
+
+        Args:
+            keys: the tokens.
+            follow: builds the call to send behind the BLPOP; `take` returns its result. Not used
+                under Sentinel: a call that is sent later finds a new primary sooner.
+        """
+        if self.has_moved:
             await self.drop()
             raise RedisConnectionError("another server is the primary now")
         if self.reader is not None and monotonic() > self._since + RENEW:
-            for key in await self.quit():
-                return key
-            if self._taken:
-                return None
+            await self._server.unblock([self])
+            found = await self.ended()
+            if found or self._taken:
+                return found
         if self.reader is None:
             try:
-                self.reader = await self._block(keys, follow)
+                await self._block(keys, None if self._server.is_under_sentinel else follow)
             except BaseException:
                 await self.drop()  # a handshake may be half done
                 raise
-        return None
+        return ()
 
     async def read(self, timeout: float, signal: AsyncSignal | None = None) -> bytes | None:
         """Read the key of a token; None after `timeout` seconds or at the signal."""
@@ -146,13 +126,11 @@ class AsyncBlockingConnection:
         elif code == Code.DONE:
             self._taken = call.parse(reply)
 
-    async def _block(
-        self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None
-    ) -> AsyncReader:
+    async def _block(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> None:
         self._since = monotonic()
-        if not self._id:  # with a time-out: a stopped server accepts connections and is silent
+        if not self.id:  # with a time-out: a stopped server accepts connections and is silent
             asked = pack((b"CLIENT", b"ID"))
-            self._id = b"%d" % await aexchanged(self._conn, asked, SOCKET_TIMEOUT)
+            self.id = b"%d" % await aexchanged(self._conn, asked, SOCKET_TIMEOUT)
         if follow is None:
             packed = pack((b"BLPOP", *keys, b"0"))
         else:
@@ -162,59 +140,20 @@ class AsyncBlockingConnection:
             nonce = b"%d" % self._calls
             packed += pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
         await asend(self._conn, packed)
-        return AsyncReader(self._conn)
+        self.reader = AsyncReader(self._conn)
 
-    async def _pop_slices(
-        self, keys: tuple[bytes, ...], timeout: float, signal: AsyncSignal | None
-    ) -> bytes | None:
-        """Wait by BLPOPs that end by themselves. If a signal may come, use short ones."""
-        if signal is None:
-            return await self._pop_slice(keys, timeout)
-        until = monotonic() + timeout
-        while not signal.take():
-            key = await self._pop_slice(keys, min(FAKE_SLICE, until - monotonic()))
-            if key is not None or monotonic() >= until:
-                return key
-        return None
-
-    async def _pop_slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
-        packed = pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001)))
-        await asend(self._conn, packed)
+    async def slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
+        """Wait by a BLPOP that ends by itself; return the key of a token."""
+        await asend(self._conn, pack((b"BLPOP", *keys, b"%.3f" % max(timeout, 0.001))))
         return _key_in(await self._conn.read_response(disable_decoding=True))
-
-    async def quit(self) -> tuple[bytes, ...]:
-        """End a pending BLPOP; return the key of a token if it took one."""
-        if self.reader is None:
-            return ()
-        if self._server.has_moved(self._conn):
-            await self.drop()
-            return ()
-        try:
-            await self._server.command(*self.unblock)
-        except BaseException:
-            await self.drop()
-            raise
-        return await self.ended()
-
-    @property
-    def unblock(self) -> tuple[Argument, ...]:
-        """Command that ends a pending BLPOP, sent on another connection."""
-        return ("CLIENT", "UNBLOCK", self._id)
 
     async def ended(self) -> tuple[bytes, ...]:
         """Read the reply of a BLPOP that was ended; return the key of a token if it took one."""
-        assert self.reader is not None
-        try:
-            reply = await self.reader.read(STOP_TIMEOUT)
-        except BaseException:
-            await self.drop()
-            raise
-        if reply is PENDING:
-            await self.drop()
+        if self.reader is None:
             return ()
-        self.reader = None
-        await self._read_call()
-        key = _key_in(reply)
+        key = await self.read(STOP_TIMEOUT)
+        if self.reader is not None:
+            await self.drop()
         return () if key is None else (key,)
 
     def rest(self) -> None:
@@ -228,7 +167,7 @@ class AsyncBlockingConnection:
             self.reader = None
         self._call = None
         await self._conn.disconnect()
-        self._id = b""
+        self.id = b""
 
 
 def _key_in(reply: tuple[bytes, bytes] | None) -> bytes | None:

@@ -14,18 +14,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._acompat import (
     AsyncLoopLock,
-    AsyncReader,
     AsyncRedisConnection,
-    AsyncSignal,
     acluster_settings,
-    afirst_ready,
     asleep,
 )
-from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import (
     CHANGES,
@@ -445,125 +440,17 @@ class AsyncCluster:
         finally:
             await lane.close()
 
-    # -- waiters ---------------------------------------------------------------------------
+    # -- waits ----------------------------------------------------------------------------
 
-    def waiter(self) -> AsyncBlockingConnections:
-        """Return a waiter for tokens on all servers at once."""
-        return AsyncBlockingConnections(self)
+    async def spots(
+        self, keys: tuple[bytes, ...]
+    ) -> dict[tuple[AsyncServer, int | None], tuple[bytes, ...]]:
+        """Return the places where to wait for tokens: the servers and slots of their keys."""
+        return {(await self._owner(slot), slot): own for slot, own in apart(keys).items()}
 
-    def has_moved(self, slot: int, server: AsyncServer) -> bool:
+    def has_moved(self, slot: int | None, server: AsyncServer) -> bool:
         """Return True if another server is known to have the slot now."""
-        return self._owners[slot] is not server
-
-    async def waiter_of(self, slot: int) -> tuple[AsyncServer, AsyncBlockingConnection]:
-        """Return the server of a slot, and a waiter on it."""
-        server = await self._owner(slot)
-        return server, server.waiter()
-
-
-class AsyncBlockingConnections:
-    """Blocks on tokens in several slots: one connection for each, all awaited at once.
-
-    Args:
-        cluster: the servers.
-    """
-
-    def __init__(self, cluster: AsyncCluster) -> None:
-        self._cluster = cluster
-        self._waiters: dict[int, tuple[AsyncServer, AsyncBlockingConnection]] = {}
-
-    async def pop(
-        self,
-        keys: tuple[bytes, ...],
-        timeout: float,
-        signal: AsyncSignal | None = None,
-        follow: object = None,  # noqa: ARG002  # another server may have the slot by then
-    ) -> bytes | None:
-        """Wait for a token and return its key; None after `timeout` seconds or at the signal.
-
-        The BLPOPs of the other slots stay pending.
-        """
-        until = monotonic() + timeout
-        key = await self.begin(keys)
-        if key is not None:
-            return key
-        readers = {waiter.reader: waiter for _, waiter in self._waiters.values() if waiter.reader}
-        found = await afirst_ready(list(readers), until - monotonic(), signal)
-        return None if found is None else await readers[found].read(0)
-
-    is_sliced = False
-
-    def take(self) -> None:
-        """Return None: no call follows the BLPOPs."""
-
-    @property
-    def readers(self) -> list[AsyncReader]:
-        """Readers of the pending replies."""
-        return [reader for _, waiter in self._waiters.values() for reader in waiter.readers]
-
-    async def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
-        """Ensure a pending BLPOP for each slot; return the key of a token that one has taken."""
-        for slot, group in apart(keys).items():
-            if slot not in self._waiters:
-                self._waiters[slot] = await self._cluster.waiter_of(slot)
-            server, waiter = self._waiters[slot]
-            if self._cluster.has_moved(slot, server):
-                raise RedisConnectionError(f"slot {slot} has moved away from {server.address}")
-            key = await waiter.begin(group)
-            if key is not None:
-                return key
-        return None
-
-    async def taken(self) -> list[bytes]:
-        """Return the keys of tokens that were taken; the other BLPOPs stay pending."""
-        return [key for _, waiter in self._waiters.values() for key in await waiter.taken()]
-
-    async def quit(self) -> tuple[bytes, ...]:
-        """End the pending BLPOPs; return the keys of tokens that they took."""
-        standing: dict[AsyncServer, list[AsyncBlockingConnection]] = {}
-        waiters, self._waiters = self._waiters, {}
-        for slot, (server, waiter) in waiters.items():
-            if self._cluster.has_moved(slot, server):
-                await waiter.drop()  # the server may never answer
-            else:
-                standing.setdefault(server, []).append(waiter)
-        keys: list[bytes] = []
-        for server, these in standing.items():
-            keys += await _ended(server, these)
-        return tuple(keys)
-
-    def rest(self) -> None:
-        """Do nothing: `quit` has given the connections back to their servers."""
-
-    async def drop(self) -> None:
-        """Close the connections, with pending BLPOPs or without."""
-        waiters, self._waiters = list(self._waiters.values()), {}
-        for _, waiter in waiters:
-            await waiter.drop()
-
-
-async def _ended(server: AsyncServer, waiters: list[AsyncBlockingConnection]) -> list[bytes]:
-    """End the BLPOPs at one server in one round trip; return the keys of tokens that they took."""
-    pending = [waiter for waiter in waiters if waiter.reader is not None]
-    try:
-        if pending:
-            lane = server.take()
-            try:
-                await lane.together([waiter.unblock for waiter in pending])
-            except BaseException:
-                await lane.close()
-                raise
-            server.give(lane)
-        keys = [key for waiter in pending for key in await waiter.ended()]
-    except BaseException as error:
-        for waiter in waiters:
-            await waiter.drop()
-        if not passing(error):
-            raise
-        return []
-    for waiter in waiters:
-        waiter.rest()
-    return keys
+        return slot is not None and self._owners[slot] is not server
 
 
 async def _used(

@@ -10,12 +10,10 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from penstock.client._acompat import AsyncSignal, ashield, asleep
-from penstock.client._async.transport.blocking import AsyncBlockingConnection
-from penstock.client._async.transport.cluster import AsyncBlockingConnections
+from penstock.client._acompat import AsyncSignal, ashield
 from penstock.client._async.transport.connection import monotonic
-from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
+from penstock.client._async.transport.waiting import WAITS, AsyncTokenWait
 from penstock.core import flows
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import mark, read_mark
@@ -97,9 +95,19 @@ class AsyncDriver:
             flow: not started yet.
             signal: ends a wait of the flow early when it is set.
         """
-        wait = _TokenWait(self, signal)
+        wait = AsyncTokenWait(self.node, signal)
+
+        async def answer(effect: flows.Effect) -> Any:
+            if isinstance(effect, flows.Run):
+                return await self.node.run(effect.call, brief=effect.brief)
+            if isinstance(effect, WAITS):
+                return await wait.answer(effect)
+            if isinstance(effect, flows.Drop):
+                await wait.drop()
+            return await self.answer(effect)
+
         try:
-            return await drive(flow, wait.answer)
+            return await drive(flow, answer)
         finally:
             await wait.drop()
 
@@ -110,8 +118,6 @@ class AsyncDriver:
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
             return await self.node.run(call, brief=effect.brief)
-        if isinstance(effect, flows.Cede):
-            return await asleep(0)
         if isinstance(effect, flows.Drop):
             return await self.node.close()
         if isinstance(effect, flows.Hurry):
@@ -228,75 +234,3 @@ class AsyncDriver:
                     await self.unregister(ops, reply.removed.decode() or epoch)
                     removed += bool(reply.removed)
         return removed
-
-
-class _TokenWait:
-    """The blocking connection of one flow. After a failure the flow looks at all its queues."""
-
-    def __init__(self, driver: AsyncDriver, signal: AsyncSignal | None) -> None:
-        self._driver = driver
-        self._node = driver.node
-        self._signal = signal
-        self._waiter: AsyncBlockingConnection | AsyncBlockingConnections | None = None
-        self._sources: dict[bytes, QueueOps] = {}
-        self._failures = 0
-
-    async def answer(self, effect: flows.Effect) -> Any:
-        """Carry out an effect and return the answer."""
-        if isinstance(effect, flows.Run):
-            return await self._node.run(effect.call, brief=effect.brief)
-        if isinstance(effect, flows.Rest):
-            span = max(0.0, effect.until - monotonic())
-            return await (asleep(span) if self._signal is None else self._signal.wait(span))
-        if isinstance(effect, flows.Listen):
-            return await self.listen(effect)
-        if isinstance(effect, flows.Quit):
-            return await self.quit()
-        if isinstance(effect, flows.Drop):
-            await self.drop()
-        return await self._driver.answer(effect)
-
-    async def listen(self, effect: flows.Listen) -> flows.Heard:
-        """Wait for a token until the time given."""
-        sources = {ops.keys[effect.kind]: ops for ops in effect.sources}
-        if self._waiter is not None and self._sources.keys() != sources.keys():
-            heard = await self.quit()
-            if heard.told or heard.taken:
-                return heard
-        self._sources = sources
-        if self._waiter is None:
-            self._waiter = self._node.link.waiter()
-        try:
-            timeout = effect.until - monotonic()
-            key = await self._waiter.pop(tuple(sources), timeout, self._signal, effect.follow)
-        except Exception as error:
-            if not passing(error):
-                raise
-            await self.drop()
-            self._failures += 1
-            pause = min(0.02 * 2**self._failures, 1.0)
-            await self.answer(flows.Rest(min(monotonic() + pause, effect.until)))
-            return flows.Heard(lost=effect.sources)
-        self._failures = 0
-        return flows.Heard(() if key is None else (sources[key],), taken=self._waiter.take())
-
-    async def quit(self) -> flows.Heard:
-        """End the pending BLPOP and keep the connection; return the tokens that it took."""
-        waiter, self._waiter = self._waiter, None
-        if waiter is None:
-            return flows.Heard()
-        try:
-            keys = await waiter.quit()
-        except Exception as error:
-            if not passing(error):
-                raise
-            return flows.Heard()
-        taken = waiter.take()
-        waiter.rest()
-        return flows.Heard(tuple(self._sources[key] for key in keys), taken=taken)
-
-    async def drop(self) -> None:
-        """Close the connection, with a pending BLPOP or without."""
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            await waiter.drop()

@@ -328,6 +328,27 @@ class AsyncServer:
         except IndexError:
             return AsyncBlockingConnection(self.factory(socket_timeout=None), self)
 
+    async def spots(
+        self, keys: tuple[bytes, ...]
+    ) -> dict[tuple[AsyncServer, int | None], tuple[bytes, ...]]:
+        """Return the places where to wait for tokens: this server, without a slot."""
+        return {(self, None): keys}
+
+    async def unblock(self, waiters: Sequence[AsyncBlockingConnection]) -> None:
+        """End the pending BLPOPs of these waiters in one trip; each still has its reply."""
+        commands = [("CLIENT", "UNBLOCK", one.id) for one in waiters if one.reader is not None]
+        if len(commands) < 2:
+            for args in commands:
+                await self.command(*args)
+            return
+        lane = self.take()
+        try:
+            await lane.together(commands)
+        except BaseException:
+            await lane.close()
+            raise
+        self.give(lane)
+
     def rest(self, waiter: AsyncBlockingConnection) -> None:
         """Keep a waiter with nothing pending for the next wait."""
         self._waiters.append(waiter)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from penstock.client._acompat import BackgroundTask, Signal, sleep
 from penstock.client._sync.job import Job
@@ -32,6 +32,7 @@ from penstock.client._sync.sharded.sharded_queue import (
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import drive
 from penstock.client._sync.transport.failures import passing
+from penstock.client._sync.transport.waiting import WAITS
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
@@ -47,9 +48,6 @@ from penstock.errors import (
     PenstockError,
     WrongNode,
 )
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Federation"]
 
@@ -483,31 +481,25 @@ class Federation:
 
     def drive(self, flow: Generator[Any, Any, T], signal: Signal | None = None) -> T:
         """Run a flow over several nodes to its end and return its result."""
-        listener = MultiNodeWait(self, signal)
+        wait = MultiNodeWait(self, signal)
         try:
-            return drive(flow, lambda effect: self._answer(effect, listener))
+            return drive(flow, lambda effect: self._answer(effect, wait))
         finally:
-            listener.drop()
+            wait.drop()
 
-    def _answer(self, effect: Any, listener: MultiNodeWait) -> Any:
+    def _answer(self, effect: Any, wait: MultiNodeWait) -> Any:
         if isinstance(effect, (flows.Run, flows.ReserveJobs)):
             home = effect.ops.home
             return self._asked(home, partial(home.brief.driver.answer, effect))
         if isinstance(effect, flows.Tidy):
             return self._tidy(effect)
-        if isinstance(effect, flows.Listen):
-            return listener.listen(effect)
+        if isinstance(effect, WAITS):
+            return wait.answer(effect)
         if isinstance(effect, flows.Keep):
             ops = effect.ops
             return hints.keep(self, ops.home, ops.keys.name, effect.jobs, effect.intent)
-        if isinstance(effect, flows.Quit):
-            return listener.quit()
-        if isinstance(effect, flows.Rest):
-            return listener.rest(effect.until)
-        if isinstance(effect, flows.Cede):
-            return sleep(0)
         if isinstance(effect, flows.Drop):
-            return listener.drop()
+            return wait.drop()
         assert isinstance(effect, flows.Hurry)
         for home in list(self.homes):
             home.brief.node.link.hurry()

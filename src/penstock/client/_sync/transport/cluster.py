@@ -15,18 +15,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError, TryAgainError
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._acompat import (
     LoopLock,
-    Reader,
     RedisConnection,
-    Signal,
     cluster_settings,
-    first_ready,
     sleep,
 )
-from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.connection import ProducerConnection, monotonic
 from penstock.client._sync.transport.failures import (
     CHANGES,
@@ -446,125 +441,15 @@ class Cluster:
         finally:
             lane.close()
 
-    # -- waiters ---------------------------------------------------------------------------
+    # -- waits ----------------------------------------------------------------------------
 
-    def waiter(self) -> BlockingConnections:
-        """Return a waiter for tokens on all servers at once."""
-        return BlockingConnections(self)
+    def spots(self, keys: tuple[bytes, ...]) -> dict[tuple[Server, int | None], tuple[bytes, ...]]:
+        """Return the places where to wait for tokens: the servers and slots of their keys."""
+        return {(self._owner(slot), slot): own for slot, own in apart(keys).items()}
 
-    def has_moved(self, slot: int, server: Server) -> bool:
+    def has_moved(self, slot: int | None, server: Server) -> bool:
         """Return True if another server is known to have the slot now."""
-        return self._owners[slot] is not server
-
-    def waiter_of(self, slot: int) -> tuple[Server, BlockingConnection]:
-        """Return the server of a slot, and a waiter on it."""
-        server = self._owner(slot)
-        return server, server.waiter()
-
-
-class BlockingConnections:
-    """Blocks on tokens in several slots: one connection for each, all awaited at once.
-
-    Args:
-        cluster: the servers.
-    """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._waiters: dict[int, tuple[Server, BlockingConnection]] = {}
-
-    def pop(
-        self,
-        keys: tuple[bytes, ...],
-        timeout: float,
-        signal: Signal | None = None,
-        follow: object = None,  # noqa: ARG002  # another server may have the slot by then
-    ) -> bytes | None:
-        """Wait for a token and return its key; None after `timeout` seconds or at the signal.
-
-        The BLPOPs of the other slots stay pending.
-        """
-        until = monotonic() + timeout
-        key = self.begin(keys)
-        if key is not None:
-            return key
-        readers = {waiter.reader: waiter for _, waiter in self._waiters.values() if waiter.reader}
-        found = first_ready(list(readers), until - monotonic(), signal)
-        return None if found is None else readers[found].read(0)
-
-    is_sliced = False
-
-    def take(self) -> None:
-        """Return None: no call follows the BLPOPs."""
-
-    @property
-    def readers(self) -> list[Reader]:
-        """Readers of the pending replies."""
-        return [reader for _, waiter in self._waiters.values() for reader in waiter.readers]
-
-    def begin(self, keys: tuple[bytes, ...]) -> bytes | None:
-        """Ensure a pending BLPOP for each slot; return the key of a token that one has taken."""
-        for slot, group in apart(keys).items():
-            if slot not in self._waiters:
-                self._waiters[slot] = self._cluster.waiter_of(slot)
-            server, waiter = self._waiters[slot]
-            if self._cluster.has_moved(slot, server):
-                raise RedisConnectionError(f"slot {slot} has moved away from {server.address}")
-            key = waiter.begin(group)
-            if key is not None:
-                return key
-        return None
-
-    def taken(self) -> list[bytes]:
-        """Return the keys of tokens that were taken; the other BLPOPs stay pending."""
-        return [key for _, waiter in self._waiters.values() for key in waiter.taken()]
-
-    def quit(self) -> tuple[bytes, ...]:
-        """End the pending BLPOPs; return the keys of tokens that they took."""
-        standing: dict[Server, list[BlockingConnection]] = {}
-        waiters, self._waiters = self._waiters, {}
-        for slot, (server, waiter) in waiters.items():
-            if self._cluster.has_moved(slot, server):
-                waiter.drop()  # the server may never answer
-            else:
-                standing.setdefault(server, []).append(waiter)
-        keys: list[bytes] = []
-        for server, these in standing.items():
-            keys += _ended(server, these)
-        return tuple(keys)
-
-    def rest(self) -> None:
-        """Do nothing: `quit` has given the connections back to their servers."""
-
-    def drop(self) -> None:
-        """Close the connections, with pending BLPOPs or without."""
-        waiters, self._waiters = list(self._waiters.values()), {}
-        for _, waiter in waiters:
-            waiter.drop()
-
-
-def _ended(server: Server, waiters: list[BlockingConnection]) -> list[bytes]:
-    """End the BLPOPs at one server in one round trip; return the keys of tokens that they took."""
-    pending = [waiter for waiter in waiters if waiter.reader is not None]
-    try:
-        if pending:
-            lane = server.take()
-            try:
-                lane.together([waiter.unblock for waiter in pending])
-            except BaseException:
-                lane.close()
-                raise
-            server.give(lane)
-        keys = [key for waiter in pending for key in waiter.ended()]
-    except BaseException as error:
-        for waiter in waiters:
-            waiter.drop()
-        if not passing(error):
-            raise
-        return []
-    for waiter in waiters:
-        waiter.rest()
-    return keys
+        return slot is not None and self._owners[slot] is not server
 
 
 def _used(

@@ -10,12 +10,10 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from penstock.client._acompat import Signal, sleep
-from penstock.client._sync.transport.blocking import BlockingConnection
-from penstock.client._sync.transport.cluster import BlockingConnections
+from penstock.client._acompat import Signal
 from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
+from penstock.client._sync.transport.waiting import WAITS, TokenWait
 from penstock.core import flows
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import mark, read_mark
@@ -77,9 +75,19 @@ class Driver:
             flow: not started yet.
             signal: ends a wait of the flow early when it is set.
         """
-        wait = _TokenWait(self, signal)
+        wait = TokenWait(self.node, signal)
+
+        def answer(effect: flows.Effect) -> Any:
+            if isinstance(effect, flows.Run):
+                return self.node.run(effect.call, brief=effect.brief)
+            if isinstance(effect, WAITS):
+                return wait.answer(effect)
+            if isinstance(effect, flows.Drop):
+                wait.drop()
+            return self.answer(effect)
+
         try:
-            return drive(flow, wait.answer)
+            return drive(flow, answer)
         finally:
             wait.drop()
 
@@ -90,8 +98,6 @@ class Driver:
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
             return self.node.run(call, brief=effect.brief)
-        if isinstance(effect, flows.Cede):
-            return sleep(0)
         if isinstance(effect, flows.Drop):
             return self.node.close()
         if isinstance(effect, flows.Hurry):
@@ -208,75 +214,3 @@ class Driver:
                     self.unregister(ops, reply.removed.decode() or epoch)
                     removed += bool(reply.removed)
         return removed
-
-
-class _TokenWait:
-    """The blocking connection of one flow. After a failure the flow looks at all its queues."""
-
-    def __init__(self, driver: Driver, signal: Signal | None) -> None:
-        self._driver = driver
-        self._node = driver.node
-        self._signal = signal
-        self._waiter: BlockingConnection | BlockingConnections | None = None
-        self._sources: dict[bytes, QueueOps] = {}
-        self._failures = 0
-
-    def answer(self, effect: flows.Effect) -> Any:
-        """Carry out an effect and return the answer."""
-        if isinstance(effect, flows.Run):
-            return self._node.run(effect.call, brief=effect.brief)
-        if isinstance(effect, flows.Rest):
-            span = max(0.0, effect.until - monotonic())
-            return sleep(span) if self._signal is None else self._signal.wait(span)
-        if isinstance(effect, flows.Listen):
-            return self.listen(effect)
-        if isinstance(effect, flows.Quit):
-            return self.quit()
-        if isinstance(effect, flows.Drop):
-            self.drop()
-        return self._driver.answer(effect)
-
-    def listen(self, effect: flows.Listen) -> flows.Heard:
-        """Wait for a token until the time given."""
-        sources = {ops.keys[effect.kind]: ops for ops in effect.sources}
-        if self._waiter is not None and self._sources.keys() != sources.keys():
-            heard = self.quit()
-            if heard.told or heard.taken:
-                return heard
-        self._sources = sources
-        if self._waiter is None:
-            self._waiter = self._node.link.waiter()
-        try:
-            timeout = effect.until - monotonic()
-            key = self._waiter.pop(tuple(sources), timeout, self._signal, effect.follow)
-        except Exception as error:
-            if not passing(error):
-                raise
-            self.drop()
-            self._failures += 1
-            pause = min(0.02 * 2**self._failures, 1.0)
-            self.answer(flows.Rest(min(monotonic() + pause, effect.until)))
-            return flows.Heard(lost=effect.sources)
-        self._failures = 0
-        return flows.Heard(() if key is None else (sources[key],), taken=self._waiter.take())
-
-    def quit(self) -> flows.Heard:
-        """End the pending BLPOP and keep the connection; return the tokens that it took."""
-        waiter, self._waiter = self._waiter, None
-        if waiter is None:
-            return flows.Heard()
-        try:
-            keys = waiter.quit()
-        except Exception as error:
-            if not passing(error):
-                raise
-            return flows.Heard()
-        taken = waiter.take()
-        waiter.rest()
-        return flows.Heard(tuple(self._sources[key] for key in keys), taken=taken)
-
-    def drop(self) -> None:
-        """Close the connection, with a pending BLPOP or without."""
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            waiter.drop()

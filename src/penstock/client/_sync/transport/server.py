@@ -328,6 +328,25 @@ class Server:
         except IndexError:
             return BlockingConnection(self.factory(socket_timeout=None), self)
 
+    def spots(self, keys: tuple[bytes, ...]) -> dict[tuple[Server, int | None], tuple[bytes, ...]]:
+        """Return the places where to wait for tokens: this server, without a slot."""
+        return {(self, None): keys}
+
+    def unblock(self, waiters: Sequence[BlockingConnection]) -> None:
+        """End the pending BLPOPs of these waiters in one trip; each still has its reply."""
+        commands = [("CLIENT", "UNBLOCK", one.id) for one in waiters if one.reader is not None]
+        if len(commands) < 2:
+            for args in commands:
+                self.command(*args)
+            return
+        lane = self.take()
+        try:
+            lane.together(commands)
+        except BaseException:
+            lane.close()
+            raise
+        self.give(lane)
+
     def rest(self, waiter: BlockingConnection) -> None:
         """Keep a waiter with nothing pending for the next wait."""
         self._waiters.append(waiter)

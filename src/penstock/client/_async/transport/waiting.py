@@ -1,0 +1,242 @@
+"""The wait of a flow for tokens: a pending BLPOP on each server that may have some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from penstock.client._acompat import AsyncSignal, afirst_ready, asleep
+from penstock.client._async.transport.blocking import FAKE_SLICE, AsyncBlockingConnection
+from penstock.client._async.transport.cluster import AsyncCluster
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing
+from penstock.client._async.transport.node import AsyncNode
+from penstock.client._async.transport.server import AsyncServer
+from penstock.core.effects import Cede, Heard, Listen, Quit, Rest
+from penstock.core.operations import QueueOps, Taken
+
+__all__ = ["WAITS", "AsyncTokenWait"]
+
+WAITS = (Listen, Quit, Rest, Cede)
+"""The effects that an `AsyncTokenWait` carries out."""
+
+ByKey = dict[bytes, QueueOps]
+"""Key of a token -> its queue."""
+
+
+class _Spot(NamedTuple):
+    """A place where one BLPOP is pending: a server, or a slot of a cluster."""
+
+    home: Any
+    server: AsyncServer
+    slot: int | None
+
+
+class _PendingPop(NamedTuple):
+    waiter: AsyncBlockingConnection
+    sources: ByKey
+
+
+class AsyncTokenWait:
+    """The blocking connections of one flow, and what is pending on them.
+
+    After a failure of a node the flow looks at all its queues there.
+
+    Args:
+        node: the node of the flow; None = each queue names its own (`home`).
+        signal: ends a wait early when it is set.
+    """
+
+    def __init__(self, node: AsyncNode | None, signal: AsyncSignal | None) -> None:
+        self._node = node
+        self._signal = signal
+        self._pending: dict[_Spot, _PendingPop] = {}
+        self._taken: Taken | None = None
+        self._failures = 0
+
+    def _until(self, until: float) -> float:
+        """Return the end of a wait: this time, or an earlier one."""
+        return until
+
+    async def answer(self, effect: Listen | Quit | Rest | Cede) -> Heard | None:
+        """Carry out an effect and return the answer."""
+        if isinstance(effect, Listen):
+            return await self.listen(effect)
+        if isinstance(effect, Quit):
+            return await self.quit()
+        await (self.rest(effect.until) if isinstance(effect, Rest) else asleep(0))
+        return None
+
+    async def rest(self, until: float) -> None:
+        """Wait without listening."""
+        span = max(0.0, self._until(until) - monotonic())
+        await (asleep(span) if self._signal is None else self._signal.wait(span))
+
+    async def listen(self, effect: Listen) -> Heard:
+        """Wait for tokens; return them, and the queues whose connection failed."""
+        wanted: dict[Any, ByKey] = {}
+        for ops in effect.sources:
+            wanted.setdefault(ops.home, {})[ops.keys[effect.kind]] = ops
+        await self._drop([spot for spot in self._pending if spot.home not in wanted])
+        told: list[QueueOps] = []
+        lost: list[QueueOps] = []
+        for home, sources in wanted.items():
+            try:
+                told += await self._armed(home, sources, effect)
+            except Exception as error:  # noqa: BLE001, PERF203  # `_lose` decides
+                lost += await self._lose(home, sources, error)
+        while not (told or lost or self._taken):
+            until = self._until(effect.until)
+            timeout = await self._ready(until)
+            for home, sources in wanted.items():
+                try:
+                    told += await self._popped(home, timeout)
+                except Exception as error:  # noqa: BLE001, PERF203  # `_lose` decides
+                    lost += await self._lose(home, sources, error)
+            if not self._is_sliced or monotonic() >= until or self._is_signalled():
+                break
+        if len(lost) < len(effect.sources):
+            self._failures = 0
+        elif lost:
+            self._failures += 1
+            pause = min(0.02 * 2**self._failures, 1.0)
+            await self.rest(min(monotonic() + pause, effect.until))
+        return Heard(tuple(told), tuple(lost), self._take())
+
+    async def _armed(self, home: Any, sources: ByKey, effect: Listen) -> list[QueueOps]:
+        """Ensure that BLPOPs for these tokens are pending; return what earlier ones have taken."""
+        told: list[QueueOps] = []
+        spots = await self._link(home).spots(tuple(sources))
+        for spot in self._spots(home):
+            if self._has_moved(spot):
+                raise RedisConnectionError(f"{spot.server.address} is not the right server now")
+            if self._pending[spot].sources.keys() != set(spots.get(spot[1:], ())):
+                told += await self._end([spot])
+        if told or self._taken:
+            return told
+        for (server, slot), keys in spots.items():
+            spot = _Spot(home, server, slot)
+            if spot not in self._pending:
+                own = {key: sources[key] for key in keys}
+                self._pending[spot] = _PendingPop(server.waiter(), own)
+            waiter = self._pending[spot].waiter
+            if not waiter.is_sliced:
+                follow = None if self._node is None or slot is not None else effect.follow
+                told += [sources[key] for key in await waiter.begin(keys, follow)]
+                self._taken = self._taken or waiter.take()
+        return told
+
+    async def _ready(self, until: float) -> float:
+        """Wait until one of several BLPOPs has a reply; return the time to wait for each."""
+        timeout = until - monotonic()
+        if not self._pending:
+            await self.rest(until)
+        elif self._is_sliced:
+            is_alone = len(self._pending) == 1 and self._signal is None
+            return timeout if is_alone else min(timeout, FAKE_SLICE)
+        elif len(self._pending) == 1:
+            return timeout
+        else:
+            readers = [one.waiter.reader for one in self._pending.values() if one.waiter.reader]
+            await afirst_ready(readers, timeout, self._signal)
+        return 0.0
+
+    async def _popped(self, home: Any, timeout: float) -> list[QueueOps]:
+        told = []
+        for spot in self._spots(home):
+            waiter, sources = self._pending[spot]
+            if waiter.is_sliced:
+                key = await waiter.slice(tuple(sources), timeout)
+            else:
+                key = await waiter.read(timeout, self._signal)
+                self._taken = self._taken or waiter.take()
+            told += [] if key is None else [sources[key]]
+        return told
+
+    @property
+    def _is_sliced(self) -> bool:
+        return any(one.waiter.is_sliced for one in self._pending.values())
+
+    def _is_signalled(self) -> bool:
+        return self._signal is not None and self._signal.take()
+
+    def _spots(self, home: Any) -> list[_Spot]:
+        return [spot for spot in self._pending if spot.home is home]
+
+    def _link(self, home: Any) -> AsyncServer | AsyncCluster:
+        node: AsyncNode = self._node or home.brief.node
+        return node.link
+
+    def _has_moved(self, spot: _Spot) -> bool:
+        """Return True if another server is the right one now; the former may never answer."""
+        link = self._link(spot.home)
+        if isinstance(link, AsyncCluster):
+            return link.has_moved(spot.slot, spot.server)
+        return self._pending[spot].waiter.has_moved
+
+    def _take(self) -> Taken | None:
+        taken, self._taken = self._taken, None
+        return taken
+
+    async def _lose(self, home: Any, sources: ByKey, error: Exception) -> Iterable[QueueOps]:
+        """Close the connections to a node, as a wait has failed; return its queues.
+
+        The next call shows if the node is down.
+        """
+        await self._drop(self._spots(home))
+        if not passing(error):
+            raise error
+        return sources.values()
+
+    async def quit(self) -> Heard:
+        """End the waits and keep the connections; return the tokens taken meanwhile."""
+        told: list[QueueOps] = []
+        for home in {spot.home: None for spot in self._pending}:
+            if home is not None and not home.state.is_up:
+                await self._drop(self._spots(home))
+                continue
+            try:
+                told += await self._end(self._spots(home))
+            except Exception as error:
+                if not passing(error):
+                    raise
+                if home is not None:
+                    home.failed(error)
+        return Heard(tuple(told), taken=self._take())
+
+    async def _end(self, spots: Iterable[_Spot]) -> list[QueueOps]:
+        """End the BLPOPs at these spots; return the queues whose tokens they took."""
+        told: list[QueueOps] = []
+        await self._drop([spot for spot in spots if self._has_moved(spot)])
+        by_server: dict[AsyncServer, list[_Spot]] = {}
+        for spot in spots:
+            if spot in self._pending:
+                by_server.setdefault(spot.server, []).append(spot)
+        failure: Exception | None = None
+        for server, these in by_server.items():
+            pending = [self._pending[spot] for spot in these]
+            try:
+                await server.unblock([one.waiter for one in pending])
+                for waiter, sources in pending:
+                    told += [sources[key] for key in await waiter.ended()]
+                    self._taken = self._taken or waiter.take()
+            except Exception as error:  # noqa: BLE001  # the other servers are told first
+                await self._drop(these)
+                failure = failure or error
+            else:
+                for spot in these:
+                    self._pending.pop(spot).waiter.rest()
+        if failure is not None and not (told and passing(failure)):
+            raise failure
+        return told
+
+    async def drop(self) -> None:
+        """Close the connections, with pending BLPOPs or without."""
+        await self._drop(list(self._pending))
+
+    async def _drop(self, spots: Iterable[_Spot]) -> None:
+        for spot in spots:
+            if spot in self._pending:
+                await self._pending.pop(spot).waiter.drop()
