@@ -61,7 +61,6 @@ NAMES = {
     # Pairs in penstock's own code: the asyncio one is `a<name>`.
     "acall": "call",
     "aclosed": "closed",
-    "aexchanged": "exchanged",
     "acluster_settings": "cluster_settings",
     "afirst_ready": "first_ready",
     "agather": "gather",

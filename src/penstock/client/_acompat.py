@@ -44,7 +44,6 @@ __all__ = [
     "Signal",
     "aclosed",
     "acluster_settings",
-    "aexchanged",
     "afirst_ready",
     "aloop",
     "asend",
@@ -52,7 +51,6 @@ __all__ = [
     "asleep",
     "closed",
     "cluster_settings",
-    "exchanged",
     "first_ready",
     "loop",
     "send",
@@ -190,31 +188,6 @@ def send(conn: RedisConnection, packed: bytes) -> None:
     if not getattr(conn, "is_connected", True):  # or one under Sentinel would not ask where to
         conn.connect()
     conn.send_packed_command((packed,), check_health=False)
-
-
-async def aexchanged(conn: AsyncRedisConnection, packed: bytes, limit: float) -> Any:
-    """Send a packed command and read the reply, on a connection that has no time-out of its own.
-
-    Raises:
-        redis.exceptions.TimeoutError: not done within `limit` seconds; the connection is closed.
-    """
-    try:
-        async with async_timeout(limit):
-            await asend(conn, packed)
-            return await conn.read_response(disable_decoding=True)
-    except asyncio.TimeoutError as error:
-        await conn.disconnect(nowait=True)
-        raise RedisTimeoutError("Timeout reading from socket") from error
-
-
-def exchanged(conn: RedisConnection, packed: bytes, limit: float) -> Any:
-    """Send a packed command and read the reply, on a connection that has no time-out of its own."""
-    conn.socket_timeout = limit
-    try:
-        send(conn, packed)
-        return conn.read_response(disable_decoding=True)
-    finally:
-        conn.socket_timeout = None  # later waits have no time-out
 
 
 def aclosed(conn: AsyncRedisConnection) -> bool:
@@ -507,13 +480,10 @@ def _nodes_of(manager: Any) -> list[Any]:
 def _settings(
     manager: object, make: Callable[..., Any], given: Mapping[str, Any]
 ) -> ClusterSettings:
-    settings = {name: value for name, value in given.items() if name != REPLICAS_ANSWER}
+    settings = dict(given)
+    settings.pop("redis_connect_func", None)  # it makes replicas answer
     places = [(str(node.host), int(node.port)) for node in _nodes_of(manager)]
     return ClusterSettings(make, settings, places, getattr(manager, "address_remap", None))
-
-
-REPLICAS_ANSWER = "redis_connect_func"
-"""Setting of redis-py that makes replicas answer."""
 
 
 class AsyncBackgroundTask:

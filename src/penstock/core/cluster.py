@@ -89,7 +89,8 @@ class Patience:
     """Limits the retries of one call, and gives the pauses between them.
 
     Args:
-        retry_for: seconds for which it is tried again while nothing changes.
+        retry_for: seconds after the first failure for which it is tried again while nothing
+            changes.
         clock: returns monotonic seconds.
         draw: random number from 0 to 1.
     """
@@ -103,7 +104,7 @@ class Patience:
         self._retry_for = retry_for
         self._clock = clock
         self._draw = draw
-        self._since = clock()
+        self._since = math.inf
         self._lost: float | None = None
         self._tries = 0
         self._hops = 0
@@ -132,6 +133,7 @@ class Patience:
     def pause(self, most: float = math.inf) -> float | None:
         """Return the seconds until the next try; None = give up."""
         now = self._clock()
+        self._since = min(self._since, now)
         self._tries += 1
         if self._tries > 1 and now >= self._since + self._retry_for:
             return None

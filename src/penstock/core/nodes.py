@@ -164,17 +164,14 @@ class PollOrder:
         self.eager = len(due) + len(fed)
         return [*due, *fed, *(part for part in rest if part not in due)]  # type: ignore[list-item]  # they are parts
 
-    def failed(self, part: object, now: float) -> None:
-        """Note that a part did not answer."""
-        self._fed.pop(part, None)
-        self._asked[part] = (now + AGAIN, PATIENCE)
-
-    def gave(self, part: object, count: int, now: float) -> None:
-        """Note how many jobs a part gave."""
+    def gave(self, part: object, count: int | None, now: float) -> None:
+        """Note how many jobs a part gave; None = it did not answer."""
         self._fed.pop(part, None)
         if count:
             self._fed[part] = None
             self._asked.pop(part, None)
+        elif count is None:
+            self._asked[part] = (now + AGAIN, PATIENCE)
         else:
             pause = min(max(self._asked.get(part, (0.0, 0.0))[1] * 2, 0.01), PATIENCE)
             self._asked[part] = (now + pause, pause)

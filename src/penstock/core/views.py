@@ -431,9 +431,9 @@ class NodeView:
 
     id: str
     address: str
-    priority: int
-    used_memory: int | None
-    max_memory: int | None
+    priority: int = 100
+    used_memory: int | None = None
+    max_memory: int | None = None
     leaving: bool = False
     error: str = ""
 

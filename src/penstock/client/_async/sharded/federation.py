@@ -450,19 +450,16 @@ class AsyncFederation:
     async def hello(self) -> Hello:
         """Return every node: those that answer, then the others with the last known state."""
         found, _ = await self.each(lambda home: home.seen())
-        answered = [view for _, view in found]
+        seen = dict(found)
         silent = [
-            NodeView(
-                home.whole_id, home.address, 100, None, None, home.state.leaving, home.state.reason
-            )
-            for home in self.homes
-            if all(home is not other for other, _ in found)
+            NodeView(one.whole_id, one.address, leaving=one.state.leaving, error=one.state.reason)
+            for one in self.homes
+            if one not in seen
         ]
         silent += [
-            NodeView(node, address, 100, None, None, False, reason)
-            for node, (address, reason) in self.unused.items()
+            NodeView(node, address, error=reason) for node, (address, reason) in self.unused.items()
         ]
-        return Hello(PROTOCOL_VERSION, answered[0].id, (*answered, *silent))
+        return Hello(PROTOCOL_VERSION, found[0][1].id, (*seen.values(), *silent))
 
     async def info(self) -> Info:
         """Return the state of all nodes together."""

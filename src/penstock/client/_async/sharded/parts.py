@@ -407,9 +407,5 @@ def sources_of(
 
 def note_poll(part: QueueOps, count: int | None) -> None:
     """Note how many jobs a part gave; None = it did not answer."""
-    if not isinstance(part.queue, AsyncShardedParts):
-        return
-    if count is None:
-        part.queue.poll_order.failed(part, monotonic())
-    else:
+    if isinstance(part.queue, AsyncShardedParts):
         part.queue.poll_order.gave(part, count, monotonic())

@@ -13,7 +13,6 @@ from penstock.client._acompat import (
     AsyncReader,
     AsyncRedisConnection,
     AsyncSignal,
-    aexchanged,
     asend,
     asliced,
 )
@@ -128,9 +127,8 @@ class AsyncBlockingConnection:
 
     async def _block(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> None:
         self._since = monotonic()
-        if not self.id:  # with a time-out: a stopped server accepts connections and is silent
-            asked = pack((b"CLIENT", b"ID"))
-            self.id = b"%d" % await aexchanged(self._conn, asked, SOCKET_TIMEOUT)
+        if not self.id:
+            self.id = b"%d" % await self._introduced()
         if follow is None:
             packed = pack((b"BLPOP", *keys, b"0"))
         else:
@@ -141,6 +139,19 @@ class AsyncBlockingConnection:
             packed += pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
         await asend(self._conn, packed)
         self.reader = AsyncReader(self._conn)
+
+    async def _introduced(self) -> int:
+        """Connect and return the id of the connection, within a time-out.
+
+        A stopped server accepts connections and is silent.
+        """
+        self._conn.socket_timeout = SOCKET_TIMEOUT
+        try:
+            await asend(self._conn, pack((b"CLIENT", b"ID")))
+            found: int = await self._conn.read_response(disable_decoding=True)
+        finally:
+            self._conn.socket_timeout = None  # waits have none
+        return found
 
     async def slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         """Wait by a BLPOP that ends by itself; return the key of a token."""

@@ -14,7 +14,6 @@ from penstock.client._acompat import (
     Reader,
     RedisConnection,
     Signal,
-    exchanged,
     send,
     sliced,
 )
@@ -129,9 +128,8 @@ class BlockingConnection:
 
     def _block(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> None:
         self._since = monotonic()
-        if not self.id:  # with a time-out: a stopped server accepts connections and is silent
-            asked = pack((b"CLIENT", b"ID"))
-            self.id = b"%d" % exchanged(self._conn, asked, SOCKET_TIMEOUT)
+        if not self.id:
+            self.id = b"%d" % self._introduced()
         if follow is None:
             packed = pack((b"BLPOP", *keys, b"0"))
         else:
@@ -142,6 +140,19 @@ class BlockingConnection:
             packed += pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
         send(self._conn, packed)
         self.reader = Reader(self._conn)
+
+    def _introduced(self) -> int:
+        """Connect and return the id of the connection, within a time-out.
+
+        A stopped server accepts connections and is silent.
+        """
+        self._conn.socket_timeout = SOCKET_TIMEOUT
+        try:
+            send(self._conn, pack((b"CLIENT", b"ID")))
+            found: int = self._conn.read_response(disable_decoding=True)
+        finally:
+            self._conn.socket_timeout = None  # waits have none
+        return found
 
     def slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         """Wait by a BLPOP that ends by itself; return the key of a token."""

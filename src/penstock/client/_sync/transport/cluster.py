@@ -188,28 +188,21 @@ class Cluster:
         except IndexError:
             caller = Producer(next(self._numbers))
         caller.calls += 1
-        patience: Patience | None = None
+        patience = Patience(0.0 if brief else self._retry_for, monotonic)
 
         def exchange(lane: ProducerConnection) -> Reply:
-            if patience is not None and patience.is_unsure:
+            if patience.is_unsure:
                 call.doubt()
             return lane.exchange(call, caller)
 
+        act = partial(_used, use=exchange)
         try:
-            try:
-                reply = _used(self._owners[slot] or self._owner(slot), exchange)
-            except Exception as error:
-                if not passing(error):
-                    raise
-                patience = Patience(0.0 if brief else self._retry_for, monotonic)
-                act = partial(_used, use=exchange)
-                reply, sent = self._again(slot, error, act, call.script.name, patience)
-                # A lease counts from the last sending.
-                if patience.is_unsure or call.script.name == "reserve":
-                    call.resent = sent
+            reply, resent = self._tried(slot, act, call.script.name, patience)
         except BaseException as error:
-            self._failed(caller, error, unsure=patience is not None and patience.is_unsure)
+            self._failed(caller, error, unsure=patience.is_unsure)
             raise
+        if patience.is_unsure or call.script.name == "reserve":  # a lease counts from then
+            call.resent = resent
         self.idle.append(caller)
         return reply
 
@@ -256,39 +249,34 @@ class Cluster:
 
     def _asked(self, slot: int | None, act: Act[T], what: str) -> T:
         try:
-            try:
-                return act(self._owner(slot))
-            except Exception as error:
-                if not passing(error):
-                    raise
-                patience = Patience(self._retry_for, monotonic)
-                return self._again(slot, error, act, what, patience)[0]
+            return self._tried(slot, act, what, Patience(self._retry_for, monotonic))[0]
         except ResponseError as error:
             raise_typed(error)
 
-    def _again(
-        self, slot: int | None, error: Exception, act: Act[T], what: str, patience: Patience
+    def _tried(
+        self, slot: int | None, act: Act[T], what: str, patience: Patience
     ) -> tuple[T, float]:
-        """Try again until `act` succeeds; return its result, and when it was sent.
+        """Try until `act` succeeds; return its result, and when it was sent again, 0 = never.
 
         Raises:
             Exception: the last error, when patience ends.
         """
+        failure: Exception | None = None
         while True:
-            pause = self._pause(slot, error, patience)
+            try:
+                server, asking = self._way(slot, failure)
+                sent = 0.0 if failure is None else monotonic()
+                return act(server, asking=asking), sent
+            except Exception as error:
+                if not passing(error):
+                    raise
+                failure = error
+            pause = self._pause(slot, failure, patience)
             if pause is None:
-                raise error
-            logger.info("%s: %s: %s; trying again", what, type(error).__name__, error)
+                raise failure
+            logger.info("%s: %s: %s; trying again", what, type(failure).__name__, failure)
             if pause:
                 sleep(pause)
-            try:
-                server, asking = self._way(slot, error)
-                sent = monotonic()
-                return act(server, asking=asking), sent
-            except Exception as later:
-                if not passing(later):
-                    raise
-                error = later
 
     def _pause(self, slot: int | None, error: Exception, patience: Patience) -> float | None:
         """Return the seconds until the next try after this error; None = give up."""
@@ -301,15 +289,20 @@ class Cluster:
             patience.lost()
         return patience.pause()
 
-    def _way(self, slot: int | None, error: Exception) -> tuple[Server, bool]:
-        """Return the server for the next try, and True if the call must follow ASKING."""
+    def _way(self, slot: int | None, error: Exception | None) -> tuple[Server, bool]:
+        """Return the server for the next try, and True if the call must follow ASKING.
+
+        Args:
+            slot: the slot of the call; None = any server.
+            error: the error of the last try; None = there was none.
+        """
         if isinstance(error, AskError):
             target = self._server(self._reached(error.host, error.port))
             if not isinstance(error, MovedError):
                 return target, True
             self._owners[error.slot_id] = target
             self._reread(monotonic() - MAP_AGE, first=target)
-        elif not isinstance(error, TryAgainError):
+        elif error is not None and not isinstance(error, TryAgainError):
             self._reread(monotonic())
         return self._owner(slot), False
 
