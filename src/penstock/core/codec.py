@@ -44,7 +44,7 @@ class Codec:
             )
         for one in ("encode", "decode"):
             if not callable(getattr(self, one)):
-                raise BadArgument(one, getattr(self, one), "a function")
+                raise BadArgument(one, getattr(self, one), "must be a function")
 
     def encoded(self, body: object) -> bytes:
         """Encode a body.

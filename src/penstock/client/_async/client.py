@@ -246,9 +246,8 @@ class AsyncPenstock:
         """
         check_count("n", n)
         wait = check_block(block)
-        if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
-            raise BadArgument("queues", queues, "must be an iterable of queues or names")
-        chosen = [q if isinstance(q, AsyncQueue) else self.queue(q) for q in queues]
+        given = check_queues(queues)
+        chosen = [q if isinstance(q, AsyncQueue) else self.queue(q) for q in given]
         if not chosen or len({queue.name for queue in chosen}) < len(chosen):
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
@@ -262,7 +261,7 @@ class AsyncPenstock:
             pattern: only names that match: `*` any text, `?` any character, `[abc]` one of these.
         """
         if not isinstance(pattern, str):
-            raise BadArgument("pattern", pattern, "a str")
+            raise BadArgument("pattern", pattern, "must be a str")
         return await (await self.backend.current()).queues(pattern)
 
     async def scan_queues(
@@ -323,10 +322,8 @@ class AsyncPenstock:
             states: only jobs in these states: ready, scheduled, active, dead; None = all.
             n: about this many jobs a step.
         """
-        if isinstance(queues, (str, bytes)):
-            raise BadArgument("queues", queues, "must be an iterable of queues or names")
         wanted = None if states is None else list(states)
-        for queue in await self.queues() if queues is None else queues:
+        for queue in await self.queues() if queues is None else check_queues(queues):
             found = await self.open(queue) if isinstance(queue, str) else queue
             async for view in found.scan_iter(states=wanted, n=n):
                 yield view
@@ -351,9 +348,8 @@ class AsyncPenstock:
         Returns:
             The names of the queues that existed.
         """
-        if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
-            raise BadArgument("queues", queues, "must be an iterable of queues or names")
-        found = [await self.open(queue) if isinstance(queue, str) else queue for queue in queues]
+        given = check_queues(queues)
+        found = [await self.open(queue) if isinstance(queue, str) else queue for queue in given]
         cleared = []
         for queue in found:
             if (await queue._clear())[0]:
@@ -389,6 +385,17 @@ class AsyncPenstock:
     async def sweep(self) -> int:
         """Sweep every queue and return the number of jobs removed; see `AsyncQueue.sweep`."""
         return sum([await (await self.open(name)).sweep() for name in await self.queues()])
+
+
+def check_queues(queues: object) -> list[AsyncQueue | str]:
+    """Return queues and names as a list.
+
+    Raises:
+        BadArgument: not an iterable of them.
+    """
+    if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
+        raise BadArgument("queues", queues, "must be an iterable of queues or names")
+    return list(queues)
 
 
 def check_owner(owner: object) -> str:

@@ -247,9 +247,8 @@ class Penstock:
         """
         check_count("n", n)
         wait = check_block(block)
-        if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
-            raise BadArgument("queues", queues, "must be an iterable of queues or names")
-        chosen = [q if isinstance(q, Queue) else self.queue(q) for q in queues]
+        given = check_queues(queues)
+        chosen = [q if isinstance(q, Queue) else self.queue(q) for q in given]
         if not chosen or len({queue.name for queue in chosen}) < len(chosen):
             raise BadArgument(
                 "queues", [q.name for q in chosen], "must name one or more queues, each once"
@@ -263,7 +262,7 @@ class Penstock:
             pattern: only names that match: `*` any text, `?` any character, `[abc]` one of these.
         """
         if not isinstance(pattern, str):
-            raise BadArgument("pattern", pattern, "a str")
+            raise BadArgument("pattern", pattern, "must be a str")
         return self.backend.current().queues(pattern)
 
     def scan_queues(
@@ -324,10 +323,8 @@ class Penstock:
             states: only jobs in these states: ready, scheduled, active, dead; None = all.
             n: about this many jobs a step.
         """
-        if isinstance(queues, (str, bytes)):
-            raise BadArgument("queues", queues, "must be an iterable of queues or names")
         wanted = None if states is None else list(states)
-        for queue in self.queues() if queues is None else queues:
+        for queue in self.queues() if queues is None else check_queues(queues):
             found = self.open(queue) if isinstance(queue, str) else queue
             for view in found.scan_iter(states=wanted, n=n):
                 yield view
@@ -352,9 +349,8 @@ class Penstock:
         Returns:
             The names of the queues that existed.
         """
-        if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
-            raise BadArgument("queues", queues, "must be an iterable of queues or names")
-        found = [self.open(queue) if isinstance(queue, str) else queue for queue in queues]
+        given = check_queues(queues)
+        found = [self.open(queue) if isinstance(queue, str) else queue for queue in given]
         cleared = []
         for queue in found:
             if queue._clear()[0]:
@@ -390,6 +386,17 @@ class Penstock:
     def sweep(self) -> int:
         """Sweep every queue and return the number of jobs removed; see `Queue.sweep`."""
         return sum([self.open(name).sweep() for name in self.queues()])
+
+
+def check_queues(queues: object) -> list[Queue | str]:
+    """Return queues and names as a list.
+
+    Raises:
+        BadArgument: not an iterable of them.
+    """
+    if isinstance(queues, (str, bytes)) or not isinstance(queues, Iterable):
+        raise BadArgument("queues", queues, "must be an iterable of queues or names")
+    return list(queues)
 
 
 def check_owner(owner: object) -> str:

@@ -65,7 +65,6 @@ class AsyncShardedParts(AsyncQueue):
         partitions: int | None = None,
     ) -> None:
         self.backend: Any = federation
-        self._federation: Any = federation
         self.partitions = partitions
         keys, codec = QueueKeys(name, federation.terms.prefix), federation.terms.codec
         self.ops = QueueOps(keys, federation.terms.owner, (), self, codec=codec)
@@ -86,7 +85,7 @@ class AsyncShardedParts(AsyncQueue):
     @property
     def parts(self) -> list[AsyncShard]:
         """Each partition on each node."""
-        return [self._part(home, i) for home in self._federation.homes for i in self._numbers]
+        return [self._part(home, i) for home in self.backend.homes for i in self._numbers]
 
     @property
     def operations(self) -> list[QueueOps]:
@@ -114,9 +113,6 @@ class AsyncShardedParts(AsyncQueue):
     def _brief(self, home: AnyNode, number: int | None) -> AsyncShard:
         return self._shard(home, home.brief, number)
 
-    def _preferred(self, number: int | None) -> list[AsyncShard]:
-        return [self._part(home, number) for home in self._federation.preferred()]
-
     def asked(self) -> list[QueueOps]:
         """Return the operations of each part, in the order in which to ask them for jobs."""
         return self.poll_order.order(self.operations, monotonic())
@@ -131,9 +127,9 @@ class AsyncShardedParts(AsyncQueue):
             await self.agree()
         if self.partitions is None:
             return
-        for home in list(self._federation.homes):
+        for home in list(self.backend.homes):
             if home not in self._declared and home.state.is_up:
-                await self._federation.tried(home, partial(self._declare, home))
+                await self.backend.tried(home, partial(self._declare, home))
 
     async def _declare(self, home: AnyNode) -> None:
         """Store the number of partitions on one node, unless it is stored."""
@@ -145,7 +141,7 @@ class AsyncShardedParts(AsyncQueue):
     def _part_of(self, name: object) -> AsyncShard:
         if not isinstance(name, Delivery):
             parsed = parse_id(name)
-            home = self._federation.home_of(parsed.node, name)
+            home = self.backend.home_of(parsed.node, name)
             if parsed.crc not in self._crcs:
                 raise WrongQueue("id", name, f"belongs to another queue than {self.name!r}")
             return self._part(home, self._crcs[parsed.crc])
@@ -155,7 +151,7 @@ class AsyncShardedParts(AsyncQueue):
         crc = int.from_bytes(batch_of(name).place.packed[:4], "big")
         if name.queue_name != self.name or crc not in self._crcs:
             raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
-        home = self._federation.home_of(batch_of(name).place.node, name.id)
+        home = self.backend.home_of(batch_of(name).place.node, name.id)
         return self._part(home, self._crcs[crc])
 
     async def _routed(
@@ -178,7 +174,7 @@ class AsyncShardedParts(AsyncQueue):
                 cause is an AckNotReplicated if replicas of the others did not confirm.
             IncompleteSettle: some servers of a cluster did not answer.
         """
-        await self._federation.connect()
+        await self.backend.connect()
         places: dict[AsyncShard, list[int]] = {}
         for at, name in enumerate(names):
             places.setdefault(self._part_of(name), []).append(at)
@@ -195,13 +191,13 @@ class AsyncShardedParts(AsyncQueue):
                 answers.short = unconfirmed or answers.short
                 if failure is None:
                     continue
-                if self._federation.bears(part.home, failure):
+                if self.backend.bears(part.home, failure):
                     answers.missed[part.home.address] = part.home.state.reason
                     continue
                 if part.number is None or not passing(failure):
                     raise
                 answers.failure = failure
-                if not self._federation.is_apart:
+                if not self.backend.is_apart:
                     break
             else:
                 answers.note(where, found)
@@ -216,12 +212,12 @@ class AsyncShardedParts(AsyncQueue):
     ) -> Sequence[T]:
         place, queue = part.home, part.ops.keys.name
         if intent is not None and place.id and not place.state.is_up:
-            kept = await hints.keep(self._federation, place, queue, names, intent)
+            kept = await hints.keep(self.backend, place, queue, names, intent)
             if any(kept):
                 return cast("Sequence[T]", hinted(kept))
         # If another node can keep a hint, this one is asked once, with a short time-out.
         may_keep = intent is not None and not intent.waits and not all(map(is_once, names))
-        is_prompt = may_keep and place.is_federated and bool(self._federation.up(place))
+        is_prompt = may_keep and place.is_federated and bool(self.backend.up(place))
         try:
             await self._declare(place)
             return await call(
@@ -229,10 +225,10 @@ class AsyncShardedParts(AsyncQueue):
             )
         except Exception as error:
             found, unconfirmed, failure = told(error)
-            is_down = failure is not None and self._federation.bears(place, failure)
+            is_down = failure is not None and self.backend.bears(place, failure)
             left = names[len(found) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
-                kept = await hints.keep(self._federation, place, queue, left, intent)
+                kept = await hints.keep(self.backend, place, queue, left, intent)
                 if any(kept):
                     return cast("Sequence[T]", [*found, *hinted(kept)])
             if not is_down or not is_prompt:
@@ -302,7 +298,7 @@ class AsyncShardedParts(AsyncQueue):
             return [await ask(self._brief(home, number)) for number in self._numbers]
 
         found: tuple[list[tuple[AnyNode, list[T]]], dict[str, str]]
-        found = await self._federation.each(ask_all)
+        found = await self.backend.each(ask_all)
         return found
 
     # -- settings --------------------------------------------------------------------------
@@ -316,7 +312,7 @@ class AsyncShardedParts(AsyncQueue):
         Args:
             more: nodes that are about to be up, in addition to those that are.
         """
-        homes = [home for home in list(self._federation.homes) if home.state.is_up]
+        homes = [home for home in list(self.backend.homes) if home.state.is_up]
         homes = list(dict.fromkeys([*homes, *more]))
         self._is_agreed = True
         if len(homes) < 2:
@@ -337,7 +333,7 @@ class AsyncShardedParts(AsyncQueue):
         try:
             return await ask()
         except Exception as error:  # noqa: BLE001  # as `agree` says
-            if not self._federation.bears(home, error):
+            if not self.backend.bears(home, error):
                 logger.warning(
                     "settings of %r were not stored on %s: %s", self.name, home.address, error
                 )

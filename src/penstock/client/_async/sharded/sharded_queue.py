@@ -83,7 +83,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         """
         for part in list(self._by_ops.values()):
             self.adopt(part.ops, home, part.number)
-        self.backend = self._federation = federation
+        self.backend = federation
         self._is_agreed = False
         federation.watch(self)
 
@@ -132,8 +132,11 @@ class AsyncShardedQueue(AsyncShardedParts):
             await self._declare(part.home)
             return await attempt(part, options)
 
-        site: AsyncFederation | AsyncNodeClient = self._federation
-        return await site.produce(partial(self._preferred, number), on_part)
+        def preferred() -> list[AsyncShard]:
+            return [self._part(home, number) for home in self.backend.preferred()]
+
+        site: AsyncFederation | AsyncNodeClient = self.backend
+        return await site.produce(preferred, on_part)
 
     async def _add_all(
         self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued
@@ -190,7 +193,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         wait = check_block(block)
         outcomes = await self.ack(names)
         try:
-            return outcomes, await self._federation.reserve([self], n, wait)
+            return outcomes, await self.backend.reserve([self], n, wait)
         except (
             NodesUnavailable,
             QueueClosed,
@@ -213,7 +216,7 @@ class AsyncShardedQueue(AsyncShardedParts):
                 self._declared.discard(home)
             return any(there for there, _ in found), sum(count for _, count in found)
 
-        found, missed = await self._federation.each(cleared)
+        found, missed = await self.backend.each(cleared)
         answers = [answer for _, answer in found]
         if missed:
             raise NodesMissed(missed, answers)
@@ -276,7 +279,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         chosen = check_states("states", states) or None
         at = nodes.split_cursor(cursor)
         check_cursor("cursor", at[1], JOB_CURSOR)
-        await self._federation.connect()
+        await self.backend.connect()
 
         async def scanned(part: AsyncShard, at: str) -> ScanPage:
             await self._declare(part.home)
@@ -284,7 +287,7 @@ class AsyncShardedQueue(AsyncShardedParts):
             return await brief.scan(at, n, states=chosen, full=full)
 
         places = [(self._key(part), part.home, partial(scanned, part)) for part in self.parts]
-        _, page = await next_page(self._federation, at, places, ScanPage("0", [], []))
+        _, page = await next_page(self.backend, at, places, ScanPage("0", [], []))
         return page
 
     def _key(self, part: AsyncShard) -> str:

@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.client._acompat import AsyncSignal, ashield
@@ -34,12 +35,35 @@ ENTRY = re.compile(rb"[0-9a-f]{16}")
 async def drive(flow: Generator[E, Any, T], answer: Callable[[E], Awaitable[object]]) -> T:
     """Run a flow to its end and return its result.
 
+    A cancelled flow hands its tokens and jobs on to other consumers first.
+
     Args:
         flow: not started yet. The failure of an effect is thrown into it.
         answer: carries out an effect and returns the answer.
     """
+    # [async only
     try:
-        effect = next(flow)
+        return await _carried_out(flow, partial(next, flow), answer)
+    except asyncio.CancelledError:
+        await ashield(_leave(flow, answer))
+        raise
+    # async only]
+    # sync only: return _carried_out(flow, partial(next, flow), answer)
+
+
+# [async only
+async def _leave(flow: Generator[E, Any, object], answer: Callable[[E], Awaitable[object]]) -> None:
+    with suppress(Exception, flows.Cancelled):
+        await _carried_out(flow, partial(flow.throw, flows.Cancelled()), answer)
+
+
+# async only]
+async def _carried_out(
+    flow: Generator[E, Any, T], begin: Callable[[], E], answer: Callable[[E], Awaitable[object]]
+) -> T:
+    """Carry out the effects of a flow from the one that `begin` returns; return its result."""
+    try:
+        effect = begin()
         while True:
             try:
                 told = await answer(effect)
@@ -50,28 +74,8 @@ async def drive(flow: Generator[E, Any, T], answer: Callable[[E], Awaitable[obje
     except StopIteration as end:
         result: T = end.value
         return result
-    # [async only
-    except asyncio.CancelledError:
-        await ashield(_leave(flow, answer))
-        raise
-    # async only]
 
 
-# [async only
-async def _leave(flow: Generator[E, Any, object], answer: Callable[[E], Awaitable[object]]) -> None:
-    """Let a cancelled flow hand its tokens and jobs on to other consumers."""
-    with suppress(Exception, flows.Cancelled):
-        effect = flow.throw(flows.Cancelled())
-        while True:
-            try:
-                told = await answer(effect)
-            except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
-                effect = flow.throw(error)
-            else:
-                effect = flow.send(told)
-
-
-# async only]
 class AsyncDriver:
     """Runs flows on one node, and keeps its registry of queues.
 

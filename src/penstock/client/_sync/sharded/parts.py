@@ -66,7 +66,6 @@ class ShardedParts(Queue):
         partitions: int | None = None,
     ) -> None:
         self.backend: Any = federation
-        self._federation: Any = federation
         self.partitions = partitions
         keys, codec = QueueKeys(name, federation.terms.prefix), federation.terms.codec
         self.ops = QueueOps(keys, federation.terms.owner, (), self, codec=codec)
@@ -87,7 +86,7 @@ class ShardedParts(Queue):
     @property
     def parts(self) -> list[Shard]:
         """Each partition on each node."""
-        return [self._part(home, i) for home in self._federation.homes for i in self._numbers]
+        return [self._part(home, i) for home in self.backend.homes for i in self._numbers]
 
     @property
     def operations(self) -> list[QueueOps]:
@@ -115,9 +114,6 @@ class ShardedParts(Queue):
     def _brief(self, home: AnyNode, number: int | None) -> Shard:
         return self._shard(home, home.brief, number)
 
-    def _preferred(self, number: int | None) -> list[Shard]:
-        return [self._part(home, number) for home in self._federation.preferred()]
-
     def asked(self) -> list[QueueOps]:
         """Return the operations of each part, in the order in which to ask them for jobs."""
         return self.poll_order.order(self.operations, monotonic())
@@ -132,9 +128,9 @@ class ShardedParts(Queue):
             self.agree()
         if self.partitions is None:
             return
-        for home in list(self._federation.homes):
+        for home in list(self.backend.homes):
             if home not in self._declared and home.state.is_up:
-                self._federation.tried(home, partial(self._declare, home))
+                self.backend.tried(home, partial(self._declare, home))
 
     def _declare(self, home: AnyNode) -> None:
         """Store the number of partitions on one node, unless it is stored."""
@@ -146,7 +142,7 @@ class ShardedParts(Queue):
     def _part_of(self, name: object) -> Shard:
         if not isinstance(name, Delivery):
             parsed = parse_id(name)
-            home = self._federation.home_of(parsed.node, name)
+            home = self.backend.home_of(parsed.node, name)
             if parsed.crc not in self._crcs:
                 raise WrongQueue("id", name, f"belongs to another queue than {self.name!r}")
             return self._part(home, self._crcs[parsed.crc])
@@ -156,7 +152,7 @@ class ShardedParts(Queue):
         crc = int.from_bytes(batch_of(name).place.packed[:4], "big")
         if name.queue_name != self.name or crc not in self._crcs:
             raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
-        home = self._federation.home_of(batch_of(name).place.node, name.id)
+        home = self.backend.home_of(batch_of(name).place.node, name.id)
         return self._part(home, self._crcs[crc])
 
     def _routed(
@@ -179,7 +175,7 @@ class ShardedParts(Queue):
                 cause is an AckNotReplicated if replicas of the others did not confirm.
             IncompleteSettle: some servers of a cluster did not answer.
         """
-        self._federation.connect()
+        self.backend.connect()
         places: dict[Shard, list[int]] = {}
         for at, name in enumerate(names):
             places.setdefault(self._part_of(name), []).append(at)
@@ -196,13 +192,13 @@ class ShardedParts(Queue):
                 answers.short = unconfirmed or answers.short
                 if failure is None:
                     continue
-                if self._federation.bears(part.home, failure):
+                if self.backend.bears(part.home, failure):
                     answers.missed[part.home.address] = part.home.state.reason
                     continue
                 if part.number is None or not passing(failure):
                     raise
                 answers.failure = failure
-                if not self._federation.is_apart:
+                if not self.backend.is_apart:
                     break
             else:
                 answers.note(where, found)
@@ -217,21 +213,21 @@ class ShardedParts(Queue):
     ) -> Sequence[T]:
         place, queue = part.home, part.ops.keys.name
         if intent is not None and place.id and not place.state.is_up:
-            kept = hints.keep(self._federation, place, queue, names, intent)
+            kept = hints.keep(self.backend, place, queue, names, intent)
             if any(kept):
                 return cast("Sequence[T]", hinted(kept))
         # If another node can keep a hint, this one is asked once, with a short time-out.
         may_keep = intent is not None and not intent.waits and not all(map(is_once, names))
-        is_prompt = may_keep and place.is_federated and bool(self._federation.up(place))
+        is_prompt = may_keep and place.is_federated and bool(self.backend.up(place))
         try:
             self._declare(place)
             return call(self._shard(place, place.prompt, part.number) if is_prompt else part, names)
         except Exception as error:
             found, unconfirmed, failure = told(error)
-            is_down = failure is not None and self._federation.bears(place, failure)
+            is_down = failure is not None and self.backend.bears(place, failure)
             left = names[len(found) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
-                kept = hints.keep(self._federation, place, queue, left, intent)
+                kept = hints.keep(self.backend, place, queue, left, intent)
                 if any(kept):
                     return cast("Sequence[T]", [*found, *hinted(kept)])
             if not is_down or not is_prompt:
@@ -299,7 +295,7 @@ class ShardedParts(Queue):
             return [ask(self._brief(home, number)) for number in self._numbers]
 
         found: tuple[list[tuple[AnyNode, list[T]]], dict[str, str]]
-        found = self._federation.each(ask_all)
+        found = self.backend.each(ask_all)
         return found
 
     # -- settings --------------------------------------------------------------------------
@@ -313,7 +309,7 @@ class ShardedParts(Queue):
         Args:
             more: nodes that are about to be up, in addition to those that are.
         """
-        homes = [home for home in list(self._federation.homes) if home.state.is_up]
+        homes = [home for home in list(self.backend.homes) if home.state.is_up]
         homes = list(dict.fromkeys([*homes, *more]))
         self._is_agreed = True
         if len(homes) < 2:
@@ -334,7 +330,7 @@ class ShardedParts(Queue):
         try:
             return ask()
         except Exception as error:  # noqa: BLE001  # as `agree` says
-            if not self._federation.bears(home, error):
+            if not self.backend.bears(home, error):
                 logger.warning(
                     "settings of %r were not stored on %s: %s", self.name, home.address, error
                 )

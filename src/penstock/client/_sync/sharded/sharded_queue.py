@@ -84,7 +84,7 @@ class ShardedQueue(ShardedParts):
         """
         for part in list(self._by_ops.values()):
             self.adopt(part.ops, home, part.number)
-        self.backend = self._federation = federation
+        self.backend = federation
         self._is_agreed = False
         federation.watch(self)
 
@@ -129,8 +129,11 @@ class ShardedQueue(ShardedParts):
             self._declare(part.home)
             return attempt(part, options)
 
-        site: Federation | NodeClient = self._federation
-        return site.produce(partial(self._preferred, number), on_part)
+        def preferred() -> list[Shard]:
+            return [self._part(home, number) for home in self.backend.preferred()]
+
+        site: Federation | NodeClient = self.backend
+        return site.produce(preferred, on_part)
 
     def _add_all(self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued) -> None:
         if self.partitions is None or not options.is_keyed:
@@ -185,7 +188,7 @@ class ShardedQueue(ShardedParts):
         wait = check_block(block)
         outcomes = self.ack(names)
         try:
-            return outcomes, self._federation.reserve([self], n, wait)
+            return outcomes, self.backend.reserve([self], n, wait)
         except (
             NodesUnavailable,
             QueueClosed,
@@ -208,7 +211,7 @@ class ShardedQueue(ShardedParts):
                 self._declared.discard(home)
             return any(there for there, _ in found), sum(count for _, count in found)
 
-        found, missed = self._federation.each(cleared)
+        found, missed = self.backend.each(cleared)
         answers = [answer for _, answer in found]
         if missed:
             raise NodesMissed(missed, answers)
@@ -271,7 +274,7 @@ class ShardedQueue(ShardedParts):
         chosen = check_states("states", states) or None
         at = nodes.split_cursor(cursor)
         check_cursor("cursor", at[1], JOB_CURSOR)
-        self._federation.connect()
+        self.backend.connect()
 
         def scanned(part: Shard, at: str) -> ScanPage:
             self._declare(part.home)
@@ -279,7 +282,7 @@ class ShardedQueue(ShardedParts):
             return brief.scan(at, n, states=chosen, full=full)
 
         places = [(self._key(part), part.home, partial(scanned, part)) for part in self.parts]
-        _, page = next_page(self._federation, at, places, ScanPage("0", [], []))
+        _, page = next_page(self.backend, at, places, ScanPage("0", [], []))
         return page
 
     def _key(self, part: Shard) -> str:

@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.client._acompat import Signal
@@ -34,12 +35,21 @@ ENTRY = re.compile(rb"[0-9a-f]{16}")
 def drive(flow: Generator[E, Any, T], answer: Callable[[E], object]) -> T:
     """Run a flow to its end and return its result.
 
+    A cancelled flow hands its tokens and jobs on to other consumers first.
+
     Args:
         flow: not started yet. The failure of an effect is thrown into it.
         answer: carries out an effect and returns the answer.
     """
+    return _carried_out(flow, partial(next, flow), answer)
+
+
+def _carried_out(
+    flow: Generator[E, Any, T], begin: Callable[[], E], answer: Callable[[E], object]
+) -> T:
+    """Carry out the effects of a flow from the one that `begin` returns; return its result."""
     try:
-        effect = next(flow)
+        effect = begin()
         while True:
             try:
                 told = answer(effect)
