@@ -22,7 +22,6 @@ from penstock.client._async.sharded.federated_node import (
     AsyncBackgroundTasks,
     AsyncFederatedNode,
 )
-from penstock.client._async.sharded.multi_node_wait import AsyncMultiNodeWait
 from penstock.client._async.sharded.parts import next_page, sources_of
 from penstock.client._async.sharded.sharded_queue import (
     AsyncShardedQueue,
@@ -31,7 +30,7 @@ from penstock.client._async.sharded.sharded_queue import (
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import drive
 from penstock.client._async.transport.failures import passing
-from penstock.client._async.transport.waiting import WAITS
+from penstock.client._async.transport.waiting import AsyncTokenWait
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
@@ -56,6 +55,8 @@ T = TypeVar("T")
 
 GRACE = 0.5
 """Seconds that a connect waits for the other nodes when one has answered."""
+GLANCE = 0.1
+"""Seconds after which a waiting consumer looks again for a node that was down."""
 REFRESH = 30.0
 """Seconds after which the list of nodes is read again."""
 
@@ -479,25 +480,31 @@ class AsyncFederation:
 
     async def drive(self, flow: Generator[Any, Any, T], signal: AsyncSignal | None = None) -> T:
         """Run a flow over several nodes to its end and return its result."""
-        wait = AsyncMultiNodeWait(self, signal)
+        wait = AsyncTokenWait(self._answer, signal, shorten=self._until)
         try:
-            return await drive(flow, lambda effect: self._answer(effect, wait))
+            return await drive(flow, wait.answer)
         finally:
             await wait.drop()
 
-    async def _answer(self, effect: Any, wait: AsyncMultiNodeWait) -> Any:
+    def _until(self, until: float) -> float:
+        """Shorten a wait, so that the client checks its nodes in time."""
+        self.tend()
+        until = min(until, self.learn_at)
+        return until if self.is_whole else min(until, monotonic() + GLANCE)
+
+    async def _answer(self, effect: Any) -> Any:
         if isinstance(effect, (flows.Run, flows.ReserveJobs)):
             home = effect.ops.home
             return await self._asked(home, partial(home.brief.driver.answer, effect))
         if isinstance(effect, flows.Tidy):
             return await self._tidy(effect)
-        if isinstance(effect, WAITS):
-            return await wait.answer(effect)
         if isinstance(effect, flows.Keep):
             ops = effect.ops
             return await hints.keep(self, ops.home, ops.keys.name, effect.jobs, effect.intent)
+        if isinstance(effect, flows.Cede):
+            return await asleep(0)
         if isinstance(effect, flows.Drop):
-            return await wait.drop()
+            return None
         assert isinstance(effect, flows.Hurry)
         for home in list(self.homes):
             await home.brief.node.link.hurry()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._acompat import AsyncSignal
 from penstock.client._async.job import AsyncJob
@@ -40,15 +40,6 @@ T = TypeVar("T")
 
 BRIEF = 2.0
 """Seconds that a consumer waits for a reply while other servers may have jobs."""
-
-
-class Totals(NamedTuple):
-    """Sums over the queues of a node."""
-
-    queues: int
-    waiting: int
-    active: int
-    dead: int
 
 
 class AsyncNodeClient:
@@ -286,21 +277,15 @@ class AsyncNodeClient:
         """Return the state of the server, and how many queues and jobs it has."""
         await self.connect()
         facts = await self.node.server_facts()
-        totals = await self.totals()
+        found = await self.living()
+        waiting = sum(one.ready + one.scheduled for one in found)
         return facts.info(
             node=await self.node.whole_id(),
-            queues=totals.queues,
-            jobs=totals.waiting + totals.active + totals.dead,
-            waiting=totals.waiting,
+            queues=len({one.name for one in found}),
+            jobs=waiting + sum(one.active + one.dead for one in found),
+            waiting=waiting,
         )
 
-    async def totals(self) -> Totals:
-        """Count the jobs of all queues."""
-        living = await self._living(await self.node.registry())
-        found = [stats for stats, _ in living]
-        return Totals(
-            len({stats.name for stats in found}),
-            sum(stats.ready + stats.scheduled for stats in found),
-            sum(stats.active for stats in found),
-            sum(stats.dead for stats in found),
-        )
+    async def living(self) -> list[QueueStats]:
+        """Return the figures of all queues, each partition by itself."""
+        return [stats for stats, _ in await self._living(await self.node.registry())]

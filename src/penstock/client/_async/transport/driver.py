@@ -11,10 +11,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.client._acompat import AsyncSignal, ashield
+from penstock.client._acompat import AsyncSignal, ashield, asleep
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.node import AsyncNode
-from penstock.client._async.transport.waiting import WAITS, AsyncTokenWait
+from penstock.client._async.transport.waiting import AsyncTokenWait
 from penstock.core import flows
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import mark, read_mark
@@ -99,19 +99,9 @@ class AsyncDriver:
             flow: not started yet.
             signal: ends a wait of the flow early when it is set.
         """
-        wait = AsyncTokenWait(self.node, signal)
-
-        async def answer(effect: flows.Effect) -> Any:
-            if isinstance(effect, flows.Run):
-                return await self.node.run(effect.call, brief=effect.brief)
-            if isinstance(effect, WAITS):
-                return await wait.answer(effect)
-            if isinstance(effect, flows.Drop):
-                await wait.drop()
-            return await self.answer(effect)
-
+        wait = AsyncTokenWait(self.answer, signal, self.node)
         try:
-            return await drive(flow, answer)
+            return await drive(flow, wait.answer)
         finally:
             await wait.drop()
 
@@ -122,6 +112,8 @@ class AsyncDriver:
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
             return await self.node.run(call, brief=effect.brief)
+        if isinstance(effect, flows.Cede):
+            return await asleep(0)
         if isinstance(effect, flows.Drop):
             return await self.node.close()
         if isinstance(effect, flows.Hurry):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -14,13 +14,10 @@ from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.client._async.transport.server import AsyncServer
-from penstock.core.effects import Cede, Heard, Listen, Quit, Rest
+from penstock.core.effects import Drop, Effect, Heard, Listen, Quit, Rest, Run
 from penstock.core.operations import QueueOps, Taken
 
-__all__ = ["WAITS", "AsyncTokenWait"]
-
-WAITS = (Listen, Quit, Rest, Cede)
-"""The effects that an `AsyncTokenWait` carries out."""
+__all__ = ["AsyncTokenWait"]
 
 ByKey = dict[bytes, QueueOps]
 """Key of a token -> its queue."""
@@ -40,39 +37,47 @@ class _PendingPop(NamedTuple):
 
 
 class AsyncTokenWait:
-    """The blocking connections of one flow, and what is pending on them.
+    """Carries out the effects of one flow; the waits by blocking connections of its own.
 
     After a failure of a node the flow looks at all its queues there.
 
     Args:
-        node: the node of the flow; None = each queue names its own (`home`).
+        answer: carries out the effects that are no waits.
         signal: ends a wait early when it is set.
+        node: the node of the flow; None = each queue names its own (`home`).
+        shorten: returns an earlier end of a wait; None = waits are not shortened.
     """
 
-    def __init__(self, node: AsyncNode | None, signal: AsyncSignal | None) -> None:
-        self._node = node
+    def __init__(
+        self,
+        answer: Callable[[Effect], Awaitable[Any]],
+        signal: AsyncSignal | None,
+        node: AsyncNode | None = None,
+        shorten: Callable[[float], float] | None = None,
+    ) -> None:
+        self._answer = answer
         self._signal = signal
+        self._node = node
+        self._shorten = shorten
         self._pending: dict[_Spot, _PendingPop] = {}
         self._taken: Taken | None = None
         self._failures = 0
 
-    def _until(self, until: float) -> float:
-        """Return the end of a wait: this time, or an earlier one."""
-        return until
-
-    async def answer(self, effect: Listen | Quit | Rest | Cede) -> Heard | None:
+    async def answer(self, effect: Effect) -> Any:
         """Carry out an effect and return the answer."""
+        if isinstance(effect, Run) and self._node is not None:
+            return await self._node.run(effect.call, brief=effect.brief)
+        if isinstance(effect, Rest):
+            until = effect.until if self._shorten is None else self._shorten(effect.until)
+            span = max(0.0, until - monotonic())
+            return await (asleep(span) if self._signal is None else self._signal.wait(span))
         if isinstance(effect, Listen):
             return await self.listen(effect)
         if isinstance(effect, Quit):
             return await self.quit()
-        await (self.rest(effect.until) if isinstance(effect, Rest) else asleep(0))
-        return None
-
-    async def rest(self, until: float) -> None:
-        """Wait without listening."""
-        span = max(0.0, self._until(until) - monotonic())
-        await (asleep(span) if self._signal is None else self._signal.wait(span))
+        if isinstance(effect, Drop):
+            await self.drop()
+        return await self._answer(effect)
 
     async def listen(self, effect: Listen) -> Heard:
         """Wait for tokens; return them, and the queues whose connection failed."""
@@ -88,7 +93,7 @@ class AsyncTokenWait:
             except Exception as error:  # noqa: BLE001, PERF203  # `_lose` decides
                 lost += await self._lose(home, sources, error)
         while not (told or lost or self._taken):
-            until = self._until(effect.until)
+            until = effect.until if self._shorten is None else self._shorten(effect.until)
             timeout = await self._ready(until)
             for home, sources in wanted.items():
                 try:
@@ -102,7 +107,7 @@ class AsyncTokenWait:
         elif lost:
             self._failures += 1
             pause = min(0.02 * 2**self._failures, 1.0)
-            await self.rest(min(monotonic() + pause, effect.until))
+            await self.answer(Rest(min(monotonic() + pause, effect.until)))
         return Heard(tuple(told), tuple(lost), self._take())
 
     async def _armed(self, home: Any, sources: ByKey, effect: Listen) -> list[QueueOps]:
@@ -132,7 +137,7 @@ class AsyncTokenWait:
         """Wait until one of several BLPOPs has a reply; return the time to wait for each."""
         timeout = until - monotonic()
         if not self._pending:
-            await self.rest(until)
+            await self.answer(Rest(until))
         elif self._is_sliced:
             is_alone = len(self._pending) == 1 and self._signal is None
             return timeout if is_alone else min(timeout, FAKE_SLICE)

@@ -23,7 +23,6 @@ from penstock.client._sync.sharded.federated_node import (
     BackgroundTasks,
     FederatedNode,
 )
-from penstock.client._sync.sharded.multi_node_wait import MultiNodeWait
 from penstock.client._sync.sharded.parts import next_page, sources_of
 from penstock.client._sync.sharded.sharded_queue import (
     ShardedQueue,
@@ -32,7 +31,7 @@ from penstock.client._sync.sharded.sharded_queue import (
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import drive
 from penstock.client._sync.transport.failures import passing
-from penstock.client._sync.transport.waiting import WAITS
+from penstock.client._sync.transport.waiting import TokenWait
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
@@ -57,6 +56,8 @@ T = TypeVar("T")
 
 GRACE = 0.5
 """Seconds that a connect waits for the other nodes when one has answered."""
+GLANCE = 0.1
+"""Seconds after which a waiting consumer looks again for a node that was down."""
 REFRESH = 30.0
 """Seconds after which the list of nodes is read again."""
 
@@ -478,25 +479,31 @@ class Federation:
 
     def drive(self, flow: Generator[Any, Any, T], signal: Signal | None = None) -> T:
         """Run a flow over several nodes to its end and return its result."""
-        wait = MultiNodeWait(self, signal)
+        wait = TokenWait(self._answer, signal, shorten=self._until)
         try:
-            return drive(flow, lambda effect: self._answer(effect, wait))
+            return drive(flow, wait.answer)
         finally:
             wait.drop()
 
-    def _answer(self, effect: Any, wait: MultiNodeWait) -> Any:
+    def _until(self, until: float) -> float:
+        """Shorten a wait, so that the client checks its nodes in time."""
+        self.tend()
+        until = min(until, self.learn_at)
+        return until if self.is_whole else min(until, monotonic() + GLANCE)
+
+    def _answer(self, effect: Any) -> Any:
         if isinstance(effect, (flows.Run, flows.ReserveJobs)):
             home = effect.ops.home
             return self._asked(home, partial(home.brief.driver.answer, effect))
         if isinstance(effect, flows.Tidy):
             return self._tidy(effect)
-        if isinstance(effect, WAITS):
-            return wait.answer(effect)
         if isinstance(effect, flows.Keep):
             ops = effect.ops
             return hints.keep(self, ops.home, ops.keys.name, effect.jobs, effect.intent)
+        if isinstance(effect, flows.Cede):
+            return sleep(0)
         if isinstance(effect, flows.Drop):
-            return wait.drop()
+            return None
         assert isinstance(effect, flows.Hurry)
         for home in list(self.homes):
             home.brief.node.link.hurry()

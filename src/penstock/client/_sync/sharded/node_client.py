@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._acompat import Signal
 from penstock.client._sync.job import Job
@@ -41,15 +41,6 @@ T = TypeVar("T")
 
 BRIEF = 2.0
 """Seconds that a consumer waits for a reply while other servers may have jobs."""
-
-
-class Totals(NamedTuple):
-    """Sums over the queues of a node."""
-
-    queues: int
-    waiting: int
-    active: int
-    dead: int
 
 
 class NodeClient:
@@ -287,21 +278,15 @@ class NodeClient:
         """Return the state of the server, and how many queues and jobs it has."""
         self.connect()
         facts = self.node.server_facts()
-        totals = self.totals()
+        found = self.living()
+        waiting = sum(one.ready + one.scheduled for one in found)
         return facts.info(
             node=self.node.whole_id(),
-            queues=totals.queues,
-            jobs=totals.waiting + totals.active + totals.dead,
-            waiting=totals.waiting,
+            queues=len({one.name for one in found}),
+            jobs=waiting + sum(one.active + one.dead for one in found),
+            waiting=waiting,
         )
 
-    def totals(self) -> Totals:
-        """Count the jobs of all queues."""
-        living = self._living(self.node.registry())
-        found = [stats for stats, _ in living]
-        return Totals(
-            len({stats.name for stats in found}),
-            sum(stats.ready + stats.scheduled for stats in found),
-            sum(stats.active for stats in found),
-            sum(stats.dead for stats in found),
-        )
+    def living(self) -> list[QueueStats]:
+        """Return the figures of all queues, each partition by itself."""
+        return [stats for stats, _ in self._living(self.node.registry())]

@@ -116,34 +116,28 @@ class Nodes:
             As `leave`.
         """
         home = self._find(node)
-        totals = home.totals()
+        found = home.living()
         kept = home.node.command("HLEN", hints_key(home.terms.prefix))
-        return Drain(totals.waiting, totals.active, kept, totals.dead)
+        waiting = sum(one.ready + one.scheduled for one in found)
+        return Drain(
+            waiting, sum(one.active for one in found), kept, sum(one.dead for one in found)
+        )
 
     def _unused(self, node: object) -> str:
         """Return the id of a listed node that can't be used; '' if `node` is not one of them."""
         self._federation.connect()
-        name = node.id if isinstance(node, NodeView) else node
-        found = [
-            one
-            for one, (address, _) in self._federation.unused.items()
-            if isinstance(name, str)
-            and (name == address or (len(name) >= 8 and one.startswith(name)))
-        ]
+        unused = self._federation.unused.items()
+        found = [one for one, (address, _) in unused if _is_named(node, address, one)]
         return found[0] if len(found) == 1 else ""
 
     def _find(self, node: object) -> FederatedNode:
         self._federation.connect()
-        name = node.id or node.address if isinstance(node, NodeView) else node
-        if not isinstance(name, str) or not name:
+        if not isinstance(node, (str, NodeView)) or not node:
             raise BadArgument("node", _shown(node), "must be an id, an address or a NodeView")
-        found = [
-            home
-            for home in self._federation.homes
-            if home.address == name or (len(name) >= 8 and home.whole_id.startswith(name))
-        ]
+        homes = self._federation.homes
+        found = [home for home in homes if _is_named(node, home.address, home.whole_id)]
         if len(found) != 1:
-            known = ", ".join(f"{one.id} ({one.address})" for one in self._federation.homes)
+            known = ", ".join(f"{one.id} ({one.address})" for one in homes)
             raise BadArgument("node", _shown(node), f"must be one of {known}")
         return found[0]
 
@@ -179,6 +173,14 @@ class Nodes:
             missed.pop(but.address, None)
         if missed:
             raise NodesMissed(missed)
+
+
+def _is_named(node: object, address: str, whole_id: str) -> bool:
+    """Return True if a node is named by its address, or by at least 8 digits of its id."""
+    name = node.id or node.address if isinstance(node, NodeView) else node
+    if not isinstance(name, str):
+        return False
+    return name == address or (len(name) >= 8 and whole_id.startswith(name))
 
 
 def _shown(node: object) -> object:

@@ -11,10 +11,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.client._acompat import Signal
+from penstock.client._acompat import Signal, sleep
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.node import Node
-from penstock.client._sync.transport.waiting import WAITS, TokenWait
+from penstock.client._sync.transport.waiting import TokenWait
 from penstock.core import flows
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import mark, read_mark
@@ -85,19 +85,9 @@ class Driver:
             flow: not started yet.
             signal: ends a wait of the flow early when it is set.
         """
-        wait = TokenWait(self.node, signal)
-
-        def answer(effect: flows.Effect) -> Any:
-            if isinstance(effect, flows.Run):
-                return self.node.run(effect.call, brief=effect.brief)
-            if isinstance(effect, WAITS):
-                return wait.answer(effect)
-            if isinstance(effect, flows.Drop):
-                wait.drop()
-            return self.answer(effect)
-
+        wait = TokenWait(self.answer, signal, self.node)
         try:
-            return drive(flow, answer)
+            return drive(flow, wait.answer)
         finally:
             wait.drop()
 
@@ -108,6 +98,8 @@ class Driver:
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
             return self.node.run(call, brief=effect.brief)
+        if isinstance(effect, flows.Cede):
+            return sleep(0)
         if isinstance(effect, flows.Drop):
             return self.node.close()
         if isinstance(effect, flows.Hurry):
