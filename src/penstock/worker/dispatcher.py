@@ -23,6 +23,7 @@ class Dispatcher:
         clock: returns monotonic seconds.
 
     Attributes:
+        runners: the runners.
         size: most jobs of one call of a handler.
         flush_at: when to run the next batch that is not full.
     """
@@ -37,7 +38,7 @@ class Dispatcher:
         self.size = max(handler.size or 1 for handler in handlers)
         self.flush_at = math.inf
         self._handlers = handlers
-        self._runners = runners
+        self.runners = runners
         self._unknown = unknown
         self._clock = clock
         self._open: dict[tuple[RegisteredHandler, str, str], tuple[float, list[Delivery]]] = {}
@@ -48,7 +49,7 @@ class Dispatcher:
 
     def hand(self, jobs: Sequence[Delivery]) -> None:
         """Give jobs to the runners."""
-        find, put = self._handlers.find, self._runners.put
+        find, put = self._handlers.find, self.runners.put
         for job in jobs:
             handler = find(job)
             if handler is None:
@@ -68,7 +69,7 @@ class Dispatcher:
         entry[1].append(job)
         if len(entry[1]) == handler.size:
             del self._open[key]
-            self._runners.put((handler, entry[1]))
+            self.runners.put((handler, entry[1]))
 
     def flush(self) -> None:
         """Give the batches that are due to the runners."""
@@ -76,7 +77,7 @@ class Dispatcher:
         for key, (until, jobs) in list(self._open.items()):
             if until <= now:
                 del self._open[key]
-                self._runners.put((key[0], jobs))
+                self.runners.put((key[0], jobs))
         self.flush_at = min((until for until, _ in self._open.values()), default=math.inf)
 
     def drain(self) -> list[Delivery]:
@@ -84,7 +85,7 @@ class Dispatcher:
 
         Released, such a job would be lost.
         """
-        items = self._runners.drain()
+        items = self.runners.drain()
         items += [(handler, jobs) for (handler, *_), (_, jobs) in self._open.items()]
         self._open.clear()
         found: list[Delivery] = []
@@ -92,14 +93,6 @@ class Dispatcher:
             once = [job for job in jobs if job.at_most_once]
             found += [job for job in jobs if not job.at_most_once]
             if once:
-                self._runners.put((handler, once))
+                self.runners.put((handler, once))
         self.flush_at = math.inf
         return found
-
-    def cancel(self, jobs: Sequence[Delivery]) -> None:
-        """Mark jobs as cancelled, and end their handlers."""
-        self._runners.cancel(jobs)
-
-    def lose(self, jobs: Sequence[Delivery]) -> None:
-        """Mark jobs as lost, and tell their handlers."""
-        self._runners.lose(jobs)

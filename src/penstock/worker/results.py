@@ -64,9 +64,6 @@ class Result(Exception):
     def __hash__(self) -> int:
         return hash((type(self), self.verdict))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), self.args)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(repr(arg) for arg in self.args)})"
 

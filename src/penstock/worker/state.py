@@ -557,7 +557,7 @@ class WorkerState:
         assert job is not None
         self.suspects.unbegun.discard(job)
         if term is None:
-            self.dispatcher.lose([job])
+            self.dispatcher.runners.lose([job])
             self.put_back(job, KEPT)
         else:
             set_term(job, term)
@@ -604,7 +604,7 @@ class WorkerState:
         """Return the unfinished jobs, to be released; tell their handlers."""
         held = list(self.held)
         jobs = [job for job in held if not job.settled and not job.at_most_once]
-        self.dispatcher.lose(jobs)
+        self.dispatcher.runners.lose(jobs)
         return jobs
 
     def leased(self) -> set[Delivery]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -143,8 +144,7 @@ class AsyncHandlerRunner:
                 return [_unfinished(job) for job in jobs], None
             return self._judged(handler, jobs, error)
         except BaseException:  # noqa: BLE001  # a __str__ that fails must not keep the jobs
-            with suppress(Exception):
-                logger.warning("%r: %s", jobs[0], UNCLEAR.text, extra=Fields(jobs[0]))
+            _say(logging.WARNING, jobs[0], "%r: %s", jobs[0], UNCLEAR.text)
             return [UNCLEAR] * len(jobs), None
 
     def _finish(
@@ -225,32 +225,32 @@ class AsyncHandlerRunner:
             fits = type(value) in (list, tuple) and len(value) == len(jobs)
             each = value if fits else [None] * len(jobs)
         for job, one in zip(jobs, each, strict=True):
-            if not record_of(job).result_ms or isinstance(one, BaseException):
-                continue
-            settings = self.settings_of(job)
-            most = RESULT_BYTES if settings is None else settings.result_size
-            most = RESULT_BYTES if most is None else most
-            try:
-                raw, missing = encoded_value(one), ""
-            except Exception as error:  # noqa: BLE001  # whatever the value's classes raise
-                raw, missing = b"", "json"
-                text = "%s is done, but its result is not kept: %s"
-                with suppress(Exception):  # as above
-                    logger.error(text, job.id, described(error), extra=Fields(job))  # noqa: TRY400  # the value is at fault, its name says where
-            if len(raw) > most:
-                text = "%s is done, but its result of %d bytes is not kept: result_size is %d"
-                with suppress(Exception):  # as above
-                    logger.warning(text, job.id, len(raw), most, extra=Fields(job))
-                raw, missing = b"", "large"
-            set_result(job, (raw, missing))
+            if record_of(job).result_ms and not isinstance(one, BaseException):
+                set_result(job, self._encoded(job, one))
+
+    def _encoded(self, job: Delivery, value: Any) -> tuple[bytes, str]:
+        """Return a value as JSON and ""; or nothing, and the reason why it is not kept."""
+        settings = self.settings_of(job)
+        most = None if settings is None else settings.result_size
+        most = RESULT_BYTES if most is None else most
+        try:
+            raw = encoded_value(value)
+        except Exception as error:  # noqa: BLE001  # whatever the value's classes raise
+            text = "%s is done, but its result is not kept: %s"
+            _say(logging.ERROR, job, text, job.id, described(error))
+            return b"", "json"
+        if len(raw) <= most:
+            return raw, ""
+        text = "%s is done, but its result of %d bytes is not kept: result_size is %d"
+        _say(logging.WARNING, job, text, job.id, len(raw), most)
+        return b"", "large"
 
     def _judged(
         self, handler: RegisteredHandler, jobs: Sequence[Delivery], error: BaseException
     ) -> Judged:
         """Judge a run that has raised. One failure is logged once for all jobs."""
-        verdicts = [handler.failed(job, error) for job in jobs]
         trace = trace_of(error.__cause__ if isinstance(error, Result) else error)
-        verdicts = [verdict._replace(trace=trace) if trace else verdict for verdict in verdicts]
+        verdicts = [handler.failed(job, error)._replace(trace=trace) for job in jobs]
         if isinstance(error, Result):
             self._log_failures(jobs, verdicts)
             return verdicts, None
@@ -261,7 +261,7 @@ class AsyncHandlerRunner:
         told = prospect(job, verdict, self.settings_of(job))
         if len(jobs) > 1:
             told += f", a batch of {len(jobs)} jobs"
-        with suppress(Exception):  # a filter of the user's log must not end the runner
+        with suppress(Exception):  # as in _say
             log_failure(job, described(error), error, prospect=told, ending=ending)
         return verdicts, error
 
@@ -276,8 +276,13 @@ class AsyncHandlerRunner:
             else:  # no failure, or its last one, which the loop logs
                 continue
             told = prospect(job, verdict, settings)
-            with suppress(Exception):  # as above
-                logger.info(text, job.id, verdict.text or "Retry", told, extra=Fields(job))
+            _say(logging.INFO, job, text, job.id, verdict.text or "Retry", told)
+
+
+def _say(level: int, job: Delivery, text: str, *args: object) -> None:
+    """Log about a job. A filter of the user's log that fails must not end the runner."""
+    with suppress(Exception):
+        logger.log(level, text, *args, extra=Fields(job))
 
 
 def _is_void(job: Delivery) -> bool:
@@ -310,8 +315,7 @@ def _unfinished(job: Delivery) -> Verdict:
 
 def _unfit(job: Delivery, reason: str) -> Verdict:
     """Return the verdict on a job that no handler can process."""
-    with suppress(Exception):  # as above
-        logger.error("%s becomes a dead letter: %s", job.id, reason, extra=Fields(job))
+    _say(logging.ERROR, job, "%s becomes a dead letter: %s", job.id, reason)
     return Verdict("bury", text=reason)
 
 

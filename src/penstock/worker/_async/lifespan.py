@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect  # async only
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.errors import BadArgument
 from penstock.worker.lifespan import LifespanError, check_hook, context_of, passed
 
 # sync only: IS_ASYNC = False
 IS_ASYNC = True  # async only
+
+HOOKS = ("on_start", "lifespan", "on_stop")
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
 class AsyncLifespan:
@@ -23,39 +26,24 @@ class AsyncLifespan:
 
     def __init__(self) -> None:
         self.state: Any = None
-        self._function: Callable[..., Any] | None = None
-        self._first: list[Callable[..., Any]] = []
-        self._last: list[Callable[..., Any]] = []
+        self._hooks: dict[str, list[Callable[..., Any]]] = {hook: [] for hook in HOOKS}
         self._stack = AsyncExitStack()
 
-    def set(self, function: Callable[..., Any]) -> None:
-        """Set the lifespan.
+    def add(self, hook: str, function: Hook) -> Hook:
+        """Add a function, and return it.
+
+        Args:
+            hook: one of `HOOKS`.
+            function: the function.
 
         Raises:
-            BadArgument: it can't be one, or there is one.
+            BadArgument: it can't be called like that, or there is a lifespan.
         """
-        check_hook("lifespan", function, asynchronous=IS_ASYNC)
-        if self._function is not None:
-            raise BadArgument("lifespan", function, "a worker has one lifespan")
-        self._function = function
-
-    def add_start(self, function: Callable[..., Any]) -> None:
-        """Add a function for the start.
-
-        Raises:
-            BadArgument: it can't be called like that.
-        """
-        check_hook("on_start", function, asynchronous=IS_ASYNC)
-        self._first.append(function)
-
-    def add_stop(self, function: Callable[..., Any]) -> None:
-        """Add a function for the end.
-
-        Raises:
-            BadArgument: it can't be called like that.
-        """
-        check_hook("on_stop", function, asynchronous=IS_ASYNC)
-        self._last.append(function)
+        check_hook(hook, function, asynchronous=IS_ASYNC)
+        if hook == "lifespan" and self._hooks[hook]:
+            raise BadArgument(hook, function, "a worker has one lifespan")
+        self._hooks[hook].append(function)
+        return function
 
     async def start(self, worker: Any) -> None:
         """Call the hooks for the start, then enter the lifespan.
@@ -63,13 +51,12 @@ class AsyncLifespan:
         Raises:
             LifespanError: one of them has raised.
         """
-        for function in self._first:
+        for function in self._hooks["on_start"]:
             await _guarded(_called, function, "start", function, worker)
-        for function in reversed(self._last):
+        for function in reversed(self._hooks["on_stop"]):
             self._stack.push_async_callback(_guarded, _called, function, "end", function, worker)
-        if self._function is not None:
-            entered = _guarded(self._enter, self._function, "start", self._function, worker)
-            self.state = await entered
+        for function in self._hooks["lifespan"]:
+            self.state = await _guarded(self._enter, function, "start", function, worker)
 
     async def _enter(self, function: Callable[..., Any], worker: Any) -> Any:
         made = context_of(function)(*passed(function, worker))

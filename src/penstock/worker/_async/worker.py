@@ -65,6 +65,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SIGHT = 1.0
 """Seconds after which the main thread looks for signals. A signal that comes just before the thread
 goes to sleep does not wake it."""
+ISOLATED = ("queues", "grace", "log_jobs", "time_limit")
+"""Options that an isolated process takes over."""
 READY = 10.0
 """Most seconds to wait for the helper process: a handler may soon let no other thread run."""
 
@@ -209,24 +211,21 @@ class AsyncWorker:
         Raises:
             BadArgument: it can't be one, or the worker has one.
         """
-        self._lifespan.set(function)
-        return function
+        return self._lifespan.add("lifespan", function)
 
     def on_start(self, function: Hook, /) -> Hook:
         """Call a function when the worker starts, before its lifespan; as a decorator.
 
         Its errors and arguments are those of `lifespan`.
         """
-        self._lifespan.add_start(function)
-        return function
+        return self._lifespan.add("on_start", function)
 
     def on_stop(self, function: Hook, /) -> Hook:
         """Call a function when the worker ends, after its lifespan; as a decorator.
 
         It is called if all functions of `on_start` have succeeded; the rest is as there.
         """
-        self._lifespan.add_stop(function)
-        return function
+        return self._lifespan.add("on_stop", function)
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.options.queues))
@@ -301,9 +300,9 @@ class AsyncWorker:
             source, prefix = self._client.backend.source, self._client.prefix
             state.helper = HeartbeatProcess(source, prefix=prefix, owner=self.name)
         if options.isolate is not None:
-            told = {"queues": dict(options.queues), "grace": options.grace_s, "name": self.name}
-            told.update(log_jobs=options.log_jobs, time_limit=options.limit_s)
-            state.isolator = Isolator(options.isolate, told, state)
+            kept = {name: options.shown()[name] for name in ISOLATED}
+            kept["name"] = f"{self.name}-isolated"
+            state.isolator = Isolator(options.isolate, kept, state)
         state.isolated = self._isolated
         self._handler_runner = handler_runner
         handler_runner.runners, handler_runner.finished = runners, state.finished
@@ -554,18 +553,9 @@ class AsyncWorker:
             found += [QueuePoll(ops, share) for ops in operations_of(queue)]
         return found
 
-    async def _run_isolated(self, isolated: Isolated, told: dict[str, Any]) -> None:
-        name = f"{told['name']}-isolated"
-        self.change(name=name)
-        self.options = WorkerOptions(
-            told["queues"],
-            concurrency=1,
-            grace=told["grace"],
-            heartbeat=self.options.heartbeat,
-            name=name,
-            log_jobs=told["log_jobs"],
-            time_limit=told["time_limit"],
-        )
+    async def _run_isolated(self, isolated: Isolated, kept: dict[str, Any]) -> None:
+        self.change(name=kept["name"])
+        self.options = WorkerOptions(**kept, concurrency=1, heartbeat=self.options.heartbeat)
         self._isolated, self._owns_process = isolated, True
         await self.run(signals=False)
 

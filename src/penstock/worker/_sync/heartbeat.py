@@ -172,7 +172,7 @@ class Heartbeat:
         pairs = zip(jobs, outcomes, strict=True)
         cancelled = [job for job, outcome in pairs if outcome is Outcome.CANCELLED]
         if cancelled:
-            self._state.dispatcher.cancel(cancelled)
+            self._state.dispatcher.runners.cancel(cancelled)
 
     def _complain(self, queue: str, error: Exception) -> None:
         if self._failures % 10 == 0:
@@ -219,7 +219,7 @@ class Heartbeat:
                 lost.append(job)
                 logger.warning("%s is lost: %s", job.id, why, extra=Fields(job))
         if lost:
-            self._state.dispatcher.lose(lost)
+            self._state.dispatcher.runners.lose(lost)
 
     def _pause(self) -> float:
         held = [job for job in list(self._state.held) if not job.lost]

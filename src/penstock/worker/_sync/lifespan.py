@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.errors import BadArgument
 from penstock.worker.lifespan import LifespanError, check_hook, context_of, passed
 
 IS_ASYNC = False
+
+HOOKS = ("on_start", "lifespan", "on_stop")
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
 class Lifespan:
@@ -22,39 +25,24 @@ class Lifespan:
 
     def __init__(self) -> None:
         self.state: Any = None
-        self._function: Callable[..., Any] | None = None
-        self._first: list[Callable[..., Any]] = []
-        self._last: list[Callable[..., Any]] = []
+        self._hooks: dict[str, list[Callable[..., Any]]] = {hook: [] for hook in HOOKS}
         self._stack = ExitStack()
 
-    def set(self, function: Callable[..., Any]) -> None:
-        """Set the lifespan.
+    def add(self, hook: str, function: Hook) -> Hook:
+        """Add a function, and return it.
+
+        Args:
+            hook: one of `HOOKS`.
+            function: the function.
 
         Raises:
-            BadArgument: it can't be one, or there is one.
+            BadArgument: it can't be called like that, or there is a lifespan.
         """
-        check_hook("lifespan", function, asynchronous=IS_ASYNC)
-        if self._function is not None:
-            raise BadArgument("lifespan", function, "a worker has one lifespan")
-        self._function = function
-
-    def add_start(self, function: Callable[..., Any]) -> None:
-        """Add a function for the start.
-
-        Raises:
-            BadArgument: it can't be called like that.
-        """
-        check_hook("on_start", function, asynchronous=IS_ASYNC)
-        self._first.append(function)
-
-    def add_stop(self, function: Callable[..., Any]) -> None:
-        """Add a function for the end.
-
-        Raises:
-            BadArgument: it can't be called like that.
-        """
-        check_hook("on_stop", function, asynchronous=IS_ASYNC)
-        self._last.append(function)
+        check_hook(hook, function, asynchronous=IS_ASYNC)
+        if hook == "lifespan" and self._hooks[hook]:
+            raise BadArgument(hook, function, "a worker has one lifespan")
+        self._hooks[hook].append(function)
+        return function
 
     def start(self, worker: Any) -> None:
         """Call the hooks for the start, then enter the lifespan.
@@ -62,13 +50,12 @@ class Lifespan:
         Raises:
             LifespanError: one of them has raised.
         """
-        for function in self._first:
+        for function in self._hooks["on_start"]:
             _guarded(_called, function, "start", function, worker)
-        for function in reversed(self._last):
+        for function in reversed(self._hooks["on_stop"]):
             self._stack.callback(_guarded, _called, function, "end", function, worker)
-        if self._function is not None:
-            entered = _guarded(self._enter, self._function, "start", self._function, worker)
-            self.state = entered
+        for function in self._hooks["lifespan"]:
+            self.state = _guarded(self._enter, function, "start", function, worker)
 
     def _enter(self, function: Callable[..., Any], worker: Any) -> Any:
         made = context_of(function)(*passed(function, worker))
