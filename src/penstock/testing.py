@@ -44,14 +44,14 @@ NEEDED = ("fakeredis", "lupa")
 
 
 def _replicas(request: pytest.FixtureRequest) -> int:
-    count = 0
-    for mark in request.node.iter_markers("penstock"):
-        if mark.args or set(mark.kwargs) != {"replicas"}:
-            pytest.fail("write the marker as @pytest.mark.penstock(replicas=1)", pytrace=False)
-        count = mark.kwargs["replicas"]
-        if type(count) is not int or not 0 <= count <= 1000:
-            pytest.fail(f"replicas={count!r}: must be a number from 0 to 1000", pytrace=False)
-        break  # the marker nearest to the test
+    mark = request.node.get_closest_marker("penstock")
+    if mark is None:
+        return 0
+    if mark.args or set(mark.kwargs) != {"replicas"}:
+        pytest.fail("write the marker as @pytest.mark.penstock(replicas=1)", pytrace=False)
+    count: object = mark.kwargs["replicas"]
+    if type(count) is not int or not 0 <= count <= 1000:
+        pytest.fail(f"replicas={count!r}: must be a number from 0 to 1000", pytrace=False)
     return count
 
 
@@ -70,6 +70,24 @@ class _Replicated:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.due: deque[Any] = deque()
         super().__init__(*args, **kwargs)
+
+    def send_packed_command(self, command: Any, *args: Any, **kwargs: Any) -> Any:
+        """Send the commands for the server."""
+        commands = self.kept(command)
+        sender: Any = super()
+        sent = sender.send_packed_command
+        return sent(commands, *args, **kwargs) if commands else self.answered(None)
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the next answer, ours or the server's."""
+        answer = self.due.popleft() if self.due else ...
+        reader: Any = super()
+        read = reader.read_response
+        return read(*args, **kwargs) if answer is ... else self.answered(answer)
+
+    def answered(self, value: Any) -> Any:
+        """Return what a method of the connection returns in place of a value."""
+        return value
 
     def kept(self, chunks: bytes | list[bytes]) -> list[bytes]:
         """Return the commands for the server; the others are answered from here."""
@@ -98,28 +116,10 @@ class _Replicated:
         return closer.disconnect(*args, **kwargs)
 
 
-class _SyncReplicated(_Replicated):
-    def send_packed_command(self, command: Any, *args: Any, **kwargs: Any) -> Any:
-        sender: Any = super()
-        commands = self.kept(command)
-        return sender.send_packed_command(commands, *args, **kwargs) if commands else None
-
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        answer = self.due.popleft() if self.due else ...
-        reader: Any = super()
-        return reader.read_response(*args, **kwargs) if answer is ... else answer
-
-
 class _AsyncReplicated(_Replicated):
-    async def send_packed_command(self, command: Any, *args: Any, **kwargs: Any) -> Any:
-        sender: Any = super()
-        commands = self.kept(command)
-        return await sender.send_packed_command(commands, *args, **kwargs) if commands else None
-
-    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        answer = self.due.popleft() if self.due else ...
-        reader: Any = super()
-        return await reader.read_response(*args, **kwargs) if answer is ... else answer
+    async def answered(self, value: Any) -> Any:
+        """Return an awaitable, as methods of asynchronous connections do."""
+        return value
 
 
 def _give_replicas(redis: Any, kind: type[_Replicated], count: int) -> None:
@@ -188,7 +188,7 @@ def fake_server() -> FakeServer:
 def sync_kit(server: FakeServer, request: pytest.FixtureRequest) -> Iterator[PenstockKit]:
     """Yield a client of a server, with the replicas of the test's marker."""
     redis = _fakeredis().FakeRedis(server=server)
-    _give_replicas(redis, _SyncReplicated, _replicas(request))
+    _give_replicas(redis, _Replicated, _replicas(request))
     client = PenstockKit(redis, owner="test")
     with _clock() as client.advance, client:
         yield client

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from penstock.core.options import check_choice
 from penstock.errors import BadArgument
 from penstock.wire.scripts import Script
 
@@ -76,16 +77,14 @@ def check_names(name: object, prefix: object) -> tuple[str, str]:
     return name, prefix
 
 
-def check_role(role: object) -> Role:
+def check_role(role: Any) -> Role:
     """Return a role.
 
     Raises:
         BadArgument: not a role.
     """
-    for one in OF_ROLE:
-        if role == one:
-            return one
-    raise BadArgument("role", role, 'must be "producer" or "consumer"')
+    found: Role = check_choice("role", role, Role)
+    return found
 
 
 class PressureKeys:

@@ -148,8 +148,7 @@ class TaskBackend:
         status = STATUS.get(view.state, "READY")
         task = import_string(view.headers["handler"])
         result = self._result(task, view.id, status, **view.body)
-        at = None if view.delivered is None else _moment(view.delivered)
-        ended = None if view.died is None else _moment(view.died)
+        at, ended = _moment(view.delivered), _moment(view.died)
         _set(result, enqueued_at=_moment(view.created), last_attempted_at=at, started_at=at)
         _set(result, finished_at=ended)
         result.worker_ids.extend([view.owner] * view.deliveries)
@@ -185,12 +184,8 @@ class TaskBackend:
         if not isinstance(task, self.task_class):
             raise Reject(f"{path} is not a task of this backend")
         result = self._result(task, job.id, "RUNNING", **job.body)
-        _set(
-            result,
-            enqueued_at=_moment(job.created),
-            started_at=django_time.now(),
-            last_attempted_at=django_time.now(),
-        )
+        now = django_time.now()
+        _set(result, enqueued_at=_moment(job.created), started_at=now, last_attempted_at=now)
         result.worker_ids.extend([job.owner] * job.attempt)
         self.signals.task_started.send(type(self), task_result=result)
         context = [self.base.TaskContext(task_result=result)] if task.takes_context else []
@@ -217,10 +212,9 @@ class TaskBackend:
         }
 
     def _failed(self, result: Any, error: Exception) -> None:
-        kind = type(error)
-        path = f"{kind.__module__}.{kind.__qualname__}"
         trace = "".join(format_exception(error))
-        result.errors.append(self.base.TaskError(exception_class_path=path, traceback=trace))
+        failure = self.base.TaskError(exception_class_path=_path(error), traceback=trace)
+        result.errors.append(failure)
         self._finished(result, "FAILED")
 
     def _finished(self, result: Any, status: str) -> None:
@@ -232,8 +226,8 @@ def _path(error: Exception) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}"
 
 
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
 
 
 def _set(result: Any, **values: Any) -> None:
