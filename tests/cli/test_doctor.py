@@ -477,7 +477,9 @@ def test_leftovers_of_a_queue(cli: Cli, real_backend: Backend) -> None:
     raw.rpush("penstock:{gone}:wake", "1")
     result = cli("doctor", "--json")
     assert broken(result) == []
-    assert found(result, "queues", "warning") == ["queue 'gone' is gone, but left wake."]
+    assert found(result, "queues", "warning") == [
+        "queue 'gone' does not exist, but some of its keys do: wake."
+    ]
 
 
 def test_earlier_losses_are_reported(cli: Cli, client: Penstock, real_backend: Backend) -> None:

@@ -179,7 +179,7 @@ def test_one_process_is_this_one(worker: Worker, told: Told) -> None:
         *("--queues", "emails:8,low", "--concurrency", "3", "--prefetch", "4", "--grace", "5"),
         *("--max-jobs", "6", "--name", "mine", "--burst", "--health-port", "0"),
     )
-    health = program.line(r"health is told at (http://\S+)")[1]
+    health = program.line(r"probes are answered at (http://\S+)")[1]
     number, pid, name = told.until("up")
     assert (number, pid, name) == ("-", program.process.pid, "mine")
     given = "concurrency=3, prefetch=4, grace=5.0, burst=True, max_jobs=6"
@@ -274,7 +274,7 @@ def test_health_of_several(worker: Worker, told: Told, tmp_path: Path, run_cli: 
     file = tmp_path / "health"
     options = ("--processes", "2", "--health-port", "0", "--health-file", str(file))
     program = worker(*options, before="from penstock.worker import supervisor as s; s.STALE = 3")
-    health = program.line(r"health is told at (http://\S+)")[1]
+    health = program.line(r"probes are answered at (http://\S+)")[1]
     wait_until(lambda: ask(health) == (200, {"healthy": True}), "all are well")
     _, document = ask(health.replace("/health", "/status"))
     assert document["pid"] == program.process.pid
@@ -358,6 +358,6 @@ def test_the_log_of_an_app_stays_its_own(worker: Worker, told: Told, app: Path) 
         + "worker.healthy = lambda: logging.getLogger('x').debug('asked') or True\n"
     )
     program = worker("--log-level", "debug", "--health-port", "0")
-    health = program.line(r"own INFO health is told at (http://\S+)")[1]
+    health = program.line(r"own INFO probes are answered at (http://\S+)")[1]
     assert ask(health)[0] == 200
     program.line("own DEBUG asked")

@@ -168,7 +168,7 @@ def test_sighup_replaces_one_after_the_other(worker: Worker, told: Told, app: Pa
     The supervisor is healthy all the time.
     """
     program = worker("--processes", "2", "--health-port", "0")
-    health = program.line(r"health is told at (\S+)")[1]
+    health = program.line(r"probes are answered at (\S+)")[1]
     old = {told.until("up")[1], told.until("up")[1]}
     wait_until(lambda: ask(health)[0] == 200, "all are well")
     app.write_text("import nosuch")

@@ -60,13 +60,13 @@ class Session:
     """The options that all commands share; they stand before or after the command's name.
 
     Args:
-        given_url: address of the server: redis://, rediss://, unix:// or redis+sentinel://; of
-            several nodes separated by spaces. Nodes that these list are used as well. Default:
+        given_url: URL of the server: redis://, rediss://, unix:// or redis+sentinel://. Separate
+            the URLs of several nodes by spaces; nodes that they list are used too. Default:
             $PENSTOCK_URL, redis://localhost:6379/0.
         prefix: prefix of all keys. Default: penstock.
         as_json: print one JSON document instead of tables.
-        node_hosts: hosts of listed nodes that may get the password of --url: names or patterns
-            such as *.redis.internal, separated by spaces. Default: $PENSTOCK_NODE_HOSTS.
+        node_hosts: hosts that may get the password of --url when nodes list them: names or
+            patterns such as *.redis.internal, separated by spaces. Default: $PENSTOCK_NODE_HOSTS.
     """
 
     given_url: Annotated[str | None, typer.Option("--url", metavar="URL")] = None

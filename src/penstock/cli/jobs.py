@@ -85,8 +85,8 @@ def enqueue(
 ) -> None:
     """Add a job, or with --lines one for each line of stdin.
 
-    Prints the job's id and state. A duplicate prints those of the job that has the dedup id, and
-    the action taken.
+    Prints the job's id and state. For a duplicate it prints the id and state of the job that has
+    the dedup id, and the action taken.
 
     Args:
         body: the body of the job; - = read it from stdin.
@@ -97,16 +97,17 @@ def enqueue(
             queue's.
         ttl: time after which the job expires. Default: never.
         header: a header of the job; may be repeated.
-        replicas: replicas that must confirm the job. Default: the queue's.
+        replicas: number of replicas that must confirm the job. Default: the queue's.
         fsynced: wait until the job is on the disks of the server and of these replicas.
         timeout: longest wait for replicas and disks. Default: 1, with --fsynced 5.
         dedup_id: refuse the job while another one has this id.
         dedup_window: keep the id taken for this time after the job is done.
-        dedup_until: when the id is free again: after the job has finished or started; enqueued =
-            after the window, counted from now.
-        on_duplicate: the effect of a duplicate: update = the waiting job gets its content;
-            debounce = the delay starts again, too; requeue = it runs after the active job;
-            requeue+update, requeue+debounce = later duplicates also replace that one.
+        dedup_until: when the id is free again: finished = when the job has ended; started = when
+            it is delivered; enqueued = when the window, counted from now, is over.
+        on_duplicate: the effect of a duplicate: refuse = none; update = the waiting job gets its
+            content; debounce = as update, and the delay starts again; requeue = it runs after the
+            active job; requeue+update, requeue+debounce = as requeue, and later duplicates update
+            or debounce that one.
         key: jobs with the same key go to one partition, in order.
         max_attempts: attempts until the job is a dead letter; 0 = no limit. Default: the queue's.
         backoff_base: delay after the first failure; it doubles. Default: the queue's.
@@ -206,10 +207,10 @@ def peek(
 
     Args:
         state: state of the jobs.
-        n: most jobs to show.
-        start: jobs to skip; negative = count from the end.
-        newest: start at the end.
-        groups: with --state dead: count all dead letters by handler and error, in place of jobs.
+        n: show at most this many jobs.
+        start: skip this many jobs; negative = count from the end.
+        newest: start with the newest job.
+        groups: only with --state dead: count the dead letters by handler and error.
     """
     if groups:
         if state is not State.DEAD:

@@ -33,7 +33,7 @@ def nodes(
         action: what to do: list; add = add the node at a URL; leave = send no new jobs to it;
             drained = exit code 1 unless it is empty; forget = remove it from the list; join =
             undo leave.
-        node: id (its first 8 digits) or address of the node; for add a URL.
+        node: id of the node (8 digits are enough) or its address; its URL for add.
     """
     if (node is None) != (action == "list"):
         needs = "takes no NODE" if action == "list" else "needs a NODE: its id or its address"

@@ -44,7 +44,7 @@ def queues(
     max_length: int | None = None,
     max_idle: float | None = None,
 ) -> None:
-    """List the queues that exist, or those that pattern and options choose.
+    """List all queues, or those that match the pattern and the options.
 
     Args:
         pattern: only names that match: * any text, ? any character, [abc] one of these.
@@ -65,7 +65,7 @@ def queues(
 
 @command("stats")
 def stats(session: Session, queues: QueuesArgument = None) -> None:
-    """Count the jobs of queues, exactly.
+    """Show how many jobs queues have in each state, and their settings.
 
     Args:
         queues: names of queues. Default: every queue.
@@ -134,10 +134,10 @@ def _settings(one: QueueStats) -> str:
 
 @command("pause")
 def pause(session: Session, queue: QueueArgument, side: PauseSide = "all") -> None:
-    """Stop a side of a queue; it stays stopped until `resume`.
+    """Refuse new jobs, stop deliveries, or both, until `resume`.
 
     Args:
-        side: what to stop: in = refuse new jobs; out = deliver nothing; all = both.
+        side: in = refuse new jobs; out = deliver no jobs; all = both.
     """
     with session.client() as client:
         client.open(queue).pause(side)
@@ -182,21 +182,21 @@ def redrive(
     handler: str | None = None,
     error: str | None = None,
 ) -> None:
-    """Bring dead letters back.
+    """Make dead letters ready jobs again.
 
-    Their attempts are counted from zero again. A dead letter whose dedup id another job has by now
-    stays dead.
+    Their attempts are counted from zero again. A dead letter stays dead if another job has its
+    dedup id now.
 
     Args:
         ids: ids of dead letters. Default: all, oldest first.
-        limit: at most this many, oldest first; with --handler or --error in no order.
+        limit: at most this many, the oldest first; with --handler or --error, in no order.
         handler: only jobs of this handler.
         error: only jobs with this text in their last error.
     """
     chosen = handler is not None or error is not None
     if ids and (limit is not None or chosen):
         raise typer.BadParameter(
-            "--limit, --handler and --error choose among all: leave out them or the ids"
+            "--limit, --handler and --error choose among all dead letters: give them, or ids"
         )
     with session.client() as client:
         if chosen:
@@ -226,22 +226,22 @@ def _redrive_chosen(queue: Queue, handler: str | None, error: str | None, limit:
 
 @command("cancel")
 def cancel(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
-    """Cancel jobs. Waiting ones are removed at once, the workers of active ones end them."""
+    """Cancel jobs. Waiting jobs are removed at once; the workers of active jobs end them."""
     _move(session, queue, ids, "cancel", "cancelled")
 
 
 @command("promote")
 def promote(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
-    """Let jobs be delivered now.
+    """Make jobs ready to be delivered now.
 
-    They are delayed, wait for their next attempt, or are held by a consumer.
+    Use it for jobs that are delayed, wait for their next attempt, or are held by a consumer.
     """
     _move(session, queue, ids, "promote", "brought forward")
 
 
 @command("dequeue")
 def dequeue(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
-    """Take jobs out of a queue for the time of their lease; then they come back."""
+    """Take waiting jobs out of a queue. They come back when their lease time is over."""
     _move(session, queue, ids, "dequeue", "taken out")
 
 
@@ -279,8 +279,8 @@ def evict(
 ) -> None:
     """Make room on a full server: remove jobs that are never delivered again.
 
-    Jobs that were delivered at most once go first, nearest end of ttl first; then dead letters,
-    oldest first.
+    Delivered jobs with lease 0 are removed first, in the order in which their ttl ends. Then dead
+    letters are removed, the oldest first.
 
     Args:
         count: most jobs to remove.
@@ -306,7 +306,7 @@ STEP = 1000
 def purge(
     session: Session, queue: QueueArgument, state: list[State] | None = None, yes: YesOption = False
 ) -> None:
-    """Remove the jobs that a queue holds now.
+    """Remove jobs from a queue, by state.
 
     Args:
         state: state of the jobs to remove; may be repeated. Default: ready and scheduled.
@@ -338,7 +338,7 @@ def clear(
 
     Args:
         queues: names of the queues.
-        every: remove every queue of the prefix.
+        every: remove all queues under the prefix.
         yes: do not ask for confirmation.
     """
     if every == bool(queues):

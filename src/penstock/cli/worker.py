@@ -70,21 +70,21 @@ def worker(
 ) -> None:
     """Run a worker, in one process or in several, until SIGTERM or SIGINT.
 
-    The app chooses the server; it finds --url, given before the command, in PENSTOCK_URL. Exit
-    code 2 if the app can't be loaded, or refuses an option; 3 if its lifespan fails at the start.
+    The app chooses its server. A --url before the command is passed to it as PENSTOCK_URL. Exit
+    code 2: the app can't be loaded, or refuses an option. 3: its lifespan fails at the start.
 
     Args:
         target: a Worker or an AsyncWorker, or a function that returns one.
         processes: number of processes; dead ones are replaced. Default: run in this process.
-        queues: replaces the queues of the app.
+        queues: queues to use in place of those of the app.
         order: weighted = all queues by their weights; strict = the first one while it has jobs.
-        concurrency: jobs to run at the same time.
-        prefetch: jobs to reserve ahead.
+        concurrency: number of jobs to run at the same time.
+        prefetch: number of jobs to hold in addition to those that run.
         grace: time for running jobs after SIGTERM; jobs that are not finished then are released.
-        time_limit: longest time of a call of a handler without a limit of its own.
+        time_limit: time limit of a call, for handlers without one of their own.
         burst: end when there is no job to take.
         max_jobs: replace a process after this many jobs.
-        max_memory: replace a process that uses more memory, with its children, such as 512M or 2G.
+        max_memory: replace a process that, with its children, uses more, such as 512M or 2G.
         name: name of the worker.
         reload: for development: restart when a .py file changes in the current directory or below.
         health_port: answer GET /health (200 or 503) and /status; 0 = any free port.
@@ -233,7 +233,7 @@ def _answer_probes(
             server = stack.enter_context(HealthServer(probed, host, port))
         except (OSError, UnicodeError) as error:
             raise _bad("health_port", f"{host}:{port}: {error}") from error
-        LOG.info("health is told at %s", server.url)
+        LOG.info("probes are answered at %s", server.url)
     if file is not None:
         try:
             stack.enter_context(HealthFile(file, probed))
@@ -247,9 +247,10 @@ def healthy(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     max_age: Annotated[float, typer.Option(min=0)] = 15,
 ) -> None:
-    """Exit with code 0 if the worker that writes FILE (--health-file) is well, else with 1.
+    """Check a worker by its file: exit code 0 = it is healthy, 1 = it is not.
 
     Args:
+        file: the file that the worker writes (--health-file).
         max_age: longest time since the file was written.
     """
     wrong = ailment(file, max_age=max_age)

@@ -27,14 +27,14 @@ def doctor(
     repair: bool = False,
     horizon: Annotated[int, typer.Option(metavar="DAYS", min=1, max=36_600)] = times.HORIZON_DAYS,
 ) -> None:
-    """Examine the servers and the queues; exit code 1 if something breaks a promise.
+    """Examine servers and queues; exit code 1 if a promise of penstock is broken.
 
     Looks at every primary of a cluster and every listed node of a federation. Nothing is written
     without --repair. Jobs are sampled, and keys are read for a few seconds at most.
 
     Args:
         repair: correct times that a wrong server clock has set too far in the future.
-        horizon: a delay or window that ends later than this counts as a wrong time.
+        horizon: a time further in the future than this counts as wrong.
     """
     urls = session.urls()
     with ExitStack() as stack:

@@ -222,7 +222,8 @@ def _without_meta(
         text = " has jobs but no meta: an enqueue repairs it if it is listed."
         yield queue.about(broken, text, keys=there)
     elif there:
-        yield queue.about(warning, f" is gone, but left {', '.join(there)}.", keys=there)
+        text = f" does not exist, but some of its keys do: {', '.join(there)}."
+        yield queue.about(warning, text, keys=there)
     elif is_listed:
         text = " is listed but does not exist: its removal was interrupted; harmless."
         yield queue.about(warning, text)
@@ -234,7 +235,7 @@ def _numbers(queue: DoctorQueue) -> Iterator[Finding]:
     for number, value in zip(NUMBERS, values, strict=True):
         if value is not None and not value.isdigit():
             remedy = f"HDEL {queue.keys['meta'].decode()} {number}"
-            text = f": {number} of meta is no number ({value!r}) and counts as absent: {remedy}"
+            text = f": {number} of meta is ignored, as {value!r} is not a number: {remedy}"
             yield queue.about(warning, text, field=number)
         elif number == "dangling" and value and int(value):
             text = f": {int(value)} entries without a job were removed."
