@@ -73,6 +73,7 @@ NAMES = {
     "ashield": "shield",
     "asleep": "sleep",
     "asliced": "sliced",
+    "asocket_of": "socket_of",
     "aspawn": "spawn",
     "await_for": "wait_for",
 }

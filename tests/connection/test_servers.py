@@ -19,6 +19,8 @@ from penstock import (
     ProtocolError,
     UnsupportedServer,
 )
+from penstock.client._acompat import send
+from penstock.client.sockets import Socket
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import all_scripts
 from tests.connection.stub import Command, Stub, bulk, info
@@ -148,10 +150,11 @@ def test_a_call_that_is_interrupted(make_server: Server, monkeypatch: pytest.Mon
         lane = ps.backend.node.link.idle[-1]
         producer = lane.producer
 
-        def interrupted(**_: object) -> None:
+        def interrupted(own: Socket, packed: bytes) -> None:
+            send(own._conn, packed)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(lane._conn, "read_response", interrupted)
+        monkeypatch.setattr(Socket, "trip", interrupted)
         with pytest.raises(KeyboardInterrupt):
             q.stats()
         monkeypatch.undo()

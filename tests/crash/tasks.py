@@ -15,7 +15,8 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from penstock import IncompleteEnqueue, Job, Outcome, Penstock, PenstockError, Queue
-from penstock.client._sync.transport import connection
+from penstock.client._acompat import send
+from penstock.client.sockets import Socket
 from penstock.wire.scripts import script
 from tests.support.workers import Log, await_word, die, tell
 
@@ -40,8 +41,8 @@ def set_chunk(size: int) -> None:
 
 def struck(
     operation: str, step: str, which: int, halt: Callable[[], None], strike: Callable[[], None]
-) -> Callable[[Any, Any], None]:
-    """Return a replacement of `connection.send` that acts at one step of one call.
+) -> Callable[..., Any]:
+    """Return a replacement of `Socket.trip` that acts at one step of one call.
 
     Args:
         operation: a script.
@@ -51,19 +52,19 @@ def struck(
         strike: what to do at the step.
     """
     sha = script(operation).sha.encode()
-    send = connection.send
+    trip = Socket.trip
     seen = itertools.count()
 
-    def sending(conn: Any, packed: Any) -> None:
-        data = bytes(packed)
-        if sha not in data or next(seen) != which:
-            return send(conn, packed)
+    def made(own: Any, packed: bytes = b"") -> Any:
+        if sha not in packed or next(seen) != which:
+            return trip(own, packed)
+        conn = own._conn
         halt()
         if step == "before":
             strike()
         if step == "torn":
             conn.connect()
-            conn._sock.sendall(data[: len(data) // 2])
+            conn._sock.sendall(packed[: len(packed) // 2])
             strike()
         send(conn, packed)
         if step in ("sent", "reading"):
@@ -71,12 +72,12 @@ def struck(
         if step == "answered":
             conn.can_read(timeout=30)
             strike()
+        reply = trip(own)
         if step == "read":
-            conn.read_response(disable_decoding=True)
             strike()
-        return None
+        return reply
 
-    return sending
+    return made
 
 
 def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
@@ -98,8 +99,8 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
         tell({"held": [job.body.decode() for job in held]})
         await_word()  # the server is frozen by now if it is to run the call after the death
 
-    patched: Any = connection
-    patched.send = struck(name, step, which, halt, die)
+    patched: Any = Socket
+    patched.trip = struck(name, step, which, halt, die)
     if operation == "enqueue":
         queue.enqueue(bodies[0].encode())
     elif operation == "enqueue_many":

@@ -12,8 +12,7 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, IncompleteEnqueue, Penstock, Queue
-from penstock.client._async.transport import connection as async_connection
-from penstock.client._sync.transport import connection
+from penstock.client.sockets import AsyncSocket, Socket
 from penstock.embedded import EmbeddedServer
 from tests.crash.tasks import CHUNK, QUEUE, SCRIPTS, struck
 from tests.support.keyspace import advance, check_invariant, load_scripts
@@ -69,7 +68,7 @@ class Interruptions:
                 signal.raise_signal(signal.SIGUSR1)
 
         with self.patch.context() as patch:
-            patch.setattr(connection, "send", struck(operation, step, which, halt, strike))
+            patch.setattr(Socket, "trip", struck(operation, step, which, halt, strike))
             try:
                 with pytest.raises((Interrupted, IncompleteEnqueue)) as raised:
                     call()
@@ -171,16 +170,16 @@ async def test_a_task_is_cancelled(
     load_scripts(raw)
     sent = asyncio.Event()
 
-    asend = async_connection.asend
+    trip = AsyncSocket.trip
 
-    async def watched(conn: Any, packed: Any) -> None:
-        await asend(conn, packed)
-        sent.set()
+    async def watched(own: AsyncSocket, packed: bytes = b"") -> Any:
+        asyncio.get_running_loop().call_soon(sent.set)  # runs while the reply is awaited
+        return await trip(own, packed)
 
     async with AsyncPenstock(crash_server.url) as client:
         queue = client.queue(QUEUE)
         await queue.enqueue(b"0")
-        monkeypatch.setattr(async_connection, "asend", watched)
+        monkeypatch.setattr(AsyncSocket, "trip", watched)
         for i in range(INTERRUPTIONS):
             body = b"cancelled %d" % i
             crash_server.pause()

@@ -252,9 +252,9 @@ def _obey(worker: Worker | AsyncWorker) -> None:
 
 
 def _spring(trap: dict[str, Any]) -> None:
-    from penstock.client._sync.transport import connection
+    from penstock.client.sockets import Socket
     from tests.crash.tasks import struck
     from tests.support.workers import die
 
-    patched: Any = connection
-    patched.send = struck(**trap, halt=lambda: None, strike=die)
+    patched: Any = Socket
+    patched.trip = struck(**trap, halt=lambda: None, strike=die)

@@ -68,7 +68,8 @@ class AsyncRedisConnection(Protocol):
     """A connection of redis-py, as the transports use it."""
 
     socket_timeout: float | None
-    _writer: asyncio.StreamWriter  # redis-py has no other name for it
+    _reader: asyncio.StreamReader  # redis-py has no other names for these two
+    _writer: asyncio.StreamWriter
 
     @property
     def is_connected(self) -> bool: ...

@@ -10,8 +10,9 @@ import hiredis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
-from penstock.client._acompat import AsyncRedisConnection, aclosed, asend, asleep
+from penstock.client._acompat import AsyncRedisConnection, aclosed, asleep
 from penstock.client._async.transport.failures import CHANGES, transient
+from penstock.client.sockets import asocket_of
 from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
@@ -44,11 +45,12 @@ class AsyncProducerConnection(Producer):
         used: time of the last reply by the clock, set by users of the connection that need it.
     """
 
-    __slots__ = ("_conn", "_followers", "_syncing", "has_opened", "used")
+    __slots__ = ("_conn", "_followers", "_socket", "_syncing", "has_opened", "used")
 
     def __init__(self, conn: AsyncRedisConnection) -> None:
         super().__init__()
         self._conn = conn
+        self._socket = asocket_of(conn)
         self._syncing: Syncing | None = None
         self._followers = 0
         self.has_opened = False
@@ -74,13 +76,12 @@ class AsyncProducerConnection(Producer):
         args = call.args if call.queue is None else (caller.producer, *call.args)
         packed = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args))
         wait = call.wait
-        how, asked, conn = None, b"", self._conn
+        how, asked = None, b""
         if wait is not None and (wait.expected or wait.fsynced):
             how, asked = await self._asking(call, wait)
             packed += asked
         try:
-            await asend(conn, packed)
-            reply: Any = await conn.read_response(disable_decoding=True)
+            reply: Any = await self._socket.trip(packed)
         except ResponseError as error:
             reply = await self._loaded(call, packed, error, how, asked)
         is_reply = isinstance(reply, list) and len(reply) > 1
@@ -217,7 +218,7 @@ class AsyncProducerConnection(Producer):
     async def _again(self, packed: bytes) -> Any:
         """Send again. After a refusal, close the connection: the reply of a WAIT may follow."""
         try:
-            return await self._roundtrip(packed)
+            return await self._socket.trip(packed)
         except ResponseError:
             await self.close()
             raise
@@ -244,13 +245,15 @@ class AsyncProducerConnection(Producer):
         self._syncing = how = ServerFacts(fields).syncing(settings, replicas)
         return how
 
-    async def _confirmed(self, how: Syncing | None) -> Confirmed | None:
-        """Read the confirmations; None = the server refuses them, and asking again is of no use.
+    async def _confirmed(self, how: Syncing | None, asked: bytes = b"") -> Confirmed | None:
+        """Ask for confirmations, unless that was done with the call, and read the answer.
+
+        None = the server refuses them, and asking again is of no use.
 
         A server without WAIT has no replicas, and one that became a replica confirms nothing.
         """
         try:
-            answer = await self._conn.read_response(disable_decoding=True)
+            answer = await self._socket.trip(asked)
         except ResponseError as error:
             if str(error).startswith("BUSY "):  # a slow script of another client: asked again
                 await asleep(BUSY_PAUSE)
@@ -282,17 +285,11 @@ class AsyncProducerConnection(Producer):
             if how is Syncing.ALWAYS:  # it can't tell what its replicas have on disk
                 break
             left = max(1, min(SLICE_MS, round((until - monotonic()) * 1000)))
-            await asend(self._conn, question(how, wanted, left))
-            more = await self._confirmed(how)
+            more = await self._confirmed(how, question(how, wanted, left))
             if more is None:
                 break
             got = more
         return got
-
-    async def _roundtrip(self, packed: bytes) -> Any:
-        conn = self._conn
-        await asend(conn, packed)
-        return await conn.read_response(disable_decoding=True)
 
     async def _load(self, script: Script) -> None:
         sha = await self.command("SCRIPT", "LOAD", script.source)
@@ -301,12 +298,12 @@ class AsyncProducerConnection(Producer):
 
     async def command(self, *args: Argument) -> Any:
         """Run a plain command; its reply is undecoded."""
-        return await self._roundtrip(pack(args))
+        return await self._socket.trip(pack(args))
 
     async def together(self, commands: Sequence[tuple[Argument, ...]]) -> Reply:
         """Run plain commands, none of which may be refused, in one trip; return their replies."""
-        await asend(self._conn, b"".join(map(pack, commands)))
-        return [await self._conn.read_response(disable_decoding=True) for _ in commands]
+        first = await self._socket.trip(b"".join(map(pack, commands)))
+        return [first, *[await self._socket.trip() for _ in commands[1:]]]
 
     @property
     def turn(self) -> int:

@@ -11,8 +11,9 @@ import hiredis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
-from penstock.client._acompat import RedisConnection, closed, send, sleep
+from penstock.client._acompat import RedisConnection, closed, sleep
 from penstock.client._sync.transport.failures import CHANGES, transient
+from penstock.client.sockets import socket_of
 from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
@@ -45,11 +46,12 @@ class ProducerConnection(Producer):
         used: time of the last reply by the clock, set by users of the connection that need it.
     """
 
-    __slots__ = ("_conn", "_followers", "_syncing", "has_opened", "used")
+    __slots__ = ("_conn", "_followers", "_socket", "_syncing", "has_opened", "used")
 
     def __init__(self, conn: RedisConnection) -> None:
         super().__init__()
         self._conn = conn
+        self._socket = socket_of(conn)
         self._syncing: Syncing | None = None
         self._followers = 0
         self.has_opened = False
@@ -75,13 +77,12 @@ class ProducerConnection(Producer):
         args = call.args if call.queue is None else (caller.producer, *call.args)
         packed = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args))
         wait = call.wait
-        how, asked, conn = None, b"", self._conn
+        how, asked = None, b""
         if wait is not None and (wait.expected or wait.fsynced):
             how, asked = self._asking(call, wait)
             packed += asked
         try:
-            send(conn, packed)
-            reply: Any = conn.read_response(disable_decoding=True)
+            reply: Any = self._socket.trip(packed)
         except ResponseError as error:
             reply = self._loaded(call, packed, error, how, asked)
         is_reply = isinstance(reply, list) and len(reply) > 1
@@ -216,7 +217,7 @@ class ProducerConnection(Producer):
     def _again(self, packed: bytes) -> Any:
         """Send again. After a refusal, close the connection: the reply of a WAIT may follow."""
         try:
-            return self._roundtrip(packed)
+            return self._socket.trip(packed)
         except ResponseError:
             self.close()
             raise
@@ -243,13 +244,15 @@ class ProducerConnection(Producer):
         self._syncing = how = ServerFacts(fields).syncing(settings, replicas)
         return how
 
-    def _confirmed(self, how: Syncing | None) -> Confirmed | None:
-        """Read the confirmations; None = the server refuses them, and asking again is of no use.
+    def _confirmed(self, how: Syncing | None, asked: bytes = b"") -> Confirmed | None:
+        """Ask for confirmations, unless that was done with the call, and read the answer.
+
+        None = the server refuses them, and asking again is of no use.
 
         A server without WAIT has no replicas, and one that became a replica confirms nothing.
         """
         try:
-            answer = self._conn.read_response(disable_decoding=True)
+            answer = self._socket.trip(asked)
         except ResponseError as error:
             if str(error).startswith("BUSY "):  # a slow script of another client: asked again
                 sleep(BUSY_PAUSE)
@@ -281,17 +284,11 @@ class ProducerConnection(Producer):
             if how is Syncing.ALWAYS:  # it can't tell what its replicas have on disk
                 break
             left = max(1, min(SLICE_MS, round((until - monotonic()) * 1000)))
-            send(self._conn, question(how, wanted, left))
-            more = self._confirmed(how)
+            more = self._confirmed(how, question(how, wanted, left))
             if more is None:
                 break
             got = more
         return got
-
-    def _roundtrip(self, packed: bytes) -> Any:
-        conn = self._conn
-        send(conn, packed)
-        return conn.read_response(disable_decoding=True)
 
     def _load(self, script: Script) -> None:
         sha = self.command("SCRIPT", "LOAD", script.source)
@@ -300,12 +297,12 @@ class ProducerConnection(Producer):
 
     def command(self, *args: Argument) -> Any:
         """Run a plain command; its reply is undecoded."""
-        return self._roundtrip(pack(args))
+        return self._socket.trip(pack(args))
 
     def together(self, commands: Sequence[tuple[Argument, ...]]) -> Reply:
         """Run plain commands, none of which may be refused, in one trip; return their replies."""
-        send(self._conn, b"".join(map(pack, commands)))
-        return [self._conn.read_response(disable_decoding=True) for _ in commands]
+        first = self._socket.trip(b"".join(map(pack, commands)))
+        return [first, *[self._socket.trip() for _ in commands[1:]]]
 
     @property
     def turn(self) -> int:

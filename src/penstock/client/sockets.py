@@ -1,0 +1,246 @@
+"""The socket of a connection: `AsyncSocket`, and its plain twin `Socket`.
+
+redis-py opens connections. On an open one, a socket makes trips with fewer steps: redis-py calls
+ten functions for a reply, in asyncio it sets two timers for a call, and in threads each call polls
+twice. Connections with a parser of another kind, or with TLS in threads, are left to redis-py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+import struct
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+import hiredis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from penstock.client._acompat import AsyncRedisConnection, RedisConnection, asend, send, sliced
+
+__all__ = ["AsyncSocket", "Socket", "asocket_of", "socket_of"]
+
+SIZE = 16384
+"""Most bytes of one read; also of a command that waits in the buffer of an event loop."""
+
+monotonic = time.monotonic
+
+
+class AsyncSocket:
+    """Sends commands on a connection and reads their replies, within its time-out.
+
+    One timer serves many reads: if it ends before the time of the present read, it is set again.
+
+    Args:
+        conn: a connection for one call at a time.
+    """
+
+    __slots__ = ("_conn", "_is_late", "_nothing", "_parser", "_stream", "_timer", "_until")
+
+    def __init__(self, conn: AsyncRedisConnection) -> None:
+        self._conn = conn
+        self._stream: asyncio.StreamReader | None = None
+        self._parser: hiredis.Reader | None = None
+        self._nothing: object = None
+        self._until = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_late = False
+
+    async def trip(self, packed: bytes = b"") -> Any:
+        """Send packed commands, if any, and return the next reply. An error reply is raised.
+
+        If there is no connection, it is opened first. Short commands are handed to the event loop:
+        the time-out of the reply is enough for both.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: no reply; the connection is closed.
+        """
+        conn, stream, parser = self._conn, self._stream, self._parser
+        if stream is None or parser is None or conn._reader is not stream or len(packed) > SIZE:
+            return await self._slow_trip(packed)
+        limit = conn.socket_timeout
+        if limit is not None:
+            self._until = monotonic() + limit
+            if self._timer is None:
+                self._set_timer(limit)
+        try:
+            if packed:
+                conn._writer.write(packed)
+            reply = parser.gets(False)
+            while reply is self._nothing:
+                parser.feed(await stream.read(SIZE) or self._missing())
+                reply = parser.gets(False)
+        except OSError as error:
+            await conn.disconnect(nowait=True)
+            raise typed(error) from error
+        except BaseException:
+            await conn.disconnect(nowait=True)
+            raise
+        finally:
+            self._until = math.inf
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def _slow_trip(self, packed: bytes) -> Any:
+        """Send by redis-py, which may connect first. Read by it, too, if need be."""
+        conn = self._conn
+        if packed:
+            await asend(conn, packed)
+        if conn._reader is not self._stream:
+            self._adopt(conn._reader)
+        if self._parser is None:
+            return await conn.read_response(disable_decoding=True)
+        return await self.trip()
+
+    def _adopt(self, stream: asyncio.StreamReader | None) -> None:
+        """Use the stream of a new connection, if it is one of asyncio."""
+        self._stream = stream
+        self._parser = _parser_of(self._conn) if type(stream) is asyncio.StreamReader else None
+        self._nothing = self._parser and self._parser.gets(False)
+
+    def _missing(self) -> bytes:
+        """Raise the error for a connection that was closed, or has sent no reply in time."""
+        is_late, self._is_late = self._is_late, False
+        raise TimeoutError if is_late else _closed()
+
+    def _set_timer(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._check)
+
+    def _check(self) -> None:
+        """Close the connection if its reply is late; else check again when it would be."""
+        self._timer = None
+        left = self._until - monotonic()
+        if left <= 0:
+            self._is_late = True
+            self._conn._writer.transport.abort()  # that ends the read
+        elif left < math.inf:
+            self._set_timer(left)
+
+
+class Socket:
+    """The plain twin of `AsyncSocket`.
+
+    The kernel keeps the time-out: with a time-out of Python each send and each read would be a
+    call of poll, too.
+    """
+
+    __slots__ = ("_buffer", "_conn", "_nothing", "_parser", "_sock")
+
+    def __init__(self, conn: RedisConnection) -> None:
+        self._conn = conn
+        self._sock: socket.socket | None = None
+        self._parser: hiredis.Reader | None = None
+        self._nothing: object = None
+        self._buffer = bytearray(SIZE)
+
+    def trip(self, packed: bytes = b"") -> Any:
+        """Send packed commands, if any, and return the next reply. An error reply is raised.
+
+        If there is no connection, it is opened first.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: no reply; the connection is closed.
+        """
+        conn, sock, parser = self._conn, self._sock, self._parser
+        if sock is None or parser is None or conn._sock is not sock:
+            return self._slow_trip(packed)
+        try:
+            if packed:
+                sock.sendall(packed)
+            reply = parser.gets(False)
+            while reply is self._nothing:
+                size = sock.recv_into(self._buffer)
+                if not size:
+                    raise _closed()
+                parser.feed(self._buffer, 0, size)  # type: ignore[arg-type]  # any buffer will do
+                reply = parser.gets(False)
+        except OSError as error:
+            conn.disconnect()
+            raise typed(error) from error
+        except BaseException:
+            conn.disconnect()
+            raise
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _slow_trip(self, packed: bytes) -> Any:
+        """Send by redis-py, which may connect first. Read by it, too, if need be."""
+        conn = self._conn
+        if packed:
+            send(conn, packed)
+        if conn._sock is not self._sock:
+            self._adopt(conn._sock)
+        return self.trip() if self._parser else conn.read_response(disable_decoding=True)
+
+    def _adopt(self, sock: socket.socket | None) -> None:
+        """Use the socket of a new connection, if the kernel can keep its time-out."""
+        self._sock = sock
+        is_kept = sock is not None and _keeps(sock, self._conn.socket_timeout)
+        self._parser = _parser_of(self._conn) if is_kept else None
+        self._nothing = self._parser and self._parser.gets(False)
+
+
+class FakeSocket:
+    """The plain twin of `AsyncSocket` for fakeredis, which has no socket."""
+
+    __slots__ = ("_conn",)
+
+    def __init__(self, conn: RedisConnection) -> None:
+        self._conn = conn
+
+    def trip(self, packed: bytes = b"") -> Any:
+        """Send packed commands, if any, and return the next reply. An error reply is raised."""
+        if packed:
+            self._conn.send_packed_command((packed,), check_health=False)
+        return self._conn.read_response(disable_decoding=True)
+
+
+def asocket_of(conn: AsyncRedisConnection) -> AsyncSocket:
+    """Return the socket of a connection, open or not."""
+    return AsyncSocket(conn)
+
+
+def socket_of(conn: RedisConnection) -> Socket | FakeSocket:
+    """Return the socket of a connection, open or not."""
+    return FakeSocket(conn) if sliced(conn) else Socket(conn)
+
+
+def _parser_of(conn: Any) -> hiredis.Reader | None:
+    """Return the parser of an open connection on which no reply is due; None = not of hiredis."""
+    parser = getattr(conn._parser, "_reader", None)
+    return parser if type(parser) is hiredis.Reader else None
+
+
+def _keeps(sock: socket.socket, limit: float | None) -> bool:
+    """Let the kernel keep the time-out of a socket; return True if it does."""
+    if type(sock) is not socket.socket or sys.platform == "win32":
+        return False
+    if limit is None:
+        return True
+    spec = struct.pack("@ll", int(limit), max(1000, int(limit % 1 * 1e6)))
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, spec)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, spec)
+        sock.settimeout(None)
+        if os.get_blocking(sock.fileno()):  # with gevent it is not
+            return True
+    sock.settimeout(limit)
+    return False
+
+
+def typed(error: OSError) -> Exception:
+    """Return the error of redis-py for that of a socket."""
+    if isinstance(error, (TimeoutError, BlockingIOError)):
+        return RedisTimeoutError("Timeout reading from socket")
+    return RedisConnectionError(f"Error while reading from socket: {error}")
+
+
+def _closed() -> Exception:
+    return RedisConnectionError("Connection closed by server.")
