@@ -13,13 +13,26 @@ from benchmarks.plan import BODY
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.job import Job
 from penstock.core.calls import Call
+from penstock.core.job import set_result
 from penstock.core.record import PLAIN
+from penstock.core.results import results_of
 
-__all__ = ["Ids", "Jobs", "Lists", "NamedJobs", "PipelinedJobs", "PipelinedStreams", "Streams"]
+__all__ = [
+    "Ids",
+    "Jobs",
+    "KeptJobs",
+    "Lists",
+    "NamedJobs",
+    "PipelinedJobs",
+    "PipelinedStreams",
+    "Streams",
+]
 
 GROUP, CONSUMER = "g", "c"
 NAME = "order-{:010d}"
 """A dedup id."""
+VALUE = b'{"sent":3}'
+"""A result."""
 NUMBER = "1700000000000-{:010d}"
 """A job number, as long as a true one."""
 
@@ -171,6 +184,31 @@ class Jobs:
     def keys(self) -> list[bytes]:
         """Return the keys of its jobs."""
         return list(self.queue.ops.keys.names.values())
+
+
+class KeptJobs(Jobs):
+    """Penstock with jobs whose results are kept; a small value goes with each ack.
+
+    A few results are kept at most, so that each ack also removes as many as it keeps.
+    """
+
+    def __init__(self, client: Penstock, name: str) -> None:
+        super().__init__(client, name)
+        self.node = client.backend.node
+        self.queue.configure(results_max=100)
+
+    def add(self, n: int) -> None:
+        """Add n jobs in one trip."""
+        self.trips += 1
+        self.queue.enqueue_many([BODY] * n, result_ttl=3600)
+
+    def ack(self, jobs: Sequence[Job]) -> None:
+        """Finish jobs in one trip, each with its value."""
+        self.trips += 1
+        for job in jobs:
+            set_result(job, (VALUE, ""))
+        results = results_of(jobs, [0.001] * len(jobs))
+        self.node.run(self.queue.ops.ack(jobs, results=results))
 
 
 class NamedJobs(Jobs):

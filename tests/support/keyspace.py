@@ -106,11 +106,18 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     gone = (counted | marks) - held
     assert not gone, f"{base!r}: counters or marks of jobs that are gone: {gone}"
     ends = set(raw.zrange(base + b"expiry", 0, -1))
-    listed_kept = {name for name in ends if name.startswith(b">")}
-    assert listed_kept == kept.keys(), f"{base!r}: results {kept.keys()}, ends of {listed_kept}"
-    size, noted = sum(map(len, kept.values())), int(raw.hget(base + b"meta", "kept_bytes") or 0)
-    assert size == noted, f"{base!r}: {size} bytes of results, kept_bytes is {noted}"
-    ends -= listed_kept
+    groups = {name for name in ends if name.startswith(b">")}
+    listed_kept = [name for group in groups for name in group.split()[1:]]
+    assert sorted(listed_kept) == sorted(kept), (
+        f"{base!r}: results {[*kept]}, ends of {listed_kept}"
+    )
+    size, noted = sum(map(len, kept.values())), raw.hmget(base + b"meta", "kept", "kept_bytes")
+    told = [int(one or 0) for one in noted]
+    assert told == [len(kept), size], f"{base!r}: {len(kept)} results, {size} bytes, noted {told}"
+    for group in groups:
+        grouped = sum(len(kept[name]) for name in group.split()[1:])
+        assert grouped == int(group.split()[0][1:]), f"{base!r}: {grouped} bytes in {group!r}"
+    ends -= groups
     unfinished = ready | indexes["active"] | indexes["scheduled"]
     assert ends <= unfinished, f"{base!r}: ends of ttl of other jobs: {ends - unfinished}"
     heads = {number: _fields(record) for number, record in records.items()}

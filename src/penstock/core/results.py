@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.core.job import Delivery, record_of
+from penstock.core.operations import AckResults
 from penstock.core.record import encode_body
 from penstock.core.views import JobResult
 from penstock.errors import BadArgument, JobCancelled, JobExpired, JobFailed, ResultGone
 
-__all__ = ["encoded_value", "results_text", "value_of"]
+__all__ = ["encoded_value", "results_of", "value_of"]
+
+NO_VALUE = (b"", "")
 
 MISSING = {
     "large": "it was larger than the queue's result_size",
@@ -33,20 +36,28 @@ def encoded_value(value: object) -> bytes:
     return raw
 
 
-def results_text(jobs: Sequence[Delivery], seconds: Sequence[float]) -> bytes:
-    """Return the results that go out with an ack of these jobs (protocol/results.md).
+def results_of(jobs: Sequence[Delivery], seconds: Sequence[float]) -> AckResults | None:
+    """Return the results that go out with an ack of these jobs; None = none of them is kept.
 
     Args:
         jobs: the jobs, in the order of the call.
         seconds: how long the handler of each has taken.
     """
-    parts = list[bytes]()
-    for place, (job, span) in enumerate(zip(jobs, seconds, strict=True), 1):
-        if record_of(job).result_ms:
-            value, flag = getattr(job, "_result", (b"", ""))
-            front = f"{round(span * 1000)} {flag}".rstrip() + "\n"
-            parts += (f"{place} {len(front) + len(value)} {front}".encode(), value)
-    return b"".join(parts)
+    spans = [record_of(job).result_ms for job in jobs]
+    if not any(spans):
+        return None
+    values = [
+        _result(job, span) if kept else b""
+        for job, span, kept in zip(jobs, seconds, spans, strict=True)
+    ]
+    times = spans if len(set(spans)) > 1 else spans[:1]
+    return AckResults(" ".join(map(str, times)), values)
+
+
+def _result(job: Delivery, seconds: float) -> bytes:
+    value, flag = getattr(job, "_result", NO_VALUE)
+    front = f"{job.attempt} {round(seconds * 1000)}" + (flag and f" {flag}")
+    return b"%b\n%b" % (front.encode(), value)
 
 
 def value_of(job_id: str, found: JobResult | None) -> Any:

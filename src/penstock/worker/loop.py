@@ -37,10 +37,10 @@ from penstock.core.hints import Intent
 from penstock.core.job import Delivery, data_of, epoch_of, ops_of, term_of
 from penstock.core.logs import Fields, get_logger, span
 from penstock.core.middleware import HANDLER
-from penstock.core.operations import QueueOps, Taken
+from penstock.core.operations import AckResults, QueueOps, Taken
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
-from penstock.core.results import results_text
+from penstock.core.results import results_of
 from penstock.errors import (
     QueueDamaged,
     QueueInUse,
@@ -275,9 +275,9 @@ def _report(
     """
     finished = reports[verdict] if len(reports[verdict]) == 1 else _first(reports[verdict])
     jobs, sent, resent = [job for done in finished for job in done.jobs], state.clock(), 0.0
-    results = b""
+    results = None
     if any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
-        results = _results(finished)
+        results = results_of(jobs, [done.seconds for done in finished for _ in done.jobs])
     outcomes: Settled | None = None
     taken = None
     try:
@@ -358,14 +358,8 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     return len(taken.deliveries)
 
 
-def _results(finished: Sequence[Finished]) -> bytes:
-    """Return the results that an ack of these jobs carries, of those that are kept."""
-    seconds = [done.seconds for done in finished for _ in done.jobs]
-    return results_text([job for done in finished for job in done.jobs], seconds)
-
-
 def verdict_call(
-    ops: QueueOps, jobs: Sequence[Delivery], verdict: Verdict, results: bytes = b""
+    ops: QueueOps, jobs: Sequence[Delivery], verdict: Verdict, results: AckResults | None = None
 ) -> Call[Settled]:
     """Return the call that reports a verdict on jobs.
 
@@ -373,7 +367,7 @@ def verdict_call(
         ops: of their queue.
         jobs: the jobs.
         verdict: the report.
-        results: of an ack: the results of the jobs, as `results_text` writes them.
+        results: of an ack: the results of the jobs, None = none is kept.
     """
     if verdict.kind == "nack":
         return ops.nack(jobs, verdict.delay_ms, verdict.text, verdict.trace)

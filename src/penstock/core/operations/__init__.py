@@ -1,10 +1,11 @@
 """The operations of a queue: each builds the `Call` of a script, whose result is typed."""
 
+from penstock.core.operations.base import AckResults
 from penstock.core.operations.consuming import Consuming, Taken
 from penstock.core.operations.managing import Managing
 from penstock.core.operations.producing import Producing
 
-__all__ = ["QueueOps", "Taken"]
+__all__ = ["AckResults", "QueueOps", "Taken"]
 
 
 class QueueOps(Producing, Consuming, Managing):

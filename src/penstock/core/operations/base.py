@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from penstock.core.calls import Argument, Call
 from penstock.core.codec import Codec
@@ -27,7 +27,7 @@ from penstock.wire.keys import QueueKeys, queue_crc
 from penstock.wire.replies import Parser
 from penstock.wire.scripts import Script, script
 
-__all__ = ["Names", "Operations", "Reply"]
+__all__ = ["AckResults", "Names", "Operations", "Reply"]
 
 PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish")
 Form = tuple[Script, tuple[Any, ...], Parser[Any], QueueKeys | None]
@@ -36,6 +36,18 @@ Reply: TypeAlias = Sequence[Any]
 """A reply as it comes from the server."""
 APART = ("stage", "commit", "checkpoint")
 """Kinds of keys of which a queue has many: each call names its own."""
+
+
+class AckResults(NamedTuple):
+    """The results that go out with an ack (protocol/results.md).
+
+    Attributes:
+        spans: ms for which they are kept: one for all, or one for each job, separated by blanks.
+        values: the result of each job; empty = nothing is kept of it.
+    """
+
+    spans: str
+    values: list[bytes]
 
 
 class Operations:
@@ -213,11 +225,12 @@ class Operations:
         names: Names,
         *args: Argument,
         receipts: bool = False,
-        results: bytes = b"",
+        results: AckResults | None = None,
     ) -> Call[Settled]:
         """Return the call of a script about jobs; its result is an outcome for each of them."""
-        epoch, common, rest = self.named(names, receipts=receipts)
-        proof: Argument = common.encode() + b"\n" + results if results else common
+        epoch, proof, rest = self.named(names, receipts=receipts)
+        if results is not None:
+            proof, rest = f"{proof}\n{results.spans}", [*rest, *results.values]
         begin = (epoch, proof) if receipts else (epoch,)
         found, head, parse, _ = self._forms.get(script_name) or self._form(script_name)
         return Call(found, head, (*begin, *args, *rest), partial(_outcomes, parse, names), ops=self)

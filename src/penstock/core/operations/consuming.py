@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from penstock.core.calls import Argument, Call
 from penstock.core.job import Batch, Delivery, epoch_of, hinted_receipt, number_of
-from penstock.core.operations.base import Names, Operations, Reply
+from penstock.core.operations.base import AckResults, Names, Operations, Reply
 from penstock.core.outcomes import Settled
 from penstock.errors import QueueClosed
 from penstock.wire import replies
@@ -95,7 +95,7 @@ class Consuming(Operations):
     # -- settling --------------------------------------------------------------------------
 
     def ack(
-        self, names: Names, window_ms: int | None = None, *, results: bytes = b""
+        self, names: Names, window_ms: int | None = None, *, results: AckResults | None = None
     ) -> Call[Settled]:
         """Finish jobs; a window replaces those of their producers, 0 = none."""
         window = "" if window_ms is None else window_ms
@@ -106,15 +106,16 @@ class Consuming(Operations):
         return self.call("ack", epoch_of(job), hinted_receipt(job), "", number_of(job))
 
     def settle(
-        self, names: Names, n: int, *, provisional: bool = False, results: bytes = b""
+        self, names: Names, n: int, *, provisional: bool = False, results: AckResults | None = None
     ) -> Call[Exchanged]:
         """Finish jobs and reserve up to n; `provisional` = suspects provisionally."""
         tag = random.getrandbits(12)
-        epoch, common, rest = self.named(names, receipts=True)
+        epoch, proof, rest = self.named(names, receipts=True)
+        if results is not None:
+            proof, rest = f"{proof}\n{results.spans}", [*rest, *results.values]
         role = self.consuming if n else ""
         wanted = -n if provisional else n
         call: Call[Any]
-        proof: Argument = common.encode() + b"\n" + results if results else common
         call = self.call("settle", epoch, proof, wanted, tag, self.owner_name, role, *rest)
         call.parse = partial(self._exchanged, call.parse, tag, names)
         if role:

@@ -4,8 +4,8 @@
 ---          wanted  epoch of the ids; '' = not checked
 ---          common  the receipt of all the jobs; '' = by id alone, waiting jobs are finished too; '*' = each number is followed
 ---                  by its own receipt. '@' and the ms in which the leases end may follow the receipt: a hint that saves
----                  lookups if the numbers are exactly the jobs of one reserve, in order. A line feed and the results of
----                  the jobs may follow (protocol/results.md)
+---                  lookups if the numbers are exactly the jobs of one reserve, in order. A line feed and the time for which
+---                  results are kept may follow; then the results follow the numbers (protocol/results.md)
 ---          window  ms for which the dedup ids of the jobs stay taken from now on; 0 = not at all; '' = as their records say
 --- META     v epoch uses full seen off acked=acked_before paused alarm
 --- RETURNS  {1, nonce, acked}             all of them
@@ -33,7 +33,7 @@ local sweep_limit = 100 + 2 * count
 --@include lib/expired_windows (gives: close_windows)
 local wake_empty = string.find(uses, 'd', 1, true) and redis.call('LLEN', wake) == 0 -- read before the first write
 if acked > 0 then
-  keep_results(finished, 'done', results_of(ids))
+  keep_results(finished, 'done', results_of(ids, codes))
   --@include lib/remove_finished (gives: removed)
   close_windows()
   local successor_due, token = write_dedup(), false

@@ -1,5 +1,5 @@
 --- Read the results of jobs by number. Nothing changes.
---- KEYS     ready held dead tally expiry meta
+--- KEYS     ready held dead tally meta
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 100
 --- META     v epoch seen off

@@ -67,7 +67,7 @@ end
 --@include lib/choose_jobs (gives: taken, wants_room)
 --@include lib/prepare_delivery
 if acked > 0 then
-  keep_results(finished, 'done', results_of(ids))
+  keep_results(finished, 'done', results_of(ids, codes))
 end
 if #expired_windows > 0 then
   redis.call('HDEL', held, '-')

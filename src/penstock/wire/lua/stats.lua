@@ -24,10 +24,6 @@ local sweep_limit = 100
 sweep_expired()
 --@include lib/all_fields
 local fields = all_fields()
-if string.find(uses, 'k', 1, true) then
-  fields[#fields + 1] = 'kept'
-  fields[#fields + 1] = string.format('%d', redis.call('ZCOUNT', expiry, '2251799813685248', '+inf'))
-end
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
 local ended_leases, expired_jobs = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)
 local expired_once_jobs = redis.call('ZCOUNT', once, '-inf', score_of(now, 4095))

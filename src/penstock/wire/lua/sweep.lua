@@ -41,7 +41,7 @@ letters = letters - redis.call('ZCARD', dead)
 local dropped = 0
 if string.find(uses, 'k', 1, true) then
   --@include lib/drop_results
-  dropped = drop_results(sweep_limit)
+  dropped = drop_results(sweep_limit, 0, 0)
 end
 if wants_room and #expired > 0 then
   redis.call('RPUSH', space, '1')
