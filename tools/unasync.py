@@ -66,7 +66,6 @@ NAMES = {
     "agather": "gather",
     "ain_thread": "in_thread",
     "alock": "lock",
-    "aloop": "loop",
     "apool": "pool",
     "arun": "run",
     "asend": "send",

@@ -45,14 +45,12 @@ __all__ = [
     "aclosed",
     "acluster_settings",
     "afirst_ready",
-    "aloop",
     "asend",
     "ashield",
     "asleep",
     "closed",
     "cluster_settings",
     "first_ready",
-    "loop",
     "send",
     "shield",
     "sleep",
@@ -125,16 +123,6 @@ class LoopLock:
     def current(self) -> threading.Lock:
         """Return the lock."""
         return self._lock
-
-
-def aloop() -> object:
-    """Return the event loop: connections can't be used from another one."""
-    return asyncio.get_running_loop()
-
-
-def loop() -> object:
-    """Return None: threads may share connections."""
-    return None
 
 
 asleep = asyncio.sleep

@@ -7,7 +7,6 @@ import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from redis.asyncio import Redis
@@ -166,12 +165,7 @@ class AsyncPenstock:
             await self.close()
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def queue(self, name: str, *, partitions: int | None = None) -> AsyncQueue:

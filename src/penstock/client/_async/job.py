@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock.core.durable import Durable
@@ -166,12 +165,7 @@ class AsyncJob(Delivery):
     async def __aenter__(self) -> AsyncJob:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if self.settled:
             return False
         if error is None and self._batch.deferred is not None:

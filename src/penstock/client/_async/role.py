@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock.client._async.transport.connection import monotonic
@@ -170,12 +169,7 @@ class AsyncRole:
     async def __aenter__(self) -> AsyncRole:
         return await self.take()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         try:
             await self.release()
         except Exception as failure:  # noqa: BLE001  # the lease ends by itself

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from redis import Redis
@@ -167,12 +166,7 @@ class Penstock:
             self.close()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def queue(self, name: str, *, partitions: int | None = None) -> Queue:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock.core.durable import Durable
@@ -165,12 +164,7 @@ class Job(Delivery):
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if self.settled:
             return False
         if error is None and self._batch.deferred is not None:

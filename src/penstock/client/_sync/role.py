@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from penstock.client._sync.transport.connection import monotonic
@@ -171,12 +170,7 @@ class Role:
     def __enter__(self) -> Role:
         return self.take()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             self.release()
         except Exception as failure:  # noqa: BLE001  # the lease ends by itself

@@ -293,7 +293,7 @@ class AsyncPressureServer(AsyncServer):
 
     async def watched(self) -> AsyncWatchedConnection:
         """Return a connection for one wait; give it back with `keep`, or close it."""
-        self._bind()
+        self._bind()  # async only
         try:
             watched = self._watched.pop()
         except IndexError:

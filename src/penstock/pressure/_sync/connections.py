@@ -290,7 +290,6 @@ class PressureServer(Server):
 
     def watched(self) -> WatchedConnection:
         """Return a connection for one wait; give it back with `keep`, or close it."""
-        self._bind()
         try:
             watched = self._watched.pop()
         except IndexError:

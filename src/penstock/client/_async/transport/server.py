@@ -6,6 +6,7 @@ redis-py's own retry is off: it would send a script again without a check that i
 
 from __future__ import annotations
 
+import asyncio  # async only
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._acompat import AsyncRedisConnection, aloop
+from penstock.client._acompat import AsyncRedisConnection
 from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import (
@@ -69,7 +70,7 @@ class AsyncServer:
         self._waiters: list[AsyncBlockingConnection] = []
         self._primary = primary
         self._turn = 0
-        self._bound: object = None
+        self._bound: object = None  # async only
         self._sends_once = False
         self._has_lost = False
         self._retry_for = retry_for
@@ -104,15 +105,18 @@ class AsyncServer:
 
     # -- lanes -----------------------------------------------------------------------------
 
+    # [async only
     def _bind(self) -> None:
-        bound = aloop()
-        if bound is not self._bound:
+        """Forget connections that belong to another event loop."""
+        running = asyncio.get_running_loop()
+        if running is not self._bound:
             self.forget()
-            self._bound = bound
+            self._bound = running
 
+    # async only]
     def take(self) -> AsyncProducerConnection:
         """Return a connection for one call; give it back with `give`, or close it."""
-        self._bind()
+        self._bind()  # async only
         try:
             return self.idle.pop()
         except IndexError:
@@ -127,7 +131,7 @@ class AsyncServer:
         primary = self._primary
         if primary is None:
             return self.take()
-        self._bind()
+        self._bind()  # async only
         await primary.look()
         if self._turn != primary.turn:
             self._turn = primary.turn
@@ -322,7 +326,7 @@ class AsyncServer:
 
     def waiter(self) -> AsyncBlockingConnection:
         """Return a waiter for one wait; give it back with `rest`."""
-        self._bind()
+        self._bind()  # async only
         try:
             return self._waiters.pop()
         except IndexError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -83,24 +84,17 @@ class AsyncTokenWait:
         """Wait for tokens; return them, and the queues whose connection failed."""
         wanted: dict[Any, ByKey] = {}
         for ops in effect.sources:
-            wanted.setdefault(ops.home, {})[ops.keys[effect.kind]] = ops
+            home = ops.home if self._node is None else None
+            wanted.setdefault(home, {})[ops.keys[effect.kind]] = ops
         await self._drop([spot for spot in self._pending if spot.home not in wanted])
-        told: list[QueueOps] = []
         lost: list[QueueOps] = []
-        for home, sources in wanted.items():
-            try:
-                told += await self._armed(home, sources, effect)
-            except Exception as error:  # noqa: BLE001, PERF203  # `_lose` decides
-                lost += await self._lose(home, sources, error)
+        told = await self._at_all(wanted, partial(self._armed, effect), lost)
         while not (told or lost or self._taken):
             until = effect.until if self._shorten is None else self._shorten(effect.until)
             timeout = await self._ready(until)
-            for home, sources in wanted.items():
-                try:
-                    told += await self._popped(home, timeout)
-                except Exception as error:  # noqa: BLE001, PERF203  # `_lose` decides
-                    lost += await self._lose(home, sources, error)
-            if not self._is_sliced or monotonic() >= until or self._is_signalled():
+            told = await self._at_all(wanted, partial(self._popped, timeout), lost)
+            is_over = not self._is_sliced or monotonic() >= until
+            if is_over or (self._signal is not None and self._signal.take()):
                 break
         if len(lost) < len(effect.sources):
             self._failures = 0
@@ -110,7 +104,28 @@ class AsyncTokenWait:
             await self.answer(Rest(min(monotonic() + pause, effect.until)))
         return Heard(tuple(told), tuple(lost), self._take())
 
-    async def _armed(self, home: Any, sources: ByKey, effect: Listen) -> list[QueueOps]:
+    async def _at_all(
+        self,
+        wanted: dict[Any, ByKey],
+        ask: Callable[[Any, ByKey], Awaitable[list[QueueOps]]],
+        lost: list[QueueOps],
+    ) -> list[QueueOps]:
+        """Return the queues whose tokens were taken on any node; `lost` gets those of a failed one.
+
+        The next call shows if that node is down.
+        """
+        told: list[QueueOps] = []
+        for home, sources in wanted.items():
+            try:
+                told += await ask(home, sources)
+            except Exception as error:  # noqa: PERF203  # node after node
+                await self._drop(self._spots(home))
+                if not passing(error):
+                    raise
+                lost += sources.values()
+        return told
+
+    async def _armed(self, effect: Listen, home: Any, sources: ByKey) -> list[QueueOps]:
         """Ensure that BLPOPs for these tokens are pending; return what earlier ones have taken."""
         told: list[QueueOps] = []
         spots = await self._link(home).spots(tuple(sources))
@@ -148,12 +163,12 @@ class AsyncTokenWait:
             await afirst_ready(readers, timeout, self._signal)
         return 0.0
 
-    async def _popped(self, home: Any, timeout: float) -> list[QueueOps]:
+    async def _popped(self, timeout: float, home: Any, sources: ByKey) -> list[QueueOps]:
         told = []
         for spot in self._spots(home):
-            waiter, sources = self._pending[spot]
+            waiter, own = self._pending[spot]
             if waiter.is_sliced:
-                key = await waiter.slice(tuple(sources), timeout)
+                key = await waiter.slice(tuple(own), timeout)
             else:
                 key = await waiter.read(timeout, self._signal)
                 self._taken = self._taken or waiter.take()
@@ -163,9 +178,6 @@ class AsyncTokenWait:
     @property
     def _is_sliced(self) -> bool:
         return any(one.waiter.is_sliced for one in self._pending.values())
-
-    def _is_signalled(self) -> bool:
-        return self._signal is not None and self._signal.take()
 
     def _spots(self, home: Any) -> list[_Spot]:
         return [spot for spot in self._pending if spot.home is home]
@@ -184,16 +196,6 @@ class AsyncTokenWait:
     def _take(self) -> Taken | None:
         taken, self._taken = self._taken, None
         return taken
-
-    async def _lose(self, home: Any, sources: ByKey, error: Exception) -> Iterable[QueueOps]:
-        """Close the connections to a node, as a wait has failed; return its queues.
-
-        The next call shows if the node is down.
-        """
-        await self._drop(self._spots(home))
-        if not passing(error):
-            raise error
-        return sources.values()
 
     async def quit(self) -> Heard:
         """End the waits and keep the connections; return the tokens taken meanwhile."""
@@ -214,10 +216,11 @@ class AsyncTokenWait:
     async def _end(self, spots: Iterable[_Spot]) -> list[QueueOps]:
         """End the BLPOPs at these spots; return the queues whose tokens they took."""
         told: list[QueueOps] = []
-        await self._drop([spot for spot in spots if self._has_moved(spot)])
         by_server: dict[AsyncServer, list[_Spot]] = {}
         for spot in spots:
-            if spot in self._pending:
+            if self._has_moved(spot):
+                await self._drop([spot])
+            else:
                 by_server.setdefault(spot.server, []).append(spot)
         failure: Exception | None = None
         for server, these in by_server.items():
@@ -243,5 +246,4 @@ class AsyncTokenWait:
 
     async def _drop(self, spots: Iterable[_Spot]) -> None:
         for spot in spots:
-            if spot in self._pending:
-                await self._pending.pop(spot).waiter.drop()
+            await self._pending.pop(spot).waiter.drop()

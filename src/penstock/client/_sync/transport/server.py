@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._acompat import RedisConnection, loop
+from penstock.client._acompat import RedisConnection
 from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.connection import ProducerConnection, monotonic
 from penstock.client._sync.transport.failures import (
@@ -70,7 +70,6 @@ class Server:
         self._waiters: list[BlockingConnection] = []
         self._primary = primary
         self._turn = 0
-        self._bound: object = None
         self._sends_once = False
         self._has_lost = False
         self._retry_for = retry_for
@@ -105,15 +104,8 @@ class Server:
 
     # -- lanes -----------------------------------------------------------------------------
 
-    def _bind(self) -> None:
-        bound = loop()
-        if bound is not self._bound:
-            self.forget()
-            self._bound = bound
-
     def take(self) -> ProducerConnection:
         """Return a connection for one call; give it back with `give`, or close it."""
-        self._bind()
         try:
             return self.idle.pop()
         except IndexError:
@@ -128,7 +120,6 @@ class Server:
         primary = self._primary
         if primary is None:
             return self.take()
-        self._bind()
         primary.look()
         if self._turn != primary.turn:
             self._turn = primary.turn
@@ -322,7 +313,6 @@ class Server:
 
     def waiter(self) -> BlockingConnection:
         """Return a waiter for one wait; give it back with `rest`."""
-        self._bind()
         try:
             return self._waiters.pop()
         except IndexError:
