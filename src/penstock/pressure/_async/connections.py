@@ -269,7 +269,7 @@ class AsyncPressureServer(AsyncServer):
                 await self._revive(lane)
             reply = await self._sent(lane, call)
         except BaseException as error:
-            await self._failed(lane, error)
+            await self.failed(lane, error)
             raise
         lane.used = monotonic()
         self.idle.append(lane)

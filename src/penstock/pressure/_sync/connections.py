@@ -266,7 +266,7 @@ class PressureServer(Server):
                 self._revive(lane)
             reply = self._sent(lane, call)
         except BaseException as error:
-            self._failed(lane, error)
+            self.failed(lane, error)
             raise
         lane.used = monotonic()
         self.idle.append(lane)

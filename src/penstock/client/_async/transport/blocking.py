@@ -167,10 +167,6 @@ class AsyncBlockingConnection:
             await self.drop()
         return () if key is None else (key,)
 
-    def rest(self) -> None:
-        """Keep the connection, with nothing pending, for the next wait."""
-        self._server.rest(self)
-
     async def drop(self) -> None:
         """Close the connection, with a pending BLPOP or without."""
         if self.reader is not None:

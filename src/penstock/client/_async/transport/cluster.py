@@ -26,7 +26,6 @@ from penstock.client._async.transport.failures import (
     CHANGES,
     FAILURES,
     passing,
-    raise_typed,
     transient,
 )
 from penstock.client._async.transport.server import AsyncServer
@@ -37,7 +36,7 @@ from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import parse_info
 from penstock.core.troubles import explained
-from penstock.errors import ConfigurationError, NotReplicated, ServerUnreachable
+from penstock.errors import ConfigurationError, OutOfMemory, QueueDamaged, ServerUnreachable
 from penstock.wire.keys import SLOTS, key_slot
 
 __all__ = ["AsyncCluster"]
@@ -198,24 +197,14 @@ class AsyncCluster:
         try:
             reply, resent = await self._tried(slot, act, call.script.name, patience)
         except BaseException as error:
-            self._failed(caller, error, unsure=patience.is_unsure)
+            is_refused = isinstance(error, (ResponseError, OutOfMemory, QueueDamaged))
+            if is_refused and not (patience.is_unsure and passing(error)):
+                self.idle.append(caller)  # after an unknown outcome it is not used again
             raise
         if patience.is_unsure or call.script.name == "reserve":  # a lease counts from then
             call.resent = resent
         self.idle.append(caller)
         return reply
-
-    def _failed(self, caller: Producer, error: BaseException, *, unsure: bool) -> None:
-        """Raise the typed error of a refusal. After an unknown outcome, drop the producer.
-
-        Args:
-            caller: numbered the call.
-            error: how the call ended. If every try was redirected, the call has not run.
-            unsure: True if an earlier try had no answer.
-        """
-        if isinstance(error, ResponseError) and not (unsure and passing(error)):
-            self.idle.append(caller)
-            raise_typed(error)
 
     async def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated, on the server of its first key; undecoded.
@@ -247,10 +236,7 @@ class AsyncCluster:
         return await self._asked(None, act, str(commands[0][0]))
 
     async def _asked(self, slot: int | None, act: Act[T], what: str) -> T:
-        try:
-            return (await self._tried(slot, act, what, Patience(self._retry_for, monotonic)))[0]
-        except ResponseError as error:
-            raise_typed(error)
+        return (await self._tried(slot, act, what, Patience(self._retry_for, monotonic)))[0]
 
     async def _tried(
         self, slot: int | None, act: Act[T], what: str, patience: Patience
@@ -457,15 +443,11 @@ async def _used(
         if asking:  # for one command: if the script has to be loaded, all begins again
             await lane.command("ASKING")
         result = await use(lane)
+    except CHANGES:
+        server.give(lane)
+        raise
     except BaseException as error:
-        is_refusal = isinstance(error, ResponseError) and not transient(error)
-        if is_refusal or isinstance(error, (*CHANGES, NotReplicated)):  # NotReplicated: not sent
-            server.give(lane)
-        else:
-            await lane.close()
-        typed = explained(error, str(server.address), tls=lane.uses_tls)
-        if typed is not error:
-            raise typed from None
+        await server.failed(lane, error)
         raise
     server.give(lane)
     return result

@@ -201,12 +201,12 @@ class AsyncServer:
                     raise
                 reply = await self._again(lane, call, error, brief=brief)
         except BaseException as error:
-            await self._failed(lane, error, call)
+            await self.failed(lane, error, call)
             raise
         self.idle.append(lane)
         return reply
 
-    async def _failed(
+    async def failed(
         self,
         lane: AsyncProducerConnection,
         error: BaseException,
@@ -313,7 +313,7 @@ class AsyncServer:
         try:
             reply: Any = await retrying(attempt)
         except BaseException as error:
-            await self._failed(lane, error)
+            await self.failed(lane, error)
             raise
         self.idle.append(lane)
         return reply

@@ -235,7 +235,7 @@ class AsyncTokenWait:
                 failure = failure or error
             else:
                 for spot in these:
-                    self._pending.pop(spot).waiter.rest()
+                    server.rest(self._pending.pop(spot).waiter)
         if failure is not None and not (told and passing(failure)):
             raise failure
         return told

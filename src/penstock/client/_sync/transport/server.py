@@ -188,12 +188,12 @@ class Server:
                     raise
                 reply = self._again(lane, call, error, brief=brief)
         except BaseException as error:
-            self._failed(lane, error, call)
+            self.failed(lane, error, call)
             raise
         self.idle.append(lane)
         return reply
 
-    def _failed(
+    def failed(
         self,
         lane: ProducerConnection,
         error: BaseException,
@@ -300,7 +300,7 @@ class Server:
         try:
             reply: Any = retrying(attempt)
         except BaseException as error:
-            self._failed(lane, error)
+            self.failed(lane, error)
             raise
         self.idle.append(lane)
         return reply
