@@ -30,8 +30,14 @@ __all__ = [
 ]
 
 
+class Effect:
+    """A step that a flow asks for; it is sent the answer."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Effect):
     """Run a script; the answer is its result.
 
     A `brief` one is tried twice at most: the client has other things to do.
@@ -47,7 +53,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class ReserveJobs:
+class ReserveJobs(Effect):
     """Reserve up to n jobs of a queue; the answer is a `Taken`. `brief` is that of `Run`."""
 
     ops: QueueOps
@@ -57,7 +63,7 @@ class ReserveJobs:
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class Register(Effect):
     """Write the queue into the registry with this epoch."""
 
     ops: QueueOps
@@ -65,7 +71,7 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class Unregister:
+class Unregister(Effect):
     """Remove the queue's entry with this epoch from the registry: no queue has that epoch."""
 
     ops: QueueOps
@@ -73,7 +79,7 @@ class Unregister:
 
 
 @dataclass(frozen=True, slots=True)
-class Tidy:
+class Tidy(Effect):
     """Sweep what is due: these queues, about once a minute each, and a few listed ones.
 
     A client that waits does so; most of the time nothing is due, and nothing is sent.
@@ -91,7 +97,7 @@ class Cancelled(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
+class Listen(Effect):
     """Wait for tokens of queues until a point of the clock; the answer is a `Heard`.
 
     The blocking calls stay pending after it, so that no token is missed between two waits. An early
@@ -127,12 +133,12 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Quit:
+class Quit(Effect):
     """End the pending wait, if there is one; the answer: a `Heard` with the tokens that it took."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Effect):
     """Keep a call about jobs of a node that is down on another one; the answer: a bool per job."""
 
     ops: QueueOps
@@ -141,38 +147,22 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(Effect):
     """Do nothing until a point of the clock, or until the flow's owner has something to tell."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
-class Cede:
+class Cede(Effect):
     """Let runners start their jobs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Effect):
     """Close the connections: the server at their other end has changed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hurry:
+class Hurry(Effect):
     """Give up calls after a second or two from now on: the flow's owner is about to end."""
-
-
-Effect = (
-    Run
-    | ReserveJobs
-    | Register
-    | Unregister
-    | Tidy
-    | Listen
-    | Quit
-    | Keep
-    | Rest
-    | Cede
-    | Drop
-    | Hurry
-)

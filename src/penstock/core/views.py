@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from penstock.core.codec import Codec
@@ -37,23 +37,6 @@ __all__ = [
 
 NEVER = 9_007_199_254_740
 """Due time, in seconds, of a job that waits for another job to end (protocol/dedup.md)."""
-SETTING_KINDS: Mapping[str, str] = {
-    "lease": "lease",
-    "max_length": "count",
-    "max_attempts": "limit",
-    "max_crashes": "limit",
-    "max_releases": "limit",
-    "max_snoozes": "limit",
-    "replicas": "limit",
-    "backoff_base": "duration",
-    "backoff_cap": "duration",
-    "dead_max": "limit",
-    "dead_age": "duration",
-    "results_max": "limit",
-    "results_bytes": "limit",
-    "result_size": "limit",
-}
-"""The kind of each setting: a lease, a duration, a count from 1, or a limit from 0."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -246,6 +229,14 @@ class Settings:
     results_bytes: int | None = None
     result_size: int | None = None
     paused: str | None = None
+
+
+SETTING_KINDS: Mapping[str, str] = {
+    one.name: "duration" if one.type == "float | None" else "limit"
+    for one in fields(Settings)
+    if one.name != "paused"
+} | {"lease": "lease", "max_length": "count"}
+"""The kind of each setting: a lease, a duration, a count from 1, or a limit from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,11 +555,11 @@ def read_view(
 
 COUNTS = ("ready", "scheduled", "active", "dead", "expired")
 """The numbers of jobs of `QueueStats`."""
-TOTALS = {name: name for name in (
-    "enqueued", "acked", "nacked", "released", "crashed", "died", "redriven", "trimmed",
-    "expired_active", "deleted", "cancelled", "purged", "promoted", "dequeued", "withdrawn",
-    "evicted", "dangling",
-)} | {"deliveries": "delivered", "swept": "expired"}  # fmt: skip
+TOTALS = {
+    one.name: one.name
+    for one in fields(QueueStats)
+    if one.type == "int" and one.name not in (*COUNTS, "kept")
+} | {"deliveries": "delivered", "swept": "expired"}
 """The totals of `QueueStats`, each with its field of meta."""
 
 

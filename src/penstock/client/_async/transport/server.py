@@ -141,8 +141,11 @@ class AsyncServer:
             await lane.close()
         return lane
 
-    async def _leave(self, turn: int) -> None:
-        """Close connections to other primaries. Other threads may take or give some meanwhile."""
+    async def _leave(self, turn: int | None = None) -> None:
+        """Close all connections, except those for calls to the primary of this number.
+
+        Other threads may take or give some meanwhile.
+        """
         for lane in tuple(self.idle):
             if lane.turn != turn:
                 with suppress(ValueError):
@@ -359,12 +362,7 @@ class AsyncServer:
 
     async def close(self) -> None:
         """Close all connections that are not in use."""
-        lanes, self.idle = self.idle, []
-        waiters, self._waiters = self._waiters, []
-        for lane in lanes:
-            await lane.close()
-        for waiter in waiters:
-            await waiter.drop()
+        await self._leave()
         if self._primary is not None:
             await self._primary.close()
 

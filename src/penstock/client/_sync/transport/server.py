@@ -129,8 +129,11 @@ class Server:
             lane.close()
         return lane
 
-    def _leave(self, turn: int) -> None:
-        """Close connections to other primaries. Other threads may take or give some meanwhile."""
+    def _leave(self, turn: int | None = None) -> None:
+        """Close all connections, except those for calls to the primary of this number.
+
+        Other threads may take or give some meanwhile.
+        """
         for lane in tuple(self.idle):
             if lane.turn != turn:
                 with suppress(ValueError):
@@ -343,12 +346,7 @@ class Server:
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        lanes, self.idle = self.idle, []
-        waiters, self._waiters = self._waiters, []
-        for lane in lanes:
-            lane.close()
-        for waiter in waiters:
-            waiter.drop()
+        self._leave()
         if self._primary is not None:
             self._primary.close()
 
