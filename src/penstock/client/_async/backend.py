@@ -185,9 +185,7 @@ class AsyncBackend:
 
     async def each(self, ask: Callable[[Any], Awaitable[T]]) -> tuple[list[tuple[Any, T]], Any]:
         """Ask the node, or every node: see `AsyncFederation.each`."""
-        await self.current()
-        found: tuple[list[tuple[Any, T]], Any] = await self.home.each(ask)
-        return found
+        return await (await self.current()).each(ask)
 
     async def produce(
         self,

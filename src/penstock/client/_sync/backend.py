@@ -186,9 +186,7 @@ class Backend:
 
     def each(self, ask: Callable[[Any], T]) -> tuple[list[tuple[Any, T]], Any]:
         """Ask the node, or every node: see `Federation.each`."""
-        self.current()
-        found: tuple[list[tuple[Any, T]], Any] = self.home.each(ask)
-        return found
+        return self.current().each(ask)
 
     def produce(
         self,

@@ -373,20 +373,26 @@ class AsyncCluster:
         """Return addresses to query for the map: `first`, then owners, seeds and former owners."""
         known = list(self._servers.items())
         random.shuffle(known)
-        owners = set(self._primaries())
-        ahead = [address for address, server in known if server is first]
+        known.sort(key=lambda one: one[1] is not first)
+        owners = {first, *self._primaries()}
         serving = [address for address, server in known if server in owners]
-        others = [address for address, _ in known]
-        return iter(dict.fromkeys([*ahead, *serving, *self._places, *others]))
+        return iter(dict.fromkeys([*serving, *self._places, *(address for address, _ in known)]))
 
     async def _read_from(self, address: Address) -> str:
+        """Read the map from a server; return the reason if it has none, else an empty text."""
+        where = {"host": address.host, "port": address.port}
+        limits = {"socket_timeout": MAP_TIMEOUT, "socket_connect_timeout": MAP_TIMEOUT}
+        lane = AsyncProducerConnection(self._factory(**where, **limits))
         try:
-            reply = await self._slots(address)
+            reply = await lane.command("CLUSTER", "SLOTS")
         except (ResponseError, *FAILURES) as error:
+            typed = explained(error, str(address), tls=lane.uses_tls)
             if not (isinstance(error, ResponseError) or transient(error)):
-                raise
-            logger.info("map of the cluster: %s: %s", address, error)
-            return str(error)
+                raise typed from None
+            logger.info("map of the cluster: %s: %s", address, typed)
+            return str(typed)
+        finally:
+            await lane.close()
         owners: list[AsyncServer | None] = [None] * SLOTS
         for low, high, owner in read_slots(reply, address.host):
             server = self._server(self._reached(*owner))
@@ -403,21 +409,6 @@ class AsyncCluster:
             await server.close()
             if number >= FORMER:
                 self._servers.pop(address, None)
-
-    async def _slots(self, address: Address) -> Any:
-        conn = self._factory(
-            host=address.host,
-            port=address.port,
-            socket_timeout=MAP_TIMEOUT,
-            socket_connect_timeout=MAP_TIMEOUT,
-        )
-        lane = AsyncProducerConnection(conn)
-        try:
-            return await lane.command("CLUSTER", "SLOTS")
-        except (ResponseError, *FAILURES) as error:
-            raise explained(error, str(address), tls=lane.uses_tls) from None
-        finally:
-            await lane.close()
 
     # -- waits ----------------------------------------------------------------------------
 
