@@ -56,18 +56,11 @@ def nodes(
 
 def _print(found: Sequence[NodeView]) -> None:
     columns = ("id", "address", "priority", "used", "max", "leaving", "error")
-    rows = [
-        (
-            one.id,
-            one.address,
-            one.priority,
-            output.size(one.used_memory),
-            output.limit(one.max_memory),
-            "yes" if one.leaving else "",
-            one.error,
-        )
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        used, most = output.size(one.used_memory), output.limit(one.max_memory)
+        leaving = "yes" if one.leaving else ""
+        rows.append((one.id, one.address, one.priority, used, most, leaving, one.error))
     output.table(columns, rows, right="priority used max")
 
 

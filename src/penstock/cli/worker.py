@@ -181,7 +181,6 @@ def _work(
 
 
 def _run(made: AnyWorker) -> None:
-    """Run the worker until it ends."""
     try:
         if isinstance(made, AsyncWorker):
             asyncio.run(made.run())
@@ -194,12 +193,10 @@ def _run(made: AnyWorker) -> None:
             trace = trace.tb_next
         LOG.error("%s", error, exc_info=(type(cause), cause, trace))  # noqa: TRY400  # with its cause
         raise typer.Exit(UNSTARTED if error.phase == "start" else 1) from error
-    except UnsupportedVersion as error:
+    except (UnsupportedVersion, BadArgument) as error:
         LOG.error("%s", error)  # noqa: TRY400  # no trace: the error says all
-        raise typer.Exit(1) from error
-    except BadArgument as error:  # a handler does not fit what the lifespan yields
-        LOG.error("%s", error)  # noqa: TRY400  # no trace: the error says all
-        raise typer.Exit(UNSTARTED) from error
+        is_unfit = isinstance(error, BadArgument)  # a handler, for what the lifespan yields
+        raise typer.Exit(UNSTARTED if is_unfit else 1) from error
 
 
 def _apply(changes: Mapping[str, Any], made: AnyWorker, target: str) -> None:

@@ -60,9 +60,8 @@ class DemoWorkers:
         Each process is stopped before its jobs are counted, so it can't finish them meanwhile.
         """
         for name, process in self.running.items():
-            process.send_signal(signal.SIGSTOP)
-            if process.returncode is None:
-                os.waitpid(process.pid, os.WUNTRACED)  # until it is stopped, or has ended
+            if not _stopped(process):
+                continue
             if held := self._held_by(name):
                 process.kill()
                 process.wait()
@@ -96,3 +95,9 @@ class DemoWorkers:
             process.wait()
         self.running.clear()
         self._errors.close()
+
+
+def _stopped(process: subprocess.Popen[bytes]) -> bool:
+    """Stop a process with SIGSTOP; False = it has ended by itself."""
+    process.send_signal(signal.SIGSTOP)
+    return process.returncode is None and os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
