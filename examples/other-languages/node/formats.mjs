@@ -23,8 +23,7 @@ export function encodeId({ node, number, queue, epoch, ttl, lease }) {
   const packed = hex(ms, 12) + hex(seq, 8) + crc32(queue) + epoch
   const text = translate(Buffer.from(packed, 'hex').toString('base64'), BASE64, ALPHABET)
   const lowestBit = lease === 0 ? 0 : 1
-  let minutes = Math.ceil((ttl ?? Infinity) / 60000)
-  if (minutes % 2 !== lowestBit) minutes += 1
+  const minutes = 2 * Math.ceil(((ttl ?? Infinity) / 60000 - lowestBit) / 2) + lowestBit
   return `D-${node.slice(0, 8)}-${text}-${hex(Math.min(minutes, 0xfffe + lowestBit), 4)}`
 }
 

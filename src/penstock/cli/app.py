@@ -38,10 +38,7 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 """Of click, which newer versions of typer contain and older ones import."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-METAVARS = {
-    float: "SECONDS", float | None: "SECONDS", int: "N", int | None: "N", str: "TEXT",
-    str | None: "TEXT",
-}  # fmt: skip
+METAVARS = {float: "SECONDS", int: "N", str: "TEXT"}
 """Names of the values of options in the help, unless an option has one of its own."""
 
 app = typer.Typer(
@@ -156,7 +153,8 @@ def _parameter(one: inspect.Parameter, text: str) -> inspect.Parameter:
     else:
         mark = typer.Option()
     mark.help = text[:1].upper() + text[1:]
-    mark.metavar = mark.metavar or METAVARS.get(kind)
+    plain, *_ = get_args(kind) or (kind,)  # without `| None`
+    mark.metavar = mark.metavar or METAVARS.get(plain)
     return one.replace(annotation=Annotated[kind, mark])
 
 

@@ -118,9 +118,8 @@ def worker(
     if reload:
         _need("watchfiles", "reload", "reload")
     interpreter = [sys.executable, *(f"-W{option}" for option in sys.warnoptions)]
-    command_line = [*interpreter, "-m", "penstock.cli", "worker", target, *_arguments(changes)]
-    command_line += [f"--log-level={log_level}"] if log_level else []
-    command_line += [f"--log-format={log_format}"]
+    arguments = _arguments({**changes, "log_level": log_level, "log_format": log_format})
+    command_line = [*interpreter, "-m", "penstock.cli", "worker", target, *arguments]
     supervisor = Supervisor(
         lambda number: command_line if number else [*command_line, "--trial"],
         processes or 1,
@@ -216,9 +215,9 @@ def _apply(changes: Mapping[str, Any], made: AnyWorker, target: str) -> None:
 
 
 def _arguments(changes: Mapping[str, Any]) -> list[str]:
-    """Return options as arguments of `penstock worker`."""
-    names = {_option(name): value for name, value in changes.items()}
-    return [name if value is True else f"{name}={value}" for name, value in names.items()]
+    """Return options, but for those that are None, as arguments of `penstock worker`."""
+    given = {_option(name): value for name, value in changes.items() if value is not None}
+    return [name if value is True else f"{name}={value}" for name, value in given.items()]
 
 
 def _answer_probes(

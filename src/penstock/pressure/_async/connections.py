@@ -242,15 +242,15 @@ class AsyncPressureServer(AsyncServer):
         Raises:
             redis.exceptions.ConnectionError: too many nodes name another one.
         """
-        for hop in range(HOPS):
+        hop = 0
+        while True:
             try:
                 return await run(call)
-            except MovedError as moved:  # noqa: PERF203  # each may be sent on
+            except MovedError as moved:
+                if hop == HOPS:
+                    raise RedisConnectionError(f"the nodes do not agree: {moved}") from moved
                 await self._follow(moved, hop)
-        try:
-            return await run(call)
-        except MovedError as moved:
-            raise RedisConnectionError(f"the nodes do not agree: {moved}") from moved
+            hop += 1
 
     async def _follow(self, moved: MovedError, hop: int) -> None:
         """Use the node that MOVED names from now on.

@@ -9,7 +9,6 @@ import socket
 # sync only: import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from redis.asyncio import Redis
@@ -366,12 +365,7 @@ class AsyncPressureQueue:
     async def __aenter__(self) -> AsyncPressureQueue:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.disconnect()
 
     async def _once(self, call: Call[Any]) -> Any:

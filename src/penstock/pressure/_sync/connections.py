@@ -239,15 +239,15 @@ class PressureServer(Server):
         Raises:
             redis.exceptions.ConnectionError: too many nodes name another one.
         """
-        for hop in range(HOPS):
+        hop = 0
+        while True:
             try:
                 return run(call)
-            except MovedError as moved:  # noqa: PERF203  # each may be sent on
+            except MovedError as moved:
+                if hop == HOPS:
+                    raise RedisConnectionError(f"the nodes do not agree: {moved}") from moved
                 self._follow(moved, hop)
-        try:
-            return run(call)
-        except MovedError as moved:
-            raise RedisConnectionError(f"the nodes do not agree: {moved}") from moved
+            hop += 1
 
     def _follow(self, moved: MovedError, hop: int) -> None:
         """Use the node that MOVED names from now on.
