@@ -1,12 +1,11 @@
 """A process that runs a worker's suspects, so that ordinary jobs go on meanwhile.
 
 The process imports the worker's app anew and asks for no jobs. The worker sends it one suspect at a
-time over a line. Like every worker, the process begins the job,
-renews its lease and reports its outcome on connections of its own. So whatever happens to one of
-the two processes affects no job of the other.
+time over a line. Like every worker, the process begins the job, renews its lease and reports its
+outcome, on connections of its own. So the end of one process affects no job of the other.
 
     worker  -> process   {"job": ..., "place": ..., "partitions": ...}  {"stop": seconds}
-    process -> worker    {"ready": true}  {"outcome": [...]}  {"refused": true}
+    process -> worker    {"ready": true}  {"outcome": {...}}  {"refused": true}
 
 When the line breaks the other side is dead. The process then stops as its worker would.
 """
@@ -103,14 +102,13 @@ class Isolator:
         if self._process is None:
             self._start()
             return False
-        if not self._is_ready or self.job is not None or not self._send_job(job):
+        if not self._is_ready or self.job is not None:
             return False
-        self.job, self._since = job, monotonic()
-        return True
-
-    def _send_job(self, job: Delivery) -> bool:
         ops = ops_of(job)
-        return self._tell(job=packed(job), place=_place(ops), partitions=ops.partitions)
+        is_sent = self._tell(job=packed(job), place=_place(ops), partitions=ops.partitions)
+        if is_sent:
+            self.job, self._since = job, monotonic()
+        return is_sent
 
     def tend(self) -> None:
         """Handle the messages of the process, and tell it when to end."""
@@ -124,19 +122,15 @@ class Isolator:
                 self._reported(message)
         if self._process is None:
             return
-        idle = monotonic() - self._since
-        if self.job is None and idle > (FORGET if self._is_ready else STARTING):
-            if self._is_ready:
-                self._is_ready, self._since = False, monotonic()
-                self._tell_end(monotonic())
-            else:
+        now, ends_at = monotonic(), self._state.deadline
+        if self.job is None and now - self._since > (FORGET if self._is_ready else STARTING):
+            if not self._is_ready:
                 self._process.kill()
-        elif self._state.deadline < self._ends_at:
-            self._tell_end(self._state.deadline)
-
-    def _tell_end(self, at: float) -> None:
-        self._ends_at = at
-        self._tell(stop=max(0.0, at - monotonic()))
+                return
+            self._is_ready, self._since, ends_at = False, now, now
+        if ends_at < self._ends_at:
+            self._ends_at = ends_at
+            self._tell(stop=max(0.0, ends_at - now))
 
     def _tell(self, **message: Any) -> bool:
         assert self._process is not None
@@ -184,8 +178,7 @@ class Isolator:
                 self._break(f"it does not know queue {job.queue_name!r}")
             return
         self._refusals = 0
-        outcome, seconds, waited, is_asked = message["outcome"]
-        state.statistics.finished(outcome, 1, seconds, waited, is_asked=is_asked)
+        state.statistics.finished(**message["outcome"])
         if state.options.burst:
             state.look_everywhere()
 
@@ -260,11 +253,9 @@ class Isolated:
             state.learned[split_name(message["place"][0])[0]] = message["partitions"]
         self._line.send({"refused": True}, STUCK)
 
-    def counted(
-        self, outcome: str, seconds: float | None, waited: float | None, is_asked: bool
-    ) -> None:
-        """Report the outcome of the job to the worker."""
-        self._line.send({"outcome": [outcome, seconds, waited, is_asked]}, STUCK)
+    def counted(self, **outcome: Any) -> None:
+        """Report the outcome of the job to the worker: arguments of `Statistics.finished`."""
+        self._line.send({"outcome": outcome}, STUCK)
 
 
 def main(line: Line, target: str, options: dict[str, Any], setup: tuple[Any, ...]) -> None:

@@ -455,11 +455,10 @@ def _fate(
             text = "%s has used up its attempts: %s: a dead letter"
             logger.error(text, job.id, verdict.text, exc_info=done.error, extra=Fields(job))
         return "dead"
-    if outcome is Outcome.REFUSED and done.error is not None:
-        return "failed"  # this was logged with its failure
     if outcome is Outcome.REFUSED:
-        text = "%s is delivered at most once; a %s of it is not possible"
-        logger.warning(text, job.id, verdict.kind, extra=Fields(job))
+        if done.error is None:  # otherwise it was logged with its failure
+            text = "%s is delivered at most once; a %s of it is not possible"
+            logger.warning(text, job.id, verdict.kind, extra=Fields(job))
         return "failed"
     text = "%s: the lease was lost before the %s, which changed nothing"
     logger.warning(text, job.id, verdict.kind, extra=Fields(job))

@@ -126,29 +126,22 @@ def check_queues(queues: Any) -> dict[str, int]:
     Raises:
         BadArgument: no queue, one that is named twice, or a weight below 1.
     """
-    if isinstance(queues, Mapping):
-        found = {_name_of(queue): weight for queue, weight in queues.items()}
-        names: list[Any] = [*queues]
-    elif isinstance(queues, str) or is_queue(queues):
-        names = [_name_of(queues)]
-        found = {names[0]: 1}
-    elif isinstance(queues, Iterable) and not isinstance(queues, (bytes, bytearray)):
-        names = [_name_of(queue) for queue in queues]
-        found = dict.fromkeys(names, 1)
-    else:
+    if isinstance(queues, str) or is_queue(queues):
+        queues = [queues]
+    elif not isinstance(queues, Iterable) or isinstance(queues, (bytes, bytearray)):
         raise BadArgument("queues", queues, "a name, names, or names with weights")
-    if len(found) < len(names):
-        raise BadArgument("queues", names, "each queue once")
-    for name, weight in found.items():
+    names = [queue.name if is_queue(queue) else queue for queue in queues]
+    weights = queues.values() if isinstance(queues, Mapping) else [1] * len(names)
+    found: dict[str, int] = {}
+    for name, weight in zip(names, weights, strict=True):
         check_queue_name(name)
         check_count("queues", weight, high=1_000_000)
+        if name in found:
+            raise BadArgument("queues", names, "each queue once")
+        found[name] = weight
     if not found:
         raise BadArgument("queues", queues, "at least one queue")
     return found
-
-
-def _name_of(queue: Any) -> Any:
-    return queue.name if is_queue(queue) else queue
 
 
 def served(queues: Queues | None, handlers: Any) -> Queues:

@@ -183,9 +183,9 @@ class AsyncRunners:
         put: queues an item; the next free task runs it.
         limits: the time limits of the worker.
 
-    A task that was cancelled is replaced by another: it may keep traces of that, and other code may
-    wait for its end. An event loop that ends cancels every task. The `_watch` task only waits, and
-    is not known to other code: if it was cancelled, the event loop ends.
+    A task that was cancelled is replaced by another, as it may be cancelled again by code that
+    waits for its end. An event loop that ends cancels every task, also `_watch`. This task only
+    waits, and no other code knows it. So if it is cancelled, the event loop ends.
     """
 
     def __init__(self, count: int, name: str, execute: Callable[[Item], Awaitable[None]]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -99,9 +99,9 @@ class WorkerState:
             server has answered.
         stopping: whether no more jobs are taken.
         waiting: whether a BLPOP is pending.
-        moved: whether the loop has to go on with several nodes.
-        apart: whether the queues lie on several servers. Each server then has a BLPOP of its own;
-            the others stay pending after a token, and a server that is down delays no other.
+        moved: whether more nodes were found, so that the loop has to start anew.
+        apart: whether the queues lie on several servers. Each server then has a BLPOP of its own.
+            When one of them brings a token, the others stay pending.
         is_spread: whether the worker has several queues, and they lie on several servers.
         awaited: the queues whose tokens it waits for.
         taken: the number of jobs that it has taken.
@@ -190,10 +190,10 @@ class WorkerState:
     @property
     def sizes(self) -> dict[str, int]:
         """Number of jobs that could be taken at the last look, by queue."""
-        found: dict[str, int] = {}
+        found = Counter[str]()
         for poll in self.polls:
-            found[poll.ops.name] = found.get(poll.ops.name, 0) + poll.size
-        return found
+            found[poll.ops.name] += poll.size
+        return dict(found)
 
     # -- stopping --------------------------------------------------------------------------
 
@@ -593,7 +593,9 @@ class WorkerState:
         is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
         self.statistics.finished(outcome, count, seconds, waited, is_asked=is_asked)
         if self.isolated is not None:
-            self.isolated.counted(outcome, seconds, waited, is_asked)
+            self.isolated.counted(
+                outcome=outcome, count=count, handling=seconds, queueing=waited, is_asked=is_asked
+            )
 
     def put_aside(self, poll: QueuePoll, count: int) -> None:
         """Note that so many suspects were released for a moment."""

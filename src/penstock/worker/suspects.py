@@ -1,8 +1,8 @@
 """Suspects: jobs that have crashed twice. By default a third crash makes a job a dead letter.
 
-A suspect has killed or stalled its workers, or ran beside a job that did. If it ran beside other
-jobs, one of them could crash for the last time because of it, or it because of them. So it runs
-only while the worker has no other job. The server delivers it provisionally (protocol/core.md,
+A suspect has killed or stalled its workers, or ran beside a job that did. Beside other jobs it
+could crash them, or they could crash it, once too often. So it runs only while the worker has no
+other job. The server delivers it provisionally (protocol/core.md,
 Suspects): until the worker begins it, the end of its lease is no crash.
 """
 
