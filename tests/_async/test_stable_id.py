@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, Dedup
-from penstock.core.calls import Argument, Call
+from penstock.core.calls import Call
 from tests.support.keyspace import Raw, drop_producers
 
 
@@ -41,17 +41,17 @@ async def test_a_repeat_on_a_primary_without_the_call_keeps_it(
     q: AsyncQueue, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a failover that lost the call, its repeat has another id but the same stable id."""
-    call = q.ops.call
+    build = q.ops.enqueue_plain
     sent: list[Call[Any]] = []
 
-    def kept(name: str, *args: Argument) -> Call[Any]:
-        sent.append(call(name, *args))
+    def kept(record: bytes) -> Call[Any]:
+        sent.append(build(record))
         return sent[-1]
 
     await q.enqueue("first")
     await q.reserve(1, block=0)
     with monkeypatch.context() as patch:
-        patch.setattr(q.ops, "call", kept)
+        patch.setattr(q.ops, "enqueue_plain", kept)
         told = await q.enqueue("work")
     (old,) = await q.reserve(1, block=0)
     await old.ack()

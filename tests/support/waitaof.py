@@ -16,8 +16,8 @@ from typing import Any
 import hiredis
 import redis
 
-from penstock.client._async.transport.connection import pack
 from penstock.embedded import EmbeddedServer
+from penstock.wire.packing import pack
 from tests.support.proxy import Listener
 
 __all__ = ["WaitAof"]

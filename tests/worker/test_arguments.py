@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from penstock import BadArgument, Job
 from penstock.core.job import Delivery
+from penstock.core.record import encode_body
 from penstock.worker import Conversion, Handler, Handlers, Unfit
 from tests.worker.deliveries import named, stored
 
@@ -387,6 +388,7 @@ def test_jobs_of_a_function(
     """The body for given arguments is a JSON object if possible."""
     there = handler(function)
     assert there.job(*args, **kwargs).body == body
+    assert there.check().encoded(args, kwargs) == encode_body(body)[0]
     there.arguments(named("f", there.job(*args, **kwargs).body))
 
 
@@ -532,6 +534,9 @@ def test_a_job_is_refused_or_fits(
     try:
         body = NAMED[function].job(*args, **kwargs).body
     except BadArgument:
+        with pytest.raises(BadArgument):
+            NAMED[function].check().encoded(tuple(args), kwargs)
         return
+    assert NAMED[function].check().encoded(tuple(args), kwargs) == encode_body(body)[0]
     given_args, given_kwargs = NAMED[function].arguments(named("f", body))
     function(*given_args, **given_kwargs)

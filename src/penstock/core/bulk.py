@@ -389,10 +389,12 @@ class NewJobs(Iterable[NewJob]):
     Attributes:
         bodies: returns the bodies.
         options: the options of the handler.
+        encoded: returns the bodies as JSON; None = the bodies may be bytes.
     """
 
     bodies: Callable[[], Iterable[Any]]
     options: JobOptions
+    encoded: Callable[[], Iterable[bytes]] | None = None
 
     def __iter__(self) -> Iterator[NewJob]:
         return (NewJob(body, self.options) for body in self.bodies())
@@ -431,14 +433,15 @@ def chunks(
     Args:
         bodies: bodies, and jobs that handlers describe. Consecutive jobs share a chunk if their
             options allow it.
-        options: of the call.
+        options: of the call; with `NewJobs`, of their handler, too.
         parted: as in `Prepared.goes_with`.
 
     Raises:
         BadArgument: `bodies` is not an iterable of bodies, or a body can't be used.
     """
     _check_bodies(bodies)
-    head, is_plain = options.head, options.dedup is None
+    is_plain = options.dedup is None
+    head, bodies = _encoded(bodies, options)
     own = shared = options
     most, merge = _most(options), _Merge(options)
     chunk: list[bytes] = []
@@ -469,6 +472,15 @@ def chunks(
             chunk, size = [], 0
     if chunk:
         yield chunk, shared
+
+
+def _encoded(bodies: Iterable[Any], options: Prepared) -> tuple[bytes, Iterable[Any]]:
+    """Return the head of records with bodies of bytes, and the bodies, as JSON if possible."""
+    if type(bodies) is not NewJobs:
+        return options.head, bodies
+    if bodies.encoded is None or options.codec is not None or options.dedup is not None:
+        return options.head, bodies.bodies()
+    return options.coded_head, bodies.encoded()
 
 
 def _most(options: Prepared) -> int:
@@ -530,6 +542,7 @@ def windows(bodies: Iterable[Any], options: Prepared, count: int) -> Iterator[Wi
         BadArgument: `bodies` is not an iterable of bodies; or a body or its key can't be used.
     """
     _check_bodies(bodies)
+    bodies = bodies.bodies() if type(bodies) is NewJobs else bodies
     window, merge = Window(options), _Merge(options)
     for body in bodies:
         own = options

@@ -80,6 +80,7 @@ class Call(Generic[R_co]):
         bearer: the exclusive role that the call bears or takes, or None; it is told the answer.
         ops: the operations of the queue, for its errors and the repair of its meta; None = a
             negative code is the caller's to read.
+        front: the packed command up to the last key, of a call with one record; empty = pack all.
         resent: when the call was sent again by our clock, 0 = it was not. Set by the executor.
         confirmed: the result of the wait. Set by the executor.
     """
@@ -92,6 +93,7 @@ class Call(Generic[R_co]):
     wait: Wait | None = None
     bearer: RoleLease | None = None
     ops: Operations | None = None
+    front: bytes = b""
     resent: float = 0.0
     confirmed: Confirmed = NOTHING
 

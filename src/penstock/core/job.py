@@ -373,12 +373,13 @@ class Enqueued:
 
     def __init__(
         self,
-        id: str | Callable[[], str],  # noqa: A002  # the name of the attribute
+        id: str | tuple[Any, bytes, bytes, str],  # noqa: A002  # the name of the attribute
         state: str,
         duplicate: bool = False,
         replicas: int = 0,
         action: str = "added",
         stable_id: str | bytes = "",
+        queue: Any = None,
     ) -> None:
         self._id = id
         self.state = state
@@ -386,7 +387,7 @@ class Enqueued:
         self.replicas = replicas
         self.action = action
         self._stable_id = stable_id
-        self.queue: Any = None
+        self.queue = queue
 
     @property
     def id(self) -> str:
@@ -395,9 +396,11 @@ class Enqueued:
         That of the existing one, if it is a duplicate (empty: it is done, and the window of its
         dedup id is open).
         """
-        if not isinstance(self._id, str):
-            self._id = self._id()
-        return self._id
+        found = self._id
+        if not isinstance(found, str):
+            ops, number, epoch, ttl = found
+            found = self._id = str(ops.id_of(number, epoch, ttl))
+        return found
 
     @property
     def stable_id(self) -> str:
@@ -452,14 +455,14 @@ class _Span:
     place: QueueIdentity
     state: str
     replicas: int
-    stable_ids: Sequence[str]
+    heads: Sequence[bytes]
     ttl: str
 
     def __getitem__(self, offset: int) -> Enqueued:
         number = number_after(self.first, offset)
         job_id = encode_id(self.place.node, self.place.packed, number, self.ttl)
-        stable_id = self.stable_ids[offset] if self.stable_ids else ""
-        return Enqueued(job_id, self.state, replicas=self.replicas, stable_id=stable_id)
+        head = self.heads[offset] if self.heads else ""
+        return Enqueued(job_id, self.state, replicas=self.replicas, stable_id=head)
 
 
 class BulkEnqueued(Sequence[Enqueued]):
@@ -481,12 +484,12 @@ class BulkEnqueued(Sequence[Enqueued]):
         place: QueueIdentity,
         state: str,
         replicas: int = 0,
-        stable_ids: Sequence[str] = (),
+        heads: Sequence[bytes] = (),
         *,
         ttl: str = AT_LEAST_ONCE_FOREVER,
     ) -> None:
         """Append the jobs of one chunk: numbers first, first + 1, …"""
-        self._append(_Span(first, count, place, state, replicas, stable_ids, ttl), count)
+        self._append(_Span(first, count, place, state, replicas, heads, ttl), count)
 
     def append(self, results: Sequence[Enqueued]) -> None:
         """Append results one by one: those of jobs with dedup ids."""

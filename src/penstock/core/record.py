@@ -27,6 +27,7 @@ __all__ = [
     "Record",
     "encode_body",
     "encode_head",
+    "encode_json",
     "escaped",
     "parse_record",
     "stable_id_of",
@@ -82,16 +83,25 @@ def encode_body(body: object, codec: Codec | None = None) -> tuple[bytes, bool]:
         return bytes(body), False
     if codec is not None:
         return codec.encoded(body), True
+    raw = encode_json(body)
+    if b"{" in raw and type(body) is not str:
+        _check_keys(body)
+    return raw, True
+
+
+def encode_json(body: object) -> bytes:
+    """Return a body as JSON. The keys of its dicts must be str.
+
+    Raises:
+        BadArgument: JSON can't express the object.
+    """
     try:
-        raw = "".join(_parts(body, 0)).encode()
+        return "".join(_parts(body, 0)).encode()
     except (TypeError, ValueError, RecursionError) as error:
         why = "it contains itself" if isinstance(error, RecursionError) else error
         raise BadArgument(
             "body", body, f"can't be written as JSON, pass bytes or another value: {why}"
         ) from error
-    if b"{" in raw:
-        _check_keys(body)
-    return raw, True
 
 
 def _check_keys(body: Any) -> None:

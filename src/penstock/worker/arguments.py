@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, Union
 
 from penstock.core.job import Delivery, data_of, ops_of, record_of
 from penstock.core.options import check_text
-from penstock.core.record import encode_body
+from penstock.core.record import encode_body, encode_json
 from penstock.errors import BadArgument, PenstockError
 from penstock.worker.functions import hints
 from penstock.worker.given import is_state, state_for
@@ -355,14 +355,36 @@ class Parameters:
         Raises:
             BadArgument: they don't fit, or JSON can't express them.
         """
-        if self._scalars is not None:  # scalars that fit come back from JSON as they were
-            given, scalars = dict(zip(self._places, args, strict=False)), self._scalars
+        found = self._fitting(args, kwargs)
+        return self._bound(args, kwargs) if found is None else found
+
+    def encoded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return the body with these arguments as JSON. Raises: as `body`."""
+        found = self._fitting(args, kwargs)
+        if found is None:
+            return encode_body(self._bound(args, kwargs))[0]
+        return encode_json(found)
+
+    def _fitting(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the arguments by name if all are scalars that fit; these JSON leaves as they are.
+
+        None = they must be bound and checked one by one.
+        """
+        kinds = self._scalars
+        if kinds is None:
+            return None
+        given = dict(zip(self._places, args, strict=False))
+        if kwargs:
             given.update(kwargs)
-            fits = len(given) == len(args) + len(kwargs) and given.keys() >= self._required.keys()
-            for name, value in given.items():
-                fits = fits and type(value) in scalars.get(name, ())
-            if fits:
-                return given
+        if len(given) != len(args) + len(kwargs) or not given.keys() >= self._required.keys():
+            return None
+        for name, value in given.items():
+            if type(value) not in kinds.get(name, ()):
+                return None
+        return given
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Bind and check arguments of any kind; return the body. Raises: as `body`."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from copy import copy
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from penstock.core.bulk import EnqueueOptions, JobOptions, NewJob, NewJobs
+from penstock.core import stable
+from penstock.core.bulk import EnqueueOptions, JobOptions, NewJob, NewJobs, Prepared
 from penstock.core.job import BulkEnqueued, Enqueued
 from penstock.core.middleware import HANDLER
 from penstock.core.options import Duration
@@ -25,6 +27,7 @@ __all__ = ["CallableHandler", "Handler"]
 
 C = ParamSpec("C")
 P = ParamSpec("P")
+T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -141,12 +144,21 @@ class CallableHandler(RegisteredHandler, Generic[C, P, R_co]):
                 raise BadArgument("iterables", one, "pass a list or generator for each argument")
         if not iterables:
             raise BadArgument("iterables", iterables, "pass at least one list or generator")
-        body = self._body
 
-        def bodies() -> Iterable[Any]:
-            return map(body, zip(*iterables, strict=False), repeat(constants))
+        def each(make: Callable[[Any, Any], T]) -> Iterable[T]:
+            return map(make, zip(*iterables, strict=False), repeat(constants))
 
-        return NewJobs(bodies, self._options)
+        known = self._parameters
+        encoded = None if known is None else partial(each, known.encoded)
+        return NewJobs(partial(each, self._body), self._options, encoded)
+
+    def _record(self, options: Prepared, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return the record of a job."""
+        known = self._parameters
+        if known is None or options.codec is not None or options.dedup is not None:
+            return options.record(self._body(args, kwargs))
+        raw = known.encoded(args, kwargs)
+        return b"%b;i=%b\n%b" % (options.coded_head, stable.next_id(), raw)
 
     def _late_body(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._body = self.check().body
@@ -188,7 +200,7 @@ class Handler(CallableHandler[C, P, R_co]):
             return queue.enqueue(self.job(*args, **kwargs))
         own = self._options
         options = own.by_codec.get(codec) or own.prepared(codec)
-        return queue._add(options.record(self._body(args, kwargs)), options)
+        return queue._add(self._record(options, args, kwargs), options)
 
     @overload
     def enqueue_many(

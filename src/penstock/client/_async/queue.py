@@ -47,7 +47,7 @@ from penstock.core.options import (
 )
 from penstock.core.outcomes import OUTCOMES, Outcome, Settled
 from penstock.core.policy import RetryPolicy
-from penstock.core.record import check_size, stable_id_of
+from penstock.core.record import check_size
 from penstock.core.refusals import NotPlain
 from penstock.errors import (
     BadArgument,
@@ -194,16 +194,35 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueAdmin):
         if now >= self.backend.taking_until and not await self._may_add():
             return await self._add(record, options)  # the queue lies on several nodes now
         is_plain = options.is_plain and len(record) <= PLAIN_BYTES and not ops.producing
+        if not is_plain or now < ops.plain_from:
+            return await self._add_fully(record, options)
         try:
-            if is_plain and now >= ops.plain_from:
-                try:
-                    added = await self._add_plain(record, options.ttl_code)
-                    added.queue = self
-                    return added
-                except (NotPlain, OutOfMemory):
-                    ops.plain_from = now + PLAIN_PAUSE
-            if len(record) > PLAIN_BYTES:
-                check_size(len(record))
+            # [async only
+            gathering = self._gathering
+            if not gathering.has_room():
+                added = await gathering.add(record)
+                added.queue = self
+                return added
+            try:
+                plain = await self.backend.node.run(ops.enqueue_plain(record))
+            finally:
+                gathering.done(self)
+            # async only]
+            # sync only: plain = self.backend.node.run(ops.enqueue_plain(record))
+        except (NotPlain, OutOfMemory):
+            ops.plain_from = now + PLAIN_PAUSE
+            return await self._add_fully(record, options)
+        ops.replicas = 0
+        job_id = ops, plain.first, plain.epoch, options.ttl_code
+        head = record[: record.index(b"\n")]
+        return Enqueued(job_id, "ready", False, 0, "added", head, self)
+
+    async def _add_fully(self, record: bytes, options: Prepared) -> Enqueued:
+        """Add a record with any options."""
+        ops = self.ops
+        if len(record) > PLAIN_BYTES:
+            check_size(len(record))
+        try:
             reply, got = await add(self, (record,), options, in_parts=False)
         except NodesUnavailable:
             if not await self._has_moved():
@@ -218,26 +237,9 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueAdmin):
             added.queue = self
             return added
         state = "scheduled" if reply.scheduled else "ready"
-        job_id = partial(ops.id_of, reply.first, reply.epoch, options.ttl_code)
-        added = Enqueued(job_id, state, replicas=replicas, stable_id=stable_id_of(record))
-        added.queue = self
-        return added
-
-    async def _add_plain(self, record: bytes, ttl_code: str) -> Enqueued:
-        ops = self.ops
-        # [async only
-        gathering = self._gathering
-        if not gathering.has_room():
-            return await gathering.add(record)
-        try:
-            plain = await self.backend.node.run(ops.call("enqueue_plain", record))
-        finally:
-            gathering.done(self)
-        # async only]
-        # sync only: plain = self.backend.node.run(ops.call("enqueue_plain", record))
-        ops.replicas = 0
-        job_id = partial(ops.id_of, plain.first, plain.epoch, ttl_code)
-        return Enqueued(job_id, "ready", stable_id=record[: record.index(b"\n")])
+        job_id = ops, reply.first, reply.epoch, options.ttl_code
+        head = record[: record.index(b"\n")]
+        return Enqueued(job_id, state, False, replicas, "added", head, self)
 
     async def enqueue_many(
         self,
@@ -302,7 +304,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueAdmin):
             result_ttl=result_ttl,
         )
         if type(bodies) is NewJobs:
-            options, bodies = options.over(bodies.options), bodies.bodies()
+            options = options.over(bodies.options)
         results = BulkEnqueued(self)
         try:
             await self._add_all(bodies, options, results)
@@ -339,9 +341,9 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueAdmin):
                 results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas))
                 return
             place, state = self.ops.place(reply.epoch), "scheduled" if reply.scheduled else "ready"
-            names = [stable_id_of(record) for record in chunk[: reply.count]]
+            heads = [record[: record.index(b"\n")] for record in chunk[: reply.count]]
             code = options.ttl_code
-            results.add(reply.first, reply.count, place, state, replicas, names, ttl=code)
+            results.add(reply.first, reply.count, place, state, replicas, heads, ttl=code)
             chunk = chunk[reply.count :]
 
     # -- roles -----------------------------------------------------------------------------

@@ -94,6 +94,7 @@ class Operations:
         self.producing = self.consuming = ""
         self.known_nodes = known_nodes
         self._forms: dict[str, Form] = {}
+        self._front = b""
         self._place: QueueIdentity | None = None
         self._placed = b""
 

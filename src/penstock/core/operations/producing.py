@@ -13,6 +13,7 @@ from penstock.core.outcomes import Settled
 from penstock.core.record import escaped, parse_record, stable_id_of
 from penstock.core.views import DedupStatus, read_view
 from penstock.wire import replies
+from penstock.wire.packing import front_of
 
 __all__ = ["Added", "Producing"]
 
@@ -49,6 +50,13 @@ class Producing(Operations):
                 wait = wait._replace(expected=expected or 0, is_told=self.replicas is not None)
             call.wait = wait
         return call
+
+    def enqueue_plain(self, record: bytes) -> Call[replies.EnqueuePlain]:
+        """Add one record without options. Its script and keys are packed once for all calls."""
+        found, head, parse, queue = self._forms.get("enqueue_plain") or self._form("enqueue_plain")
+        if not self._front:
+            self._front = front_of(found.sha, head)
+        return Call(found, head, (record,), parse, queue, ops=self, front=self._front)
 
     def id_of(self, number: bytes, epoch: bytes, ttl: str) -> str:
         """Return the id of a job that was added."""

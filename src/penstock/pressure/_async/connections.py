@@ -16,13 +16,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import PENDING, AsyncReader, asend, asleep, sliced
 from penstock.client._async.transport.blocking import FAKE_SLICE
-from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic, pack
+from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import passing, raise_typed, transient
 from penstock.client._async.transport.node import forget_after_fork
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import SOCKET_TIMEOUT, connection_factory
 from penstock.core.calls import Call
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
+from penstock.wire.packing import pack
 
 SLICE = 0.5
 """Seconds of one blocking command; between two of them a waiting call reads the queue's state."""

@@ -17,13 +17,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._acompat import PENDING, Reader, send, sleep, sliced
 from penstock.client._sync.transport.blocking import FAKE_SLICE
-from penstock.client._sync.transport.connection import ProducerConnection, monotonic, pack
+from penstock.client._sync.transport.connection import ProducerConnection, monotonic
 from penstock.client._sync.transport.failures import passing, raise_typed, transient
 from penstock.client._sync.transport.node import forget_after_fork
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT, connection_factory
 from penstock.core.calls import Call
 from penstock.errors import OutcomeUnknown, OutOfMemory, ProtocolError
+from penstock.wire.packing import pack
 
 SLICE = 0.5
 """Seconds of one blocking command; between two of them a waiting call reads the queue's state."""

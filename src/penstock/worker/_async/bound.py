@@ -56,7 +56,7 @@ class AsyncBoundHandler(CallableHandler[C, P, R_co]):
         codec = queue.ops.codec
         options = own.by_codec.get(codec) or own.prepared(codec)
         try:
-            record = options.record(self._body(args, kwargs))
+            record = self._record(options, args, kwargs)
         except BadArgument:
             self._refuse_queue(args)
             raise

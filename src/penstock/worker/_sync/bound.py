@@ -57,7 +57,7 @@ class BoundHandler(CallableHandler[C, P, R_co]):
         codec = queue.ops.codec
         options = own.by_codec.get(codec) or own.prepared(codec)
         try:
-            record = options.record(self._body(args, kwargs))
+            record = self._record(options, args, kwargs)
         except BadArgument:
             self._refuse_queue(args)
             raise

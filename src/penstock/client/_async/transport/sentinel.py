@@ -25,10 +25,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from penstock.client._acompat import AsyncRedisConnection, apool, asend
-from penstock.client._async.transport.connection import pack
 from penstock.core.logs import get_logger
 from penstock.core.urls import shown, unusable
 from penstock.errors import BadArgument
+from penstock.wire.packing import pack
 
 __all__ = [
     "AsyncPrimary",

@@ -17,11 +17,12 @@ from penstock.client._acompat import (
     send,
     sliced,
 )
-from penstock.client._sync.transport.connection import monotonic, pack
+from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT
 from penstock.core.calls import Call
 from penstock.core.flows import TICK
 from penstock.wire.codes import Code
+from penstock.wire.packing import pack
 
 if TYPE_CHECKING:
     from penstock.client._sync.transport.server import Server

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import hiredis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
@@ -22,11 +21,10 @@ from penstock.core.views import number_in
 from penstock.errors import NotReplicated, ProtocolError
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
+from penstock.wire.packing import pack, with_record
 from penstock.wire.scripts import Script
 
 logger = get_logger("penstock")
-
-pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
 monotonic = time.monotonic
 
@@ -74,8 +72,11 @@ class ProducerConnection(Producer):
             ProtocolError: the reply is that of another call; the connection is closed.
         """
         nonce = b"%d" % caller.calls
-        args = call.args if call.queue is None else (caller.producer, *call.args)
-        packed = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args))
+        if call.front:
+            packed = with_record(call.front, nonce, caller.producer, *call.args)
+        else:
+            args = call.args if call.queue is None else (caller.producer, *call.args)
+            packed = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args))
         wait = call.wait
         how, asked = None, b""
         if wait is not None and (wait.expected or wait.fsynced):
@@ -85,11 +86,10 @@ class ProducerConnection(Producer):
             reply: Any = self._socket.trip(packed)
         except ResponseError as error:
             reply = self._loaded(call, packed, error, how, asked)
-        is_reply = isinstance(reply, list) and len(reply) > 1
-        code, answered = reply[:2] if is_reply else (0, b"")
-        if answered != nonce:
+        if type(reply) is not list or len(reply) < 2 or reply[1] != nonce:
             self.close()
             raise ProtocolError(f"{call.script.name}: the reply is not that of call {caller.calls}")
+        code = reply[0]
         if wait is not None and (asked or code == Code.DONE):
             wanted = wait.replicas
             if wanted is None and code == Code.DONE:  # the queue's setting, told by the reply

@@ -26,10 +26,10 @@ from redis.sentinel import (
 )
 
 from penstock.client._acompat import RedisConnection, pool, send
-from penstock.client._sync.transport.connection import pack
 from penstock.core.logs import get_logger
 from penstock.core.urls import shown, unusable
 from penstock.errors import BadArgument
+from penstock.wire.packing import pack
 
 __all__ = [
     "Primary",
