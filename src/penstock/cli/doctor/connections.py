@@ -1,6 +1,6 @@
 """The servers that the doctor examines.
 
-They have plain connections, as `Penstock` refuses some of the servers that ought to be examined.
+The doctor opens its own connections, because `Penstock` refuses servers that it has to examine.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def beside_ours(ahead: float) -> str:
 
 
 def check_clock(server: DoctorServer) -> None:
-    """Check that a repair takes no right times for wrong ones.
+    """Check that the clocks agree, or a repair would change correct times.
 
     Raises:
         Failed: the clock of the server, or ours, is wrong.
@@ -46,8 +46,8 @@ def check_clock(server: DoctorServer) -> None:
     ahead, _ = read_clock(server)
     if abs(ahead) > CLOCK_SLACK:
         raise Failed(
-            f"the clock of the server {server.address} is {beside_ours(ahead)}: set the wrong one"
-            " first, or right times would be taken for wrong ones; nothing was repaired"
+            f"the clock of the server {server.address} is {beside_ours(ahead)}: correct the wrong"
+            " clock first. Nothing was repaired, as correct times might be changed"
         )
 
 
@@ -61,8 +61,8 @@ def ahead(queue: DoctorQueue, days: int) -> Iterator[Finding]:
     found = {place: count for place, count in pages.items() if count}
     if found:
         places = ", ".join(f"{place} {count}" for place, count in found.items())
-        text = f"the server's clock was wrong ({places}, or more): penstock doctor --repair"
-        yield queue.about(broken, f": times lie ahead, {text}", found=found)
+        text = f"({places}, or more), as the server's clock was wrong: penstock doctor --repair"
+        yield queue.about(broken, f": times are too far ahead {text}", found=found)
     yield from _numbers(queue)
 
 

@@ -41,19 +41,20 @@ from penstock.wire.codes import PressureCode
 class PressureQueue:
     """A queue by its name; nothing is sent until a method is called.
 
-    At any time one client may put and one may get. Opens connections of its own, as many as there
-    are calls at once; safe to share between tasks. A forked child opens connections anew.
+    At any time one client may put and one may get. It opens its own connections, one for each call
+    that runs at the same time. Tasks may share it. A forked child opens new connections.
 
     Args:
-        name: any text, but for one that ends like a key of another queue (`jobs:bound`).
-        source: a URL, or a redis-py client, which lends its settings; None = the server that
-            REDIS_SERVER or REDIS_HOST, REDIS_PORT and REDIS_DB name, by default 127.0.0.1:6379/0.
-        prefix: of all keys; None = PRESSURE_PREFIX, by default `__pressure__`.
-        client_id: name of this client, shown to people; no other client may use it. None =
-            host, process and task or thread.
+        name: text that does not end like a key of another queue (`jobs:bound`).
+        source: a URL, or a redis-py client whose settings are used; None = the server named by the
+            variables REDIS_SERVER (or REDIS_HOST), REDIS_PORT and REDIS_DB, by default
+            127.0.0.1:6379/0.
+        prefix: prefix of all keys; None = the variable PRESSURE_PREFIX, by default `__pressure__`.
+        client_id: unique name of this client, shown to people. None = host, process, and task or
+            thread.
 
     Raises:
-        BadArgument, ConfigurationError: an argument or a variable can't be used.
+        BadArgument, ConfigurationError: an argument or an environment variable can't be used.
     """
 
     def __init__(
@@ -89,28 +90,28 @@ class PressureQueue:
     # -- the life of a queue ---------------------------------------------------------------
 
     def create(self, bound: int = 0) -> None:
-        """Make the queue, whole or not at all.
+        """Create the queue, in one step.
 
         Args:
             bound: the most messages that may wait; 0 = no limit.
 
         Raises:
             BadArgument: not a whole number of at least 0.
-            QueueExists: it is there, or lists of an earlier one are.
+            QueueExists: the queue exists, or keys of an earlier one are left.
         """
         limit = check_count("bound", bound, low=0)
         self._once(self._calls.call("create", limit=limit))
 
     def close(self, timeout: Duration | None = None) -> None:
-        """Refuse more messages; those that wait can be taken.
+        """Refuse new messages. Messages that wait can still be taken.
 
-        A producer that waits for room puts its message first, and that is delivered.
+        If a producer waits for room, it puts its message before the queue is closed.
 
         Args:
             timeout: seconds to wait for the role of the producer; None = for ever.
 
         Raises:
-            QueueClosed: it was closed already.
+            QueueClosed: the queue was closed already.
             QueueInUse: another client had the role all the time.
             QueueMissing: there is no queue.
         """
@@ -120,32 +121,32 @@ class PressureQueue:
     def delete(self, timeout: Duration | None = None) -> None:
         """Remove the queue and its messages; waiting calls end.
 
-        From the first moment on there is no queue; its last keys are removed when both roles are
-        free. What a client left that died during a deletion is removed a second after that.
+        The queue ceases to exist at once. Its last keys are removed when both roles are free. If
+        another client died during a deletion, the keys that it left are removed a second later.
 
         Args:
             timeout: seconds to wait for the roles; None = for ever.
 
         Raises:
             QueueMissing: there is no queue.
-            QueueInUse: a client had its role all the time; another call continues the deletion.
+            QueueInUse: a client had its role all the time. Call `delete` again to continue.
         """
         wait = check_timeout(timeout)
         self._check()
         delete(self._server, self._calls, wait)
 
     def free_role(self, role: Role) -> bool:
-        """Free a role whose holder is gone for good.
+        """Free a role whose holder has died.
 
-        The protocol can't tell whether a holder lives, so you have to know. A holder that lives
-        finds out and waits for the role again, if it is a client of penstock; another client works
-        at the same time as its successor.
+        The protocol can't tell if a holder is alive, so make sure that it is not. A penstock client
+        that is alive notices that it lost the role, and waits for it again. Any other client does
+        not notice, and uses the role at the same time as the next holder.
 
         Args:
             role: "producer" or "consumer".
 
         Returns:
-            True = it was taken; False = it was free, and nothing has changed.
+            True = the role was taken and is free now; False = it was free already.
 
         Raises:
             QueueMissing: there is no queue, nor anything left of one.
@@ -165,7 +166,7 @@ class PressureQueue:
         replicas: int = 0,
         replication_timeout: Duration = 1,
     ) -> None:
-        """Put a message, as soon as this client has the role of the producer and there is room.
+        """Wait for the role of the producer and for room, then put a message.
 
         Args:
             message: bytes, or text, which is stored as UTF-8.
@@ -208,10 +209,10 @@ class PressureQueue:
         self.put(message, 0, overfill)
 
     def get(self, timeout: Duration | None = None) -> bytes:
-        """Take the oldest message, as soon as this client has the role of the consumer.
+        """Wait for the role of the consumer and for a message, then take the oldest one.
 
-        If the call is cancelled or interrupted, a message taken at that moment may be lost; a
-        `timeout` loses none.
+        If the call is cancelled or interrupted while it takes a message, the message may be lost.
+        A `timeout` loses no message.
 
         Args:
             timeout: seconds to wait; None = for ever.
@@ -271,9 +272,9 @@ class PressureQueue:
     # -- looking ---------------------------------------------------------------------------
 
     def peek_reverse(self, timeout: Duration | None = None) -> bytes | None:
-        """Look at the newest message, as soon as this client has the role of the producer.
+        """Wait for the role of the producer, then read the newest message and leave it there.
 
-        The message stays in the queue. No producer can put another one at that moment.
+        While this call has the role, no other client can put a message.
 
         Args:
             timeout: seconds to wait for the role of the producer; None = for ever.
@@ -293,7 +294,7 @@ class PressureQueue:
         return bytes(reply.founds[0]) if reply.founds else None
 
     def peek_reverse_nowait(self) -> bytes | None:
-        """Look at the newest message now, as the producer.
+        """Read the newest message now, in the role of the producer, and leave it there.
 
         Returns:
             The message that was put last, or None: no message waits.
