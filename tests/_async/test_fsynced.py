@@ -94,10 +94,11 @@ async def test_appendfsync_always(make_server: Server, binary: ServerBinary) -> 
         load_scripts(raw)
         async with AsyncPenstock(server.url) as client:
             q = client.queue("q")
-            first = await q.enqueue("first", lease=600, durable=Durable(fsynced=True))
+            await q.configure(lease=600)
+            first = await q.enqueue("first", durable=Durable(fsynced=True))
             assert (first.replicas, first.state) == (0, "ready")
             before = calls(raw, "evalsha", asked)
-            many = await q.enqueue_many(range(1500), lease=600, durable=Durable(fsynced=True))
+            many = await q.enqueue_many(range(1500), durable=Durable(fsynced=True))
             assert len(many) == 1500
             jobs = [*await q.reserve(1000, block=0), *await q.reserve(501, block=0)]
             assert await jobs[0].ack(durable=Durable(fsynced=True))

@@ -675,7 +675,7 @@ async def test_a_repeated_ack_waits_for_the_first_one(
             q = client.queue("q")
             (job,) = await held(q)
             replica.pause()
-            fault = door.eat_reply(after=script("ack").sha.encode())
+            fault = door.eat_reply(after=script("ack_plain").sha.encode())
             with pytest.raises(AckNotReplicated) as caught:
                 await q.ack([job], durable=Durable(1, timeout=0.3))
             assert fault.has_struck

@@ -95,10 +95,11 @@ def test_appendfsync_always(make_server: Server, binary: ServerBinary) -> None:
         load_scripts(raw)
         with Penstock(server.url) as client:
             q = client.queue("q")
-            first = q.enqueue("first", lease=600, durable=Durable(fsynced=True))
+            q.configure(lease=600)
+            first = q.enqueue("first", durable=Durable(fsynced=True))
             assert (first.replicas, first.state) == (0, "ready")
             before = calls(raw, "evalsha", asked)
-            many = q.enqueue_many(range(1500), lease=600, durable=Durable(fsynced=True))
+            many = q.enqueue_many(range(1500), durable=Durable(fsynced=True))
             assert len(many) == 1500
             jobs = [*q.reserve(1000, block=0), *q.reserve(501, block=0)]
             assert jobs[0].ack(durable=Durable(fsynced=True))

@@ -301,6 +301,8 @@ def _calls() -> Iterator[Act]:
     yield Act("reserve, crash", "reserve", (90, 100, 7, "eve", 0, ""),
               ("max_crashes", 1, "dead_max", 1))  # fmt: skip
     yield Act("reserve, none", "reserve", (90, 0, 7, "eve", 1, ""))
+    yield Act("reserve_plain", "reserve_plain", (90, 100, 7, "eve", 0, ""))
+    yield Act("reserve_plain, two", "reserve_plain", (90, 2, 7, "eve", 1, ""))
     yield Act("assign", "assign", (90, "", 1, 100, 100, 7, "eve", 3000))
     yield Act("assign, two", "assign", (90, T0, 1, 2, 2, 7, "eve", 60_000))
     yield Act("assign, crash", "assign", (90, "", 1, 100, 100, 7, "eve", 60_000),
@@ -314,6 +316,8 @@ def _calls() -> Iterator[Act]:
     yield Act("ack", "ack", (90, EPOCH, RECEIPT, "", "*active"))
     yield Act("ack, waiting", "ack", (90, EPOCH, "", "", "*delayed", "*ready"))
     yield Act("ack, by id", "ack", (90, EPOCH, "", "", "**"))
+    yield Act("ack_plain", "ack_plain", (90, EPOCH, RECEIPT, "", "*active"))
+    yield Act("settle_plain", "settle_plain", (90, EPOCH, RECEIPT, 2, 7, "eve", "", "*active"))
     yield Act("settle", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "", "*active"))
     yield Act("settle, none", "settle", (90, EPOCH, RECEIPT, 0, 7, "eve", "", "*active"))
     yield Act("settle, one", "settle", (90, EPOCH, RECEIPT, 1, 7, "eve", "", "*active"))

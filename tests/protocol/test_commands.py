@@ -65,6 +65,8 @@ READ_LATE: dict[str, set[str]] = {
     "reserve": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED | {"HGET held"},
     "assign": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED,
     "settle": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED | {"HGET held"},
+    "reserve_plain": {"XLEN ready"},
+    "settle_plain": REST,
     "nack": TRIM | SUCCESSORS | DRAINED,
     "release": TRIM | SUCCESSORS | DRAINED,
     "bury": TRIM | SUCCESSORS | DRAINED,

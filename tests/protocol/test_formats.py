@@ -15,6 +15,7 @@ from penstock.core.policy import RetryPolicy
 from penstock.core.record import encode_body, encode_head, parse_record
 from penstock.errors import BadArgument, BadJobId
 from penstock.wire.keys import KINDS, QueueKeys, check_prefix, check_queue_name, queue_crc, tag
+from penstock.wire.scripts import script
 from tests.protocol.clock import T0, run
 from tests.protocol.seeds import EPOCH
 from tests.protocol.vectors import FOLDER
@@ -166,6 +167,7 @@ def test_receipts(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None
     number, counters = b"1800000000000-1000000000", case["counters"].encode()
     reply = [1, b"1", -1, EPOCH.encode(), 30_000, T0, number, counters, b"1\nbody"]
     monkeypatch.setattr("random.getrandbits", lambda _: case["tag"])
+    ops.decline(script("reserve"))  # the plain form delivers no job again
     (found,) = ops.reserve(1).parse(reply).deliveries
     assert found.receipt == case["receipt"]
 

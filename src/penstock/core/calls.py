@@ -81,6 +81,7 @@ class Call(Generic[R_co]):
         ops: the operations of the queue, for its errors and the repair of its meta; None = a
             negative code is the caller's to read.
         front: the packed command up to the last key, of a call with one record; empty = pack all.
+        full: builds the call of the full script if this one may refuse (-20); None = it does not.
         resent: when the call was sent again by our clock, 0 = it was not. Set by the executor.
         confirmed: the result of the wait. Set by the executor.
     """
@@ -94,6 +95,7 @@ class Call(Generic[R_co]):
     bearer: RoleLease | None = None
     ops: Operations | None = None
     front: bytes = b""
+    full: Callable[[], Call[R_co]] | None = None
     resent: float = 0.0
     confirmed: Confirmed = NOTHING
 
@@ -101,6 +103,15 @@ class Call(Generic[R_co]):
         """Note that the call may have run: now its confirmations decide."""
         if self.wait is not None:
             self.wait = self.wait._replace(refuses=False)
+
+    def widen(self) -> None:
+        """Become the call of the full script, as this one was refused; it is used for a while."""
+        assert self.full is not None
+        assert self.ops is not None
+        call = self.full()
+        self.script, self.head, self.parse, self.full = call.script, call.head, call.parse, None
+        if not self.resent:  # else its first sending may be the reason
+            self.ops.decline(call.script)
 
     @property
     def epoch(self) -> str:

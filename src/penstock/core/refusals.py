@@ -38,7 +38,7 @@ FORMS = {
 
 
 class NotPlain(PenstockError):
-    """The job or its queue needs the script `enqueue`."""
+    """The job or its queue needs the full script."""
 
 
 class Unstaged(PenstockError):
@@ -111,7 +111,7 @@ TEXTS: dict[int, tuple[type[PenstockError], str]] = {
         CheckpointTaken,
         "queue {queue}: another run of the query uses this checkpoint now",
     ),
-    Code.NOT_PLAIN: (NotPlain, "queue {queue}: only `enqueue` can add this job"),
+    Code.NOT_PLAIN: (NotPlain, "queue {queue}: only the full script can do this"),
     Code.UNSTAGED: (Unstaged, "queue {queue}: the staged rows are gone"),
 }
 """The errors that need nothing but the queue's name."""

@@ -52,7 +52,7 @@ class Code(_Explained):
     CHECKPOINT_TAKEN = -17, "another client has taken the checkpoint over; nothing changed"
     UNSTAGED = -18, "the rows that the attempt has staged before are gone; nothing changed"
     MALFORMED = -19, "malformed argument: its name, at most 200 bytes of its value; nothing changed"
-    NOT_PLAIN = -20, "a job or queue for which `enqueue` has to be called; nothing changed"
+    NOT_PLAIN = -20, "not for this plain form: the full script has to be called; nothing changed"
 
 
 class PressureCode(_Explained):

@@ -55,6 +55,14 @@ class Ack(NamedTuple):
     codes: list[int]
 
 
+class AckPlain(NamedTuple):
+    """Reply of ack_plain."""
+
+    code: int
+    nonce: bytes
+    acked: int
+
+
 class Acquire(NamedTuple):
     """Reply of acquire."""
 
@@ -326,6 +334,18 @@ class Reserve(NamedTuple):
     jobs: list[tuple[bytes, bytes, bytes]]
 
 
+class ReservePlain(NamedTuple):
+    """Reply of reserve_plain."""
+
+    code: int
+    nonce: bytes
+    next: int
+    epoch: bytes
+    lease: int
+    now: int
+    jobs: list[tuple[bytes, bytes]]
+
+
 class Resign(NamedTuple):
     """Reply of resign."""
 
@@ -497,6 +517,7 @@ Nack = Bury
 Promote = Bury
 Publish = Claim
 Release = Bury
+SettlePlain = ReservePlain
 Show = Peek
 Stage = Commit
 Unstage = Commit
@@ -505,6 +526,7 @@ Withdraw = Bury
 
 PARSERS: Mapping[str, Parser[Any]] = {
     "ack": _tail(Ack, 3),
+    "ack_plain": _plain(AckPlain),
     "acquire": _plain(Acquire),
     "assign": _plain(Assign),
     "assigned": _either(_tail(Assigned, 6), {0: _plain(AssignedGone)}),
@@ -534,11 +556,13 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "redrive": _tail(Redrive, 5),
     "release": _tail(Bury, 3),
     "reserve": _rows(Reserve, 6, 3),
+    "reserve_plain": _rows(ReservePlain, 6, 2),
     "resign": _plain(Resign),
     "results": _tail(Results, 2),
     "retime": _plain(Retime),
     "scan": _tail(Scan, 6),
     "settle": _rows(Settle, 8, 3),
+    "settle_plain": _rows(ReservePlain, 6, 2),
     "show": _tail(Peek, 5),
     "stage": _either(_plain(Commit), {0: _plain(StageGone)}),
     "stats": _rows(Stats, 9, 2),

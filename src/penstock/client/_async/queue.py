@@ -487,7 +487,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueAdmin):
     async def _ack_one(self, job: Delivery) -> Outcome:
         """Finish one delivery without waiting for replicas."""
         call = self.ops.ack_one(job)
-        codes = (await self.backend.node.run(call)).codes
+        codes = await self.backend.node.run(call)
         if not codes or (call.resent and codes[0] == Code.GONE):
             return Outcome.DONE
         return OUTCOMES[codes[0]]

@@ -460,7 +460,7 @@ class Queue(QueueHandlers, QueueAdmin):
     def _ack_one(self, job: Delivery) -> Outcome:
         """Finish one delivery without waiting for replicas."""
         call = self.ops.ack_one(job)
-        codes = self.backend.node.run(call).codes
+        codes = self.backend.node.run(call)
         if not codes or (call.resent and codes[0] == Code.GONE):
             return Outcome.DONE
         return OUTCOMES[codes[0]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.core.calls import Argument, Call
 from penstock.core.codec import Codec
@@ -27,13 +27,28 @@ from penstock.wire.keys import QueueKeys, queue_crc
 from penstock.wire.replies import Parser
 from penstock.wire.scripts import Script, script
 
-__all__ = ["AckResults", "Names", "Operations", "Reply"]
+__all__ = [
+    "AckResults",
+    "Names",
+    "Operations",
+    "R",
+    "Read",
+    "Reply",
+    "outcomes",
+    "read_codes",
+]
 
 PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish")
 Form = tuple[Script, tuple[Any, ...], Parser[Any], QueueKeys | None]
 Names: TypeAlias = Sequence[JobName]
 Reply: TypeAlias = Sequence[Any]
 """A reply as it comes from the server."""
+R = TypeVar("R")
+Read: TypeAlias = Callable[[Parser[Any], Reply], R]
+PLAIN = {name: f"{name}_plain" for name in ("reserve", "ack", "settle")}
+"""The plain form of a script, which has fewer keys and steps."""
+PLAIN_PAUSE = 100
+"""Calls of a full script after a refusal of its plain form, until that is tried again."""
 APART = ("stage", "commit", "checkpoint")
 """Kinds of keys of which a queue has many: each call names its own."""
 
@@ -66,6 +81,8 @@ class Operations:
         home: the node that runs them; None = the client has one node.
         partitions: number of partitions of the queue, of which this is one; None = it has none.
         replicas: the queue's setting as this client knows it; None = not known.
+        declined: full scripts whose plain form was refused, with the number of calls for which they
+            are used.
         plain_from: time of the clock from which `enqueue_plain` is worth a try again.
     """
 
@@ -95,6 +112,7 @@ class Operations:
         self.known_nodes = known_nodes
         self._forms: dict[str, Form] = {}
         self._front = b""
+        self.declined: dict[str, int] = {}
         self._place: QueueIdentity | None = None
         self._placed = b""
 
@@ -110,6 +128,32 @@ class Operations:
         """Return the call of a script; its result is the reply with names."""
         found, head, parse, queue = self._forms.get(name) or self._form(name)
         return Call(found, head, args, parse, queue, ops=self)
+
+    def usual(self, name: str, read: Read[R], args: tuple[Argument, ...]) -> Call[R]:
+        """Return the call of a script's plain form, or of the script for a while after a refusal.
+
+        Args:
+            name: the script's name; its plain form has the same arguments.
+            read: makes the result of a parser and the reply.
+            args: ARGV after the nonce.
+        """
+        left = self.declined.get(name, 0)
+        if left:
+            self.declined[name] = left - 1
+            return self.reading(name, read, args)
+        plain = PLAIN[name]
+        found, head, parse, _ = self._forms.get(plain) or self._form(plain)
+        full = partial(self.reading, name, read, args)
+        return Call(found, head, args, partial(read, parse), ops=self, full=full)
+
+    def reading(self, name: str, read: Read[R], args: tuple[Argument, ...]) -> Call[R]:
+        """Return the call of a script; `read` makes its result of a parser and the reply."""
+        found, head, parse, _ = self._forms.get(name) or self._form(name)
+        return Call(found, head, args, partial(read, parse), ops=self)
+
+    def decline(self, full: Script) -> None:
+        """Note a refusal of the plain form of a script: the next calls use the full one."""
+        self.declined[full.name] = PLAIN_PAUSE
 
     def _form(self, name: str) -> Form:
         found = script(name)
@@ -233,12 +277,17 @@ class Operations:
         if results is not None:
             proof, rest = f"{proof}\n{results.spans}", [*rest, *results.values]
         begin = (epoch, proof) if receipts else (epoch,)
-        found, head, parse, _ = self._forms.get(script_name) or self._form(script_name)
-        return Call(found, head, (*begin, *args, *rest), partial(_outcomes, parse, names), ops=self)
+        return self.reading(script_name, partial(outcomes, names), (*begin, *args, *rest))
 
 
-def _outcomes(parse: Parser[replies.Bury], names: Names, raw: Reply) -> Settled:
-    return Settled(names, parse(raw).codes)
+def outcomes(names: Names, parse: Parser[Any], raw: Reply) -> Settled:
+    """Return the outcome of each job."""
+    return Settled(names, read_codes(parse, raw))
+
+
+def read_codes(parse: Parser[Any], raw: Reply) -> Sequence[int]:
+    """Return the code of each job; none = all are done."""
+    return getattr(parse(raw), "codes", ())
 
 
 def _no_epoch(queue: str, epochs: Sequence[str]) -> str:

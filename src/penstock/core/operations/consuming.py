@@ -5,12 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import partial
-from itertools import starmap
+from itertools import repeat, starmap
 from typing import Any, NamedTuple
 
 from penstock.core.calls import Argument, Call
 from penstock.core.job import Batch, Delivery, epoch_of, hinted_receipt, number_of
-from penstock.core.operations.base import AckResults, Names, Operations, Reply
+from penstock.core.operations.base import (
+    AckResults,
+    Names,
+    Operations,
+    Reply,
+    outcomes,
+    read_codes,
+)
 from penstock.core.outcomes import Settled
 from penstock.errors import QueueClosed
 from penstock.wire import replies
@@ -20,7 +27,10 @@ __all__ = ["Consuming", "Exchanged", "Recovered", "Taken"]
 
 DRAINED = -2
 """`next` of a reserve on a queue that is closed and drained."""
-Rows = Sequence[tuple[bytes, bytes, bytes]]
+Rows = Sequence[tuple[bytes, ...]]
+Delivered = replies.Reserve | replies.ReservePlain | replies.Settle | replies.SettlePlain
+FIRST = "1-"
+"""Begin of the receipt of a first delivery."""
 
 
 class Taken(NamedTuple):
@@ -66,27 +76,34 @@ class Consuming(Operations):
         """Reserve up to n jobs; `provisional` = suspects provisionally."""
         tag, role = random.getrandbits(12), self.consuming
         wanted = -n if provisional else n
-        call: Call[Any]
-        call = self.call("reserve", wanted, tag, self.owner_name, 1 if idle else 0, role)
-        call.parse = partial(self._taken, call.parse, tag)
+        args = (wanted, tag, self.owner_name, 1 if idle else 0, role)
+        read = partial(self._taken, tag)
+        if n and not role:
+            return self.usual("reserve", read, args)
+        call = self.reading("reserve", read, args)
         if role:
             call.bearer = self.tenures["consumer"]
         return call
 
-    def _taken(self, parse: Parser[replies.Reserve], tag: int, raw: Reply) -> Taken:
+    def _taken(self, tag: int, parse: Parser[Delivered], raw: Reply) -> Taken:
         reply = parse(raw)
-        if not reply.jobs:
-            return Taken(reply.next, [], reply.lease, reply.now)
         jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
         return Taken(reply.next, jobs, reply.lease, reply.now)
 
     def _delivered(self, epoch: bytes, tag: int, now: int, lease: int, rows: Rows) -> list[Any]:
+        """Return deliveries; a plain script leaves the counters out, as they are first ones."""
+        if not rows:
+            return []
         place = self._place
         if place is None or self._placed != epoch or place.node not in self.known_nodes[:1]:
             place = self.place(epoch)
         batch = Batch(self.queue, place, self.owner, tag=tag, now=now, lease_ms=lease)
         batch.ops = self
-        return [*starmap(partial(self.make, batch), rows)]
+        make = partial(self.make, batch)
+        if len(rows[0]) == 2:
+            numbers, records = zip(*rows, strict=True)
+            return [*map(make, numbers, repeat(b""), records)]
+        return [*starmap(make, rows)]
 
     def drained(self) -> QueueClosed:
         """Return the error of a queue that is closed and drained."""
@@ -98,12 +115,18 @@ class Consuming(Operations):
         self, names: Names, window_ms: int | None = None, *, results: AckResults | None = None
     ) -> Call[Settled]:
         """Finish jobs; a window replaces those of their producers, 0 = none."""
+        if window_ms is None and results is None:
+            epoch, common, rest = self.named(names, receipts=True)
+            form = self.usual if common[:2] == FIRST else self.reading
+            return form("ack", partial(outcomes, names), (epoch, common, "", *rest))
         window = "" if window_ms is None else window_ms
         return self.settling("ack", names, window, receipts=True, results=results)
 
-    def ack_one(self, job: Delivery) -> Call[replies.Ack]:
-        """Finish a delivery."""
-        return self.call("ack", epoch_of(job), hinted_receipt(job), "", number_of(job))
+    def ack_one(self, job: Delivery) -> Call[Sequence[int]]:
+        """Finish a delivery; the result is its code, or empty."""
+        receipt = hinted_receipt(job)
+        form = self.usual if receipt[:2] == FIRST else self.reading
+        return form("ack", read_codes, (epoch_of(job), receipt, "", number_of(job)))
 
     def settle(
         self, names: Names, n: int, *, provisional: bool = False, results: AckResults | None = None
@@ -115,22 +138,21 @@ class Consuming(Operations):
             proof, rest = f"{proof}\n{results.spans}", [*rest, *results.values]
         role = self.consuming if n else ""
         wanted = -n if provisional else n
-        call: Call[Any]
-        call = self.call("settle", epoch, proof, wanted, tag, self.owner_name, role, *rest)
-        call.parse = partial(self._exchanged, call.parse, tag, names)
+        args = (epoch, proof, wanted, tag, self.owner_name, role, *rest)
+        read = partial(self._exchanged, tag, names)
+        if proof[:2] == FIRST and results is None and not role:
+            return self.usual("settle", read, args)
+        call = self.reading("settle", read, args)
         if role:
             call.bearer = self.tenures["consumer"]
         return call
 
-    def _exchanged(
-        self, parse: Parser[replies.Settle], tag: int, names: Names, raw: Reply
-    ) -> Exchanged:
+    def _exchanged(self, tag: int, names: Names, parse: Parser[Delivered], raw: Reply) -> Exchanged:
         reply = parse(raw)
-        codes = [int(code) for code in reply.codes.split()]
-        jobs: list[Any] = []
-        if reply.jobs:
-            jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
-        return Exchanged(Settled(names, codes), Taken(reply.next, jobs, reply.lease, reply.now))
+        codes = reply.codes.split() if isinstance(reply, replies.Settle) else ()
+        jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
+        taken = Taken(reply.next, jobs, reply.lease, reply.now)
+        return Exchanged(Settled(names, [int(code) for code in codes]), taken)
 
     def nack(self, names: Names, delay_ms: int, error: str, trace: str = "") -> Call[Settled]:
         """Report failures; delay -1 = by the queue's policy; trace = the end of a traceback."""

@@ -68,8 +68,9 @@ if not wrote then
   redis.call('HDEL', held, '-')
   wrote = true
 end
+local took = #taken
 --@include lib/next_event (gives: next_in)
-if wants_room and #taken + #expired > 0 then
+if wants_room and took + #expired > 0 then
   redis.call('RPUSH', space, '1')
 end
 jobs = jobs + #taken

@@ -48,8 +48,9 @@ local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/choose_jobs (gives: taken, wants_room)
 --@include lib/prepare_delivery
 --@include lib/write_delivery
+local took = #taken
 --@include lib/next_event (gives: next_in)
-if wants_room and #taken + #expired > 0 then
+if wants_room and took + #expired > 0 then
   redis.call('RPUSH', space, '1')
 end
 local reply = {1, nonce, next_in, epoch or '', lease, now}

@@ -79,8 +79,9 @@ if acked > 0 then
 end
 --@include lib/write_delivery (gives: wrote)
 wrote = wrote or acked + #expired_windows > 0
+local took = #taken
 --@include lib/next_event (gives: next_in)
-if wants_room and #taken + freed + #expired > 0 then
+if wants_room and took + freed + #expired > 0 then
   redis.call('RPUSH', space, '1')
 end
 local outcome = acked == count and '' or table.concat(codes, ' ')

@@ -125,6 +125,8 @@ class AsyncBlockingConnection:
             await self.drop()
         elif code == Code.DONE:
             self._taken = call.parse(reply)
+        elif code == Code.NOT_PLAIN and call.full is not None:
+            call.widen()  # nothing was taken; the next call is that of the full script
 
     async def _block(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> None:
         self._since = monotonic()

@@ -194,6 +194,9 @@ class Node:
     def _judged(self, call: Call[Any], raw: Reply, sent: float, *, brief: bool) -> Reply:
         ops, bearer = call.ops, call.bearer
         assert ops is not None
+        if raw[0] == Code.NOT_PLAIN and call.full is not None:
+            call.widen()
+            raw = self.link.run(call, brief=brief)
         if raw[0] == Code.DAMAGED:
             self._repair(ops, call)
             call.resent, sent = 0.0, monotonic()

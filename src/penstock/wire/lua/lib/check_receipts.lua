@@ -5,51 +5,16 @@
 --- NEEDS  ready held active once tally nonce common numbers uses score_of
 --- GIVES  count ids codes where counts scores all_valid common_score
 local stride = common == '*' and 2 or 1
-local count = #numbers / stride
-local delivery, mark, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')
-local low = mark and tonumber(mark, 16)
+local count, ids, codes, where = #numbers / stride, numbers, {}, {}
+if stride == 2 then
+  ids = {}
+  for i = 1, count do
+    ids[i] = numbers[i * 2 - 1]
+  end
+end
+--@include lib/check_batch (gives: delivery, mark, low, has_counters, counts, scores, all_valid)
 if common ~= '' and common ~= '*' and not mark then -- malformed: the receipt of no delivery
   delivery, mark, low = '', '', -1
-end
-local has_counters = string.find(uses, 'r', 1, true)
-local ids, codes, where, counts = numbers, {}, {}, {}
-local scores, all_valid, common_score = {}, false, nil
-if count > 0 then
-  if stride == 1 then
-    all_valid = delivery == '1'
-    if all_valid and has_counters then -- a first delivery has no counters
-      counts = redis.call('HMGET', tally, unpack(ids))
-      for i = 1, count do
-        all_valid = all_valid and not counts[i]
-      end
-    end
-    if all_valid and till ~= '' and count > 4 then -- perhaps all jobs of one reserve: read one range instead of each score
-      common_score = string.format('%.0f', score_of(till, low))
-      local there = redis.call('ZRANGE', active, common_score, common_score, 'BYSCORE', 'LIMIT', 0, count + 1)
-      for i = 1, math.max(count, #there) do
-        if there[i] ~= ids[i] then
-          common_score = nil
-          break
-        end
-      end
-    end
-    if not common_score then
-      scores = redis.call('ZMSCORE', active, unpack(ids))
-      for i = 1, all_valid and count or 0 do
-        local score = scores[i]
-        if not score or score % 4096 ~= low then
-          all_valid = false
-          break
-        end
-      end
-    end
-  else
-    ids = {}
-    for i = 1, count do
-      ids[i] = numbers[i * 2 - 1]
-    end
-    scores = redis.call('ZMSCORE', active, unpack(ids))
-  end
 end
 --@include lib/is_number
 if count > 0 and not all_valid then

@@ -1,7 +1,7 @@
 -- Find the next event after a delivery, and add the wake token for other consumers. `more`: more jobs can be reserved
 -- now; `soonest`: time of the next event; `drained`: no job can come; `idle`: the caller waited, and was told of the event.
 --- NEEDS  ready held active scheduled meta wake delivers reread paused head first soonest end_of more now exhausted
----        entries_left successor_due alarm idle taken n change is_drained wrote changes wake_empty
+---        entries_left successor_due alarm idle took n change is_drained wrote changes wake_empty
 --- SETS   head first soonest more alarm
 --- GIVES  next_in
 if delivers then
@@ -27,12 +27,12 @@ if successor_due and delivers then
   more = more or successor_due <= now
   token = more or announce(successor_due, false)
 end
-if not more and alarm > now and (idle or #taken == 0) and not (soonest and soonest <= alarm) then
+if not more and alarm > now and (idle or took == 0) and not (soonest and soonest <= alarm) then
   -- The event of the alarm is gone. A caller that goes on waiting keeps a timer for the next one.
-  alarm = idle and n > 0 and #taken == 0 and soonest and soonest - now <= 4000 and soonest or 0
+  alarm = idle and n > 0 and took == 0 and soonest and soonest - now <= 4000 and soonest or 0
   change('alarm', alarm)
 end
-if not more and soonest and (#taken > 0 or n == 0) then
+if not more and soonest and (took > 0 or n == 0) then
   token = announce(soonest, idle) or token
 end
 local drained = is_drained()

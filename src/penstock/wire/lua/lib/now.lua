@@ -1,15 +1,11 @@
 -- Read the queue's clock: TIME and an offset of at most 30 days, so that it never goes back. The offset shrinks again
--- (protocol/core.md, Clock). `changes` are pairs for one HSET of meta at the end; change(field, value) adds one.
--- nothing() replaces functions that a call does not need: creating them takes time.
+-- (protocol/core.md, Clock). nothing() replaces functions that a call does not need: creating them takes time.
 --- NEEDS  seen off
 --- SETS   off
 --- GIVES  changes time nothing change raw now score_of end_of
-local changes, time = {}, redis.call('TIME')
+--@include lib/changes (gives: change)
+local time = redis.call('TIME')
 local function nothing()
-end
-local function change(field, value)
-  changes[#changes + 1] = field
-  changes[#changes + 1] = value
 end
 local raw = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local now, behind = raw, seen - raw
@@ -29,10 +25,4 @@ end
 if behind > 2592000000 or now - seen >= 1000 then
   change('seen', now)
 end
--- Scores of active and once: (end - 2025-01-01) * 4096 + the receipt's tag, exact until 2094. A later end becomes that.
-local function score_of(ms, tag)
-  return (math.min(ms, 3934712855551) - 1735689600000) * 4096 + tag
-end
-local function end_of(score)
-  return math.floor(score / 4096) + 1735689600000
-end
+--@include lib/scores

@@ -4,13 +4,8 @@
 --- GIVES  removed
 local removed = 0
 if all_valid then
-  removed = redis.call('HDEL', held, unpack(finished))
+  --@include lib/end_deliveries
   drop_bodies(finished)
-  if common_score then
-    redis.call('ZREMRANGEBYSCORE', active, common_score, common_score)
-  else
-    redis.call('ZREM', active, unpack(finished))
-  end
   if string.find(uses, 't', 1, true) then
     redis.call('ZREM', expiry, unpack(finished))
   end

@@ -13,14 +13,7 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled > 0
     call('HSET', held, unpack(held_pairs))
   end
   if #active_pairs > 0 then
-    if #active_pairs < 32 then
-      call('ZADD', active, unpack(active_pairs))
-    else
-      -- A member above 64 bytes makes the server keep a skiplist: adding to a listpack costs the square of the batch.
-      local long = string.rep('~', 65)
-      call('ZADD', active, 0, long, unpack(active_pairs))
-      call('ZREM', active, long)
-    end
+    --@include lib/add_active
   end
   if #once_pairs > 0 then
     call('ZADD', once, unpack(once_pairs))
@@ -65,7 +58,7 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled > 0
   end
   remove_expired()
   if cut then
-    call('XTRIM', ready, 'MINID', string.sub(cut, 1, -11) .. string.format('%.0f', string.sub(cut, -10) + 1))
+    --@include lib/trim_ready
   end
 end
 local successor_due = write_dedup()

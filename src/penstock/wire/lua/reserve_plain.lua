@@ -1,0 +1,24 @@
+--- Take up to n jobs that wait in ready, in fewer steps than reserve, or refuse (-20).
+--- KEYS     ready held active scheduled meta wake
+--- ARGV     nonce n tag owner idle role
+---          as in reserve; there is no role
+--- META     v epoch seen off paused uses alarm full lease delivered
+--- RETURNS  {1, nonce, next, epoch, lease, now, jobs: (number, record)...}  as in reserve; all are first deliveries
+---          {-6, nonce, version}          written by a newer protocol
+---          {-20, nonce}                  not for this script: call reserve; nothing taken
+--@include lib/check_version
+--@include lib/server_time
+--@include lib/check_plain
+--@include lib/changes (gives: change)
+--@include lib/scores
+--@include lib/choose_ready (gives: reply, took)
+local wake_empty, wrote, reread = redis.call('LLEN', wake) == 0, took > 0, false
+idle = idle == '1'
+if took > 0 then
+  redis.call('HDEL', held, '-')
+  --@include lib/deliver_ready
+  change('delivered', delivered + took)
+end
+--@include lib/next_ready (gives: next_in)
+reply[3] = next_in
+return reply

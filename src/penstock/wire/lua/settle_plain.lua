@@ -1,0 +1,33 @@
+--- Acknowledge first deliveries and take up to n jobs that wait in ready, in fewer steps than settle, or refuse (-20).
+--- KEYS     ready held active scheduled tally meta wake
+--- ARGV     nonce wanted common n tag owner role [number...]
+---          as in settle; common is the receipt of all the jobs, without results, and there is no role
+--- META     v epoch seen off paused uses alarm full lease delivered acked=acked_before
+--- RETURNS  {1, nonce, next, epoch, lease, now, jobs: (number, record)...}  all of them; as in reserve_plain
+---          {-6, nonce, version}          written by a newer protocol
+---          {-20, nonce}                  not for this script: call settle; nothing done
+--@include lib/check_version
+--@include lib/server_time
+--@include lib/check_plain (gives: now)
+if epoch ~= wanted or string.find(uses, '[dk]') then
+  return {-20, nonce}
+end
+local ids, count = numbers, #numbers
+--@include lib/scores (gives: end_of)
+--@include lib/check_batch (gives: all_valid)
+if not all_valid then
+  return {-20, nonce}
+end
+--@include lib/changes (gives: change)
+--@include lib/choose_ready (gives: head, reply, took)
+local wake_empty, wrote, idle = redis.call('LLEN', wake) == 0, true, false
+local reread = head[2] and end_of(head[2]) - now <= 4000 -- it may end in this call
+--@include lib/finish_batch (gives: removed)
+change('acked', acked_before + removed)
+if took > 0 then
+  --@include lib/deliver_ready
+  change('delivered', delivered + took)
+end
+--@include lib/next_ready (gives: next_in)
+reply[3] = next_in
+return reply

@@ -1,0 +1,95 @@
+"""The plain forms of scripts do what the full scripts do, or refuse and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.wire.codes import Code
+from penstock.wire.keys import QueueKeys
+from tests.protocol.keyspace import Raw, dump, load, same
+from tests.protocol.scenes import (
+    CLOSED,
+    RECEIPT,
+    Act,
+    Scene,
+    borne_scene,
+    closed_scene,
+    crowded_scene,
+    dedup_scene,
+    expired_scene,
+    plain_scene,
+    rich_scene,
+    spent_scene,
+)
+from tests.protocol.seeds import EPOCH
+from tests.support.backends import Backend
+
+KEYS = QueueKeys("plain")
+SCENES = (
+    plain_scene, rich_scene, dedup_scene, crowded_scene, expired_scene, spent_scene, borne_scene,
+    closed_scene,
+)  # fmt: skip
+SETTINGS: list[tuple[Any, ...]] = [(), ("lease", 2000), ("max_length", 100), ("paused", "in")]
+CALLS = [
+    *(("reserve", (90, n, 7, "eve", idle, "")) for n in (1, 2, 3, 100, -100) for idle in (0, 1)),
+    ("ack", (90, EPOCH, RECEIPT, "", "*active")),
+    ("ack", (90, EPOCH, RECEIPT, "", "*ready")),
+    ("ack", (90, EPOCH, "1-abd", "", "*active")),
+    ("ack", (90, EPOCH, "2-abc", "", "*active")),
+    *(("settle", (90, EPOCH, RECEIPT, n, 7, "eve", "", "*active")) for n in (0, 1, 3, 100)),
+    ("settle", (90, EPOCH, "1-abd", 1, 7, "eve", "", "*active")),
+]
+FIRST_JOBS = {"reserve": 6, "settle": 8}
+DONE_BY_PLAIN = {plain_scene: 13, rich_scene: 0}
+"""Least number of the calls without settings that the plain forms do."""
+
+
+def _shown(name: str, reply: list[Any]) -> list[Any]:
+    """Return the reply of a full script in the form of the plain one."""
+    if name not in FIRST_JOBS:
+        return reply
+    jobs = reply[FIRST_JOBS[name] :]
+    assert not any(jobs[1::3]), "a plain form delivers no job again"
+    return [*reply[:6], *(part for i, part in enumerate(jobs) if i % 3 != 1)]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("build", SCENES)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_plain_form_equals_the_full_script(
+    build: Callable[[Raw, QueueKeys], Scene], settings: tuple[Any, ...], backend: Backend
+) -> None:
+    """Reply and keys are those of the full script; after -20 no key has changed."""
+    raw = backend.sync_client()
+    scene = build(raw, KEYS)
+    if settings:
+        scene.run("configure", 4, "", *settings)
+    before, done = dump(raw), 0
+    for name, args in CALLS:
+        replies = {}
+        for form in (name, f"{name}_plain"):
+            raw.flushdb()
+            load(raw, before)
+            replies[form] = Act(form, form, args).happen(scene), dump(raw)
+        (full, changed), (plain, after) = replies.values()
+        if plain[0] == Code.NOT_PLAIN:
+            assert same(after, before), (name, args)
+        else:
+            assert plain == _shown(name, full), (name, args)
+            assert same(after, changed), (name, args)
+            done += 1
+    if not settings:
+        assert done >= DONE_BY_PLAIN.get(build, 0)
+
+
+def test_closed_queues_are_left_to_the_full_scripts(backend: Backend) -> None:
+    """In a closed queue an end may have to wake consumers: the plain forms refuse."""
+    raw = backend.sync_client()
+    for build in {build for build, _ in CLOSED}:
+        raw.flushdb()
+        scene = build(raw, KEYS)
+        for name, args in CALLS:
+            assert Act(name, f"{name}_plain", args).happen(scene)[0] == Code.NOT_PLAIN
