@@ -13,8 +13,9 @@ import pytest
 import redis
 
 from penstock import BadArgument, Penstock, RetryPolicy
-from penstock.spark import OptionError, drain
-from penstock.spark.drain_task import DrainLoop, DrainTask
+from penstock.embedded import EmbeddedServer
+from penstock.spark import OptionError, drain, drain_task
+from penstock.spark.drain_task import DrainTask
 from penstock.spark.errors import Unreachable
 from penstock.spark.options import Connection
 from penstock.worker.handlers import Handlers
@@ -290,22 +291,24 @@ def test_a_killed_executor_loses_nothing(
 
 
 def test_an_interrupt_ends_a_task(ps: Penstock, redis_url: str) -> None:
-    """An interrupt (SIGINT) ends the task and is no failure of the job, which comes back."""
+    """An interrupt (SIGINT) ends the task and is no failure of its jobs, which are released."""
     jobs, handlers = ps.queue("mail"), Handlers()
     jobs.enqueue_many([1, 2])
 
     @handlers.handler(None)
     def interrupted(job: Any) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+        while not job.lost:
+            time.sleep(0.01)
 
     connection = Connection.parse({"queue": "mail", "url": redis_url})
     with pytest.raises(KeyboardInterrupt):
         list(DrainTask(connection, (), handlers, 10)([]))
-    assert (jobs.stats().active, jobs.stats().nacked) == (2, 0)
+    assert (jobs.stats().ready, jobs.stats().active, jobs.stats().nacked) == (2, 0, 0)
 
 
-def test_a_failed_job_at_most_once_is_forgotten(ps: Penstock, redis_url: str) -> None:
-    """A task does not keep a job that was delivered at most once and has failed."""
+def test_a_failed_job_at_most_once_is_counted(ps: Penstock, redis_url: str) -> None:
+    """A job that was delivered at most once and has failed counts as dead."""
     jobs, handlers = ps.queue("mail"), Handlers()
     jobs.enqueue_many([1, 2], lease=0)
 
@@ -314,9 +317,48 @@ def test_a_failed_job_at_most_once_is_forgotten(ps: Penstock, redis_url: str) ->
         raise ValueError("no")
 
     connection = Connection.parse({"queue": "mail", "url": redis_url})
-    loop = DrainLoop(DrainTask(connection, (), handlers, 10), jobs, None)
-    list(loop.run())
-    assert (loop.tally["dead"], len(loop.state.held)) == (2, 0)
+    [figures] = DrainTask(connection, (), handlers, 10)([])
+    assert figures.to_pylist()[0] == {
+        "_taken": 2, "_done": 0, "_failed": 0, "_dead": 2, "_released": 0, "_lost": 0, "_cut": 0,
+    }  # fmt: skip
+
+
+def test_failures_are_logged_as_samples(
+    ps: Penstock, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of many alike failures a few are logged."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    jobs.configure(backoff_base=6 * 3600)  # no failed job is due again
+    jobs.enqueue_many(range(300))
+
+    @handlers.handler(None)
+    def fails(job: Any) -> None:
+        raise ValueError("no")
+
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    [figures] = DrainTask(connection, (), handlers, 10)([])
+    assert figures.column("_failed").to_pylist() == [300]
+    found = [record for record in caplog.records if "failed" in record.getMessage()]
+    assert 1 <= len(found) < 30
+
+
+def test_a_server_that_is_gone_fails_the_task(
+    make_server: Callable[..., EmbeddedServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task fails when the server does not answer any more, so that Spark can try it again."""
+    monkeypatch.setattr(drain_task, "SILENCE", 0.1)
+    server = make_server(args=(), tcp=True)
+    handlers = Handlers()
+    with Penstock(server.url) as client:
+        client.queue("mail").enqueue_many(range(3))
+
+    @handlers.handler(None)
+    def kills(job: Any) -> None:
+        server.kill()
+
+    connection = Connection.parse({"queue": "mail", "url": server.url, "retryFor": "0"})
+    with pytest.raises(Unreachable, match="does not answer"):
+        list(DrainTask(connection, (), handlers, 10)([]))
 
 
 def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_url: str) -> None:

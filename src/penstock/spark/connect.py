@@ -20,6 +20,7 @@ from penstock.client._sync.queue import Queue
 from penstock.client._sync.sharded.shard import Shard
 from penstock.client._sync.sharded.sharded_queue import ShardedQueue
 from penstock.core.logs import get_logger
+from penstock.core.middleware import Middleware
 from penstock.core.node_list import URL, others
 from penstock.core.urls import check_url
 from penstock.errors import BadArgument, NodesUnavailable, QueueMissing
@@ -35,6 +36,7 @@ __all__ = [
     "client",
     "close_all",
     "current",
+    "new_client",
     "node_ids",
     "open_in_task",
     "open_on_driver",
@@ -69,7 +71,7 @@ def client(options: Connection) -> Penstock:
     if found is None:
         if any(pid != os.getpid() for pid, *_ in _clients):  # a fork has copied the parent's
             _clients.clear()
-        found = _clients[key] = _made(options)
+        found = _clients[key] = new_client(options)
     return found
 
 
@@ -234,7 +236,12 @@ def _key(options: Connection) -> tuple[object, ...]:
     return (os.getpid(), *(getattr(options, name) for name in names))
 
 
-def _made(options: Connection) -> Penstock:
+def new_client(options: Connection, middleware: Iterable[Middleware] = ()) -> Penstock:
+    """Return another client; nothing is sent.
+
+    Raises:
+        OptionError: as `client`.
+    """
     urls = list(options.nodes) or [options.url or _from_environment("urlEnv", options.url_env)]
     name = "nodes" if options.nodes else "urlEnv" if options.url_env else "url"
     sources = [_completed(name, url, options) for url in urls]
@@ -244,6 +251,7 @@ def _made(options: Connection) -> Penstock:
             federation=bool(options.nodes),
             prefix=options.prefix,
             retry_for=options.retry_for / 1000,
+            middleware=middleware,
         )
     except BadArgument as error:
         raise OptionError(name, HIDDEN, error.reason) from None

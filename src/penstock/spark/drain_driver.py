@@ -15,7 +15,8 @@ from penstock.core.options import BATCH, Duration, check_choice, check_count, du
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
 from penstock.spark.connect import node_ids, open_on_driver
-from penstock.spark.drain_task import COUNTS, FIGURES, KEYS, AckTask, DrainTask
+from penstock.spark.drain_output import KEYS, Output
+from penstock.spark.drain_task import COUNTS, FIGURES, AckTask, DrainTask
 from penstock.spark.options import Connection
 from penstock.worker.handlers import Handlers
 
@@ -86,7 +87,8 @@ def drain(
             `result string`, which holds texts, and other values as JSON.
         parallelism: how many tasks; None = Spark's default.
         size: call the function with a list of up to so many jobs; see `Handlers.batch`.
-        batch_size: most jobs that a task takes at once.
+        batch_size: most jobs that a task holds. A task holds up to 16 jobs at first, and more if
+            they are done quickly. For handlers that take many seconds choose 1.
         max_jobs: most jobs of all tasks; each task takes an equal part.
         retry: when failed jobs are tried again.
         round_time: with "output": seconds after which results are written and acknowledged.
@@ -123,14 +125,9 @@ def drain(
     if not isinstance(path, str) or not path:
         raise BadArgument("path", path, "is required: the directory of the results")
     seconds = duration_ms("round_time", round_time, zero=False) / 1000
-    work = replace(
-        work,
-        fields=_fields(schema),
-        encodes_json=schema is None,
-        seconds=seconds,
-        hold=duration_ms("hold", hold, zero=False) / 1000,
-    )
-    if work.hold < 2 * seconds:
+    held = duration_ms("hold", hold, zero=False) / 1000
+    work = replace(work, output=Output(_fields(schema), schema is None, seconds, held))
+    if held < 2 * seconds:
         raise BadArgument("hold", hold, f"must be at least twice round_time ({seconds} s)")
     return _DrainJob(spark, work, tasks, max_jobs).rounds(path, schema or "result string")
 
