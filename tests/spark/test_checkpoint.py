@@ -18,7 +18,7 @@ from penstock.errors import BadArgument, QueueMissing
 from penstock.spark.calls import ack_receipts, fetch
 from penstock.spark.checkpoint import Consumer, Part
 from penstock.spark.options import Stream
-from penstock.spark.shards import ShardReader, ShardReaders
+from penstock.spark.shards import OpenShard, OpenShards
 from penstock.wire.keys import end_of, score_of
 from penstock.wire.replies import Fetch
 from tests.model.clock import CLOCK, TestClock, use_test_clock
@@ -51,7 +51,7 @@ class Ground:
         """Return a newly started driver; the test renews its leases."""
         parsed = Stream.parse({**OPTIONS, **options})
         return Consumer(
-            parsed, find_shards=lambda _: ShardReaders([ShardReader(self.client, "q")]), beat=3600
+            parsed, find_shards=lambda _: OpenShards([OpenShard(self.client, "q")]), beat=3600
         )
 
     def add(self, count: int) -> None:
@@ -61,7 +61,7 @@ class Ground:
 
     def read(self, parts: list[Part]) -> list[bytes]:
         """Return the bodies of these parts, as tasks read them."""
-        shard, bodies = ShardReader(self.client, "q"), list[bytes]()
+        shard, bodies = OpenShard(self.client, "q"), list[bytes]()
         for part in parts:
             at = part.start
             while at < part.end:
@@ -213,7 +213,7 @@ def test_a_batch_is_made_in_steps_and_found_again(ground: Ground) -> None:
     ground.add(1200)
     first = ground.life()
     start = first.initial()
-    one = first._batches(start["consumer"])["" or ShardReader(ground.client, "q").key]
+    one = first._batches(start["consumer"])["" or OpenShard(ground.client, "q").key]
     one._assign(1, 1200, 500)
     first.stop()
     second = ground.life()
@@ -322,7 +322,7 @@ def test_leases_are_renewed_while_a_batch_runs(ground: Ground) -> None:
     ground.add(5)
     parsed = Stream.parse(OPTIONS)
     life = Consumer(
-        parsed, find_shards=lambda _: ShardReaders([ShardReader(ground.client, "q")]), beat=0.01
+        parsed, find_shards=lambda _: OpenShards([OpenShard(ground.client, "q")]), beat=0.01
     )
     end = life.latest(life.initial(), 5)
     key = ground.queue.ops.keys["active"]
@@ -356,13 +356,13 @@ def test_jobs_with_mixed_receipts_are_settled_by_a_few_calls(
     end = life.latest(life.initial(), 1000)
     assert len(ground.read(life.parts(life.initial(), end))) == 300
     called: list[str] = []
-    run = ShardReader.run
+    run = OpenShard.run
 
-    def counted(self: ShardReader, call: Any) -> list[Any]:
+    def counted(self: OpenShard, call: Any) -> list[Any]:
         called.append(call.script.name)
         return run(self, call)
 
-    monkeypatch.setattr(ShardReader, "run", counted)
+    monkeypatch.setattr(OpenShard, "run", counted)
     life.renew()
     life.latest(end, 1000)
     assert ground.queue.stats().acked == 300

@@ -15,7 +15,7 @@ from penstock.spark.checkpoint import Part
 from penstock.spark.errors import RowError
 from penstock.spark.options import OPTIONS, Connection, Read, Stream, Write
 from penstock.spark.rows import columns_of
-from penstock.spark.shards import ShardAddress
+from penstock.spark.shards import ShardAddress, open_shards
 from tests.support.passwords import MARKS, URLS, seen_in
 
 HERE = {"queue": "mail", "url": "redis://h:1/0"}
@@ -47,6 +47,7 @@ HERE = {"queue": "mail", "url": "redis://h:1/0"}
         ({**HERE, "passwordenv": "A", "passwordfile": "B"}, "passwordFile"),
         ({**HERE, "prefix": "a{b"}, "prefix"),
         ({**HERE, "path": "mail"}, "queue"),
+        ({"queue": "mail", "nodes": "redis://a,redis://b,redis://a"}, "nodes"),
         ({**HERE, "delay": "10s"}, "delay"),
         ({**HERE, "operation": "ack", "delay": "10s"}, "delay"),
         ({**HERE, "operation": "redrive", "error": "no"}, "error"),
@@ -127,7 +128,7 @@ SECRET = "hunter2"
 def test_no_error_shows_a_password(options: dict[str, str]) -> None:
     """For any error in a URL, neither text, value nor cause has the password."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  # of several types
-        connect.shards_of(Write.parse(options))
+        open_shards(Write.parse(options))
     error: BaseException | None = caught.value
     while error is not None:
         assert SECRET not in f"{error} {error!r} {error.args}"
@@ -145,7 +146,7 @@ def test_no_part_of_a_generated_password_is_shown(
     monkeypatch.setenv("QUEUE_URL", url)
     value = "QUEUE_URL" if way == "urlenv" else url
     try:
-        connect.shards_of(Write.parse({"queue": "mail", way: value, "retryfor": "0"}))
+        open_shards(Write.parse({"queue": "mail", way: value, "retryfor": "0"}))
     except Exception as error:  # noqa: BLE001  # of several types
         found = [mark for mark in MARKS if mark in seen_in(error)]
         assert not found

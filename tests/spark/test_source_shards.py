@@ -19,7 +19,7 @@ from penstock.errors import NodesUnavailable, QueueMissing
 from penstock.spark.checkpoint import Consumer, Part
 from penstock.spark.errors import Unreachable
 from penstock.spark.options import Stream
-from penstock.spark.shards import ShardReader, ShardReaders
+from penstock.spark.shards import OpenShard, OpenShards
 from penstock.spark.snapshot import SnapshotReader
 from penstock.spark.stream import StreamReader
 from tests.model.clock import TestClock, use_test_clock
@@ -49,7 +49,7 @@ class Ground:
 
     def client(self, options: Any) -> Penstock:
         """Return the client of the named server."""
-        return self.clients[self.urls.index(options.url)]
+        return self.clients[self.urls.index(options.url or options.nodes[0])]
 
     def options(self, **given: Any) -> dict[str, str]:
         """Return options with all servers."""
@@ -447,14 +447,14 @@ def test_a_task_that_outlives_its_batch_ends(
     assert life.latest(end, 10) == end
     assert ground.queues[0].stats().acked == 5
     asked: list[Any] = []
-    run = ShardReader.run
+    run = OpenShard.run
 
-    def counted(self: ShardReader, call: Any) -> list[Any]:
+    def counted(self: OpenShard, call: Any) -> list[Any]:
         asked.append(call)
         assert len(asked) < 10
         return run(self, call)
 
-    monkeypatch.setattr(ShardReader, "run", counted)
+    monkeypatch.setattr(OpenShard, "run", counted)
     with pytest.raises(BatchLost) if fails else nullcontext():
         assert ground.read(parts, failOnLostBatch=fails) == []
     assert len(asked) == 1
@@ -508,7 +508,7 @@ def test_partitions_that_are_made_meanwhile(make: Make) -> None:
     ground.add(3)
     parsed = Stream.parse(ground.options())
     life = Consumer(
-        parsed, find_shards=lambda _: ShardReaders([ShardReader(ground.clients[0], "q")]), beat=3600
+        parsed, find_shards=lambda _: OpenShards([OpenShard(ground.clients[0], "q")]), beat=3600
     )
     assert life.latest(life.initial(), 10) == life.initial()
     assert ground.total("ready") == 3

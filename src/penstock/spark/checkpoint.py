@@ -27,7 +27,7 @@ from penstock.core.refusals import REFUSALS
 from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
 from penstock.spark.calls import ack_receipts, assign, assigned, dismiss, extend_receipts
 from penstock.spark.options import Stream
-from penstock.spark.shards import ShardAddress, ShardReader, ShardReaders, open_shards
+from penstock.spark.shards import OpenShard, OpenShards, ShardAddress, open_shards
 from penstock.wire.replies import Assign, Assigned
 
 __all__ = ["Consumer", "Part"]
@@ -90,7 +90,7 @@ class Batches:
         held: the number and the receipts of the current batch.
     """
 
-    def __init__(self, shard: ShardReader, consumer: str, lease_ms: int) -> None:
+    def __init__(self, shard: OpenShard, consumer: str, lease_ms: int) -> None:
         self.shard = shard
         self.consumer = consumer
         self.epoch = ""
@@ -200,7 +200,7 @@ class Batches:
                 acked += self.shard.run(call).acked
             if acked < found:
                 text = "queue %r: %d jobs of batch %d had lost their lease and may be done twice"
-                logger.warning(text, self.shard.queue, found - acked, batch)
+                logger.warning(text, self.shard.name, found - acked, batch)
             self.shard.run(dismiss(self.shard.ops, self.consumer, self._fence, batch))
         if self.held[0] == batch:
             self.held = (0, [])
@@ -243,7 +243,7 @@ class Consumer:
         self,
         options: Stream,
         *,
-        find_shards: Callable[[Stream], ShardReaders] = open_shards,
+        find_shards: Callable[[Stream], OpenShards] = open_shards,
         beat: float | None = None,
     ) -> None:
         self._options = options
@@ -391,11 +391,11 @@ class Consumer:
             if key not in end.get("nodes", {}):  # `n` is of no certain shard
                 unplaced.append((one, batch, jobs))
             elif jobs is None:
-                self._lost(one.shard.queue, batch)
+                self._lost(one.shard.name, batch)
             found += self._cut(one, batch, jobs or 0)
         if unplaced and all(jobs is None for _, _, jobs in unplaced):
             one, batch, _ = unplaced[0]
-            self._lost(one.shard.queue, batch)
+            self._lost(one.shard.name, batch)
         for key in end.get("nodes", {}):
             batch = self._count(end, key)
             if key not in self._made and batch != (self._count(start, key) if same else 0):
@@ -456,7 +456,7 @@ class Consumer:
 
     # -- leases ----------------------------------------------------------------------------
 
-    def _tried(self, shard: ShardReader, do: Callable[[], R]) -> R | None:
+    def _tried(self, shard: OpenShard, do: Callable[[], R]) -> R | None:
         """Call `do`; return None if the shard can't be used now.
 
         Its node is one of several and can't be reached, or the queue was created with partitions

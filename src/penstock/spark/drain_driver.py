@@ -14,10 +14,10 @@ from pyarrow import Field
 from penstock.core.options import BATCH, Duration, check_choice, check_count, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
-from penstock.spark.connect import node_ids, open_on_driver
-from penstock.spark.drain_output import KEYS, Output
+from penstock.spark.drain_output import KEYS, DrainOutput
 from penstock.spark.drain_task import COUNTS, FIGURES, AckTask, DrainTask
 from penstock.spark.options import Connection
+from penstock.spark.shards import open_on_driver
 from penstock.worker.handlers import Handlers
 
 __all__ = ["Drained", "drain"]
@@ -126,7 +126,7 @@ def drain(
         raise BadArgument("path", path, "is required: the directory of the results")
     seconds = duration_ms("round_time", round_time, zero=False) / 1000
     held = duration_ms("hold", hold, zero=False) / 1000
-    work = replace(work, output=Output(_fields(schema), schema is None, seconds, held))
+    work = replace(work, output=DrainOutput(_fields(schema), schema is None, seconds, held))
     if held < 2 * seconds:
         raise BadArgument("hold", hold, f"must be at least twice round_time ({seconds} s)")
     return _DrainJob(spark, work, tasks, max_jobs).rounds(path, schema or "result string")
@@ -203,7 +203,7 @@ def _expected(spark: Any, connection: Connection) -> tuple[str, ...]:
     """Return the nodes that the driver reaches. With Connect, this process is not the driver."""
     if "connect" in type(spark).__module__:
         return ()
-    return node_ids(open_on_driver(connection))
+    return open_on_driver(connection).nodes
 
 
 def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Handlers:

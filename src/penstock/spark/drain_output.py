@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import queue
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from queue import Empty
+from queue import Queue as Inbox
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from penstock.core.outcomes import Outcome
 from penstock.worker.handlers import Handlers
 from penstock.worker.results import Done, Result
 
-__all__ = ["KEYS", "Output", "Results"]
+__all__ = ["KEYS", "DrainOutput", "DrainResults"]
 
 KEYS = pa.schema(
     [
@@ -36,7 +37,7 @@ RUNS = 10_000
 
 
 @dataclass(frozen=True)
-class Output:
+class DrainOutput:
     """Settings of the output.
 
     Attributes:
@@ -52,26 +53,24 @@ class Output:
     hold: float
 
 
-class Results(Middleware):
+class DrainResults(Middleware):
     """The results of one task. The worker does not acknowledge their jobs.
 
     Args:
         output: the settings.
         handlers: the handlers.
-        jobs: the queue.
 
     Attributes:
         kept: the number of results.
         lost: the number of results that were dropped, as the leases of their jobs had ended.
     """
 
-    def __init__(self, output: Output, handlers: Handlers, jobs: Queue) -> None:
+    def __init__(self, output: DrainOutput, handlers: Handlers) -> None:
         self._output = output
         self._names = [field.name for field in output.fields]
         self._schema = pa.schema([*KEYS, *output.fields])
         self._handlers = handlers
-        self._jobs = jobs
-        self._found: queue.Queue[list[tuple[Delivery, dict[str, Any]]]] = queue.Queue(RUNS)
+        self._found: Inbox[list[tuple[Delivery, dict[str, Any]]]] = Inbox(RUNS)
         self._held: list[Delivery] = []
         self._renewal = monotonic() + output.hold / 3
         self.kept = self.lost = 0
@@ -111,24 +110,28 @@ class Results(Middleware):
             **columns_of(value, self._names, encodes_json=self._output.encodes_json),
         }
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Remove and return the rows whose jobs are held; renew the leases of earlier ones."""
+    def rows(self, jobs: Queue) -> list[dict[str, Any]]:
+        """Remove and return the rows whose jobs are held; renew the leases of earlier ones.
+
+        Args:
+            jobs: the queue.
+        """
         found: list[tuple[Delivery, dict[str, Any]]] = []
-        with suppress(queue.Empty):
+        with suppress(Empty):
             while True:
                 found += self._found.get_nowait()
         if monotonic() > self._renewal:
             self._renewal = monotonic() + self._output.hold / 3
             held, self._held = self._held, []
-            self._hold(held)
-        gone = self._hold([job for job, _ in found])
+            self._hold(jobs, held)
+        gone = self._hold(jobs, [job for job, _ in found])
         self.lost += len(gone)
         return [row for job, row in found if job not in gone]
 
-    def _hold(self, jobs: Sequence[Delivery]) -> set[Delivery]:
+    def _hold(self, queue: Queue, jobs: Sequence[Delivery]) -> set[Delivery]:
         """Renew leases until the output is safe; return the jobs that are lost."""
         leased = [job for job in jobs if not job.at_most_once]
-        answers = self._jobs.extend(leased, self._output.hold, late=True) if leased else []
+        answers = queue.extend(leased, self._output.hold, late=True) if leased else []
         is_held = [isinstance(one, float) or one is Outcome.UNKNOWN for one in answers]
         self._held += itertools.compress(leased, is_held)
         return {job for job, held in zip(leased, is_held, strict=True) if not held}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -13,16 +13,18 @@ from threading import Event
 
 import pyarrow as pa
 
+from penstock import Penstock
 from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core.logs import RateLimit, get_logger
 from penstock.core.options import MAX_DURATION_MS
 from penstock.core.outcomes import Outcome
-from penstock.spark.connect import client, new_client, open_in_task
-from penstock.spark.drain_output import KEYS, Output, Results
+from penstock.spark.connect import new_client
+from penstock.spark.drain_output import KEYS, DrainOutput, DrainResults
 from penstock.spark.errors import Unreachable
 from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Connection
+from penstock.spark.shards import open_in_task
 from penstock.worker._sync.worker import Worker
 from penstock.worker.handlers import Handlers
 
@@ -75,7 +77,7 @@ class DrainTask:
     handlers: Handlers
     batch_size: int
     shares: tuple[int, ...] = ()
-    output: Output | None = None
+    output: DrainOutput | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results, if they are wanted, and the figures; the input numbers the task."""
@@ -90,39 +92,34 @@ class DrainTask:
 
     def _drained(self, share: float) -> Iterator[pa.RecordBatch]:
         """Yield the results and the figures of up to `share` jobs."""
-        output, tally, results, columns = self.output, Counter[str](), None, [*FIGURES]
-        if output is not None:
-            results = Results(
-                output, self.handlers, client(self.connection).queue(self.connection.queue)
-            )
-            columns = [*KEYS, *output.fields, *FIGURES]
+        output, tally = self.output, Counter[str](cut=1)
+        results = None if output is None else DrainResults(output, self.handlers)
+        columns = [*FIGURES] if output is None else [*KEYS, *output.fields, *FIGURES]
         schema = pa.schema(columns)
         began = monotonic()
         ends = began + (math.inf if output is None else output.seconds)
         size, most = min(FIRST, self.batch_size), min(TRIAL, share)
-        tally["cut"] = 1
-        while most > 0 and monotonic() < ends:
-            worker = self._worker(size, most, results)
-            for rows in watched(worker, ends, results):
-                yield pa.RecordBatch.from_pylist(rows, schema)
-            status = worker.status()
-            for outcome, count in status.stats.counts.items():
-                figure = FIGURE_OF.get(outcome)
-                tally.update({"taken": count, figure: count} if figure else {})
-            if status.taken < most and not worker.stopping:
-                tally["cut"] = 0
-                break
-            most = share - tally["taken"]
-            if monotonic() - began < QUICK:
-                size = self.batch_size
+        with new_client(self.connection, [] if results is None else [results]) as made:
+            jobs = made.open(self.connection.queue)
+            while tally["cut"] and most > 0 and monotonic() < ends:
+                worker = self._worker(made, size, most)
+                for _ in watched(worker, ends):
+                    if results is not None and (rows := results.rows(jobs)):
+                        yield pa.RecordBatch.from_pylist(rows, schema)
+                status = worker.status()
+                tally.update(figures_of(status.stats.counts))
+                tally["cut"] = int(worker.stopping or status.taken >= most)
+                most = share - tally["taken"]
+                if monotonic() - began < QUICK:
+                    size = self.batch_size
         if results is not None:
             tally["lost"] += results.lost
             tally["done"] -= results.kept  # the driver counts them when they are acknowledged
         yield figures(tally, schema)
 
-    def _worker(self, size: int, most: float, results: Results | None) -> Worker:
+    def _worker(self, made: Penstock, size: int, most: float) -> Worker:
         return Worker(
-            new_client(self.connection, [] if results is None else [results]),
+            made,
             self.connection.queue,
             self.handlers,
             concurrency=1,
@@ -133,15 +130,20 @@ class DrainTask:
         )
 
 
-def watched(
-    worker: Worker, ends: float, results: Results | None
-) -> Iterator[list[dict[str, object]]]:
-    """Run a worker; yield rows as they come.
+def figures_of(counts: Mapping[str, int]) -> Counter[str]:
+    """Return the figures for the outcomes that a worker has counted."""
+    found = Counter[str]()
+    for outcome, figure in FIGURE_OF.items():
+        found.update({figure: counts.get(outcome, 0), "taken": counts.get(outcome, 0)})
+    return found
+
+
+def watched(worker: Worker, ends: float) -> Iterator[None]:
+    """Run a worker; yield again and again until it is over, and once then.
 
     Args:
         worker: the worker.
         ends: when it takes no more jobs.
-        results: the results; None = they are not wanted.
 
     Raises:
         Unreachable: the server does not answer any more.
@@ -151,13 +153,8 @@ def watched(
     worker.start()
     healthy_at = monotonic()
     try:
-        while True:
-            is_over = over.wait(LOOK)
-            if results is not None and (rows := results.rows()):
-                yield rows
-            if is_over:
-                worker.join()
-                return
+        while not over.wait(LOOK):
+            yield
             now = monotonic()
             if now > ends and not worker.stopping:
                 worker.stop()
@@ -165,10 +162,10 @@ def watched(
                 healthy_at = now
             elif now > healthy_at + SILENCE:
                 raise Unreachable(f"{worker!r}: the server does not answer")
+        worker.join()
+        yield
     except BaseException:  # also if Spark wants no more rows, or at SIGINT
         worker.stop(0)
-        while results is not None and not over.wait(LOOK):
-            results.rows()  # so that no handler waits for room
         worker.join()
         raise
 
@@ -202,18 +199,18 @@ class AckTask:
         A row without a receipt is of a job that was delivered at most once.
         """
         open_in_task(self.connection, self.expected)
-        queue = client(self.connection).queue(self.connection.queue)
         tally = Counter[str]()
-        crcs = frozenset(ops.crc for ops in operations_of(queue))
-        for batch in batches:
-            rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            for (receipt, window), part in groupby(rows, itemgetter(1, 2)):
-                if receipt is None:
-                    tally["done"] += sum(1 for _ in part)
-                    continue
-                held = [JobRef(queue.name, row[0], receipt, crcs) for row in part]
-                seconds = None if window is None else window / 1000
-                outcomes = queue.ack(held, dedup_window=seconds)
-                done = sum(one in (Outcome.DONE, Outcome.HINTED) for one in outcomes)
-                tally.update(done=done, lost=len(held) - done)
+        with new_client(self.connection) as made:
+            queue = made.open(self.connection.queue)
+            crcs = frozenset(ops.crc for ops in operations_of(queue))
+            for batch in batches:
+                rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+                for (receipt, window), part in groupby(rows, itemgetter(1, 2)):
+                    held = [JobRef(queue.name, row[0], receipt or "", crcs) for row in part]
+                    tally["done"] += len(held)
+                    if receipt is not None:
+                        seconds = None if window is None else window / 1000
+                        outcomes = queue.ack(held, dedup_window=seconds)
+                        lost = sum(one not in (Outcome.DONE, Outcome.HINTED) for one in outcomes)
+                        tally.update(done=-lost, lost=lost)
         yield figures(tally)

@@ -14,11 +14,11 @@ from penstock.core.job import Delivery
 from penstock.core.operations import QueueOps
 from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
-from penstock.spark.connect import Shards
 from penstock.spark.errors import RowError
 from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Write
 from penstock.spark.schema import plain
+from penstock.spark.shards import OpenShards
 from penstock.wire.codes import Code
 
 __all__ = ["Settler", "check_columns"]
@@ -59,11 +59,13 @@ class Settler:
         found: the shards of the queue.
     """
 
-    def __init__(self, options: Write, fields: Sequence[tuple[str, str]], found: Shards) -> None:
+    def __init__(
+        self, options: Write, fields: Sequence[tuple[str, str]], found: OpenShards
+    ) -> None:
         self._options = options
         self._places = check_columns(fields, options)
         self._waiting: dict[tuple[str, int, str], list[Delivery | str]] = {}
-        self._parts = {(node, part.ops.crc): part for (node, _), part in found.items()}
+        self._parts = {(one.node, one.ops.crc): one.queue for one in found}
         self._known = frozenset(crc for _, crc in self._parts)
         self._counts = Counter({"rows": 0})
         self._row = 0

@@ -260,6 +260,8 @@ class Connection(Group):
             )
         if len(ways) > 1:
             raise OptionError(ways[1], None, f"can't be used together with {ways[0]}")
+        if len(set(self.nodes)) < len(self.nodes):
+            raise OptionError("nodes", HIDDEN, "must not have the same URL twice")
         if self.password_env and self.password_file:
             raise OptionError("passwordFile", None, "can't be used together with passwordEnv")
 

@@ -8,10 +8,10 @@ from itertools import chain
 from typing import Any
 
 from penstock.errors import BadArgument
-from penstock.spark.connect import check_queue, check_reached, node_ids, shards_of
 from penstock.spark.errors import OptionError
 from penstock.spark.options import Write
 from penstock.spark.rows import Encoder, columns_of, transposed
+from penstock.spark.shards import open_shards
 from penstock.spark.sink import Sink
 from penstock.spark.tasks import task, write_name
 
@@ -62,11 +62,9 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
         )
     write = write_name(where, given.write_id, secrets.token_hex(8))
     encoder = Encoder(columns, given, write, where.partition)
-    found = shards_of(given)
-    check_queue(given, given.queue, found.values())
-    if not given.skip_unreachable:
-        check_reached(given)
-    sink = Sink(given, node_ids(found), found)
+    found = open_shards(given)
+    found.check(given, whole=not given.skip_unreachable)
+    sink = Sink(given, found.nodes, found)
     for values, count in transposed(_valued(chain([first], source), names), len(names), ROWS):
         sink.put(encoder.encode(values, count))
     return sink.finish()

@@ -1,11 +1,12 @@
-"""The shards of a source, and calls on them.
+"""The shards of a queue: the queue itself, or one of its partitions, on each node.
 
-A shard is a queue, or one of its partitions, on one node. Each of several nodes has its own client:
-a batch belongs to the node that has its jobs, so no call chooses a node.
+Each node has its own client, and each shard belongs to one node. So a call never chooses a node:
+rows and batches do that by their ids.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -14,14 +15,22 @@ from penstock.client._sync.queue import Queue
 from penstock.client._sync.transport.failures import passing
 from penstock.core.calls import Call
 from penstock.core.logs import get_logger
-from penstock.core.operations import QueueOps
+from penstock.core.node_list import others
 from penstock.core.views import QueueStats
 from penstock.errors import QueueMissing
-from penstock.spark.connect import check_nodes, current, reaching
-from penstock.spark.errors import Unreachable
+from penstock.spark.connect import current, reaching
+from penstock.spark.errors import Unreachable, WrongServer
 from penstock.spark.options import Connection
 
-__all__ = ["ShardAddress", "ShardReader", "ShardReaders", "open_shard", "open_shards"]
+__all__ = [
+    "OpenShard",
+    "OpenShards",
+    "ShardAddress",
+    "open_in_task",
+    "open_on_driver",
+    "open_shard",
+    "open_shards",
+]
 
 logger = get_logger("penstock")
 R = TypeVar("R")
@@ -33,7 +42,7 @@ class ShardAddress:
 
     Attributes:
         url: the node's, perhaps with a password; '' = that of the options.
-        node: its id, 8 hex digits; '' = not checked.
+        node: its id, 8 hex digits; '' = not known.
         number: of the partition; None = the queue has none.
         partitions: their number; None = the queue has none.
     """
@@ -44,23 +53,27 @@ class ShardAddress:
     partitions: int | None = None
 
 
-class ShardReader:
-    """One queue on one node, or a partition of it.
+class OpenShard:
+    """A shard that this process has reached.
 
     Args:
         made: a client of only this node.
-        queue: the queue's name.
+        name: the queue's name.
         address: its address; the id of the node is filled in.
+
+    Attributes:
+        queue: the shard as a queue.
+        node: the id of the node.
     """
 
-    def __init__(self, made: Penstock, queue: str, address: ShardAddress = ShardAddress()) -> None:
+    def __init__(self, made: Penstock, name: str, address: ShardAddress = ShardAddress()) -> None:
         made.connect()
-        self._node = made.backend.node
-        self.node = self._node.id
-        self.address = replace(address, node=self.node)
-        self.ops: QueueOps = Queue(made.backend.member, queue, address.number).ops
+        self.name = name
+        self.queue = Queue(made.backend.member, name, address.number)
+        self.ops = self.queue.ops
         self.ops.partitions = address.partitions
-        self.queue = queue
+        self.node = made.backend.node.id
+        self.address = replace(address, node=self.node)
 
     @property
     def key(self) -> str:
@@ -69,11 +82,11 @@ class ShardReader:
 
     def run(self, call: Call[R]) -> R:
         """Run a script and return its result."""
-        return self._node.run(call)
+        return self.queue.backend.node.run(call)
 
     def command(self, *args: Any) -> Any:
         """Run a plain command and return its reply."""
-        return self._node.command(*args)
+        return self.queue.backend.node.command(*args)
 
     def stats(self) -> QueueStats:
         """Return the queue's figures."""
@@ -85,16 +98,99 @@ class ShardReader:
 
     def missing(self) -> QueueMissing:
         """Return the error for a queue that must exist."""
-        return QueueMissing(f"option 'requireQueue': queue {self.queue!r} does not exist")
+        return QueueMissing(f"option 'requireQueue': queue {self.name!r} does not exist")
 
 
-def single(options: Connection, url: str) -> Connection:
+class OpenShards(list[OpenShard]):
+    """The shards of a queue that can be reached.
+
+    Attributes:
+        unreached: the number of nodes that can't be reached.
+    """
+
+    unreached = 0
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Ids of the nodes."""
+        return tuple(sorted({shard.node for shard in self}))
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions; 1 if the queue has none."""
+        return max(shard.address.partitions or 1 for shard in self)
+
+    def find(self, node: str, number: int = 0) -> Queue | None:
+        """Return the shard of a partition on a node; None = it can't be reached."""
+        wanted = (node, number)
+        found = (one.queue for one in self if (one.node, one.address.number or 0) == wanted)
+        return next(found, None)
+
+    def check(self, options: Connection, *, whole: bool) -> None:
+        """Check that the queue exists, if it has to, and that every node was reached.
+
+        Args:
+            options: of the connection.
+            whole: whether every node is needed, as the node of a row depends on the list of nodes.
+
+        Raises:
+            QueueMissing: there is no such queue, and `requireQueue` is set.
+            Unreachable: a node can't be reached.
+        """
+        if options.require_queue and not any(shard.exists() for shard in self):
+            raise self[0].missing()
+        if whole and self.unreached:
+            raise Unreachable(
+                f"queue {self[0].name!r}: {self.unreached} of {len(options.nodes)} nodes can't be "
+                f"reached. Rows that an earlier attempt has put there would be added again "
+                f"(skipUnreachable=true writes to the others)"
+            )
+
+
+def open_shards(options: Connection, name: str = "") -> OpenShards:
+    """Open all shards of a queue: each partition on each node that can be reached.
+
+    The number of partitions is read each time, as a queue may be created or re-created at any
+    time. For a node that does not have the queue, the number of another node counts.
+
+    Args:
+        options: of the connection.
+        name: the queue's; empty = the queue of the options.
+
+    Raises:
+        Unreachable: no node can be reached.
+    """
+    name = name or options.queue
+    reached: list[tuple[str, Penstock, int | None]] = []
+    found = OpenShards()
+    for url in options.nodes or ("",):
+        own = _single(options, url)
+        try:
+            made = current(own)
+            with reaching(own):
+                reached.append((url, made, made.backend.member.partitions(name)))
+        except Unreachable as error:
+            found.unreached += 1
+            if found.unreached == max(1, len(options.nodes)) or not passing(
+                error.__cause__ or error
+            ):
+                raise
+            logger.warning("queue %r: a node can't be reached: %s", name, error)
+    usual = next((count for _, _, count in reached if count is not None), None)
+    for url, made, stored in reached:
+        count = (usual if stored is None else stored) or None
+        for number in [None] if count is None else range(count):
+            found.append(OpenShard(made, name, ShardAddress(url, "", number, count)))
+    return found
+
+
+def _single(options: Connection, url: str) -> Connection:
     """Return the options of one of several nodes."""
-    return replace(options, nodes=(), url=url) if url else options
+    return replace(options, nodes=(url,)) if url else options
 
 
-def open_shard(options: Connection, address: ShardAddress) -> ShardReader:
-    """Open one shard.
+def open_shard(options: Connection, address: ShardAddress) -> OpenShard:
+    """Open one shard, for a task.
 
     Args:
         options: of the source.
@@ -103,53 +199,53 @@ def open_shard(options: Connection, address: ShardAddress) -> ShardReader:
     Raises:
         WrongServer: another node answers there.
     """
-    own = single(options, address.url)
+    own = _single(options, address.url)
     made = current(own)
     with reaching(own):
-        found = ShardReader(made, options.queue, address)
-    check_nodes(own, (found.node,), (address.node,) if address.node else ())
+        found = OpenShard(made, options.queue, address)
+    _check_nodes(own, (found.node,), (address.node,))
     return found
 
 
-class ShardReaders(list[ShardReader]):
-    """All shards that can be reached.
-
-    Attributes:
-        unreached: the number of nodes that can't be reached.
-    """
-
-    unreached = 0
-
-
-def open_shards(options: Connection) -> ShardReaders:
-    """Open all shards of a source: each partition on each node that can be reached.
-
-    The number of partitions is read each time, as a queue may be created or re-created at any
-    time. For a node that does not have the queue, the number of another node counts.
+def open_on_driver(options: Connection) -> OpenShards:
+    """Return the shards, for the driver. Its tasks compare the ids of the nodes with theirs.
 
     Raises:
-        Unreachable: no node can be reached.
+        Unreachable: no server can be reached.
+        QueueMissing: there is no such queue, and `requireQueue` is set.
     """
-    reached: list[tuple[str, Penstock, int | None]] = []
-    failed: list[Unreachable] = []
-    for url in options.nodes or ("",):
-        own = single(options, url)
-        try:
-            made = current(own)
-            with reaching(own):
-                reached.append((url, made, made.backend.member.partitions(options.queue)))
-        except Unreachable as error:
-            if not options.nodes or not passing(error.__cause__ or error):
-                raise
-            logger.warning("queue %r: a node can't be reached: %s", options.queue, error)
-            failed.append(error)
-    if not reached:
-        raise failed[-1]
-    found = ShardReaders()
-    found.unreached = len(failed)
-    usual = next((count for _, _, count in reached if count is not None), None)
-    for url, made, stored in reached:
-        count = (usual if stored is None else stored) or None
-        for number in [None] if count is None else range(count):
-            found.append(ShardReader(made, options.queue, ShardAddress(url, "", number, count)))
+    found = open_shards(options)
+    found.check(options, whole=False)
+    node = found[0].queue.backend.node
+    if not options.nodes and (listed := others(node.listed(), node.whole_id())):
+        logger.warning(
+            "queue %r: option 'url' names one of several nodes, and only this one is read and "
+            "written. Name all of them by option 'nodes'; the others are %s",
+            options.queue,
+            ", ".join(map(repr, listed)),
+        )
     return found
+
+
+def open_in_task(options: Connection, expected: Sequence[str]) -> OpenShards:
+    """Return the shards, for a task.
+
+    Args:
+        expected: ids of the nodes that the driver reaches; empty = not known.
+
+    Raises:
+        Unreachable: no server can be reached.
+        WrongServer: this process reaches none of these nodes.
+    """
+    found = open_shards(options)
+    _check_nodes(options, found.nodes, expected)
+    return found
+
+
+def _check_nodes(options: Connection, found: Sequence[str], expected: Sequence[str]) -> None:
+    if expected and not set(found) & set(expected):
+        raise WrongServer(
+            f"queue {options.queue!r}: the driver's server is node {', '.join(expected)}, and from "
+            f"here the same options lead to node {', '.join(found)}; a host name such as localhost "
+            f"is not the same machine everywhere"
+        )

@@ -13,9 +13,9 @@ from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable
 from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueFull
-from penstock.spark.connect import Shards, check_queue, shards_of
 from penstock.spark.options import Write
 from penstock.spark.rows import Item, preferred
+from penstock.spark.shards import OpenShards, open_shards
 
 __all__ = ["Packer", "Sink"]
 
@@ -80,12 +80,12 @@ class Sink:
         found: the shards of the queue of the options.
     """
 
-    def __init__(self, options: Write, nodes: Sequence[str], found: Shards) -> None:
+    def __init__(self, options: Write, nodes: Sequence[str], found: OpenShards) -> None:
         self._options = options
         self._nodes = tuple(nodes)
         self._packer = Packer[tuple[str, int, str, int | str]](options, self._send)
         self._found = found
-        self._parts: dict[str, Shards] = {}
+        self._parts: dict[str, OpenShards] = {}
         self._counts: dict[str, int] = {}
         self._rows = self._added = 0
 
@@ -116,15 +116,15 @@ class Sink:
         """Return the number of partitions of a queue; 1 if it has none."""
         found = self._found
         if name != self._options.queue:  # that one is checked before the first row
-            found = shards_of(self._options, name)
-            check_queue(self._options, name, found.values())
+            found = open_shards(self._options, name)
+            found.check(self._options, whole=False)
         self._parts[name] = found
-        self._counts[name] = 1 + max(number for _, number in found)
+        self._counts[name] = found.partitions
         return self._counts[name]
 
     def _send(self, key: tuple[str, int, str, int | str], records: Sequence[bytes]) -> None:
         node, number, name, delay = key
-        part = self._parts[name].get((node, number))
+        part = self._parts[name].find(node, number)
         if part is None:
             raise NodesUnavailable(f"node {node} has rows of this write and can't be reached")
 

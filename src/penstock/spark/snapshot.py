@@ -23,7 +23,7 @@ from penstock.errors import NodesUnavailable, WrongEpoch
 from penstock.spark.calls import show_numbers, survey
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
 from penstock.spark.options import Read
-from penstock.spark.shards import ShardAddress, ShardReader, open_shard, open_shards
+from penstock.spark.shards import OpenShard, ShardAddress, open_shard, open_shards
 from penstock.wire.keys import score_of
 from penstock.wire.replies import Survey
 
@@ -120,7 +120,7 @@ class SnapshotPlan:
         share: the number of shards of the queue.
     """
 
-    def __init__(self, found: ShardReader, options: Read, wanted: Wanted, share: int = 1) -> None:
+    def __init__(self, found: OpenShard, options: Read, wanted: Wanted, share: int = 1) -> None:
         self._shard = found
         self._wanted = wanted
         self._parts = -(-options.num_partitions // share) if options.num_partitions else None
@@ -233,7 +233,7 @@ class SnapshotPlan:
         return place_of(found[0][0].decode()), place_of(back[0][0].decode())
 
 
-def surveyed(found: ShardReader, part: SnapshotRange, *, count: int, full: int) -> Iterator[Survey]:
+def surveyed(found: OpenShard, part: SnapshotRange, *, count: int, full: int) -> Iterator[Survey]:
     """Yield the pages of a part of a structure."""
     cursor, is_last = part.start, False
     while not is_last:
@@ -331,7 +331,7 @@ class SnapshotReader(DataSourceReader):
             logger.info("%s: the queue was deleted while it was read", error)
 
     def _replies(
-        self, found: ShardReader, part: SnapshotRange
+        self, found: OpenShard, part: SnapshotRange
     ) -> Iterator[tuple[Origin, list[bytes]]]:
         if not part.place:
             yield from self._shown(found, part)
@@ -342,9 +342,7 @@ class SnapshotReader(DataSourceReader):
         for reply in surveyed(found, part, count=self.options.fetch_size, full=full):
             yield origin, reply.jobs
 
-    def _shown(
-        self, found: ShardReader, part: SnapshotRange
-    ) -> Iterator[tuple[Origin, list[bytes]]]:
+    def _shown(self, found: OpenShard, part: SnapshotRange) -> Iterator[tuple[Origin, list[bytes]]]:
         """Yield the jobs that were active when the snapshot began, wherever they are now."""
         ops, at, step = found.ops, 0, 1
         while at < len(part.numbers):
@@ -392,9 +390,9 @@ class SnapshotReader(DataSourceReader):
         ]
 
 
-def _origin(found: ShardReader, part: SnapshotRange, place: str) -> Origin:
+def _origin(found: OpenShard, part: SnapshotRange, place: str) -> Origin:
     packed = found.ops.place(part.epoch.encode()).packed
-    return Origin(found.queue, found.node, packed, place, part.asof)
+    return Origin(found.name, found.node, packed, place, part.asof)
 
 
 def _was_moved(note: bytes, asof: int) -> bool:

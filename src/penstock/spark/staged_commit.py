@@ -26,10 +26,10 @@ from penstock.core.operations.producing import Added
 from penstock.core.refusals import Unstaged
 from penstock.errors import NodesUnavailable, NotReplicated
 from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk, unstage
-from penstock.spark.connect import Shards, shards_of
 from penstock.spark.errors import OptionError, StagesLost
 from penstock.spark.options import Write
 from penstock.spark.rows import Item
+from penstock.spark.shards import OpenShards, open_shards
 from penstock.spark.sink import Packer, patiently
 from penstock.wire.codes import Code
 from penstock.wire.replies import Commit as Committed
@@ -43,7 +43,7 @@ KEPT_MS = 30 * 86_400_000
 MORE_THAN_A_CHUNK = 1000
 
 
-def part_of(options: Write, node: str, found: Shards) -> Queue:
+def part_of(options: Write, node: str, found: OpenShards) -> Queue:
     """Return the queue's shard on a node.
 
     Args:
@@ -53,14 +53,14 @@ def part_of(options: Write, node: str, found: Shards) -> Queue:
         NodesUnavailable: it can't be reached.
         OptionError: the queue has partitions.
     """
-    if len({number for _, number in found}) > 1:
+    if found.partitions > 1:
         raise OptionError(
             "commitMode",
             "staged",
             f"can't be used for queue {options.queue!r}, which has partitions. Rows without ids "
             f"are staged by default: name a column of ids (idColumn)",
         )
-    part = found.get((node, 0))
+    part = found.find(node)
     if part is None:
         raise NodesUnavailable(f"node {node} has staged rows of this write and can't be reached")
     return part
@@ -92,7 +92,7 @@ class StagedAttempt:
         chunks: how many it has staged; 0 if the batch was committed before.
     """
 
-    def __init__(self, options: Write, at: Staged, found: Shards) -> None:
+    def __init__(self, options: Write, at: Staged, found: OpenShards) -> None:
         self._options = options
         self._part = part_of(options, at.node, found)
         self._at = at
@@ -136,7 +136,7 @@ class StagedCommit:
 
     def __init__(self, options: Write, at: Staged, *, is_named: bool = True) -> None:
         self._options = options
-        self._part = part_of(options, at.node, shards_of(options))
+        self._part = part_of(options, at.node, open_shards(options))
         self._at = at
         self._kept = max(KEPT_MS, options.dedup_window) if is_named else options.stage_ttl
         self._wait = Wait(options.replicas, options.replication_timeout, options.replicas or 0)

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from penstock.core.logs import get_logger
 from penstock.errors import QueueFull
 from penstock.spark.calls import Staged
-from penstock.spark.connect import check_reached, node_ids, open_in_task, open_on_driver
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler, check_columns
 from penstock.spark.options import Write
 from penstock.spark.rows import Encoder, Item, columns_of, name_of, preferred
+from penstock.spark.shards import open_in_task, open_on_driver
 from penstock.spark.sink import Sink
 from penstock.spark.staged_commit import StagedAttempt, StagedCommit, part_of
 from penstock.spark.tasks import Task, batches, task, type_name, write_name
@@ -100,11 +100,11 @@ class QueueWriter:
             check_columns(self.fields, given)
         self.options = given
         found = open_on_driver(given)
-        self.nodes = node_ids(found)
+        self.nodes = found.nodes
         if given.commit_mode == "staged":
             part_of(given, self.nodes[0], found)
-        if given.operation == "enqueue" and not given.skip_unreachable:
-            check_reached(given)
+        needs_all = given.operation == "enqueue" and not given.skip_unreachable
+        found.check(given, whole=needs_all)
 
     def write(self, iterator: Iterator[Any]) -> TaskReport:
         """Write one partition: one attempt of one task."""
