@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from penstock import BatchLost, CheckpointTaken, Penstock
 from penstock.errors import BadArgument, QueueMissing
 from penstock.spark.calls import ack_receipts, fetch
-from penstock.spark.checkpoint import Consumer, Part
+from penstock.spark.checkpoint import BatchRange, Consumer
 from penstock.spark.options import Stream
 from penstock.spark.shards import OpenShard, OpenShards
 from penstock.wire.keys import end_of, score_of
@@ -59,7 +59,7 @@ class Ground:
         added = self.queue.stats().enqueued
         self.queue.enqueue_many([b"%d" % (added + i) for i in range(count)])
 
-    def read(self, parts: list[Part]) -> list[bytes]:
+    def read(self, parts: list[BatchRange]) -> list[bytes]:
         """Return the bodies of these parts, as tasks read them."""
         shard, bodies = OpenShard(self.client, "q"), list[bytes]()
         for part in parts:
@@ -118,7 +118,7 @@ class Engine(RuleBasedStateMachine):
         """Run a micro-batch; the driver dies at the step of this number, 5 = never."""
         life = self.alive = self.alive or self.ground.life()
         if len(self.offsets) == self.committed:
-            start = self.offsets[-1][1] if self.offsets else life.initial()
+            start = self.offsets[-1][1] if self.offsets else life.initialOffset()
             end = life.latest(start, limit)
             if end == start:
                 return None
@@ -130,8 +130,8 @@ class Engine(RuleBasedStateMachine):
         number = self.committed
         start, end = self.offsets[number]
         if number == 0:  # Spark asks again, and a new driver may answer differently
-            start = life.initial()
-        rows = self.ground.read(life.parts(start, end))
+            start = life.initialOffset()
+        rows = self.ground.read(life.partitions(start, end))
         if dies == 2:
             return self.die()
         self.sink[number] = rows  # the sink keeps a batch once, whichever run writes it
@@ -141,7 +141,7 @@ class Engine(RuleBasedStateMachine):
         if dies == 4:
             return self.die()
         if number % 2:
-            life.committed(end)
+            life.commit(end)
         return None
 
     def die(self) -> None:
@@ -212,14 +212,14 @@ def test_a_batch_is_made_in_steps_and_found_again(ground: Ground) -> None:
     """A driver dies between two steps of 500 and leaves an open batch; the next one fills it."""
     ground.add(1200)
     first = ground.life()
-    start = first.initial()
+    start = first.initialOffset()
     one = first._batches(start["consumer"])["" or OpenShard(ground.client, "q").key]
     one._assign(1, 1200, 500)
     first.stop()
     second = ground.life()
     end = second.latest(start, 1200)
     assert end == {"consumer": start["consumer"], "n": 1}
-    parts = second.parts(start, end)
+    parts = second.partitions(start, end)
     assert Counter(ground.read(parts)) == Counter(b"%d" % i for i in range(1200))
     second.stop()
 
@@ -227,8 +227,8 @@ def test_a_batch_is_made_in_steps_and_found_again(ground: Ground) -> None:
 def test_offsets_and_finished_batches(ground: Ground) -> None:
     """The offset stays without jobs and advances with jobs; the start's batch is finished."""
     life = ground.life()
-    start = life.initial()
-    assert life.initial() is start
+    start = life.initialOffset()
+    assert life.initialOffset() is start
     assert life.latest(start, 10) == start
     ground.add(25)
     first = life.latest(start, 10)
@@ -251,14 +251,14 @@ def test_the_old_signature(ground: Ground) -> None:
     life = ground.life()
     first = life.latest(None, 10)
     assert life.latest(None, 10) == first
-    life.parts(life.initial(), first)
+    life.partitions(life.initialOffset(), first)
     second = life.latest(None, 10)
     assert (second["n"], ground.queue.stats().acked) == (2, 10)
     life.stop()
     later = ground.life()  # does not know where it was
     ground.add(5)
     begun = later.latest(None, 10)
-    later.parts(second, begun)  # but gets the committed offset
+    later.partitions(second, begun)  # but gets the committed offset
     assert ground.queue.stats().acked == 15
     later.stop()
 
@@ -267,13 +267,13 @@ def test_commit_is_the_second_chance(ground: Ground) -> None:
     """`commit` finishes what `latestOffset` has not; together they finish a batch once."""
     ground.add(10)
     life = ground.life()
-    first = life.latest(life.initial(), 5)
-    life.committed(first)
+    first = life.latest(life.initialOffset(), 5)
+    life.commit(first)
     assert ground.queue.stats().acked == 5
     second = life.latest(first, 5)
-    life.committed(first)
+    life.commit(first)
     assert (ground.queue.stats().acked, ground.queue.stats().active) == (5, 5)
-    life.committed(second)
+    life.commit(second)
     assert ground.queue.stats().acked == 10
     life.stop()
 
@@ -282,7 +282,7 @@ def test_a_copied_checkpoint_stops_the_older_query(ground: Ground) -> None:
     """The query that takes the checkpoint over continues; the older one fails without effect."""
     ground.add(20)
     older = ground.life()
-    start = older.initial()
+    start = older.initialOffset()
     first = older.latest(start, 10)
     newer = ground.life()
     assert newer.latest(start, 10) == first
@@ -302,16 +302,16 @@ def test_a_forgotten_batch(fails: bool, ground: Ground) -> None:
     """
     ground.add(10)
     life = ground.life()
-    start = life.initial()
+    start = life.initialOffset()
     end = life.latest(start, 10)
     life.stop()
     ground.raw.delete(ground.queue.ops.keys.checkpoint(start["consumer"]))
     later = ground.life(failOnLostBatch=str(fails).lower())
     if fails:
         with pytest.raises(BatchLost, match=r"batch 1 .*set failOnLostBatch=false"):
-            later.parts(start, end)
+            later.partitions(start, end)
     else:
-        assert later.parts(start, end) == []
+        assert later.partitions(start, end) == []
     ground.clock.set(T0 + LEASE + 1)
     assert len(ground.queue.reserve(100)) == 10
     later.stop()
@@ -324,7 +324,7 @@ def test_leases_are_renewed_while_a_batch_runs(ground: Ground) -> None:
     life = Consumer(
         parsed, find_shards=lambda _: OpenShards([OpenShard(ground.client, "q")]), beat=0.01
     )
-    end = life.latest(life.initial(), 5)
+    end = life.latest(life.initialOffset(), 5)
     key = ground.queue.ops.keys["active"]
     ground.clock.set(T0 + LEASE // 2)
     renewed = threading.Event()
@@ -353,8 +353,8 @@ def test_jobs_with_mixed_receipts_are_settled_by_a_few_calls(
         job.nack(delay=401 + 2 * number)
     life = ground.life()
     ground.clock.set(T0 + 800_000)
-    end = life.latest(life.initial(), 1000)
-    assert len(ground.read(life.parts(life.initial(), end))) == 300
+    end = life.latest(life.initialOffset(), 1000)
+    assert len(ground.read(life.partitions(life.initialOffset(), end))) == 300
     called: list[str] = []
     run = OpenShard.run
 
@@ -374,7 +374,7 @@ def test_a_sticky_batch_waits_for_its_checkpoint(ground: Ground) -> None:
     """With `leasePolicy=sticky` leases have the maximum of 24 days."""
     ground.add(1)
     life = ground.life(leasePolicy="sticky")
-    life.latest(life.initial(), 1)
+    life.latest(life.initialOffset(), 1)
     [(_, score)] = ground.raw.zrange(ground.queue.ops.keys["active"], 0, -1, withscores=True)
     assert end_of(score) == T0 + 24 * 86_400_000
     life.stop()
@@ -385,7 +385,7 @@ def test_a_query_that_stays_away_three_times_makes_dead_letters(ground: Ground) 
     ground.add(1)
     for away in range(1, 4):
         life = ground.life()
-        life.latest(life.initial(), 1)
+        life.latest(life.initialOffset(), 1)
         life.stop()
         ground.clock.set(T0 + away * (LEASE + 1))
     assert ground.queue.reserve(1, block=0) == []
@@ -396,13 +396,13 @@ def test_available_now_takes_existing_jobs(ground: Ground) -> None:
     """Later jobs are left for the next run."""
     ground.add(25)
     life = ground.life()
-    life.available_now()
-    offset, taken = life.initial(), 0
+    life.prepareForTriggerAvailableNow()
+    offset, taken = life.initialOffset(), 0
     while True:
         after = life.latest(offset, 10)
         if after == offset:
             break
-        taken += len(ground.read(life.parts(offset, after)))
+        taken += len(ground.read(life.partitions(offset, after)))
         offset = after
         ground.add(3)
     assert taken == 25
@@ -419,15 +419,15 @@ def test_available_now_takes_jobs_reserved_by_an_earlier_driver(
     """The driver died before its offset was noted: those jobs are done now, with the ready ones."""
     ground.add(5)
     first = ground.life(leasePolicy=policy)
-    start = first.initial()
+    start = first.initialOffset()
     first.latest(start, 10)
     first.stop()
     ground.add(more)
     life = ground.life(leasePolicy=policy)
-    life.available_now()
+    life.prepareForTriggerAvailableNow()
     offset, taken = start, list[bytes]()
     while (after := life.latest(offset, 10)) != offset:
-        taken += ground.read(life.parts(offset, after))
+        taken += ground.read(life.partitions(offset, after))
         offset = after
     assert sorted(taken, key=int) == [b"%d" % number for number in range(5 + more)]
     stats = ground.queue.stats()
@@ -440,14 +440,14 @@ def test_a_batch_that_was_empty_when_it_was_looked_at(ground: Ground) -> None:
     ground.add(1)
     ground.queue.ack(ground.queue.reserve(1))
     older, newer = ground.life(), ground.life()
-    start = older.initial()
+    start = older.initialOffset()
     assert older.latest(start, 10) == start  # an empty list
-    newer.available_now()
+    newer.prepareForTriggerAvailableNow()
     assert newer.latest(start, 10) == start  # has read it
     ground.add(5)
     newest = ground.life()
     end = newest.latest(start, 10)
-    assert len(ground.read(newer.parts(start, end))) == 5
+    assert len(ground.read(newer.partitions(start, end))) == 5
     for life in (older, newer, newest):
         life.stop()
 
@@ -456,12 +456,12 @@ def test_all_that_is_available_after_a_crash(ground: Ground) -> None:
     """After a crash of `trigger(once=True)` the reserved jobs are a batch of their own."""
     ground.add(5)
     first = ground.life()
-    start = first.initial()
+    start = first.initialOffset()
     end = first.latest(start, None)
     first.stop()
     life = ground.life()
     assert life.latest(start, None) == end
-    assert len(ground.read(life.parts(start, end))) == 5
+    assert len(ground.read(life.partitions(start, end))) == 5
     life.stop()
 
 
@@ -469,8 +469,8 @@ def test_all_that_is_available(ground: Ground) -> None:
     """Without a limit (`trigger(once=True)`) one batch has all jobs available at the start."""
     ground.add(1300)
     life = ground.life()
-    end = life.latest(life.initial(), None)
-    assert len(ground.read(life.parts(life.initial(), end))) == 1300
+    end = life.latest(life.initialOffset(), None)
+    assert len(ground.read(life.partitions(life.initialOffset(), end))) == 1300
     life.stop()
 
 
@@ -478,8 +478,8 @@ def test_parts(ground: Ground) -> None:
     """There are `numPartitions` parts, which together have each job once."""
     ground.add(103)
     life = ground.life(numPartitions="4")
-    end = life.latest(life.initial(), 103)
-    parts = life.parts(life.initial(), end)
+    end = life.latest(life.initialOffset(), 103)
+    parts = life.partitions(life.initialOffset(), end)
     assert [part.end - part.start for part in parts] == [26, 26, 26, 25]
     assert len(set(ground.read(parts))) == 103
     life.stop()
@@ -491,19 +491,19 @@ def test_figures_for_the_progress(ground: Ground) -> None:
     ground.queue.enqueue("later", delay=60)
     ground.queue.bury(ground.queue.reserve(2), "no use")
     life = ground.life()
-    life.latest(life.initial(), 3)
-    assert life.figures() == {"ready": 2, "scheduled": 1, "active": 3, "dead": 2}
+    life.latest(life.initialOffset(), 3)
+    assert life.reportLatestOffset() == {"ready": 2, "scheduled": 1, "active": 3, "dead": 2}
     life.stop()
 
 
 def test_a_required_queue(ground: Ground) -> None:
     """Without `requireQueue` a missing queue is empty; with it the query fails."""
     life = ground.life()
-    assert life.latest(life.initial(), 3) == life.initial()
+    assert life.latest(life.initialOffset(), 3) == life.initialOffset()
     assert set(ground.raw.keys()) <= {CLOCK, b"penstock:node"}
     strict = ground.life(requireQueue="true")
     with pytest.raises(QueueMissing, match="requireQueue"):
-        strict.latest(strict.initial(), 3)
+        strict.latest(strict.initialOffset(), 3)
     life.stop()
     strict.stop()
 
@@ -517,9 +517,9 @@ def test_an_offset_of_something_else(ground: Ground) -> None:
         with pytest.raises(BadArgument, match="checkpointLocation"):
             life.latest(wrong, 1)
         with pytest.raises(BadArgument, match="checkpointLocation"):
-            life.parts(life.initial(), wrong)
+            life.partitions(life.initialOffset(), wrong)
         with pytest.raises(BadArgument, match="checkpointLocation"):
-            life.committed(wrong)
+            life.commit(wrong)
     assert ground.queue.stats().active == 0
 
 
@@ -529,7 +529,7 @@ def test_the_known_end_of_leases(ground: Ground) -> None:
     """
     ground.add(20)
     life = ground.life()
-    offset = life.latest(life.initial(), 20)
+    offset = life.latest(life.initialOffset(), 20)
     [one] = life._batches(offset["consumer"]).values()
     [group] = one.held[1]
     assert group.until == T0 + LEASE

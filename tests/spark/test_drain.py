@@ -303,7 +303,7 @@ def test_an_interrupt_ends_a_task(ps: Penstock, redis_url: str) -> None:
 
     connection = Connection.parse({"queue": "mail", "url": redis_url})
     with pytest.raises(KeyboardInterrupt):
-        list(DrainTask(connection, (), handlers, 10)([]))
+        list(DrainTask(connection, (), handlers, 10).run([]))
     assert (jobs.stats().ready, jobs.stats().active, jobs.stats().nacked) == (2, 0, 0)
 
 
@@ -317,7 +317,7 @@ def test_a_failed_job_at_most_once_is_counted(ps: Penstock, redis_url: str) -> N
         raise ValueError("no")
 
     connection = Connection.parse({"queue": "mail", "url": redis_url})
-    [figures] = DrainTask(connection, (), handlers, 10)([])
+    [figures] = DrainTask(connection, (), handlers, 10).run([])
     assert figures.to_pylist()[0] == {
         "_taken": 2, "_done": 0, "_failed": 0, "_dead": 2, "_released": 0, "_lost": 0, "_cut": 0,
     }  # fmt: skip
@@ -336,7 +336,7 @@ def test_failures_are_logged_as_samples(
         raise ValueError("no")
 
     connection = Connection.parse({"queue": "mail", "url": redis_url})
-    [figures] = DrainTask(connection, (), handlers, 10)([])
+    [figures] = DrainTask(connection, (), handlers, 10).run([])
     assert figures.column("_failed").to_pylist() == [300]
     found = [record for record in caplog.records if "failed" in record.getMessage()]
     assert 1 <= len(found) < 30
@@ -358,7 +358,7 @@ def test_a_server_that_is_gone_fails_the_task(
 
     connection = Connection.parse({"queue": "mail", "url": server.url, "retryFor": "0"})
     with pytest.raises(Unreachable, match="does not answer"):
-        list(DrainTask(connection, (), handlers, 10)([]))
+        list(DrainTask(connection, (), handlers, 10).run([]))
 
 
 def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_url: str) -> None:

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from penstock import BatchLost, Penstock
 from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueMissing
-from penstock.spark.checkpoint import Consumer, Part
+from penstock.spark.checkpoint import BatchRange, Consumer
 from penstock.spark.errors import Unreachable
 from penstock.spark.options import Stream
 from penstock.spark.shards import OpenShard, OpenShards
@@ -66,7 +66,7 @@ class Ground:
         """Return a newly started driver."""
         return Consumer(Stream.parse(self.options(leaseDuration="60s", **given)), beat=3600)
 
-    def read(self, parts: Sequence[Part], **given: Any) -> list[bytes]:
+    def read(self, parts: Sequence[BatchRange], **given: Any) -> list[bytes]:
         """Return the bodies of a batch, as tasks read them."""
         reader = StreamReader(self.options(**given), schema("id string, payload binary"))
         batches = [batch for part in parts for batch in reader.read(part)]
@@ -124,19 +124,19 @@ def test_an_offset_for_each_lane(count: int, partitions: int | None, make: Make)
     ground = make(count, partitions)
     ground.add(60)
     life = ground.life()
-    start = life.initial()
+    start = life.initialOffset()
     first = life.latest(start, 1000)
     assert len(first["nodes"]) == count * (partitions or 1)
     assert set(first["nodes"].values()) == {1}
-    assert sorted(ground.read(life.parts(start, first))) == sorted(bodies(0, 60))
-    assert life.figures() == {"ready": 0, "scheduled": 0, "active": 60, "dead": 0}
+    assert sorted(ground.read(life.partitions(start, first))) == sorted(bodies(0, 60))
+    assert life.reportLatestOffset() == {"ready": 0, "scheduled": 0, "active": 60, "dead": 0}
     ground.add(1, at=0)
     second = life.latest(first, 1000)
     changed = {key for key in second["nodes"] if second["nodes"][key] != first["nodes"][key]}
     assert len(changed) == 1
-    assert ground.read(life.parts(first, second)) == [b"60"]
+    assert ground.read(life.partitions(first, second)) == [b"60"]
     assert (ground.total("acked"), ground.total("active")) == (60, 1)
-    life.committed(second)
+    life.commit(second)
     assert ground.total("acked") == 61
     life.stop()
 
@@ -153,11 +153,11 @@ def test_offsets_of_one_node_are_read_with_several(make: Make) -> None:
     older.stop()
     ground.add(3, at=1)
     life = ground.life()
-    assert sorted(ground.read(life.parts(offset, noted))) == bodies(0, 4)
+    assert sorted(ground.read(life.partitions(offset, noted))) == bodies(0, 4)
     after = life.latest(noted, 10)
     assert (after["n"], list(after["nodes"].values())) == (7, [8])
-    assert sorted(ground.read(life.parts(noted, after))) == bodies(4, 7)
-    life.committed(after)
+    assert sorted(ground.read(life.partitions(noted, after))) == bodies(4, 7)
+    life.commit(after)
     assert ground.total("acked") == 7
     life.stop()
 
@@ -167,16 +167,16 @@ def test_a_node_that_is_down_while_a_batch_is_planned(make: Make) -> None:
     ground = make(3)
     ground.add(30)
     life = ground.life()
-    start = life.initial()
+    start = life.initialOffset()
     ground.cut(1)
     first = life.latest(start, 100)
     assert len(first["nodes"]) == 2
-    assert len(ground.read(life.parts(start, first))) == 20
-    assert life.figures()["active"] == 20
+    assert len(ground.read(life.partitions(start, first))) == 20
+    assert life.reportLatestOffset()["active"] == 20
     ground.mend(1)
     second = life.latest(first, 100)
     assert sorted(second["nodes"].values()) == [1, 1, 1]
-    assert {int(body) % 3 for body in ground.read(life.parts(first, second))} == {1}
+    assert {int(body) % 3 for body in ground.read(life.partitions(first, second))} == {1}
     assert life.latest(second, 100) == second
     assert (ground.total("acked"), ground.total("active")) == (30, 0)
     life.stop()
@@ -189,7 +189,7 @@ def test_no_node_at_all(make: Make) -> None:
     ground.cut(0)
     ground.cut(1)
     with pytest.raises(Unreachable, match="'q': the server can't be reached"):
-        life.latest(life.initial(), 10)
+        life.latest(life.initialOffset(), 10)
     life.stop()
 
 
@@ -198,16 +198,16 @@ def test_a_node_that_goes_and_comes_between_two_triggers(make: Make) -> None:
     ground = make(2)
     ground.add(20)
     life = ground.life()
-    start = life.initial()
+    start = life.initialOffset()
     first = life.latest(start, 10)
-    seen = ground.read(life.parts(start, first))
+    seen = ground.read(life.partitions(start, first))
     ground.cut(1)
     second = life.latest(first, 10)
     assert sorted(second["nodes"].values()) == [1, 2]
-    seen += ground.read(life.parts(first, second))
+    seen += ground.read(life.partitions(first, second))
     ground.mend(1)
     third = life.latest(second, 10)
-    seen += ground.read(life.parts(second, third))
+    seen += ground.read(life.partitions(second, third))
     assert life.latest(third, 10) == third
     assert sorted(seen) == sorted(bodies(0, 20))
     assert (ground.total("acked"), ground.total("active")) == (20, 0)
@@ -221,9 +221,9 @@ def test_a_lane_is_finished_before_it_is_taken_from(
     ground = make(2)
     ground.add(20)
     life = ground.life()
-    start = life.initial()
+    start = life.initialOffset()
     first = life.latest(start, 10)
-    seen = ground.read(life.parts(start, first))
+    seen = ground.read(life.partitions(start, first))
     failing = next(iter(life._made.values()))
 
     def fails(_: int) -> int:
@@ -232,11 +232,11 @@ def test_a_lane_is_finished_before_it_is_taken_from(
     with monkeypatch.context() as patch:
         patch.setattr(failing, "finish", fails)
         second = life.latest(first, 10)
-    seen += ground.read(life.parts(first, second))
+    seen += ground.read(life.partitions(first, second))
     assert second["nodes"][failing.shard.key] == 1
     for _ in range(3):
         third = life.latest(second, 10)
-        seen += ground.read(life.parts(second, third))
+        seen += ground.read(life.partitions(second, third))
         second = third
     for clock in ground.clocks:
         clock.set(T0 + LEASE + 1)
@@ -252,17 +252,17 @@ def test_a_batch_is_not_read_without_a_node_that_has_some_of_it(make: Make) -> N
     ground = make(2)
     ground.add(20)
     life = ground.life()
-    start = life.initial()
+    start = life.initialOffset()
     noted = life.latest(start, 20)
     life.stop()
     ground.cut(1)
     later = ground.life(failOnLostBatch="false")
     with pytest.raises(NodesUnavailable, match=r"queue 'q': node [0-9a-f]{8} has jobs of batch 1"):
-        later.parts(start, noted)
+        later.partitions(start, noted)
     later.stop()
     ground.mend(1)
     last = ground.life()
-    assert sorted(ground.read(last.parts(start, noted))) == sorted(bodies(0, 20))
+    assert sorted(ground.read(last.partitions(start, noted))) == sorted(bodies(0, 20))
     last.stop()
 
 
@@ -274,26 +274,26 @@ def test_a_node_that_is_not_named_any_more(make: Make) -> None:
     ground = make(3)
     ground.add(30)
     life = ground.life()
-    start = life.initial()
+    start = life.initialOffset()
     noted = life.latest(start, 30)
     life.stop()
     two = {"nodes": ",".join(ground.urls[:2])}
     strict = ground.life(**two)
     with pytest.raises(BatchLost, match="failOnLostBatch"):
-        strict.parts(start, noted)
+        strict.partitions(start, noted)
     strict.stop()
     lenient = ground.life(**two, failOnLostBatch="false")
-    assert len(ground.read(lenient.parts(start, noted), **two)) == 20
+    assert len(ground.read(lenient.partitions(start, noted), **two)) == 20
     after = lenient.latest(noted, 30)
     assert (len(noted["nodes"]), len(after["nodes"])) == (3, 2)
-    assert lenient.parts(noted, after) == []
+    assert lenient.partitions(noted, after) == []
     assert lenient.latest(after, 30) == after
     lenient.stop()
     ground.clocks[2].set(T0 + LEASE + 1)
     again = ground.life()
     last = again.latest(after, 30)
-    assert {int(body) % 3 for body in ground.read(again.parts(after, last))} == {2}
-    again.committed(last)
+    assert {int(body) % 3 for body in ground.read(again.partitions(after, last))} == {2}
+    again.commit(last)
     assert ground.total("acked") == 30
     again.stop()
 
@@ -315,7 +315,7 @@ class Query:
         self.draw = draw
         self.is_calm = False
         self.life = ground.life()
-        self.start = self.life.initial()
+        self.start = self.life.initialOffset()
         self.noted: Offset | None = None
         self.sink: list[list[bytes]] = []
 
@@ -349,7 +349,7 @@ class Query:
             self.noted = found
         self.weather()
         try:
-            done = self.ground.read(self.life.parts(self.start, self.noted))
+            done = self.ground.read(self.life.partitions(self.start, self.noted))
         except (RedisConnectionError, Unreachable):  # the query fails
             self.restart()
             return True
@@ -393,7 +393,7 @@ def test_a_trigger_is_shared(make: Make) -> None:
     ground.add(5, at=0)
     ground.add(200, at=1)
     life = ground.life()
-    first = life.latest(life.initial(), 90)
+    first = life.latest(life.initialOffset(), 90)
     assert [queue.stats().active for queue in ground.queues] == [5, 85, 0]
     ground.add(100, at=2)
     second = life.latest(first, 90)
@@ -410,7 +410,7 @@ def test_fewer_jobs_a_trigger_than_lanes(make: Make) -> None:
         for _ in range(5):
             ground.queues[0].enqueue(b"x", key=key)
     life = ground.life()
-    offset = life.initial()
+    offset = life.initialOffset()
     for _ in range(8):
         offset = life.latest(offset, 1)
     assert set(offset["nodes"].values()) == {2}
@@ -422,10 +422,10 @@ def test_available_now_is_counted_over_all_lanes(make: Make) -> None:
     ground = make(2, 2)
     ground.add(50)
     life = ground.life()
-    life.available_now()
-    offset, seen = life.initial(), list[bytes]()
+    life.prepareForTriggerAvailableNow()
+    offset, seen = life.initialOffset(), list[bytes]()
     while (after := life.latest(offset, 12)) != offset:
-        seen += ground.read(life.parts(offset, after))
+        seen += ground.read(life.partitions(offset, after))
         offset = after
         ground.add(2)
     assert len(seen) == 50
@@ -441,9 +441,9 @@ def test_a_task_that_outlives_its_batch_ends(
     ground = make(1, None)
     ground.add(5)
     life = ground.life()
-    life.available_now()
-    end = life.latest(life.initial(), 10)
-    parts = life.parts(life.initial(), end)
+    life.prepareForTriggerAvailableNow()
+    end = life.latest(life.initialOffset(), 10)
+    parts = life.partitions(life.initialOffset(), end)
     assert life.latest(end, 10) == end
     assert ground.queues[0].stats().acked == 5
     asked: list[Any] = []
@@ -466,7 +466,7 @@ def test_leases_of_every_lane_are_renewed(make: Make) -> None:
     ground = make(2, 2)
     ground.add(20)
     life = ground.life()
-    life.latest(life.initial(), 100)
+    life.latest(life.initialOffset(), 100)
     for clock in ground.clocks:
         clock.set(T0 + LEASE - 1)
     life.renew()
@@ -489,12 +489,12 @@ def test_partitions_are_learned_when_there_are_some(make: Make) -> None:
     """
     ground = make(2)
     life = ground.life()
-    start = life.initial()
+    start = life.initialOffset()
     assert life.latest(start, 10) == start
     ground.queues[0] = ground.clients[0].queue("q", partitions=3)
     ground.add(9, at=0)
     first = life.latest(start, 10)
-    assert sorted(ground.read(life.parts(start, first))) == bodies(0, 9)
+    assert sorted(ground.read(life.partitions(start, first))) == bodies(0, 9)
     assert all("/" in key for key in first["nodes"])
     life.stop()
     strict = ground.life(requireQueue="true")
@@ -510,7 +510,7 @@ def test_partitions_that_are_made_meanwhile(make: Make) -> None:
     life = Consumer(
         parsed, find_shards=lambda _: OpenShards([OpenShard(ground.clients[0], "q")]), beat=3600
     )
-    assert life.latest(life.initial(), 10) == life.initial()
+    assert life.latest(life.initialOffset(), 10) == life.initialOffset()
     assert ground.total("ready") == 3
     life.stop()
 

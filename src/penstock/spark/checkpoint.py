@@ -1,6 +1,6 @@
 """A consumer whose leases belong to the offsets of a streaming query (protocol/checkpoints.md).
 
-`stream` forwards Spark's calls to it. An offset names the consumer and the number of the last
+`stream` has the reader that Spark calls. An offset names the consumer and the number of the last
 finished batch: `{"consumer": "…", "n": 4}`. With several nodes it has a number for each node,
 `{"consumer": "…", "nodes": {"1f2e3d4c": 4, …}}`, and of a queue in partitions for each partition on
 each node, `{"consumer": "…", "nodes": {"1f2e3d4c/0": 4, "1f2e3d4c/1": 2, …}}`. For a shard that is
@@ -30,14 +30,14 @@ from penstock.spark.options import Stream
 from penstock.spark.shards import OpenShard, OpenShards, ShardAddress, open_shards
 from penstock.wire.replies import Assign, Assigned
 
-__all__ = ["Consumer", "Part"]
+__all__ = ["BatchRange", "Consumer"]
 
 logger = get_logger("penstock")
 
 STEP = 500
 """Jobs that one script adds to a batch: it takes the server some ms."""
 PAGE = 1000
-ROWS_A_PART = 12_500
+ROWS_A_RANGE = 12_500
 """Jobs of a Spark partition, unless `numPartitions` is given."""
 NEVER_ENDING = 10_000_000
 Offset = dict[str, Any]
@@ -60,8 +60,8 @@ class Receipts:
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
-    """A part of a batch, for one task.
+class BatchRange(InputPartition):
+    """A range of the jobs of a batch, for one task.
 
     Attributes:
         address: the shard.
@@ -231,7 +231,10 @@ class Batches:
 
 
 class Consumer:
-    """The part of a streaming source that runs on the driver.
+    """The methods of a streaming source that Spark calls on the driver.
+
+    Spark creates several readers, some only to pickle them. So nothing is done before the first
+    call of a method.
 
     Args:
         options: of the source.
@@ -246,7 +249,7 @@ class Consumer:
         find_shards: Callable[[Stream], OpenShards] = open_shards,
         beat: float | None = None,
     ) -> None:
-        self._options = options
+        self.options = options
         self._find_shards = find_shards
         sticky = options.lease_policy == "sticky"
         self.lease_ms = MAX_LEASE_MS if sticky else options.lease_duration
@@ -263,11 +266,11 @@ class Consumer:
 
     # -- offsets ---------------------------------------------------------------------------
 
-    def initial(self) -> Offset:
+    def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         """Return the offset before the first batch, which is made once."""
         if self._initial is None:
             name = secrets.token_hex(8)
-            counts: Offset = {"nodes": {}} if self._options.nodes else {"n": 0}
+            counts: Offset = {"nodes": {}} if self.options.nodes else {"n": 0}
             self._initial = {"consumer": name, **counts}
         return self._initial
 
@@ -275,7 +278,7 @@ class Consumer:
         return int(offset.get("nodes", {}).get(key, offset.get("n", 0)))
 
     def _moved(self, offset: Offset, counts: Mapping[str, int]) -> Offset:
-        if "nodes" not in offset and not self._options.nodes:
+        if "nodes" not in offset and not self.options.nodes:
             [(key, count), *others] = counts.items()
             if not others and self._made[key].shard.address.number is None:
                 return {**offset, "n": count}
@@ -297,7 +300,7 @@ class Consumer:
         if consumer != self._consumer:
             self._consumer = consumer
             self._made = {}
-        reached = self._find_shards(self._options)
+        reached = self._find_shards(self.options)
         self._unreached = reached.unreached
         made = dict(self._made)
         for shard in reached:
@@ -316,9 +319,9 @@ class Consumer:
                 planned last.
             limit: the most jobs; None = all that can be reserved now.
         """
-        start = start or self._planned or self.initial()
+        start = start or self._planned or self.initialOffset()
         found = self._batches(_consumer(start))
-        if self._options.require_queue:
+        if self.options.require_queue:
             known = [self._tried(one.shard, one.shard.exists) for one in found.values()]
             if not any(known) and None not in known and not self._unreached:
                 raise next(iter(found.values())).shard.missing()
@@ -364,12 +367,12 @@ class Consumer:
         known = {key: self._tried(one.shard, one.shard.stats) for key, one in found.items()}
         return {key: stats.ready for key, stats in known.items() if stats is not None}
 
-    def available_now(self) -> None:
-        """Limit the jobs to take from now on to those that are ready at this moment."""
-        self._left = self.figures()["ready"]
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """Let the query end after the jobs that are ready now."""
+        self._left = self.reportLatestOffset()["ready"]
 
-    def parts(self, start: Offset, end: Offset) -> list[Part]:
-        """Return the parts of the batch between two offsets.
+    def partitions(self, start: Offset, end: Offset) -> list[BatchRange]:
+        """Return the ranges of the batch between two offsets, one for each task.
 
         Raises:
             BatchLost: the server has forgotten it, and `failOnLostBatch` is true.
@@ -381,7 +384,7 @@ class Consumer:
         self._planned = end
         same = _consumer(start) == _consumer(end)
         self._batches(_consumer(end))
-        found: list[Part] = []
+        found: list[BatchRange] = []
         unplaced: list[tuple[Batches, int, int | None]] = []
         for key, one in self._made.items():
             batch = self._count(end, key)
@@ -406,21 +409,21 @@ class Consumer:
     def _absent(self, key: str, batch: int) -> None:
         if self._unreached:
             raise NodesUnavailable(
-                f"queue {self._options.queue!r}: node {key[:8]} has jobs of batch {batch} of this "
+                f"queue {self.options.queue!r}: node {key[:8]} has jobs of batch {batch} of this "
                 "checkpoint, and can't be reached"
             )
-        self._lost(self._options.queue, batch)
+        self._lost(self.options.queue, batch)
 
-    def _cut(self, one: Batches, batch: int, jobs: int) -> Iterator[Part]:
-        wanted = self._options.num_partitions or -(-jobs // ROWS_A_PART)
+    def _cut(self, one: Batches, batch: int, jobs: int) -> Iterator[BatchRange]:
+        wanted = self.options.num_partitions or -(-jobs // ROWS_A_RANGE)
         size = max(1, -(-jobs // max(1, wanted)))
         for first in range(0, jobs, size):
             end = min(first + size, jobs)
-            yield Part(one.shard.address, one.consumer, batch, first, end)
+            yield BatchRange(one.shard.address, one.consumer, batch, first, end)
 
     def _lost(self, queue: str, batch: int) -> None:
         error = lost(queue, batch)
-        if self._options.fail_on_lost_batch:
+        if self.options.fail_on_lost_batch:
             raise error
         logger.warning("%s", error)
 
@@ -430,10 +433,10 @@ class Consumer:
         Spark 4.0 and 4.1 do not pass the committed offset after a restart.
         """
         consumer, lease_ms = _consumer(start), self.lease_ms
-        reached = self._find_shards(self._options)
+        reached = self._find_shards(self.options)
         self._finished(start, {one.key: Batches(one, consumer, lease_ms) for one in reached})
 
-    def committed(self, end: Offset) -> None:
+    def commit(self, end: Offset) -> None:
         """Acknowledge a batch that Spark has committed, unless `latest` has done that."""
         self._finished(end, self._batches(_consumer(end)))
 
@@ -445,9 +448,9 @@ class Consumer:
             if self._tried(one.shard, partial(one.finish, self._count(offset, key))) is not None
         }
 
-    def figures(self) -> dict[str, int]:
-        """Return the numbers of jobs, for the progress of the query."""
-        reached = self._find_shards(self._options)
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
+        """Return the numbers of jobs, which the query's progress shows."""
+        reached = self._find_shards(self.options)
         known = [stats for shard in reached if (stats := self._tried(shard, shard.stats))]
         return {
             name: sum(getattr(stats, name) for stats in known)
@@ -469,7 +472,7 @@ class Consumer:
                 raise
             return None
         except Exception as error:
-            if not self._options.nodes or not passing(error):
+            if not self.options.nodes or not passing(error):
                 raise
             logger.warning("node %s is not used for now: %s", shard.node, error)
             return None

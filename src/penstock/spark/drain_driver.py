@@ -143,7 +143,7 @@ class _DrainJob:
 
     def once(self) -> Drained:
         """Run one Spark job, whose tasks acknowledge."""
-        made = self._input().mapInArrow(self._task(self.max_jobs), FIGURES_DDL)
+        made = self._input().mapInArrow(self._task(self.max_jobs).run, FIGURES_DDL)
         return _drained(_sum(made.collect()))
 
     def rounds(self, path: str, schema: str) -> Drained:
@@ -166,7 +166,7 @@ class _DrainJob:
 
         told = Observation()
         wanted = f"{KEYS_DDL}, {schema}"
-        made = self._input().mapInArrow(self._task(left), f"{wanted}, {FIGURES_DDL}")
+        made = self._input().mapInArrow(self._task(left).run, f"{wanted}, {FIGURES_DDL}")
         sums = [f.sum(f"_{name}").alias(name) for name in COUNTS]
         made = made.observe(told, *sums).where("id IS NOT NULL")
         made.drop(*FIGURES.names).write.parquet(run)
@@ -174,7 +174,7 @@ class _DrainJob:
         rows = self.spark.read.schema(wanted).parquet(run)
         ack_task = AckTask(self.work.connection, self.work.expected)
         keys = rows.select("id", "receipt", "dedup_window_ms")
-        found.update(_sum(keys.mapInArrow(_function(ack_task), FIGURES_DDL).collect()))
+        found.update(_sum(keys.mapInArrow(ack_task.run, FIGURES_DDL).collect()))
         return found
 
     def _input(self) -> Any:
@@ -183,20 +183,11 @@ class _DrainJob:
             return self.spark.range(1 << 16)  # in Spark's default number of partitions
         return self.spark.range(0, self.tasks, 1, self.tasks)
 
-    def _task(self, limit: int | None) -> Callable[[Any], Any]:
-        shares: tuple[int, ...] = ()
-        if limit is not None and self.tasks is not None:
-            shares = tuple((limit + at) // self.tasks for at in range(self.tasks))
-        return _function(replace(self.work, shares=shares))
-
-
-def _function(work: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap a callable in a plain function, because Spark inspects it."""
-
-    def task(batches: Any) -> Any:
-        return work(batches)
-
-    return task
+    def _task(self, limit: int | None) -> DrainTask:
+        if limit is None or self.tasks is None:
+            return self.work
+        shares = tuple((limit + at) // self.tasks for at in range(self.tasks))
+        return replace(self.work, shares=shares)
 
 
 def _expected(spark: Any, connection: Connection) -> tuple[str, ...]:

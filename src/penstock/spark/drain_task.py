@@ -79,7 +79,7 @@ class DrainTask:
     shares: tuple[int, ...] = ()
     output: DrainOutput | None = None
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results, if they are wanted, and the figures; the input numbers the task."""
         numbers = [batch.column(0)[0].as_py() for batch in batches if batch.num_rows]
         open_in_task(self.connection, self.expected)
@@ -193,7 +193,7 @@ class AckTask:
     connection: Connection
     expected: tuple[str, ...]
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Acknowledge rows of id, receipt and window; return the figures.
 
         A row without a receipt is of a job that was delivered at most once.

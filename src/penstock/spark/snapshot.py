@@ -73,33 +73,11 @@ class SnapshotRange(InputPartition):
     others: bytes = b""
 
 
-# -- what is wanted ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Conditions on the jobs to read.
-
-    Attributes:
-        states: their states.
-        prefix: their ids begin with it.
-        after, before: ms of their creation, `before` excluded; None = any.
-    """
-
-    states: frozenset[str]
-    prefix: str
-    after: int | None
-    before: int | None
-
-    @property
-    def low(self) -> str:
-        """Number below all wanted ones; '' = any."""
-        return "" if self.after is None else _last_before(self.after)
-
-    @property
-    def high(self) -> str:
-        """Highest wanted number; '' = any."""
-        return "" if self.before is None else _last_before(self.before)
+def bounds(options: Read) -> tuple[str, str]:
+    """Return the number below all wanted ones, and the highest wanted one; '' = any."""
+    times = (options.enqueued_after, options.enqueued_before)
+    low, high = ("" if ms is None else _last_before(ms) for ms in times)
+    return low, high
 
 
 def _last_before(ms: int) -> str:
@@ -116,30 +94,24 @@ class SnapshotPlan:
     Args:
         found: the shard.
         options: of the source.
-        wanted: conditions on the jobs.
         share: the number of shards of the queue.
     """
 
-    def __init__(self, found: OpenShard, options: Read, wanted: Wanted, share: int = 1) -> None:
+    def __init__(self, found: OpenShard, options: Read, share: int = 1) -> None:
         self._shard = found
-        self._wanted = wanted
+        self._options = options
         self._parts = -(-options.num_partitions // share) if options.num_partitions else None
         self._most = max(1, MOST_PARTS // share)
         reply = found.run(survey(found.ops, "", "ready", "", "", 1, 0))
         self.now = reply.now
         self._epoch = reply.epoch.decode()
 
-    @property
-    def exists(self) -> bool:
-        """Return True if the queue exists."""
-        return bool(self._epoch) or self._shard.address.partitions is not None
-
     def parts(self) -> list[SnapshotRange]:
         """Return the parts; none if the queue does not exist."""
         if not self._epoch:
             return []
-        states = self._wanted.states
-        leased = self._leased() if states & {"ready", "active"} else ()
+        states = self._options.states
+        leased = self._leased() if {"ready", "active"}.intersection(states) else ()
         found = []
         if "ready" in states:
             found += self._stream()
@@ -194,8 +166,8 @@ class SnapshotPlan:
 
     def _stream(self) -> list[SnapshotRange]:
         last = self._shard.command("HGET", self._key("meta"), "last")
-        low = self._wanted.low
-        high = min(filter(None, (self._wanted.high, last.decode() if last else HIGHEST)))
+        low, high = bounds(self._options)
+        high = min(filter(None, (high, last.decode() if last else HIGHEST)))
         jobs = self._shard.command("XLEN", self._key("ready"))
         if not jobs or (low and low >= high):
             return []
@@ -292,11 +264,8 @@ class SnapshotReader(DataSourceReader):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self.options = given = Read.parse(options)
+        self.options = Read.parse(options)
         self.shape = Shape(schema)
-        states = frozenset(given.states)
-        after, before = given.enqueued_after, given.enqueued_before
-        self.wanted = Wanted(states, given.id_prefix, after, before)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts of a snapshot that begins now.
@@ -312,9 +281,8 @@ class SnapshotReader(DataSourceReader):
                 "nodes can't be reached, and their jobs would be missing "
                 "(skipUnreachable=true reads the others)"
             )
-        plans = [SnapshotPlan(one, self.options, self.wanted, len(found)) for one in found]
-        if self.options.require_queue and not any(plan.exists for plan in plans):
-            raise found[0].missing()
+        found.check(self.options, whole=False)
+        plans = [SnapshotPlan(one, self.options, len(found)) for one in found]
         return [part for plan in plans for part in plan.parts()]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
@@ -338,7 +306,7 @@ class SnapshotReader(DataSourceReader):
             return
         origin = _origin(found, part, part.place)
         # Notes show which jobs have moved; ids need the records.
-        full = max(self.shape.full, 1 if self.wanted.prefix or part.place != "ready" else 0)
+        full = max(self.shape.full, 1 if self.options.id_prefix or part.place != "ready" else 0)
         for reply in surveyed(found, part, count=self.options.fetch_size, full=full):
             yield origin, reply.jobs
 
@@ -364,16 +332,16 @@ class SnapshotReader(DataSourceReader):
             page = page.keep(self._settled(page, part) if part.place else self._between(page))
         if page.count and not part.place:
             states = COLUMNS["state"](page).to_pylist()
-            page = page.keep([state in self.wanted.states for state in states])
-        if page.count and self.wanted.prefix:
+            page = page.keep([state in self.options.states for state in states])
+        if page.count and self.options.id_prefix:
             ids = COLUMNS["id"](page)
-            begins = pyarrow.compute.starts_with(ids, self.wanted.prefix)
+            begins = pyarrow.compute.starts_with(ids, self.options.id_prefix)
             page = page.keep(begins.to_pylist())
         return page
 
     def _between(self, page: Page) -> list[bool]:
-        low, high = self.wanted.low.encode(), self.wanted.high.encode() or HIGHEST.encode()
-        return [low < number <= high for number in page.numbers]
+        low, high = (text.encode() for text in bounds(self.options))
+        return [low < number <= (high or HIGHEST.encode()) for number in page.numbers]
 
     def _settled(self, page: Page, part: SnapshotRange) -> list[bool]:
         """Return for each job True if it was in this structure when the snapshot began."""
