@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.spark.options import Connection, Group, Read, Stream, Write, spelled
+from penstock.spark.options import Connection, Read, Stream, Write, spelled
 
 __all__ = ["updated"]
 
 PAGE = Path(__file__).parents[1] / "docs" / "spark.md"
 PART = re.compile(r"<!-- options: (\w+) -->\n.*?<!-- end -->\n", re.DOTALL)
-GROUPS: dict[str, type[Group]] = {
+GROUPS: dict[str, type[Connection]] = {
     group.__name__: group for group in (Connection, Write, Read, Stream)
 }
 

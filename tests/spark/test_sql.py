@@ -19,7 +19,9 @@ VIEW = "CREATE TEMP VIEW {name} USING penstock OPTIONS (queue '{queue}', url '{u
 
 
 def test_a_view_is_read_and_written(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """`SELECT` sees every job and reserves none; `INSERT INTO` adds jobs."""
+    """`SELECT` sees every job and reserves none; `INSERT INTO` a view
+    with the columns of the rows adds jobs.
+    """
     jobs = ps.queue("mail")
     jobs.enqueue_many([f"letter {number}" for number in range(50)])
     jobs.enqueue("later", delay=3600)
@@ -37,8 +39,14 @@ def test_a_view_is_read_and_written(spark: Any, ps: Penstock, redis_url: str) ->
         f"OPTIONS (queue 'mail', url '{redis_url}')"
     )
     spark.sql("INSERT INTO sink SELECT payload FROM fresh")
+    spark.sql(
+        "CREATE TEMP VIEW letters (id STRING, payload STRING) USING penstock "
+        f"OPTIONS (queue 'mail', url '{redis_url}')"
+    )
+    for _ in range(2):  # an id is added once
+        spark.sql("INSERT INTO letters VALUES ('ada', 'hello')")
     stats = jobs.stats()
-    assert (stats.ready, stats.scheduled, stats.dead, stats.active) == (41, 1, 10, 0)
+    assert (stats.ready, stats.scheduled, stats.dead, stats.active) == (42, 1, 10, 0)
 
 
 def test_a_view_of_one_state(spark: Any, ps: Penstock, redis_url: str) -> None:

@@ -61,14 +61,7 @@ class Receipts:
 
 @dataclass(frozen=True)
 class BatchRange(InputPartition):
-    """A range of the jobs of a batch, for one task.
-
-    Attributes:
-        address: the shard.
-        consumer: the checkpoint's id.
-        batch: the batch's number.
-        start, end: the range of its jobs.
-    """
+    """A range of the jobs of a batch, for one task."""
 
     address: ShardAddress
     consumer: str
@@ -79,11 +72,6 @@ class BatchRange(InputPartition):
 
 class Batches:
     """The batches of one checkpoint on one shard.
-
-    Args:
-        shard: the shard.
-        consumer: the checkpoint's id.
-        lease_ms: of its leases.
 
     Attributes:
         epoch: of the queue when the batch was created.
@@ -115,11 +103,7 @@ class Batches:
         return reply
 
     def take(self, batch: int, most: int) -> bool:
-        """Reserve this batch, or load it if it exists; return False if there are no jobs.
-
-        Raises:
-            CheckpointTaken: another query uses the checkpoint.
-        """
+        """Reserve this batch, or load it if it exists; return False if there are no jobs."""
         while True:
             reply = self._assign(batch, most, STEP)
             if reply.sealed:
@@ -208,11 +192,7 @@ class Batches:
         return acked
 
     def _known(self, batch: int) -> int | None:
-        """Return the number of jobs of a batch. If the batch is loaded, don't load it again.
-
-        Raises:
-            CheckpointTaken: another query uses the checkpoint.
-        """
+        """Return the number of jobs of a batch. If the batch is loaded, don't load it again."""
         if self.held[0] != batch:
             return self._load(batch)
         reply = self.shard.run(assigned(self.shard.ops, self.consumer, self._fence, batch, 0, 1))

@@ -76,14 +76,8 @@ class Origin:
 class Shape:
     """The columns that a query reads.
 
-    Args:
-        schema: Spark's, all columns of the source or some of them.
-
     Attributes:
         full: how much of the values the scripts return: 2 with bodies, 1 without, 0 nothing.
-
-    Raises:
-        OptionError: the source has no such column, or it is of another type.
     """
 
     def __init__(self, schema: StructType) -> None:
@@ -115,11 +109,7 @@ class Shape:
             return to_arrow_schema(self.schema)
 
     def batch(self, page: Page) -> pa.RecordBatch:
-        """Return the jobs of a page.
-
-        Raises:
-            UndecodableBody: the column payload is a string, and a body is not UTF-8.
-        """
+        """Return the jobs of a page."""
         columns = []
         for field in self.target:
             made = COLUMNS[field.name](page)
@@ -165,12 +155,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Distinct(Generic[T]):
-    """A value for each job of a page. Jobs with equal texts share their value.
-
-    Attributes:
-        values: the distinct values.
-        indices: of each job, the index of its value in `values`.
-    """
+    """A value for each job of a page. Jobs with equal texts share their value."""
 
     values: list[T]
     indices: pa.Array
@@ -186,12 +171,7 @@ def _distinct(texts: pa.Array, parse: Callable[[bytes], T]) -> Distinct[T]:
 
 
 class Page:
-    """Jobs that are converted to rows together.
-
-    Args:
-        origin: the values that they share.
-        parts: elements of replies, `origin.width` for each job.
-    """
+    """Jobs that are converted to rows together."""
 
     def __init__(self, origin: Origin, parts: Sequence[bytes]) -> None:
         self.origin = origin
@@ -270,17 +250,9 @@ class Page:
         return self.origin.place in ("active", "once")
 
 
-def _is_text(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _no_text(page: Page) -> UndecodableBody:
     bodies = page.split.bodies.to_pylist()
-    at = next(i for i, body in enumerate(bodies) if not _is_text(body))
+    at = next(i for i, body in enumerate(bodies) if body.decode(errors="ignore").encode() != body)
     return UndecodableBody(
         f"column 'payload': the body of job {_ids(page)[at]} is not UTF-8; read it as binary"
     )

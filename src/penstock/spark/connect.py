@@ -39,12 +39,7 @@ slot has one connection.
 
 
 def client(options: Connection) -> Penstock:
-    """Return the client of this process for these options; nothing is sent.
-
-    Raises:
-        OptionError: the environment or a file does not have what an option names, or a URL can't
-            be used.
-    """
+    """Return the client of this process for these options; nothing is sent."""
     key = _key(options)
     found = _clients.get(key)
     if found is None:
@@ -65,10 +60,6 @@ def current(options: Connection) -> Penstock:
 
     A server has another id after a FLUSHALL, or when another server answers at its address. The
     ids that the driver and the executors see are compared, so all of them have to be current.
-
-    Raises:
-        OptionError: as `client`.
-        Unreachable: no server can be reached.
     """
     made = client(options)
     with reaching(options):
@@ -81,11 +72,7 @@ def current(options: Connection) -> Penstock:
 
 @contextmanager
 def reaching(options: Connection) -> Iterator[None]:
-    """Raise connection errors of this block with the queue's name.
-
-    Raises:
-        Unreachable: the server can't be reached.
-    """
+    """Raise connection errors of this block with the queue's name."""
     try:
         yield
     except (RedisError, NodesUnavailable) as error:
@@ -101,11 +88,7 @@ def _key(options: Connection) -> tuple[object, ...]:
 
 
 def new_client(options: Connection, middleware: Iterable[Middleware] = ()) -> Penstock:
-    """Return another client; nothing is sent.
-
-    Raises:
-        OptionError: as `client`.
-    """
+    """Return another client; nothing is sent."""
     urls = list(options.nodes) or [options.url or _from_environment("urlEnv", options.url_env)]
     name = "nodes" if options.nodes else "urlEnv" if options.url_env else "url"
     sources = [_completed(name, url, options) for url in urls]

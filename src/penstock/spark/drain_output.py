@@ -56,10 +56,6 @@ class DrainOutput:
 class DrainResults(Middleware):
     """The results of one task. The worker does not acknowledge their jobs.
 
-    Args:
-        output: the settings.
-        handlers: the handlers.
-
     Attributes:
         kept: the number of results.
         lost: the number of results that were dropped, as the leases of their jobs had ended.
@@ -111,11 +107,7 @@ class DrainResults(Middleware):
         }
 
     def rows(self, jobs: Queue) -> list[dict[str, Any]]:
-        """Remove and return the rows whose jobs are held; renew the leases of earlier ones.
-
-        Args:
-            jobs: the queue.
-        """
+        """Remove and return the rows whose jobs are held; renew the leases of earlier ones."""
         found: list[tuple[Delivery, dict[str, Any]]] = []
         with suppress(Empty):
             while True:
@@ -146,11 +138,7 @@ def _is_done(job: Delivery, value: Any) -> bool:
 
 
 def columns_of(value: Any, names: Sequence[str], *, encodes_json: bool) -> dict[str, Any]:
-    """Return a result as columns.
-
-    Raises:
-        ValueError, TypeError: it does not fit the columns.
-    """
+    """Return a result as columns."""
     if value is None:
         return {}
     if encodes_json:

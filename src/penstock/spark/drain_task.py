@@ -141,10 +141,6 @@ def figures_of(counts: Mapping[str, int]) -> Counter[str]:
 def watched(worker: Worker, ends: float) -> Iterator[None]:
     """Run a worker; yield again and again until it is over, and once then.
 
-    Args:
-        worker: the worker.
-        ends: when it takes no more jobs.
-
     Raises:
         Unreachable: the server does not answer any more.
     """
@@ -183,12 +179,7 @@ def figures(tally: Counter[str], schema: pa.Schema = FIGURES) -> pa.RecordBatch:
 
 @dataclass
 class AckTask:
-    """Acknowledges jobs whose results are safe. Spark calls it for each partition of the results.
-
-    Args:
-        connection: options of the connection.
-        expected: ids of the nodes that the driver reaches.
-    """
+    """Acknowledges jobs whose results are safe. Spark calls it for each of their partitions."""
 
     connection: Connection
     expected: tuple[str, ...]

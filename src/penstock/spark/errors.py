@@ -9,13 +9,7 @@ __all__ = ["HIDDEN", "OptionError", "RowError", "StagesLost", "Unreachable", "Wr
 
 
 class OptionError(BadArgument):
-    """An option of a reader or writer can't be used; nothing was read or written.
-
-    Args:
-        argument: the option's name as it is documented.
-        value: the given value; `HIDDEN` if it may be a secret.
-        reason: describes what is wrong, or the accepted values.
-    """
+    """An option of a reader or writer can't be used; nothing was read or written."""
 
     def __init__(self, argument: str, value: object, reason: str) -> None:
         super().__init__(argument, value, reason)
@@ -28,14 +22,7 @@ class OptionError(BadArgument):
 
 
 class RowError(BadArgument):
-    """A value of a row can't be used.
-
-    Args:
-        column: its name.
-        value: the value.
-        reason: describes the accepted values.
-        row: the number of the row in its partition, from 0.
-    """
+    """A value of a row can't be used."""
 
     def __init__(self, column: str, value: object, reason: str, row: int) -> None:
         super().__init__(column, value, reason)

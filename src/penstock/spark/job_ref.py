@@ -22,9 +22,6 @@ class JobRef(Delivery):
         job_id: the job's id.
         receipt: of the delivery.
         crcs: checksums of the names of its partitions, as ids carry them; empty = it has none.
-
-    Raises:
-        BadJobId: malformed.
     """
 
     __slots__ = ("_id", "_receipt")

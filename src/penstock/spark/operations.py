@@ -25,11 +25,7 @@ __all__ = ["Settler", "check_columns"]
 
 
 def check_columns(fields: Sequence[tuple[str, str]], options: Write) -> dict[str, int]:
-    """Return the indices of the columns `id` and `receipt`.
-
-    Raises:
-        BadArgument: a column is missing, unknown, there twice, or no string.
-    """
+    """Return the indices of the columns `id` and `receipt`."""
     known = ("id", "receipt") if options.operation in ("ack", "nack") else ("id",)
     takes = f"operation={options.operation} takes the columns {' and '.join(known)}"
     places: dict[str, int] = {}
@@ -52,11 +48,6 @@ class Settler:
 
     In a repeated task, the outcome of jobs that are settled is `gone`, `ended` or `refused`. It is
     no error.
-
-    Args:
-        options: of the write.
-        fields: name and type of each column.
-        found: the shards of the queue.
     """
 
     def __init__(
@@ -71,11 +62,7 @@ class Settler:
         self._row = 0
 
     def add(self, values: Sequence[list[Any]], count: int) -> None:
-        """Take rows, and settle the jobs of full batches.
-
-        Raises:
-            RowError: an id or receipt can't be used; jobs of rows before it may be settled.
-        """
+        """Take rows, and settle the jobs of full batches."""
         ids = values[self._places["id"]]
         receipts = values[self._places["receipt"]] if "receipt" in self._places else None
         for index in range(count):

@@ -1,7 +1,7 @@
 """Options as Spark passes them: text under lower-cased names, checked before anything is done.
 
 A group is a frozen dataclass whose fields are options. The field `batch_size` is the option
-`batchSize`. `Group.parse(mapping)` makes a group. It accepts the options of other groups: a view
+`batchSize`. `Read.parse(mapping)` makes a group. It accepts the options of other groups: a view
 may be read from and written to.
 """
 
@@ -20,9 +20,9 @@ from penstock.errors import BadArgument
 from penstock.spark.errors import HIDDEN, OptionError
 from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name
 
-__all__ = ["OPTIONS", "Connection", "Group", "Read", "Stream", "Write", "ms_of", "spelled"]
+__all__ = ["OPTIONS", "Connection", "Read", "Stream", "Write", "ms_of", "spelled"]
 
-G = TypeVar("G", bound="Group")
+C = TypeVar("C", bound="Connection")
 SPANS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20}
 STATES = ("ready", "scheduled", "active", "dead")
@@ -169,46 +169,6 @@ def ms_of(value: datetime) -> int:
 # -- groups --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Group:
-    """Options that are parsed together."""
-
-    @classmethod
-    def options(cls) -> dict[str, Field[Any]]:
-        """Return the fields by the lower-cased names of their options."""
-        return {spelled(one.name).lower(): one for one in fields(cls)}
-
-    @classmethod
-    def parse(cls: type[G], given: Mapping[str, object], *, strict: bool = False) -> G:
-        """Return the group with the given values, and defaults for the others.
-
-        Args:
-            given: option names, in any case, and values; None = not given.
-            strict: whether options of other groups are errors, too.
-
-        Raises:
-            OptionError: an option is unknown, or its value can't be used.
-        """
-        known = cls.options()
-        values: dict[str, Any] = {}
-        for name, value in given.items():
-            one = known.get(name.lower())
-            if one is None and (strict or name.lower() not in IGNORED):
-                raise _unknown(name)
-            if one is not None and value is not None:
-                values[one.name] = _parsed(one, str(value))
-        made = cls(**values)
-        made.check()
-        return made
-
-    def check(self) -> None:
-        """Check rules that concern several options.
-
-        Raises:
-            OptionError: they can't be used together.
-        """
-
-
 def _parsed(one: Field[Any], value: str) -> Any:
     try:
         return one.metadata["parse"](value)
@@ -230,8 +190,8 @@ def _unknown(name: str) -> OptionError:
 
 
 @dataclass(frozen=True)
-class Connection(Group):
-    """Options of the connection. Every group has them."""
+class Connection:
+    """Options of the connection. Every other group has them, too."""
 
     queue: str = option(check_queue_name, "", "the queue's name; required")
     prefix: str = option(check_prefix, DEFAULT_PREFIX, "prefix of all keys")
@@ -247,6 +207,34 @@ class Connection(Group):
     retry_for: int = option(
         span(300_000, low_ms=0), 5_000, "time for which failed calls are tried again"
     )
+
+    @classmethod
+    def options(cls) -> dict[str, Field[Any]]:
+        """Return the fields by the lower-cased names of their options."""
+        return {spelled(one.name).lower(): one for one in fields(cls)}
+
+    @classmethod
+    def parse(cls: type[C], given: Mapping[str, object], *, strict: bool = False) -> C:
+        """Return the options with the given values, and defaults for the others.
+
+        Args:
+            given: option names, in any case, and values; None = not given.
+            strict: whether options of other groups are errors, too.
+
+        Raises:
+            OptionError: an option is unknown, or its value can't be used.
+        """
+        known = cls.options()
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            one = known.get(name.lower())
+            if one is None and (strict or name.lower() not in IGNORED):
+                raise _unknown(name)
+            if one is not None and value is not None:
+                values[one.name] = _parsed(one, str(value))
+        made = cls(**values)
+        made.check()
+        return made
 
     def check(self) -> None:
         """Check that there is a queue, and one way to the server."""
@@ -325,9 +313,6 @@ class Write(Connection):
         Args:
             has_ids: whether rows have ids.
             named: whether the write can be repeated under its name: `writeId`, or query and batch.
-
-        Raises:
-            OptionError: a repeat would add rows twice.
         """
         if self.commit_mode == "direct" and named and not has_ids:
             raise OptionError(
@@ -338,11 +323,7 @@ class Write(Connection):
             )
 
     def with_mode(self, has_ids: bool) -> Write:
-        """Return the options of an enqueue with a commit mode. Rows without ids are staged.
-
-        Raises:
-            OptionError: they can't be staged.
-        """
+        """Return the options of an enqueue with a commit mode. Rows without ids are staged."""
         mode = self.commit_mode or ("direct" if has_ids else "staged")
         made = replace(self, commit_mode=mode)
         made.check()

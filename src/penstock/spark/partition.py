@@ -10,15 +10,12 @@ from typing import Any
 from penstock.errors import BadArgument
 from penstock.spark.errors import OptionError
 from penstock.spark.options import Write
-from penstock.spark.rows import Encoder, columns_of, transposed
+from penstock.spark.rows import columns_of
 from penstock.spark.shards import open_shards
 from penstock.spark.sink import Sink
-from penstock.spark.tasks import task, write_name
+from penstock.spark.tasks import encoded, task
 
 __all__ = ["enqueue_partition"]
-
-ROWS = 1000
-"""Rows that are converted at a time."""
 
 
 def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
@@ -46,27 +43,24 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
         raise OptionError("operation", given.operation, "must be enqueue in enqueue_partition")
     if given.commit_mode == "staged":
         raise OptionError("commitMode", "staged", "must be direct in enqueue_partition")
-    where = task()
     source = iter(rows)
     first = next(source, None)
     if first is None:
         return {"rows": 0, "added": 0, "duplicates": 0}
     names = _names(first)
-    columns = columns_of([(name, "") for name in names], given)
-    if "id" not in columns.places:
+    fields = [(name, "") for name in names]
+    if "id" not in columns_of(fields, given).places:
         raise OptionError(
             "idColumn",
             None,
             "is required, or a column id: a repeat with another number of partitions would add "
             "rows without ids again. df.write can stage them",
         )
-    write = write_name(where, given.write_id, secrets.token_hex(8))
-    encoder = Encoder(columns, given, write, where.partition)
     found = open_shards(given)
     found.check(given, whole=not given.skip_unreachable)
     sink = Sink(given, found.nodes, found)
-    for values, count in transposed(_valued(chain([first], source), names), len(names), ROWS):
-        sink.put(encoder.encode(values, count))
+    values = _valued(chain([first], source), names)
+    sink.put(encoded(values, fields, given, where=task(), own=secrets.token_hex(8)))
     return sink.finish()
 
 

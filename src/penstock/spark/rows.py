@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -38,7 +38,6 @@ __all__ = [
     "lists",
     "name_of",
     "preferred",
-    "transposed",
 ]
 
 RULES = {name: name for name in ("delay", "ttl", "lease", "headers")} | {"ready_at": "at"}
@@ -100,9 +99,6 @@ def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
         fields: name and type of each column, the type as Spark's `typeName` has it; empty = not
             known, and each value is checked.
         options: of the write.
-
-    Raises:
-        BadArgument: a column is missing, unknown, duplicate, or of a type that can't be used.
     """
     names = tuple(name for name, _ in fields)
     packs = options.payload_format == "json"
@@ -205,15 +201,7 @@ class Encoder:
         self._option_columns = [name for name in (*RULES, *POLICY) if name in places]
 
     def encode(self, values: Sequence[list[Any]], count: int) -> Iterator[Item]:
-        """Yield the records of rows.
-
-        Args:
-            values: a list for each column.
-            count: the number of rows.
-
-        Raises:
-            RowError: a value can't be used.
-        """
+        """Yield the records of rows."""
         places = self._columns.places
         bodies = self._bodies(values)
         ids = values[places["id"]] if "id" in places else None
@@ -390,11 +378,7 @@ def _obstacle(value: Any) -> str:
 
 
 def lists(batch: Any) -> tuple[list[list[Any]], int]:
-    """Return the columns of an Arrow batch as lists, and the number of rows; maps become dicts.
-
-    Raises:
-        BadArgument: a column has a value that Python can't express, as a time after year 9999.
-    """
+    """Return the columns of an Arrow batch as lists, and the number of rows; maps become dicts."""
     named = zip(batch.schema.names, batch.columns, strict=True)
     return [_listed(name, column) for name, column in named], batch.num_rows
 
@@ -406,12 +390,3 @@ def _listed(name: str, column: Any) -> list[Any]:
         text = f"has a value that can't be converted: {error}"
         raise BadArgument("column", name, text) from None
     return found
-
-
-def transposed(rows: Iterable[Any], width: int, size: int) -> Iterator[tuple[list[list[Any]], int]]:
-    """Yield rows as columns, and their number, up to `size` at a time."""
-    from itertools import islice
-
-    source = iter(rows)
-    while batch := list(islice(source, size)):
-        yield [[row[index] for row in batch] for index in range(width)], len(batch)

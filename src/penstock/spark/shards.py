@@ -54,17 +54,7 @@ class ShardAddress:
 
 
 class OpenShard:
-    """A shard that this process has reached.
-
-    Args:
-        made: a client of only this node.
-        name: the queue's name.
-        address: its address; the id of the node is filled in.
-
-    Attributes:
-        queue: the shard as a queue.
-        node: the id of the node.
-    """
+    """A shard that this process has reached."""
 
     def __init__(self, made: Penstock, name: str, address: ShardAddress = ShardAddress()) -> None:
         made.connect()
@@ -132,10 +122,6 @@ class OpenShards(list[OpenShard]):
         Args:
             options: of the connection.
             whole: whether every node is needed, as the node of a row depends on the list of nodes.
-
-        Raises:
-            QueueMissing: there is no such queue, and `requireQueue` is set.
-            Unreachable: a node can't be reached.
         """
         if options.require_queue and not any(shard.exists() for shard in self):
             raise self[0].missing()
@@ -152,13 +138,6 @@ def open_shards(options: Connection, name: str = "") -> OpenShards:
 
     The number of partitions is read each time, as a queue may be created or re-created at any
     time. For a node that does not have the queue, the number of another node counts.
-
-    Args:
-        options: of the connection.
-        name: the queue's; empty = the queue of the options.
-
-    Raises:
-        Unreachable: no node can be reached.
     """
     name = name or options.queue
     reached: list[tuple[str, Penstock, int | None]] = []
@@ -190,15 +169,7 @@ def _single(options: Connection, url: str) -> Connection:
 
 
 def open_shard(options: Connection, address: ShardAddress) -> OpenShard:
-    """Open one shard, for a task.
-
-    Args:
-        options: of the source.
-        address: its address, as the driver has found it.
-
-    Raises:
-        WrongServer: another node answers there.
-    """
+    """Open one shard, for a task. If another node answers at its address, that is an error."""
     own = _single(options, address.url)
     made = current(own)
     with reaching(own):
@@ -207,15 +178,10 @@ def open_shard(options: Connection, address: ShardAddress) -> OpenShard:
     return found
 
 
-def open_on_driver(options: Connection) -> OpenShards:
-    """Return the shards, for the driver. Its tasks compare the ids of the nodes with theirs.
-
-    Raises:
-        Unreachable: no server can be reached.
-        QueueMissing: there is no such queue, and `requireQueue` is set.
-    """
+def open_on_driver(options: Connection, *, whole: bool = False) -> OpenShards:
+    """Return the shards, for the driver. Its tasks compare the ids of the nodes with theirs."""
     found = open_shards(options)
-    found.check(options, whole=False)
+    found.check(options, whole=whole)
     node = found[0].queue.backend.node
     if not options.nodes and (listed := others(node.listed(), node.whole_id())):
         logger.warning(
@@ -232,10 +198,6 @@ def open_in_task(options: Connection, expected: Sequence[str]) -> OpenShards:
 
     Args:
         expected: ids of the nodes that the driver reaches; empty = not known.
-
-    Raises:
-        Unreachable: no server can be reached.
-        WrongServer: this process reaches none of these nodes.
     """
     found = open_shards(options)
     _check_nodes(options, found.nodes, expected)

@@ -34,12 +34,7 @@ class RecordBatch:
 
 
 class Packer(Generic[K]):
-    """Collects records, and sends those with the same key in batches.
-
-    Args:
-        options: say how many rows and bytes a batch has.
-        send: is called with a key and the records of a batch.
-    """
+    """Collects records, and sends those with the same key in batches."""
 
     def __init__(self, options: Write, send: Callable[[K, Sequence[bytes]], None]) -> None:
         self._rows = options.batch_size
@@ -73,11 +68,6 @@ class Sink:
     """Adds records to queues as they come; a dedup id that is taken adds nothing.
 
     The id chooses the node and the partition, so that every attempt uses the same ones.
-
-    Args:
-        options: of the write.
-        nodes: ids of the nodes that the driver reaches.
-        found: the shards of the queue of the options.
     """
 
     def __init__(self, options: Write, nodes: Sequence[str], found: OpenShards) -> None:
@@ -90,13 +80,7 @@ class Sink:
         self._rows = self._added = 0
 
     def put(self, items: Iterable[Item]) -> None:
-        """Add rows; those that do not fill a batch wait for more.
-
-        Raises:
-            QueueFull: there was no room within `fullTimeout`, or at once with `onFull=fail`.
-            QueueMissing: a row's queue does not exist, and `requireQueue` is set.
-            As `Queue.enqueue`: rows that were added stay, and a repeat does not add them again.
-        """
+        """Add rows; those that do not fill a batch wait for more."""
         nodes, add, single = self._nodes, self._packer.add, self._nodes[0]
         several = len(nodes) > 1
         counts = self._counts

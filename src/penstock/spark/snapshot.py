@@ -89,13 +89,7 @@ def _last_before(ms: int) -> str:
 
 
 class SnapshotPlan:
-    """Divides one shard into parts.
-
-    Args:
-        found: the shard.
-        options: of the source.
-        share: the number of shards of the queue.
-    """
+    """Divides one shard into parts."""
 
     def __init__(self, found: OpenShard, options: Read, share: int = 1) -> None:
         self._shard = found
@@ -253,27 +247,14 @@ def _shared(pieces: Sequence[tuple[int, int]], parts: int) -> list[str]:
 
 
 class SnapshotReader(DataSourceReader):
-    """The reader of the batch source.
-
-    Args:
-        options: as Spark passes them.
-        schema: the columns to read.
-
-    Raises:
-        OptionError: an option can't be used.
-    """
+    """The reader of the batch source."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.options = Read.parse(options)
         self.shape = Shape(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the parts of a snapshot that begins now.
-
-        Raises:
-            NodesUnavailable: a node can't be reached, and `skipUnreachable` is false.
-            QueueMissing: the queue does not exist, and `requireQueue` is set.
-        """
+        """Return the parts of a snapshot that begins now."""
         found = open_shards(self.options)
         if found.unreached and not self.options.skip_unreachable:
             raise NodesUnavailable(

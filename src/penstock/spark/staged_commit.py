@@ -44,15 +44,7 @@ MORE_THAN_A_CHUNK = 1000
 
 
 def part_of(options: Write, node: str, found: OpenShards) -> Queue:
-    """Return the queue's shard on a node.
-
-    Args:
-        found: the shards that can be reached.
-
-    Raises:
-        NodesUnavailable: it can't be reached.
-        OptionError: the queue has partitions.
-    """
+    """Return the queue's shard on a node."""
     if found.partitions > 1:
         raise OptionError(
             "commitMode",
@@ -75,17 +67,8 @@ def gone(options: Write) -> StagesLost:
     )
 
 
-class Ended(Exception):
-    """The queue was cleared or purged while a batch was being published."""
-
-
 class StagedAttempt:
     """Stages the rows of one attempt of a task.
-
-    Args:
-        options: of the write.
-        at: where.
-        found: the shards of the queue.
 
     Attributes:
         token: names the attempt.
@@ -166,7 +149,8 @@ class StagedCommit:
             if not isinstance(reply, CommitEnded):
                 self._publish(self._at, attempts)
                 break
-            before = stages_in(reply.stages.decode())
+            words = reply.stages.decode().split()
+            before = list(zip(words[::2], map(int, words[1::2]), strict=True))
             if reply.state == b"promised":
                 self._publish(self._at._replace(batch=reply.batch), before)
             if reply.batch >= self._at.batch:
@@ -212,7 +196,7 @@ class StagedCommit:
             for token, chunks in attempts:
                 for index in range(chunks):
                     self._publish_chunk(at, f"{token}:{index}")
-        except Ended:
+        except Unstaged:
             text = "queue %r was cleared or purged during this write: its staged rows were removed"
             logger.warning(text, self._options.queue)
         self._unstage(at, self._kept)
@@ -225,10 +209,7 @@ class StagedCommit:
                 return publish(part.ops, at, field, most, self._wait, **made)
 
             flow = flows.enqueue(part.ops, (), make, block=block, in_parts=False, clock=monotonic)
-            try:
-                reply, confirmed = part.backend.driver.drive(flow)
-            except Unstaged:
-                raise Ended from None
+            reply, confirmed = part.backend.driver.drive(flow)
             self._added += reply.count
             wanted = self._wait.replicas
             self._note_replicas(reply.replicas if wanted is None else wanted, confirmed)
@@ -242,9 +223,3 @@ class StagedCommit:
     def abort(self) -> bool:
         """Remove the staged rows, unless they are committed; return whether they were removed."""
         return self._unstage(self._at, None).code == Code.DONE
-
-
-def stages_in(text: str) -> list[tuple[str, int]]:
-    """Parse tokens and numbers of chunks from the record of a commit."""
-    words = text.split()
-    return list(zip(words[::2], map(int, words[1::2]), strict=True))

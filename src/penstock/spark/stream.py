@@ -29,12 +29,7 @@ except ImportError:  # before Spark 4.2
 
 
 class StreamReader(Consumer, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of the streaming source.
-
-    Args:
-        options: as Spark passes them.
-        schema: the columns to read.
-    """
+    """The reader of the streaming source."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(Stream.parse(options))

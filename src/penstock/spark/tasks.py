@@ -1,17 +1,21 @@
-"""The task in which code runs, its input, and the name of the write it belongs to."""
+"""The task in which code runs, and the records of its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.spark.rows import lists, name_of, transposed
+from penstock.spark.options import Write
+from penstock.spark.rows import Encoder, Item, columns_of, lists, name_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-__all__ = ["Task", "batches", "task", "type_name", "write_name"]
+__all__ = ["Task", "batches", "encoded", "task", "type_name"]
+
+ROWS = 1000
+"""Rows that are converted at a time, unless they come in Arrow batches."""
 
 
 class Task(NamedTuple):
@@ -41,17 +45,22 @@ def task() -> Task:
     )
 
 
-def write_name(where: Task, write_id: str, own: str = "") -> bytes:
-    """Return a hash that names a write: all its attempts have the same one, other writes do not.
-
-    Args:
-        where: the task.
-        write_id: the user's name of the write; may be empty.
-        own: names the write then.
-    """
+def encoded(
+    source: Iterable[Any],
+    fields: Sequence[tuple[str, str]],
+    options: Write,
+    *,
+    where: Task,
+    own: str,
+    attempt: str = "",
+) -> Iterator[Item]:
+    """Yield the records of rows. `own` names a write that has no `writeId`."""
+    write = name_of("batch", options.write_id or own)
     if where.query:
-        return name_of("stream", write_id, where.query, where.batch)
-    return name_of("batch", write_id or own)
+        write = name_of("stream", options.write_id, where.query, where.batch)
+    encoder = Encoder(columns_of(fields, options), options, write, where.partition, attempt)
+    for values, count in batches(source, len(fields)):
+        yield from encoder.encode(values, count)
 
 
 def batches(source: Iterable[Any], width: int) -> Iterator[tuple[list[list[Any]], int]]:
@@ -61,7 +70,8 @@ def batches(source: Iterable[Any], width: int) -> Iterator[tuple[list[list[Any]]
         if hasattr(first, "num_rows"):
             yield lists(first)
         else:
-            yield from transposed(chain([first], iterator), width, 1000)
+            rows = [first, *islice(iterator, ROWS - 1)]
+            yield [[row[index] for row in rows] for index in range(width)], len(rows)
 
 
 def type_name(kind: DataType) -> str:

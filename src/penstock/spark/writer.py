@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
@@ -22,11 +23,11 @@ from penstock.spark.calls import Staged
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler, check_columns
 from penstock.spark.options import Write
-from penstock.spark.rows import Encoder, Item, columns_of, name_of, preferred
+from penstock.spark.rows import columns_of, name_of, preferred
 from penstock.spark.shards import open_in_task, open_on_driver
 from penstock.spark.sink import Sink
 from penstock.spark.staged_commit import StagedAttempt, StagedCommit, part_of
-from penstock.spark.tasks import Task, batches, task, type_name, write_name
+from penstock.spark.tasks import Task, batches, encoded, task, type_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -60,9 +61,6 @@ class TaskReport(WriterCommitMessage):
 class QueueWriter:
     """The writer of a batch or a stream. It is pickled, so it holds no connection.
 
-    Args:
-        options, schema, overwrite: as Spark passes them.
-
     Attributes:
         options: of the write.
         fields: name and type of each column.
@@ -70,11 +68,6 @@ class QueueWriter:
         has_ids: whether rows have ids.
         own: names a write that has no `writeId`.
         streams: whether it writes the micro-batches of a stream.
-
-    Raises:
-        BadArgument: an option or column can't be used; nothing was written.
-        Unreachable: no server can be reached, or not every one of several nodes.
-        QueueMissing: there is no such queue, and `requireQueue` is set.
     """
 
     streams = False
@@ -99,12 +92,11 @@ class QueueWriter:
         else:
             check_columns(self.fields, given)
         self.options = given
-        found = open_on_driver(given)
+        needs_all = given.operation == "enqueue" and not given.skip_unreachable
+        found = open_on_driver(given, whole=needs_all)
         self.nodes = found.nodes
         if given.commit_mode == "staged":
             part_of(given, self.nodes[0], found)
-        needs_all = given.operation == "enqueue" and not given.skip_unreachable
-        found.check(given, whole=needs_all)
 
     def write(self, iterator: Iterator[Any]) -> TaskReport:
         """Write one partition: one attempt of one task."""
@@ -115,22 +107,16 @@ class QueueWriter:
             for values, count in batches(iterator, len(self.fields)):
                 settler.add(values, count)
             return TaskReport(settler.finish())
+        given = partial(encoded, iterator, self.fields, options, where=where, own=self.own)
         if options.commit_mode == "staged":
             name = self._stage_name(where)
             attempt = StagedAttempt(options, name, found)
-            rows = attempt.put(self._items(where, iterator, attempt.token))
+            rows = attempt.put(given(attempt=attempt.token))
             return TaskReport({"rows": rows}, name, attempt.token, attempt.chunks)
         options.check_repeats(self.has_ids, named=bool(where.query))
         sink = Sink(options, self.nodes, found)
-        sink.put(self._items(where, iterator))
+        sink.put(given())
         return TaskReport(sink.finish())
-
-    def _items(self, where: Task, source: Iterable[Any], attempt: str = "") -> Iterator[Item]:
-        write = write_name(where, self.options.write_id, self.own)
-        columns = columns_of(self.fields, self.options)
-        encoder = Encoder(columns, self.options, write, where.partition, attempt)
-        for values, count in batches(source, len(self.fields)):
-            yield from encoder.encode(values, count)
 
     def _stage_name(self, where: Task | None = None) -> Staged:
         """Return the place of staged rows: by query and batch, else by the name of the write."""
@@ -152,8 +138,7 @@ class QueueWriter:
 
         Spark calls it again for a micro-batch, if the query is restarted before it is noted.
         """
-        reports, name = _reports(messages)
-        total = totals(reports)
+        reports, name, total = _summed(messages)
         if name is not None:
             attempts = [(one.token, one.chunks) for one in reports if one.chunks]
             is_named = bool(self.options.write_id) or name != self._stage_name()
@@ -173,7 +158,7 @@ class QueueWriter:
 
     def abort(self, messages: Sequence[Any], batchId: int | None = None) -> None:  # noqa: N803  # Spark's name
         """Remove the staged rows, unless they were committed: a task, or commit, has failed."""
-        reports, name = _reports(messages)
+        _, name, total = _summed(messages)
         if name is None and self.options.commit_mode == "staged" and not self.streams:
             name = self._stage_name()  # no task has reported it
         after = "the rows that were added stay in the queue"
@@ -183,28 +168,24 @@ class QueueWriter:
         elif self.options.operation == "enqueue" and not self.streams:
             others = "the others" if self.has_ids else "all rows again, as they have no ids"
             after += f", and repeating the write adds {others}"
-        told = _told(totals(reports))
-        logger.warning("%s: failed; finished tasks: %s; %s", self._place(batchId), told, after)
+        text = "%s: failed; finished tasks: %s; %s"
+        logger.warning(text, self._place(batchId), _told(total), after)
 
     def _place(self, batch: int | None) -> str:
         return f"queue {self.options.queue}" + ("" if batch is None else f", batch {batch}")
 
 
-def _reports(messages: Sequence[Any]) -> tuple[list[TaskReport], Staged | None]:
+def _summed(messages: Sequence[Any]) -> tuple[list[TaskReport], Staged | None, Counter[str]]:
+    """Return the reports, the place of staged rows, and the sums of the counts."""
     reports = [one for one in messages if isinstance(one, TaskReport)]
-    return reports, next((one.staged for one in reports if one.staged is not None), None)
+    total = Counter[str]()
+    for report in reports:
+        total.update(report.counts)
+    return reports, next((one.staged for one in reports if one.staged), None), total
 
 
 def _told(total: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in total.items()) or "nothing"
-
-
-def totals(reports: Iterable[TaskReport]) -> Counter[str]:
-    """Return the sums of the counts of several tasks."""
-    found = Counter[str]()
-    for report in reports:
-        found.update(report.counts)
-    return found
 
 
 class BatchWriter(QueueWriter, DataSourceArrowWriter):
