@@ -218,7 +218,7 @@ def test_a_batch_is_made_in_steps_and_found_again(ground: Ground) -> None:
     first.stop()
     second = ground.life()
     end = second.latest(start, 1200)
-    assert end == {"consumer": start["consumer"], "n": 1}
+    assert end == {"consumer": start["consumer"], "nodes": {one.shard.key: 1}}
     parts = second.partitions(start, end)
     assert Counter(ground.read(parts)) == Counter(b"%d" % i for i in range(1200))
     second.stop()
@@ -235,7 +235,7 @@ def test_offsets_and_finished_batches(ground: Ground) -> None:
     assert life.latest(start, 10) == first
     assert ground.queue.stats().active == 10
     second = life.latest(first, 10)
-    assert (second["n"], ground.queue.stats().acked) == (2, 10)
+    assert ([*second["nodes"].values()], ground.queue.stats().acked) == ([2], 10)
     third = life.latest(second, 10)
     assert life.latest(third, 10) == third
     stats = ground.queue.stats()
@@ -253,7 +253,7 @@ def test_the_old_signature(ground: Ground) -> None:
     assert life.latest(None, 10) == first
     life.partitions(life.initialOffset(), first)
     second = life.latest(None, 10)
-    assert (second["n"], ground.queue.stats().acked) == (2, 10)
+    assert ([*second["nodes"].values()], ground.queue.stats().acked) == ([2], 10)
     life.stop()
     later = ground.life()  # does not know where it was
     ground.add(5)
@@ -290,7 +290,7 @@ def test_a_copied_checkpoint_stops_the_older_query(ground: Ground) -> None:
     with pytest.raises(CheckpointTaken):
         older.latest(first, 10)
     assert ground.queue.stats().acked == before.acked == 0
-    assert newer.latest(first, 10)["n"] == 2
+    assert [*newer.latest(first, 10)["nodes"].values()] == [2]
     older.stop()
     newer.stop()
 
@@ -512,7 +512,14 @@ def test_an_offset_of_something_else(ground: Ground) -> None:
     """A checkpoint of another source is refused before any job is reserved."""
     ground.add(1)
     life = ground.life()
-    others: list[Any] = [{"consumer": "../x", "n": 0}, {"offset": 4}, {"consumer": None}, [7], 7]
+    others: list[Any] = [
+        {"consumer": "../x", "nodes": {}},
+        {"consumer": "0" * 16},
+        {"offset": 4},
+        {"consumer": None},
+        [7],
+        7,
+    ]
     for wrong in others:
         with pytest.raises(BadArgument, match="checkpointLocation"):
             life.latest(wrong, 1)

@@ -68,7 +68,7 @@ def commit(
     wait: Wait | None,
 ) -> Call[replies.Commit | replies.CommitEnded | replies.CommitGone]:
     """Commit the rows of these attempts: token and number of chunks of each."""
-    flat = [part for stage in stages for part in stage]
+    flat = [item for stage in stages for item in stage]
     call = _staging(ops, "commit", at, keep_ms, *flat)
     call.wait = wait
     return call

@@ -1,10 +1,8 @@
 """A consumer whose leases belong to the offsets of a streaming query (protocol/checkpoints.md).
 
-`stream` has the reader that Spark calls. An offset names the consumer and the number of the last
-finished batch: `{"consumer": "…", "n": 4}`. With several nodes it has a number for each node,
-`{"consumer": "…", "nodes": {"1f2e3d4c": 4, …}}`, and of a queue in partitions for each partition on
-each node, `{"consumer": "…", "nodes": {"1f2e3d4c/0": 4, "1f2e3d4c/1": 2, …}}`. For a shard that is
-not among `nodes`, `n` counts; without `n` it has not begun.
+An offset names the consumer, and the number of the last batch of each shard. A shard is named by
+its node, and by its partition if the queue has partitions:
+`{"consumer": "…", "nodes": {"1f2e3d4c/0": 4, "1f2e3d4c/1": 2, …}}`. Others have not begun.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,9 +22,10 @@ from penstock.client._sync.transport.failures import passing
 from penstock.core.logs import get_logger
 from penstock.core.options import MAX_LEASE_MS
 from penstock.core.refusals import REFUSALS
+from penstock.core.views import QueueStats
 from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
 from penstock.spark.calls import ack_receipts, assign, assigned, dismiss, extend_receipts
-from penstock.spark.options import Stream
+from penstock.spark.options import STATES, Stream
 from penstock.spark.shards import OpenShard, OpenShards, ShardAddress, open_shards
 from penstock.wire.replies import Assign, Assigned
 
@@ -37,7 +36,7 @@ logger = get_logger("penstock")
 STEP = 500
 """Jobs that one script adds to a batch: it takes the server some ms."""
 PAGE = 1000
-ROWS_A_RANGE = 12_500
+ROWS_A_PART = 12_500
 """Jobs of a Spark partition, unless `numPartitions` is given."""
 NEVER_ENDING = 10_000_000
 Offset = dict[str, Any]
@@ -61,7 +60,7 @@ class Receipts:
 
 @dataclass(frozen=True)
 class BatchRange(InputPartition):
-    """A range of the jobs of a batch, for one task."""
+    """A part of a batch: the jobs that one task reads."""
 
     address: ShardAddress
     consumer: str
@@ -250,19 +249,8 @@ class Consumer:
         """Return the offset before the first batch, which is made once."""
         if self._initial is None:
             name = secrets.token_hex(8)
-            counts: Offset = {"nodes": {}} if self.options.nodes else {"n": 0}
-            self._initial = {"consumer": name, **counts}
+            self._initial = {"consumer": name, "nodes": {}}
         return self._initial
-
-    def _count(self, offset: Offset, key: str) -> int:
-        return int(offset.get("nodes", {}).get(key, offset.get("n", 0)))
-
-    def _moved(self, offset: Offset, counts: Mapping[str, int]) -> Offset:
-        if "nodes" not in offset and not self.options.nodes:
-            [(key, count), *others] = counts.items()
-            if not others and self._made[key].shard.address.number is None:
-                return {**offset, "n": count}
-        return {**offset, "nodes": {**offset.get("nodes", {}), **counts}}
 
     def _kept(self, offset: Offset, found: Mapping[str, Batches]) -> Offset:
         """Return the offset without nodes that the options no longer name.
@@ -271,7 +259,7 @@ class Consumer:
         options name the node again.
         """
         named = {one.shard.node for one in found.values()}
-        nodes = offset.get("nodes", {})
+        nodes = offset["nodes"]
         if self._unreached or named.issuperset(key[:8] for key in nodes):
             return offset
         return {**offset, "nodes": {key: n for key, n in nodes.items() if key[:8] in named}}
@@ -311,7 +299,7 @@ class Consumer:
         counts = self._taken(start, free, limit) if free else {}
         self._watch()
         kept = self._kept(start, found)
-        return self._moved(kept, counts) if counts else kept
+        return {**kept, "nodes": {**kept["nodes"], **counts}} if counts else kept
 
     def _taken(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
         """Reserve the next batch of these shards; return its number for each shard that has jobs.
@@ -320,15 +308,18 @@ class Consumer:
         limit, batches that an earlier run has reserved are loaded too.
         """
         is_counted = limit is None or self._left is not None
-        ready = self._waiting(found) if len(found) > 1 or limit is None else {}
+        ready: Counts = {}
+        if len(found) > 1 or limit is None:
+            known = self._stats([one.shard for one in found.values()])
+            ready = {key: stats.ready for key, stats in known.items()}
         most = left = self._budget(ready, limit)
-        part = -(-most // len(found))
+        equal = -(-most // len(found))
         turns = {key: (at - self._turn) % len(found) for at, key in enumerate(found)}
         self._turn += 1
         counts: Counts = {}
-        order = sorted(found, key=lambda key: (min(ready.get(key, 0), part), turns[key]))
+        order = sorted(found, key=lambda key: (min(ready.get(key, 0), equal), turns[key]))
         for place, key in enumerate(order):
-            one, after = found[key], self._count(start, key) + 1
+            one, after = found[key], _count(start, key) + 1
             share = -(-left // (len(order) - place))
             if is_counted and self._tried(one.shard, partial(one.resume, after)):
                 counts[key] = after
@@ -343,16 +334,12 @@ class Consumer:
         limits = [most for most in (limit, self._left) if most is not None]
         return min(limits or [sum(ready.values()), NEVER_ENDING])
 
-    def _waiting(self, found: Mapping[str, Batches]) -> Counts:
-        known = {key: self._tried(one.shard, one.shard.stats) for key, one in found.items()}
-        return {key: stats.ready for key, stats in known.items() if stats is not None}
-
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Let the query end after the jobs that are ready now."""
         self._left = self.reportLatestOffset()["ready"]
 
     def partitions(self, start: Offset, end: Offset) -> list[BatchRange]:
-        """Return the ranges of the batch between two offsets, one for each task.
+        """Return the parts of the batch between two offsets, one for each task.
 
         Raises:
             BatchLost: the server has forgotten it, and `failOnLostBatch` is true.
@@ -365,44 +352,32 @@ class Consumer:
         same = _consumer(start) == _consumer(end)
         self._batches(_consumer(end))
         found: list[BatchRange] = []
-        unplaced: list[tuple[Batches, int, int | None]] = []
-        for key, one in self._made.items():
-            batch = self._count(end, key)
-            if batch <= (self._count(start, key) if same else 0):
+        for key, batch in end["nodes"].items():
+            if batch == (_count(start, key) if same else 0):
                 continue
-            jobs = one.adopt(batch)
-            if key not in end.get("nodes", {}):  # `n` is of no certain shard
-                unplaced.append((one, batch, jobs))
-            elif jobs is None:
-                self._lost(one.shard.name, batch)
-            found += self._cut(one, batch, jobs or 0)
-        if unplaced and all(jobs is None for _, _, jobs in unplaced):
-            one, batch, _ = unplaced[0]
-            self._lost(one.shard.name, batch)
-        for key in end.get("nodes", {}):
-            batch = self._count(end, key)
-            if key not in self._made and batch != (self._count(start, key) if same else 0):
-                self._absent(key, batch)
+            one = self._made.get(key)
+            jobs = None if one is None else one.adopt(batch)
+            if one is None and self._unreached:
+                raise NodesUnavailable(
+                    f"queue {self.options.queue!r}: node {key[:8]} has jobs of batch {batch} of "
+                    "this checkpoint, and can't be reached"
+                )
+            if one is None or jobs is None:
+                self._lost(batch)
+            else:
+                found += self._cut(one, batch, jobs)
         self._watch()
         return found
 
-    def _absent(self, key: str, batch: int) -> None:
-        if self._unreached:
-            raise NodesUnavailable(
-                f"queue {self.options.queue!r}: node {key[:8]} has jobs of batch {batch} of this "
-                "checkpoint, and can't be reached"
-            )
-        self._lost(self.options.queue, batch)
-
     def _cut(self, one: Batches, batch: int, jobs: int) -> Iterator[BatchRange]:
-        wanted = self.options.num_partitions or -(-jobs // ROWS_A_RANGE)
+        wanted = self.options.num_partitions or -(-jobs // ROWS_A_PART)
         size = max(1, -(-jobs // max(1, wanted)))
         for first in range(0, jobs, size):
             end = min(first + size, jobs)
             yield BatchRange(one.shard.address, one.consumer, batch, first, end)
 
-    def _lost(self, queue: str, batch: int) -> None:
-        error = lost(queue, batch)
+    def _lost(self, batch: int) -> None:
+        error = lost(self.options.queue, batch)
         if self.options.fail_on_lost_batch:
             raise error
         logger.warning("%s", error)
@@ -425,17 +400,17 @@ class Consumer:
         return {
             key: one
             for key, one in found.items()
-            if self._tried(one.shard, partial(one.finish, self._count(offset, key))) is not None
+            if self._tried(one.shard, partial(one.finish, _count(offset, key))) is not None
         }
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
         """Return the numbers of jobs, which the query's progress shows."""
-        reached = self._find_shards(self.options)
-        known = [stats for shard in reached if (stats := self._tried(shard, shard.stats))]
-        return {
-            name: sum(getattr(stats, name) for stats in known)
-            for name in ("ready", "scheduled", "active", "dead")
-        }
+        known = self._stats(self._find_shards(self.options)).values()
+        return {name: sum(getattr(stats, name) for stats in known) for name in STATES}
+
+    def _stats(self, shards: Sequence[OpenShard]) -> dict[str, QueueStats]:
+        found = {shard.key: self._tried(shard, shard.stats) for shard in shards}
+        return {key: stats for key, stats in found.items() if stats is not None}
 
     # -- leases ----------------------------------------------------------------------------
 
@@ -492,9 +467,14 @@ def lost(queue: str, batch: int) -> BatchLost:
     )
 
 
+def _count(offset: Offset, key: str) -> int:
+    return int(offset["nodes"].get(key, 0))
+
+
 def _consumer(offset: object) -> str:
-    consumer = offset.get("consumer") if isinstance(offset, dict) else None
-    if isinstance(consumer, str) and re.fullmatch("[0-9a-f]{16}", consumer):
-        return consumer
+    if isinstance(offset, dict) and isinstance(offset.get("nodes"), dict):
+        consumer = offset.get("consumer")
+        if isinstance(consumer, str) and re.fullmatch("[0-9a-f]{16}", consumer):
+            return consumer
     reason = "has the offset of another source: another query has used this directory"
     raise BadArgument("checkpointLocation", offset, reason)

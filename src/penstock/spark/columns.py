@@ -125,22 +125,22 @@ class Shape:
 def pages(replies: Iterable[tuple[Origin, list[bytes]]]) -> Iterator[Page]:
     """Yield pages of jobs; replies with the same origin are joined."""
     at: Origin | None = None
-    parts: list[bytes] = []
+    elements: list[bytes] = []
     size = 0
     for origin, more in replies:
         width = origin.width
-        if at is not None and (origin != at or len(parts) >= width * PAGE or size >= PAGE_BYTES):
-            yield Page(at, parts)
-            parts, size = [], 0
+        if at is not None and (origin != at or len(elements) >= width * PAGE or size >= PAGE_BYTES):
+            yield Page(at, elements)
+            elements, size = [], 0
         at = origin
-        parts += more
+        elements += more
         size += sum(map(len, more[width - 1 :: width]))
     if at is not None:
-        yield Page(at, parts)
+        yield Page(at, elements)
 
 
-class Parts(NamedTuple):
-    """The parts of values.
+class SplitValues(NamedTuple):
+    """Values, split into note, header and body, a column each.
 
     Attributes:
         notes: of the last delivery, empty = none; None = no job has one.
@@ -173,14 +173,14 @@ def _distinct(texts: pa.Array, parse: Callable[[bytes], T]) -> Distinct[T]:
 class Page:
     """Jobs that are converted to rows together."""
 
-    def __init__(self, origin: Origin, parts: Sequence[bytes]) -> None:
+    def __init__(self, origin: Origin, elements: Sequence[bytes]) -> None:
         self.origin = origin
-        self._parts = parts
+        self._elements = elements
         width = origin.width
-        self.numbers = parts[::width]
-        self.values = parts[width - 1 :: width]
+        self.numbers = elements[::width]
+        self.values = elements[width - 1 :: width]
         self.count = len(self.numbers)
-        self.scores = parts[1::4] if width == 4 else []
+        self.scores = elements[1::4] if width == 4 else []
 
     def keep(self, wanted: Sequence[bool]) -> Page:
         """Return a page with the wanted jobs."""
@@ -188,11 +188,11 @@ class Page:
             return self
         width = self.origin.width
         starts = [i * width for i, is_wanted in enumerate(wanted) if is_wanted]
-        kept = [part for start in starts for part in self._parts[start : start + width]]
+        kept = [one for start in starts for one in self._elements[start : start + width]]
         return Page(self.origin, kept)
 
     @cached_property
-    def number_parts(self) -> tuple[Ints, Ints]:
+    def times_and_sequences(self) -> tuple[Ints, Ints]:
         """Time and sequence of each number."""
         text = np.frombuffer(b"".join(self.numbers), np.uint8)
         digits = text.reshape(-1, NUMBER_BYTES).astype(np.int64) - ord("0")
@@ -202,12 +202,12 @@ class Page:
     def times(self) -> Ints:
         """Time in each score: due, end of the lease, or death; in ready, the creation."""
         if self.origin.place == "ready":
-            return self.number_parts[0]
+            return self.times_and_sequences[0]
         scores: Any = np.fromiter(map(int, self.scores), np.int64, self.count)
         return end_of(scores) if self.is_delivered else scores
 
     @cached_property
-    def split(self) -> Parts:
+    def split(self) -> SplitValues:
         """Values, split into note, header and body."""
         notes, values = None, pa.array(self.values, pa.binary())
         noted = pc.starts_with(values, b"@")
@@ -216,7 +216,7 @@ class Page:
                 all_noted = [v if v[:1] == b"@" else b"\n" + v for v in self.values]
                 values = pa.array(all_noted, pa.binary())
             notes, values = _cut(values, b"\n")
-        return Parts(notes, *_cut(values, b"\n"))
+        return SplitValues(notes, *_cut(values, b"\n"))
 
     @cached_property
     def heads(self) -> tuple[pa.Array, pa.Array | None]:
@@ -241,7 +241,7 @@ class Page:
     @cached_property
     def counters(self) -> Distinct[Counters]:
         """Counters, parsed. In ready, each job waits for its first delivery."""
-        texts = self._parts[2::4] if self.origin.width == 4 else [b""] * self.count
+        texts = self._elements[2::4] if self.origin.width == 4 else [b""] * self.count
         return _distinct(pa.array(texts, pa.binary()), parse_counters)
 
     @property
@@ -258,8 +258,8 @@ def _no_text(page: Page) -> UndecodableBody:
     )
 
 
-def _any_has(texts: pa.Array, part: bytes) -> bool:
-    return bool(pc.any(pc.match_substring(texts, part)).as_py())
+def _any_has(texts: pa.Array, mark: bytes) -> bool:
+    return bool(pc.any(pc.match_substring(texts, mark)).as_py())
 
 
 def _cut(texts: pa.Array, mark: bytes) -> tuple[pa.Array, pa.Array]:
@@ -286,10 +286,10 @@ def _ids(page: Page) -> pa.Array:
     """Return ids `D-<node>-<24 characters>-<ttl>`, as `encode_id` makes them.
 
     Time and sequence are the first 80 of the 144 bits: seven pairs of characters. The last four
-    bits of these pairs belong to the part that all ids of a page share.
+    bits of these pairs belong to the text that all ids of a page share.
     """
     n, packed = page.count, page.origin.packed
-    ms, seq = page.number_parts
+    ms, seq = page.times_and_sequences
     text: Any = np.empty((n, 40), np.uint8)
     text[:] = np.frombuffer(encode_id(page.origin.node, packed, _ZERO, "0000").encode(), np.uint8)
     pairs = text[:, 11:25].view(np.uint16)
@@ -360,7 +360,7 @@ def _leased(page: Page) -> pa.Array:
 
 def _expires(page: Page) -> pa.Array:
     ttls = page.records.column(lambda record: record.ttl_ms, pa.int64())
-    return _instants(pc.add(pa.array(page.number_parts[0]), ttls))
+    return _instants(pc.add(pa.array(page.times_and_sequences[0]), ttls))
 
 
 def _owners(page: Page) -> pa.Array:
@@ -388,7 +388,7 @@ COLUMNS: dict[str, Callable[[Page], pa.Array]] = {
     "crashes": _of_counters(lambda counters: counters.crashes, pa.int32()),
     "receipt": _receipts,
     "dedup_id": _dedup_ids,
-    "enqueued_at": lambda page: _instants(pa.array(page.number_parts[0])),
+    "enqueued_at": lambda page: _instants(pa.array(page.times_and_sequences[0])),
     "ready_at": _ready,
     "lease_until": _leased,
     "expires_at": _expires,

@@ -196,8 +196,8 @@ class AckTask:
             crcs = frozenset(ops.crc for ops in operations_of(queue))
             for batch in batches:
                 rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-                for (receipt, window), part in groupby(rows, itemgetter(1, 2)):
-                    held = [JobRef(queue.name, row[0], receipt or "", crcs) for row in part]
+                for (receipt, window), alike in groupby(rows, itemgetter(1, 2)):
+                    held = [JobRef(queue.name, row[0], receipt or "", crcs) for row in alike]
                     tally["done"] += len(held)
                     if receipt is not None:
                         seconds = None if window is None else window / 1000

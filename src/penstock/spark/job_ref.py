@@ -1,4 +1,4 @@
-"""Jobs that are named by id and receipt, the parts of a delivery that a table can store."""
+"""Jobs that are named by id and receipt, which is what a table can store of a delivery."""
 
 from __future__ import annotations
 

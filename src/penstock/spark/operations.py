@@ -56,8 +56,8 @@ class Settler:
         self._options = options
         self._places = check_columns(fields, options)
         self._waiting: dict[tuple[str, int, str], list[Delivery | str]] = {}
-        self._parts = {(one.node, one.ops.crc): one.queue for one in found}
-        self._known = frozenset(crc for _, crc in self._parts)
+        self._shards = {(one.node, one.ops.crc): one.queue for one in found}
+        self._known = frozenset(crc for _, crc in self._shards)
         self._counts = Counter({"rows": 0})
         self._row = 0
 
@@ -97,21 +97,21 @@ class Settler:
         return life, JobRef(self._options.queue, job_id, receipt, self._known)
 
     def _settle(self, life: tuple[str, int, str], names: list[Delivery | str]) -> None:
-        part = self._parts.get(life[:2])
-        if part is None:
+        shard = self._shards.get(life[:2])
+        if shard is None:
             raise NodesUnavailable(f"node {life[0]} has jobs of these rows and can't be reached")
         self._counts["rows"] += len(names)
         try:
-            outcomes: Sequence[Outcome] = self._act(part)(names)
+            outcomes: Sequence[Outcome] = self._act(shard)(names)
         except WrongEpoch:  # the queue was deleted and re-created
             outcomes = [Outcome.GONE] * len(names)
         self._counts.update(outcome.value for outcome in outcomes)
 
-    def _act(self, part: Queue) -> Callable[[list[Delivery | str]], Settled]:
+    def _act(self, shard: Queue) -> Callable[[list[Delivery | str]], Settled]:
         options = self._options
         if options.operation == "nack":
             delay = None if options.delay is None else options.delay / 1000
-            return partial(part.nack, delay=delay, error=options.error)
+            return partial(shard.nack, delay=delay, error=options.error)
         if options.operation == "redrive":
-            return partial(settle_each, part, build=QueueOps.redrive, resent_code=Code.REFUSED)
-        return part.ack if options.operation == "ack" else part.delete
+            return partial(settle_each, shard, build=QueueOps.redrive, resent_code=Code.REFUSED)
+        return shard.ack if options.operation == "ack" else shard.delete

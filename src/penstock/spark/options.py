@@ -77,7 +77,7 @@ def count(low: int = 1, high: int = 1 << 31) -> Callable[[str], int]:
 
 
 def amount(value: str, units: Mapping[str, int], expected: str) -> int:
-    """Parse a number with one of these units; a part of the smallest unit counts as one."""
+    """Parse a number with one of these units; a fraction of the smallest unit counts as one."""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]*)", value.strip().lower())
     if found is None or found[2] not in units:
         raise ValueError(expected)
@@ -126,14 +126,14 @@ def choice(*words: str) -> Callable[[str], str]:
 def listed(value: str) -> tuple[str, ...]:
     """Parse texts that are separated by commas, or a JSON array of texts."""
     expected = "must be one or more texts, separated by commas or as a JSON array"
-    parts: Sequence[object] = value.split(",")
+    texts: Sequence[object] = value.split(",")
     if value.lstrip().startswith("["):
         try:
-            parts = json.loads(value)
+            texts = json.loads(value)
         except ValueError:
             raise ValueError(expected) from None
-    found = tuple(part.strip() for part in parts if isinstance(part, str) and part.strip())
-    if not found or len(found) < len(parts):
+    found = tuple(one.strip() for one in texts if isinstance(one, str) and one.strip())
+    if not found or len(found) < len(texts):
         raise ValueError(expected)
     return found
 

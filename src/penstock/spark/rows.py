@@ -163,9 +163,9 @@ def _check_types(fields: Sequence[tuple[str, str]], places: dict[str, int], opti
         raise OptionError("idFrom", "column", "needs an id column: set idColumn")
 
 
-def name_of(*parts: object) -> bytes:
-    """Return a hash of the parts of a write's name."""
-    return blake2b(json.dumps([str(part) for part in parts]).encode(), digest_size=16).digest()
+def name_of(*words: object) -> bytes:
+    """Return a hash of the words of a write's name."""
+    return blake2b(json.dumps([str(word) for word in words]).encode(), digest_size=16).digest()
 
 
 def preferred(key: str, nodes: Sequence[str]) -> str:

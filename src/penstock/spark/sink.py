@@ -75,7 +75,7 @@ class Sink:
         self._nodes = tuple(nodes)
         self._packer = Packer[tuple[str, int, str, int | str]](options, self._send)
         self._found = found
-        self._parts: dict[str, OpenShards] = {}
+        self._shards: dict[str, OpenShards] = {}
         self._counts: dict[str, int] = {}
         self._rows = self._added = 0
 
@@ -102,21 +102,21 @@ class Sink:
         if name != self._options.queue:  # that one is checked before the first row
             found = open_shards(self._options, name)
             found.check(self._options, whole=False)
-        self._parts[name] = found
+        self._shards[name] = found
         self._counts[name] = found.partitions
         return self._counts[name]
 
     def _send(self, key: tuple[str, int, str, int | str], records: Sequence[bytes]) -> None:
         node, number, name, delay = key
-        part = self._parts[name].find(node, number)
-        if part is None:
+        shard = self._shards[name].find(node, number)
+        if shard is None:
             raise NodesUnavailable(f"node {node} has rows of this write and can't be reached")
 
         def put(at: int, n: int, block: float) -> int:
             chunk = records[at : at + n]
             options = terms(self._options, delay, block)
-            reply, confirmed = add_when_room(part, chunk, options, in_parts=False)
-            confirm(part, reply, confirmed, options.wait)
+            reply, confirmed = add_when_room(shard, chunk, options, in_parts=False)
+            confirm(shard, reply, confirmed, options.wait)
             self._rows += len(chunk)
             self._added += reply.count
             return len(chunk)

@@ -51,7 +51,7 @@ FINE = MAX_SEQ + 1 - SEQ_BASE
 
 @dataclass(frozen=True)
 class SnapshotRange(InputPartition):
-    """A part of a snapshot, for one task.
+    """A part of a snapshot: the jobs that one task reads.
 
     Attributes:
         address: where.

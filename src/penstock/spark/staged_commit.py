@@ -35,7 +35,7 @@ from penstock.wire.codes import Code
 from penstock.wire.replies import Commit as Committed
 from penstock.wire.replies import CommitEnded, CommitGone, StageGone, Unstage, UnstageGone
 
-__all__ = ["StagedAttempt", "StagedCommit", "part_of"]
+__all__ = ["StagedAttempt", "StagedCommit", "shard_of"]
 
 logger = get_logger("penstock")
 KEPT_MS = 30 * 86_400_000
@@ -43,7 +43,7 @@ KEPT_MS = 30 * 86_400_000
 MORE_THAN_A_CHUNK = 1000
 
 
-def part_of(options: Write, node: str, found: OpenShards) -> Queue:
+def shard_of(options: Write, node: str, found: OpenShards) -> Queue:
     """Return the queue's shard on a node."""
     if found.partitions > 1:
         raise OptionError(
@@ -52,10 +52,10 @@ def part_of(options: Write, node: str, found: OpenShards) -> Queue:
             f"can't be used for queue {options.queue!r}, which has partitions. Rows without ids "
             f"are staged by default: name a column of ids (idColumn)",
         )
-    part = found.find(node)
-    if part is None:
+    shard = found.find(node)
+    if shard is None:
         raise NodesUnavailable(f"node {node} has staged rows of this write and can't be reached")
-    return part
+    return shard
 
 
 def gone(options: Write) -> StagesLost:
@@ -77,7 +77,7 @@ class StagedAttempt:
 
     def __init__(self, options: Write, at: Staged, found: OpenShards) -> None:
         self._options = options
-        self._part = part_of(options, at.node, found)
+        self._shard = shard_of(options, at.node, found)
         self._at = at
         self._packer = Packer[int | str](options, self._send)
         self.token = secrets.token_hex(8)
@@ -97,9 +97,9 @@ class StagedAttempt:
         if self._is_committed:
             return
         field, chunk = f"{self.token}:{self.chunks}", staged_chunk(delay, records)
-        call = stage(self._part.ops, self._at, field, self._options.stage_ttl, chunk)
+        call = stage(self._shard.ops, self._at, field, self._options.stage_ttl, chunk)
         try:
-            reply = self._part.backend.node.run(call)
+            reply = self._shard.backend.node.run(call)
         except Unstaged:
             raise gone(self._options) from None
         if isinstance(reply, StageGone):
@@ -119,7 +119,7 @@ class StagedCommit:
 
     def __init__(self, options: Write, at: Staged, *, is_named: bool = True) -> None:
         self._options = options
-        self._part = part_of(options, at.node, open_shards(options))
+        self._shard = shard_of(options, at.node, open_shards(options))
         self._at = at
         self._kept = max(KEPT_MS, options.dedup_window) if is_named else options.stage_ttl
         self._wait = Wait(options.replicas, options.replication_timeout, options.replicas or 0)
@@ -181,8 +181,8 @@ class StagedCommit:
     def _commit(self, attempts: Sequence[tuple[str, int]]) -> Committed | CommitEnded | CommitGone:
         wanted = self._options.replicas
         wait = self._wait if wanted else None
-        call = commit(self._part.ops, self._at, attempts, self._kept, wait)
-        reply = self._part.backend.node.run(call)
+        call = commit(self._shard.ops, self._at, attempts, self._kept, wait)
+        reply = self._shard.backend.node.run(call)
         if wanted and reply.code == Code.DONE:
             self._note_replicas(wanted, call.confirmed)
         return reply
@@ -202,14 +202,14 @@ class StagedCommit:
         self._unstage(at, self._kept)
 
     def _publish_chunk(self, at: Staged, field: str) -> None:
-        part = self._part
+        shard = self._shard
 
         def put(_: int, most: int, block: float) -> int:
             def make(_: object, **made: Any) -> Call[Added]:
-                return publish(part.ops, at, field, most, self._wait, **made)
+                return publish(shard.ops, at, field, most, self._wait, **made)
 
-            flow = flows.enqueue(part.ops, (), make, block=block, in_parts=False, clock=monotonic)
-            reply, confirmed = part.backend.driver.drive(flow)
+            flow = flows.enqueue(shard.ops, (), make, block=block, in_parts=False, clock=monotonic)
+            reply, confirmed = shard.backend.driver.drive(flow)
             self._added += reply.count
             wanted = self._wait.replicas
             self._note_replicas(reply.replicas if wanted is None else wanted, confirmed)
@@ -218,7 +218,7 @@ class StagedCommit:
         patiently(self._options, MORE_THAN_A_CHUNK, put)
 
     def _unstage(self, at: Staged, keep_ms: int | None) -> Unstage | UnstageGone:
-        return self._part.backend.node.run(unstage(self._part.ops, at, keep_ms))
+        return self._shard.backend.node.run(unstage(self._shard.ops, at, keep_ms))
 
     def abort(self) -> bool:
         """Remove the staged rows, unless they are committed; return whether they were removed."""

@@ -53,7 +53,7 @@ class StreamReader(Consumer, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self.latest(start, most if limit is None else getattr(limit, "max_rows", None))
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Yield the jobs of a range that the query still holds."""
+        """Yield the jobs of a part that the query still holds."""
         assert isinstance(partition, BatchRange)
         for page in pages(self._replies(partition)):
             if page.count:

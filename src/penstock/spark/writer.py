@@ -26,7 +26,7 @@ from penstock.spark.options import Write
 from penstock.spark.rows import columns_of, name_of, preferred
 from penstock.spark.shards import open_in_task, open_on_driver
 from penstock.spark.sink import Sink
-from penstock.spark.staged_commit import StagedAttempt, StagedCommit, part_of
+from penstock.spark.staged_commit import StagedAttempt, StagedCommit, shard_of
 from penstock.spark.tasks import Task, batches, encoded, task, type_name
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class QueueWriter:
         found = open_on_driver(given, whole=needs_all)
         self.nodes = found.nodes
         if given.commit_mode == "staged":
-            part_of(given, self.nodes[0], found)
+            shard_of(given, self.nodes[0], found)
 
     def write(self, iterator: Iterator[Any]) -> TaskReport:
         """Write one partition: one attempt of one task."""
