@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -103,9 +104,10 @@ class DrainTask:
             jobs = made.open(self.connection.queue)
             while tally["cut"] and most > 0 and monotonic() < ends:
                 worker = self._worker(made, size, most)
-                for _ in watched(worker, ends):
-                    if results is not None and (rows := results.rows(jobs)):
-                        yield pa.RecordBatch.from_pylist(rows, schema)
+                with closing(watched(worker, ends)) as looks:
+                    for _ in looks:
+                        if results is not None and (rows := results.rows(jobs)):
+                            yield pa.RecordBatch.from_pylist(rows, schema)
                 status = worker.status()
                 tally.update(figures_of(status.stats.counts))
                 tally["cut"] = int(worker.stopping or status.taken >= most)
@@ -138,7 +140,7 @@ def figures_of(counts: Mapping[str, int]) -> Counter[str]:
     return found
 
 
-def watched(worker: Worker, ends: float) -> Iterator[None]:
+def watched(worker: Worker, ends: float) -> Generator[None, None, None]:
     """Run a worker; yield again and again until it is over, and once then.
 
     Raises:

@@ -20,7 +20,7 @@ from penstock.errors import BadArgument
 from penstock.spark.errors import HIDDEN, OptionError
 from penstock.wire.keys import DEFAULT_PREFIX, check_prefix, check_queue_name
 
-__all__ = ["OPTIONS", "Connection", "Read", "Stream", "Write", "ms_of", "spelled"]
+__all__ = ["OPTIONS", "Connection", "Read", "Stream", "Write", "spelled"]
 
 C = TypeVar("C", bound="Connection")
 SPANS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -153,17 +153,12 @@ def moment(value: str) -> int:
             found = datetime.fromtimestamp(float(value), timezone.utc)
         else:
             found = datetime.fromisoformat(value.replace("Z", "+00:00"))
-        return ms_of(found)
+        aware = found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+        return round(aware.timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise ValueError(
             "must be a time such as 2026-01-31T12:00:00+00:00, or seconds since 1970"
         ) from None
-
-
-def ms_of(value: datetime) -> int:
-    """Return a time in ms since 1970. Without a time zone it is UTC."""
-    aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-    return round(aware.timestamp() * 1000)
 
 
 # -- groups --------------------------------------------------------------------------------

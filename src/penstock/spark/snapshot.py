@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -234,13 +235,10 @@ def number_at(place: int) -> str:
 
 
 def _shared(pieces: Sequence[tuple[int, int]], parts: int) -> list[str]:
-    widths = [end - first + 1 for first, end in pieces]
-    whole, passed, cuts = sum(widths), 0, list[str]()
-    for (_, end), width in zip(pieces[:-1], widths, strict=False):
-        passed += width
-        if passed * parts >= whole * (len(cuts) + 1):
-            cuts.append(number_at(end))
-    return cuts[: parts - 1]
+    """Return the ends of all parts but the last; all have about the same width."""
+    passed = list(itertools.accumulate(end - first + 1 for first, end in pieces))
+    ends = {bisect_left(passed, passed[-1] * part / parts) for part in range(1, parts)}
+    return [number_at(pieces[at][1]) for at in sorted(ends) if at < len(pieces) - 1]
 
 
 # -- the reader ----------------------------------------------------------------------------
