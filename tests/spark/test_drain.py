@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import redis
 
 from penstock import BadArgument, Penstock, RetryPolicy
 from penstock.embedded import EmbeddedServer
 from penstock.spark import OptionError, drain, drain_task
+from penstock.spark.drain_output import DrainOutput
 from penstock.spark.drain_task import DrainTask
 from penstock.spark.errors import Unreachable
 from penstock.spark.options import Connection
@@ -359,6 +362,25 @@ def test_a_server_that_is_gone_fails_the_task(
     connection = Connection.parse({"queue": "mail", "url": server.url, "retryFor": "0"})
     with pytest.raises(Unreachable, match="does not answer"):
         list(DrainTask(connection, (), handlers, 10).run([]))
+
+
+def test_a_task_that_ends_early_stops_its_worker(ps: Penstock, redis_url: str) -> None:
+    """When Spark wants no more rows, the worker ends, and jobs that have not begun are released."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    jobs.enqueue_many(range(100))
+
+    @handlers.handler(None)
+    def waits(job: Any) -> None:
+        while job.body and not job.lost:
+            time.sleep(0.01)
+
+    output = DrainOutput([pa.field("result", pa.string())], True, 60.0, 600.0)
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    rows = DrainTask(connection, (), handlers, 10, output=output).run([])
+    assert len(next(rows)) == 1
+    rows.close()
+    assert not [one for one in threading.enumerate() if one.name.startswith(ps.owner)]
+    assert (jobs.stats().ready, jobs.stats().active) == (99, 1)
 
 
 def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_url: str) -> None:

@@ -80,7 +80,7 @@ class DrainTask:
     shares: tuple[int, ...] = ()
     output: DrainOutput | None = None
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         """Yield the results, if they are wanted, and the figures; the input numbers the task."""
         numbers = [batch.column(0)[0].as_py() for batch in batches if batch.num_rows]
         open_in_task(self.connection, self.expected)
