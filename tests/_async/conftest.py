@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue
-from penstock.client._async.transport.waiting import AsyncTokenWait
+from penstock.client._async.transport.flow_run import AsyncFlowRun
 from penstock.core import flows
 from penstock.worker import loop, state
 from tests.support.backends import Backend
@@ -67,7 +68,7 @@ class AsyncWaits:
     """
 
     def __init__(self, backends: list[Backend]) -> None:
-        self.pending: list[AsyncTokenWait] = []
+        self.pending: list[AsyncFlowRun[Any]] = []
         self._servers = [one.sync_client() for one in backends if not one.is_fake]
 
     def are(self, count: int) -> bool:
@@ -87,16 +88,16 @@ def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> As
     """Return a helper that tells when a call in another task or thread waits for a token."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     found = AsyncWaits([request.getfixturevalue(name) for name in names])
-    listen = AsyncTokenWait.listen
+    listen = AsyncFlowRun.listen
 
-    async def counted(wait: AsyncTokenWait, effect: flows.Listen) -> flows.Heard:
+    async def counted(wait: AsyncFlowRun[Any], effect: flows.Listen) -> flows.Heard:
         found.pending.append(wait)
         try:
             return await listen(wait, effect)
         finally:
             found.pending.remove(wait)
 
-    monkeypatch.setattr(AsyncTokenWait, "listen", counted)
+    monkeypatch.setattr(AsyncFlowRun, "listen", counted)
     return found
 
 

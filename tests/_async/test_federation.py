@@ -34,7 +34,7 @@ from penstock.client._async.sharded import parts
 from penstock.client._async.sharded.parts import AsyncShardedParts
 from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue
 from penstock.client._async.sharded.single import AsyncSingleQueue
-from penstock.client._async.transport.waiting import AsyncTokenWait  # async only
+from penstock.client._async.transport.flow_run import AsyncFlowRun  # async only
 from penstock.core import hints
 from penstock.core.job import number_of
 from penstock.core.nodes import Partial
@@ -668,21 +668,21 @@ async def test_a_wait_that_is_cancelled_twice_ends_its_calls(
     still ends them.
     """
     waits, leaves, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    listen, quit_ = AsyncTokenWait.listen, AsyncTokenWait.quit
+    listen, quit_ = AsyncFlowRun.listen, AsyncFlowRun.quit
 
-    async def noted(self: AsyncTokenWait, effect: Any) -> Any:
+    async def noted(self: AsyncFlowRun[Any], effect: Any) -> Any:
         waits.set()
         return await listen(self, effect)
 
-    async def slow(self: AsyncTokenWait) -> Any:
+    async def slow(self: AsyncFlowRun[Any]) -> Any:
         leaves.set()
         await asyncio.sleep(0)
         keys = await quit_(self)
         left.set()
         return keys
 
-    monkeypatch.setattr(AsyncTokenWait, "listen", noted)
-    monkeypatch.setattr(AsyncTokenWait, "quit", slow)
+    monkeypatch.setattr(AsyncFlowRun, "listen", noted)
+    monkeypatch.setattr(AsyncFlowRun, "quit", slow)
     async with three.client() as ps:
         waiting = asyncio.ensure_future(ps.queue("q").reserve(1, block=30))
         await waits.wait()

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from penstock import Penstock, Queue
-from penstock.client._sync.transport.waiting import TokenWait
+from penstock.client._sync.transport.flow_run import FlowRun
 from penstock.core import flows
 from penstock.worker import loop, state
 from tests.support.backends import Backend
@@ -69,7 +70,7 @@ class Waits:
     """
 
     def __init__(self, backends: list[Backend]) -> None:
-        self.pending: list[TokenWait] = []
+        self.pending: list[FlowRun[Any]] = []
         self._servers = [one.sync_client() for one in backends if not one.is_fake]
 
     def are(self, count: int) -> bool:
@@ -89,16 +90,16 @@ def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wa
     """Return a helper that tells when a call in another task or thread waits for a token."""
     names = {"backend", "real_backend"} & set(request.fixturenames)
     found = Waits([request.getfixturevalue(name) for name in names])
-    listen = TokenWait.listen
+    listen = FlowRun.listen
 
-    def counted(wait: TokenWait, effect: flows.Listen) -> flows.Heard:
+    def counted(wait: FlowRun[Any], effect: flows.Listen) -> flows.Heard:
         found.pending.append(wait)
         try:
             return listen(wait, effect)
         finally:
             found.pending.remove(wait)
 
-    monkeypatch.setattr(TokenWait, "listen", counted)
+    monkeypatch.setattr(FlowRun, "listen", counted)
     return found
 
 

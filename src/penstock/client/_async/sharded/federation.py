@@ -28,9 +28,8 @@ from penstock.client._async.sharded.sharded_queue import (
     sharded_queue,
 )
 from penstock.client._async.transport.connection import monotonic
-from penstock.client._async.transport.driver import drive
 from penstock.client._async.transport.failures import passing
-from penstock.client._async.transport.waiting import AsyncTokenWait
+from penstock.client._async.transport.flow_run import AsyncFlowRun
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
@@ -480,11 +479,7 @@ class AsyncFederation:
 
     async def drive(self, flow: Generator[Any, Any, T], signal: AsyncSignal | None = None) -> T:
         """Run a flow over several nodes to its end and return its result."""
-        wait = AsyncTokenWait(self._answer, signal, shorten=self._until)
-        try:
-            return await drive(flow, wait.answer)
-        finally:
-            await wait.drop()
+        return await AsyncFlowRun(flow, self._answer, signal, shorten=self._until).run()
 
     def _until(self, until: float) -> float:
         """Shorten a wait, so that the client checks its nodes in time."""
@@ -501,8 +496,6 @@ class AsyncFederation:
         if isinstance(effect, flows.Keep):
             ops = effect.ops
             return await hints.keep(self, ops.home, ops.keys.name, effect.jobs, effect.intent)
-        if isinstance(effect, flows.Cede):
-            return await asleep(0)
         if isinstance(effect, flows.Drop):
             return None
         assert isinstance(effect, flows.Hurry)

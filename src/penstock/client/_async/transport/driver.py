@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio  # async only
 import math
 import random
 import re
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
-from penstock.client._acompat import AsyncSignal, ashield, asleep
+from penstock.client._acompat import AsyncSignal
 from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.flow_run import AsyncFlowRun
 from penstock.client._async.transport.node import AsyncNode
-from penstock.client._async.transport.waiting import AsyncTokenWait
 from penstock.core import flows
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import mark, read_mark
@@ -22,7 +20,6 @@ from penstock.core.sweeping import IDLE_MS, SweepSchedule
 from penstock.errors import PenstockError, QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_key, split_name
 
-E = TypeVar("E")
 T = TypeVar("T")
 
 STEPS = 10
@@ -30,50 +27,6 @@ STEPS = 10
 
 ENTRY = re.compile(rb"[0-9a-f]{16}")
 """A field of the registry: checksum of the queue's name, and epoch."""
-
-
-async def drive(flow: Generator[E, Any, T], answer: Callable[[E], Awaitable[object]]) -> T:
-    """Run a flow to its end and return its result.
-
-    A cancelled flow hands its tokens and jobs on to other consumers first.
-
-    Args:
-        flow: not started yet. The failure of an effect is thrown into it.
-        answer: carries out an effect and returns the answer.
-    """
-    # [async only
-    try:
-        return await _carried_out(flow, partial(next, flow), answer)
-    except asyncio.CancelledError:
-        await ashield(_leave(flow, answer))
-        raise
-    # async only]
-    # sync only: return _carried_out(flow, partial(next, flow), answer)
-
-
-# [async only
-async def _leave(flow: Generator[E, Any, object], answer: Callable[[E], Awaitable[object]]) -> None:
-    with suppress(Exception, flows.Cancelled):
-        await _carried_out(flow, partial(flow.throw, flows.Cancelled()), answer)
-
-
-# async only]
-async def _carried_out(
-    flow: Generator[E, Any, T], begin: Callable[[], E], answer: Callable[[E], Awaitable[object]]
-) -> T:
-    """Carry out the effects of a flow from the one that `begin` returns; return its result."""
-    try:
-        effect = begin()
-        while True:
-            try:
-                told = await answer(effect)
-            except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
-                effect = flow.throw(error)
-            else:
-                effect = flow.send(told)
-    except StopIteration as end:
-        result: T = end.value
-        return result
 
 
 class AsyncDriver:
@@ -99,11 +52,7 @@ class AsyncDriver:
             flow: not started yet.
             signal: ends a wait of the flow early when it is set.
         """
-        wait = AsyncTokenWait(self.answer, signal, self.node)
-        try:
-            return await drive(flow, wait.answer)
-        finally:
-            await wait.drop()
+        return await AsyncFlowRun(flow, self.answer, signal, self.node).run()
 
     async def answer(self, effect: flows.Effect) -> Any:
         """Carry out an effect other than a wait and return the answer."""
@@ -112,8 +61,6 @@ class AsyncDriver:
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
             return await self.node.run(call, brief=effect.brief)
-        if isinstance(effect, flows.Cede):
-            return await asleep(0)
         if isinstance(effect, flows.Drop):
             return await self.node.close()
         if isinstance(effect, flows.Hurry):

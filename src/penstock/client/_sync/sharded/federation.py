@@ -29,9 +29,8 @@ from penstock.client._sync.sharded.sharded_queue import (
     sharded_queue,
 )
 from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.driver import drive
 from penstock.client._sync.transport.failures import passing
-from penstock.client._sync.transport.waiting import TokenWait
+from penstock.client._sync.transport.flow_run import FlowRun
 from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
@@ -479,11 +478,7 @@ class Federation:
 
     def drive(self, flow: Generator[Any, Any, T], signal: Signal | None = None) -> T:
         """Run a flow over several nodes to its end and return its result."""
-        wait = TokenWait(self._answer, signal, shorten=self._until)
-        try:
-            return drive(flow, wait.answer)
-        finally:
-            wait.drop()
+        return FlowRun(flow, self._answer, signal, shorten=self._until).run()
 
     def _until(self, until: float) -> float:
         """Shorten a wait, so that the client checks its nodes in time."""
@@ -500,8 +495,6 @@ class Federation:
         if isinstance(effect, flows.Keep):
             ops = effect.ops
             return hints.keep(self, ops.home, ops.keys.name, effect.jobs, effect.intent)
-        if isinstance(effect, flows.Cede):
-            return sleep(0)
         if isinstance(effect, flows.Drop):
             return None
         assert isinstance(effect, flows.Hurry)

@@ -6,15 +6,14 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
-from penstock.client._acompat import Signal, sleep
+from penstock.client._acompat import Signal
 from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.flow_run import FlowRun
 from penstock.client._sync.transport.node import Node
-from penstock.client._sync.transport.waiting import TokenWait
 from penstock.core import flows
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import mark, read_mark
@@ -22,7 +21,6 @@ from penstock.core.sweeping import IDLE_MS, SweepSchedule
 from penstock.errors import PenstockError, QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_key, split_name
 
-E = TypeVar("E")
 T = TypeVar("T")
 
 STEPS = 10
@@ -30,36 +28,6 @@ STEPS = 10
 
 ENTRY = re.compile(rb"[0-9a-f]{16}")
 """A field of the registry: checksum of the queue's name, and epoch."""
-
-
-def drive(flow: Generator[E, Any, T], answer: Callable[[E], object]) -> T:
-    """Run a flow to its end and return its result.
-
-    A cancelled flow hands its tokens and jobs on to other consumers first.
-
-    Args:
-        flow: not started yet. The failure of an effect is thrown into it.
-        answer: carries out an effect and returns the answer.
-    """
-    return _carried_out(flow, partial(next, flow), answer)
-
-
-def _carried_out(
-    flow: Generator[E, Any, T], begin: Callable[[], E], answer: Callable[[E], object]
-) -> T:
-    """Carry out the effects of a flow from the one that `begin` returns; return its result."""
-    try:
-        effect = begin()
-        while True:
-            try:
-                told = answer(effect)
-            except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
-                effect = flow.throw(error)
-            else:
-                effect = flow.send(told)
-    except StopIteration as end:
-        result: T = end.value
-        return result
 
 
 class Driver:
@@ -85,11 +53,7 @@ class Driver:
             flow: not started yet.
             signal: ends a wait of the flow early when it is set.
         """
-        wait = TokenWait(self.answer, signal, self.node)
-        try:
-            return drive(flow, wait.answer)
-        finally:
-            wait.drop()
+        return FlowRun(flow, self.answer, signal, self.node).run()
 
     def answer(self, effect: flows.Effect) -> Any:
         """Carry out an effect other than a wait and return the answer."""
@@ -98,8 +62,6 @@ class Driver:
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
             return self.node.run(call, brief=effect.brief)
-        if isinstance(effect, flows.Cede):
-            return sleep(0)
         if isinstance(effect, flows.Drop):
             return self.node.close()
         if isinstance(effect, flows.Hurry):

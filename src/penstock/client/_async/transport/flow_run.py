@@ -1,26 +1,28 @@
-# From src/penstock/client/_async/transport/waiting.py by tools/unasync.py; do not edit.
-"""The wait of a flow for tokens: a pending BLPOP on each server that may have some."""
+"""One run of a flow. It waits for tokens by a pending BLPOP on each server that may have some."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio  # async only
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock.client._acompat import Signal, first_ready, sleep
-from penstock.client._sync.transport.blocking import FAKE_SLICE, BlockingConnection
-from penstock.client._sync.transport.cluster import Cluster
-from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import passing
-from penstock.client._sync.transport.node import Node
-from penstock.client._sync.transport.server import Server
-from penstock.core.effects import Drop, Effect, Heard, Listen, Quit, Rest, Run
+from penstock.client._acompat import AsyncSignal, afirst_ready, ashield, asleep
+from penstock.client._async.transport.blocking import FAKE_SLICE, AsyncBlockingConnection
+from penstock.client._async.transport.cluster import AsyncCluster
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.failures import passing
+from penstock.client._async.transport.node import AsyncNode
+from penstock.client._async.transport.server import AsyncServer
+from penstock.core.effects import Cancelled, Cede, Drop, Effect, Heard, Listen, Quit, Rest, Run
 from penstock.core.operations import QueueOps, Taken
 
-__all__ = ["TokenWait"]
+__all__ = ["AsyncFlowRun"]
 
+T = TypeVar("T")
 ByKey = dict[bytes, QueueOps]
 """Key of a token -> its queue."""
 
@@ -29,21 +31,22 @@ class _Spot(NamedTuple):
     """A place where one BLPOP is pending: a server, or a slot of a cluster."""
 
     home: Any
-    server: Server
+    server: AsyncServer
     slot: int | None
 
 
 class _PendingPop(NamedTuple):
-    waiter: BlockingConnection
+    waiter: AsyncBlockingConnection
     sources: ByKey
 
 
-class TokenWait:
-    """Carries out the effects of one flow; the waits by blocking connections of its own.
+class AsyncFlowRun(Generic[T]):
+    """One run of a flow: carries out its effects, the waits by blocking connections of its own.
 
     After a failure of a node the flow looks at all its queues there.
 
     Args:
+        flow: not started yet. The failure of an effect is thrown into it.
         answer: carries out the effects that are no waits.
         signal: ends a wait early when it is set.
         node: the node of the flow; None = each queue names its own (`home`).
@@ -52,11 +55,13 @@ class TokenWait:
 
     def __init__(
         self,
-        answer: Callable[[Effect], Any],
-        signal: Signal | None,
-        node: Node | None = None,
+        flow: Generator[Any, Any, T],
+        answer: Callable[[Effect], Awaitable[Any]],
+        signal: AsyncSignal | None,
+        node: AsyncNode | None = None,
         shorten: Callable[[float], float] | None = None,
     ) -> None:
+        self._flow = flow
         self._answer = answer
         self._signal = signal
         self._node = node
@@ -65,35 +70,73 @@ class TokenWait:
         self._taken: Taken | None = None
         self._failures = 0
 
-    def answer(self, effect: Effect) -> Any:
+    async def run(self) -> T:
+        """Run the flow to its end and return its result.
+
+        A cancelled flow hands its tokens and jobs on to other consumers first.
+        """
+        try:
+            return await self._carried_out(partial(next, self._flow))
+        # [async only
+        except asyncio.CancelledError:
+            await ashield(self._leave())
+            raise
+        # async only]
+        finally:
+            await self.drop()
+
+    # [async only
+    async def _leave(self) -> None:
+        with suppress(Exception, Cancelled):
+            await self._carried_out(partial(self._flow.throw, Cancelled()))
+
+    # async only]
+    async def _carried_out(self, begin: Callable[[], Effect]) -> T:
+        """Carry out the effects from the one that `begin` returns; return the flow's result."""
+        try:
+            effect = begin()
+            while True:
+                try:
+                    told = await self.answer(effect)
+                except Exception as error:  # noqa: BLE001, PERF203  # the flow decides about it
+                    effect = self._flow.throw(error)
+                else:
+                    effect = self._flow.send(told)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def answer(self, effect: Effect) -> Any:
         """Carry out an effect and return the answer."""
         if isinstance(effect, Run) and self._node is not None:
-            return self._node.run(effect.call, brief=effect.brief)
+            return await self._node.run(effect.call, brief=effect.brief)
         if isinstance(effect, Rest):
             until = effect.until if self._shorten is None else self._shorten(effect.until)
             span = max(0.0, until - monotonic())
-            return sleep(span) if self._signal is None else self._signal.wait(span)
+            return await (asleep(span) if self._signal is None else self._signal.wait(span))
+        if isinstance(effect, Cede):
+            return await asleep(0)
         if isinstance(effect, Listen):
-            return self.listen(effect)
+            return await self.listen(effect)
         if isinstance(effect, Quit):
-            return self.quit()
+            return await self.quit()
         if isinstance(effect, Drop):
-            self.drop()
-        return self._answer(effect)
+            await self.drop()
+        return await self._answer(effect)
 
-    def listen(self, effect: Listen) -> Heard:
+    async def listen(self, effect: Listen) -> Heard:
         """Wait for tokens; return them, and the queues whose connection failed."""
         wanted: dict[Any, ByKey] = {}
         for ops in effect.sources:
             home = ops.home if self._node is None else None
             wanted.setdefault(home, {})[ops.keys[effect.kind]] = ops
-        self._drop([spot for spot in self._pending if spot.home not in wanted])
+        await self._drop([spot for spot in self._pending if spot.home not in wanted])
         lost: list[QueueOps] = []
-        told = self._at_all(wanted, partial(self._armed, effect), lost)
+        told = await self._at_all(wanted, partial(self._armed, effect), lost)
         while not (told or lost or self._taken):
             until = effect.until if self._shorten is None else self._shorten(effect.until)
-            timeout = self._ready(until)
-            told = self._at_all(wanted, partial(self._popped, timeout), lost)
+            timeout = await self._ready(until)
+            told = await self._at_all(wanted, partial(self._popped, timeout), lost)
             is_over = not self._is_sliced or monotonic() >= until
             if is_over or (self._signal is not None and self._signal.take()):
                 break
@@ -102,13 +145,13 @@ class TokenWait:
         elif lost:
             self._failures += 1
             pause = min(0.02 * 2**self._failures, 1.0)
-            self.answer(Rest(min(monotonic() + pause, effect.until)))
+            await self.answer(Rest(min(monotonic() + pause, effect.until)))
         return Heard(tuple(told), tuple(lost), self._take())
 
-    def _at_all(
+    async def _at_all(
         self,
         wanted: dict[Any, ByKey],
-        ask: Callable[[Any, ByKey], list[QueueOps]],
+        ask: Callable[[Any, ByKey], Awaitable[list[QueueOps]]],
         lost: list[QueueOps],
     ) -> list[QueueOps]:
         """Return the queues whose tokens were taken on any node; `lost` gets those of a failed one.
@@ -118,23 +161,23 @@ class TokenWait:
         told: list[QueueOps] = []
         for home, sources in wanted.items():
             try:
-                told += ask(home, sources)
+                told += await ask(home, sources)
             except Exception as error:  # noqa: PERF203  # node after node
-                self._drop(self._spots(home))
+                await self._drop(self._spots(home))
                 if not passing(error):
                     raise
                 lost += sources.values()
         return told
 
-    def _armed(self, effect: Listen, home: Any, sources: ByKey) -> list[QueueOps]:
+    async def _armed(self, effect: Listen, home: Any, sources: ByKey) -> list[QueueOps]:
         """Ensure that BLPOPs for these tokens are pending; return what earlier ones have taken."""
         told: list[QueueOps] = []
-        spots = self._link(home).spots(tuple(sources))
+        spots = await self._link(home).spots(tuple(sources))
         for spot in self._spots(home):
             if self._has_moved(spot):
                 raise RedisConnectionError(f"{spot.server.address} is not the right server now")
             if self._pending[spot].sources.keys() != set(spots.get(spot[1:], ())):
-                told += self._end([spot])
+                told += await self._end([spot])
         if told or self._taken:
             return told
         for (server, slot), keys in spots.items():
@@ -145,15 +188,15 @@ class TokenWait:
             waiter = self._pending[spot].waiter
             if not waiter.is_sliced:
                 follow = None if self._node is None or slot is not None else effect.follow
-                told += [sources[key] for key in waiter.begin(keys, follow)]
+                told += [sources[key] for key in await waiter.begin(keys, follow)]
                 self._taken = self._taken or waiter.take()
         return told
 
-    def _ready(self, until: float) -> float:
+    async def _ready(self, until: float) -> float:
         """Wait until one of several BLPOPs has a reply; return the time to wait for each."""
         timeout = until - monotonic()
         if not self._pending:
-            self.answer(Rest(until))
+            await self.answer(Rest(until))
         elif self._is_sliced:
             is_alone = len(self._pending) == 1 and self._signal is None
             return timeout if is_alone else min(timeout, FAKE_SLICE)
@@ -161,17 +204,17 @@ class TokenWait:
             return timeout
         else:
             readers = [one.waiter.reader for one in self._pending.values() if one.waiter.reader]
-            first_ready(readers, timeout, self._signal)
+            await afirst_ready(readers, timeout, self._signal)
         return 0.0
 
-    def _popped(self, timeout: float, home: Any, sources: ByKey) -> list[QueueOps]:
+    async def _popped(self, timeout: float, home: Any, sources: ByKey) -> list[QueueOps]:
         told = []
         for spot in self._spots(home):
             waiter, own = self._pending[spot]
             if waiter.is_sliced:
-                key = waiter.slice(tuple(own), timeout)
+                key = await waiter.slice(tuple(own), timeout)
             else:
-                key = waiter.read(timeout, self._signal)
+                key = await waiter.read(timeout, self._signal)
                 self._taken = self._taken or waiter.take()
             told += [] if key is None else [sources[key]]
         return told
@@ -183,14 +226,14 @@ class TokenWait:
     def _spots(self, home: Any) -> list[_Spot]:
         return [spot for spot in self._pending if spot.home is home]
 
-    def _link(self, home: Any) -> Server | Cluster:
-        node: Node = self._node or home.brief.node
+    def _link(self, home: Any) -> AsyncServer | AsyncCluster:
+        node: AsyncNode = self._node or home.brief.node
         return node.link
 
     def _has_moved(self, spot: _Spot) -> bool:
         """Return True if another server is the right one now; the former may never answer."""
         link = self._link(spot.home)
-        if isinstance(link, Cluster):
+        if isinstance(link, AsyncCluster):
             return link.has_moved(spot.slot, spot.server)
         return self._pending[spot].waiter.has_moved
 
@@ -198,15 +241,15 @@ class TokenWait:
         taken, self._taken = self._taken, None
         return taken
 
-    def quit(self) -> Heard:
+    async def quit(self) -> Heard:
         """End the waits and keep the connections; return the tokens taken meanwhile."""
         told: list[QueueOps] = []
         for home in {spot.home: None for spot in self._pending}:
             if home is not None and not home.state.is_up:
-                self._drop(self._spots(home))
+                await self._drop(self._spots(home))
                 continue
             try:
-                told += self._end(self._spots(home))
+                told += await self._end(self._spots(home))
             except Exception as error:
                 if not passing(error):
                     raise
@@ -214,25 +257,25 @@ class TokenWait:
                     home.failed(error)
         return Heard(tuple(told), taken=self._take())
 
-    def _end(self, spots: Iterable[_Spot]) -> list[QueueOps]:
+    async def _end(self, spots: Iterable[_Spot]) -> list[QueueOps]:
         """End the BLPOPs at these spots; return the queues whose tokens they took."""
         told: list[QueueOps] = []
-        by_server: dict[Server, list[_Spot]] = {}
+        by_server: dict[AsyncServer, list[_Spot]] = {}
         for spot in spots:
             if self._has_moved(spot):
-                self._drop([spot])
+                await self._drop([spot])
             else:
                 by_server.setdefault(spot.server, []).append(spot)
         failure: Exception | None = None
         for server, these in by_server.items():
             pending = [self._pending[spot] for spot in these]
             try:
-                server.unblock([one.waiter for one in pending])
+                await server.unblock([one.waiter for one in pending])
                 for waiter, sources in pending:
-                    told += [sources[key] for key in waiter.ended()]
+                    told += [sources[key] for key in await waiter.ended()]
                     self._taken = self._taken or waiter.take()
             except Exception as error:  # noqa: BLE001  # the other servers are told first
-                self._drop(these)
+                await self._drop(these)
                 failure = failure or error
             else:
                 for spot in these:
@@ -241,10 +284,10 @@ class TokenWait:
             raise failure
         return told
 
-    def drop(self) -> None:
+    async def drop(self) -> None:
         """Close the connections, with pending BLPOPs or without."""
-        self._drop(list(self._pending))
+        await self._drop(list(self._pending))
 
-    def _drop(self, spots: Iterable[_Spot]) -> None:
+    async def _drop(self, spots: Iterable[_Spot]) -> None:
         for spot in spots:
-            self._pending.pop(spot).waiter.drop()
+            await self._pending.pop(spot).waiter.drop()
