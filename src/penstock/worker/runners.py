@@ -12,6 +12,7 @@ import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -172,20 +173,18 @@ class Runners(DaemonThreads[Item]):
 
 
 class AsyncRunners:
-    """Tasks that run handlers; plain functions run in threads beside them.
+    """Runs handlers in tasks, one for each item; plain functions run in threads beside them.
 
     Args:
-        count: how many tasks.
+        count: most tasks at once.
         name: the name of the worker, for the tasks' and threads' names.
         execute: runs one item; it must not raise.
 
     Attributes:
-        put: queues an item; the next free task runs it.
         limits: the time limits of the worker.
 
-    A task that was cancelled is replaced by another, as it may be cancelled again by code that
-    waits for its end. An event loop that ends cancels every task, also `_watch`. This task only
-    waits, and no other code knows it. So if it is cancelled, the event loop ends.
+    An event loop that ends cancels every task, also `_watch`. This task only waits, and no other
+    code knows it. So if it is cancelled, the event loop ends.
     """
 
     def __init__(self, count: int, name: str, execute: Callable[[Item], Awaitable[None]]) -> None:
@@ -194,8 +193,7 @@ class AsyncRunners:
         self._execute = execute
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
-        self._inbox: asyncio.Queue[Item] = asyncio.Queue()
-        self.put: Callable[[Item], None] = self._inbox.put_nowait
+        self._inbox: deque[Item] = deque()
         self._running: dict[Delivery, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[None] = self._loop.create_future()
@@ -205,10 +203,8 @@ class AsyncRunners:
         self.limits = NO_LIMITS
 
     def start(self) -> None:
-        """Start the tasks."""
+        """Watch for the end of the event loop."""
         self._watch = self._loop.create_task(self._wait(), name=f"{self._name}-end")
-        for i in range(self._count):
-            self._add(f"{self._name}-{i + 1}")
 
     async def _wait(self) -> None:
         await self._end
@@ -216,29 +212,33 @@ class AsyncRunners:
     def _is_over(self) -> bool:
         return self._end.done() or self._watch is None or self._watch.done()
 
-    def _add(self, name: str) -> None:
-        task = self._loop.create_task(self._run(), name=name)
+    def put(self, item: Item) -> None:
+        """Run an item, at once or when a task has ended."""
+        if len(self._tasks) < self._count:
+            self._begin(item)
+        else:
+            self._inbox.append(item)
+
+    def _begin(self, item: Item) -> None:
+        task = self._loop.create_task(self._run(item), name=self._name)
         self._tasks.add(task)
-        task.add_done_callback(self._replace)
+        task.add_done_callback(self._ended)
 
-    def _replace(self, task: asyncio.Task[None]) -> None:
+    async def _run(self, item: Item) -> None:
+        try:
+            await self._execute(item)
+        except Exception as error:  # noqa: BLE001  # the next item runs all the same
+            _complain(error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not self._is_over():
-            self._add(task.get_name())
-
-    async def _run(self) -> None:
-        task = asyncio.current_task()
-        while not (self._end.done() or _is_cancelled(task)):
-            item = await self._inbox.get()
-            try:
-                await self._execute(item)
-            except Exception as error:  # noqa: BLE001  # a runner outlives everything
-                _complain(error)
-            del item
+        if self._inbox and not self._is_over():
+            self._begin(self._inbox.popleft())
 
     def drain(self) -> list[Item]:
         """Remove and return the items that no task has begun."""
-        return [self._inbox.get_nowait() for _ in range(self._inbox.qsize())]
+        found, self._inbox = list(self._inbox), deque()
+        return found
 
     def lose(self, jobs: Sequence[Delivery]) -> None:
         """Mark jobs as lost and cancel their handlers; callable from any thread."""
@@ -364,11 +364,6 @@ class AsyncRunners:
                 end()
                 return
             time.sleep(0.02)
-
-
-def _is_cancelled(task: asyncio.Task[None] | None) -> bool:
-    """Return True if the task was asked to end. Python 3.10 does not tell."""
-    return sys.version_info >= (3, 11) and task is not None and task.cancelling() > 0
 
 
 def _complain(error: BaseException) -> None:

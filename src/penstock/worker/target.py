@@ -7,7 +7,8 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -64,38 +65,32 @@ def load(target: str) -> AnyWorker:
         raise NoWorker(f"{target!r} is not of the form module:attribute")
     if sys.path[:1] != [os.getcwd()]:  # noqa: PTH109 - sys.path holds strings
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - same
-    found = _attribute(_import(module), module, path)
+    with _failing(f"{module} can't be imported"):
+        imported = importlib.import_module(module)
+    try:
+        found = attrgetter(path)(imported)
+    except AttributeError as error:
+        raise NoWorker(f"{module}:{path}: {error}") from error
     if isinstance(found, (Worker, AsyncWorker)):
         return found
     if not callable(found):
         raise NoWorker(f"{target} is {_kind(found)}, not a worker or a function that returns one")
-    return _made(found, target)
-
-
-def _import(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except (Exception, SystemExit) as error:
-        raise NoWorker.raised(f"{module} can't be imported", error) from error
-
-
-def _attribute(found: Any, module: str, path: str) -> Any:
-    try:
-        return attrgetter(path)(found)
-    except AttributeError as error:
-        raise NoWorker(f"{module}:{path}: {error}") from error
-
-
-def _made(factory: Any, target: str) -> AnyWorker:
-    try:
-        made = factory()
-    except (Exception, SystemExit) as error:
-        raise NoWorker.raised(f"{target}() failed", error) from error
+    with _failing(f"{target}() failed"):
+        made = found()
     if inspect.iscoroutine(made):
         made.close()  # otherwise Python warns that it was never awaited
     if not isinstance(made, (Worker, AsyncWorker)):
         raise NoWorker(f"{target}() returned {_kind(made)}, not a worker")
     return made
+
+
+@contextmanager
+def _failing(doing: str) -> Iterator[None]:
+    """Raise `NoWorker` for an exception that the app's own code has raised."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise NoWorker.raised(doing, error) from error
 
 
 def _kind(value: Any) -> str:
