@@ -22,6 +22,7 @@ from penstock import AsyncPenstock, Penstock
 from penstock.client._async.transport import blocking as tasks
 from penstock.client._sync.transport import blocking as threads
 from penstock.embedded import EmbeddedServer
+from penstock.wire.scripts import script
 from tests.support.keyspace import check_invariant, evalshas, load_scripts
 from tests.support.proxy import Proxy
 from tests.support.twins import await_for, spawn, wait_for
@@ -289,7 +290,7 @@ def test_a_lost_reply_of_reserve(server: EmbeddedServer) -> None:
         q.enqueue_many(range(2), lease=0.3)
         with redis.Redis.from_url(server.url) as raw:
             load_scripts(raw)
-        fault = proxy.eat_reply(after=b"EVALSHA")
+        fault = proxy.eat_reply(after=script("reserve").sha.encode())  # a lease is not plain
         got = q.reserve(1, block=0)
         assert fault.has_struck
         assert [job.body for job in got] == [1]
