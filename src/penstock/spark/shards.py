@@ -96,19 +96,16 @@ class OpenShards(list[OpenShard]):
 
     Attributes:
         unreached: the number of nodes that can't be reached.
+        partitions: the largest number of partitions on a node; 1 if the queue has none.
     """
 
     unreached = 0
+    partitions = 1
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Ids of the nodes."""
         return tuple(sorted({shard.node for shard in self}))
-
-    @property
-    def partitions(self) -> int:
-        """Number of partitions; 1 if the queue has none."""
-        return max(shard.address.partitions or 1 for shard in self)
 
     def find(self, node: str, number: int = 0) -> Queue | None:
         """Return the shard of a partition on a node; None = it can't be reached."""
@@ -158,6 +155,7 @@ def open_shards(options: Connection, name: str = "") -> OpenShards:
     usual = next((count for _, _, count in reached if count is not None), None)
     for url, made, stored in reached:
         count = (usual if stored is None else stored) or None
+        found.partitions = max(found.partitions, count or 1)
         for number in [None] if count is None else range(count):
             found.append(OpenShard(made, name, ShardAddress(url, "", number, count)))
     return found

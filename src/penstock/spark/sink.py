@@ -74,19 +74,18 @@ class Sink:
         self._options = options
         self._nodes = tuple(nodes)
         self._packer = Packer[tuple[str, int, str, int | str]](options, self._send)
-        self._found = found
-        self._shards: dict[str, OpenShards] = {}
-        self._counts: dict[str, int] = {}
+        self._shards = {options.queue: found}
         self._rows = self._added = 0
 
     def put(self, items: Iterable[Item]) -> None:
         """Add rows; those that do not fill a batch wait for more."""
-        nodes, add, single = self._nodes, self._packer.add, self._nodes[0]
-        several = len(nodes) > 1
-        counts = self._counts
+        nodes, add, shards = self._nodes, self._packer.add, self._shards
         for queue, delay, record, key in items:
-            node = preferred(key, nodes) if several else single
-            count = counts.get(queue) or self._count(queue)
+            if queue not in shards:
+                shards[queue] = open_shards(self._options, queue)
+                shards[queue].check(self._options, whole=False)
+            count = shards[queue].partitions
+            node = preferred(key, nodes) if len(nodes) > 1 else nodes[0]
             number = partition_of(key, count) if count > 1 else 0
             add((node, number, queue, delay), record)
 
@@ -95,16 +94,6 @@ class Sink:
         self._packer.finish()
         duplicates = self._rows - self._added
         return {"rows": self._rows, "added": self._added, "duplicates": duplicates}
-
-    def _count(self, name: str) -> int:
-        """Return the number of partitions of a queue; 1 if it has none."""
-        found = self._found
-        if name != self._options.queue:  # that one is checked before the first row
-            found = open_shards(self._options, name)
-            found.check(self._options, whole=False)
-        self._shards[name] = found
-        self._counts[name] = found.partitions
-        return self._counts[name]
 
     def _send(self, key: tuple[str, int, str, int | str], records: Sequence[bytes]) -> None:
         node, number, name, delay = key
