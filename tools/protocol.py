@@ -40,7 +40,9 @@ from tools.states import (  # noqa: E402 - same
 __all__ = ["Reply", "arguments", "commands", "main", "replies", "updated"]
 
 PART = re.compile(r"<!-- generated: ([\w-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
-CONNECTION_COMMANDS = ("blpop", "client|id", "client|unblock", "evalsha", "info", "script|load")
+CONNECTION_COMMANDS = (
+    "blpop", "client|id", "client|unblock", "evalsha", "info", "script|load", "xread"
+)  # fmt: skip
 CLIENT_COMMANDS = (
     "hdel", "hget", "hgetall", "hlen", "hmget", "hscan", "hset", "hsetnx", "pexpire", "pttl",
     "time", "wait",

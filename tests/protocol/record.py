@@ -48,7 +48,7 @@ def _unplaced(key: str, value: dict[str, Any]) -> dict[str, Any]:
 
 def _round_px(new: dict[str, Any], old: dict[str, Any]) -> None:
     """Round a time to live that has run for a moment up to its start."""
-    for px in (old.get("px", 0), 600_000, 604_800_000):
+    for px in (old.get("px", 0), 60_000, 600_000, 604_800_000):
         if "px" in new and 0 <= px - new["px"] < LEEWAY_MS:
             new["px"] = px
             return

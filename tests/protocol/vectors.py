@@ -36,8 +36,8 @@ NEAR = 10**12
 """In recorded expectations, numbers at most this many ms from T0 are times."""
 LAST_SCORE_MS = SCORE_ORIGIN_MS + 2**41 - 1
 """No score of `once` is later; it does not depend on T0."""
-KEPT_FROM = 2**51
-"""Scores of kept results stand above this one."""
+LATE_SCORES = (2**51, 2**52)
+"""Scores of kept results, and of marks of awaited jobs, are times behind one of these."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
         return f":{_mark(value, t0)}"
     if not isinstance(value, str):
         return value
-    if value.isdigit() and abs(int(value) - KEPT_FROM - t0) < NEAR:
+    if value.isdigit() and any(abs(int(value) - late - t0) < NEAR for late in LATE_SCORES):
         return _mark(int(value), t0)
     if value.isdigit() and len(value) > 14 and _is_score(end_of(int(value)), t0, scored):
         return _mark(end_of(int(value)), t0)[:-1] + f"|{int(value) % 4096:03x}>"

@@ -117,7 +117,10 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     for group in groups:
         grouped = sum(len(kept[name]) for name in group.split()[1:])
         assert grouped == int(group.split()[0][1:]), f"{base!r}: {grouped} bytes in {group!r}"
-    ends -= groups
+    awaited = {name for name in ends if name.startswith(b"?")}
+    unended = {b"?" + number for number in (ready | held) - indexes["dead"]}
+    assert awaited <= unended, f"{base!r}: marks of ended jobs: {awaited - unended}"
+    ends -= groups | awaited
     unfinished = ready | indexes["active"] | indexes["scheduled"]
     assert ends <= unfinished, f"{base!r}: ends of ttl of other jobs: {ends - unfinished}"
     heads = {number: _fields(record) for number, record in records.items()}
@@ -135,6 +138,7 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
         "d": named,
         "s": starting,
         "p": ruled,
+        "w": awaited,
     }
     used["b"] = stored.keys() - held
     used["k"] = kept.keys() | {number for number, head in heads.items() if b"k" in head}

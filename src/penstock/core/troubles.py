@@ -34,8 +34,8 @@ __all__ = ["TYPES", "explained", "reason_of"]
 
 TYPES = {
     "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
-    "dead": "zset", "tally": "hash", "expiry": "zset", "dedup": "hash", "windows": "zset",
-    "meta": "hash", "wake": "list", "space": "list",
+    "dead": "zset", "tally": "hash", "expiry": "zset", "finished": "stream", "dedup": "hash",
+    "windows": "zset", "meta": "hash", "wake": "list", "space": "list",
 }  # fmt: skip
 """The types of a queue's keys, as the command TYPE names them."""
 PREAMBLE = re.compile(r"^Error (-?\d+) (?:while )?connecting to \S+\. ")

@@ -40,7 +40,7 @@ __all__ = [
 DEFAULT_PREFIX = "penstock"
 KINDS = (
     "ready", "held", "active", "scheduled", "once", "dead",
-    "tally", "expiry", "dedup", "windows", "meta", "wake", "space",
+    "tally", "expiry", "finished", "dedup", "windows", "meta", "wake", "space",
 )  # fmt: skip
 WRITES = "writes"
 """Stands for all promises of staged writes; it outlives an idle queue, as none of KINDS does."""

@@ -359,6 +359,7 @@ class Results(NamedTuple):
 
     code: int
     nonce: bytes
+    last: bytes
     jobs: list[list[Any]]
 
 
@@ -558,7 +559,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "reserve": _rows(Reserve, 6, 3),
     "reserve_plain": _rows(ReservePlain, 6, 2),
     "resign": _plain(Resign),
-    "results": _tail(Results, 2),
+    "results": _tail(Results, 3),
     "retime": _plain(Retime),
     "scan": _tail(Scan, 6),
     "settle": _rows(Settle, 8, 3),

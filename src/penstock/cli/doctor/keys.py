@@ -205,6 +205,7 @@ def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
     if read_mark(version) is not None and there.keys() == {"meta"}:
         return
     if epoch is None:
+        there.pop("finished", None)  # `clear` tells waiting clients; it ends by itself
         yield from _without_meta(queue, list(there), is_listed=bool(fields))
     elif version not in VERSIONS:
         yield queue.about(broken, f" was written by version {version!r} of the protocol.")

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.client._acompat import sleep
 from penstock.client._sync.job import Job
 from penstock.client._sync.settling import check_jobs, settle_each
 from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.finished import ResultWait
 from penstock.core import flows
 from penstock.core.calls import Call
 from penstock.core.hints import Intent
@@ -18,7 +19,7 @@ from penstock.core.job import Delivery, JobName, progress_of
 from penstock.core.logs import get_logger
 from penstock.core.nodes import STORED
 from penstock.core.operations import QueueOps
-from penstock.core.operations.managing import check_states, purge_parts
+from penstock.core.operations.managing import Looked, check_states, purge_parts
 from penstock.core.options import (
     BATCH,
     JOB_CURSOR,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from penstock.client._sync.sharded.node_client import NodeClient
 
 logger = get_logger("penstock")
+LOOK_AGAIN = 4.0
+"""Seconds after which a job whose result is awaited is looked at again."""
 T = TypeVar("T")
 
 
@@ -363,7 +366,7 @@ class QueueAdmin:
         """Wait until a job has ended, and return the value that its handler returned.
 
         The job needs a `result_ttl`: without one nothing is kept when it is done. The queue is
-        asked at once, then after 10 ms, and ever more rarely, at most twice a second.
+        asked at once, and again when the job's end is told, or after four seconds.
 
         Args:
             job: a delivery or an id.
@@ -382,20 +385,33 @@ class QueueAdmin:
         """
         span = None if timeout is None else duration_ms("timeout", timeout) / 1000
         names = check_jobs("job", [job])
-        until, pause = None if span is None else monotonic() + span, 0.01
-        while True:
-            [found] = self._routed(names, lambda part, own: part._results(own), None)
-            if found is None or found.state != "waiting":
-                return value_of(job if isinstance(job, str) else job.id, found)
-            left = pause if until is None else until - monotonic()
-            if left <= 0:
-                raise ResultTimeout(f"job {names[0]!s} has not ended within {span} s")
-            sleep(min(pause, left))
-            pause = min(pause * 1.5, 0.5)
+        until, wait = math.inf if span is None else monotonic() + span, ResultWait()
+        last = b""
 
-    def _results(self, names: list[JobName]) -> list[JobResult | None]:
+        def look(part: QueueAdmin, own: list[JobName]) -> list[JobResult | None]:
+            nonlocal last
+            found = part._results(own, None if span == 0 else wait)
+            last = found.last
+            return found.jobs
+
+        try:
+            while True:
+                [found] = self._routed(names, look, None)
+                if found is None or found.state != "waiting":
+                    return value_of(job if isinstance(job, str) else job.id, found)
+                left = until - monotonic()
+                if left <= 0:
+                    raise ResultTimeout(f"job {names[0]!s} has not ended within {span} s")
+                wait.pause(last, min(left, LOOK_AGAIN))
+        finally:
+            wait.leave()
+
+    def _results(self, names: list[JobName], wait: ResultWait | None = None) -> Looked:
         self.backend.connect()
-        return self.backend.node.run(self.ops.results(names))
+        node, ops = self.backend.node, self.ops
+        if wait is not None:  # before the look: no end behind it is missed
+            wait.enter(node.finished, ops.keys["finished"], ops.number_of(names[0])[0])
+        return node.run(ops.results(names, awaited=wait is not None))
 
     def _shown(self, names: list[JobName]) -> list[JobView | None]:
         self.backend.connect()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from penstock.core.calls import Argument, Call
 from penstock.core.operations.base import Names, Operations, Reply
@@ -30,6 +30,18 @@ __all__ = ["Managing", "check_states", "purge_parts"]
 
 
 Views: TypeAlias = Parser[replies.Show | replies.PeekGone | replies.Scan]
+
+
+class Looked(NamedTuple):
+    """The result of a look at results.
+
+    Attributes:
+        last: id of the last entry of the stream `finished`; empty unless they are awaited.
+        jobs: the result of each; None = the job is gone, and nothing is kept of it.
+    """
+
+    last: bytes
+    jobs: list[JobResult | None]
 
 
 class Managing(Operations):
@@ -120,10 +132,10 @@ class Managing(Operations):
         epoch, _, rest = self.named(names)
         return self.call("show", epoch, *rest)
 
-    def results(self, names: Names) -> Call[list[JobResult | None]]:
-        """Return the results of jobs; None for one that is gone, and nothing is kept of it."""
+    def results(self, names: Names, *, awaited: bool = False) -> Call[Looked]:
+        """Look at the results of jobs; mark those that have not ended if they are awaited."""
         epoch, _, rest = self.named(names)
-        call: Call[Any] = self.call("results", epoch, *rest)
+        call: Call[Any] = self.call("results", epoch, 1 if awaited else "", *rest)
         call.parse = partial(_results, call.parse)
         return call
 
@@ -167,8 +179,9 @@ class Managing(Operations):
         return settings
 
 
-def _results(parse: Parser[replies.Results], raw: Reply) -> list[JobResult | None]:
-    return [read_result(entry) if entry else None for entry in parse(raw).jobs]
+def _results(parse: Parser[replies.Results], raw: Reply) -> Looked:
+    reply = parse(raw)
+    return Looked(reply.last, [read_result(entry) if entry else None for entry in reply.jobs])
 
 
 def purge_parts(states: Collection[str]) -> list[str]:

@@ -1,5 +1,5 @@
 --- Acknowledge jobs: they are done and removed.
---- KEYS     ready held active scheduled once tally expiry meta space dedup windows wake
+--- KEYS     ready held active scheduled once tally expiry finished meta space dedup windows wake
 --- ARGV     nonce wanted common window [number...]
 ---          wanted  epoch of the ids; '' = not checked
 ---          common  the receipt of all the jobs; '' = by id alone, waiting jobs are finished too; '*' = each number is followed
@@ -22,18 +22,19 @@
 --@include lib/keep_results
 --@include lib/read_results (gives: results_of)
 --@include lib/check_receipts (gives: count, ids, codes)
---@include lib/find_finished (gives: finished, freed, acked)
+--@include lib/find_finished (gives: done, freed, acked)
 --@include lib/check_closed (gives: wake_drained)
 --@include lib/drop_bodies
 --@include lib/forget
+--@include lib/tell
 --@include lib/release_dedup (gives: write_dedup)
-release_dedup(finished, true, tonumber(window))
+release_dedup(done, true, tonumber(window))
 local wants_room = freed > 0 and full > now and redis.call('LLEN', space) == 0
 local sweep_limit = 100 + 2 * count
 --@include lib/expired_windows (gives: close_windows)
 local wake_empty = string.find(uses, 'd', 1, true) and redis.call('LLEN', wake) == 0 -- read before the first write
 if acked > 0 then
-  keep_results(finished, 'done', results_of(ids, codes))
+  keep_results(done, 'done', results_of(ids, codes))
   --@include lib/remove_finished (gives: removed)
   close_windows()
   local successor_due, token = write_dedup(), false

@@ -1,5 +1,5 @@
 --- Reserve jobs for the batch of a checkpoint. Their receipts stay on the server.
---- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows checkpoint
+--- KEYS     ready held active scheduled once dead tally expiry finished meta wake space dedup windows checkpoint
 --- ARGV     nonce fence batch most n tag owner lease
 ---          fence  '' = take the checkpoint over; else the number of this taking, the fence in the reply to the first call
 ---          batch  number of the batch, from 1; a number other than the stored one begins a new batch
@@ -49,9 +49,10 @@ end
 most, lease = tonumber(most), tonumber(lease)
 n = is_sealed == '1' and 0 or math.min(tonumber(n), math.max(0, most - jobs))
 local provisional, idle = false, false
-local all_valid, finished = false, {} -- no job ends in this call
+local all_valid, done = false, {} -- no job ends in this call
 --@include lib/drop_bodies
 --@include lib/forget
+--@include lib/tell
 --@include lib/release_dedup
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/keep_results

@@ -1,7 +1,7 @@
 --- Remove a queue: its jobs, its settings and the promises of staged writes.
---- KEYS     ready held active scheduled once dead tally expiry dedup windows meta wake space writes
+--- KEYS     ready held active scheduled once dead tally expiry finished dedup windows meta wake space writes
 --- ARGV     nonce
---- META     v epoch seen off
+--- META     v epoch seen off uses
 --- RETURNS  {1, nonce, epoch, jobs}       epoch: of the removed queue, for its entry in the registry; '' = there was no
 ---                                        queue; jobs: the number of its jobs
 ---          {-6, nonce, version}          written by a newer protocol
@@ -14,6 +14,7 @@ for _, index in ipairs({active, scheduled, once, dead}) do
 end
 redis.call('ZCARD', expiry)
 redis.call('ZCARD', windows)
+redis.call('XLEN', finished)
 for _, map in ipairs({held, tally, dedup}) do
   redis.call('HLEN', map)
 end
@@ -21,5 +22,9 @@ for _, tokens in ipairs({wake, space}) do
   redis.call('LLEN', tokens)
 end
 redis.call('HDEL', held, '-')
-redis.call('UNLINK', ready, held, active, scheduled, once, dead, tally, expiry, dedup, windows, meta, wake, space, writes)
+redis.call('UNLINK', ready, held, active, scheduled, once, dead, tally, expiry, finished, dedup, windows, meta, wake, space, writes)
+if string.find(uses, 'w', 1, true) then -- clients wait for results: all of them look again
+  --@include lib/add_entry
+  add_entry('*')
+end
 return {1, nonce, epoch or '', jobs}

@@ -1,5 +1,5 @@
 --- Add jobs: to ready, or with a delay to scheduled. All of them, or none.
---- KEYS     ready held active scheduled once tally expiry meta wake space dedup windows
+--- KEYS     ready held active scheduled once tally expiry finished meta wake space dedup windows
 --- ARGV     nonce producer create delay bound wait role [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
 ---          producer  the id of the calling producer: 16 hex digits

@@ -1,6 +1,6 @@
 --- Remove jobs of a state up to a fence, in bounded steps: call again until none are left. A purge that begins with ready
 --- ends the promises of staged writes.
---- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows writes
+--- KEYS     ready held active scheduled once dead tally expiry finished meta space wake dedup windows writes
 --- ARGV     nonce state fence skip
 ---          state  ready (waiting in the stream), due, ended (leases), scheduled (not yet due), active, once (delivered at
 ---                 most once) or dead
@@ -45,6 +45,7 @@ elseif state == 'dead' then
 end
 --@include lib/drop_bodies (gives: has_large_bodies, bodies_left)
 --@include lib/forget
+--@include lib/tell
 --@include lib/release_dedup (gives: has_dedup)
 --@include lib/check_closed
 --@include lib/complete_removal
@@ -67,6 +68,7 @@ if index then
     drop_bodies(old)
     forget(old)
     redis.call('ZREM', expiry, unpack(old))
+    tell(old)
   end
 elseif state ~= 'ready' then -- unknown state: remove nothing
   more = 0
@@ -96,6 +98,7 @@ else -- expiry, dedup and bodies need each number; read about 1 MiB
   removed = #ids
   if removed > 0 then
     redis.call('ZREM', expiry, unpack(ids))
+    tell(ids)
   end
 end
 drop_bodies({})

@@ -1,5 +1,5 @@
 --- Take up to n jobs under a lease. A job stays on the server until it is acknowledged.
---- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
+--- KEYS     ready held active scheduled once dead tally expiry finished meta wake space dedup windows
 --- ARGV     nonce n tag owner idle role
 ---          n      the most jobs, up to 1000; 0 = take none, hand the wake token on; below 0 = -n, and suspects are delivered
 ---                 provisionally
@@ -38,9 +38,10 @@ if not epoch then
 end
 local provisional = tonumber(n) < 0
 n, idle = math.abs(n), idle == '1'
-local all_valid, finished = false, {} -- no job ends in this call
+local all_valid, done = false, {} -- no job ends in this call
 --@include lib/drop_bodies
 --@include lib/forget
+--@include lib/tell
 --@include lib/release_dedup
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/keep_results

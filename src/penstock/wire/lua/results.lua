@@ -1,9 +1,11 @@
---- Read the results of jobs by number. Nothing changes.
---- KEYS     ready held dead tally meta
---- ARGV     nonce wanted [number...]
+--- Read the results of jobs by number, and perhaps mark those that have not ended as awaited; nothing else changes.
+--- KEYS     ready held dead tally expiry finished meta
+--- ARGV     nonce wanted await [number...]
+---          await   1 = the caller waits: the entry in finished tells the end of a marked job (protocol/results.md); '' = only
+---                  look, write nothing
 ---          number  1 to 100
---- META     v epoch seen off
---- RETURNS  {1, nonce, job...}            job: {} gone, else {state, at, attempt, duration, flags, value}; state: waiting =
+--- META     v epoch seen off uses
+--- RETURNS  {1, nonce, last, job...}      last: id of the last entry of finished, '' = not asked; job: {} gone, else {state, at, attempt, duration, flags, value}; state: waiting =
 ---                                        not ended, dead, done, cancelled or expired; at: ms of the end, 0 = not ended;
 ---                                        duration: ms of the last run; flags: why the value is missing; value: JSON, or
 ---                                        the error of a dead letter. A reply has about 1 MiB, and at least one job:
@@ -14,10 +16,10 @@
 ---          {-19, nonce, name, value}     malformed argument: number
 --@include lib/check_version
 --@include lib/check_epoch
---@include lib/now
+--@include lib/now (gives: changes)
 --@include lib/check_numbers
 --@include lib/read_kept
-local reply, bytes = {1, nonce}, 0
+local reply, bytes, marks = {1, nonce, ''}, 0, {}
 for i = 1, #numbers do
   local id, job = numbers[i], {}
   if bytes >= 1048576 then
@@ -29,9 +31,25 @@ for i = 1, #numbers do
     job = {'dead', died, string.format('%d', (nacks or 0) + (crashes or 0)), '0', '', why or ''}
   elseif redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1 then
     job = {'waiting', '0', '0', '0', '', ''}
+    marks[#marks + 1] = string.format('%.0f', 4503599627370496 + now)
+    marks[#marks + 1] = '?' .. id
   else
     job = read_kept(id) or job
   end
   reply[#reply + 1], bytes = job, bytes + (job[6] and #job[6] or 0)
+end
+if await == '1' then
+  local entry = redis.call('XREVRANGE', finished, '+', '-', 'COUNT', 1)[1]
+  reply[3] = entry and entry[1] or '0-0'
+  if #marks > 0 then
+    redis.call('ZCARD', expiry)
+    --@include lib/use
+    redis.call('HDEL', held, '-')
+    redis.call('ZADD', expiry, unpack(marks))
+    use('w')
+    if #changes > 0 then
+      redis.call('HSET', meta, unpack(changes))
+    end
+  end
 end
 return reply

@@ -1,5 +1,5 @@
 --- Acknowledge jobs and take up to n more, in one call.
---- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
+--- KEYS     ready held active scheduled once dead tally expiry finished meta wake space dedup windows
 --- ARGV     nonce wanted common n tag owner role [number...]
 ---          as in ack and reserve; n = 0 needs no role
 --- META     v epoch seen off paused uses alarm full lease delivered acked=acked_before
@@ -39,18 +39,19 @@ end
 local idle = false
 --@include lib/keep_results
 --@include lib/check_receipts (gives: count, ids, codes)
---@include lib/find_finished (gives: finished, freed, acked)
+--@include lib/find_finished (gives: done, freed, acked)
 --@include lib/drop_bodies
 --@include lib/forget
+--@include lib/tell
 --@include lib/release_dedup
-release_dedup(finished, true)
+release_dedup(done, true)
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/expired_windows (gives: close_windows)
 --@include lib/find_expired (gives: expired, expired_once)
 if acked > 0 and #expired + #expired_once > 0 then -- the finished jobs have not expired
   local ending, left, kept = {}, {}, {}
   for i = 1, acked do
-    ending[finished[i]] = true
+    ending[done[i]] = true
   end
   for i = 1, #expired do
     if not ending[expired[i]] then
@@ -67,7 +68,7 @@ end
 --@include lib/choose_jobs (gives: taken, wants_room)
 --@include lib/prepare_delivery
 if acked > 0 then
-  keep_results(finished, 'done', results_of(ids, codes))
+  keep_results(done, 'done', results_of(ids, codes))
 end
 if #expired_windows > 0 then
   redis.call('HDEL', held, '-')

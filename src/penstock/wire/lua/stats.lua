@@ -1,5 +1,5 @@
 --- Count the jobs of a queue exactly, without reading them. Remove up to 100 expired jobs.
---- KEYS     ready held active scheduled once dead tally expiry meta space wake dedup windows
+--- KEYS     ready held active scheduled once dead tally expiry finished meta space wake dedup windows
 --- ARGV     nonce
 --- META     v seen off uses full paused
 --- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, fields: (field, value)...}  ready: jobs
@@ -16,6 +16,7 @@ redis.call('ZCARD', dead)
 --@include lib/check_closed
 --@include lib/drop_bodies
 --@include lib/forget
+--@include lib/tell
 --@include lib/release_dedup
 local sweep_limit = 100
 --@include lib/keep_results

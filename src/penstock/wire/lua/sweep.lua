@@ -1,5 +1,5 @@
 --- Free memory: remove expired jobs, old dead letters and results, ended windows, sparse stream nodes, and an unused empty queue.
---- KEYS     ready held active scheduled once dead tally expiry meta wake space dedup windows
+--- KEYS     ready held active scheduled once dead tally expiry finished meta wake space dedup windows
 --- ARGV     nonce idle
 ---          idle   ms without a write after which an empty queue without settings is removed, at least 600000
 --- META     v epoch seen off uses paused full producer consumer surveyed
@@ -19,6 +19,7 @@ local quiet = seen
 --@include lib/check_closed (gives: wake_drained)
 --@include lib/drop_bodies (gives: bodies_left)
 --@include lib/forget
+--@include lib/tell
 --@include lib/release_dedup (gives: write_dedup_and_wake)
 local sweep_limit = 1000
 --@include lib/expired_windows (gives: close_windows)
@@ -43,6 +44,11 @@ if string.find(uses, 'k', 1, true) then
   --@include lib/drop_results
   dropped = drop_results(sweep_limit, 0, 0)
 end
+if string.find(uses, 'w', 1, true) then
+  local awaited_from = 4503599627370496
+  --@include lib/drop_marks
+  drop_marks(sweep_limit)
+end
 if wants_room and #expired > 0 then
   redis.call('RPUSH', space, '1')
 end
@@ -63,7 +69,7 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     set = set or settings[i]
   end
   if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows) == 0 then
-    redis.call('DEL', ready, active, scheduled, once, dead, tally, expiry, dedup, windows, meta, wake, space)
+    redis.call('DEL', ready, active, scheduled, once, dead, tally, expiry, finished, dedup, windows, meta, wake, space)
     removed = epoch
   else -- drop the letters of empty structures, and producers
     local sampled = 100

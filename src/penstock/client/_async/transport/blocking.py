@@ -1,8 +1,8 @@
-"""A connection that waits for tokens by BLPOP."""
+"""A connection that waits for tokens by BLPOP, or for entries of streams by XREAD."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -30,12 +30,13 @@ STOP_TIMEOUT = 2.0
 """Seconds after which the connection is closed if an ended BLPOP has not replied."""
 FAKE_SLICE = 0.02
 """Seconds of one BLPOP on a connection that blocks the caller (fakeredis)."""
+READ = (b"XREAD", b"COUNT", b"1000")
 RENEW = 60.0
 """Seconds after which a pending BLPOP is sent again, which detects a dead connection."""
 
 
 class AsyncBlockingConnection:
-    """A connection that blocks on wake and space tokens.
+    """A connection that blocks on wake and space tokens, or on streams.
 
     A reserve may be sent behind the BLPOP. The server runs it when the BLPOP has ended, so a
     waiting consumer has its job one trip earlier. Such a BLPOP ends after a tick: if the consumer
@@ -155,6 +156,42 @@ class AsyncBlockingConnection:
         finally:
             self._conn.socket_timeout = None  # waits have none
         return found
+
+    async def watch(self, places: Mapping[bytes, bytes], seconds: float) -> None:
+        """Send an XREAD that waits for entries of streams; `entries` reads the reply.
+
+        Args:
+            places: for each stream the id behind which to read.
+            seconds: time after which it ends without entries.
+        """
+        self._since = monotonic()
+        try:
+            if not self.id:
+                self.id = b"%d" % await self._introduced()
+            block = (b"BLOCK", b"%d" % (seconds * 1000))
+            await asend(self._conn, pack((*READ, *block, b"STREAMS", *places, *places.values())))
+            self.reader = AsyncReader(self._conn)
+        except BaseException:
+            await self.drop()  # a handshake may be half done
+            raise
+
+    async def entries(self, timeout: float) -> Any:
+        """Return the reply to the XREAD; None = there are no entries, or it is still pending."""
+        assert self.reader is not None
+        reply = await self.reader.read(timeout)
+        if reply is PENDING:
+            return None
+        self.reader = None
+        return reply
+
+    def is_silent(self, seconds: float) -> bool:
+        """Return True if the reply to the XREAD has been pending for longer than this."""
+        return self.reader is not None and monotonic() > self._since + seconds
+
+    async def look(self, places: Mapping[bytes, bytes]) -> Any:
+        """Return the entries that streams have now, where no XREAD can stay pending."""
+        await asend(self._conn, pack((*READ, b"STREAMS", *places, *places.values())))
+        return await self._conn.read_response(disable_decoding=True)
 
     async def slice(self, keys: tuple[bytes, ...], timeout: float) -> bytes | None:
         """Wait by a BLPOP that ends by itself; return the key of a token."""

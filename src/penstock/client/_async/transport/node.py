@@ -14,6 +14,7 @@ from penstock.client._acompat import AsyncLoopLock
 from penstock.client._async.transport.cluster import AsyncCluster
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import transient
+from penstock.client._async.transport.finished import AsyncEndReader
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import connection_factory
 from penstock.core.calls import Argument, Call, Reply
@@ -43,6 +44,7 @@ class AsyncNode:
 
     Attributes:
         link: the connections.
+        finished: reads which jobs have ended, for those that wait for results.
         id: first 8 digits of its id; empty until it is known.
         known: the first 8 digits of each of its ids.
         facts: INFO of the server, read once.
@@ -58,6 +60,7 @@ class AsyncNode:
             *connection_factory(source), retry_for=retry_for
         )
         self._lock = AsyncLoopLock()
+        self.finished = AsyncEndReader(self)
         self.id = ""
         self.known: list[str] = []
         self.facts = ServerFacts({})
@@ -82,6 +85,7 @@ class AsyncNode:
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
         self.link.forget()
+        self.finished.forget()
         self._lock.forget()
 
     # -- identity -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from penstock.client._acompat import LoopLock
 from penstock.client._sync.transport.cluster import Cluster
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import transient
+from penstock.client._sync.transport.finished import EndReader
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import connection_factory
 from penstock.core.calls import Argument, Call, Reply
@@ -44,6 +45,7 @@ class Node:
 
     Attributes:
         link: the connections.
+        finished: reads which jobs have ended, for those that wait for results.
         id: first 8 digits of its id; empty until it is known.
         known: the first 8 digits of each of its ids.
         facts: INFO of the server, read once.
@@ -59,6 +61,7 @@ class Node:
             *connection_factory(source), retry_for=retry_for
         )
         self._lock = LoopLock()
+        self.finished = EndReader(self)
         self.id = ""
         self.known: list[str] = []
         self.facts = ServerFacts({})
@@ -83,6 +86,7 @@ class Node:
     def forget(self) -> None:
         """Forget all connections without closing them: another process or loop has them."""
         self.link.forget()
+        self.finished.forget()
         self._lock.forget()
 
     # -- identity -----------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 -- Check if this producer may add jobs now. Gives delay_ms (until the jobs may be delivered), the capacity (limit) and
 -- the expired jobs.
 --- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce producer epoch replicas
----        uses full create paused max_length bound delay off role seen sweep_limit v before
---- SETS   epoch off
+---        uses full create paused max_length bound delay off role seen sweep_limit v before finished
+--- SETS   epoch off uses
 --- GIVES  seed raw now changes is_lease delay_ms created limit wake_empty space_empty waiting drop_bodies change end_of expired
 ---        expired_once nothing remove_expired write_dedup write_dedup_and_wake
 --@include lib/check_version
@@ -56,6 +56,7 @@ local wake_empty, space_empty = redis.call('LLEN', wake) == 0, false
 local waiting = 0
 --@include lib/drop_bodies
 --@include lib/forget
+--@include lib/tell
 --@include lib/release_dedup
 --@include lib/keep_results
 --@include lib/find_expired

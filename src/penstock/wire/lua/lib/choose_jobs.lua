@@ -1,9 +1,9 @@
 -- Choose the jobs to deliver. Nothing is written. Ended leases come first, then due jobs and the head of ready,
--- merged by one key: due time or creation ms, ties by number. `finished` (all of them first deliveries if all_valid)
+-- merged by one key: due time or creation ms, ties by number. `done` (all of them first deliveries if all_valid)
 -- end in this same call. Gives taken, taken_records and taken_counts ('' = first delivery) in order of delivery, and
 -- lists of the other changes. Expired candidates are left out. About 100 of them are added to expired if
 -- lib/find_expired has reached its limit.
---- NEEDS  ready held active scheduled tally expiry meta wake space paused full now end_of finished all_valid expired_set
+--- NEEDS  ready held active scheduled tally expiry meta wake space paused full now end_of done all_valid expired_set
 ---        uses n expired more_expired score_of trim_to has_large_bodies release_dedup other_expired nothing
 --- GIVES  join_body cancelled marks taken taken_records taken_counts due cut dropped dying crashes more soonest head first reread
 ---        exhausted entries_left delivers wake_empty wants_room is_drained lease_and_ttl lease_span
@@ -28,10 +28,10 @@ if delivers then
     head, first = call('ZRANGE', active, '0', '0', 'WITHSCORES'), call('ZRANGE', scheduled, '0', '0', 'WITHSCORES')
   end
   local a, s = head[2] and end_of(head[2]), tonumber(first[2])
-  reread = a and (a <= now or #finished > 0 and a - now <= 4000) or s and s <= now
-  if #finished > 0 and (reread or not all_valid) then -- leave them out
-    for i = 1, #finished do
-      expired_set[finished[i]] = true
+  reread = a and (a <= now or #done > 0 and a - now <= 4000) or s and s <= now
+  if #done > 0 and (reread or not all_valid) then -- leave them out
+    for i = 1, #done do
+      expired_set[done[i]] = true
     end
   end
   local has_counters = string.find(uses, 'r', 1, true)
@@ -44,7 +44,7 @@ if delivers then
     local size = record and record_size(id, record)
     return size and record, size, has_counters and call('HGET', tally, id) or nil, value
   end
-  local found, page, allowed = {}, math.min(100, n + #expired + #finished), math.max(100, 1000 - #expired)
+  local found, page, allowed = {}, math.min(100, n + #expired + #done), math.max(100, 1000 - #expired)
   local function screen(ids) -- note which candidates have expired
     local ends = more_expired and #ids > 0 and call('ZMSCORE', expiry, unpack(ids)) or {}
     for i = 1, #ends do
@@ -157,7 +157,7 @@ if delivers then
           end
         end
       end
-    elseif entry and #waiting + #expired + #finished == 0 and not has_large_bodies then -- usually: nothing to merge or to leave out
+    elseif entry and #waiting + #expired + #done == 0 and not has_large_bodies then -- usually: nothing to merge or to leave out
       for i = e, #entries do
         local job = entries[i]
         local record = job[2][2]

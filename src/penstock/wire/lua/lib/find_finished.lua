@@ -1,8 +1,8 @@
 -- Choose the jobs that an ack ends: each delivery that may be ended, and by id also waiting jobs (ACKJOB of
--- Disque). Gives finished (their numbers), and freed (the number of waiting ones).
+-- Disque). Gives done (their numbers), and freed (the number of waiting ones).
 --- NEEDS  ready scheduled once tally expiry all_valid ids count codes uses
---- GIVES  finished freed acked
-local finished, freed = all_valid and ids or {}, 0
+--- GIVES  done freed acked
+local done, freed = all_valid and ids or {}, 0
 if count > 0 and not all_valid then
   for i = 1, count do
     if codes[i] == -2 then
@@ -13,12 +13,12 @@ if count > 0 and not all_valid then
       end
     end
     if codes[i] == 1 then
-      finished[#finished + 1] = ids[i]
+      done[#done + 1] = ids[i]
     end
   end
 end
 -- check types before the first write
-if not all_valid and #finished > 0 then
+if not all_valid and #done > 0 then
   redis.call('ZCARD', once)
   redis.call('HLEN', tally)
   redis.call('ZCARD', expiry)
@@ -27,4 +27,4 @@ if not all_valid and #finished > 0 then
 elseif all_valid and uses ~= '' then
   redis.call('ZCARD', expiry)
 end
-local acked = #finished
+local acked = #done

@@ -1,12 +1,12 @@
 -- Finish the deliveries of lib/check_batch: they have no counters, but may have marks.
 --- NEEDS  held active tally ids uses common_score
 --- GIVES  removed
-local removed, finished, has_marks = 0, ids, string.find(uses, 'm', 1, true)
+local removed, done, has_marks = 0, ids, string.find(uses, 'm', 1, true)
 if has_marks then
   redis.call('HLEN', tally) -- its type
 end
 --@include lib/end_deliveries
 if has_marks then
   --@include lib/forget
-  forget(finished)
+  forget(done)
 end

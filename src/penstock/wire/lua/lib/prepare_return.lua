@@ -1,7 +1,8 @@
 -- Check the types of all keys that lib/write_return writes, before jobs are put back or buried.
 --- NEEDS  ready held active scheduled dead tally expiry wake dedup windows dying nothing now paused uses cancelled
----        meta
---- GIVES  wake_empty drop_bodies forget keep_results wake_drained write_dedup
+---        meta finished
+--- SETS   uses
+--- GIVES  wake_empty drop_bodies forget tell keep_results wake_drained write_dedup
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', dead)
 redis.call('HLEN', tally)
@@ -10,6 +11,7 @@ local wake_empty = redis.call('LLEN', wake) == 0
 --@include lib/check_closed
 --@include lib/drop_bodies
 --@include lib/forget
+--@include lib/tell
 --@include lib/keep_results
 --@include lib/release_dedup
 release_dedup(dying, false)

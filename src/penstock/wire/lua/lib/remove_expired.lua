@@ -1,7 +1,7 @@
 -- remove_expired() removes the expired jobs from every state, and counts them. It trims those at the head of ready,
 -- which are in no other state: a deletion by number costs several times as much.
 --- NEEDS  ready held active scheduled once expiry meta nothing expired expired_once drop_bodies bodies_left trim_to
----        head_expired other_expired more_expired now keep_results forget
+---        head_expired other_expired more_expired now keep_results forget tell
 --- SETS   other_expired
 --- GIVES  remove_expired
 local remove_expired = nothing
@@ -31,6 +31,7 @@ if #expired + #expired_once > 0 or bodies_left ~= '' then -- bodies_left: noted 
         redis.call('ZREMRANGEBYSCORE', expiry, '-inf', now)
       end
       redis.call('HINCRBY', meta, 'expired', #expired)
+      tell(expired)
     end
     if #expired_once > 0 then
       redis.call('HDEL', held, unpack(expired_once))
@@ -38,6 +39,7 @@ if #expired + #expired_once > 0 or bodies_left ~= '' then -- bodies_left: noted 
       redis.call('ZREM', once, unpack(expired_once))
       forget(expired_once)
       redis.call('HINCRBY', meta, 'expired', #expired_once)
+      tell(expired_once)
     end
   end
 end

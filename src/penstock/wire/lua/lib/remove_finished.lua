@@ -1,26 +1,28 @@
 -- Remove the finished jobs from all structures. HDEL comes first: it passes on a full server. `removed` counts a job
 -- that was named twice once.
---- NEEDS  ready held active scheduled once expiry all_valid finished drop_bodies common_score uses freed forget
+--- NEEDS  ready held active scheduled once expiry all_valid done drop_bodies common_score uses freed forget
+---        tell
 --- GIVES  removed
 local removed = 0
 if all_valid then
   --@include lib/end_deliveries
-  drop_bodies(finished)
+  drop_bodies(done)
   if string.find(uses, 't', 1, true) then
-    redis.call('ZREM', expiry, unpack(finished))
+    redis.call('ZREM', expiry, unpack(done))
   end
   if string.find(uses, 'm', 1, true) then
-    forget(finished)
+    forget(done)
   end
-elseif #finished > 0 then
-  removed = redis.call('HDEL', held, unpack(finished))
-  drop_bodies(finished)
-  redis.call('ZREM', active, unpack(finished))
-  redis.call('ZREM', once, unpack(finished))
-  forget(finished)
-  redis.call('ZREM', expiry, unpack(finished))
+elseif #done > 0 then
+  removed = redis.call('HDEL', held, unpack(done))
+  drop_bodies(done)
+  redis.call('ZREM', active, unpack(done))
+  redis.call('ZREM', once, unpack(done))
+  forget(done)
+  redis.call('ZREM', expiry, unpack(done))
   if freed > 0 then
-    redis.call('ZREM', scheduled, unpack(finished))
-    removed = removed + redis.call('XDEL', ready, unpack(finished))
+    redis.call('ZREM', scheduled, unpack(done))
+    removed = removed + redis.call('XDEL', ready, unpack(done))
   end
 end
+tell(done)

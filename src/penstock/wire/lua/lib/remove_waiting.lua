@@ -1,7 +1,7 @@
 -- remove_waiting(ids, counter) removes jobs that are in ready or scheduled; `counter` of meta counts them. HDEL comes
 -- first: it passes on a full server.
 --- NEEDS  ready held scheduled expiry meta space drop_bodies changes wake_drained wants_room write_dedup_and_wake
----        forget
+---        forget tell
 --- GIVES  remove_waiting
 --@include lib/complete_removal
 local function remove_waiting(ids, counter)
@@ -12,5 +12,6 @@ local function remove_waiting(ids, counter)
   redis.call('ZREM', expiry, unpack(ids))
   forget(ids)
   redis.call('HINCRBY', meta, counter, #ids)
+  tell(ids)
   complete_removal()
 end

@@ -2,7 +2,7 @@
 -- full server, and checks the type of held.
 --- NEEDS  ready held active scheduled once dead tally expiry meta taken due expired expired_once dropped dying cut
 ---        held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired write_dedup
----        drop_bodies cancelled forget marks keep_results
+---        drop_bodies cancelled forget marks keep_results tell
 --- GIVES  wrote successor_due
 local wrote = false
 if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled > 0 or cut then
@@ -30,8 +30,11 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled > 0
     forget(dropped)
     call('ZREM', expiry, unpack(dropped))
     call('HINCRBY', meta, 'dangling', #dropped)
+    tell(dropped)
   end
+  local died = {}
   for i = 1, #dying, 2 do
+    died[#died + 1] = dying[i]
     call('ZREM', active, dying[i])
     call('ZREM', expiry, dying[i])
     call('ZADD', dead, now, dying[i])
@@ -52,7 +55,8 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled > 0
     call('HINCRBY', meta, 'crashed', crashes)
   end
   if #dying > 0 then
-    call('HINCRBY', meta, 'died', #dying / 2)
+    call('HINCRBY', meta, 'died', #died)
+    tell(died)
     --@include lib/trim_dead
     trim_dead(sweep_limit)
   end

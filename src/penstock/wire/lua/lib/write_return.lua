@@ -2,7 +2,7 @@
 -- counters, ...}, marks = {field of tally, value, ...}, cancelled = {number, ...}; a score is the due time, or the creation ms of a job that comes first again. HDEL comes first: it
 -- passes on a full server. lib/prepare_return has the checks.
 --- NEEDS  held active scheduled dead tally expiry meta wake returned dying uses now new_counters write_dedup paused
----        changes wake_empty wake_drained alarm change drop_bodies cancelled forget marks keep_results
+---        changes wake_empty wake_drained alarm change drop_bodies cancelled forget marks keep_results tell
 --- SETS   uses alarm
 --@include lib/use
 local token, due = false, nil
@@ -36,6 +36,7 @@ if #returned + #dying + #cancelled > 0 then
   end
   if #dying > 0 then
     redis.call('HINCRBY', meta, 'died', #dying)
+    tell(dying)
     --@include lib/trim_dead
     trim_dead(100 + 2 * #dying)
   end

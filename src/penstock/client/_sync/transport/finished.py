@@ -1,0 +1,289 @@
+# From src/penstock/client/_async/transport/finished.py by tools/unasync.py; do not edit.
+"""Waits for the ends of jobs: one reader of the streams `finished` for all waits on a node.
+
+A wait is entered before the job is looked at, and the reader begins at the id that the look has
+answered, so no end in between is missed (protocol/results.md, Reading and waiting). The first wait
+reads for all; when it ends, the next one goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from penstock.client._acompat import Signal, first_ready
+from penstock.client._sync.transport.blocking import (
+    FAKE_SLICE,
+    STOP_TIMEOUT,
+    BlockingConnection,
+)
+from penstock.client._sync.transport.cluster import Cluster
+from penstock.client._sync.transport.connection import monotonic
+from penstock.client._sync.transport.failures import passing
+from penstock.client._sync.transport.server import Server
+
+if TYPE_CHECKING:
+    from penstock.client._sync.transport.node import Node
+
+__all__ = ["EndReader", "ResultWait"]
+
+BLOCK = 5.0
+"""Seconds after which an XREAD ends by itself: longer silence shows a dead connection."""
+ALL = b"*"
+"""An entry that tells all waits for jobs of a queue to look again."""
+
+EntryId = tuple[int, int]
+Spot = tuple[Server, int | None]
+
+
+class ResultWait:
+    """A call that waits for the end of one job.
+
+    Attributes:
+        key: that of the stream `finished` of the job's queue.
+        number: that of the job.
+        signal: ends a pause of the wait.
+        is_told: True if the job may have ended since it was looked at.
+    """
+
+    def __init__(self) -> None:
+        self.key = self.number = b""
+        self.signal = Signal()
+        self.is_told = False
+        self._finished: EndReader | None = None
+
+    def enter(self, finished: EndReader, key: bytes, number: bytes) -> None:
+        """Note the ends that `finished` reads from now on."""
+        if self._finished is not finished:
+            self.leave()
+            self._finished, self.key, self.number = finished, key, number
+            finished.enter(self)
+
+    def pause(self, last: bytes, timeout: float) -> None:
+        """Wait until the job should be looked at again.
+
+        Args:
+            last: id of the last entry of the stream, as the look has answered it.
+            timeout: seconds.
+        """
+        assert self._finished is not None
+        self._finished.wait(self, last, timeout)
+
+    def leave(self) -> None:
+        """Note no ends any more."""
+        if self._finished is not None:
+            self._finished.leave(self)
+            self._finished = None
+        self.signal.close()
+
+
+class EndReader:
+    """Reads the streams `finished` on a node, while there are waits.
+
+    There is one connection, or one for each slot of a cluster. It is closed when no wait is left,
+    unless nothing is pending on it.
+
+    Args:
+        node: provides the connections.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all waits and connections: another process or loop has them."""
+        self._lock = threading.Lock()
+        self._waits: dict[bytes, dict[bytes, list[ResultWait]]] = {}
+        self._began: dict[bytes, EntryId] = {}
+        self._read_to: dict[bytes, EntryId] = {}
+        self._waiting: dict[ResultWait, None] = {}
+        self._leader: ResultWait | None = None
+        self._lines: dict[Spot, _ReadingLine] = {}
+        self._failures = 0
+        self._again_at = 0.0
+
+    def enter(self, wait: ResultWait) -> None:
+        """Note the ends of a job from now on."""
+        with self._lock:
+            self._waits.setdefault(wait.key, {}).setdefault(wait.number, []).append(wait)
+
+    def leave(self, wait: ResultWait) -> None:
+        """Note the ends of a job no longer."""
+        with self._lock:
+            numbers = self._waits.get(wait.key, {})
+            waits = numbers.get(wait.number, [])
+            if wait in waits:
+                waits.remove(wait)
+            if not waits:
+                numbers.pop(wait.number, None)
+            if not numbers:
+                for by_key in (self._waits, self._began, self._read_to):
+                    by_key.pop(wait.key, None)
+
+    def wait(self, wait: ResultWait, last: bytes, timeout: float) -> None:
+        """Wait until a job should be looked at again; see `ResultWait.pause`."""
+        until = monotonic() + timeout
+        if not self._begins(wait.key, _entry_id(last)):
+            return
+        try:
+            while not wait.is_told and monotonic() < until:
+                if self._leads(wait):
+                    self._read(wait, until)
+                else:
+                    wait.signal.wait(until - monotonic())
+        finally:
+            self._end(wait)
+            wait.is_told = False
+
+    def _begins(self, key: bytes, last: EntryId) -> bool:
+        """Return True if every entry behind `last` is read; else look at the job again."""
+        with self._lock:
+            if key not in self._began:
+                self._began[key] = self._read_to[key] = last
+                if self._leader is not None:
+                    self._leader.signal.set()
+            return self._began[key] <= last
+
+    def _leads(self, wait: ResultWait) -> bool:
+        """Return True if this wait reads for all from now on."""
+        with self._lock:
+            self._waiting[wait] = None
+            if self._leader is None:
+                self._leader = wait
+            return self._leader is wait
+
+    def _end(self, wait: ResultWait) -> None:
+        """Let another wait read; without one, give the connections back or close them."""
+        lines: list[_ReadingLine] = []
+        with self._lock:
+            self._waiting.pop(wait, None)
+            if self._leader is wait:
+                self._leader = None
+            if self._leader is None and self._waiting:
+                next(iter(self._waiting)).signal.set()
+            elif self._leader is None:
+                lines, self._lines = list(self._lines.values()), {}
+        for line in lines:
+            line.end()
+
+    def _read(self, wait: ResultWait, until: float) -> None:
+        """Read for all waits until this one is told, or the time is over."""
+        while not wait.is_told and monotonic() < until:
+            rest = min(self._again_at, until) - monotonic()
+            if rest > 0:
+                wait.signal.wait(rest)
+                continue
+            try:
+                self._arm()
+                self._next(until - monotonic(), wait.signal)
+                self._failures = 0
+            except Exception as error:
+                self._fail()
+                if not passing(error):
+                    raise
+
+    def _fail(self) -> None:
+        """Close the connections, and tell all waits to look again."""
+        self._failures += 1
+        self._again_at = monotonic() + min(0.02 * 2**self._failures, 1.0)
+        with self._lock:
+            lines, self._lines = list(self._lines.values()), {}
+            self._began.clear()
+            self._read_to.clear()
+            for numbers in self._waits.values():
+                _tell(wait for waits in numbers.values() for wait in waits)
+        for line in lines:
+            line.waiter.drop()
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Ensure that each stream is read, from where the last reading ended."""
+        with self._lock:
+            wanted = dict(self._read_to)
+        spots = self._node.link.spots(tuple(wanted)) if wanted else {}
+        for spot, line in list(self._lines.items()):
+            if self._has_moved(spot, line):
+                raise RedisConnectionError(f"{spot[0].address} is not the right server now")
+            if spot not in spots:
+                del self._lines[spot]
+                line.end()
+            elif line.waiter.reader is not None and not line.keys.issuperset(spots[spot]):
+                spot[0].unblock([line.waiter])
+                self._tell(line.waiter.entries(STOP_TIMEOUT))
+        for spot, keys in spots.items():
+            line = self._lines.setdefault(spot, _ReadingLine(spot[0]))
+            if line.waiter.reader is None:
+                line.keys = set(keys)
+                if not line.waiter.is_sliced:
+                    line.waiter.watch(self._places(keys), BLOCK)
+
+    def _has_moved(self, spot: Spot, line: _ReadingLine) -> bool:
+        link = self._node.link
+        if isinstance(link, Cluster):
+            return link.has_moved(spot[1], spot[0])
+        return line.waiter.has_moved
+
+    def _places(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        with self._lock:
+            return {key: b"%d-%d" % self._read_to.get(key, (0, 0)) for key in keys}
+
+    def _next(self, timeout: float, signal: Signal) -> None:
+        """Read entries that come within a time; until the signal at most."""
+        sliced = [line for line in self._lines.values() if line.waiter.is_sliced]
+        for line in sliced:
+            self._tell(line.waiter.look(self._places(line.keys)))
+        if sliced:
+            signal.wait(min(timeout, FAKE_SLICE))
+            return
+        lines = {line.waiter.reader: line for line in self._lines.values() if line.waiter.reader}
+        found = first_ready(list(lines), timeout, signal)
+        if found is not None:
+            self._tell(lines[found].waiter.entries(0))
+        for line in self._lines.values():
+            if line.waiter.is_silent(BLOCK + STOP_TIMEOUT):
+                raise RedisConnectionError("the reply to XREAD is overdue")
+
+    def _tell(self, reply: Any) -> None:
+        """Tell the waits for jobs that have ended."""
+        streams = reply.items() if isinstance(reply, Mapping) else reply or ()
+        with self._lock:
+            for key, entries in streams:
+                numbers = self._waits.get(key, {})
+                for name, fields in entries:
+                    if key in self._read_to:
+                        self._read_to[key] = max(self._read_to[key], _entry_id(name))
+                    ended = numbers if fields[1] == ALL else fields[1].split()
+                    for number in ended:
+                        _tell(numbers.get(number, ()))
+
+
+class _ReadingLine:
+    """A connection that reads some streams."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.waiter: BlockingConnection = server.waiter()
+        self.keys: set[bytes] = set()
+
+    def end(self) -> None:
+        """Keep the connection for another wait, or close it if a reply is pending."""
+        if self.waiter.reader is None and not self.waiter.is_sliced:
+            self._server.rest(self.waiter)
+        else:
+            self.waiter.drop()
+
+
+def _tell(waits: Iterable[ResultWait]) -> None:
+    for wait in waits:
+        wait.is_told = True
+        wait.signal.set()
+
+
+def _entry_id(name: bytes) -> EntryId:
+    ms, _, seq = name.partition(b"-")
+    return int(ms), int(seq)

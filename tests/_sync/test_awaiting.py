@@ -1,0 +1,179 @@
+# From tests/_async/test_awaiting.py by tools/unasync.py; do not edit.
+"""Waiting for results: each end is told at once, on one connection, and nothing stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import (
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    Penstock,
+    PenstockError,
+    Queue,
+    ResultGone,
+    ResultTimeout,
+)
+from penstock.client._sync import admin
+from penstock.embedded import EmbeddedServer
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, advance
+from tests.support.twins import spawn, wait_for
+
+MARKS_FROM = 2**52
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no wait look again by itself: a test that is not told does not end."""
+    monkeypatch.setattr(admin, "LOOK_AGAIN", 600.0)
+
+
+def awaited(raw: Raw, q: Queue) -> int:
+    """Return the number of awaited jobs."""
+    return int(raw.zcount(q.ops.keys["expiry"], MARKS_FROM, "+inf"))
+
+
+def outcome(q: Queue, job_id: str, timeout: float = 20) -> Any:
+    """Wait for a result; return it, or the type of the error in its place."""
+    try:
+        return q.result(job_id, timeout=timeout)
+    except PenstockError as error:
+        return type(error)
+
+
+def ack(q: Queue, _: str) -> None:
+    """Reserve a job and finish it."""
+    q.reserve(block=0)[0].ack()
+
+
+def fail(q: Queue, _: str) -> None:
+    """Fail the last attempt of a job."""
+    q.configure(max_attempts=1)
+    q.reserve(block=0)[0].nack(error="no")
+
+
+def cancel_active(q: Queue, job_id: str) -> None:
+    """Cancel a job that is active, and give it back."""
+    [job] = q.reserve(block=0)
+    q.cancel([job_id])
+    job.release()
+
+
+def exchange(q: Queue, _: str) -> None:
+    """Finish a job and ask for another one in one call."""
+    q.settle(q.reserve(block=0), 1)
+
+
+ENDS: dict[str, tuple[Callable[[Queue, str], Any], Any]] = {
+    "ack": (ack, None),
+    "ack by id": (lambda q, job_id: q.ack([job_id]), None),
+    "settle": (exchange, None),
+    "nack": (fail, JobFailed),
+    "bury": (lambda q, job_id: q.bury([job_id], "no"), JobFailed),
+    "cancel": (lambda q, job_id: q.cancel([job_id]), JobCancelled),
+    "cancel, release": (cancel_active, JobCancelled),
+    "delete": (lambda q, job_id: q.delete([job_id]), ResultGone),
+    "withdraw": (lambda q, job_id: q.delete([job_id], if_undelivered=True), ResultGone),
+    "purge": (lambda q, _: q.purge(), ResultGone),
+    "clear": (lambda q, _: q.clear(), ResultGone),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_each_end_is_told(q: Queue, raw: Raw, how: str) -> None:
+    """A wait ends with the job, however it ends; only awaited jobs are told."""
+    end, found = ENDS[how]
+    job = q.enqueue(1, result_ttl=60)
+    waiting = spawn(outcome, q, job.id)
+    wait_for(lambda: awaited(raw, q) == 1)
+    end(q, job.id)
+    assert waiting.result() == found
+    assert awaited(raw, q) == 0
+    entries = [fields[b"j"] for _, fields in raw.xrange(q.ops.keys["finished"])]
+    assert entries == [b"*" if how == "clear" else q.ops.number_of(job.id)[0]]
+    raw.delete(q.ops.keys["finished"])  # else it ends by its time to live
+
+
+def test_an_expiry_is_told(q: Queue, raw: Raw) -> None:
+    """The call that removes an expired job tells its end."""
+    job = q.enqueue(1, ttl=5, result_ttl=60)
+    waiting = spawn(outcome, q, job.id)
+    wait_for(lambda: awaited(raw, q) == 1)
+    advance(raw, q.ops, 10)
+    q.reserve(block=0)
+    assert waiting.result() is JobExpired
+
+
+def test_waits_for_jobs_of_several_queues(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """Waits that begin and end while others go on are told each of its own job."""
+    other = ps.queue("other")
+    mine = [q.enqueue(i, result_ttl=60) for i in range(6)]
+    theirs = [other.enqueue(i, result_ttl=60) for i in range(6)]
+    waits = [spawn(outcome, q, job.id) for job in mine[:3]]
+    wait_for(lambda: awaited(raw, q) == 3)
+    waits += [spawn(outcome, other, job.id) for job in theirs]
+    wait_for(lambda: awaited(raw, other) == 6)
+    short = spawn(outcome, q, mine[5].id, 0.01)
+    assert short.result() is ResultTimeout
+    waits += [spawn(outcome, q, job.id) for job in mine[3:]]
+    wait_for(lambda: awaited(raw, q) == 6)
+    for queue, jobs in ((other, theirs), (q, mine)):
+        queue.ack([job.id for job in jobs])
+    assert [wait.result() for wait in waits] == [None] * 12
+
+
+def test_nothing_is_told_where_no_client_waits(q: Queue, raw: Raw) -> None:
+    """A look alone writes nothing; the mark of a wait that was given up goes, and its letter."""
+    job = q.enqueue(1, result_ttl=60)
+    before = raw.hgetall(q.ops.keys["meta"])
+    assert outcome(q, job.id, 0) is ResultTimeout
+    assert raw.hgetall(q.ops.keys["meta"]) == before
+    assert outcome(q, job.id, 0.01) is ResultTimeout
+    assert (awaited(raw, q), raw.hget(q.ops.keys["meta"], "uses")) == (1, b"kw")
+    advance(raw, q.ops, 31)
+    ack(q, job.id)
+    assert (awaited(raw, q), raw.hget(q.ops.keys["meta"], "uses")) == (0, b"k")
+    assert not raw.exists(q.ops.keys["finished"])
+
+
+def readers(raw: Raw) -> list[str]:
+    """Return the ids of the connections on which an XREAD is pending."""
+    clients = raw.client_list()
+    return [one["id"] for one in clients if one["cmd"] == "xread" and "b" in one["flags"]]
+
+
+def test_one_connection_for_all_waits(real_backend: Backend) -> None:
+    """A client has one connection for all its waits; when it is lost, they go on."""
+    raw = real_backend.sync_client()
+    with Penstock(real_backend.sync_client()) as ps:
+        q = ps.queue("q")
+        jobs = [q.enqueue(i, result_ttl=60) for i in range(8)]
+        waits = [spawn(outcome, q, job.id) for job in jobs]
+        wait_for(lambda: awaited(raw, q) == 8 and len(readers(raw)) == 1)
+        [lost] = readers(raw)
+        raw.client_kill_filter(_id=lost)
+        wait_for(lambda: len(readers(raw)) == 1 and readers(raw) != [lost])
+        q.ack([job.id for job in jobs])
+        assert [wait.result() for wait in waits] == [None] * 8
+        wait_for(lambda: not readers(raw))
+
+
+def test_a_full_server(make_server: Callable[..., EmbeddedServer]) -> None:
+    """A server at maxmemory takes waits, and an ack with an awaited result."""
+    url = make_server().url
+    with Penstock(url) as ps, Penstock(url) as theirs:
+        q = ps.queue("q")
+        job = q.enqueue(1, result_ttl=60)
+        node = ps.backend.node
+        node.command("CONFIG", "SET", "maxmemory", "1")
+        waiting = spawn(outcome, theirs.queue("q"), job.id)
+        while not node.command("ZCOUNT", q.ops.keys["expiry"], MARKS_FROM, "+inf"):
+            pass
+        ack(q, job.id)
+        assert waiting.result() is None
+        assert node.command("XLEN", q.ops.keys["finished"]) == 1
