@@ -64,7 +64,7 @@ class Bed:
         self.url = url
         self.pid = pid
         self.transport = transport
-        self.prefix = f"penstock-bench-{secrets.token_hex(4)}"
+        self.prefix = f"b{secrets.token_hex(4)[1:]}"  # as long as the default, for bytes sent
         self.redis: Any = Redis.from_url(url, socket_timeout=60)  # COPY of 1 GB takes a while
         self.client = Penstock(url, prefix=self.prefix)
         self._keys: list[str] = []
