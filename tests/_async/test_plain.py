@@ -90,3 +90,24 @@ async def test_options_of_a_call_need_the_full_script(q: AsyncQueue, scripts: li
     await q.ack([job.id])
     await q.ack(taken[1:], dedup_window=5)
     assert scripts == ["ack", "ack"]
+
+
+async def test_many_plain_jobs_take_the_plain_form(q: AsyncQueue, scripts: list[str]) -> None:
+    """Also when the first call has created the queue. Jobs with options need the full script."""
+    assert len(await q.enqueue_many([b"x"] * 3)) == 3
+    assert scripts == ["enqueue_plain", "enqueue", "enqueue", "enqueue"]
+    scripts.clear()
+    added = await q.enqueue_many([b"1", {"to": "ada"}, b"3"], lease=60)
+    assert scripts == ["enqueue_plain"]
+    assert [job.state for job in added] == ["ready"] * 3
+    assert [view.id for view in await q.peek(10)][3:] == added.ids
+    scripts.clear()
+    await q.enqueue_many([b"x"] * 2, delay=5)
+    await q.enqueue_many([b"x"] * 2, max_length=100)
+    await q.enqueue_many([b"x" * 5000] * 2)
+    await q.enqueue_many([b"x"] * 2, ttl=60)
+    assert scripts == ["enqueue"] * 4
+    scripts.clear()
+    await q.enqueue_many([b"x"] * 2)
+    await q.enqueue_many([b"x"] * 2)
+    assert scripts == ["enqueue_plain", "enqueue", "enqueue"]

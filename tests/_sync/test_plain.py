@@ -89,3 +89,24 @@ def test_options_of_a_call_need_the_full_script(q: Queue, scripts: list[str]) ->
     q.ack([job.id])
     q.ack(taken[1:], dedup_window=5)
     assert scripts == ["ack", "ack"]
+
+
+def test_many_plain_jobs_take_the_plain_form(q: Queue, scripts: list[str]) -> None:
+    """Also when the first call has created the queue. Jobs with options need the full script."""
+    assert len(q.enqueue_many([b"x"] * 3)) == 3
+    assert scripts == ["enqueue_plain", "enqueue", "enqueue", "enqueue"]
+    scripts.clear()
+    added = q.enqueue_many([b"1", {"to": "ada"}, b"3"], lease=60)
+    assert scripts == ["enqueue_plain"]
+    assert [job.state for job in added] == ["ready"] * 3
+    assert [view.id for view in q.peek(10)][3:] == added.ids
+    scripts.clear()
+    q.enqueue_many([b"x"] * 2, delay=5)
+    q.enqueue_many([b"x"] * 2, max_length=100)
+    q.enqueue_many([b"x" * 5000] * 2)
+    q.enqueue_many([b"x"] * 2, ttl=60)
+    assert scripts == ["enqueue"] * 4
+    scripts.clear()
+    q.enqueue_many([b"x"] * 2)
+    q.enqueue_many([b"x"] * 2)
+    assert scripts == ["enqueue_plain", "enqueue", "enqueue"]

@@ -20,7 +20,17 @@ from penstock.client.sockets import Socket
 from penstock.wire.scripts import script
 from tests.support.workers import Log, await_word, die, tell
 
-__all__ = ["QUEUE", "SCRIPTS", "STEPS", "STEPS_AFTER_RUN", "consume", "killed", "produce", "struck"]
+__all__ = [
+    "QUEUE",
+    "SCRIPTS",
+    "STEPS",
+    "STEPS_AFTER_RUN",
+    "consume",
+    "killed",
+    "produce",
+    "script_of",
+    "struck",
+]
 
 QUEUE = "crash"
 STEPS = ("before", "torn", "sent", "answered", "read")
@@ -29,8 +39,19 @@ reply read but not processed.
 """
 STEPS_AFTER_RUN = ("sent", "answered", "read")
 CHUNK = 4
-SCRIPTS = {"enqueue": ("enqueue_plain", 0), "enqueue_many": ("enqueue", 1)}
-"""Script of an operation, if it has another name, and which of its calls is struck."""
+SCRIPTS = {"enqueue": ("enqueue_plain", 0), "enqueue_many": ("enqueue_plain", 1)}
+"""Scripts of the operations that add jobs, and which of their calls is struck."""
+
+
+def script_of(operation: str, queue: Queue) -> tuple[str, int]:
+    """Return the script of an operation, and which of its calls is struck.
+
+    A queue whose clock is ahead needs the full script.
+    """
+    if operation in SCRIPTS:
+        return SCRIPTS[operation]
+    is_ahead = queue.backend.node.command("HGET", queue.ops.keys["meta"], "off")
+    return (operation if is_ahead else f"{operation}_plain"), 0
 
 
 def set_chunk(size: int) -> None:
@@ -93,7 +114,7 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
     queue.stats()
     held = queue.reserve(1, block=0) if operation in ("ack", "settle") else []
     set_chunk(CHUNK)
-    name, which = SCRIPTS.get(operation, (operation, 0))
+    name, which = script_of(operation, queue)
 
     def halt() -> None:
         tell({"held": [job.body.decode() for job in held]})

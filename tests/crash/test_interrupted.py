@@ -14,7 +14,7 @@ import redis
 from penstock import AsyncPenstock, IncompleteEnqueue, Penstock, Queue
 from penstock.client.sockets import AsyncSocket, Socket
 from penstock.embedded import EmbeddedServer
-from tests.crash.tasks import CHUNK, QUEUE, SCRIPTS, struck
+from tests.crash.tasks import CHUNK, QUEUE, SCRIPTS, script_of, struck
 from tests.support.keyspace import advance, check_invariant, load_scripts
 from tests.support.workers import until
 
@@ -89,8 +89,9 @@ def interruptions(
 
 
 @pytest.fixture
-def queue(client: Penstock) -> Queue:
+def queue(client: Penstock, raw: redis.Redis) -> Queue:
     """A queue whose jobs survive any number of crashes."""
+    load_scripts(raw)
     found = client.queue(QUEUE)
     found.configure(max_crashes=1_000_000, max_attempts=1_000_000)
     return found
@@ -125,7 +126,7 @@ def test_a_signal_handler_raises(
         if operation in ("reserve", "ack", "settle"):
             queue.enqueue_many([b"1", b"2"])
             expected += 2
-        name, which = SCRIPTS.get(operation, (operation, 0))
+        name, which = script_of(operation, queue)
         interruptions.of(name, step, which, call_of(operation, queue))
         check_own_replies(queue, i)
         added = {"enqueue": (0, 1), "enqueue_many": (CHUNK, 2 * CHUNK)}.get(operation, (0, 0))

@@ -11,7 +11,7 @@ from penstock import Penstock, Queue
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import node_key, registry_key
 from tests.crash.tasks import CHUNK, QUEUE, SCRIPTS, STEPS, STEPS_AFTER_RUN
-from tests.support.keyspace import advance, check_invariant, drop_producers
+from tests.support.keyspace import advance, check_invariant, drop_producers, load_scripts
 from tests.support.workers import Nursery, until
 
 KILLS = 50
@@ -82,8 +82,11 @@ class Account:
 
 
 @pytest.fixture
-def account(crash_server: EmbeddedServer, nursery: Nursery, client: Penstock) -> Account:
+def account(
+    crash_server: EmbeddedServer, nursery: Nursery, client: Penstock, raw: redis.Redis
+) -> Account:
     """The account of an empty queue whose jobs survive any number of crashes."""
+    load_scripts(raw)
     queue = client.queue(QUEUE)
     queue.configure(max_crashes=1_000_000, max_attempts=1_000_000)
     return Account(crash_server, nursery, queue)

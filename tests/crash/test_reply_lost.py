@@ -127,7 +127,7 @@ def test_enqueue_many(
     def bodies(serial: int) -> Iterator[bytes]:
         for i in range(3 * CHUNK):
             if i == chunk * CHUNK:
-                faults.append(lose("enqueue"))
+                faults.append(lose("enqueue_plain"))
             yield b"%d.%d" % (serial, i)
 
     for serial in range(LOSSES):

@@ -261,6 +261,7 @@ def _calls() -> Iterator[Act]:
     yield Act("enqueue, ttl", "enqueue", (90, "", 0, "", 0, "", short))
     yield Act("enqueue, repeated", "enqueue", ("?", "", 0, "", 0, "", record))
     yield Act("enqueue_plain", "enqueue_plain", (90, record))
+    yield Act("enqueue_plain, two", "enqueue_plain", (90, record, record))
     yield Act("enqueue_plain, repeated", "enqueue_plain", ("?", record))
     yield Act("enqueue, full", "enqueue", (90, "", 0, 1, 8000, "", record))
     yield Act("enqueue, token", "enqueue", (90, "", 0, 1000, 0, ""), ())

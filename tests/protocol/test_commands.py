@@ -45,6 +45,7 @@ ADDING = (
     "enqueue, ttl",
     "enqueue, borne",
     "enqueue_plain",
+    "enqueue_plain, two",
     "claim, borne",
     *(act.name for act in CALLS if act.script in GROWING and not act.name.endswith(NOTHING_NEW)),
 )

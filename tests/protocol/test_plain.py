@@ -24,7 +24,7 @@ from tests.protocol.scenes import (
     rich_scene,
     spent_scene,
 )
-from tests.protocol.seeds import EPOCH
+from tests.protocol.seeds import AT, EPOCH
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("plain")
@@ -93,3 +93,45 @@ def test_closed_queues_are_left_to_the_full_scripts(backend: Backend) -> None:
         scene = build(raw, KEYS)
         for name, args in CALLS:
             assert Act(name, f"{name}_plain", args).happen(scene)[0] == Code.NOT_PLAIN
+
+
+RECORDS = ("1;i=a\nbody", "1;l=5000;i=a\nbody", "1;c=json;i=a\n1", "1\nbody", "1\nt=5")
+REFUSED = (
+    "1;t=900;i=a\nbody",
+    "1;p=3,,;i=a\nbody",
+    "1;l=0;t=9;i=a\nbody",
+    "1\n" + "x" * 4096,
+    "2\n",
+)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("build", SCENES)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_plain_enqueue_equals_the_full_one(
+    build: Callable[[Raw, QueueKeys], Scene], settings: tuple[Any, ...], backend: Backend
+) -> None:
+    """Numbers and keys are those of `enqueue`; after -20 no key has changed."""
+    raw = backend.sync_client()
+    scene = build(raw, KEYS)
+    if settings:
+        scene.run("configure", 4, "", *settings)
+    before = dump(raw)
+    given = [
+        *((record,) * n for record in RECORDS for n in (1, 2, 12)),
+        *((*RECORDS, record) for record in REFUSED),
+    ]
+    for records in given:
+        plain = scene.run("enqueue_plain", 90, *records, at=AT)
+        after = dump(raw)
+        raw.flushdb()
+        load(raw, before)
+        if plain[0] == Code.NOT_PLAIN:
+            assert same(after, before), records
+            assert build is not plain_scene or "paused" in settings or records[-1] in REFUSED
+            continue
+        full = scene.run("enqueue", 90, "", 0, "", 0, "", *records, at=AT)
+        assert plain == [1, full[1], full[2], full[4]], records
+        assert same(after, dump(raw)), records
+        raw.flushdb()
+        load(raw, before)

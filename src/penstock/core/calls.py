@@ -109,7 +109,8 @@ class Call(Generic[R_co]):
         assert self.full is not None
         assert self.ops is not None
         call = self.full()
-        self.script, self.head, self.parse, self.full = call.script, call.head, call.parse, None
+        self.script, self.head, self.args = call.script, call.head, call.args
+        self.parse, self.full = call.parse, None
         if not self.resent:  # else its first sending may be the reason
             self.ops.decline(call.script)
 

@@ -33,6 +33,7 @@ from penstock.core.job import (
 from penstock.core.logs import get_logger
 from penstock.core.marks import check_trace
 from penstock.core.operations import QueueOps
+from penstock.core.operations.producing import PLAIN_BYTES
 from penstock.core.options import (
     BATCH,
     UNSET,
@@ -67,8 +68,6 @@ if TYPE_CHECKING:
 # async only]
 logger = get_logger("penstock")
 
-PLAIN_BYTES = 4096
-"""Longest record that `enqueue_plain` adds."""
 PLAIN_PAUSE = 5.0
 """Seconds for which `enqueue_plain` is not tried again after a refusal."""
 

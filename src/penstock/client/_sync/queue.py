@@ -33,6 +33,7 @@ from penstock.core.job import (
 from penstock.core.logs import get_logger
 from penstock.core.marks import check_trace
 from penstock.core.operations import QueueOps
+from penstock.core.operations.producing import PLAIN_BYTES
 from penstock.core.options import (
     BATCH,
     UNSET,
@@ -63,8 +64,6 @@ from penstock.wire.replies import Claim
 
 logger = get_logger("penstock")
 
-PLAIN_BYTES = 4096
-"""Longest record that `enqueue_plain` adds."""
 PLAIN_PAUSE = 5.0
 """Seconds for which `enqueue_plain` is not tried again after a refusal."""
 

@@ -45,7 +45,7 @@ Reply: TypeAlias = Sequence[Any]
 """A reply as it comes from the server."""
 R = TypeVar("R")
 Read: TypeAlias = Callable[[Parser[Any], Reply], R]
-PLAIN = {name: f"{name}_plain" for name in ("reserve", "ack", "settle")}
+PLAIN = {name: f"{name}_plain" for name in ("enqueue", "reserve", "ack", "settle")}
 """The plain form of a script, which has fewer keys and steps."""
 PLAIN_PAUSE = 100
 """Calls of a full script after a refusal of its plain form, until that is tried again."""
@@ -129,27 +129,35 @@ class Operations:
         found, head, parse, queue = self._forms.get(name) or self._form(name)
         return Call(found, head, args, parse, queue, ops=self)
 
-    def usual(self, name: str, read: Read[R], args: tuple[Argument, ...]) -> Call[R]:
+    def usual(
+        self,
+        name: str,
+        read: Read[R],
+        args: tuple[Argument, ...],
+        plain_args: tuple[Argument, ...] | None = None,
+    ) -> Call[R]:
         """Return the call of a script's plain form, or of the script for a while after a refusal.
 
         Args:
-            name: the script's name; its plain form has the same arguments.
+            name: the script's name.
             read: makes the result of a parser and the reply.
             args: ARGV after the nonce.
+            plain_args: those of the plain form; None = the same.
         """
         left = self.declined.get(name, 0)
         if left:
             self.declined[name] = left - 1
             return self.reading(name, read, args)
         plain = PLAIN[name]
-        found, head, parse, _ = self._forms.get(plain) or self._form(plain)
+        found, head, parse, queue = self._forms.get(plain) or self._form(plain)
         full = partial(self.reading, name, read, args)
-        return Call(found, head, args, partial(read, parse), ops=self, full=full)
+        given = args if plain_args is None else plain_args
+        return Call(found, head, given, partial(read, parse), queue, ops=self, full=full)
 
     def reading(self, name: str, read: Read[R], args: tuple[Argument, ...]) -> Call[R]:
         """Return the call of a script; `read` makes its result of a parser and the reply."""
-        found, head, parse, _ = self._forms.get(name) or self._form(name)
-        return Call(found, head, args, partial(read, parse), ops=self)
+        found, head, parse, queue = self._forms.get(name) or self._form(name)
+        return Call(found, head, args, partial(read, parse), queue, ops=self)
 
     def decline(self, full: Script) -> None:
         """Note a refusal of the plain form of a script: the next calls use the full one."""

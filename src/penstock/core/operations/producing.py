@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from penstock.core.calls import Argument, Call, Wait
 from penstock.core.ids import encode_id, number_after, ttl_code
 from penstock.core.job import Enqueued, QueueIdentity
-from penstock.core.operations.base import Names, Operations
+from penstock.core.operations.base import Names, Operations, Reply
 from penstock.core.outcomes import Settled
 from penstock.core.record import escaped, parse_record, stable_id_of
 from penstock.core.views import DedupStatus, read_view
 from penstock.wire import replies
 from penstock.wire.packing import front_of
+from penstock.wire.replies import Parser
 
-__all__ = ["Added", "Producing"]
+__all__ = ["PLAIN_BYTES", "Added", "Producing"]
 
 Added = replies.Enqueue | replies.Claim
 """The reply to a call that has added jobs."""
+PLAIN_BYTES = 4096
+"""Longest record that `enqueue_plain` adds."""
+OWN, ONCE = (b";t", b";p"), b";l=0"
+"""Begin of the options of a record with a ttl or a policy, and of one delivered at most once."""
 ACTIONS = {2: "updated", 3: "requeued", 0: "refused", -2: "refused"}
 
 
@@ -38,10 +44,14 @@ class Producing(Operations):
     ) -> Call[Added]:
         """Add records; none = only return the space token. With a mode they have dedup ids."""
         role, name = self.producing, "enqueue" if mode is None else "claim"
-        found, head, parse, queue = self._forms.get(name) or self._form(name)
         begin: tuple[Argument, ...] = (create, delay, bound, wait_ms, role)
         args = (*begin, *records) if mode is None else (*begin, mode, *records)
-        call: Call[Added] = Call(found, head, args, parse, queue, ops=self)
+        call: Call[Added]
+        read = partial(self._added, len(records))
+        if mode is None and not (create or delay or role) and bound == "" and are_plain(records):
+            call = self.usual("enqueue", read, args, tuple(records))
+        else:
+            call = self.reading(name, read, args)
         if role:
             call.bearer = self.tenures["producer"]
         if wait is not None:
@@ -50,6 +60,16 @@ class Producing(Operations):
                 wait = wait._replace(expected=expected or 0, is_told=self.replicas is not None)
             call.wait = wait
         return call
+
+    def _added(self, count: int, parse: Parser[Any], raw: Reply) -> Added:
+        reply = parse(raw)
+        if isinstance(reply, replies.EnqueuePlain):
+            first, epoch = reply.first, reply.epoch
+            return replies.Enqueue(reply.code, reply.nonce, first, count, epoch, 0, 0, 0, 0)
+        if reply.created:  # the plain form was refused because there was no queue
+            self.declined.pop("enqueue", None)
+        added: Added = reply
+        return added
 
     def enqueue_plain(self, record: bytes) -> Call[replies.EnqueuePlain]:
         """Add one record without options. Its script and keys are packed once for all calls."""
@@ -111,6 +131,13 @@ class Producing(Operations):
         """Remove the jobs of an enqueue that were not delivered yet."""
         numbers = [number_after(reply.first, i) for i in range(reply.count)]
         return self.call("withdraw", reply.epoch, *numbers)
+
+
+def are_plain(records: Sequence[bytes]) -> bool:
+    """Return whether `enqueue_plain` is worth a try; a single job has a way of its own."""
+    if len(records) < 2 or records[0][1:3] in OWN or records[0][1:5] == ONCE:
+        return False
+    return max(map(len, records)) <= PLAIN_BYTES
 
 
 def updates(reply: Added) -> int:

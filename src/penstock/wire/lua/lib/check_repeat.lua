@@ -15,7 +15,7 @@ if before then
       redis.call('HDEL', meta, '-') -- so that a full server answers, too
       redis.call('HSET', meta, '@' .. producer, before)
     end
-  elseif tonumber(number) > tonumber(nonce) then
+  elseif #number > #nonce or #number == #nonce and number > nonce then -- texts are quicker than numbers
     return {-7, nonce, number}
   end
 end
