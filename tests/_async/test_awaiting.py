@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from penstock import (
     AsyncPenstock,
@@ -19,7 +20,6 @@ from penstock import (
 )
 from penstock.client._async import admin
 from penstock.embedded import EmbeddedServer
-from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance
 from tests.support.twins import aspawn, await_for
 
@@ -146,20 +146,25 @@ def readers(raw: Raw) -> list[str]:
     return [one["id"] for one in clients if one["cmd"] == "xread" and "b" in one["flags"]]
 
 
-async def test_one_connection_for_all_waits(real_backend: Backend) -> None:
+async def test_one_connection_for_all_waits(make_server: Callable[..., EmbeddedServer]) -> None:
     """A client has one connection for all its waits; when it is lost, they go on."""
-    raw = real_backend.sync_client()
-    async with AsyncPenstock(real_backend.async_client()) as ps:
-        q = ps.queue("q")
-        jobs = [await q.enqueue(i, result_ttl=60) for i in range(8)]
-        waits = [aspawn(outcome, q, job.id) for job in jobs]
-        await await_for(lambda: awaited(raw, q) == 8 and len(readers(raw)) == 1)
-        [lost] = readers(raw)
-        raw.client_kill_filter(_id=lost)
-        await await_for(lambda: len(readers(raw)) == 1 and readers(raw) != [lost])
-        await q.ack([job.id for job in jobs])
-        assert [await wait.result() for wait in waits] == [None] * 8
-        await await_for(lambda: not readers(raw))
+    url = make_server().url
+    async with AsyncPenstock(url) as ps:
+        with Redis.from_url(url) as raw:
+            await one_reader(ps.queue("q"), raw)
+
+
+async def one_reader(q: AsyncQueue, raw: Raw) -> None:
+    """Wait for several jobs, cut the connection, and finish the jobs."""
+    jobs = [await q.enqueue(i, result_ttl=60) for i in range(8)]
+    waits = [aspawn(outcome, q, job.id) for job in jobs]
+    await await_for(lambda: awaited(raw, q) == 8 and len(readers(raw)) == 1)
+    [lost] = readers(raw)
+    raw.client_kill_filter(_id=lost)
+    await await_for(lambda: len(readers(raw)) == 1 and readers(raw) != [lost])
+    await q.ack([job.id for job in jobs])
+    assert [await wait.result() for wait in waits] == [None] * 8
+    await await_for(lambda: not readers(raw))
 
 
 async def test_a_full_server(make_server: Callable[..., EmbeddedServer]) -> None:

@@ -253,7 +253,7 @@ async def test_timeouts_and_bad_input(q: AsyncQueue) -> None:
             await call()
         assert caught.value.argument == name
     with pytest.raises(BadArgument, match="result_ttl"):
-        Handlers().handler("x", result_ttl=-1)
+        Handlers().handler("x", result_ttl=-1)(work)
     with pytest.raises(BadArgument, match=r"call queue.result\(id\)"):
         await copy.copy(job).result()
 

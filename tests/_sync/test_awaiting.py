@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from penstock import (
     JobCancelled,
@@ -20,7 +21,6 @@ from penstock import (
 )
 from penstock.client._sync import admin
 from penstock.embedded import EmbeddedServer
-from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance
 from tests.support.twins import spawn, wait_for
 
@@ -147,20 +147,25 @@ def readers(raw: Raw) -> list[str]:
     return [one["id"] for one in clients if one["cmd"] == "xread" and "b" in one["flags"]]
 
 
-def test_one_connection_for_all_waits(real_backend: Backend) -> None:
+def test_one_connection_for_all_waits(make_server: Callable[..., EmbeddedServer]) -> None:
     """A client has one connection for all its waits; when it is lost, they go on."""
-    raw = real_backend.sync_client()
-    with Penstock(real_backend.sync_client()) as ps:
-        q = ps.queue("q")
-        jobs = [q.enqueue(i, result_ttl=60) for i in range(8)]
-        waits = [spawn(outcome, q, job.id) for job in jobs]
-        wait_for(lambda: awaited(raw, q) == 8 and len(readers(raw)) == 1)
-        [lost] = readers(raw)
-        raw.client_kill_filter(_id=lost)
-        wait_for(lambda: len(readers(raw)) == 1 and readers(raw) != [lost])
-        q.ack([job.id for job in jobs])
-        assert [wait.result() for wait in waits] == [None] * 8
-        wait_for(lambda: not readers(raw))
+    url = make_server().url
+    with Penstock(url) as ps:
+        with Redis.from_url(url) as raw:
+            one_reader(ps.queue("q"), raw)
+
+
+def one_reader(q: Queue, raw: Raw) -> None:
+    """Wait for several jobs, cut the connection, and finish the jobs."""
+    jobs = [q.enqueue(i, result_ttl=60) for i in range(8)]
+    waits = [spawn(outcome, q, job.id) for job in jobs]
+    wait_for(lambda: awaited(raw, q) == 8 and len(readers(raw)) == 1)
+    [lost] = readers(raw)
+    raw.client_kill_filter(_id=lost)
+    wait_for(lambda: len(readers(raw)) == 1 and readers(raw) != [lost])
+    q.ack([job.id for job in jobs])
+    assert [wait.result() for wait in waits] == [None] * 8
+    wait_for(lambda: not readers(raw))
 
 
 def test_a_full_server(make_server: Callable[..., EmbeddedServer]) -> None:

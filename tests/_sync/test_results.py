@@ -254,7 +254,7 @@ def test_timeouts_and_bad_input(q: Queue) -> None:
             call()
         assert caught.value.argument == name
     with pytest.raises(BadArgument, match="result_ttl"):
-        Handlers().handler("x", result_ttl=-1)
+        Handlers().handler("x", result_ttl=-1)(work)
     with pytest.raises(BadArgument, match=r"call queue.result\(id\)"):
         copy.copy(job).result()
 
