@@ -13,7 +13,7 @@ import redis
 from penstock import Dedup, Enqueued, Penstock, Queue, RetryPolicy, ScanPage, parse_id
 from penstock.cli import output
 from penstock.core.job import set_result
-from penstock.core.results import results_text
+from penstock.core.results import results_of
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import Cli, Result, following
 from tests.support.backends import Backend
@@ -330,7 +330,7 @@ def test_result_prints_the_value(cli: Cli, client: Penstock) -> None:
     (taken,) = client.queue("q").reserve(block=0)
     ops = client.queue("q").ops
     set_result(taken, ('{"ü":"y"}'.encode(), ""))
-    text = results_text([taken], [0.25])
+    text = results_of([taken], [0.25])
     client.queue("q").backend.node.run(ops.ack([taken], results=text))
     assert cli("result", job).out == '{"ü": "y"}\n'
     assert cli("result", "q", job, "--json").document == {"ü": "y"}

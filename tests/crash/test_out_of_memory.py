@@ -15,7 +15,7 @@ from penstock import Dedup, Outcome, OutOfMemory, Penstock, Queue, ResultGone, R
 from penstock.client._sync.client import twin_of
 from penstock.core.calls import Call
 from penstock.core.job import set_result
-from penstock.core.results import results_text
+from penstock.core.results import results_of
 from penstock.embedded import EmbeddedServer, ServerBinary
 from penstock.spark.calls import (
     Staged,
@@ -158,7 +158,7 @@ def test_the_state_of_a_result_is_kept(script: str, queue: Queue, raw: redis.Red
     assert {job.id for job in taken} == set(jobs.ids)
     for job in taken:
         set_result(job, (b"123", ""))
-    text = results_text(taken, [0.5, 0.5])
+    text = results_of(taken, [0.5, 0.5])
     with no_memory(raw):
         if script == "ack":
             assert _ran(queue, queue.ops.ack(taken, results=text)).all_done
