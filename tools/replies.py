@@ -221,9 +221,14 @@ def _entry(script: str, parsers: Mapping[int, str]) -> str:
     others = [f"{code}: {parser}" for code, parser in parsers.items() if parser != usual]
     if not others:
         return f'    "{script}": {usual},'
-    inner = f"{usual}, {{{', '.join(others)}}}"
-    line = f'    "{script}": _either({inner}),'
-    return line if len(line) <= 100 else f'    "{script}": _either(\n        {inner}\n    ),'
+    parts = (usual, f"{{{', '.join(others)}}}")
+    line = f'    "{script}": _either({", ".join(parts)}),'
+    if len(line) <= 100:
+        return line
+    inner = ", ".join(parts)
+    if len(inner) > 92:
+        inner = ",\n        ".join(parts) + ","
+    return f'    "{script}": _either(\n        {inner}\n    ),'
 
 
 def written() -> str:

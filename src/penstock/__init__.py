@@ -20,6 +20,7 @@ from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
 from penstock.core.options import OnUnknown, PauseSide, RoleName, StateName
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.policy import RetryPolicy
+from penstock.core.schedules import ScheduleView
 from penstock.core.servers import EvictionWarning
 from penstock.core.views import (
     DedupStatus,
@@ -199,6 +200,7 @@ __all__ = [
     "RoleName",
     "RunEvent",
     "ScanPage",
+    "ScheduleView",
     "ServerError",
     "ServerTimeout",
     "ServerUnreachable",

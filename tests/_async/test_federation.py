@@ -12,8 +12,10 @@ import redis
 
 from penstock import (
     AckNotReplicated,
+    AsyncJob,
     AsyncPenstock,
     AsyncQueue,
+    AsyncWorker,
     BadArgument,
     BadJobId,
     ConfigurationError,
@@ -39,6 +41,7 @@ from penstock.core import hints
 from penstock.core.job import number_of
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
+from penstock.wire.keys import QueueKeys
 from tests.support.backends import Backend
 from tests.support.keyspace import check_invariant
 from tests.support.twins import aspawn
@@ -695,3 +698,36 @@ async def test_a_wait_that_is_cancelled_twice_ends_its_calls(
 
 
 # async only]
+
+
+async def test_a_schedule_lies_on_one_node(three: Nodes, ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A client of one node creates it; workers and calls of all nodes find it there."""
+    with pytest.raises(BadArgument, match=r"^queue='q': it lies on several nodes: create"):
+        await q.schedule("s", every=3600, job="x")
+    async with AsyncPenstock(three.sources[1], federation=False) as alone:
+        await alone.queue("q").schedule("s", every=3600, job="x")
+    assert [found.name for found in await q.schedules()] == ["s"]
+    three.backends[1].sync_client().zadd(QueueKeys("q")["ticks"], {"s": 1_700_000_000_000})
+    ran: list[Any] = []
+
+    async def note(job: AsyncJob) -> None:
+        ran.append((job.body, job.scheduled_for))
+
+    await AsyncWorker(ps, "q", note, burst=True).run()
+    assert ran == [("x", 1_700_000_000)]
+    assert (await q.show((await q.trigger("s")).id)) is not None
+    assert await q.unschedule("s")
+
+
+async def test_schedules_of_handlers_are_not_stored_on_several_nodes(
+    ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker logs the way out, and runs jobs as usual."""
+
+    @q.handler(every="1h")
+    async def report() -> None:
+        """Do nothing."""
+
+    await AsyncWorker(ps, q, burst=True).run()
+    assert "'report' are not stored, as queue 'q' lies on several nodes" in caplog.text
+    assert await q.schedules() == []

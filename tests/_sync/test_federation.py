@@ -18,6 +18,7 @@ from penstock import (
     Durable,
     EnqueueEvent,
     IncompleteSettle,
+    Job,
     Middleware,
     NodesMissed,
     NodesUnavailable,
@@ -26,6 +27,7 @@ from penstock import (
     Queue,
     QueueClosed,
     ResultTimeout,
+    Worker,
     WrongNode,
     parse_id,
 )
@@ -38,6 +40,7 @@ from penstock.core import hints
 from penstock.core.job import number_of
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
+from penstock.wire.keys import QueueKeys
 from tests.support.backends import Backend
 from tests.support.keyspace import check_invariant
 from tests.support.twins import spawn
@@ -651,3 +654,36 @@ def test_every_method_of_a_queue_asks_for_the_nodes_first() -> None:
     made_of_others = {"__init__", "__doc__", "__module__", "_add", "_add_chunk", "_everywhere"}
     whole = {*vars(ShardedParts), *vars(ShardedQueue)} & {*dir(Queue)}
     assert whole - {*vars(SingleQueue)} <= made_of_others
+
+
+def test_a_schedule_lies_on_one_node(three: Nodes, ps: Penstock, q: Queue) -> None:
+    """A client of one node creates it; workers and calls of all nodes find it there."""
+    with pytest.raises(BadArgument, match=r"^queue='q': it lies on several nodes: create"):
+        q.schedule("s", every=3600, job="x")
+    with Penstock(three.sources[1], federation=False) as alone:
+        alone.queue("q").schedule("s", every=3600, job="x")
+    assert [found.name for found in q.schedules()] == ["s"]
+    three.backends[1].sync_client().zadd(QueueKeys("q")["ticks"], {"s": 1_700_000_000_000})
+    ran: list[Any] = []
+
+    def note(job: Job) -> None:
+        ran.append((job.body, job.scheduled_for))
+
+    Worker(ps, "q", note, burst=True).run()
+    assert ran == [("x", 1_700_000_000)]
+    assert q.show(q.trigger("s").id) is not None
+    assert q.unschedule("s")
+
+
+def test_schedules_of_handlers_are_not_stored_on_several_nodes(
+    ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker logs the way out, and runs jobs as usual."""
+
+    @q.handler(every="1h")
+    def report() -> None:
+        """Do nothing."""
+
+    Worker(ps, q, burst=True).run()
+    assert "'report' are not stored, as queue 'q' lies on several nodes" in caplog.text
+    assert q.schedules() == []

@@ -90,8 +90,9 @@ ENQUEUE = (
 )
 QUEUE = (
     "ack beat bury cancel clear close configure consume delete dequeue enqueue enqueue_many"
-    " exclusive extend handler handlers nack name partitions pause peek promote purge recover"
-    " redrive release reopen reserve result resume scan scan_iter settle show stats status sweep"
+    " exclusive extend handler handlers nack name partitions pause pause_schedule peek promote"
+    " purge recover redrive release reopen reserve result resume resume_schedule scan scan_iter"
+    " schedule schedules settle show stats status sweep trigger unschedule"
 )
 
 

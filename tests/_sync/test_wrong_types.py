@@ -40,6 +40,7 @@ NEEDS = {
     "show": ["held", "active", "scheduled", "once", "dead", "tally", "expiry", "meta"],
     "configure": ["held", "meta", "wake", "space"],
     "pause": ["held", "meta", "wake", "space"],
+    "schedule": ["meta", "wake", "ticks", "schedules"],
 }
 
 
@@ -90,6 +91,7 @@ def calls(q: Queue, jobs: list[Any]) -> dict[str, Callable[[], Any]]:
         "show": lambda: q.show(jobs[0]),
         "configure": lambda: q.configure(lease=40),
         "pause": q.pause,
+        "schedule": lambda: q.schedule("s", every=60, job="x"),
     }
 
 

@@ -14,7 +14,16 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from penstock import IncompleteEnqueue, Job, Outcome, Penstock, PenstockError, Queue
+from penstock import (
+    Handlers,
+    IncompleteEnqueue,
+    Job,
+    Outcome,
+    Penstock,
+    PenstockError,
+    Queue,
+    Worker,
+)
 from penstock.client._acompat import send
 from penstock.client.sockets import Socket
 from penstock.wire.scripts import script
@@ -30,6 +39,8 @@ __all__ = [
     "produce",
     "script_of",
     "struck",
+    "tick",
+    "ticked",
 ]
 
 QUEUE = "crash"
@@ -133,6 +144,28 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
     else:
         queue.settle(held, 1)
     raise AssertionError("still alive")
+
+
+def ticked(url: str, step: str) -> None:
+    """Work on a queue with a due tick, and die at one step of running it."""
+    patched: Any = Socket
+    patched.trip = struck("tick", step, 0, lambda: None, die)
+    _ticking(url, lambda *_: None).run()
+
+
+def tick(url: str, log: str) -> None:
+    """Run ticks and their jobs until killed."""
+    _ticking(url, Log(log).write).run()
+
+
+def _ticking(url: str, note: Callable[..., None]) -> Worker:
+    handlers = Handlers()
+
+    @handlers.default
+    def record(job: Job) -> None:
+        note(job.id, int((job.scheduled_for or 0) * 1000))
+
+    return Worker(url, QUEUE, handlers)
 
 
 # -- loops, killed at any time -------------------------------------------------------------------

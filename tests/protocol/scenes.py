@@ -223,11 +223,15 @@ class Act:
     batch: int = 0
 
     def prepare(self, scene: Scene) -> None:
-        """Store the settings; stage some jobs, or fill the batch, for a call about them."""
+        """Store the settings; stage some jobs, fill the batch, or create a schedule, for a call
+        about them.
+        """
         if "stage" in script(self.script).keys:
             two = "0 11 11\n1;d=x\nnew 11;d=y\nnew 2"
             taken = "500 13 14\n1;d=owner\nnew1;d=mortal\nnew"
             scene.raw.hset(scene.keys.stage(*STAGED), mapping={"a:0": two, "b:0": taken})
+        if "ticks" in script(self.script).keys:
+            scene.run("schedule", 4, EPOCH, "hourly", T0, "f" * 16, "", '{"every":9000}\n1\nbody')
         if self.settings:
             scene.run("configure", 4, "", *self.settings)
         if self.batch:
@@ -372,6 +376,18 @@ def _calls() -> Iterator[Act]:
         yield Act(f"peek, {state}, backwards", "peek", (90, state, -2, 100, 0))
     yield Act("show", "show", (90, EPOCH, "**"))
     yield Act("results", "results", (90, EPOCH, "**"))
+    # of a schedule that `prepare` has created
+    value, mark, record = '{"every":9000}\n1\nbody', "f" * 16, "1\nnew"
+    yield Act("schedule", "schedule", (90, "", "hourly", AT + 9000, "e" * 16, "", value))
+    yield Act("schedule, new", "schedule", (90, "", "daily", AT + 9000, mark, "", value))
+    yield Act("unschedule", "unschedule", (90, "hourly"))
+    yield Act("pause_schedule", "pause_schedule", (90, "hourly", ""))
+    yield Act("schedules", "schedules", (90, "+9000"))
+    yield Act("schedules, a page", "schedules", (90, "0"))
+    yield Act("tick", "tick", (90, "hourly", mark, T0, AT + 9000, "run", "", record))
+    yield Act("tick, alone", "tick", (90, "hourly", mark, T0, AT + 9000, "alone", "", record))
+    yield Act("tick, skipped", "tick", (90, "hourly", mark, T0, AT + 9000, "skip", "", ""))
+    yield Act("tick, now", "tick", (90, "hourly", mark, "", "", "run", "", record))
 
 
 CALLS = tuple(_calls())

@@ -47,6 +47,11 @@ ADDING = (
     "enqueue_plain",
     "enqueue_plain, two",
     "claim, borne",
+    "schedule",
+    "schedule, new",
+    "tick",
+    "tick, alone",
+    "tick, now",
     *(act.name for act in CALLS if act.script in GROWING and not act.name.endswith(NOTHING_NEW)),
 )
 NOTHING = ("HDEL", KEYS["held"].decode(), "-")
@@ -79,7 +84,10 @@ READ_LATE: dict[str, set[str]] = {
     | SUCCESSORS
     | DRAINED
     | EXPIRED
-    | {"XLEN ready", *(f"EXISTS {key}" for key in ("held", "expiry", "tally", "once", "dedup"))},
+    | {
+        "XLEN ready",
+        *(f"EXISTS {key}" for key in ("held", "expiry", "tally", "once", "dedup", "schedules")),
+    },
     "purge": {"XRANGE ready", "HMGET held", "HMGET dedup"} | SUCCESSORS | DRAINED,
     "redrive": {"ZCARD dead"},
     "promote": {"ZSCORE expiry"},
@@ -95,6 +103,8 @@ READ_LATE: dict[str, set[str]] = {
     | DRAINED
     | {f"ZRANGE {index}" for index in INDEXES},
     "configure": {"HMGET meta"},
+    "tick": SUCCESSORS | EXPIRED,
+    "unschedule": {"HLEN schedules"},
 }
 """Reads that a script may make after its first write (protocol/core.md, Calling a script):
 bounds, remaining counts, and separately stored bodies; `stats` and `peek` remove expired jobs

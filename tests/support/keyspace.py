@@ -140,6 +140,9 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
         "p": ruled,
         "w": awaited,
     }
+    used["e"] = set(raw.hkeys(base + b"schedules"))
+    strays = set(raw.zrange(base + b"ticks", 0, -1)) - used["e"]
+    assert not strays, f"{base!r}: ticks of schedules that are gone: {strays}"
     used["b"] = stored.keys() - held
     used["k"] = kept.keys() | {number for number, head in heads.items() if b"k" in head}
     _check_meta(raw, base, listed, used)
@@ -213,7 +216,7 @@ def _without_note(value: bytes) -> bytes:
 
 def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[bytes]]) -> None:
     meta = raw.hgetall(base + b"meta")
-    newer = bool({*b"km"} & {*meta.get(b"uses", b"")}) or b"kept_bytes" in meta
+    newer = bool({*b"kme"} & {*meta.get(b"uses", b"")}) or b"kept_bytes" in meta
     assert meta.get(b"v") in ((b"3",) if newer else (b"2", b"3")), f"{base!r}: meta is {meta}"
     for letter, members in uses.items():
         noted = letter in meta[b"uses"].decode()

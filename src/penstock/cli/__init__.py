@@ -11,7 +11,17 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
-ROOMS = ("demo.command", "worker", "jobs", "queues", "server", "nodes", "doctor", "protocol")
+ROOMS = (
+    "demo.command",
+    "worker",
+    "jobs",
+    "queues",
+    "schedules",
+    "server",
+    "nodes",
+    "doctor",
+    "protocol",
+)
 """The modules that hold commands, in the order in which the help lists them."""
 NEEDED = ("typer", "rich")
 

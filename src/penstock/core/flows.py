@@ -39,6 +39,7 @@ from penstock.core.operations.producing import Added
 from penstock.core.options import BATCH
 from penstock.core.refusals import REFUSALS
 from penstock.core.roles import RoleLease
+from penstock.core.schedules import NewSchedule
 from penstock.errors import (
     NotReplicated,
     OutOfMemory,
@@ -75,10 +76,13 @@ __all__ = [
     "new_epoch",
     "recover",
     "reserve",
+    "schedule",
     "withdraw",
 ]
 
 Clock = Callable[[], float]
+SAME, REPLACED = 0, 3
+"""Results of `schedule`: it has this value already; this value was replaced before."""
 TICK = 4.0
 """Seconds after which an idle consumer or producer calls again, without a token."""
 AGAIN = 8.0
@@ -227,6 +231,25 @@ def configure(
     reply: replies.Configure
     _, reply = yield from _made(ops, partial(ops.configure, fields))
     return reply
+
+
+def schedule(
+    ops: QueueOps, new: NewSchedule, *, force: bool = False
+) -> Generator[Effect, Any, int]:
+    """Create a schedule, or replace its value; make the queue first if need be.
+
+    Returns:
+        `SAME` = it has this value already, `REPLACED` = this value was replaced before, and nothing
+        changed; 1 = it is new, 2 = it had another value.
+
+    Raises:
+        UnsupportedVersion, QueueDamaged.
+    """
+    listed = yield Run(ops.schedules(names=[new.name]))
+    first = new.spec.after(listed.now_ms)
+    _, reply = yield from _made(ops, partial(ops.schedule, new, first, force=force))
+    what: int = reply.what
+    return what
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from penstock.core.ids import AT_LEAST_ONCE_FOREVER, encode_id, number_after, tt
 from penstock.core.marks import progress_text
 from penstock.core.options import Duration
 from penstock.core.policy import RetryPolicy
-from penstock.core.record import Record, parse_record, stable_id_of
+from penstock.core.record import SCHEDULED_FOR, Record, parse_record, stable_id_of
 from penstock.errors import BadArgument
 
 __all__ = [
@@ -259,6 +259,12 @@ class Delivery:
     def created(self) -> float:
         """Time of the enqueue, in seconds since 1970 by the server's clock."""
         return int(self._number[:-11]) / 1000
+
+    @property
+    def scheduled_for(self) -> float | None:
+        """Time of its tick, in seconds since 1970, if a schedule has added the job; else None."""
+        tick = self.headers.get(SCHEDULED_FOR, "")
+        return int(tick) / 1000 if tick.isdecimal() else None
 
     @property
     def delivered(self) -> float:

@@ -213,6 +213,7 @@ def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -
         oldest=_best(max, [stats.oldest for stats in there]),
         age=_best(max, [stats.age for stats in there]),
         idle=_best(min, [stats.idle for stats in there]),
+        has_schedules=any(stats.has_schedules for stats in there),
         closed=bool(there) and all(stats.closed for stats in there),
         unreachable=tuple(unreachable),
         **sums,

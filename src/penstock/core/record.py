@@ -24,6 +24,7 @@ from penstock.errors import BadArgument, UndecodableBody
 __all__ = [
     "FIRST_FIELDS",
     "KEPT_FIELD",
+    "SCHEDULED_FOR",
     "Record",
     "encode_body",
     "encode_head",
@@ -33,6 +34,8 @@ __all__ = [
     "stable_id_of",
 ]
 
+SCHEDULED_FOR = "scheduled_for"
+"""The header of a job of a schedule: the time of its tick, in ms since 1970."""
 KEPT_FIELD = b";k="
 """The field of a job whose result is kept. If the first bytes of a record lack it, none is kept."""
 FIRST_FIELDS = 128

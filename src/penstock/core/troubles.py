@@ -35,7 +35,8 @@ __all__ = ["TYPES", "explained", "reason_of"]
 TYPES = {
     "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
     "dead": "zset", "tally": "hash", "expiry": "zset", "finished": "stream", "dedup": "hash",
-    "windows": "zset", "meta": "hash", "wake": "list", "space": "list",
+    "windows": "zset", "meta": "hash", "wake": "list", "space": "list", "ticks": "zset",
+    "schedules": "hash",
 }  # fmt: skip
 """The types of a queue's keys, as the command TYPE names them."""
 PREAMBLE = re.compile(r"^Error (-?\d+) (?:while )?connecting to \S+\. ")

@@ -302,6 +302,7 @@ class QueueStats:
             damaged.
         settings: the settings stored on the queue.
         kept: results kept of jobs that have ended.
+        has_schedules: whether it has schedules, or had some a while ago.
         configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
             server's clock; None = never.
         unreachable: addresses of nodes that did not answer: their jobs are in no figure.
@@ -346,6 +347,7 @@ class QueueStats:
     dangling: int
     settings: Settings
     kept: int = 0
+    has_schedules: bool = False
     configured: float | None = None
     unreachable: tuple[str, ...] = ()
     partitions: int | None = None
@@ -588,6 +590,7 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
         settings=read_settings(fields),
         kept=number_in(fields.get("kept", "")) or 0,
         configured=None if configured is None else configured / 1000,
+        has_schedules="e" in fields.get("uses", ""),
         **figures,
     )
 

@@ -40,7 +40,8 @@ __all__ = [
 DEFAULT_PREFIX = "penstock"
 KINDS = (
     "ready", "held", "active", "scheduled", "once", "dead",
-    "tally", "expiry", "finished", "dedup", "windows", "meta", "wake", "space",
+    "tally", "expiry", "finished", "dedup", "windows", "meta", "wake", "space", "ticks",
+    "schedules",
 )  # fmt: skip
 WRITES = "writes"
 """Stands for all promises of staged writes; it outlives an idle queue, as none of KINDS does."""

@@ -257,6 +257,21 @@ class Lookup(NamedTuple):
     jobs: list[list[Any]]
 
 
+class PauseSchedule(NamedTuple):
+    """Reply of pause_schedule."""
+
+    code: int
+    nonce: bytes
+    done: int
+
+
+class PauseScheduleGone(NamedTuple):
+    """Reply of pause_schedule, code 0."""
+
+    code: int
+    nonce: bytes
+
+
 class Peek(NamedTuple):
     """Reply of peek."""
 
@@ -385,6 +400,28 @@ class Scan(NamedTuple):
     jobs: list[list[Any]]
 
 
+class Schedule(NamedTuple):
+    """Reply of schedule."""
+
+    code: int
+    nonce: bytes
+    epoch: bytes
+    created: int
+    what: int
+
+
+class Schedules(NamedTuple):
+    """Reply of schedules."""
+
+    code: int
+    nonce: bytes
+    now: int
+    next: int
+    epoch: bytes
+    cursor: bytes
+    schedules: list[tuple[bytes, bytes, bytes]]
+
+
 class Settle(NamedTuple):
     """Reply of settle."""
 
@@ -445,11 +482,12 @@ class Sweep(NamedTuple):
     epoch: bytes
 
 
-class PressureClose(NamedTuple):
-    """Reply of pressure/close."""
+class Unschedule(NamedTuple):
+    """Reply of unschedule."""
 
     code: int
     nonce: bytes
+    left: int
 
 
 class PressureCloseInUse(NamedTuple):
@@ -521,6 +559,9 @@ Release = Bury
 SettlePlain = ReservePlain
 Show = Peek
 Stage = Commit
+Tick = Enqueue
+TickGone = PauseScheduleGone
+UnscheduleGone = PauseScheduleGone
 Unstage = Commit
 UnstageGone = StageGone
 Withdraw = Bury
@@ -548,6 +589,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "fetch": _either(_tail(Fetch, 5), {0: _plain(AssignedGone)}),
     "lookup": _tail(Lookup, 6),
     "nack": _tail(Bury, 3),
+    "pause_schedule": _either(_plain(PauseSchedule), {0: _plain(PauseScheduleGone)}),
     "peek": _either(_tail(Peek, 5), {0: _plain(PeekGone)}),
     "pending": _rows(Pending, 6, 3),
     "promote": _tail(Bury, 3),
@@ -562,6 +604,8 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "results": _tail(Results, 3),
     "retime": _plain(Retime),
     "scan": _tail(Scan, 6),
+    "schedule": _plain(Schedule),
+    "schedules": _rows(Schedules, 6, 3),
     "settle": _rows(Settle, 8, 3),
     "settle_plain": _rows(ReservePlain, 6, 2),
     "show": _tail(Peek, 5),
@@ -569,20 +613,23 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "stats": _rows(Stats, 9, 2),
     "survey": _tail(Survey, 5),
     "sweep": _plain(Sweep),
+    "tick": _either(_plain(Enqueue), {0: _plain(PauseScheduleGone)}),
+    "unschedule": _either(_plain(Unschedule), {0: _plain(PauseScheduleGone)}),
     "unstage": _either(_plain(Commit), {0: _plain(StageGone)}),
     "withdraw": _tail(Bury, 3),
-    "pressure/close": _either(_plain(PressureClose), {-5: _plain(PressureCloseInUse)}),
-    "pressure/create": _plain(PressureClose),
-    "pressure/delete": _either(_plain(PressureClose), {-5: _plain(PressureDeleteInUse)}),
-    "pressure/free": _plain(PressureClose),
+    "pressure/close": _either(_plain(PauseScheduleGone), {-5: _plain(PressureCloseInUse)}),
+    "pressure/create": _plain(PauseScheduleGone),
+    "pressure/delete": _either(_plain(PauseScheduleGone), {-5: _plain(PressureDeleteInUse)}),
+    "pressure/free": _plain(PauseScheduleGone),
     "pressure/get": _either(
-        _plain(PressureClose), {1: _plain(PressureGet), -5: _plain(PressureCloseInUse)}
+        _plain(PauseScheduleGone), {1: _plain(PressureGet), -5: _plain(PressureCloseInUse)}
     ),
-    "pressure/leave": _plain(PressureClose),
+    "pressure/leave": _plain(PauseScheduleGone),
     "pressure/peek_reverse": _either(
-        _plain(PressureClose), {1: _tail(PressurePeekReverse, 2), -5: _plain(PressureCloseInUse)}
+        _plain(PauseScheduleGone),
+        {1: _tail(PressurePeekReverse, 2), -5: _plain(PressureCloseInUse)},
     ),
-    "pressure/put": _either(_plain(PressureClose), {-5: _plain(PressureCloseInUse)}),
+    "pressure/put": _either(_plain(PauseScheduleGone), {-5: _plain(PressureCloseInUse)}),
     "pressure/show": _either(_tail(PressureShow, 8), {-1: _plain(PressureShowMissing)}),
 }
 """Script -> the parser of its replies."""

@@ -68,6 +68,8 @@ class CallableHandler(RegisteredHandler, Generic[C, P, R_co]):
             self._body = _only
         elif self._parameters is not None:
             self._body = self._parameters.body
+            if self.schedule is not None:
+                self.scheduled_job()
 
     def __call__(self, /, *args: C.args, **kwargs: C.kwargs) -> R_co:
         """Call the function."""
@@ -123,6 +125,21 @@ class CallableHandler(RegisteredHandler, Generic[C, P, R_co]):
             BadArgument: the handler could not be called with them, or JSON can't express them.
         """
         return NewJob(self._body(args, kwargs), self._options)
+
+    def scheduled_job(self) -> NewJob:
+        """Return the job that its schedule adds: one without arguments.
+
+        Raises:
+            BadArgument: the function needs arguments.
+        """
+        try:
+            return NewJob(self._body((), {}), self._options)
+        except BadArgument as error:
+            reason = (
+                f"its schedule calls it without arguments, and {error}: give the parameter a"
+                " default, or create the schedule with queue.schedule(name, job=...)"
+            )
+            raise BadArgument("handler", self.name, reason) from error
 
     def jobs(self, /, *iterables: Iterable[Any], **constants: Any) -> NewJobs:
         """Describe many jobs, for `queue.enqueue_many(welcome.jobs(["ada", "eve"]))`.

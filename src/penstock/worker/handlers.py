@@ -16,6 +16,7 @@ default handler gets every job that no other handler takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -33,6 +34,7 @@ from penstock.core.job import Delivery, data_of
 from penstock.core.options import BATCH, Duration, check_count, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import escaped
+from penstock.core.schedules import Missed, Spec, check_spec
 from penstock.errors import BadArgument
 from penstock.worker.arguments import Converter
 from penstock.worker.calling import Handler
@@ -81,7 +83,20 @@ class _DefaultOptions(Policies, total=False):
     time_limit: Duration | None
 
 
-class HandlerOptions(Policies, total=False):
+class ScheduleOptions(TypedDict, total=False):
+    """Options for the schedule of a handler; see `Handlers.handler`."""
+
+    cron: str | None
+    every: float | timedelta | str | None
+    tz: str | None
+    overlap: bool
+    missed: Missed
+
+
+SCHEDULE_OPTIONS = tuple(ScheduleOptions.__annotations__)
+
+
+class HandlerOptions(Policies, ScheduleOptions, total=False):
     """Options of a handler with or without a name; see `Handlers.handler`."""
 
     lease: Duration | None
@@ -179,6 +194,9 @@ class Handlers:
             lease: the lease of its jobs, in seconds.
             time_limit: seconds that a call may take; then it fails with `TimeLimit`.
             result_ttl: seconds for which the results of its jobs are kept; None or 0 = not.
+            cron, every, tz, overlap, missed: a schedule of the handler's name, as in
+                `Queue.schedule`: a worker stores it when it starts, and adds a job without
+                arguments at each tick. The handler needs a `queue` and a name.
 
         Raises:
             BadArgument: an argument can't be used, there is a handler with that name for the same
@@ -201,6 +219,9 @@ class Handlers:
         **options: Any,
     ) -> Any:
         """Return a decorator that registers a function; or what it makes of `name`."""
+        spec = _schedule_of(options)
+        if spec is not None:
+            options["schedule"] = spec
         options |= {"backoff": Backoff(retry, wait, stop), "convert": convert or self._convert}
 
         def decorate(function: Any, name: Any = name) -> RegisteredHandler:
@@ -357,6 +378,17 @@ def _check_name(name: Any) -> None:
         raise BadArgument("name", name, "a printable text that is not empty")
     if len(name.encode()) > MAX_NAME:
         raise BadArgument("name", name, f"at most {MAX_NAME} bytes")
+
+
+def _schedule_of(given: dict[str, Any]) -> Spec | None:
+    """Take the options of a schedule out of those of a handler; return its spec, or None.
+
+    Raises:
+        BadArgument: an option can't be used.
+    """
+    taken = {option: given.pop(option, None) for option in SCHEDULE_OPTIONS}
+    options = {option: value for option, value in taken.items() if value is not None}
+    return check_spec(**options) if options else None
 
 
 def _written(data: bytes) -> bytes | None:

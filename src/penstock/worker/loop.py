@@ -51,6 +51,7 @@ from penstock.errors import (
 from penstock.worker.messages import FAILED, is_last
 from penstock.worker.polls import Finished, QueuePoll, Reports
 from penstock.worker.results import ACK, Verdict
+from penstock.worker.schedules import tend
 from penstock.worker.state import FAR, HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
 from penstock.worker.suspects import ASIDE
 
@@ -125,7 +126,7 @@ def _round(state: WorkerState) -> Count:
     unsettled, now = state.collect(), state.clock()
     shares = state.shares()
     polls = dict.fromkeys([*(poll for poll in unsettled if poll.barred <= now), *shares])
-    if not polls and now < state.sample_at:
+    if not polls and now < min(state.sample_at, state.tick_at):
         return -1
     got = 0
     # The queue with most reports for the jobs it gives comes first, so that no more jobs are held
@@ -148,7 +149,18 @@ def _round(state: WorkerState) -> Count:
         yield from _stop_waiting(state)
     if state.clock() >= state.sample_at:
         yield from _sample(state, busy=got > 0 or bool(state.held))
+    yield from _run_ticks(state)
     return got
+
+
+def _run_ticks(state: WorkerState) -> Flow:
+    """Run the ticks of schedules that are due."""
+    for poll in list(state.polls) if state.clock() >= state.tick_at else ():
+        if max(poll.ticker.due_at, poll.barred) <= state.clock():
+            run: Callable[[Call[Any]], Flow] = partial(_call, state, poll)
+            with _guarded(state, poll):
+                if (yield from tend(poll.ticker, poll.ops, run, state.clock, state.log)):
+                    poll.at = 0.0
 
 
 def _growth(state: WorkerState, shares: Mapping[QueuePoll, int], poll: QueuePoll) -> int:
@@ -467,7 +479,8 @@ def _fate(
 
 def _sample(state: WorkerState, *, busy: bool) -> Flow:
     """Read the sizes of the queues. This also shows that a full worker is alive."""
-    state.sample_at = state.clock() + state.sample_pause(busy=busy)
+    state.sampled_at = state.clock()
+    state.sample_at = state.sampled_at + state.sample_pause(busy=busy)
     for poll in state.polls:
         if not poll.failures:
             # Errors that concern its jobs are reported when jobs are reserved.
@@ -480,6 +493,7 @@ def _look(state: WorkerState, poll: QueuePoll) -> Flow:
     """Read the size and the settings of a queue."""
     stats = yield from _call(state, poll, poll.ops.stats())
     poll.size, poll.settings = stats.ready, stats.settings
+    poll.ticker.found(has_schedules=stats.has_schedules)
 
 
 def _rest(state: WorkerState) -> Count:
@@ -508,6 +522,8 @@ def _rest(state: WorkerState) -> Count:
         got = _followed(state, listened[0], heard.taken)
         if got:
             yield Cede()  # as in _woken
+        elif heard.told:
+            state.found_no_job(listened[0])
         return got
     for ops in heard.told:
         got += yield from _woken(state, state.poll_of[ops])
@@ -561,6 +577,8 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
         got = yield from _reserve(state, poll, min(room, TRIP))
     if got:
         yield Cede()  # the handler begins before the next BLPOP is sent
+    else:
+        state.found_no_job(poll)
     return got
 
 

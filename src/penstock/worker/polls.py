@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.core.job import Delivery
 from penstock.core.operations import QueueOps
 from penstock.core.views import Settings
 from penstock.worker.results import Verdict
+from penstock.worker.schedules import Ticker
 
 __all__ = ["Finished", "QueuePoll", "Reports"]
 
@@ -63,6 +64,7 @@ class QueuePoll:
         lease: seconds: the shortest lease of the last jobs, or that of the queue; 0 = not known.
         trip: seconds that the last call to it took.
         is_slow: whether that is too long for the lease: no jobs are reserved then.
+        ticker: its schedules.
     """
 
     ops: QueueOps
@@ -84,6 +86,7 @@ class QueuePoll:
     lease: float = 0.0
     trip: float = 0.0
     is_slow: bool = False
+    ticker: Ticker = field(default_factory=Ticker)
 
     @property
     def home(self) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from penstock.core.job import Delivery
 from penstock.core.options import Duration, check_text, duration_ms
 from penstock.core.policy import RetryPolicy
+from penstock.core.schedules import Spec
 from penstock.errors import BadArgument, UndecodableBody
 from penstock.wire.keys import check_queue_name
 from penstock.worker.arguments import Converter, Parameters, Unfit, decoded
@@ -38,6 +39,7 @@ class RegisteredHandler:
         is_whole: whether the function gets whole jobs, and not arguments.
         takes_job: whether a job is its only argument.
         time_limit: seconds that a call may take; None = the worker's limit.
+        schedule: when jobs of it are added; None = it has no schedule.
 
     Raises:
         BadArgument: the function can't be a handler.
@@ -55,6 +57,7 @@ class RegisteredHandler:
         batch_wait: float = 0.0,
         backoff: Backoff | None = None,
         time_limit: Duration | None = None,
+        schedule: Spec | None = None,
     ) -> None:
         if isinstance(function, RegisteredHandler):
             reason = (
@@ -65,6 +68,8 @@ class RegisteredHandler:
             check_queue_name(queue)
         self.is_whole = name is None or size is not None
         check_function(function, whole=self.is_whole)
+        if schedule is not None:
+            _check_schedule(name, queue)
         wrapper: Any = self
         functools.update_wrapper(wrapper, function, updated=())
         self.name, self.key = name, name if key is None else key
@@ -75,6 +80,7 @@ class RegisteredHandler:
         self.takes_job = self.is_whole and size is None
         self.wait = batch_wait
         self.time_limit = seconds_of("time_limit", time_limit)
+        self.schedule = schedule
         self._backoff = backoff or Backoff()
         self._convert = convert
         self._parameters: Parameters | None = None
@@ -196,6 +202,20 @@ def seconds_of(name: str, value: Duration | None) -> float | None:
         BadArgument: not a duration above 0.
     """
     return None if value is None else duration_ms(name, value, zero=False) / 1000
+
+
+def _check_schedule(name: str | None, queue: str | None) -> None:
+    """Check that a handler can have a schedule.
+
+    Raises:
+        BadArgument: it has no name, or no queue.
+    """
+    if name is None:
+        reason = "a handler without a name can't have a schedule: name it, or use queue.schedule()"
+        raise BadArgument("name", name, reason)
+    if queue is None:
+        reason = 'a handler with a schedule names its queue: handlers.handler(queue="reports", ...)'
+        raise BadArgument("queue", queue, reason)
 
 
 def title_of(key: str | None) -> str:

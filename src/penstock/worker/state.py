@@ -110,6 +110,7 @@ class WorkerState:
         next_ask: when the throttle lets it take jobs again.
         lap: when to ask every queue, whatever is known of it.
         sample_at: when to read the sizes of the queues.
+        sampled_at: when they were read last.
         suspects: the suspects that it holds or makes room for.
         beat_at: when the heartbeat will look at the leases again.
         poke: makes the heartbeat look now; callable from signal handlers.
@@ -156,7 +157,7 @@ class WorkerState:
         self.failures = 0
         self.next_ask = 0.0
         self.lap = clock() + TICK
-        self.sample_at = 0.0
+        self.sample_at = self.sampled_at = 0.0
         self.suspects = Suspects(clock)
         self.beat_at = math.inf
         self.poke: Callable[[], None] = lambda: None
@@ -306,6 +307,7 @@ class WorkerState:
             found = min(found, poll.barred)
         if self.stopping:
             return min(found, self.deadline)
+        found = min(found, self.tick_at)
         if self.suspects.expected_until and self.suspects.are_expected:
             found = min(found, self.suspects.expected_until)
         if self.room() > 0:
@@ -327,6 +329,20 @@ class WorkerState:
     def listened(self) -> list[QueuePoll]:
         """The usable queues, whose tokens to wait for. A drained queue always has one."""
         return [poll for poll in self.polls if poll.is_usable and poll.drained == -math.inf]
+
+    # -- schedules -------------------------------------------------------------------------
+
+    @property
+    def tick_at(self) -> float:
+        """When the schedules of a queue need the worker."""
+        if self.stopping or self.isolated is not None:
+            return math.inf
+        return min(max(poll.ticker.due_at, poll.barred) for poll in self.polls)
+
+    def found_no_job(self, poll: QueuePoll) -> None:
+        """Look at the queue soon: the token that brought no job may tell of a schedule."""
+        poll.ticker.look_now()
+        self.sample_at = min(self.sample_at, max(self.clock(), self.sampled_at + SAMPLE))
 
     # -- reports and answers ---------------------------------------------------------------
 

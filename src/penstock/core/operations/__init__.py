@@ -4,9 +4,10 @@ from penstock.core.operations.base import AckResults
 from penstock.core.operations.consuming import Consuming, Taken
 from penstock.core.operations.managing import Managing
 from penstock.core.operations.producing import Producing
+from penstock.core.operations.scheduling import Scheduling
 
 __all__ = ["AckResults", "QueueOps", "Taken"]
 
 
-class QueueOps(Producing, Consuming, Managing):
+class QueueOps(Producing, Consuming, Managing, Scheduling):
     """All operations of one queue."""

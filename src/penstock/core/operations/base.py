@@ -38,7 +38,7 @@ __all__ = [
     "read_codes",
 ]
 
-PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish")
+PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish", "tick")
 Form = tuple[Script, tuple[Any, ...], Parser[Any], QueueKeys | None]
 Names: TypeAlias = Sequence[JobName]
 Reply: TypeAlias = Sequence[Any]

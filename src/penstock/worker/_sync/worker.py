@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -22,6 +23,7 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.core.logs import get_logger, span
 from penstock.core.options import Duration, duration_ms
+from penstock.core.schedules import NewSchedule
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._sync.handler_runner import HandlerRunner
 from penstock.worker._sync.heartbeat import OVERDUE, Heartbeat
@@ -48,6 +50,7 @@ from penstock.worker.options import (
 )
 from penstock.worker.polls import QueuePoll
 from penstock.worker.runners import Activity, Item, Runners
+from penstock.worker.schedules import Ticker, declared, own_part
 from penstock.worker.state import WorkerState
 from penstock.worker.statistics import WorkerStats
 from penstock.worker.status import WorkerStatus
@@ -171,6 +174,7 @@ class Worker:
         self._lap = 0.0
         self._looking = BackgroundTasks()
         self._isolated: Isolated | None = None
+        self._declared: dict[str, list[NewSchedule]] = {}
 
     def _twinned(self, name: str | None) -> Penstock:
         """Return a separate client. Beside a helper process it has one node, like the helper."""
@@ -286,6 +290,8 @@ class Worker:
         self.handlers = joined(self._sets)  # some may have been registered meanwhile
         self.handlers.check()
         wake, options = Signal(), self.options
+        codec = self._client.backend.terms.codec
+        self._declared = declared(self.handlers, options.queues, codec)
         handler_runner = HandlerRunner(self.handlers, self._client.middleware, wake.set)
         runners = Runners(options.concurrency, self.name, handler_runner.execute)
         self._state = state = WorkerState(
@@ -506,13 +512,15 @@ class Worker:
         where = backend.home.address
         if backend.federation is None:
             where = f"{backend.node.facts.name} at {where}"
+        schedules = [new.name for found in self._declared.values() for new in found]
         state.log.info(
-            "penstock %s: %s takes jobs of %s from %s; handlers: %s; concurrency %d",
+            "penstock %s: %s takes jobs of %s from %s; handlers: %s%s; concurrency %d",
             __version__,
             self.name,
             ", ".join(self.options.queues),
             where,
             shortened(handler.title for handler in self.handlers),
+            f"; schedules: {shortened(schedules)}" if schedules else "",
             self.options.concurrency,
         )
 
@@ -550,7 +558,9 @@ class Worker:
         for name, weight in self.options.queues.items():
             queue = self._client.queue(name)
             share = weight / (queue.partitions or 1)
-            found += [QueuePoll(ops, share) for ops in operations_of(queue)]
+            for ops in operations_of(queue):
+                own = own_part(self._declared[name], ops)
+                found.append(QueuePoll(ops, share, ticker=Ticker(own, 0.0 if own else math.inf)))
         return found
 
     def _run_isolated(self, isolated: Isolated, kept: dict[str, Any]) -> None:

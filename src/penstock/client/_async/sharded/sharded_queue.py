@@ -294,6 +294,26 @@ class AsyncShardedQueue(AsyncShardedParts):
         """Return the name of a part in the cursors of a scan: node and checksum."""
         return f"{part.home.id}-{part.ops.crc:08x}"
 
+    # -- schedules -------------------------------------------------------------------------
+
+    async def _schedule_part(self, name: str) -> AsyncShard:
+        """Return the partition of the name.
+
+        Raises:
+            BadArgument: the queue lies on several nodes.
+        """
+        await self.backend.connect()
+        [home, *others] = self.backend.homes
+        if others:
+            reason = (
+                "it lies on several nodes: create the schedule by a client of one of them,"
+                " Penstock(url, federation=False). The workers of all nodes run it"
+            )
+            raise BadArgument("queue", self.name, reason)
+        await self._declare(home)
+        number = None if self.partitions is None else partition_of(name, self.partitions)
+        return self._part(home, number)
+
     # -- settings --------------------------------------------------------------------------
 
     async def _configured(self, fields: list[Any]) -> Settings:

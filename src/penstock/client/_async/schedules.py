@@ -1,0 +1,222 @@
+"""Schedules of a queue: create, list, pause, trigger and remove them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from penstock.client._async.admin import AsyncQueueAdmin
+from penstock.core import flows
+from penstock.core.job import Enqueued
+from penstock.core.operations.scheduling import ListedSchedules
+from penstock.core.options import check_flag, check_party
+from penstock.core.record import stable_id_of
+from penstock.core.schedules import (
+    Missed,
+    ScheduleView,
+    StoredSchedule,
+    check_spec,
+    new_schedule,
+    view,
+)
+from penstock.errors import BadArgument
+
+__all__ = ["AsyncQueueSchedules"]
+
+
+class AsyncQueueSchedules(AsyncQueueAdmin):
+    """The methods of a queue about schedules: periodic jobs, which its workers add."""
+
+    async def schedule(
+        self,
+        name: str,
+        *,
+        job: Any,
+        cron: str | None = None,
+        every: float | timedelta | str | None = None,
+        tz: str | None = None,
+        overlap: bool = False,
+        missed: Missed = "one",
+        force: bool = False,
+    ) -> bool:
+        """Create a schedule, or replace the one of this name. Workers of the queue add its jobs.
+
+        Args:
+            name: 1 to 200 bytes of printable text.
+            job: a job of a handler, `report.job("daily")`, or a body as in `enqueue`.
+            cron: a cron expression: minute, hour, day, month and weekday, such as `0 3 * * *`. It
+                needs `pip install 'penstock[cron]'`.
+            every: seconds, a timedelta, or a text such as "15m" or "1h30m". Ticks are counted from
+                1970 in UTC: "15m" runs at :00, :15, :30 and :45.
+            tz: the time zone of `cron`; None = UTC.
+            overlap: whether to add a job while the last one waits or is active. False = such a tick
+                is skipped, and counted.
+            missed: after an outage of more than a minute, "one" adds one job for all ticks that
+                were missed, and "skip" none.
+            force: also bring back one of the last 8 versions that were replaced.
+
+        Returns:
+            False if the schedule was like this before.
+
+        Raises:
+            BadArgument: an argument can't be used; this version was replaced by a later one; or the
+                queue lies on several nodes. Nothing was written.
+        """
+        spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
+        new = new_schedule(name, job, spec, self.ops.codec)
+        check_flag("force", force)
+        part = await self._schedule_part(new.name)
+        what = await part.backend.driver.drive(flows.schedule(part.ops, new, force=force))
+        if what == flows.REPLACED:
+            reason = f"schedule {name!r} had this form before: force=True brings it back"
+            raise BadArgument("force", force, reason)
+        return what != flows.SAME
+
+    async def _schedule_part(self, name: str) -> AsyncQueueAdmin:  # noqa: ARG002  # of a partition
+        """Return the part of the queue to which a new schedule belongs."""
+        await self.backend.connect()
+        return self
+
+    async def schedules(self) -> list[ScheduleView]:
+        """Return the schedules of the queue, by name."""
+        parts = await self._everywhere(_listed)
+        return sorted((one for part in parts for one in part), key=lambda one: one.name)
+
+    async def unschedule(self, name: str) -> bool:
+        """Remove a schedule. Its jobs stay.
+
+        A worker whose handler declares the schedule creates it again when it starts: remove the
+        declaration too, or use `pause_schedule`.
+
+        Args:
+            name: its name.
+
+        Returns:
+            Whether there was one.
+        """
+        check_party("name", name)
+
+        async def remove(part: AsyncQueueAdmin) -> bool:
+            return (await part.backend.node.run(part.ops.unschedule(name))).code > 0
+
+        return any(await self._everywhere(remove))
+
+    async def pause_schedule(self, name: str) -> None:
+        """Stop the ticks of a schedule until `resume_schedule`, also across deploys.
+
+        Args:
+            name: its name.
+
+        Raises:
+            BadArgument: there is no such schedule.
+        """
+        check_party("name", name)
+
+        async def pause(part: AsyncQueueAdmin) -> bool:
+            return (await part.backend.node.run(part.ops.pause_schedule(name))).code > 0
+
+        if not any(await self._everywhere(pause)):
+            raise _missing(name)
+
+    async def resume_schedule(self, name: str) -> None:
+        """End the pause of a schedule. Ticks that came meanwhile are not made up for.
+
+        Args:
+            name: its name.
+
+        Raises:
+            BadArgument: there is no such schedule.
+        """
+        check_party("name", name)
+
+        async def resume(part: AsyncQueueAdmin) -> bool:
+            entry, listed = await _entry_of(part, name)
+            if entry is None:
+                return False
+            call = part.ops.resume_schedule(name, entry.spec.after(listed.now_ms))
+            return (await part.backend.node.run(call)).code > 0
+
+        if not any(await self._everywhere(resume)):
+            raise _missing(name)
+
+    async def trigger(self, name: str) -> Enqueued:
+        """Add a job of a schedule now. Its ticks stay as they are.
+
+        A pause of the schedule and a job that still runs do not matter.
+
+        Args:
+            name: its name.
+
+        Returns:
+            The job.
+
+        Raises:
+            BadArgument: there is no such schedule.
+            QueueFull, QueueClosed, QueuePaused, QueueInUse, OutOfMemory: as `enqueue`; no job was
+                added.
+        """
+        check_party("name", name)
+        for added in await self._everywhere(lambda part: _triggered(part, name)):
+            if added is not None:
+                added.queue = self
+                return added
+        raise _missing(name)
+
+
+def _missing(name: str) -> BadArgument:
+    return BadArgument("name", name, "no such schedule: schedules() lists them")
+
+
+async def _entry_of(
+    part: AsyncQueueAdmin, name: str
+) -> tuple[StoredSchedule | None, ListedSchedules]:
+    listed = await part.backend.node.run(part.ops.schedules(names=[name]))
+    if listed.unread:
+        raise BadArgument("name", name, f"it can't be read: {listed.unread[name]}")
+    return (listed.entries[0] if listed.entries else None), listed
+
+
+async def _triggered(part: AsyncQueueAdmin, name: str) -> Enqueued | None:
+    while True:
+        entry, listed = await _entry_of(part, name)
+        if entry is None:
+            return None
+        record = entry.record_at(listed.now_ms)
+        reply = await part.backend.node.run(part.ops.trigger(entry, record))
+        if reply is not None:  # otherwise it was replaced meanwhile
+            job_id = part.ops.id_of(reply.first, reply.epoch, entry.spec.ttl_code)
+            return Enqueued(job_id, "ready", stable_id=stable_id_of(record))
+
+
+async def _listed(part: AsyncQueueAdmin) -> list[ScheduleView]:
+    await part.backend.connect()
+    cursor, entries = "0", dict[str, StoredSchedule]()
+    while True:
+        listed = await part.backend.node.run(part.ops.schedules(cursor))
+        entries.update((entry.name, entry) for entry in listed.entries)  # a page may repeat some
+        cursor = listed.cursor
+        if cursor == "0":
+            break
+    runs = {
+        name: part.ops.id_of(entry.last_run, listed.epoch, entry.spec.ttl_code)
+        for name, entry in entries.items()
+        if entry.last_run is not None
+    }
+    states = await _states(part, list(runs.values()))
+    return [
+        view(entry, runs.get(name), states.get(runs.get(name, "")))
+        for name, entry in entries.items()
+    ]
+
+
+async def _states(part: AsyncQueueAdmin, ids: list[str]) -> dict[str, str]:
+    found = dict[str, str]()
+    for start in range(0, len(ids), STEP):
+        some = ids[start : start + STEP]
+        views = await part.backend.node.run(part.ops.show(some))
+        found |= {job_id: one.state for job_id, one in zip(some, views, strict=True) if one}
+    return found
+
+
+STEP = 100
+"""Jobs of one look."""

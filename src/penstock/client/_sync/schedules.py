@@ -1,0 +1,221 @@
+# From src/penstock/client/_async/schedules.py by tools/unasync.py; do not edit.
+"""Schedules of a queue: create, list, pause, trigger and remove them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from penstock.client._sync.admin import QueueAdmin
+from penstock.core import flows
+from penstock.core.job import Enqueued
+from penstock.core.operations.scheduling import ListedSchedules
+from penstock.core.options import check_flag, check_party
+from penstock.core.record import stable_id_of
+from penstock.core.schedules import (
+    Missed,
+    ScheduleView,
+    StoredSchedule,
+    check_spec,
+    new_schedule,
+    view,
+)
+from penstock.errors import BadArgument
+
+__all__ = ["QueueSchedules"]
+
+
+class QueueSchedules(QueueAdmin):
+    """The methods of a queue about schedules: periodic jobs, which its workers add."""
+
+    def schedule(
+        self,
+        name: str,
+        *,
+        job: Any,
+        cron: str | None = None,
+        every: float | timedelta | str | None = None,
+        tz: str | None = None,
+        overlap: bool = False,
+        missed: Missed = "one",
+        force: bool = False,
+    ) -> bool:
+        """Create a schedule, or replace the one of this name. Workers of the queue add its jobs.
+
+        Args:
+            name: 1 to 200 bytes of printable text.
+            job: a job of a handler, `report.job("daily")`, or a body as in `enqueue`.
+            cron: a cron expression: minute, hour, day, month and weekday, such as `0 3 * * *`. It
+                needs `pip install 'penstock[cron]'`.
+            every: seconds, a timedelta, or a text such as "15m" or "1h30m". Ticks are counted from
+                1970 in UTC: "15m" runs at :00, :15, :30 and :45.
+            tz: the time zone of `cron`; None = UTC.
+            overlap: whether to add a job while the last one waits or is active. False = such a tick
+                is skipped, and counted.
+            missed: after an outage of more than a minute, "one" adds one job for all ticks that
+                were missed, and "skip" none.
+            force: also bring back one of the last 8 versions that were replaced.
+
+        Returns:
+            False if the schedule was like this before.
+
+        Raises:
+            BadArgument: an argument can't be used; this version was replaced by a later one; or the
+                queue lies on several nodes. Nothing was written.
+        """
+        spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
+        new = new_schedule(name, job, spec, self.ops.codec)
+        check_flag("force", force)
+        part = self._schedule_part(new.name)
+        what = part.backend.driver.drive(flows.schedule(part.ops, new, force=force))
+        if what == flows.REPLACED:
+            reason = f"schedule {name!r} had this form before: force=True brings it back"
+            raise BadArgument("force", force, reason)
+        return what != flows.SAME
+
+    def _schedule_part(self, name: str) -> QueueAdmin:  # noqa: ARG002  # of a partition
+        """Return the part of the queue to which a new schedule belongs."""
+        self.backend.connect()
+        return self
+
+    def schedules(self) -> list[ScheduleView]:
+        """Return the schedules of the queue, by name."""
+        parts = self._everywhere(_listed)
+        return sorted((one for part in parts for one in part), key=lambda one: one.name)
+
+    def unschedule(self, name: str) -> bool:
+        """Remove a schedule. Its jobs stay.
+
+        A worker whose handler declares the schedule creates it again when it starts: remove the
+        declaration too, or use `pause_schedule`.
+
+        Args:
+            name: its name.
+
+        Returns:
+            Whether there was one.
+        """
+        check_party("name", name)
+
+        def remove(part: QueueAdmin) -> bool:
+            return part.backend.node.run(part.ops.unschedule(name)).code > 0
+
+        return any(self._everywhere(remove))
+
+    def pause_schedule(self, name: str) -> None:
+        """Stop the ticks of a schedule until `resume_schedule`, also across deploys.
+
+        Args:
+            name: its name.
+
+        Raises:
+            BadArgument: there is no such schedule.
+        """
+        check_party("name", name)
+
+        def pause(part: QueueAdmin) -> bool:
+            return part.backend.node.run(part.ops.pause_schedule(name)).code > 0
+
+        if not any(self._everywhere(pause)):
+            raise _missing(name)
+
+    def resume_schedule(self, name: str) -> None:
+        """End the pause of a schedule. Ticks that came meanwhile are not made up for.
+
+        Args:
+            name: its name.
+
+        Raises:
+            BadArgument: there is no such schedule.
+        """
+        check_party("name", name)
+
+        def resume(part: QueueAdmin) -> bool:
+            entry, listed = _entry_of(part, name)
+            if entry is None:
+                return False
+            call = part.ops.resume_schedule(name, entry.spec.after(listed.now_ms))
+            return part.backend.node.run(call).code > 0
+
+        if not any(self._everywhere(resume)):
+            raise _missing(name)
+
+    def trigger(self, name: str) -> Enqueued:
+        """Add a job of a schedule now. Its ticks stay as they are.
+
+        A pause of the schedule and a job that still runs do not matter.
+
+        Args:
+            name: its name.
+
+        Returns:
+            The job.
+
+        Raises:
+            BadArgument: there is no such schedule.
+            QueueFull, QueueClosed, QueuePaused, QueueInUse, OutOfMemory: as `enqueue`; no job was
+                added.
+        """
+        check_party("name", name)
+        for added in self._everywhere(lambda part: _triggered(part, name)):
+            if added is not None:
+                added.queue = self
+                return added
+        raise _missing(name)
+
+
+def _missing(name: str) -> BadArgument:
+    return BadArgument("name", name, "no such schedule: schedules() lists them")
+
+
+def _entry_of(part: QueueAdmin, name: str) -> tuple[StoredSchedule | None, ListedSchedules]:
+    listed = part.backend.node.run(part.ops.schedules(names=[name]))
+    if listed.unread:
+        raise BadArgument("name", name, f"it can't be read: {listed.unread[name]}")
+    return (listed.entries[0] if listed.entries else None), listed
+
+
+def _triggered(part: QueueAdmin, name: str) -> Enqueued | None:
+    while True:
+        entry, listed = _entry_of(part, name)
+        if entry is None:
+            return None
+        record = entry.record_at(listed.now_ms)
+        reply = part.backend.node.run(part.ops.trigger(entry, record))
+        if reply is not None:  # otherwise it was replaced meanwhile
+            job_id = part.ops.id_of(reply.first, reply.epoch, entry.spec.ttl_code)
+            return Enqueued(job_id, "ready", stable_id=stable_id_of(record))
+
+
+def _listed(part: QueueAdmin) -> list[ScheduleView]:
+    part.backend.connect()
+    cursor, entries = "0", dict[str, StoredSchedule]()
+    while True:
+        listed = part.backend.node.run(part.ops.schedules(cursor))
+        entries.update((entry.name, entry) for entry in listed.entries)  # a page may repeat some
+        cursor = listed.cursor
+        if cursor == "0":
+            break
+    runs = {
+        name: part.ops.id_of(entry.last_run, listed.epoch, entry.spec.ttl_code)
+        for name, entry in entries.items()
+        if entry.last_run is not None
+    }
+    states = _states(part, list(runs.values()))
+    return [
+        view(entry, runs.get(name), states.get(runs.get(name, "")))
+        for name, entry in entries.items()
+    ]
+
+
+def _states(part: QueueAdmin, ids: list[str]) -> dict[str, str]:
+    found = dict[str, str]()
+    for start in range(0, len(ids), STEP):
+        some = ids[start : start + STEP]
+        views = part.backend.node.run(part.ops.show(some))
+        found |= {job_id: one.state for job_id, one in zip(some, views, strict=True) if one}
+    return found
+
+
+STEP = 100
+"""Jobs of one look."""

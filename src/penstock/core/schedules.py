@@ -1,0 +1,427 @@
+"""Schedules: specs, their ticks, and entries as they are stored (protocol/schedules.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone, tzinfo
+from functools import cache
+from typing import Any, Literal
+
+from penstock.core import stable
+from penstock.core.bulk import NewJob, prepared
+from penstock.core.codec import Codec
+from penstock.core.ids import AT_LEAST_ONCE_FOREVER
+from penstock.core.options import check_choice, check_flag, check_party, duration_ms
+from penstock.core.record import SCHEDULED_FOR, encode_body
+from penstock.errors import BadArgument, ConfigurationError
+
+__all__ = [
+    "Missed",
+    "NewSchedule",
+    "ScheduleView",
+    "Spec",
+    "StoredSchedule",
+    "check_spec",
+    "new_schedule",
+    "read_entry",
+    "view",
+]
+
+Missed = Literal["one", "skip"]
+"""How ticks are made up for that came while no worker ran: by one run, or by none."""
+
+MISSED_MS = 60_000
+"""A tick that is later than this is missed. Also the largest step back of the server's clock after
+which a tick is not brought forward: it might run twice."""
+MAX_VALUE = 65_536
+UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+EVERY = re.compile(r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?")
+REFUSED = ("delay", "at", "dedup", "dedup_id", "key", "block", "max_length", "replicas", "durable")
+"""Options of an enqueue that the job of a schedule can't have."""
+FRONT = re.compile(rb"(\S+) (\d+) (\d+) (\d+) ([01]) ([0-9a-f ]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """When a schedule runs.
+
+    Attributes:
+        cron: a cron expression, or None.
+        every_ms: the ms between two ticks, counted from 1970; None = it has a cron expression.
+        tz: the zone of the cron expression.
+        overlap: whether a job is added while the last one has not ended.
+        missed: how ticks are made up for that are more than a minute late.
+        ttl_code: the last four digits of the ids of its jobs.
+    """
+
+    cron: str | None = None
+    every_ms: int | None = None
+    tz: str = "UTC"
+    overlap: bool = False
+    missed: Missed = "one"
+    ttl_code: str = AT_LEAST_ONCE_FOREVER
+
+    def after(self, ms: int) -> int:
+        """Return the time of the first tick later than `ms`.
+
+        Raises:
+            ConfigurationError: a package or a zone is missing on this machine.
+        """
+        if self.every_ms is not None:
+            return (ms // self.every_ms + 1) * self.every_ms
+        zone = zone_of(self.tz)
+        start = datetime.fromtimestamp(ms // 1000, timezone.utc).astimezone(zone)
+        found = (round(at.timestamp()) * 1000 for at in cronsim().CronSim(self.cron, start))
+        # In the second of two equal hours cronsim first returns a time in the first one.
+        following: int = next(at for at in found if at > ms)
+        return following
+
+    @property
+    def text(self) -> str:
+        """The spec for people."""
+        if self.every_ms is not None:
+            return f"every {span_text(self.every_ms)}"
+        return f"{self.cron} {self.tz}"
+
+    def encoded(self) -> bytes:
+        """Return the JSON that is stored: fields with their defaults are left out."""
+        given: dict[str, Any] = {}
+        if self.every_ms is not None:
+            given["every"] = self.every_ms
+        else:
+            given |= {"cron": self.cron, "tz": self.tz}
+        if self.overlap:
+            given["overlap"] = True
+        if self.missed != "one":
+            given["missed"] = self.missed
+        if self.ttl_code != AT_LEAST_ONCE_FOREVER:
+            given["ttl"] = self.ttl_code
+        return json.dumps(given, separators=(",", ":"), sort_keys=True).encode()
+
+    @classmethod
+    def decoded(cls, raw: bytes) -> Spec:
+        """Read the JSON of a stored spec.
+
+        Raises:
+            ValueError: it is malformed.
+        """
+        given = json.loads(raw)
+        every = given.get("every")
+        if every is None and given.get("cron") is None:
+            raise ValueError(f"a schedule with neither cron nor every: {raw!r}")
+        return cls(
+            given.get("cron"),
+            every,
+            given.get("tz", "UTC"),
+            bool(given.get("overlap")),
+            given.get("missed", "one"),
+            given.get("ttl", AT_LEAST_ONCE_FOREVER),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NewSchedule:
+    """A schedule as a program describes it.
+
+    Attributes:
+        name: its name.
+        spec: when it runs.
+        record: the record of its jobs, without stable id and without the time of a tick.
+    """
+
+    name: str
+    spec: Spec
+    record: bytes
+
+    @property
+    def value(self) -> bytes:
+        """The value that is stored."""
+        return self.spec.encoded() + b"\n" + self.record
+
+    @property
+    def mark(self) -> str:
+        """The hash of the value."""
+        return hashlib.sha1(self.value, usedforsecurity=False).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A schedule as it is stored.
+
+    Attributes:
+        name: its name.
+        tick: the time of the next tick, ms; None = it is paused.
+        last_run: the number of its last job; None = it has had none.
+        last_tick: the time of the last tick, ms; 0 = it has had none.
+        runs, skipped: the numbers of its jobs and of its skipped ticks.
+        paused: whether it has no ticks.
+        mark: the hash of its value.
+        spec: when it runs.
+        record: the record of its jobs; empty = it was not read.
+    """
+
+    name: str
+    tick: int | None
+    last_run: bytes | None
+    last_tick: int
+    runs: int
+    skipped: int
+    paused: bool
+    mark: str
+    spec: Spec
+    record: bytes
+
+    def record_at(self, ms: int) -> bytes:
+        """Return the record of the job of a tick."""
+        head, _, body = self.record.partition(b"\n")
+        return b"%b;h.%b=%d;i=%b\n%b" % (head, SCHEDULED_FOR.encode(), ms, stable.next_id(), body)
+
+    def what(self, now_ms: int) -> Literal["run", "alone", "skip"]:
+        """Return what to do about its tick at this time: see the script `tick`."""
+        assert self.tick is not None
+        if self.spec.missed == "skip" and now_ms - self.tick > MISSED_MS:
+            return "skip"
+        return "run" if self.spec.overlap else "alone"
+
+    def earlier(self, now_ms: int) -> int | None:
+        """Return the tick that should come before the stored one; None = the stored one is right.
+
+        The stored one is too late if the server's clock was wrong, and far ahead, at the last tick.
+        """
+        if self.tick is None or (self.last_tick and self.last_tick <= now_ms + MISSED_MS):
+            return None
+        found = self.spec.after(now_ms)
+        return found if found < self.tick else None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleView:
+    """A schedule of a queue.
+
+    Attributes:
+        name: its name.
+        spec: when it runs, for people: the cron expression and its zone, or "every 15m".
+        cron, tz: the cron expression and its zone; None = it has an interval.
+        every: the seconds between two ticks; None = it has a cron expression.
+        overlap, missed: as of `Queue.schedule`.
+        next: the next tick, in seconds since 1970; None = it is paused.
+        last: the last tick, in seconds since 1970; None = it has had none.
+        last_run: the id of its last job; None = it has had none.
+        last_state: the state of that job; None = it has ended.
+        runs: the number of jobs that it has added.
+        skipped: the number of ticks that it has skipped: the last job had not ended, or they were
+            missed.
+        paused: whether it is paused.
+    """
+
+    name: str
+    spec: str
+    cron: str | None
+    tz: str | None
+    every: float | None
+    overlap: bool
+    missed: Missed
+    next: float | None
+    last: float | None
+    last_run: str | None
+    last_state: str | None
+    runs: int
+    skipped: int
+    paused: bool
+
+
+def read_entry(name: bytes, tick: bytes, raw: bytes) -> StoredSchedule:
+    """Read an entry of a reply.
+
+    Raises:
+        ValueError: it is malformed, or of a newer protocol.
+    """
+    front, _, value = raw.partition(b"\n")
+    spec, _, record = value.partition(b"\n")
+    found = FRONT.fullmatch(front)
+    if found is None:
+        raise ValueError(f"not an entry of a schedule: {front[:200]!r}")
+    last_run, last_tick, runs, skipped, paused, marks = found.groups()
+    return StoredSchedule(
+        name.decode("utf-8", "replace"),
+        int(tick) if tick else None,
+        None if last_run == b"-" else last_run,
+        int(last_tick),
+        int(runs),
+        int(skipped),
+        paused == b"1",
+        marks[:16].decode(),
+        Spec.decoded(spec),
+        record,
+    )
+
+
+# -- checks ------------------------------------------------------------------------------------
+
+
+def new_schedule(name: object, job: Any, spec: Spec, codec: Codec | None) -> NewSchedule:
+    """Return a schedule of these arguments.
+
+    Args:
+        name: its name.
+        job: a `NewJob`, or a body.
+        spec: when it runs.
+        codec: of bodies.
+
+    Raises:
+        BadArgument: the name or the job can't be used.
+    """
+    checked = check_party("name", name)
+    options, body = prepared(codec=codec), job
+    if isinstance(job, NewJob):
+        options, body = job.options.prepared(codec), job.body
+        for option in REFUSED:
+            value = job.options.given.get(option)
+            if value is not None:
+                reason = "the job of a schedule can't have it: leave it out of options()"
+                raise BadArgument(option, value, reason)
+    raw, is_coded = encode_body(body, codec)
+    record = b"%b\n%b" % (options.coded_head if is_coded else options.head, raw)
+    if len(record) > MAX_VALUE:
+        reason = f"the job of a schedule has at most {MAX_VALUE} bytes: store large data elsewhere"
+        raise BadArgument("job", f"{len(record)} bytes", reason)
+    made = Spec(spec.cron, spec.every_ms, spec.tz, spec.overlap, spec.missed, options.ttl_code)
+    return NewSchedule(checked, made, record)
+
+
+def check_spec(
+    cron: object = None,
+    every: Any = None,
+    tz: object = None,
+    *,
+    overlap: object = False,
+    missed: Any = "one",
+) -> Spec:
+    """Return the spec of these arguments of `Queue.schedule`.
+
+    Raises:
+        BadArgument: one of them can't be used.
+    """
+    check_flag("overlap", overlap)
+    chosen: Missed = check_choice("missed", missed, Missed)
+    if (cron is None) == (every is None):
+        reason = 'pass either cron="0 3 * * *" or every="15m"'
+        raise BadArgument("cron", cron, reason)
+    if every is not None:
+        if tz is not None:
+            reason = "every= counts from 1970 in UTC: leave tz out, or use cron="
+            raise BadArgument("tz", tz, reason)
+        return Spec(None, _every_ms(every), overlap=bool(overlap), missed=chosen)
+    zone = "UTC" if tz is None else tz
+    text = _checked_cron(cron, zone)
+    assert isinstance(zone, str)
+    return Spec(text, None, zone, bool(overlap), chosen)
+
+
+def _every_ms(every: Any) -> int:
+    if isinstance(every, str):
+        found = EVERY.fullmatch(every.strip())
+        if not every.strip() or found is None:
+            reason = 'must be seconds, a timedelta, or a text such as "15m", "1h30m" or "2d"'
+            raise BadArgument("every", every, reason)
+        pairs = zip(UNITS.values(), found.groups(), strict=True)
+        every = sum(unit * int(count) for unit, count in pairs if count)
+    ms = duration_ms("every", every)
+    if ms < 1000:
+        raise BadArgument("every", every, "must be at least one second")
+    return ms
+
+
+def _checked_cron(cron: object, tz: object) -> str:
+    if not isinstance(cron, str):
+        reason = 'must be a cron expression such as "0 3 * * *": minute hour day month weekday'
+        raise BadArgument("cron", cron, reason)
+    try:
+        module = cronsim()
+    except ConfigurationError as error:
+        raise BadArgument("cron", cron, str(error)) from error
+    try:
+        zone = zone_of(tz)
+    except ConfigurationError as error:
+        raise BadArgument("tz", tz, str(error)) from error
+    text = " ".join(cron.split())
+    try:
+        next(module.CronSim(text, datetime.now(zone)))
+    except (module.CronSimError, StopIteration) as error:
+        why = "it never comes" if isinstance(error, StopIteration) else str(error)
+        reason = f"{why}: must be minute hour day month weekday, such as '0 3 * * *'"
+        raise BadArgument("cron", cron, reason) from error
+    return text
+
+
+@cache
+def cronsim() -> Any:
+    """Return the module cronsim.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        import cronsim  # an extra
+    except ImportError as error:
+        text = "cron= needs the package cronsim: pip install 'penstock[cron]'"
+        raise ConfigurationError(text) from error
+    return cronsim
+
+
+@cache
+def zone_of(name: object) -> tzinfo:
+    """Return a time zone.
+
+    Raises:
+        ConfigurationError: this machine does not know it.
+    """
+    from zoneinfo import ZoneInfo  # few programs need it
+
+    if name == "UTC":
+        return timezone.utc
+    try:
+        return ZoneInfo(str(name) if isinstance(name, str) else "")
+    except (LookupError, OSError, ValueError) as error:
+        text = "no such time zone: use a name such as Europe/Berlin. If this machine has no zones"
+        raise ConfigurationError(f"{text}: pip install 'penstock[cron]'") from error
+
+
+def every_of(spec: Spec) -> float | None:
+    """Return the seconds between two ticks; None = the spec is a cron expression."""
+    return None if spec.every_ms is None else spec.every_ms / 1000
+
+
+def span_text(ms: int) -> str:
+    """Return an interval as `every=` takes it: 1h30m."""
+    left, rest = divmod(ms, 1000)
+    parts = list[str]()
+    for unit, seconds in UNITS.items():
+        count, left = divmod(left, seconds)
+        if count:
+            parts.append(f"{count}{unit}")
+    return f"{ms / 1000:g}s" if rest or not parts else "".join(parts)
+
+
+def view(entry: StoredSchedule, last_run: str | None, last_state: str | None) -> ScheduleView:
+    """Return the schedule of an entry, as users see it."""
+    spec = entry.spec
+    return ScheduleView(
+        entry.name,
+        spec.text,
+        spec.cron,
+        spec.tz if spec.cron is not None else None,
+        every_of(spec),
+        spec.overlap,
+        spec.missed,
+        None if entry.tick is None else entry.tick / 1000,
+        entry.last_tick / 1000 or None,
+        last_run,
+        last_state,
+        entry.runs,
+        entry.skipped,
+        entry.paused,
+    )

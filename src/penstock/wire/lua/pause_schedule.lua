@@ -1,0 +1,33 @@
+--- Pause a schedule, which then has no tick, or resume it.
+--- KEYS     held meta wake ticks schedules
+--- ARGV     nonce name next
+---          next  '' = pause it; else resume it: the time of its next tick, ms
+--- META     v seen off
+--- RETURNS  {1, nonce, done}              done: 1 = paused or resumed; 0 = it was so before, and nothing changed
+---          {0, nonce}                    there is no such schedule
+---          {-6, nonce, version}          written by a newer protocol
+--@include lib/check_version
+--@include lib/now (gives: changes)
+--@include lib/schedule_entry (gives: read_entry, write_entry)
+local last_run, last_tick, runs, skipped, is_paused, marks, rest = read_entry(name)
+local wanted, wake_empty = next == '' and '1' or '0', redis.call('LLEN', wake) == 0
+redis.call('ZCARD', ticks)
+if not last_run then
+  return {0, nonce}
+end
+if is_paused ~= wanted then
+  redis.call('HDEL', held, '-')
+  write_entry(name, last_run, last_tick, runs, skipped, wanted, marks, rest)
+  if wanted == '1' then
+    redis.call('ZREM', ticks, name)
+  else
+    redis.call('ZADD', ticks, next, name)
+  end
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+  if wanted == '0' and wake_empty then
+    redis.call('RPUSH', wake, '1')
+  end
+end
+return {1, nonce, is_paused == wanted and 0 or 1}

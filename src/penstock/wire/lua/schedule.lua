@@ -1,0 +1,52 @@
+--- Create a schedule, or give it another value. Its jobs are added by `tick`.
+--- KEYS     ready held meta wake ticks schedules
+--- ARGV     nonce create name next mark force value
+---          create  as in enqueue: a queue may have schedules before its first job
+---          name    the schedule: 1 to 200 bytes, printable
+---          next    time of its first tick, ms
+---          mark    hash of the value: 16 hex digits
+---          force   1 = also a value that was replaced before
+---          value   its spec, a line feed, and the record of its jobs
+--- META     v epoch seen off uses
+--- RETURNS  {1, nonce, epoch, created, what}  what: 0 = it has this value already; 1 = it is new; 2 = it had another one;
+---                                        3 = this value is one of the last 8 that were replaced: nothing changed
+---          {-5, nonce}                   no such queue: register it, then create
+---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+--@include lib/check_version
+--@include lib/now (gives: changes)
+local created = 0
+if not epoch then
+  if redis.call('EXISTS', ready, held) > 0 then
+    return {-8, nonce}
+  elseif create == '' then
+    return {-5, nonce}
+  end
+  epoch, created = create, 1
+  --@include lib/create_queue
+end
+--@include lib/use
+--@include lib/schedule_entry (gives: read_entry, write_entry)
+local last_run, last_tick, runs, skipped, is_paused, marks = read_entry(name)
+local what = not last_run and 1 or string.sub(marks, 1, 16) == mark and 0
+  or force ~= '1' and string.find(marks, mark, 1, true) and 3 or 2
+redis.call('ZCARD', ticks)
+local wake_empty = redis.call('LLEN', wake) == 0
+if what == 1 then
+  last_run, last_tick, runs, skipped, is_paused, marks = '-', '0', '0', '0', '0', ''
+end
+if what == 1 or what == 2 then
+  use('e')
+  local older = string.gsub(' ' .. marks, ' ' .. mark, '')
+  write_entry(name, last_run, last_tick, runs, skipped, is_paused, string.match(string.sub(mark .. older, 1, 152), '^(.-) ?$'), '\n' .. value)
+  if is_paused == '0' then
+    redis.call('ZADD', ticks, next, name)
+  end
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+  if wake_empty then -- a worker looks at the schedules when a token brings no job
+    redis.call('RPUSH', wake, '1')
+  end
+end
+return {1, nonce, epoch, created, what}

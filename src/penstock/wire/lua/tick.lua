@@ -1,0 +1,73 @@
+--- Add the job of a schedule whose tick has come, and move its tick to the next one. Or run the schedule now.
+--- KEYS     ready held active scheduled once dead tally expiry finished meta wake space dedup windows ticks schedules
+--- ARGV     nonce producer name mark expected next what role record
+---          nonce, producer, role  as in enqueue
+---          name, mark  the schedule, and the hash of the value that the caller has read
+---          expected  time of the tick, as in `ticks`; '' = add a job now; the tick stays
+---          next      time of the tick after it, later than TIME, ms
+---          what      run = add the job; alone = unless the last one is still waiting or active, then the tick is skipped; skip = skip
+---                    the tick; move = only move it to an earlier time
+---          record    as in enqueue; '' = none, with skip and move
+--- META     v epoch last seen off paused uses max_length full enqueued replicas @producer=before
+--- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  as in enqueue; count 0 = the tick was skipped
+---                                                            or moved
+---          {0, nonce}                                        the schedule has no such tick, or another value; or the
+---                                                            tick is not due; nothing changed
+---          {-3, nonce, waiting, limit, swept}                as in enqueue, as are all that follow: the tick stays
+---          {-4, nonce, paused}                               paused for producers
+---          {-5, nonce}                                       no such queue
+---          {-6, nonce, version}                              written by a newer protocol
+---          {-7, nonce, last}                                 a later call of this producer came first
+---          {-8, nonce}                                       damaged: jobs, but no meta
+---          {-10, nonce, index}                               the record is of no known version, or asks for lease 0 without a ttl
+---          {-14, nonce}                                      closed for producers
+---          {-15, nonce, kind, owner, left}                   another producer has the role
+---          {-16, nonce, kind}                                the role of the call has ended
+---          {-19, nonce, name, value}                         malformed argument: the lease of the record
+--- FROM none  TO ready
+local create, bound, delay, wait, n, sweep_limit, list = '', '', '0', '0', 1, 102, {record}
+--@include lib/check_producer (gives: raw, now, changes, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
+--@include lib/schedule_entry (gives: read_entry, write_entry)
+local last_run, last_tick, runs, skipped, is_paused, marks, rest = read_entry(name)
+local due, is_tick = tonumber(redis.call('ZSCORE', ticks, name) or -1), expected ~= ''
+local is_due = what == 'move' or raw >= (tonumber(expected) or 0)
+if not last_run or string.sub(marks, 1, 16) ~= mark or is_tick and not (is_due and due == tonumber(expected)) then
+  return {0, nonce}
+end
+local is_running = what == 'alone' and last_run ~= '-' and (redis.call('HEXISTS', held, last_run) == 1
+  and not redis.call('ZSCORE', dead, last_run) or #redis.call('XRANGE', ready, last_run, last_run) == 1)
+if is_running or what == 'skip' or what == 'move' then
+  redis.call('HDEL', held, '-')
+  redis.call('ZADD', ticks, next, name)
+  if what ~= 'move' then
+    write_entry(name, last_run, expected, runs, skipped + 1, is_paused, marks, rest)
+  end
+  if #changes > 0 then
+    redis.call('HSET', meta, unpack(changes))
+  end
+  return {1, nonce, '', 0, epoch, 0, 0, 0, replicas}
+end
+--@include lib/check_capacity
+--@include lib/assign_numbers (gives: first)
+local call, record_index = redis.call, {}
+--@include lib/split_body
+--@include lib/check_records (gives: bodies)
+call('XADD', ready, first, 'j', split_body(first, record, bodies))
+if #bodies > 0 then
+  call('HSET', held, unpack(bodies))
+end
+if is_tick then
+  call('ZADD', ticks, next, name)
+end
+write_entry(name, first, is_tick and expected or last_tick, runs + 1, skipped, is_paused, marks, rest)
+change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 0 ' .. string.format('%.0f', raw))
+--@include lib/note_added
+remove_expired()
+local successor_due = write_dedup()
+if (paused ~= 'out' or successor_due and successor_due <= now) and wake_empty then
+  call('RPUSH', wake, '1')
+end
+if full > now and space_empty and (waiting + n < limit or #expired > 0) then
+  call('RPUSH', space, '1')
+end
+return {1, nonce, first, n, epoch, created, 0, 0, replicas}

@@ -1,0 +1,245 @@
+"""The schedules of a worker's queues: it stores those of its handlers, and runs ticks that are due.
+
+No worker is the leader. Each reads the ticks of the next seconds, waits for them, and calls `tick`,
+which does nothing if another worker was quicker (protocol/schedules.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.core import flows
+from penstock.core.calls import Call
+from penstock.core.codec import Codec
+from penstock.core.effects import Effect
+from penstock.core.operations import QueueOps
+from penstock.core.partitions import partition_of
+from penstock.core.schedules import MISSED_MS, NewSchedule, StoredSchedule, new_schedule
+from penstock.errors import (
+    ConfigurationError,
+    OutOfMemory,
+    QueueClosed,
+    QueueFull,
+    QueueInUse,
+    QueueMissing,
+    QueuePaused,
+    RoleLost,
+)
+from penstock.worker.calling import CallableHandler
+from penstock.worker.registered import RegisteredHandler
+
+__all__ = ["Ticker", "declared", "own_part", "tend"]
+
+LOOK = flows.TICK
+"""Seconds between two looks at the ticks of a queue that has schedules."""
+NEAR_MS = 5000
+"""How far ahead a look reads."""
+NAMED = 100
+"""Most names in one call."""
+JUMP_MS = MISSED_MS // 2
+"""A step back of the server's clock after which all schedules are checked."""
+REFUSED = (
+    OutOfMemory, QueueClosed, QueueFull, QueueInUse, QueueMissing, QueuePaused, RoleLost
+)  # fmt: skip
+"""Errors of a queue that takes no jobs now. The tick stays."""
+
+Flow = Generator[Effect, Any, Any]
+Runner = Callable[[Call[Any]], Flow]
+"""Runs a call of a flow and returns its result."""
+
+
+@dataclass(slots=True)
+class Ticker:
+    """The schedules of one queue, as a worker knows them.
+
+    Points in time are by the worker's clock.
+
+    Attributes:
+        own: schedules of the worker's handlers, not stored yet.
+        look_at: when to read the ticks; inf = the queue has no schedules.
+        near: the ticks that were read, each with the time at which to run it.
+        is_checked: whether all ticks were compared with their specs since the clock of the server
+            last went back.
+        now_ms: the server's time at the last look.
+        at: when the answer to that look came.
+        unread: names of the schedules that this worker can't run.
+    """
+
+    own: list[NewSchedule] = field(default_factory=list)
+    look_at: float = math.inf
+    near: list[tuple[float, StoredSchedule]] = field(default_factory=list)
+    is_checked: bool = False
+    now_ms: int = 0
+    at: float = 0.0
+    unread: set[str] = field(default_factory=set)
+
+    @property
+    def due_at(self) -> float:
+        """When there is something to do."""
+        return min([self.look_at, *(at for at, _ in self.near)])
+
+    def found(self, *, has_schedules: bool) -> None:
+        """Learn if the queue has schedules."""
+        if not (has_schedules or self.own):
+            self.look_at, self.near = math.inf, []
+        elif self.look_at == math.inf:
+            self.look_at = 0.0
+
+    def look_now(self) -> None:
+        """Read the ticks now, if the queue has schedules: some may have changed."""
+        if self.look_at < math.inf:
+            self.look_at = 0.0
+
+    def server_ms(self, now: float) -> int:
+        """Return the server's time, or a little less."""
+        return self.now_ms + int((now - self.at) * 1000)
+
+    def has_due(self, now: float) -> bool:
+        """Return True if the tick of a schedule has come."""
+        return any(at <= now for at, _ in self.near)
+
+    def due_by(self, now: float) -> list[StoredSchedule]:
+        """Return the schedules whose tick has come, and remove them from `near`."""
+        due = [entry for at, entry in self.near if at <= now]
+        self.near = [one for one in self.near if one[0] > now]
+        return due
+
+    def expect(self, entry: StoredSchedule) -> None:
+        """Wait for the tick of a schedule if it comes before the next look does."""
+        assert entry.tick is not None
+        at = self.at + max(0, entry.tick - self.now_ms) / 1000
+        if at <= self.look_at:
+            self.near.append((at, entry))
+
+
+def declared(
+    handlers: Iterable[RegisteredHandler], queues: Iterable[str], codec: Codec | None
+) -> dict[str, list[NewSchedule]]:
+    """Return the schedules that handlers declare, by the names of their queues.
+
+    Args:
+        handlers: of the worker.
+        queues: those of the worker; the result has them all.
+        codec: of bodies.
+
+    Raises:
+        BadArgument: a job can't be made.
+    """
+    found: dict[str, list[NewSchedule]] = {name: [] for name in queues}
+    for handler in handlers:
+        if isinstance(handler, CallableHandler) and handler.schedule is not None:
+            new = new_schedule(handler.name, handler.scheduled_job(), handler.schedule, codec)
+            found.setdefault(handler.queue or "", []).append(new)
+    return found
+
+
+def own_part(new: Iterable[NewSchedule], ops: QueueOps) -> list[NewSchedule]:
+    """Return those of a queue's schedules that belong to this part of it."""
+    count, number = ops.partitions, ops.keys.partition
+    return [one for one in new if count is None or partition_of(one.name, count) == number]
+
+
+def tend(
+    ticker: Ticker, ops: QueueOps, run: Runner, clock: Callable[[], float], log: Any
+) -> Generator[Effect, Any, bool]:
+    """Run the ticks of a queue that are due, and look for others; return whether jobs were added.
+
+    Args:
+        ticker: the schedules of the queue.
+        ops: its operations.
+        run: runs a call.
+        clock: the worker's clock.
+        log: the worker's log.
+    """
+    added = False
+    if ticker.look_at <= clock():
+        yield from _look(ticker, ops, run, clock, log)
+        if not ticker.is_checked:
+            yield from _check(ticker, ops, run)
+    for entry in ticker.due_by(clock()):
+        added |= yield from _tick(ticker, ops, run, clock(), log, entry)
+    if ticker.own and ticker.at and not ticker.has_due(clock()):  # older versions' ticks come first
+        yield from _store(ticker, ops, run, log)
+        ticker.look_now()
+    return added
+
+
+def _tick(
+    ticker: Ticker, ops: QueueOps, run: Runner, now: float, log: Any, entry: StoredSchedule
+) -> Generator[Effect, Any, bool]:
+    """Run or skip a tick; return whether a job was added."""
+    assert entry.tick is not None
+    server_ms = ticker.server_ms(now)
+    is_missed = server_ms - entry.tick > MISSED_MS
+    try:
+        following = entry.spec.after(server_ms if is_missed else entry.tick)
+        reply = yield from run(ops.tick(entry, following, entry.what(server_ms)))
+    except ConfigurationError as error:
+        _cannot_run(ticker, entry.name, str(error), log)
+        return False
+    except REFUSED as error:  # the next look finds the tick again
+        log.info("schedule %r: %s; the tick waits", entry.name, error)
+        return False
+    ticker.expect(replace(entry, tick=following))  # also if another worker was quicker
+    return reply is not None and reply.count > 0
+
+
+def _look(ticker: Ticker, ops: QueueOps, run: Runner, clock: Callable[[], float], log: Any) -> Flow:
+    """Read the ticks of the next seconds."""
+    listed = yield from run(ops.near_schedules(NEAR_MS))
+    now = clock()
+    if ticker.now_ms and ticker.server_ms(now) - listed.now_ms > JUMP_MS:
+        ticker.is_checked = False
+    ticker.now_ms, ticker.at, ticker.near = listed.now_ms, now, []
+    ticker.look_at = now + (LOOK if listed.next_ms else 0.0)
+    for name, why in listed.unread.items():
+        _cannot_run(ticker, name, why, log)
+    for entry in listed.entries:
+        if entry.name not in ticker.unread:
+            ticker.expect(entry)
+
+
+def _cannot_run(ticker: Ticker, name: str, why: str, log: Any) -> None:
+    """Leave a schedule to other workers; log it once."""
+    if name not in ticker.unread:
+        ticker.unread.add(name)
+        log.error("schedule %r can't be run by this worker: %s", name, why)
+
+
+def _check(ticker: Ticker, ops: QueueOps, run: Runner) -> Flow:
+    """Bring ticks forward that a wrong clock of the server has put too late."""
+    cursor = "0"
+    while not ticker.is_checked:
+        listed = yield from run(ops.schedules(cursor))
+        for entry in listed.entries:
+            if entry.name not in ticker.unread:
+                earlier = entry.earlier(listed.now_ms)
+                if earlier is not None:
+                    yield from run(ops.tick(entry, earlier, "move"))
+                    ticker.look_now()
+        cursor = listed.cursor
+        ticker.is_checked = cursor == "0"
+
+
+def _store(ticker: Ticker, ops: QueueOps, run: Runner, log: Any) -> Flow:
+    """Store the schedules of the worker's handlers, unless they are stored."""
+    if ops.home is not None:
+        names = ", ".join(repr(new.name) for new in ticker.own)
+        text = "the schedules %s are not stored, as queue %r lies on several nodes: %s"
+        advice = "create them by a client of one node, Penstock(url, federation=False)"
+        log.error(text, names, ops.name, advice)
+        ticker.own = []
+    while ticker.own:
+        batch = ticker.own[:NAMED]
+        listed = yield from run(ops.schedules(names=[new.name for new in batch]))
+        stored = {entry.name: entry.mark for entry in listed.entries}
+        for new in batch:
+            if stored.get(new.name) != new.mark:
+                what = yield from flows.schedule(ops, new)
+                if what == flows.REPLACED:
+                    text = "schedule %r stays as it is: a later version has replaced this one; %s"
+                    log.warning(text, new.name, "schedule(..., force=True) brings it back")
+        ticker.own = ticker.own[NAMED:]

@@ -1,0 +1,451 @@
+# From tests/_async/test_schedules.py by tools/unasync.py; do not edit.
+"""Schedules: created, listed, paused, triggered and removed; workers add their jobs."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from penstock import (
+    BadArgument,
+    Handlers,
+    Penstock,
+    Queue,
+    QueueClosed,
+    QueueFull,
+    QueuePaused,
+    ScheduleView,
+    Worker,
+)
+from penstock.core.partitions import partition_of
+from penstock.wire.keys import QueueKeys
+from tests.support.backends import Backend
+from tests.support.keyspace import Raw, dump, raw_time
+from tests.support.twins import wait_for
+
+HOUR = 3_600_000
+
+
+def work(ps: Penstock, handlers: Any, **options: Any) -> None:
+    """Work until no job is left."""
+    Worker(ps, "q", handlers, burst=True, **options).run()
+
+
+def handlers_for(ran: list[Any]) -> Handlers:
+    """Return a default handler that notes bodies and ticks."""
+    handlers = Handlers()
+
+    @handlers.default
+    def note(job: Any) -> None:
+        ran.append((job.body, job.scheduled_for))
+
+    return handlers
+
+
+def set_tick(raw: Raw, q: Queue, name: str, ago: float) -> float:
+    """Put the tick of a schedule into the past, as after an outage; return it."""
+    tick = int((raw_time(raw) - ago) * 1000)
+    raw.zadd(q.ops.keys["ticks"], {name: tick})
+    return tick / 1000
+
+
+def one(q: Queue) -> ScheduleView:
+    """Return the only schedule."""
+    [found] = q.schedules()
+    return found
+
+
+def test_a_schedule_is_listed(q: Queue, raw: Raw) -> None:
+    """The queue is created with its first schedule."""
+    assert q.schedule("report", cron="0 3 * * *", tz="Europe/Berlin", job={"n": 1})
+    assert q.schedule("a beat", every="15m", job=b"x", overlap=True, missed="skip")
+    first, second = q.schedules()
+    assert (first.name, first.spec, first.every, first.cron) == ("a beat", "every 15m", 900.0, None)
+    assert (first.overlap, first.missed, first.tz) == (True, "skip", None)
+    assert (second.spec, second.tz) == ("0 3 * * * Europe/Berlin", "Europe/Berlin")
+    assert first.next is not None
+    assert first.next % 900 == 0
+    assert 0 < first.next - raw_time(raw) <= 900
+    assert (second.last, second.last_run, second.runs, second.paused) == (None, None, 0, False)
+    stats = q.stats()
+    assert stats.exists
+    assert stats.has_schedules
+
+
+def test_the_same_schedule_changes_nothing(q: Queue, raw: Raw) -> None:
+    """Another spec replaces it."""
+    assert q.schedule("s", every=HOUR, job="x")
+    before = dump(raw)
+    assert not q.schedule("s", every=HOUR, job="x")
+    assert dump(raw) == before
+    assert q.schedule("s", every=60, job="x")
+    assert one(q).spec == "every 1m"
+
+
+def test_a_replaced_schedule_needs_force(q: Queue) -> None:
+    """An older version of a program does not undo what a newer one has stored."""
+    q.schedule("s", every=60, job="x")
+    q.schedule("s", every=90, job="x")
+    with pytest.raises(BadArgument, match=r"^force=False: schedule 's' had this form before"):
+        q.schedule("s", every=60, job="x")
+    assert one(q).every == 90
+    assert q.schedule("s", every=60, job="x", force=True)
+    assert one(q).every == 60
+
+
+@pytest.mark.parametrize(
+    "given, argument",
+    [
+        ({"every": 60, "job": "x", "name": ""}, "name"),
+        ({"every": 60, "cron": "* * * * *", "job": "x"}, "cron"),
+        ({"cron": "99 * * * *", "job": "x"}, "cron"),
+        ({"cron": "* * * * *", "tz": "Nowhere", "job": "x"}, "tz"),
+        ({"every": "often", "job": "x"}, "every"),
+        ({"every": 60, "job": {1: 2}}, "body"),
+        ({"every": 60, "job": "x", "force": 1}, "force"),
+        ({"every": 60, "job": "x", "missed": "all"}, "missed"),
+    ],
+)
+def test_bad_arguments(q: Queue, raw: Raw, given: Any, argument: str) -> None:
+    """They are refused before anything is written."""
+    with pytest.raises(BadArgument, match=f"^{argument}="):
+        q.schedule(**{"name": "s", **given})
+    assert not [key for key in raw.scan_iter() if b"{q}" in key]
+
+
+def test_unknown_names(q: Queue) -> None:
+    """Calls about a schedule that is not there say so."""
+    assert not q.unschedule("s")
+    for call in (q.trigger, q.pause_schedule, q.resume_schedule):
+        with pytest.raises(BadArgument, match=r"^name='s': no such schedule: schedules\(\) lists"):
+            call("s")
+        with pytest.raises(BadArgument, match=r"^name=''"):
+            call("")
+
+
+def test_unschedule_leaves_nothing(q: Queue, raw: Raw) -> None:
+    """The jobs of the schedule stay."""
+    q.schedule("s", every=60, job="x")
+    q.trigger("s")
+    assert q.unschedule("s")
+    assert q.schedules() == []
+    assert not raw.exists(q.ops.keys["ticks"], q.ops.keys["schedules"])
+    assert q.stats().ready == 1
+    q.sweep()
+    assert not q.stats().has_schedules
+
+
+def test_clear_removes_schedules(q: Queue, raw: Raw) -> None:
+    """A cleared queue has none."""
+    q.schedule("s", every=60, job="x")
+    q.clear()
+    assert not [key for key in raw.scan_iter() if b"{q}" in key]
+
+
+def test_trigger_adds_a_job_now(q: Queue, raw: Raw) -> None:
+    """Ticks stay; a pause and a running job do not matter."""
+    q.schedule("s", every=60, job={"n": 1})
+    tick = one(q).next
+    q.pause_schedule("s")
+    added = q.trigger("s")
+    again = q.trigger("s")
+    found = one(q)
+    assert (found.runs, found.last_run, found.last_state) == (2, again.id, "ready")
+    assert found.last is None
+    [job, _] = q.reserve(2, block=0)
+    assert (job.id, job.body) == (added.id, {"n": 1})
+    assert job.scheduled_for == pytest.approx(raw_time(raw), abs=30)
+    q.resume_schedule("s")
+    assert one(q).next == pytest.approx(tick, abs=61)
+
+
+def test_trigger_is_an_enqueue(q: Queue) -> None:
+    """A queue that takes no jobs refuses it."""
+    q.schedule("s", every=60, job="x")
+    q.configure(max_length=1)
+    q.trigger("s")
+    with pytest.raises(QueueFull):
+        q.trigger("s")
+    q.pause("in")
+    with pytest.raises(QueuePaused):
+        q.trigger("s")
+    q.resume()
+    q.close()
+    with pytest.raises(QueueClosed):
+        q.trigger("s")
+
+
+def test_a_pause_stays_after_a_change(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A paused schedule has no ticks, also with another spec; those are not made up for."""
+    q.schedule("s", every=60, job="x")
+    set_tick(raw, q, "s", 30)
+    q.pause_schedule("s")
+    q.pause_schedule("s")
+    q.schedule("s", every=90, job="x")
+    assert (one(q).paused, one(q).next) == (True, None)
+    ran: list[Any] = []
+    work(ps, handlers_for(ran))
+    assert not ran
+    q.resume_schedule("s")
+    found = one(q)
+    assert found.next is not None
+    assert (found.paused, found.next % 90) == (False, 0)
+    assert found.next > raw_time(raw)
+
+
+def test_a_worker_runs_a_due_tick(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """The job knows the time of its tick; the next tick is that of the spec."""
+    q.schedule("s", every=HOUR, job={"n": 1})
+    tick, ran = set_tick(raw, q, "s", 5), list[Any]()
+    work(ps, handlers_for(ran))
+    assert ran == [({"n": 1}, tick)]
+    found = one(q)
+    assert (found.last, found.runs, found.skipped, found.last_state) == (tick, 1, 0, None)
+    assert found.next is not None
+    assert found.next > raw_time(raw)
+
+
+def test_short_delays_lose_no_tick(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """Ticks up to a minute late all run."""
+    q.schedule("s", every=10, job="x", overlap=True)
+    now = int(raw_time(raw) * 1000)
+    first = now // 10_000 * 10_000 - 30_000
+    raw.zadd(q.ops.keys["ticks"], {"s": first})
+    ran: list[Any] = []
+    work(ps, handlers_for(ran))
+    work(ps, handlers_for(ran))
+    assert [tick for _, tick in ran][:4] == [first / 1000 + 10 * i for i in range(4)]
+    assert len({tick for _, tick in ran}) == len(ran)
+
+
+def test_more_ticks_than_one_look_returns(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """All ticks that are due at once run."""
+    names = [f"s{i}" for i in range(250)]
+    for name in names:
+        q.schedule(name, every=HOUR, job=name)
+        set_tick(raw, q, name, 5)
+    ran: list[Any] = []
+    work(ps, handlers_for(ran))
+    work(ps, handlers_for(ran))
+    work(ps, handlers_for(ran))
+    assert sorted(body for body, _ in ran) == sorted(names)
+
+
+@pytest.mark.parametrize("missed, runs, skipped", [("one", 1, 0), ("skip", 0, 1)])
+def test_an_outage(ps: Penstock, q: Queue, raw: Raw, missed: Any, runs: int, skipped: int) -> None:
+    """After an outage of many ticks one job is added, or none."""
+    q.schedule("s", every=HOUR, job="x", missed=missed)
+    set_tick(raw, q, "s", 50 * 3600)
+    ran: list[Any] = []
+    work(ps, handlers_for(ran))
+    found = one(q)
+    assert (len(ran), found.runs, found.skipped) == (runs, runs, skipped)
+    assert found.next is not None
+    assert 0 < found.next - raw_time(raw) <= HOUR
+
+
+def test_overlap(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """While the last job waits or runs, ticks are skipped and counted; with `overlap` they run."""
+    q.schedule("alone", every=HOUR, job="alone")
+    q.schedule("both", every=HOUR, job="both", overlap=True)
+    handlers = declaring(HOUR, [])
+    held = [q.trigger("alone"), q.trigger("both")]
+    jobs = q.reserve(2, block=0)
+    assert [job.id for job in jobs] == [job.id for job in held]
+    for name in ("alone", "both"):
+        set_tick(raw, q, name, 5)
+    work(ps, handlers)  # it has no handler for the job of `both`, which is a dead letter now
+    alone, both, _ = q.schedules()
+    assert (alone.runs, alone.skipped, alone.last_state) == (1, 1, "active")
+    assert (both.runs, both.skipped, both.last_state) == (2, 0, "dead")
+    jobs[0].bury("no use")
+    set_tick(raw, q, "alone", 5)
+    work(ps, handlers)
+    assert (q.schedules()[0].runs, q.stats().dead) == (2, 3)
+
+
+def test_a_lost_job_stops_nothing(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A purge of the waiting job does not stop the schedule, and the next tick is not skipped."""
+    q.schedule("s", every=HOUR, job="x")
+    q.trigger("s")
+    assert q.purge() == 1
+    set_tick(raw, q, "s", 5)
+    ran: list[Any] = []
+    work(ps, handlers_for(ran))
+    assert len(ran) == 1
+
+
+@pytest.mark.parametrize("refused", ["full", "paused", "closed"])
+def test_a_queue_that_takes_no_jobs(ps: Penstock, q: Queue, raw: Raw, refused: str) -> None:
+    """The tick waits, and runs when the queue takes jobs again."""
+    q.schedule("s", every=HOUR, job="x")
+    tick = set_tick(raw, q, "s", 5)
+    q.enqueue("waiting", delay=900)
+    if refused == "full":
+        q.configure(max_length=1)
+    elif refused == "paused":
+        q.pause("in")
+    else:
+        q.close()
+    ran: list[Any] = []
+    work(ps, handlers_for(ran))
+    assert not ran
+    assert one(q).next == tick
+    q.configure(max_length=None)
+    q.resume()
+    q.reopen()
+    work(ps, handlers_for(ran))
+    assert ran == [("x", tick)]
+
+
+def test_a_clock_that_was_ahead(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A worker that starts brings forward a tick that a wrong clock has put far ahead."""
+    q.schedule("s", every=HOUR, job="x")
+    set_tick(raw, q, "s", -86_400 * 20)
+    work(ps, handlers_for([]))
+    found = one(q)
+    assert found.next is not None
+    assert 0 < found.next - raw_time(raw) <= HOUR
+    assert (found.runs, found.skipped) == (0, 0)
+
+
+# -- handlers with schedules ---------------------------------------------------------------------
+
+
+def declaring(every: Any, ran: list[Any]) -> Handlers:
+    """Return a handler with a schedule."""
+    handlers = Handlers()
+
+    @handlers.handler("report", queue="q", every=every, lease=90)
+    def report(kind: str = "daily") -> None:
+        ran.append(kind)
+
+    return handlers
+
+
+def test_a_worker_stores_the_schedules_of_its_handlers(
+    ps: Penstock, q: Queue, raw: Raw, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The schedule has the handler's name and options; another start changes nothing."""
+    caplog.set_level(logging.INFO, "penstock")
+    ran: list[Any] = []
+    work(ps, declaring("1h", ran))
+    assert one(q).spec == "every 1h"
+    assert "; schedules: report;" in caplog.text
+    schedules = raw.hgetall(q.ops.keys["schedules"])
+    assert b";h.handler=report" in schedules[b"report"]
+    assert b"1;l=90000;" in schedules[b"report"]
+    work(ps, declaring("1h", ran))
+    assert raw.hgetall(q.ops.keys["schedules"]) == schedules
+    set_tick(raw, q, "report", 5)
+    work(ps, declaring("1h", ran))
+    assert ran == ["daily"]
+
+
+def test_a_deploy_of_two_versions(ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """The newer version wins, whatever starts last, until the schedule is forced back."""
+    work(ps, declaring("1h", []))
+    work(ps, declaring("2h", []))
+    work(ps, declaring("1h", []))
+    assert one(q).spec == "every 2h"
+    assert "schedule 'report' stays as it is: a later version has replaced" in caplog.text
+
+
+def test_a_tick_that_was_due_before_a_deploy_is_not_lost(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """A worker runs what is due before it stores another spec."""
+    ran: list[Any] = []
+    work(ps, declaring("1h", ran))
+    set_tick(raw, q, "report", 5)
+    work(ps, declaring("2h", ran))
+    assert ran == ["daily"]
+    assert (one(q).spec, one(q).runs) == ("every 2h", 1)
+
+
+def test_a_handler_of_a_queue_has_schedules_too(ps: Penstock, q: Queue) -> None:
+    """`q.handler(every=...)` names the queue by itself."""
+
+    @q.handler(cron="0 3 * * *", tz="Europe/Berlin")
+    def nightly() -> None:
+        """Do nothing."""
+
+    Worker(ps, q, burst=True).run()
+    assert [(found.name, found.spec) for found in q.schedules()] == [
+        ("nightly", "0 3 * * * Europe/Berlin")
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, options, argument",
+    [
+        ("x", {"every": "1h"}, "queue"),
+        ("x", {"every": "1h", "cron": "* * * * *", "queue": "q"}, "cron"),
+        ("x", {"tz": "UTC", "queue": "q"}, "cron"),
+        ("x", {"overlap": True, "queue": "q"}, "cron"),
+        (None, {"every": "1h", "queue": "q"}, "name"),
+        ("x", {"every": "never", "queue": "q"}, "every"),
+    ],
+)
+def test_a_handler_that_can_not_have_a_schedule(
+    name: str | None, options: Any, argument: str
+) -> None:
+    """It is refused when it is decorated."""
+    with pytest.raises(BadArgument, match=f"^{argument}="):
+        Handlers().handler(name, **options)(lambda job=None: job)  # type: ignore[call-overload]  # any name
+
+
+def test_a_handler_that_needs_arguments() -> None:
+    """Its schedule has none to give."""
+    with pytest.raises(BadArgument, match="its schedule calls it without arguments"):
+
+        @Handlers().handler("x", queue="q", every=60)
+        def needs(to: str) -> None:
+            """Do nothing."""
+
+
+# -- running workers -----------------------------------------------------------------------------
+
+
+def test_an_idle_worker_learns_of_a_schedule(
+    real_backend: Backend, real_ps: Penstock, real_q: Queue
+) -> None:
+    """A schedule that is created while a worker waits runs on time, and so does a change."""
+    del real_backend
+    ran: list[Any] = []
+    with Worker(real_ps, "q", handlers_for(ran)):
+        real_q.enqueue("first")
+        wait_for(lambda: len(ran) == 1)
+        real_q.schedule("s", every=1, job="x")
+        wait_for(lambda: len(ran) >= 4)
+        real_q.unschedule("s")
+    ticks = [tick for body, tick in ran if body == "x"]
+    assert ticks == [ticks[0] + i for i in range(len(ticks))]
+
+
+# -- partitions -----------------------------------------------------------------------------------
+
+
+def test_a_schedule_lies_in_one_partition(ps: Penstock, raw: Raw) -> None:
+    """Its name chooses the partition; workers of all partitions find it there."""
+    q = ps.queue("q", partitions=3)
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        q.schedule(name, every=HOUR, job=name)
+    assert [found.name for found in q.schedules()] == names
+    for number in range(3):
+        keys = QueueKeys("q", partition=number)
+        placed = [name for name in names if partition_of(name, 3) == number]
+        assert sorted(raw.hkeys(keys["schedules"])) == [name.encode() for name in placed]
+        for name in placed:
+            raw.zadd(keys["ticks"], {name: int(raw_time(raw) * 1000) - 5000})
+    ran: list[Any] = []
+    Worker(ps, [q], handlers_for(ran), burst=True).run()
+    assert sorted(body for body, _ in ran) == names
+    added = q.trigger("b")
+    assert q.show(added.id) is not None
+    q.pause_schedule("b")
+    assert [found.name for found in q.schedules() if found.paused] == ["b"]
+    assert q.unschedule("b")
+    Worker(ps, [q], declaring("1h", []), burst=True).run()
+    assert [found.name for found in q.schedules()] == ["a", "c", "d", "report"]

@@ -1,0 +1,65 @@
+"""Tests of `penstock schedules`."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import Penstock
+from tests.cli.support import Cli
+
+
+def test_schedules_are_listed(cli: Cli, client: Penstock) -> None:
+    """A row for each, with its next tick and its last job."""
+    queue = client.queue("q")
+    queue.schedule("b", every="15m", job="x")
+    queue.schedule("a", cron="0 3 * * *", tz="Europe/Berlin", job="x")
+    queue.pause_schedule("a")
+    added = queue.trigger("b")
+    head, _, *lines = cli("schedules", "q").out.splitlines()
+    assert head.split()[:3] == ["schedule", "runs", "at"]
+    assert lines[0].split() == ["a", "0", "3", "*", "*", "*", "Europe/Berlin", "paused", "0", "0"]
+    assert lines[1].split()[:3] == ["b", "every", "15m"]
+    assert lines[1].split()[-3:] == ["ready", "1", "0"]
+    document = cli("schedules", "q", "--json").document
+    assert document["queue"] == "q"
+    first, second = document["schedules"]
+    assert (first["name"], first["paused"], first["next"]) == ("a", True, None)
+    assert (second["last_run"], second["last_state"], second["runs"]) == (added.id, "ready", 1)
+
+
+def test_a_queue_without_schedules(cli: Cli, client: Penstock) -> None:
+    """A queue that does not exist is named: its name may be mistyped."""
+    found = cli("schedules", "missing")
+    assert (found.code, "queue 'missing' does not exist now" in found.err) == (0, True)
+    client.queue("q").enqueue("x")
+    assert cli("schedules", "q", "--json").document == {"queue": "q", "schedules": []}
+
+
+def test_actions(cli: Cli, client: Penstock) -> None:
+    """Trigger, pause, resume and remove one schedule."""
+    queue = client.queue("q")
+    queue.schedule("s", every="15m", job="x")
+    job_id = cli("schedules", "q", "trigger", "s").out.strip()
+    assert [job.id for job in queue.peek()] == [job_id]
+    assert cli("schedules", "q", "pause", "s").out == "s: paused\n"
+    assert queue.schedules()[0].paused
+    assert cli("schedules", "q", "resume", "s").out == "s: not paused\n"
+    assert not queue.schedules()[0].paused
+    removed = {"queue": "q", "schedule": "s", "removed": True}
+    assert cli("schedules", "q", "remove", "s", "--json").document == removed
+    assert queue.schedules() == []
+    assert cli("schedules", "q", "remove", "s").out == "s: there is no such schedule\n"
+
+
+@pytest.mark.parametrize("action", ["trigger", "pause", "resume"])
+def test_a_schedule_that_is_not_there(cli: Cli, client: Penstock, action: str) -> None:
+    """It is an error."""
+    del client
+    found = cli("schedules", "q", action, "s")
+    assert (found.code, "no such schedule" in found.err) == (1, True)
+
+
+@pytest.mark.parametrize("argv", [["pause"], ["stop", "s"]])
+def test_bad_usage(cli: Cli, argv: list[str]) -> None:
+    """An action needs a name, and must be one of four."""
+    assert cli("schedules", "q", *argv).code == 2

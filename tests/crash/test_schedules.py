@@ -1,0 +1,71 @@
+"""Workers that are killed while they run ticks: each tick runs exactly once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from penstock import Penstock, Worker
+from penstock.wire.scripts import script
+from tests.crash.tasks import QUEUE, STEPS
+from tests.support.workers import Nursery, until, whole_lines
+
+KILLS = 12
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_worker_killed_at_a_step_of_a_tick(
+    step: str, client: Penstock, raw: redis.Redis, crash_server: object, nursery: Nursery
+) -> None:
+    """Another worker runs the tick, unless it was run: there is one job."""
+    queue = client.queue(QUEUE)
+    queue.schedule("s", every=HOUR, job="x")
+    raw.script_load(script("tick").source)  # the first call of the worker runs
+    tick = int(time.time() * 1000) - 5000
+    raw.zadd(queue.ops.keys["ticks"], {"s": tick})
+    child = nursery.start("ticked", url=crash_server.url, step=step)  # type: ignore[attr-defined]  # a server
+    assert child.wait() == []
+    assert child.killed
+    ran: list[float | None] = []
+    Worker(client, QUEUE, lambda job: ran.append(job.scheduled_for), burst=True).run()
+    until(lambda: raw.zscore(queue.ops.keys["ticks"], "s") != tick)
+    [found] = queue.schedules()
+    assert (ran, found.runs, found.skipped) == ([tick / 1000], 1, 0)
+
+
+def test_two_workers_that_are_killed_again_and_again(
+    client: Penstock, raw: redis.Redis, crash_server: object, tmp_path: Path
+) -> None:
+    """A schedule of every second has each tick once, while one of two workers always lives."""
+    queue, log = client.queue(QUEUE), tmp_path / "log"
+    queue.configure(lease=0.5, max_crashes=0)
+    log.touch()
+    queue.schedule("s", every=1, job="x", overlap=True)
+    url = crash_server.url  # type: ignore[attr-defined]  # a server
+    with Nursery("tests.crash.tasks") as one, Nursery("tests.crash.tasks") as other:
+        homes = [one, other]
+        children = [home.start("tick", url=url, log=str(log)) for home in homes]
+        for kill in range(KILLS):
+            before = queue.schedules()[0].runs
+            until(lambda before=before: queue.schedules()[0].runs > before)  # type: ignore[misc]  # a default
+            at = kill % 2
+            children[at].signal(signal.SIGKILL)
+            children[at].wait()
+            children[at] = homes[at].start("tick", url=url, log=str(log))
+        queue.pause_schedule("s")
+        until(lambda: queue.stats().ready + queue.stats().active == 0)
+        for child in children:
+            child.signal(signal.SIGKILL)
+            child.wait()
+    ticks: dict[str, int] = {}
+    for line in whole_lines(log.read_bytes()):
+        job, tick = line.split(" ")
+        assert ticks.setdefault(job, int(tick)) == int(tick)
+    times = sorted(ticks.values())
+    assert times == [times[0] + 1000 * i for i in range(len(times))], "a tick is lost, or ran twice"
+    assert len(times) == queue.schedules()[0].runs >= KILLS
