@@ -44,6 +44,7 @@ SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
     "disque": disque.disque,
     "copies": disque.copies,
     "handover": waiting.handover,
+    "awaited": waiting.awaited,
     "delayed": waiting.delayed,
     "idle": waiting.idle,
     "pressure": pressure.pressure,

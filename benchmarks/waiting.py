@@ -13,15 +13,17 @@ from redis import Redis
 
 from benchmarks.apart import process
 from benchmarks.bed import SENT, Bed
+from benchmarks.contenders import KeptJobs
 from benchmarks.figures import Budget, Table, median, pairwise, percentile
 from benchmarks.plan import Plan
 from penstock.client._sync.client import Penstock
 
-__all__ = ["delayed", "handover", "idle"]
+__all__ = ["awaited", "delayed", "handover", "idle"]
 
 STOP = b"stop"
 WIDTH = 100
 GAP = 0.002  # seconds between two hand-overs, so that the server sleeps again
+AWAITED_BUDGET = 3.0
 HANDOVER_BUDGET, LATE_BUDGET_MS, IDLE_BUDGET = 2.5, 50.0, 1.0
 CONSUMERS = 4
 
@@ -54,22 +56,67 @@ def handover(bed: Bed, plan: Plan) -> Table:
             ours.append([pair[1] for pair in pairs])
         bed.redis.lpush(key, STOP)
         queue.enqueue(STOP)
+    _compare(table, base, ours, "fresh job to a blocked consumer, p50, x bare", HANDOVER_BUDGET)
+    table.rounds["LPUSH to BLPOP p50 ms"] = [percentile(r, 0.5) for r in base]
+    table.rounds["enqueue to reserve p50 ms"] = [percentile(r, 0.5) for r in ours]
+    bed.drop([key.encode(), *queue.ops.keys.names.values()])
+    return table
+
+
+def _compare(
+    table: Table, base: list[list[float]], ours: list[list[float]], name: str, limit: float
+) -> None:
     for label, share in (("p50", 0.5), ("p99", 0.99)):
         ratio = pairwise([percentile(r, share) for r in ours], [percentile(r, share) for r in base])
-        budget = None
-        if label == "p50":
-            budget = Budget("fresh job to a blocked consumer, p50, x bare", ratio, HANDOVER_BUDGET)
         table.add(
             label,
             percentile([t for r in base for t in r], share),
             percentile([t for r in ours for t in r], share),
             ratio,
-            budget=budget,
+            budget=Budget(name, ratio, limit) if label == "p50" else None,
         )
-    table.rounds["LPUSH to BLPOP p50 ms"] = [percentile(r, 0.5) for r in base]
-    table.rounds["enqueue to reserve p50 ms"] = [percentile(r, 0.5) for r in ours]
-    bed.drop([key.encode(), *queue.ops.keys.names.values()])
+
+
+def awaited(bed: Bed, plan: Plan) -> Table:
+    """Measure the time of a result to a waiting client in another process."""
+    table = Table(
+        "awaited",
+        "A result reaches a waiting client in another process",
+        ("pair", "LPUSH to BLPOP ms", "ack to result ms", "x bare"),
+        "From before the ack to after the call of result.",
+    )
+    key, name = bed.key("awaited"), "awaited"
+    base: list[list[float]] = []
+    ours: list[list[float]] = []
+    jobs = KeptJobs(bed.client, name)
+    with (
+        process(_pop_list, bed.url, key) as listener,
+        process(_await_results, bed.url, bed.prefix, name) as waiter,
+    ):
+        for _ in range(plan.rounds):
+            base.append([])
+            ours.append([])
+            for _ in range(plan.samples):
+                jobs.add(1)
+                held = jobs.reserve(1)
+                waiter.send(held[0].id)
+                base[-1].append(_hand(bed, listener, lambda body: bed.redis.lpush(key, body)))
+                bed.await_blocked(2)
+                sent = time.monotonic_ns()
+                jobs.ack(held)
+                ours[-1].append((waiter.recv() - sent) / 1e6)
+        bed.redis.lpush(key, STOP)
+        waiter.send("")
+    _compare(table, base, ours, "result to a waiting client, p50, x bare", AWAITED_BUDGET)
+    bed.drop([key.encode(), *jobs.queue.ops.keys.names.values()])
     return table
+
+
+def _await_results(pipe: Connection, url: str, prefix: str, name: str) -> None:
+    queue = Penstock(url, prefix=prefix).queue(name)
+    while job_id := pipe.recv():
+        queue.result(job_id)
+        pipe.send(time.monotonic_ns())
 
 
 def _hand(bed: Bed, consumer: Connection, send: Callable[[bytes], object]) -> float:

@@ -116,6 +116,7 @@ EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
         ("enqueue_many by 100, replicas=2", "ADDJOB REPLICATE 3 pipelined by 100", "us CPU/job"),
     ],
     "handover": [("p50",), ("p99",)],
+    "awaited": [("p50",), ("p99",)],
     "delayed": [("p50 late",), ("most late",), ("least late (below 0 = early)",)],
     "idle": [
         ("commands/s sent by one of them",),
