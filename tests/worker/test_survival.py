@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from penstock import AsyncJob, AsyncWorker, Handlers, Penstock, Queue, Worker
 from penstock.core.operations import QueueOps, Taken
+from penstock.embedded import EmbeddedServer
+from penstock.errors import NotPermitted, QueueDamaged
 from penstock.wire.keys import QueueKeys
 from penstock.worker._sync import heartbeat
 from penstock.worker.dispatcher import Dispatcher
@@ -143,7 +146,7 @@ def test_a_malformed_record(ps: Penstock, q: Queue, raw: Raw) -> None:
 
 @pytest.mark.parametrize("lease", [0.5, 0.7, 0], ids="{} s".format)
 def test_damage_while_a_job_runs(ps: Penstock, q: Queue, raw: Raw, lease: float) -> None:
-    """A job that can't be reported is dropped when its lease ends, and a burst ends.
+    """A job that can't be reported is dropped when its lease ends, and a burst ends with the error.
 
     The loop checks again half a second after the damage, so the heartbeat notices the end of the
     second lease. The third job has lease 0.
@@ -157,9 +160,24 @@ def test_damage_while_a_job_runs(ps: Penstock, q: Queue, raw: Raw, lease: float)
         raw.delete(key)
         raw.set(key, b"x")
     gate.open.set()
-    assert worker.join(30)
+    with pytest.raises(QueueDamaged):
+        worker.join(30)
     assert worker.status().held == 0
     assert worker.status().stats.counts == {"lost": 1}
+
+
+def test_a_burst_without_permissions(server: EmbeddedServer) -> None:
+    """A burst raises the error of a queue that it can't use, after it has emptied the others."""
+    with Penstock(server.url) as ps, redis.Redis.from_url(server.url) as raw:
+        ps.queue("a").enqueue(1), ps.queue("b").enqueue(2)
+        others = ("~penstock:{b}:*", "~penstock:[^{]*")
+        raw.execute_command("ACL", "SETUSER", "w", "on", ">pw", "+@all", *others)
+    done: list[int] = []
+    url = server.url.replace("//", "//w:pw@")
+    worker = Worker(url, ["a", "b"], lambda job: done.append(job.body), burst=True)
+    with pytest.raises(NotPermitted):
+        worker.run()
+    assert done == [2]
 
 
 def test_stats_of_a_damaged_queue(ps: Penstock, raw: Raw) -> None:

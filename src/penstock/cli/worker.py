@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from penstock import BadArgument, UnsupportedVersion
+from penstock import BadArgument, NotPermitted, QueueDamaged, UnsupportedVersion
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.watching import calling_on_change, resident
@@ -192,7 +192,7 @@ def _run(made: AnyWorker) -> None:
             trace = trace.tb_next
         LOG.error("%s", error, exc_info=(type(cause), cause, trace))  # noqa: TRY400  # with its cause
         raise typer.Exit(UNSTARTED if error.phase == "start" else 1) from error
-    except (UnsupportedVersion, BadArgument) as error:
+    except (UnsupportedVersion, BadArgument, QueueDamaged, NotPermitted) as error:
         LOG.error("%s", error)  # noqa: TRY400  # no trace: the error says all
         is_unfit = isinstance(error, BadArgument)  # a handler, for what the lifespan yields
         raise typer.Exit(UNSTARTED if is_unfit else 1) from error

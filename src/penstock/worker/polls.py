@@ -55,6 +55,7 @@ class QueuePoll:
         barred: until when to leave it alone, as it is damaged or its node is down; inf = for ever,
             as its partitions are polls of their own.
         failures: how many times in a row it was damaged or its node was down.
+        error: why it can't be used; None = it can, as far as is known.
         refusals: how many times in a row it gave no jobs, as another client is its only consumer.
             It still accepts reports.
         unsure: whether a report that failed may have been executed.
@@ -78,6 +79,7 @@ class QueuePoll:
     woken: bool = False
     barred: float = 0.0
     failures: int = 0
+    error: Exception | None = None
     refusals: int = 0
     unsure: bool = False
     drained: float = -math.inf

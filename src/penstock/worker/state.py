@@ -429,7 +429,15 @@ class WorkerState:
     def found_damaged(self, poll: QueuePoll, error: Exception, level: int = logging.ERROR) -> None:
         """Leave a queue alone for a while: it can't be used."""
         poll.failures += 1
+        poll.error = error
         poll.at = poll.barred = self._leave_alone(poll, poll.failures, error, level)
+
+    @property
+    def refusal(self) -> Exception | None:
+        """Error that ends the worker: of a newer protocol, or of a burst's queue at its end."""
+        if self.newer is not None or not self.options.burst:
+            return self.newer
+        return next((poll.error for poll in self.polls if poll.error), None)
 
     def found_newer(self, poll: QueuePoll, error: UnsupportedVersion) -> None:
         """Stop: a newer penstock has written to a queue, and this one can't use it any more."""
@@ -459,7 +467,7 @@ class WorkerState:
 
     def asked(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
         """Take in the answer of a queue to a request for `wanted` jobs."""
-        now, poll.refusals = self.clock(), 0
+        now, poll.refusals, poll.error = self.clock(), 0, None
         poll.asked_at, poll.asked_ms = sent, taken.now_ms
         if taken.next_ms == 0:
             poll.at, poll.pause = 0.0, 0.01

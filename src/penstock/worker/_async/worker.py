@@ -99,7 +99,8 @@ class AsyncWorker:
         grace: seconds in which handlers may finish when the worker is stopped. Then their jobs are
             released, without counting an attempt.
         burst: end when no job can be taken any more. Jobs that are due later stay, and so do jobs
-            of a queue that is paused or has another exclusive consumer.
+            of a queue that is paused or has another exclusive consumer. If a queue can't be used,
+            its error is raised at the end.
         max_jobs: take this many jobs, and end when they are finished.
         throttle: seconds to pause after each look at the queues; or a function that computes them
             from the number of waiting jobs.
@@ -256,6 +257,7 @@ class AsyncWorker:
             ConfigurationError, AuthenticationError: the server can't be used.
             LifespanError: the lifespan or a hook has failed; at the start no job was taken.
             UnsupportedVersion: a newer penstock has written to a queue; handlers have finished.
+            QueueDamaged, NotPermitted: a burst could not use one of its queues.
         """
         with self._listening(signals):
             await self.start()
@@ -480,8 +482,8 @@ class AsyncWorker:
             if await self._connected(state, wake):
                 self._say_start(state)
                 await self._work(state, wake)
-            if state.newer is not None:
-                raise state.newer
+            if (refusal := state.refusal) is not None:
+                raise refusal
         finally:
             await self._looking.close()
             heartbeat.close()
