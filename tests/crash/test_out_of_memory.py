@@ -92,6 +92,7 @@ def queue(client: Penstock, raw: redis.Redis) -> Queue:
     made.enqueue_many([b"later"] * 3, delay=60, ttl=7200)
     made.enqueue_many([b"plain"] * 20)
     made.enqueue(b"named", dedup=Dedup("a", window=60))
+    made.schedule("hourly", every=3600, job=b"hourly")
     return made
 
 
@@ -363,6 +364,25 @@ def _results(queue: Queue) -> None:
         queue.result(queue.peek(1)[0].id, timeout=0)
 
 
+def _schedules(queue: Queue) -> None:
+    assert [one.name for one in queue.schedules()] == ["hourly"]
+    with pytest.raises(OutOfMemory):
+        queue.schedule("daily", every="1d", job=b"daily")
+    with pytest.raises(OutOfMemory):
+        queue.trigger("hourly")
+    assert queue.schedules()[0].runs == 0
+
+
+def _pause_schedule(queue: Queue) -> None:
+    queue.pause_schedule("hourly")
+    assert queue.schedules()[0].paused
+    queue.resume_schedule("hourly")
+
+
+def _unschedule(queue: Queue) -> None:
+    assert queue.unschedule("hourly") or not queue.schedules()
+
+
 WORKING: dict[str, Callable[[Queue], None]] = {
     "reserve": _reserve, "ack": _ack, "settle": _settle, "nack": _nack, "release": _release,
     "bury": _bury, "extend": _extend, "redrive": _redrive, "delete": _delete, "purge": _purge,
@@ -372,6 +392,7 @@ WORKING: dict[str, Callable[[Queue], None]] = {
     "acquire": _take_roles, "resign": _take_roles, "survey": _survey, "unstage": _unstage,
     "assign": _assign, "assigned": _assign, "fetch": _assign, "dismiss": _assign,
     "retime": _retime, "results": _results, "cancel": _cancel, "beat": _beat,
+    "schedules": _schedules, "pause_schedule": _pause_schedule, "unschedule": _unschedule,
 }  # fmt: skip
 
 
@@ -382,6 +403,7 @@ def test_every_script_is_tried() -> None:
     """
     plain = {f"{name}_plain" for name in ("reserve", "ack", "settle")}
     refused = {"enqueue", "enqueue_plain", "claim", "stage", "commit", "publish"}
+    refused |= {"schedule", "tick"}
     assert {*WORKING, *refused, *plain, "clear"} == {found.name for found in all_scripts()}
 
 
