@@ -100,7 +100,8 @@ def test_r2_cut_off_at_a_call(
             (proxy.eat_reply, lambda after: proxy.cut_after_request_bytes(50, after=after))
         ):
             fault = arm(after=sha)
-            queue.enqueue_many({"n": n, **job} for n, job in enumerate(jobs))
+            added = ({"n": n, **job} for n, job in enumerate(jobs))
+            queue.enqueue_many(added, ttl=600)  # needs the full scripts
             fault.wait(20)
             until(lambda turn=turn: queue.stats().acked == len(jobs) * (turn + 1))
     stats = queue.stats()
