@@ -147,7 +147,9 @@ async def test_a_key_of_another_type(ps: AsyncPenstock, raw: Raw, damage: None, 
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("once", "dead", "tally")])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind not in ("once", "dead", "tally", "ticks", "schedules")]
+)
 @pytest.mark.parametrize("delay", [0, 5])
 async def test_the_first_job_meets_another_type(
     q: AsyncQueue, raw: Raw, damage: None, kind: str, delay: int

@@ -148,7 +148,9 @@ def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) 
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("once", "dead", "tally")])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind not in ("once", "dead", "tally", "ticks", "schedules")]
+)
 @pytest.mark.parametrize("delay", [0, 5])
 def test_the_first_job_meets_another_type(
     q: Queue, raw: Raw, damage: None, kind: str, delay: int

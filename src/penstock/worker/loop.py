@@ -147,20 +147,29 @@ def _round(state: WorkerState) -> Count:
         yield from _begin(state)
     if got and state.waiting:  # the pending BLPOP of a busy worker would take others' tokens
         yield from _stop_waiting(state)
-    if state.clock() >= state.sample_at:
-        yield from _sample(state, busy=got > 0 or bool(state.held))
-    yield from _run_ticks(state)
+    if state.clock() >= min(state.sample_at, state.tick_at):
+        yield from _look_around(state, busy=got > 0 or bool(state.held))
     return got
+
+
+def _look_around(state: WorkerState, *, busy: bool) -> Flow:
+    """Read the sizes of the queues if that is due, and run the ticks of their schedules."""
+    if state.clock() >= state.sample_at:
+        yield from _sample(state, busy=busy)
+    if state.clock() >= state.tick_at:
+        yield from _run_ticks(state)
 
 
 def _run_ticks(state: WorkerState) -> Flow:
     """Run the ticks of schedules that are due."""
+    state.plan_ticks()
     for poll in list(state.polls) if state.clock() >= state.tick_at else ():
         if max(poll.ticker.due_at, poll.barred) <= state.clock():
             run: Callable[[Call[Any]], Flow] = partial(_call, state, poll)
             with _guarded(state, poll):
                 if (yield from tend(poll.ticker, poll.ops, run, state.clock, state.log)):
                     poll.at = 0.0
+    state.plan_ticks()
 
 
 def _growth(state: WorkerState, shares: Mapping[QueuePoll, int], poll: QueuePoll) -> int:
@@ -494,6 +503,7 @@ def _look(state: WorkerState, poll: QueuePoll) -> Flow:
     stats = yield from _call(state, poll, poll.ops.stats())
     poll.size, poll.settings = stats.ready, stats.settings
     poll.ticker.found(has_schedules=stats.has_schedules)
+    state.tick_at = 0.0
 
 
 def _rest(state: WorkerState) -> Count:

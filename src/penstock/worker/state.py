@@ -111,6 +111,7 @@ class WorkerState:
         lap: when to ask every queue, whatever is known of it.
         sample_at: when to read the sizes of the queues.
         sampled_at: when they were read last.
+        tick_at: when the schedules of a queue need the loop, at the earliest.
         suspects: the suspects that it holds or makes room for.
         beat_at: when the heartbeat will look at the leases again.
         poke: makes the heartbeat look now; callable from signal handlers.
@@ -158,6 +159,7 @@ class WorkerState:
         self.next_ask = 0.0
         self.lap = clock() + TICK
         self.sample_at = self.sampled_at = 0.0
+        self.tick_at = 0.0
         self.suspects = Suspects(clock)
         self.beat_at = math.inf
         self.poke: Callable[[], None] = lambda: None
@@ -187,6 +189,7 @@ class WorkerState:
         if poll.ops not in self.poll_of:
             self.poll_of[poll.ops] = poll
             self.polls.append(poll)
+            self.tick_at = 0.0
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -332,16 +335,16 @@ class WorkerState:
 
     # -- schedules -------------------------------------------------------------------------
 
-    @property
-    def tick_at(self) -> float:
-        """When the schedules of a queue need the worker."""
-        if self.stopping or self.isolated is not None:
-            return math.inf
-        return min(max(poll.ticker.due_at, poll.barred) for poll in self.polls)
+    def plan_ticks(self) -> None:
+        """Find out when the schedules of a queue need the worker next."""
+        ends = self.stopping or self.isolated is not None
+        due = [max(poll.ticker.due_at, poll.barred) for poll in self.polls]
+        self.tick_at = math.inf if ends else min(due)
 
     def found_no_job(self, poll: QueuePoll) -> None:
         """Look at the queue soon: the token that brought no job may tell of a schedule."""
         poll.ticker.look_now()
+        self.tick_at = 0.0
         self.sample_at = min(self.sample_at, max(self.clock(), self.sampled_at + SAMPLE))
 
     # -- reports and answers ---------------------------------------------------------------
