@@ -222,6 +222,52 @@ async def test_result_size_of_the_queue(ps: AsyncPenstock, q: AsyncQueue, raw: R
     assert int(raw.hget(q.ops.keys["meta"], "kept_bytes") or 0) > 70_000
 
 
+async def test_the_result_ttl_of_the_queue(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """A job's own `result_ttl` decides before that of its handler, and this before the queue's."""
+    handlers = Handlers()
+
+    @handlers.handler("usual")
+    async def usual(what: Any) -> Any:
+        return what
+
+    @handlers.handler("never", result_ttl=0)
+    async def never(what: Any) -> Any:
+        return what
+
+    before = await usual.enqueue(q, 0)
+    assert (await q.configure(result_ttl=60)).result_ttl == 60
+    jobs = [
+        await usual.enqueue(q, 1),
+        await usual.options(dedup_id="a", lease=9).enqueue(q, 2),
+        await usual.options(delay=0.05, ttl=60).enqueue(q, 3),
+        (await q.enqueue_many([usual.job("x" * 5000)]))[0],
+        await never.options(result_ttl=60).enqueue(q, 4),
+    ]
+    none = [before, await never.enqueue(q, 5), await usual.options(result_ttl=0).enqueue(q, 6)]
+    async with AsyncWorker(ps, "q", handlers):
+        assert [await job.result(timeout=20) for job in jobs] == [1, 2, 3, "x" * 5000, 4]
+        assert [await outcome(q, job.id) for job in none] == [ResultGone] * 3
+    await q.configure(result_ttl=None)
+    after = await usual.enqueue(q, 7)
+    await work(ps, handlers)
+    assert await outcome(q, after.id) is ResultGone
+
+
+async def test_results_after_the_letter_was_removed(
+    ps: AsyncPenstock, q: AsyncQueue, raw: Raw
+) -> None:
+    """`sweep` removes the letter of results from a queue without jobs; the next job sets it."""
+    await q.configure(result_ttl=1)
+    for number in range(2):
+        job = await q.enqueue(number)
+        await work(ps, lambda job: job.body)
+        assert await outcome(q, job.id) == number
+        advance(raw, q.ops, 10)
+        await q.sweep()  # removes the result
+        await q.sweep()  # removes the letter, as nothing else is left to remove
+        assert b"k" not in raw.hget(q.ops.keys["meta"], "uses")
+
+
 async def test_a_result_that_comes_later(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """`result` waits for a job that has not ended; other waiters get it, too."""
     job = await q.enqueue(20, result_ttl=60)

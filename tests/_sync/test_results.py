@@ -223,6 +223,50 @@ def test_result_size_of_the_queue(ps: Penstock, q: Queue, raw: Raw) -> None:
     assert int(raw.hget(q.ops.keys["meta"], "kept_bytes") or 0) > 70_000
 
 
+def test_the_result_ttl_of_the_queue(ps: Penstock, q: Queue) -> None:
+    """A job's own `result_ttl` decides before that of its handler, and this before the queue's."""
+    handlers = Handlers()
+
+    @handlers.handler("usual")
+    def usual(what: Any) -> Any:
+        return what
+
+    @handlers.handler("never", result_ttl=0)
+    def never(what: Any) -> Any:
+        return what
+
+    before = usual.enqueue(q, 0)
+    assert q.configure(result_ttl=60).result_ttl == 60
+    jobs = [
+        usual.enqueue(q, 1),
+        usual.options(dedup_id="a", lease=9).enqueue(q, 2),
+        usual.options(delay=0.05, ttl=60).enqueue(q, 3),
+        q.enqueue_many([usual.job("x" * 5000)])[0],
+        never.options(result_ttl=60).enqueue(q, 4),
+    ]
+    none = [before, never.enqueue(q, 5), usual.options(result_ttl=0).enqueue(q, 6)]
+    with Worker(ps, "q", handlers):
+        assert [job.result(timeout=20) for job in jobs] == [1, 2, 3, "x" * 5000, 4]
+        assert [outcome(q, job.id) for job in none] == [ResultGone] * 3
+    q.configure(result_ttl=None)
+    after = usual.enqueue(q, 7)
+    work(ps, handlers)
+    assert outcome(q, after.id) is ResultGone
+
+
+def test_results_after_the_letter_was_removed(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """`sweep` removes the letter of results from a queue without jobs; the next job sets it."""
+    q.configure(result_ttl=1)
+    for number in range(2):
+        job = q.enqueue(number)
+        work(ps, lambda job: job.body)
+        assert outcome(q, job.id) == number
+        advance(raw, q.ops, 10)
+        q.sweep()  # removes the result
+        q.sweep()  # removes the letter, as nothing else is left to remove
+        assert b"k" not in raw.hget(q.ops.keys["meta"], "uses")
+
+
 def test_a_result_that_comes_later(ps: Penstock, q: Queue) -> None:
     """`result` waits for a job that has not ended; other waiters get it, too."""
     job = q.enqueue(20, result_ttl=60)

@@ -154,12 +154,12 @@ def encode_head(
         dedup: its fields `d`, `w` and `u`, as `Dedup` writes them.
         retry: the job's own policy; its rules do not go on the wire.
         codec: the name of the codec.
-        result_ms: for how long the result is kept.
+        result_ms: for how long the result is kept; None = the queue's setting, 0 = not at all.
 
     Raises:
         BadArgument: a header that is not str -> str, or has an empty name, or too much of them.
     """
-    usual = lease_ms is None and ttl_ms is None and retry is None and not result_ms
+    usual = lease_ms is None and ttl_ms is None and retry is None and result_ms is None
     if usual and not headers and not dedup:
         return PLAIN, PLAIN_JSON if codec == "json" else f"1;c={codec}\n".encode()
     front = "1"
@@ -169,7 +169,7 @@ def encode_head(
         front += f";t={ttl_ms}"
     if retry is not None:
         front += f";p={_policy_text(retry)}"
-    if result_ms:
+    if result_ms is not None:
         front += f";k={result_ms}"
     front += dedup
     tail = ""

@@ -211,6 +211,7 @@ class Settings:
         results_max: most results kept; the soonest to end are dropped; default 10000.
         results_bytes: most bytes of kept results; default 64 MiB.
         result_size: most bytes of one result's value; a larger one is not kept; default 64 KiB.
+        result_ttl: seconds for which results are kept of jobs that do not say it; default 0.
         paused: "in", "out", "all" or None.
     """
 
@@ -228,6 +229,7 @@ class Settings:
     results_max: int | None = None
     results_bytes: int | None = None
     result_size: int | None = None
+    result_ttl: float | None = None
     paused: str | None = None
 
 

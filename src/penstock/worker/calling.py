@@ -43,7 +43,7 @@ class CallableHandler(RegisteredHandler, Generic[C, P, R_co]):
     Args:
         function, name: as of a `RegisteredHandler`.
         lease: the lease of its jobs; None = the queue's.
-        result_ttl: seconds for which the results of its jobs are kept; None = not at all.
+        result_ttl: seconds for which the results of its jobs are kept; None = the queue's setting.
         backoff: the policies for failures.
         **registration: other arguments of a `RegisteredHandler`.
     """

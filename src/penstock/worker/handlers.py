@@ -193,7 +193,8 @@ class Handlers:
                 `idle_for` of 0, as the worker does not sleep.
             lease: the lease of its jobs, in seconds.
             time_limit: seconds that a call may take; then it fails with `TimeLimit`.
-            result_ttl: seconds for which the results of its jobs are kept; None or 0 = not.
+            result_ttl: seconds for which the results of its jobs are kept; 0 = not at all;
+                None = the queue's setting, which is 0 by default.
             cron, every, tz, overlap, missed: a schedule of the handler's name, as in
                 `Queue.schedule`: a worker stores it when it starts, and adds a job without
                 arguments at each tick. The handler needs a `queue` and a name.

@@ -509,13 +509,14 @@ class QueueAdmin:
         results_max: int | None = KEEP,
         results_bytes: int | None = KEEP,
         result_size: int | None = KEEP,
+        result_ttl: Duration | None = KEEP,
     ) -> Settings:
         """Store settings on the queue, for all its clients. Settings not given stay as they are.
 
         Args:
             lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes, replicas,
                 backoff_base, backoff_cap, dead_max, dead_age, results_max, results_bytes,
-                result_size: as in `Settings`; None = back to the default.
+                result_size, result_ttl: as in `Settings`; None = back to the default.
 
         Returns:
             All settings as they are now.

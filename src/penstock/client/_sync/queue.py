@@ -137,8 +137,8 @@ class Queue(QueueHandlers, QueueSchedules):
             key: jobs with one key go to one partition, which keeps their order (docs/nodes.md,
                 Partitions); None = the partition of the dedup id, or any. Ignored by a queue
                 without partitions.
-            result_ttl: seconds for which the result is kept when the job has ended; None or 0 = it
-                is not kept (docs/results.md).
+            result_ttl: seconds for which the result is kept when the job has ended; 0 = it is not
+                kept; None = the queue's setting, which is 0 by default (docs/results.md).
 
         Returns:
             The job's id and state, and how many replicas confirmed. For a duplicate: those of the

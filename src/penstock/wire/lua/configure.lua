@@ -5,10 +5,10 @@
 ---                  meta was lost while jobs exist, create it again
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes,
 ---                  replicas, backoff_base, backoff_cap, dead_max, dead_age, results_max,
----                  results_bytes, result_size; value '' drops the setting. 'configured' and ms: the
+---                  results_bytes, result_size, result_ttl; value '' drops the setting. 'configured' and ms: the
 ---                  settings were copied from another node, where they were set at that time; nothing changes if the
 ---                  settings here were set at that time or later
---- META     v epoch seen off full paused max_length replicas uses configured
+--- META     v epoch seen off full paused max_length replicas result_ttl uses configured
 --- RETURNS  {1, nonce, epoch, created, fields: (field, value)...}  stored; the fields of meta as they are now
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
@@ -42,7 +42,7 @@ if not epoch then
   end
 end
 local shuts, last, given = false, configured, nil
-local limits = {paused = paused, max_length = max_length, replicas = replicas > 0}
+local limits = {paused = paused, max_length = max_length, replicas = replicas > 0, result_ttl = result_ttl}
 for i = 1, #fields, 2 do
   local field, value = fields[i], fields[i + 1]
   if field == 'lease' and value ~= '' and not is_lease(value, 1) then
@@ -66,7 +66,7 @@ paused = limits.paused
 if created == 0 and given and given <= last then
   return {1, nonce, epoch, created, unpack(all_fields())}
 elseif #fields > 0 then
-  local limited = paused or limits.max_length or limits.replicas
+  local limited = paused or limits.max_length or limits.replicas or limits.result_ttl
   change('uses', string.gsub(uses, 'l', '') .. (limited and 'l' or '')) -- some scripts read only the letters l and c
   change('configured', string.format('%.0f', given or math.max(now, last + 1)))
 end

@@ -1,7 +1,7 @@
 -- Write the decisions of lib/decide_dedup and build the reply.
 --- NEEDS  ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends all_free n ids raw before
 ---        dedup_pairs names split_body given bodies added_names dedup_values added_due added rewritten notes
----        has_policies has_results moved drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
+---        has_policies has_results result_ttl moved drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
 ---        answers header_of producer remove_expired close_windows write_dedup window_pairs wake_empty full space_empty
 ---        waiting limit expired alarm change changes enqueued uses
 --- SETS   has_policies has_results first final alarm uses

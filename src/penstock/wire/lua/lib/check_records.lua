@@ -24,7 +24,7 @@ for i = 1, n do
     return {-10, nonce, record_index[i] or i}
   end
   big, has_policies = big or #record > 4096, has_policies or third == 112
-  has_results = has_results or third == 107 or has_policies and string.find(record, '^1[;lt=%d]*;p=[^;\n]*;k=')
+  has_results = has_results or third == 107 and zero ~= 48 or has_policies and string.find(record, '^1[;lt=%d]*;p=[^;\n]*;k=')
   if own and ttl then
     ttl_ends = ttl_ends or {}
     ttl_ends[living + 1], ttl_ends[living + 2], living = stop, ids[i], living + 2

@@ -1,9 +1,9 @@
 -- Decide on each of the `asked` records in `given`, whose dedup ids may be taken. Nothing is written.
 -- Gives added (records to add, with added_due, 0 = at once, added_names and dedup_values), answers (for the reply),
 -- rewritten (number -> new record) and moved (number -> new due time).
---- NEEDS  ready held active scheduled once tally expiry dedup windows nonce asked mode delay_ms given is_lease now
+--- NEEDS  ready held active scheduled once tally expiry meta dedup windows nonce asked mode delay_ms given is_lease now
 ---        end_of uses
---- GIVES  split_body has_header names all_free header_of added added_names added_due dedup_values answers rewritten
+--- GIVES  split_body has_header result_ttl names all_free header_of added added_names added_due dedup_values answers rewritten
 ---        moved window_pairs orphans dedup_pairs record_index has_ttls new_counters notes
 --@include lib/split_body (gives: has_header)
 if asked > 1000 then

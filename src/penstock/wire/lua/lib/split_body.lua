@@ -1,11 +1,24 @@
 -- A body above 4096 bytes is kept apart, in held under `=<number>`, until the job ends. The record is then its
 -- header, with `+` in place of the version (protocol/core.md, Large bodies). split_body(id, record, fields) returns
--- the record and adds the body to fields, for an HSET of held.
---- GIVES  has_header split_body
+-- the record and adds the body to fields, for an HSET of held. A record without `k` gets the queue's result_ttl.
+--- NEEDS  meta uses
+--- GIVES  has_header result_ttl split_body
 local function has_header(record) -- the header ends within its bound
   return #record <= 4096 or string.find(string.sub(record, 1, 16384), '\n', 1, true)
 end
+local result_ttl = string.find(uses, 'l', 1, true) and redis.call('HGET', meta, 'result_ttl')
+local function with_result_ttl(record)
+  local front = string.match(record, '^1[;lt=%d]*p=[^;\n]*') or string.match(record, '^1[;lt=%d]*')
+  local stop = string.byte(front, -1) == 59 and #front - 1 or #front
+  if string.sub(record, stop + 1, stop + 3) == ';k=' then
+    return record
+  end
+  return string.sub(record, 1, stop) .. ';k=' .. result_ttl .. string.sub(record, stop + 1)
+end
 local function split_body(id, record, fields)
+  if result_ttl then
+    record = with_result_ttl(record)
+  end
   local stop = #record > 4096 and string.find(record, '\n', 1, true)
   if stop and #record - stop > 4096 then
     fields[#fields + 1] = '=' .. id
