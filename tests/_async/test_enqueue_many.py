@@ -98,7 +98,7 @@ async def test_one_trip_a_chunk_of_a_mebibyte(real_q: AsyncQueue, real_raw: Raw)
     before = evalshas(real_raw)
     sizes = [400_000, 400_000, 400_000, 1_500_000, 10, 10]
     await real_q.enqueue_many(b"x" * size for size in sizes)
-    assert evalshas(real_raw) - before == 4
+    assert evalshas(real_raw) - before == 5  # enqueue_plain refuses a queue with large bodies
     got = [len(job.raw) for _ in range(9) for job in await real_q.reserve(9, block=0)]
     assert got[1:] == sizes
 

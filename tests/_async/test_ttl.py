@@ -60,7 +60,8 @@ class AsyncCounted:
         self.q, self.raw, self._before = q, raw, 0
 
     def begin(self) -> None:
-        """Start counting."""
+        """Start counting. The client knows that the queue is not plain, as after one refusal."""
+        self.q.ops.declined.update(reserve=100, settle=100)
         self._before = evalshas(self.raw)
 
     @property
