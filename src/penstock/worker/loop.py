@@ -37,7 +37,7 @@ from penstock.core.hints import Intent
 from penstock.core.job import Delivery, data_of, epoch_of, ops_of, term_of
 from penstock.core.logs import Fields, get_logger, span
 from penstock.core.middleware import HANDLER
-from penstock.core.operations import AckResults, QueueOps, Taken
+from penstock.core.operations import Taken
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
 from penstock.core.results import results_of
@@ -49,13 +49,13 @@ from penstock.errors import (
     WrongEpoch,
 )
 from penstock.worker.messages import FAILED, is_last
-from penstock.worker.polls import Finished, QueuePoll, Reports
+from penstock.worker.polls import Finished, QueuePoll, Reports, verdict_call
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.schedules import tend
 from penstock.worker.state import FAR, HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
 from penstock.worker.suspects import ASIDE
 
-__all__ = ["leave", "verdict_call", "work"]
+__all__ = ["leave", "work"]
 
 logger = get_logger("penstock")
 
@@ -377,26 +377,6 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     poll.woken = False
     state.asked(poll, taken, n, call.resent or sent)
     return len(taken.deliveries)
-
-
-def verdict_call(
-    ops: QueueOps, jobs: Sequence[Delivery], verdict: Verdict, results: AckResults | None = None
-) -> Call[Settled]:
-    """Return the call that reports a verdict on jobs.
-
-    Args:
-        ops: of their queue.
-        jobs: the jobs.
-        verdict: the report.
-        results: of an ack: the results of the jobs, None = none is kept.
-    """
-    if verdict.kind == "nack":
-        return ops.nack(jobs, verdict.delay_ms, verdict.text, verdict.trace)
-    if verdict.kind == "release":
-        return ops.release(jobs, verdict.delay_ms)
-    if verdict.kind == "bury":
-        return ops.bury(jobs, verdict.text, verdict.trace)
-    return ops.ack(jobs, verdict.window_ms, results=results)
 
 
 def _ended(

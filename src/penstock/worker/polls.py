@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from penstock.core.calls import Call
 from penstock.core.job import Delivery
-from penstock.core.operations import QueueOps
+from penstock.core.operations import AckResults, QueueOps
+from penstock.core.outcomes import Settled
 from penstock.core.views import Settings
 from penstock.worker.results import Verdict
 from penstock.worker.schedules import Ticker
 
-__all__ = ["Finished", "QueuePoll", "Reports"]
+__all__ = ["Finished", "QueuePoll", "Reports", "verdict_call"]
 
 
 class Finished(NamedTuple):
@@ -99,3 +101,23 @@ class QueuePoll:
     def is_usable(self) -> bool:
         """True if it may give this worker jobs, as far as is known."""
         return not self.failures and not self.refusals and not self.is_slow
+
+
+def verdict_call(
+    ops: QueueOps, jobs: Sequence[Delivery], verdict: Verdict, results: AckResults | None = None
+) -> Call[Settled]:
+    """Return the call that reports a verdict on jobs.
+
+    Args:
+        ops: of their queue.
+        jobs: the jobs.
+        verdict: the report.
+        results: of an ack: the results of the jobs, None = none is kept.
+    """
+    if verdict.kind == "nack":
+        return ops.nack(jobs, verdict.delay_ms, verdict.text, verdict.trace)
+    if verdict.kind == "release":
+        return ops.release(jobs, verdict.delay_ms)
+    if verdict.kind == "bury":
+        return ops.bury(jobs, verdict.text, verdict.trace)
+    return ops.ack(jobs, verdict.window_ms, results=results)

@@ -45,10 +45,7 @@ __all__ = ["CANCELLED", "HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
 logger = get_logger("penstock")
 
 TRIP = 300
-"""Most jobs that one call takes, and most that it reports unless one batch has more.
-
-A script has to be short, and jobs that finish during a call wait for its end.
-"""
+"""Most jobs that one call takes, and most that it reports unless one batch has more."""
 SAMPLE = 1.0
 """Seconds between two looks at the sizes of the queues, while there is work."""
 IDLE_SAMPLE = 60.0

@@ -19,11 +19,10 @@ from penstock.worker._async.handler_runner import AsyncHandlerRunner
 from penstock.worker.calling import CallableHandler
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
-from penstock.worker.loop import verdict_call
 from penstock.worker.options import check_handlers
 
 # sync only: from penstock.worker.options import refuse_coroutines
-from penstock.worker.polls import Finished
+from penstock.worker.polls import Finished, verdict_call
 from penstock.worker.registered import RegisteredHandler
 from penstock.worker.runners import Item
 from penstock.worker.state import OUTCOMES

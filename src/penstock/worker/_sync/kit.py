@@ -20,9 +20,8 @@ from penstock.worker._sync.handler_runner import HandlerRunner
 from penstock.worker.calling import CallableHandler
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
-from penstock.worker.loop import verdict_call
 from penstock.worker.options import check_handlers, refuse_coroutines
-from penstock.worker.polls import Finished
+from penstock.worker.polls import Finished, verdict_call
 from penstock.worker.registered import RegisteredHandler
 from penstock.worker.runners import Item
 from penstock.worker.state import OUTCOMES
