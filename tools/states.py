@@ -102,6 +102,7 @@ class Event(str, enum.Enum):
     PUBLISH_DELAYED = "publish, delayed"
     PUBLISH_TAKEN = "publish, its dedup id"
     PUBLISH_CLOSED = "publish, closed"
+    TICK = "tick"
     RESERVE = "reserve"
     RESERVE_LAST = "reserve, crashes used up"
     RESERVE_CANCELLED = "reserve, marked by cancel"
@@ -217,6 +218,7 @@ publish                   | 1>R  .     >N    .    .     >N    .    .    .    >N 
 publish, delayed          | 1>S  .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
 publish, its dedup id     | 1>R  .     >N    .    .     >N    .    >A~  .    >N    .    >N   .    .
 publish, closed           | -14  .     .     .    .     .     .    .    .    .     .    .    .    .
+tick                      | 1>R  .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
 reserve                   | .    >A/O  >N    .    >A/O  >N    .    >A   >A   >N    .    >N   .    .
 reserve, crashes used up  | .    >A/O  >N    .    >A/O  >N    .    >D   >D   >N    .    >N   .    .
 reserve, marked by cancel | .    >A/O  >N    .    >A/O  >N    .    >N   >N   >N    .    >N   .    .

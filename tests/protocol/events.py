@@ -78,6 +78,17 @@ def _claim(mode: str = "", *, taken: bool = False) -> Happening:
     return run
 
 
+def _tick(job: Job, place: StateCase) -> Code:
+    """Create a schedule, and run its first tick."""
+    name, mark, value = "report", "a" * 16, '{"every":60000}\n1\nbody'
+    assert job.run("schedule", 5, EPOCH, name, AT, mark, "", value, at=AT)[0] == 1
+    reply = job.run("tick", 6, name, mark, AT, AT + 60_000, "run", "", NEW, at=AT)
+    if place is not StateCase.NONE:
+        return None
+    job.number = reply[2] if reply[0] == 1 else job.number
+    return int(reply[0])
+
+
 def _clear(job: Job, place: StateCase) -> Code:
     assert job.run("clear", 8, at=AT)[0] == 1
     return None
@@ -303,6 +314,7 @@ EVENTS: Mapping[Event, Happening] = {
     Event.PUBLISH_DELAYED: _publish(1000),
     Event.PUBLISH_TAKEN: _publish(taken=True),
     Event.PUBLISH_CLOSED: _closed(_publish()),
+    Event.TICK: _tick,
     Event.RESERVE: _reserve,
     Event.RESERVE_CANCELLED: _marked("A* A~", _reserve),
     Event.RESERVE_LAST: _configured("max_crashes", _reserve),

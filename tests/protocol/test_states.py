@@ -103,7 +103,7 @@ UNTOUCHING = [
     if event is not Event.CLAIM_UPDATE  # it replaces the job's content in any waiting place
     and any(cell and cell.code is None for cell in TABLE[event].values())
 ]
-OF_OTHERS = ("ENQUEUE", "CLAIM", "PUBLISH", "CLEAR")
+OF_OTHERS = ("ENQUEUE", "CLAIM", "PUBLISH", "TICK", "CLEAR")
 """Events that change the queue or other jobs, but not this job."""
 
 
