@@ -43,4 +43,4 @@ with Penstock(url()) as ps, Penstock(url()) as other, Penstock(url()) as third:
         except QueuePartitioned as error:
             print(f"eve: {error}")
         asked = stranger.open("example.partitions")
-    print(f"open(): {asked.partitions} partitions, {asked.stats().acked} jobs done")
+        print(f"open(): {asked.partitions} partitions, {asked.stats().acked} jobs done")

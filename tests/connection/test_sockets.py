@@ -1,9 +1,11 @@
-"""Time-outs of calls: the kernel keeps those of threads, and one timer those of many tasks."""
+"""Sockets of connections: the time-outs of calls, and the end of a dropped client."""
 
 from __future__ import annotations
 
+import gc
 import socket
 import time
+import warnings
 
 import pytest
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -90,3 +92,24 @@ async def test_one_timer_serves_many_calls(
         for _ in range(20):
             await queue.enqueue(b"x")
     assert not timers
+
+
+def test_a_connection_in_garbage_is_closed(server: EmbeddedServer) -> None:
+    """A client that is dropped unclosed closes its sockets, wherever the collector begins."""
+    client = Penstock(server.url)
+    gc.collect()
+    gc.disable()
+    try:
+        lane = client.backend.node.link.take()
+        assert lane.command("PING") == b"PONG"
+        gc.collect()  # moves the connection behind its socket, as only `lane` leads to it
+        ring: list[object] = [lane]
+        ring.append(ring)
+        del lane, ring
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            gc.collect()
+    finally:
+        gc.enable()
+        client.close()
+    assert told == []

@@ -139,6 +139,14 @@ class Socket:
         self._nothing: object = None
         self._buffer = bytearray(SIZE)
 
+    def __del__(self) -> None:
+        """Close the connection, before the garbage collector finds its socket open.
+
+        The collector may come to the socket first, and to the connection last.
+        """
+        with suppress(Exception):  # as redis-py does for a dropped connection
+            self._conn.disconnect()
+
     def trip(self, packed: bytes = b"") -> Any:
         """Send packed commands, if any, and return the next reply. An error reply is raised.
 
