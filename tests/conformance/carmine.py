@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock import Dedup, Job, Penstock, Queue
-from penstock.client._sync.transport import connection
+from penstock.client.sockets import Socket
 from penstock.core.operations import QueueOps
 from penstock.core.record import escaped
 from tests.crash.tasks import struck
@@ -521,8 +521,9 @@ def killed(url: str, queue: str, operation: str, step: str, options: dict[str, A
         tell("about to send")
         await_word()  # the server is frozen by now if it is to run the call after the death
 
-    patched: Any = connection
-    patched.send = struck(operation, step, 0, halt, die)
+    patched: Any = Socket
+    q.ops.declined.update(reserve=9, ack=9, settle=9)  # use the full scripts
+    patched.trip = struck(operation, step, 0, halt, die)
     calls: dict[str, Callable[[], Any]] = {
         "claim": lambda: q.enqueue("mine", dedup=Dedup(ID, **options)),
         "reserve": lambda: q.reserve(1, block=0),

@@ -35,6 +35,8 @@ def call(queue: Queue, raw: redis.Redis) -> Callable[..., list[Any]]:
 
     def run(number: int, *bodies: bytes) -> list[Any]:
         built = queue.ops.enqueue([b"1\n" + body for body in bodies])
+        if built.full is not None:
+            built = built.full()
         args = (*built.head, number, PRODUCER, *built.args)
         answer: list[Any] = raw.evalsha(built.script.sha, *args)
         return answer
