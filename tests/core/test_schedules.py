@@ -293,6 +293,8 @@ DAY = 86_400_000
         (T0 + 60_000, 0, None),  # the first one
         (T0 + DAY, 0, T0 + 60_000),  # stored while the clock was wrong
         (T0 + DAY, T0 + DAY - 60_000, T0 + 60_000),  # run while the clock was wrong
+        (T0 + DAY, T0, T0 + 60_000),  # a missed tick, run while the clock was wrong
+        (T0 + DAY, T0 + 60_000, T0 + 120_000),  # the same, and the first one has run
         (T0 + 120_000, T0 + 60_000, None),  # a small step back: it has run
         (T0 + 60_000, T0, None),
     ],

@@ -189,12 +189,13 @@ class StoredSchedule:
     def earlier(self, now_ms: int) -> int | None:
         """Return the tick that should come before the stored one; None = the stored one is right.
 
-        The stored one is too late if the server's clock was wrong, and far ahead, at the last tick.
+        The stored one is too late if the server's clock was wrong, and far ahead, when it was set.
         """
-        if self.tick is None or (self.last_tick and self.last_tick <= now_ms + MISSED_MS):
+        limit = now_ms + MISSED_MS
+        if self.tick is None or self.tick <= self.spec.after(limit):
             return None
-        found = self.spec.after(now_ms)
-        return found if found < self.tick else None
+        has_run = self.last_tick if self.last_tick <= limit else 0
+        return self.spec.after(max(now_ms, has_run))
 
 
 @dataclass(frozen=True, slots=True)
