@@ -318,7 +318,8 @@ def test_r7_idle_with_a_short_socket_timeout(
     with both(server.url, client={"socket_timeout": 0.5}) as workers:
         assert resumed(ps, workers, "first") < RESUMED
         wait_idle(raw, 2)
-        time.sleep(1.5)  # the worker checks the queue sizes once more after the work
+        # After the work, the worker checks the queue sizes once more, and asks at the lease's end.
+        time.sleep(LEASE + 0.5)
         caplog.clear()
         connections = raw.info("stats")["total_connections_received"]
         before, began = sent(raw), time.monotonic()
