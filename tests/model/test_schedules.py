@@ -134,7 +134,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.model: dict[str, Model] = {}
         self.seen: set[bytes] = set()
         self.steady = True
-        """Whether the server's clock has never gone back."""
+        """Return True if the server's clock has never gone back."""
         self.store("a", spec, False)
 
     def _spec(self, name: str) -> Spec:
@@ -178,7 +178,7 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule(ms=st.one_of(st.integers(1, 3000), st.integers(1, 200_000)))
     def time_passes(self, ms: int) -> None:
-        """The clocks of the server and of the workers go on; nobody acts meanwhile."""
+        """Let the clocks of the server and of the workers go on; no worker acts meanwhile."""
         self._pass(ms)
 
     def _pass(self, ms: int) -> None:
