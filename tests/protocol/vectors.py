@@ -99,7 +99,7 @@ def vectors_of(name: str) -> list[Vector]:
             script=name,
             returns=case["returns"],
             now=case.get("now", "<T0>"),
-            keys=tuple(case["keys"]),
+            keys=tuple(case.get("keys", found["keys"])),
             args=tuple(case["args"]),
             before=case["before"],
             reply=case.get("reply"),

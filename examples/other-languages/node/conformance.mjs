@@ -137,13 +137,14 @@ function compare(found, wanted) {
 const redis = new Redis(process.env.PENSTOCK_URL ?? 'redis://127.0.0.1:6379/0', { protocol: 2 })
 for (const name of ['enqueue', 'reserve', 'extend', 'ack', 'nack', 'release', 'bury']) {
   const source = readFileSync(join(scripts, `${name}.lua`), 'utf8')
-  for (const one of vectors(name).cases) {
+  const file = vectors(name)
+  const keys = file.keys.map((key) => bytes(text(key)))
+  for (const one of file.cases) {
     await redis.flushdb()
     const before = placed(one.before)
     for (const [key, value] of Object.entries(before)) await load(redis, key, value)
     const now = Number(text(one.now))
     const stamp = `{'${Math.floor(now / 1000)}', '${(now % 1000) * 1000 + 789}'}`
-    const keys = one.keys.map((key) => bytes(text(key)))
     const args = one.args.map((arg) => bytes(placed(arg)))
     const frozen = source.replaceAll("redis.call('TIME')", stamp)
     const reply = plain(await redis.callBuffer('EVAL', frozen, keys.length, ...keys, ...args))
