@@ -503,6 +503,72 @@ def test_one_name_in_two_queues(bound: bool, ps: Penstock) -> None:
     }
 
 
+def test_defaults_and_batches_of_queues(ps: Penstock) -> None:
+    """Default and batch handlers of a queue object get the jobs of that queue only."""
+    queues = [ps.queue(name) for name in ("first", "second", "third")]
+    seen: list[str] = []
+
+    def register(queue: Queue) -> None:
+        @queue.handlers.batch("many", size=5)
+        def many(jobs: list[Job]) -> None:
+            seen.extend(f"{queue.name} many {job.queue_name}" for job in jobs)
+
+        @queue.handlers.default
+        def other(job: Job) -> None:
+            seen.append(f"{queue.name} other {job.queue_name}")
+
+    for queue in queues[:2]:
+        register(queue)
+    for queue in queues:
+        queue.enqueue({}, headers={"handler": "many"})
+        queue.enqueue({}, headers={"handler": "fax"})
+        queue.enqueue("whole")
+    Worker(ps, queues, burst=True).run()
+    assert sorted(seen) == [
+        f"{name} {handler} {name}"
+        for name in ("first", "second")
+        for handler in ("many", "other", "other")
+    ]
+    assert {view.error for view in queues[2].peek(state="dead")} == {
+        'no handler "many"', 'no handler "fax"', "no handler for jobs without a name",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["default", "without a name"])
+def test_a_handler_of_one_queue_without_a_name(kind: str, ps: Penstock) -> None:
+    """It gets no job of another queue, also if it is the only one of its kind."""
+    first, second, tasks = ps.queue("first"), ps.queue("second"), Handlers()
+    seen: list[str] = []
+
+    def handle(job: Job) -> None:
+        seen.append(job.queue_name)
+
+    if kind == "default":
+        tasks.default(queue="first")(handle)
+    else:
+        tasks.handler(None, queue="first")(handle)
+    for queue in (first, second):
+        queue.enqueue("whole")
+    Worker(ps, [first, second], tasks, burst=True).run()
+    assert seen == ["first"]
+    assert len(second.peek(state="dead")) == 1
+
+
+def test_handlers_of_a_queue_have_its_name(ps: Penstock) -> None:
+    """All handlers of a queue object belong to it; another queue is refused."""
+    mail = ps.queue("mail").handlers
+    assert mail.handler("a")(welcome.function).queue == "mail"
+    assert mail.handler("b", queue="mail")(welcome.function).queue == "mail"
+    assert mail.batch("c", size=1)(index.function).queue == "mail"
+    assert mail.default(index.function).queue == "mail"
+    with pytest.raises(BadArgument, match=r"queue='bills': .* handlers of queue 'mail'"):
+        mail.handler("d", queue="bills")(welcome.function)
+    with pytest.raises(BadArgument, match=r"a default handler: .*; give each of the two a queue"):
+        mail.default(index.function)
+    with pytest.raises(BadArgument, match="a queue's name"):
+        Handlers(queue="")
+
+
 def test_what_a_worker_refuses(ps: Penstock) -> None:
     """A worker needs a queue and a handler, and names that differ, when it is made."""
     first, second = ps.queue("first"), ps.queue("second")

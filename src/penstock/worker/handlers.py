@@ -36,6 +36,7 @@ from penstock.core.policy import RetryPolicy
 from penstock.core.record import escaped
 from penstock.core.schedules import Missed, Spec, check_spec
 from penstock.errors import BadArgument
+from penstock.wire.keys import check_queue_name
 from penstock.worker.arguments import Converter
 from penstock.worker.calling import Handler
 from penstock.worker.failures import Backoff
@@ -52,6 +53,7 @@ __all__ = ["UNNAMED", "HandlerOptions", "Handlers", "Policies"]
 MAX_NAME = 200
 _BARE = (b"1\n", b"1;c=json\n")
 _FIELD = b";h.handler="
+OWN_QUEUES = "give each of the two a queue of its own"
 
 C = ParamSpec("C")
 P = ParamSpec("P")
@@ -80,6 +82,7 @@ class Policies(TypedDict, total=False):
 
 
 class _DefaultOptions(Policies, total=False):
+    queue: str | None
     time_limit: Duration | None
 
 
@@ -153,14 +156,22 @@ class Handlers:
     Args:
         convert: converts between JSON and arguments of other types; see
             `penstock.integrations.pydantic.converter`.
+        queue: the name of the queue of all handlers that are registered here; None = each may
+            name one.
+
+    Raises:
+        BadArgument: a queue can't have this name.
     """
 
-    def __init__(self, *, convert: Converter | None = None) -> None:
+    def __init__(self, *, convert: Converter | None = None, queue: str | None = None) -> None:
+        if queue is not None:
+            check_queue_name(queue)
         self._convert = convert
+        self._queue = queue
         self._registered: list[RegisteredHandler] = []
         self._first: dict[str | None, RegisteredHandler] = {}  # by its key
         self._shared: dict[str | None, dict[str | None, RegisteredHandler]] = {}
-        """Handlers by their queues, of keys that several have."""
+        """Handlers by their queues, of the keys whose handler depends on the queue of the job."""
         self._nameless: RegisteredHandler | None = None
         self._routes: dict[bytes, RegisteredHandler] = {}
 
@@ -217,9 +228,11 @@ class Handlers:
         wait: wait_base | None = None,
         stop: stop_base | None = None,
         convert: Converter | None = None,
+        queue: str | None = None,
         **options: Any,
     ) -> Any:
         """Return a decorator that registers a function; or what it makes of `name`."""
+        options["queue"] = self._queue_of(queue)
         spec = _schedule_of(options)
         if spec is not None:
             options["schedule"] = spec
@@ -246,11 +259,12 @@ class Handlers:
 
         Args:
             function: the function, as a decorator without parentheses.
+            queue: name of the queue whose jobs it takes; None = those of all queues.
             retry, wait, stop, time_limit: as in `handler`.
 
         Raises:
-            BadArgument: an argument can't be used, there is a default handler, or the function
-                can't be a handler.
+            BadArgument: an argument can't be used, there is a default handler for the same queue
+                or any queue, or the function can't be a handler.
         """
         decorate = self._decorated(Handler, None, key=DEFAULT, **options)
         return decorate if function is None else decorate(function)
@@ -318,15 +332,25 @@ class Handlers:
     def find(self, job: Delivery) -> RegisteredHandler | None:
         """Return the handler for a job without parsing its record; None if there is none."""
         data = data_of(job)
-        if data.startswith(_BARE) or data.find(_FIELD, 0, data.find(b"\n")) < 0:
-            found = self._nameless
-        else:
-            written = _written(data) or b""
-            found = self._routes.get(written) or self._first.get(_read(written))
-            found = found or self._first.get(DEFAULT)
-        if self._shared and found is not None and found.key in self._shared:
-            return self._shared[found.key].get(job.queue_name) or self._first.get(DEFAULT)
-        return found
+        written = None
+        if not data.startswith(_BARE):
+            written = _written(data)
+        if self._shared:
+            return self._of_queue(None if written is None else _read(written), job.queue_name)
+        if written is None:
+            return self._nameless
+        found = self._routes.get(written) or self._first.get(_read(written))
+        return found or self._first.get(DEFAULT)
+
+    def _of_queue(self, key: str | None, queue: str) -> RegisteredHandler | None:
+        """Return the handler of a key for jobs of a queue, or else the default handler."""
+        for one in (key, DEFAULT):
+            found = self._first.get(one)
+            if one in self._shared:
+                found = self._shared[one].get(queue)
+            if found is not None:
+                return found
+        return None
 
     def missing(self, job: Delivery) -> str:
         """Return the reason for a dead letter for which `find` found no handler."""
@@ -339,7 +363,7 @@ class Handlers:
         self._check_free(handler)
         self._registered.append(handler)
         first = self._first.setdefault(handler.key, handler)
-        if first is not handler:
+        if first is not handler or (handler.name is None and handler.queue is not None):
             self._shared.setdefault(handler.key, {first.queue: first})[handler.queue] = handler
         if handler.name is not None:
             self._routes[escaped(handler.name).encode()] = first
@@ -352,10 +376,19 @@ class Handlers:
             if one.key == key and (one.queue == queue or None in (one.queue, queue)):
                 kinds = {None: "a handler without a name", DEFAULT: "a default handler"}
                 kind = kinds.get(key, "a handler with this name")
-                reason = f"there is {kind}: {qualified(one.function)}; choose another name"
-                if key != DEFAULT:
-                    reason += ", or give each of the two a queue of its own"
+                other = "" if key == DEFAULT else "choose another name, or "
+                reason = f"there is {kind}: {qualified(one.function)}; {other}{OWN_QUEUES}"
                 raise BadArgument("name", key or None, reason)
+
+    def _queue_of(self, queue: str | None) -> str | None:
+        """Return the queue of a handler that is registered here.
+
+        Raises:
+            BadArgument: all handlers of this set have another queue.
+        """
+        if self._queue is None or queue in (None, self._queue):
+            return self._queue if queue is None else queue
+        raise BadArgument("queue", queue, f"these are the handlers of queue {self._queue!r}")
 
 
 def _name_of(function: Any, name: Any) -> str | None:

@@ -7,6 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
+from penstock.client._async.admin import AsyncQueueAdmin
 from penstock.core.job import Delivery
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _AsyncBoundNamed(Protocol):
     def __call__(self, function: Callable[P, R], /) -> AsyncBoundHandler[P, P, R]: ...
 
 
-class AsyncQueueHandlers:
+class AsyncQueueHandlers(AsyncQueueAdmin):
     """The part of a queue that registers handlers.
 
     The worker is imported when a handler is registered: other programs do not need it.
@@ -57,7 +58,8 @@ class AsyncQueueHandlers:
         """The handlers of this queue object. A worker of the queue runs them."""
         found = self._handlers
         if found is None:
-            found = self._handlers = import_module("penstock.worker.handlers").Handlers()
+            made = import_module("penstock.worker.handlers").Handlers
+            found = self._handlers = made(queue=self.name)
         return found
 
     @overload

@@ -8,6 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
+from penstock.client._sync.admin import QueueAdmin
 from penstock.core.job import Delivery
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class _BoundNamed(Protocol):
     def __call__(self, function: Callable[P, R], /) -> BoundHandler[P, P, R]: ...
 
 
-class QueueHandlers:
+class QueueHandlers(QueueAdmin):
     """The part of a queue that registers handlers.
 
     The worker is imported when a handler is registered: other programs do not need it.
@@ -58,7 +59,8 @@ class QueueHandlers:
         """The handlers of this queue object. A worker of the queue runs them."""
         found = self._handlers
         if found is None:
-            found = self._handlers = import_module("penstock.worker.handlers").Handlers()
+            made = import_module("penstock.worker.handlers").Handlers
+            found = self._handlers = made(queue=self.name)
         return found
 
     @overload

@@ -35,7 +35,7 @@ class AsyncBoundHandler(CallableHandler[C, P, R_co]):
     def __init__(
         self, bound: AsyncQueue, function: Callable[..., R_co], *args: Any, **registration: Any
     ) -> None:
-        super().__init__(function, *args, queue=bound.name, **registration)
+        super().__init__(function, *args, **registration)
         self._bound = bound
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:

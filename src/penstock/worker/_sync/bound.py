@@ -36,7 +36,7 @@ class BoundHandler(CallableHandler[C, P, R_co]):
     def __init__(
         self, bound: Queue, function: Callable[..., R_co], *args: Any, **registration: Any
     ) -> None:
-        super().__init__(function, *args, queue=bound.name, **registration)
+        super().__init__(function, *args, **registration)
         self._bound = bound
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
