@@ -247,7 +247,7 @@ def _threads(
     if setting.size is None:
         handlers.handler(None)(lambda _: seen.append(1))
     else:
-        handlers.batch(None, size=setting.size)(lambda batch: seen.append(len(batch)))
+        handlers.chunk(None, size=setting.size)(lambda batch: seen.append(len(batch)))
 
     def main() -> None:
         with Penstock(url, prefix=prefix) as client:
@@ -270,7 +270,7 @@ def _tasks(
     if setting.size is None:
         handlers.handler(None)(one)
     else:
-        handlers.batch(None, size=setting.size)(many)
+        handlers.chunk(None, size=setting.size)(many)
 
     async def main() -> None:
         async with AsyncPenstock(url, prefix=prefix) as client:

@@ -305,10 +305,10 @@ async def test_timeouts_and_bad_input(q: AsyncQueue) -> None:
 
 
 async def test_batches_and_results(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A list that a batch handler returns has the value of each job; another value is of none."""
+    """A list that a chunk handler returns has the value of each job; another value is of none."""
     handlers = Handlers()
 
-    @handlers.batch("pairs", size=3, result_ttl=60)
+    @handlers.chunk("pairs", size=3, result_ttl=60)
     async def pairs(jobs: list[Any]) -> Any:
         if jobs[0].body == "one":
             return "for all"

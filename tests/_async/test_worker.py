@@ -294,11 +294,11 @@ async def test_at_most_once(
 
 
 async def test_batches(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A batch handler gets up to `size` jobs, and may return a result for each."""
+    """A chunk handler gets up to `size` jobs, and may return a result for each."""
     handlers = Handlers()
     sizes: list[int] = []
 
-    @handlers.batch(None, size=10)
+    @handlers.chunk(None, size=10)
     async def store(jobs: list[AsyncJob]) -> list[Any]:
         sizes.append(len(jobs))
         return [Reject("odd") if job.body % 2 else None for job in jobs]
@@ -316,11 +316,11 @@ async def test_a_batch_waits_to_be_filled(ps: AsyncPenstock, q: AsyncQueue) -> N
     handlers = Handlers()
     batches: list[list[Any]] = []
 
-    @handlers.batch(None, size=3, wait=30)
+    @handlers.chunk(None, size=3, wait=30)
     async def full(jobs: list[AsyncJob]) -> None:
         batches.append([job.body for job in jobs])
 
-    @handlers.batch("hurry", size=3, wait=0.05)
+    @handlers.chunk("hurry", size=3, wait=0.05)
     async def hurry(jobs: list[AsyncJob]) -> None:
         batches.append([job.body for job in jobs])
 
@@ -336,11 +336,11 @@ async def test_a_batch_waits_to_be_filled(ps: AsyncPenstock, q: AsyncQueue) -> N
 
 
 async def test_a_batch_that_raises(ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """When a batch handler raises, all its jobs have failed."""
+    """When a chunk handler raises, all its jobs have failed."""
     await q.configure(backoff_base=3600)
     handlers = Handlers()
 
-    @handlers.batch(None, size=3)
+    @handlers.chunk(None, size=3)
     async def store(jobs: list[AsyncJob]) -> None:
         raise OSError("down")
 
@@ -354,7 +354,7 @@ async def test_a_batch_of_large_jobs(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """Failed jobs of 12 MB with their own policies are reported in one call."""
     handlers = Handlers()
 
-    @handlers.batch(None, size=4, wait=30)
+    @handlers.chunk(None, size=4, wait=30)
     async def store(jobs: list[AsyncJob]) -> None:
         raise OSError("down")
 

@@ -41,7 +41,7 @@ def welcome(to: str, lang: str = "en") -> None: ...
 def resize(job: Job, path: str, *, width: int = 1) -> None: ...
 
 
-@handlers.batch("index", size=5)
+@handlers.chunk("index", size=5)
 def index(jobs: list[Job]) -> None: ...
 
 
@@ -504,12 +504,12 @@ def test_one_name_in_two_queues(bound: bool, ps: Penstock) -> None:
 
 
 def test_defaults_and_batches_of_queues(ps: Penstock) -> None:
-    """Default and batch handlers of a queue object get the jobs of that queue only."""
+    """Default and chunk handlers of a queue object get the jobs of that queue only."""
     queues = [ps.queue(name) for name in ("first", "second", "third")]
     seen: list[str] = []
 
     def register(queue: Queue) -> None:
-        @queue.handlers.batch("many", size=5)
+        @queue.handlers.chunk("many", size=5)
         def many(jobs: list[Job]) -> None:
             seen.extend(f"{queue.name} many {job.queue_name}" for job in jobs)
 
@@ -559,7 +559,7 @@ def test_handlers_of_a_queue_have_its_name(ps: Penstock) -> None:
     mail = ps.queue("mail").handlers
     assert mail.handler("a")(welcome.function).queue == "mail"
     assert mail.handler("b", queue="mail")(welcome.function).queue == "mail"
-    assert mail.batch("c", size=1)(index.function).queue == "mail"
+    assert mail.chunk("c", size=1)(index.function).queue == "mail"
     assert mail.default(index.function).queue == "mail"
     with pytest.raises(BadArgument, match=r"queue='bills': .* handlers of queue 'mail'"):
         mail.handler("d", queue="bills")(welcome.function)
@@ -591,7 +591,7 @@ def test_what_a_worker_refuses(ps: Penstock) -> None:
     with pytest.raises(BadArgument, match="a queue's name"):
         Handlers().handler("x", queue="")(welcome.function)
     with pytest.raises(BadArgument, match="a queue's name"):
-        Handlers().batch("x", size=1, queue=first)(welcome.function)  # type: ignore[arg-type]  # on purpose
+        Handlers().chunk("x", size=1, queue=first)(welcome.function)  # type: ignore[arg-type]  # on purpose
 
 
 # -- calls that do not fit ---------------------------------------------------------------------

@@ -304,10 +304,10 @@ def test_timeouts_and_bad_input(q: Queue) -> None:
 
 
 def test_batches_and_results(ps: Penstock, q: Queue) -> None:
-    """A list that a batch handler returns has the value of each job; another value is of none."""
+    """A list that a chunk handler returns has the value of each job; another value is of none."""
     handlers = Handlers()
 
-    @handlers.batch("pairs", size=3, result_ttl=60)
+    @handlers.chunk("pairs", size=3, result_ttl=60)
     def pairs(jobs: list[Any]) -> Any:
         if jobs[0].body == "one":
             return "for all"

@@ -15,7 +15,7 @@ from penstock import (
     Settled,
     StaleReceipt,
 )
-from penstock.core.job import batch_of
+from penstock.core.job import reservation_of
 from tests.support.keyspace import Raw, advance, dump, numbers, queue_time_ms
 
 DONE, DEAD, GONE = Outcome.DONE, Outcome.DEAD, Outcome.GONE
@@ -225,7 +225,7 @@ def test_a_receipt_that_was_guessed(q: Queue, raw: Raw, how: str, count: int) ->
     """A receipt needs the right random part; the delivery's number is not enough."""
     q.enqueue_many(range(count))
     jobs = q.reserve(count, block=0)
-    batch = batch_of(jobs[0])
+    batch = reservation_of(jobs[0])
     given = (batch.tag, batch.receipt, batch.hinted)
     batch.tag ^= 1
     batch.receipt = f"1-{batch.tag:03x}"

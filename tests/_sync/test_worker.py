@@ -289,11 +289,11 @@ def test_at_most_once(ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture) 
 
 
 def test_batches(ps: Penstock, q: Queue) -> None:
-    """A batch handler gets up to `size` jobs, and may return a result for each."""
+    """A chunk handler gets up to `size` jobs, and may return a result for each."""
     handlers = Handlers()
     sizes: list[int] = []
 
-    @handlers.batch(None, size=10)
+    @handlers.chunk(None, size=10)
     def store(jobs: list[Job]) -> list[Any]:
         sizes.append(len(jobs))
         return [Reject("odd") if job.body % 2 else None for job in jobs]
@@ -311,11 +311,11 @@ def test_a_batch_waits_to_be_filled(ps: Penstock, q: Queue) -> None:
     handlers = Handlers()
     batches: list[list[Any]] = []
 
-    @handlers.batch(None, size=3, wait=30)
+    @handlers.chunk(None, size=3, wait=30)
     def full(jobs: list[Job]) -> None:
         batches.append([job.body for job in jobs])
 
-    @handlers.batch("hurry", size=3, wait=0.05)
+    @handlers.chunk("hurry", size=3, wait=0.05)
     def hurry(jobs: list[Job]) -> None:
         batches.append([job.body for job in jobs])
 
@@ -331,11 +331,11 @@ def test_a_batch_waits_to_be_filled(ps: Penstock, q: Queue) -> None:
 
 
 def test_a_batch_that_raises(ps: Penstock, q: Queue) -> None:
-    """When a batch handler raises, all its jobs have failed."""
+    """When a chunk handler raises, all its jobs have failed."""
     q.configure(backoff_base=3600)
     handlers = Handlers()
 
-    @handlers.batch(None, size=3)
+    @handlers.chunk(None, size=3)
     def store(jobs: list[Job]) -> None:
         raise OSError("down")
 
@@ -349,7 +349,7 @@ def test_a_batch_of_large_jobs(ps: Penstock, q: Queue) -> None:
     """Failed jobs of 12 MB with their own policies are reported in one call."""
     handlers = Handlers()
 
-    @handlers.batch(None, size=4, wait=30)
+    @handlers.chunk(None, size=4, wait=30)
     def store(jobs: list[Job]) -> None:
         raise OSError("down")
 

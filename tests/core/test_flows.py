@@ -710,7 +710,7 @@ class Taking:
     queue_name: str
     at_most_once: bool = False
     receipt: str = "1-abc"
-    _batch: Any = None
+    _reservation: Any = None
 
 
 def test_a_refusal_gives_the_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -718,8 +718,8 @@ def test_a_refusal_gives_the_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
     flow, (a, _) = reserve(Clock(), "a", "b", n=3)
     released: list[tuple[Any, int]] = []
     monkeypatch.setattr(a, "release", lambda jobs, delay: released.append((list(jobs), delay)))
-    batch = SimpleNamespace(ops=a)
-    held = [Taking("a", _batch=batch), Taking("a", _batch=batch)]
+    reservation = SimpleNamespace(ops=a)
+    held = [Taking("a", _reservation=reservation), Taking("a", _reservation=reservation)]
     flow.answer(Taken(-1, held))
     assert flow.fail(QueueDamaged("another type")) == Run(None)  # type: ignore[arg-type]  # not called
     assert released == [(held, 0)]

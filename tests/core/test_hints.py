@@ -7,7 +7,7 @@ import pytest
 from penstock.core import hints
 from penstock.core.hints import Hint, Intent
 from penstock.core.ids import encode_id, ttl_code
-from penstock.core.job import Batch, Delivery, QueueIdentity
+from penstock.core.job import Delivery, QueueIdentity, Reservation
 
 NOW = 1_763_700_000_000
 NUMBER = b"1763700000123-1000000000"
@@ -16,8 +16,8 @@ PLACE = QueueIdentity("two words", "e6a1c3f0", 5, "1f2e3d4c")
 
 def delivery(record: bytes = b"1\nbody") -> Delivery:
     """Return a job that was just delivered."""
-    batch = Batch(None, PLACE, "me", tag=0xABC, now=NOW, lease_ms=30_000)
-    return Delivery(batch, NUMBER, b"", record)
+    reservation = Reservation(None, PLACE, "me", tag=0xABC, now=NOW, lease_ms=30_000)
+    return Delivery(reservation, NUMBER, b"", record)
 
 
 def kept(name: Delivery | str, intent: Intent) -> Hint:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import BulkEnqueued, Outcome, Settled, errors, parse_id
 from penstock.core.ids import encode_id
-from penstock.core.job import Batch, Delivery, QueueIdentity, epoch_of, parse_counters
+from penstock.core.job import Delivery, QueueIdentity, Reservation, epoch_of, parse_counters
 
 PLACE = QueueIdentity("q", "deadbeef", 0xCAFEBABE, "01020304")
 NUMBER = b"1700000000000-1000000005"
@@ -21,8 +21,8 @@ DONE, GONE, STALE, DEAD, ENDED = (
 
 def delivery(counts: bytes = b"", data: bytes = b"1;l=5000;t=60000;c=json;h.a=b\n[1]") -> Delivery:
     """Return a delivery as reserve makes it."""
-    batch = Batch(None, PLACE, "me", tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000)
-    return Delivery(batch, NUMBER, counts, data)
+    reservation = Reservation(None, PLACE, "me", tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000)
+    return Delivery(reservation, NUMBER, counts, data)
 
 
 def test_a_first_delivery() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 
 import penstock
-from penstock.core.job import Batch, Delivery, QueueIdentity
+from penstock.core.job import Delivery, QueueIdentity, Reservation
 from penstock.core.logs import FIELDS, Fields, get_logger, log_failure, printable
 from tests.support.hostile import HOSTILE, is_harmless
 
@@ -23,8 +23,10 @@ PLACE = QueueIdentity("emails", "deadbeef", 0xCAFEBABE, "01020304")
 
 def delivery(data: bytes = b"1;h.handler=greet\nbody") -> Delivery:
     """Return the second delivery of a job."""
-    batch = Batch(None, PLACE, "host:1", tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000)
-    return Delivery(batch, b"1700000000000-1000000005", b"2 1 0 0", data)
+    reservation = Reservation(
+        None, PLACE, "host:1", tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000
+    )
+    return Delivery(reservation, b"1700000000000-1000000005", b"2 1 0 0", data)
 
 
 def test_the_fields_of_a_job() -> None:
@@ -112,8 +114,10 @@ def lines() -> Any:
 def test_hostile_text_in_a_record(lines: io.StringIO, name: str, owner: str, error: str) -> None:
     """Hostile names, owners and errors give one harmless line per record, also with a traceback."""
     place = QueueIdentity(name, "deadbeef", 0xCAFEBABE, "01020304")
-    batch = Batch(None, place, owner, tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000)
-    job = Delivery(batch, b"1700000000000-1000000005", b"2 1 0 0", b"1;h.handler=%1B%0A\nbody")
+    reservation = Reservation(None, place, owner, tag=0x0AB, now=1_700_000_002_345, lease_ms=30_000)
+    job = Delivery(
+        reservation, b"1700000000000-1000000005", b"2 1 0 0", b"1;h.handler=%1B%0A\nbody"
+    )
     raised = ValueError(error)
     lines.seek(0)
     lines.truncate()

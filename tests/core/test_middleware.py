@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument, Enqueued, EnqueueEvent, IncompleteEnqueue, Middleware, RunEvent
-from penstock.core.job import Batch, Delivery, QueueIdentity
+from penstock.core.job import Delivery, QueueIdentity, Reservation
 from penstock.core.middleware import (
     NOTHING,
     check_middleware,
@@ -23,8 +23,8 @@ PLACE = QueueIdentity("q", "deadbeef", 0xCAFEBABE, "01020304")
 
 def delivery(counts: bytes = b"", number: bytes = b"1700000000000-1000000005") -> Delivery:
     """Return a job delivered 2.5 s after the time of its number."""
-    batch = Batch(None, PLACE, "me", tag=0x0AB, now=1_700_000_002_500, lease_ms=30_000)
-    return Delivery(batch, number, counts, b"1\n")
+    reservation = Reservation(None, PLACE, "me", tag=0x0AB, now=1_700_000_002_500, lease_ms=30_000)
+    return Delivery(reservation, number, counts, b"1\n")
 
 
 class Noting(Middleware):

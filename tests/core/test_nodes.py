@@ -20,7 +20,7 @@ from penstock.core.flows import (
     Sources,
     Tidy,
 )
-from penstock.core.job import Batch, Delivery, QueueIdentity
+from penstock.core.job import Delivery, QueueIdentity, Reservation
 from penstock.core.nodes import NodeState, Partial, PollOrder, Sticky
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.servers import ServerFacts
@@ -51,9 +51,9 @@ def part(home: object, name: str = "q") -> QueueOps:
 def job_of(ops: QueueOps) -> Delivery:
     """A job reserved from this shard."""
     place = QueueIdentity(ops.name, "00000000", ops.crc, "01020304")
-    batch = Batch(None, place, "me", tag=1, now=1_700_000_000_000, lease_ms=30_000)
-    batch.ops = ops
-    return Delivery(batch, b"1700000000000-1000000000", b"", b"1\n")
+    reservation = Reservation(None, place, "me", tag=1, now=1_700_000_000_000, lease_ms=30_000)
+    reservation.ops = ops
+    return Delivery(reservation, b"1700000000000-1000000000", b"", b"1\n")
 
 
 class Stage:

@@ -101,7 +101,7 @@ def handlers_of_all_kinds(current: list[bool]) -> Handlers:
     def never() -> None:
         raise Reject("no")
 
-    @handlers.batch("batch", size=2, wait=0.01)
+    @handlers.chunk("batch", size=2, wait=0.01)
     def batch(jobs: list[object]) -> list[object]:
         return [None, Retry(60)][: len(jobs)]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import Outcome, Penstock, Worker
-from penstock.core.job import batch_of
+from penstock.core.job import reservation_of
 from penstock.core.partitions import partition_of
 from penstock.wire.keys import QueueKeys, key_slot, partition_name, queue_crc
 from tests.nodes.federation import Servers, home_of
@@ -133,7 +133,9 @@ def test_a_stopped_server_does_not_delay_other_partitions(cluster: Cluster) -> N
             while len(taken) < left:
                 taken += queue.reserve(5, block=1)
                 assert time.monotonic() - began < 60
-            places = {crcs[int.from_bytes(batch_of(job).place.packed[:4], "big")] for job in taken}
+            places = {
+                crcs[int.from_bytes(reservation_of(job).place.packed[:4], "big")] for job in taken
+            }
             assert not places & gone
         finally:
             victim.server.resume()

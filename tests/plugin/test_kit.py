@@ -88,7 +88,7 @@ def test_batches(penstock):
     batches = Handlers()
     sizes = []
 
-    @batches.batch("store", size=2, wait=60)
+    @batches.chunk("store", size=2, wait=60)
     def store(jobs):
         sizes.append(len(jobs))
 

@@ -101,12 +101,12 @@ def mixed(path: str, *sizes: int, job: Job | None = None) -> Done:
 def anything(value: Any, job: Any = None) -> None: ...
 
 
-@handlers.batch("index", size=100, wait=timedelta(milliseconds=50), retry=RetryPolicy(base=1))
+@handlers.chunk("index", size=100, wait=timedelta(milliseconds=50), retry=RetryPolicy(base=1))
 def index(jobs: list[Job]) -> list[Result | None]:
     return [Done(dedup_window=5), Snooze(10), Reject("no"), None, *(None for _ in jobs)]
 
 
-@handlers.batch(None, size=10)
+@handlers.chunk(None, size=10)
 async def rest(jobs: list[AsyncJob]) -> None: ...
 
 
@@ -191,7 +191,7 @@ def looking(job: Job, other: Handlers) -> None:
         assert_type(found.arguments(job), tuple[tuple[Any, ...], dict[str, Any]])
         assert_type(found.returned(job, 5), Verdict)
         assert_type(found.failed(job, ValueError()).delay_ms, int)
-        assert_type(found.returned_batch([job], None), list[Verdict] | None)
+        assert_type(found.returned_chunk([job], None), list[Verdict] | None)
 
 
 def mistakes(job: Job) -> None:
@@ -206,8 +206,8 @@ def mistakes(job: Job) -> None:
     welcome.options(priority=5)  # type: ignore[call-arg]  # no such option
     welcome.options(delay="5")  # type: ignore[arg-type]  # no duration
     handlers.handler("x", wait=5)  # type: ignore[call-overload]  # not an object of tenacity
-    handlers.batch("x")  # type: ignore[call-arg]  # no size
-    handlers.batch(size=1)(one)  # type: ignore[arg-type]  # gets a list
+    handlers.chunk("x")  # type: ignore[call-arg]  # no size
+    handlers.chunk(size=1)(one)  # type: ignore[arg-type]  # gets a list
     Snooze()  # type: ignore[call-arg]  # needs seconds
     Reject(5)  # type: ignore[arg-type]  # not a text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.core.job import Batch, Delivery, QueueIdentity
+from penstock.core.job import Delivery, QueueIdentity, Reservation
 from penstock.core.record import encode_body, encode_head
 
 PLACE = QueueIdentity("q", "deadbeef", 0xCAFEBABE, "01020304")
@@ -14,8 +14,8 @@ NUMBER = b"1700000000000-1000000005"
 
 def stored(data: bytes, counts: bytes = b"") -> Delivery:
     """Return a delivery of a record."""
-    batch = Batch(None, PLACE, "me", tag=0x0AB, now=1_700_000_060_000, lease_ms=30_000)
-    return Delivery(batch, NUMBER, counts, data)
+    reservation = Reservation(None, PLACE, "me", tag=0x0AB, now=1_700_000_060_000, lease_ms=30_000)
+    return Delivery(reservation, NUMBER, counts, data)
 
 
 def made(

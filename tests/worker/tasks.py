@@ -176,7 +176,7 @@ def work(
         url: of the server.
         diary: where handlers say what they do.
         queues: as for a worker.
-        batch: size and wait of a batch handler in the place of the plain one.
+        batch: size and wait of a chunk handler in the place of the plain one.
         isolate: run suspects in a process of their own.
         control: let a thread listen to the test: "stop" stops the worker.
         trap: to be killed at a step of a call; see `tests.crash.tasks.struck`.
@@ -228,7 +228,7 @@ def made(
     function: Callable[..., Any]
     if batch is not None:
         function = deeds.batch_coroutine if kind == "asyncio" else deeds.batch
-        handlers.batch(None, size=batch[0], wait=batch[1])(function)
+        handlers.chunk(None, size=batch[0], wait=batch[1])(function)
     else:
         function = deeds.coroutine if kind == "asyncio" else deeds.plain
         handlers.handler(None)(function)

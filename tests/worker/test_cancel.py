@@ -199,7 +199,7 @@ def test_one_job_of_a_batch(
     """The handler is told and goes on. The job ends as cancelled, unless the handler acks it."""
     handlers, told = Handlers(), list[list[bool]]()
 
-    @handlers.batch(None, size=3, wait=30, result_ttl=60)
+    @handlers.chunk(None, size=3, wait=30, result_ttl=60)
     def batch(jobs: list[Any]) -> Any:
         queue.cancel([jobs[0].id])
         until(lambda: jobs[0].cancelled)
@@ -243,7 +243,7 @@ def test_all_jobs_of_a_batch(kind: Any, worker_server: EmbeddedServer, queue: Qu
         finally:
             ended.append([job.cancelled for job in jobs])
 
-    handlers.batch(None, size=2, wait=30)(in_thread if kind is Worker else in_task)
+    handlers.chunk(None, size=2, wait=30)(in_thread if kind is Worker else in_task)
     queue.enqueue_many(["a", "b"])
     with Working(worker_server.url, handlers, kind) as worker:
         until(lambda: worker.status().stats.counts.get("cancelled") == 2)

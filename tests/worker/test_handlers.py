@@ -166,12 +166,12 @@ def test_registered_twice() -> None:
     for attempt in (
         lambda: handlers.handler("f")(nothing),
         lambda: handlers.handler("f", queue="q")(nothing),
-        lambda: handlers.batch("f", size=1)(nothing),
+        lambda: handlers.chunk("f", size=1)(nothing),
         lambda: handlers.handler(nothing),
         lambda: handlers.handler()(nothing),
         lambda: handlers.handler(None)(nothing),
-        lambda: handlers.batch(None, size=1)(nothing),
-        lambda: handlers.batch(size=1)(nothing),
+        lambda: handlers.chunk(None, size=1)(nothing),
+        lambda: handlers.chunk(size=1)(nothing),
     ):
         with pytest.raises(BadArgument, match=rf"{__name__}.nothing"):
             attempt()
@@ -200,12 +200,12 @@ def test_including() -> None:
 def test_a_handler_of_another_set() -> None:
     """A handler of another set is included unchanged, and can't be decorated again."""
     other, handlers = Handlers(), Handlers()
-    batch = other.batch("index", size=5)(nothing)
+    batch = other.chunk("index", size=5)(nothing)
     assert handlers.handler(batch) is batch
     assert handlers.find(named("index", {})) is batch
     with pytest.raises(BadArgument, match="a handler with this name"):
         handlers.handler(batch)
-    for decorate in (handlers.handler("new"), handlers.handler(), handlers.batch(size=1)):
+    for decorate in (handlers.handler("new"), handlers.handler(), handlers.chunk(size=1)):
         with pytest.raises(BadArgument, match="is a handler already"):
             decorate(batch)  # type: ignore[operator]
 
@@ -217,7 +217,7 @@ def test_bad_names(name: Any) -> None:
         Handlers().handler(name)
     assert caught.value.argument == "name"
     with pytest.raises(BadArgument):
-        Handlers().batch(name, size=1)
+        Handlers().chunk(name, size=1)
     Handlers().handler("ä" * 100)(nothing)
 
 
@@ -240,7 +240,7 @@ def test_functions_without_a_name(function: Any) -> None:
             with pytest.raises(BadArgument, match=reason):
                 decorate(function)
     with pytest.raises(BadArgument, match=reason):
-        Handlers().batch(size=5)(function)
+        Handlers().chunk(size=5)(function)
     with pytest.raises(BadArgument, match="at most 200 bytes"):
         Handlers().handler(renamed("x" * 201))
     assert Handlers().handler("name")(function).name == "name"
@@ -264,7 +264,7 @@ def test_functions_name_their_handlers() -> None:
         handlers.handler()(wrapped(renamed("wrapped"))),
         handlers.handler(lease=5)(renamed("leased")),
         handlers.handler(queue="emails")(renamed("queued")),
-        handlers.batch(size=5)(nothing),
+        handlers.chunk(size=5)(nothing),
     ]
     assert [one.name for one in found] == ["größe", "wrapped", "leased", "queued", "nothing"]
     assert [one.queue for one in found] == [None, None, None, "emails", None]
@@ -308,7 +308,7 @@ def test_bad_options(argument: str, options: dict[str, Any]) -> None:
 def test_bad_batches(argument: str, options: dict[str, Any]) -> None:
     """A bad batch option is refused by name when a function is decorated."""
     with pytest.raises(BadArgument) as caught:
-        Handlers().batch("f", **options)(nothing)
+        Handlers().chunk("f", **options)(nothing)
     assert caught.value.argument == argument
 
 
@@ -341,7 +341,7 @@ def test_bad_functions(function: Any, reason: str) -> None:
     with pytest.raises(BadArgument, match=reason):
         Handlers().handler(None)(function)
     with pytest.raises(BadArgument, match=reason):
-        Handlers().batch(None, size=5)(function)
+        Handlers().chunk(None, size=5)(function)
 
 
 def test_functions_without_a_signature() -> None:
@@ -394,7 +394,7 @@ class AsyncCalls:
 )
 def test_is_async(function: Any, is_async: bool, around: Callable[..., Any]) -> None:
     """A coroutine function is recognised inside wrappers."""
-    assert Handlers().batch(None, size=1)(around(function)).is_async is is_async
+    assert Handlers().chunk(None, size=1)(around(function)).is_async is is_async
 
 
 # Jobs
@@ -433,7 +433,7 @@ def test_describing_jobs_for_handlers_of_whole_jobs() -> None:
     """For a handler of whole jobs the only argument is the body."""
     handlers = Handlers()
     default = handlers.handler(None)(nothing)
-    batch = handlers.batch("index", size=5)(nothing)
+    batch = handlers.chunk("index", size=5)(nothing)
     assert (default.job(5).body, default.headers) == (5, {})
     assert (batch.job([1]).body, batch.headers) == ([1], {"handler": "index"})
     wrong: Any = batch
@@ -576,15 +576,15 @@ def test_returned_coroutines_and_generators() -> None:
 
 
 def test_batches() -> None:
-    """A batch handler returns None for success, a list for each job, or one result for all."""
-    handler = Handlers().batch(None, size=5)(nothing)
+    """A chunk handler returns None for success, a list for each job, or one result for all."""
+    handler = Handlers().chunk(None, size=5)(nothing)
     jobs = [made(n) for n in range(3)]
     for done in (None, [None, None, None], (1, Done(), None), [5], [], "abc", {}, Done()):
-        assert handler.returned_batch(jobs, done) is None
+        assert handler.returned_chunk(jobs, done) is None
     mixed = [None, Retry(5), ValueError("x")]
-    assert handler.returned_batch(jobs, mixed) == [ACK, asked(5000), LEFT]
-    assert handler.returned_batch(jobs, Snooze(1)) == [Verdict("release", 1000)] * 3
-    wrong = handler.returned_batch(jobs, [Retry(), None])
+    assert handler.returned_chunk(jobs, mixed) == [ACK, asked(5000), LEFT]
+    assert handler.returned_chunk(jobs, Snooze(1)) == [Verdict("release", 1000)] * 3
+    wrong = handler.returned_chunk(jobs, [Retry(), None])
     assert wrong == [Verdict("nack", text="ValueError: 2 results for 3 jobs")] * 3
 
 
@@ -603,10 +603,10 @@ async def test_batches_of_gathered_results() -> None:
         if n == 1:
             raise ValueError("x")
 
-    handler = Handlers().batch(None, size=5)(nothing)
+    handler = Handlers().chunk(None, size=5)(nothing)
     jobs = [made(n) for n in range(3)]
     results = await asyncio.gather(*(one(job.body) for job in jobs), return_exceptions=True)
-    assert handler.returned_batch(jobs, results) == [ACK, LEFT, ACK]
+    assert handler.returned_chunk(jobs, results) == [ACK, LEFT, ACK]
 
 
 # Raised exceptions

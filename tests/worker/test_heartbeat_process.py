@@ -18,11 +18,11 @@ import redis
 
 from penstock import BadArgument, Penstock, Queue
 from penstock.core.job import (
-    Batch,
     Delivery,
-    batch_of,
+    Reservation,
     epoch_of,
     number_of,
+    reservation_of,
     set_term,
     term_of,
 )
@@ -84,14 +84,14 @@ def taken(queue: Queue, count: int, lease: float = 60.0) -> list[Any]:
     """Return just reserved jobs; the last ones are unknown to the server."""
     queue.enqueue({})
     jobs: list[Any] = queue.reserve()
-    batch, (at, number) = batch_of(jobs[0]), number_of(jobs[0]).split(b"-")
+    reservation, (at, number) = reservation_of(jobs[0]), number_of(jobs[0]).split(b"-")
     made_up = [b"%s-%d" % (at, int(number) + n) for n in range(1, count)]
-    return [held(jobs[0], lease), *(made(batch, number, lease) for number in made_up)]
+    return [held(jobs[0], lease), *(made(reservation, number, lease) for number in made_up)]
 
 
-def made(batch: Batch, number: bytes, lease: float) -> Any:
+def made(reservation: Reservation, number: bytes, lease: float) -> Any:
     """Return a job of that number."""
-    return held(Delivery(batch, number, b"", b"1\n"), lease)
+    return held(Delivery(reservation, number, b"", b"1\n"), lease)
 
 
 def held(job: Any, lease: float) -> Any:
@@ -283,16 +283,16 @@ def test_a_helper_that_cannot_be_started(
 def test_a_report_is_never_applied_to_another_job(helper: HeartbeatProcess, queue: Queue) -> None:
     """A report on a dropped job is not applied to a new job with its number."""
     jobs = taken(queue, 2)
-    batch, number = batch_of(jobs[1]), number_of(jobs[1])
+    reservation, number = reservation_of(jobs[1]), number_of(jobs[1])
     del jobs
     for _ in range(5):
-        lapsed = made(batch, number, lease=0.01)
+        lapsed = made(reservation, number, lease=0.01)
         helper.hold([lapsed])
         assert helper._process is not None
         assert helper._process.line.wait(30)
         helper.drop([lapsed])
         del lapsed
-        other = made(batch, number, lease=60.0)  # usually stored where the lapsed one was
+        other = made(reservation, number, lease=60.0)  # usually stored where the lapsed one was
         helper.hold([other])
         assert helper.news() == []
         helper.drop([other])

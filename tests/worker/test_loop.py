@@ -72,7 +72,7 @@ class Stage:
     Args:
         draw: decides: a whole number from 0 up to what is given, exclusive.
         names: of the queues.
-        batches: whether there is a batch handler.
+        batches: whether there is a chunk handler.
         options: of the worker.
     """
 
@@ -93,7 +93,7 @@ class Stage:
         handlers = Handlers()
         handlers.handler(None)(_nothing)
         if batches:
-            handlers.batch("batch", size=3, wait=5)(_nothing)
+            handlers.chunk("batch", size=3, wait=5)(_nothing)
         options = {"concurrency": 2, **options}
         self.options = WorkerOptions(dict.fromkeys(names, 1), **options)
         self.woken = False

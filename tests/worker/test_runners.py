@@ -43,7 +43,7 @@ class Scene:
         self, function: Callable[..., Any], *, size: int | None = None, count: int = 1
     ) -> None:
         handlers = Handlers()
-        (handlers.handler(None) if size is None else handlers.batch(None, size=size))(function)
+        (handlers.handler(None) if size is None else handlers.chunk(None, size=size))(function)
         self.handler: RegisteredHandler = next(iter(handlers))
         is_async = self.handler.is_async
         handler_runner: Any = (AsyncHandlerRunner if is_async else HandlerRunner)(

@@ -66,7 +66,7 @@ class QueueIdentity:
         self.packed = crc.to_bytes(4, "big") + bytes.fromhex(epoch)
 
 
-class Batch:
+class Reservation:
     """The values that all deliveries of one reserve share.
 
     Attributes:
@@ -75,7 +75,7 @@ class Batch:
         owner: the name of the client that reserved them.
         tag: the random half of their receipts.
         receipt: the receipt of a first delivery.
-        hinted: the receipt with the end of its lease, for calls that name a whole batch.
+        hinted: the receipt with the end of its lease, for calls that name a whole reservation.
         deferred: finished jobs that the next reserve acknowledges; None = each is acknowledged at
             once.
         now: time of delivery, ms.
@@ -114,13 +114,13 @@ class Delivery:
     """
 
     __slots__ = (
-        "_batch",
         "_counters",
         "_counts",
         "_data",
         "_number",
         "_progress",
         "_record",
+        "_reservation",
         "_result",
         "_term",
         "cancelled",
@@ -132,8 +132,8 @@ class Delivery:
     _result: tuple[bytes, str]  # the same; its value, and why that is missing
     _progress: str  # the same until `progress` is called
 
-    def __init__(self, batch: Batch, number: bytes, counts: bytes, data: bytes) -> None:
-        self._batch = batch
+    def __init__(self, reservation: Reservation, number: bytes, counts: bytes, data: bytes) -> None:
+        self._reservation = reservation
         self._number = number
         self.settled = False
         self.lost = False
@@ -161,7 +161,9 @@ class Delivery:
         record = self._parsed
         once = record.lease_ms == 0
         ttl = ttl_code(record.ttl_ms, at_most_once=once)
-        return encode_id(self._batch.place.node, self._batch.place.packed, self._number, ttl)
+        return encode_id(
+            self._reservation.place.node, self._reservation.place.packed, self._number, ttl
+        )
 
     @property
     def stable_id(self) -> str:
@@ -177,17 +179,17 @@ class Delivery:
     @property
     def owner(self) -> str:
         """Name of the client that reserved the job."""
-        return self._batch.owner
+        return self._reservation.owner
 
     @property
     def state(self) -> Any:
         """Value that the lifespan of the worker yields; None = there is no lifespan or worker."""
-        return self._batch.state
+        return self._reservation.state
 
     @property
     def queue_name(self) -> str:
         """Name of the job's queue."""
-        return self._batch.place.queue
+        return self._reservation.place.queue
 
     @property
     def body(self) -> Any:
@@ -198,7 +200,7 @@ class Delivery:
         Raises:
             UndecodableBody: the codec can't decode the bytes, or is unknown; see `raw`.
         """
-        ops = self._batch.ops
+        ops = self._reservation.ops
         return self._parsed.body(None if ops is None else ops.codec)
 
     @property
@@ -269,7 +271,7 @@ class Delivery:
     @property
     def delivered(self) -> float:
         """Time of this delivery, in seconds since 1970 by the server's clock."""
-        return self._batch.now / 1000
+        return self._reservation.now / 1000
 
     @property
     def at_most_once(self) -> bool:
@@ -279,7 +281,7 @@ class Delivery:
     @property
     def lease(self) -> float:
         """Lease in seconds, from delivery; 0 = at most once."""
-        return self._parsed.span_ms(self._batch.lease_ms) / 1000
+        return self._parsed.span_ms(self._reservation.lease_ms) / 1000
 
     @property
     def ttl(self) -> float | None:
@@ -291,8 +293,8 @@ class Delivery:
     def receipt(self) -> str:
         """Proof of this delivery: its number and a random tag (protocol/core.md, Receipt)."""
         if not self._counts:
-            return self._batch.receipt
-        return f"{self._counted.deliveries}-{self._batch.tag:03x}"
+            return self._reservation.receipt
+        return f"{self._counted.deliveries}-{self._reservation.tag:03x}"
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Tell how far the work is, for `show` and `peek`.
@@ -317,9 +319,9 @@ class Delivery:
 
 
 # The parts of a delivery for operations, workers and Spark; users do not need them.
-batch_of: Callable[[Delivery], Batch] = attrgetter("_batch")
-ops_of: Callable[[Delivery], Any] = attrgetter("_batch.ops")
-epoch_of: Callable[[Delivery], str] = attrgetter("_batch.place.epoch")
+reservation_of: Callable[[Delivery], Reservation] = attrgetter("_reservation")
+ops_of: Callable[[Delivery], Any] = attrgetter("_reservation.ops")
+epoch_of: Callable[[Delivery], str] = attrgetter("_reservation.place.epoch")
 number_of: Callable[[Delivery], bytes] = attrgetter("_number")
 counts_of: Callable[[Delivery], bytes] = attrgetter("_counts")
 """Return the counters as they are stored; empty = a first delivery."""
@@ -349,14 +351,14 @@ def hinted_receipt(job: Delivery) -> str:
     """Return the receipt; of a first delivery with the end of its lease as this client knows it."""
     if job._counts:
         return job.receipt
-    batch = job._batch
+    reservation = job._reservation
     if job._data[2:3] not in b"lt":  # its record has no lease or ttl
-        return batch.hinted
+        return reservation.hinted
     record = job._parsed
-    until = batch.now + record.span_ms(batch.lease_ms)
+    until = reservation.now + record.span_ms(reservation.lease_ms)
     if record.ttl_ms is not None:
         until = min(until, int(job._number[:-11]) + record.ttl_ms)
-    return f"{batch.receipt}@{until}"
+    return f"{reservation.receipt}@{until}"
 
 
 JobName: TypeAlias = Delivery | str

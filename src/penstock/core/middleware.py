@@ -65,16 +65,16 @@ class EnqueueEvent:
 
 @dataclass(slots=True, eq=False)
 class RunEvent:
-    """One run of a handler: for a job, or for a batch.
+    """One run of a handler: for a job, or for a chunk.
 
     Attributes:
         queue: the queue's name.
-        jobs: those it runs for; one, unless it is a batch handler.
+        jobs: those it runs for; one, unless it is a chunk handler.
         handler: its name; None = the default one.
         outcome: after the run: "done", "retried", "snoozed" or "rejected"; "settled" if the handler
             has reported it itself; "lost" with its lease; "failed" if what becomes of the job is
-            not known yet; "mixed" if the jobs of a batch ended differently.
-        outcomes: how many jobs of a batch that is "mixed" ended how.
+            not known yet; "mixed" if the jobs of a chunk ended differently.
+        outcomes: how many jobs of a chunk that is "mixed" ended how.
         error: what the handler raised, or a hook in its place.
         seconds: how long the handler took, hooks apart.
         value: what the handler returned; None if it raised.
@@ -98,7 +98,7 @@ class RunEvent:
     def queueing(self) -> float | None:
         """Seconds from enqueue to delivery, delay included; None if no job is delivered first time.
 
-        Of a batch, that of the oldest such job: they come in order.
+        Of a chunk, that of the oldest such job: they come in order.
         """
         for job in self.jobs:
             if not counts_of(job):

@@ -38,7 +38,7 @@ class OpenTelemetry(Middleware):
 
     The context of the producer's span is kept in the job's headers (`traceparent` and others that
     the propagator writes). So each run of a single job, in any process, is a child of that span.
-    The span of a batch has links to the spans of its jobs.
+    The span of a chunk has links to the spans of its jobs.
 
     Args:
         tracer_provider: makes the spans; None = the global one.

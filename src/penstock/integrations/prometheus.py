@@ -38,9 +38,9 @@ class Prometheus(Middleware):
     |---|---|---|
     | `penstock_enqueued_total` | counter: queue | jobs added; duplicates are not |
     | `penstock_jobs_total` | counter: queue, handler, outcome | jobs run |
-    | `penstock_handling_seconds` | histogram: queue, handler | time of a handler; a batch is one |
+    | `penstock_handling_seconds` | histogram: queue, handler | time of a handler; a chunk is one |
     | `penstock_queueing_seconds` | histogram: queue | from enqueue to delivery, delay included, at
-      first attempts; of a batch that of its oldest job |
+      first attempts; of a chunk that of its oldest job |
     | `penstock_running` | gauge: queue, handler | jobs whose handler runs now |
 
     The default handler has an empty label.

@@ -210,7 +210,7 @@ def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Hand
         add = (
             made.handler(None, retry=retry)
             if size is None
-            else made.batch(None, size=size, retry=retry)
+            else made.chunk(None, size=size, retry=retry)
         )
         add(handler)
     made.check()

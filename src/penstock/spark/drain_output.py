@@ -88,7 +88,7 @@ class DrainResults(Middleware):
         self._found.put(rows)
 
     def _each(self, jobs: Sequence[Delivery], value: Any) -> Sequence[Any]:
-        """Return a value for each job. A batch handler returns a list of them, or one for all."""
+        """Return a value for each job. A chunk handler returns a list of them, or one for all."""
         handler = self._handlers.find(jobs[0])
         assert handler is not None
         is_list = handler.size is not None and isinstance(value, (list, tuple))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 
 from penstock.core.ids import parse_id
-from penstock.core.job import Batch, Delivery, QueueIdentity
+from penstock.core.job import Delivery, QueueIdentity, Reservation
 from penstock.wire.keys import queue_crc
 
 __all__ = ["JobRef"]
 
 NOT_FIRST = b"2 0 0 0"
-"""Counters of a job with a receipt of its own, not that of a batch."""
+"""Counters of a job with a receipt of its own, not that of a reservation."""
 
 
 class JobRef(Delivery):
@@ -31,8 +31,8 @@ class JobRef(Delivery):
     ) -> None:
         found = parse_id(job_id)
         is_own = found.crc in crcs or found.crc == queue_crc(queue)
-        batch = _batch(queue if is_own else "", found.node, found.crc, found.epoch)
-        super().__init__(batch, found.number, NOT_FIRST, b"1\n")
+        reservation = _reservation(queue if is_own else "", found.node, found.crc, found.epoch)
+        super().__init__(reservation, found.number, NOT_FIRST, b"1\n")
         self._id = job_id
         self._receipt = receipt
 
@@ -48,10 +48,10 @@ class JobRef(Delivery):
 
 
 @lru_cache(maxsize=256)
-def _batch(queue: str, node: str, crc: int, epoch: str) -> Batch:
+def _reservation(queue: str, node: str, crc: int, epoch: str) -> Reservation:
     """Return the values that jobs of one epoch of a queue share.
 
     Jobs of another queue get a queue name that calls refuse.
     """
     name = queue or f"<the queue of crc {crc:08x}>"
-    return Batch(None, QueueIdentity(name, node, crc, epoch), "", tag=0, now=0, lease_ms=0)
+    return Reservation(None, QueueIdentity(name, node, crc, epoch), "", tag=0, now=0, lease_ms=0)

@@ -37,7 +37,7 @@ class CallableHandler(RegisteredHandler, Generic[C, P, R_co]):
     The function of a handler with a name gets the arguments. A parameter that is annotated as a
     `Job`, or named `job` without an annotation of a JSON type, receives the job, and is not an
     argument of `job` and `enqueue`. Type checkers know this if it is the first parameter; give it a
-    default otherwise. The functions of batch handlers, of the default handler and of the handler
+    default otherwise. The functions of chunk handlers, of the default handler and of the handler
     for jobs without a name get whole jobs. Their only argument is the body.
 
     Args:

@@ -1,4 +1,4 @@
-"""The dispatcher: chooses the handler of each job, and fills batches."""
+"""The dispatcher: chooses the handler of each job, and fills chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Dispatcher"]
 
 
 class Dispatcher:
-    """Gives jobs to runners, alone or in batches. Only the worker's loop calls it.
+    """Gives jobs to runners, alone or in chunks. Only the worker's loop calls it.
 
     Args:
         handlers: the handlers.
@@ -25,7 +25,7 @@ class Dispatcher:
     Attributes:
         runners: the runners.
         size: most jobs of one call of a handler.
-        flush_at: when to run the next batch that is not full.
+        flush_at: when to run the next chunk that is not full.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Dispatcher:
             self.runners.put((handler, entry[1]))
 
     def flush(self) -> None:
-        """Give the batches that are due to the runners."""
+        """Give the chunks that are due to the runners."""
         now = self._clock()
         for key, (until, jobs) in list(self._open.items()):
             if until <= now:

@@ -111,7 +111,7 @@ class _FreeOptions(HandlerOptions, total=False):
     queue: str | None
 
 
-class _BatchOptions(TypedDict, total=False):
+class _ChunkOptions(TypedDict, total=False):
     queue: str | None
     retry: RetryPolicy | None
     lease: Duration | None
@@ -125,7 +125,7 @@ class _Whole(Protocol):
     def __call__(self, function: Callable[[J], R], /) -> Handler[[J], [object], R]: ...
 
 
-class _BatchDecorator(Protocol):
+class _ChunkDecorator(Protocol):
     """A decorator that makes a handler of a function that gets a list of jobs."""
 
     def __call__(self, function: Callable[[list[J]], R], /) -> Handler[[list[J]], [object], R]: ...
@@ -269,15 +269,15 @@ class Handlers:
         decorate = self._decorated(Handler, None, key=DEFAULT, **options)
         return decorate if function is None else decorate(function)
 
-    def batch(
+    def chunk(
         self,
         name: str | None = UNNAMED,
         /,
         *,
         size: int,
         wait: Duration = 0.0,
-        **options: Unpack[_BatchOptions],
-    ) -> _BatchDecorator:
+        **options: Unpack[_ChunkOptions],
+    ) -> _ChunkDecorator:
         """Register a function that gets a list of jobs, as a decorator.
 
         It returns None if all jobs are done, or a list with one element a job: None, a `Result`, or
@@ -286,7 +286,7 @@ class Handlers:
         Args:
             name: as in `handler`; None = it gets the jobs without a name.
             size: most jobs of one call, from 1 to 1000.
-            wait: seconds for which a batch that is not full waits for more jobs.
+            wait: seconds for which a chunk that is not full waits for more jobs.
             queue, retry, lease, time_limit, result_ttl: as in `handler`.
 
         Raises:
@@ -294,8 +294,8 @@ class Handlers:
         """
         check_count("size", size, high=BATCH)
         seconds = duration_ms("wait", wait) / 1000
-        decorate: _BatchDecorator = self._decorated(
-            Handler, name, size=size, batch_wait=seconds, **options
+        decorate: _ChunkDecorator = self._decorated(
+            Handler, name, size=size, chunk_wait=seconds, **options
         )
         return decorate
 

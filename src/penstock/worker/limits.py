@@ -39,7 +39,7 @@ class TimeLimit(BaseException):
 class CancelledRun(BaseException):
     """The job was cancelled while its handler ran in a thread. It is no `Exception`, as above.
 
-    A batch handler gets it when all its jobs are cancelled.
+    A chunk handler gets it when all its jobs are cancelled.
     """
 
 

@@ -7,13 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.core.job import (
-    Batch,
     Delivery,
     QueueIdentity,
-    batch_of,
+    Reservation,
     counts_of,
     data_of,
     number_of,
+    reservation_of,
     set_term,
     term_of,
 )
@@ -30,21 +30,21 @@ def packed(job: Delivery, *, whole: bool = True) -> list[Any]:
         job: the delivery.
         whole: with its record and its last error. A renewal of the lease needs neither.
     """
-    batch, counts, data = batch_of(job), counts_of(job), data_of(job)
+    reservation, counts, data = reservation_of(job), counts_of(job), data_of(job)
     if not whole:
         counts, data = b" ".join(counts.split(b" ", 4)[:4]), b"1\n"
     texts = [b64encode(part).decode() for part in (number_of(job), counts, data)]
-    place = (batch.place.node, batch.place.epoch)
-    return [place, [batch.tag, batch.now, batch.lease_ms], texts, term_of(job)]
+    place = (reservation.place.node, reservation.place.epoch)
+    return [place, [reservation.tag, reservation.now, reservation.lease_ms], texts, term_of(job)]
 
 
 def unpacked(message: list[Any], ops: QueueOps) -> Delivery:
     """Return the delivery of a queue with its term."""
     (node, epoch), (tag, now, lease_ms), texts, term = message
     place = _identity(ops.name, node, ops.crc, epoch)
-    batch = Batch(ops.queue, place, ops.owner, tag=tag, now=now, lease_ms=lease_ms)
-    batch.ops = ops
-    job: Delivery = ops.make(batch, *map(b64decode, texts))
+    reservation = Reservation(ops.queue, place, ops.owner, tag=tag, now=now, lease_ms=lease_ms)
+    reservation.ops = ops
+    job: Delivery = ops.make(reservation, *map(b64decode, texts))
     set_term(job, Term(*term))
     return job
 

@@ -34,8 +34,8 @@ class RegisteredHandler:
         queue: name of the queue of its jobs; None = it names none.
         function: the decorated function.
         is_async: whether a call returns a coroutine.
-        size: most jobs of one call of a batch handler; None = it gets one job a call.
-        wait: seconds for which a batch that is not full waits for more jobs.
+        size: most jobs of one call of a chunk handler; None = it gets one job a call.
+        wait: seconds for which a chunk that is not full waits for more jobs.
         is_whole: whether the function gets whole jobs, and not arguments.
         takes_job: whether a job is its only argument.
         time_limit: seconds that a call may take; None = the worker's limit.
@@ -54,7 +54,7 @@ class RegisteredHandler:
         queue: str | None = None,
         convert: Converter | None = None,
         size: int | None = None,
-        batch_wait: float = 0.0,
+        chunk_wait: float = 0.0,
         backoff: Backoff | None = None,
         time_limit: Duration | None = None,
         schedule: Spec | None = None,
@@ -78,7 +78,7 @@ class RegisteredHandler:
         self.is_async = is_async(function)
         self.size = size
         self.takes_job = self.is_whole and size is None
-        self.wait = batch_wait
+        self.wait = chunk_wait
         self.time_limit = seconds_of("time_limit", time_limit)
         self.schedule = schedule
         self._backoff = backoff or Backoff()
@@ -149,8 +149,8 @@ class RegisteredHandler:
                 value.close()  # otherwise Python warns that it was never awaited
         return self.failed(job, TypeError(f"the handler returned a {type(value).__name__}"))
 
-    def returned_batch(self, jobs: Sequence[Delivery], value: Any) -> list[Verdict] | None:
-        """Return the verdicts on the jobs of a batch; None = all are acknowledged.
+    def returned_chunk(self, jobs: Sequence[Delivery], value: Any) -> list[Verdict] | None:
+        """Return the verdicts on the jobs of a chunk; None = all are acknowledged.
 
         Args:
             jobs: the argument of the function.

@@ -146,7 +146,7 @@ class Runners(DaemonThreads[Item]):
     def cancel(self, jobs: Sequence[Delivery]) -> None:
         """Mark jobs as cancelled, and raise `CancelledRun` in the threads of their handlers.
 
-        A batch handler goes on until all its jobs are cancelled.
+        A chunk handler goes on until all its jobs are cancelled.
         """
         for job in jobs:
             job.cancelled = True
@@ -254,7 +254,7 @@ class AsyncRunners:
     def cancel(self, jobs: Sequence[Delivery]) -> None:
         """Mark jobs as cancelled, and cancel their handlers; callable from any thread.
 
-        A batch handler goes on until all its jobs are cancelled.
+        A chunk handler goes on until all its jobs are cancelled.
         """
         for job in jobs:
             job.cancelled = True

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.flows import TICK
 from penstock.core.job import (
     Delivery,
-    batch_of,
     counts_of,
     number_of,
     ops_of,
+    reservation_of,
     set_term,
     term_of,
 )
@@ -45,7 +45,7 @@ __all__ = ["CANCELLED", "HANDED_BACK", "KEPT", "OUTCOMES", "WorkerState"]
 logger = get_logger("penstock")
 
 TRIP = 300
-"""Most jobs that one call takes, and most that it reports unless one batch has more."""
+"""Most jobs that one call takes, and most that it reports unless one chunk has more."""
 SAMPLE = 1.0
 """Seconds between two looks at the sizes of the queues, while there is work."""
 IDLE_SAMPLE = 60.0
@@ -355,7 +355,7 @@ class WorkerState:
         return self.unsettled
 
     def tend(self) -> None:
-        """Do the loop's other work: hand out due batches, release jobs that have not begun."""
+        """Do the loop's other work: hand out due chunks, release jobs that have not begun."""
         self.is_spread = self.apart and len(self.polls) > 1
         if self.clock() >= self.lap:
             self.look_everywhere()
@@ -612,7 +612,7 @@ class WorkerState:
         job = done.jobs[0]
         waited = None
         if not counts_of(job):  # its first delivery
-            waited = (batch_of(job).now - int(number_of(job)[:-11])) / 1000
+            waited = (reservation_of(job).now - int(number_of(job)[:-11])) / 1000
         seconds = done.seconds or None  # 0 = none has run
         is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
         self.statistics.finished(outcome, count, seconds, waited, is_asked=is_asked)

@@ -59,7 +59,7 @@ class WorkerStats:
         queue_size: jobs that could be reserved, in all queues of the worker together.
         queue_sizes: jobs that could be reserved, by queue.
         queueing: seconds from enqueue to delivery, of first attempts.
-        handling: seconds that handlers took; a batch counts once.
+        handling: seconds that handlers took; a chunk counts once.
         backoffs: failed attempts whose handler asked for a delay: `Retry(after=...)`.
     """
 
@@ -106,7 +106,7 @@ class Statistics:
 
         Args:
             outcome: their outcome.
-            count: the number of jobs; a batch is one call.
+            count: the number of jobs; a chunk is one call.
             handling: seconds that the handler took; None = it did not run, or is counted elsewhere.
             queueing: seconds from enqueue to delivery; None = not a first attempt.
             is_asked: whether the handler has asked for the delay of the next attempt.

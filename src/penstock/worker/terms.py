@@ -13,8 +13,8 @@ from typing import NamedTuple
 from penstock.core.job import (
     Delivery,
     QueueIdentity,
-    batch_of,
     data_of,
+    reservation_of,
     set_term,
     term_of,
 )
@@ -109,11 +109,11 @@ def begin(jobs: Sequence[Delivery], sent: float, now: float) -> tuple[float, flo
         Their shortest lease, and when the first of them has to be renewed.
     """
     trip, shortest, renewal = now - sent, math.inf, math.inf
-    batch, common = None, OVER
+    reservation, common = None, OVER
     for job in jobs:
-        if batch_of(job) is not batch:
-            batch = batch_of(job)
-            lease = batch.lease_ms / 1000
+        if reservation_of(job) is not reservation:
+            reservation = reservation_of(job)
+            lease = reservation.lease_ms / 1000
             shortest = min(shortest, lease)
             common = Term(sent + lease, lease if trip <= lease * NEAR else lengthened(lease, trip))
             renewal = min(renewal, common.until - common.lease * LEFT)
@@ -151,7 +151,7 @@ def due(
     for job in jobs:
         term = term_of(job)
         if term.lease and term.renewal(left) <= now:
-            found.setdefault((batch_of(job).place, term.lease), []).append(job)
+            found.setdefault((reservation_of(job).place, term.lease), []).append(job)
     for (_, lease), part in found.items():
         for start in range(0, len(part), BATCH):
             yield lease, part[start : start + BATCH]

@@ -55,7 +55,7 @@ def main() -> None:
         results = client.queue(RESULTS)
         handlers = Handlers()
 
-        @handlers.batch(None, size=given["batch"])
+        @handlers.chunk(None, size=given["batch"])
         def work(jobs: list[Job]) -> None:
             results.enqueue_many([result_of(job, root, given["pace"]) for job in jobs])
 

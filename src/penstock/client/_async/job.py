@@ -38,7 +38,7 @@ class AsyncJob(Delivery):
     @property
     def queue(self) -> AsyncQueue:
         """Return the queue of the job."""
-        queue: AsyncQueue = self._batch.queue
+        queue: AsyncQueue = self._reservation.queue
         return queue
 
     async def ack(
@@ -67,7 +67,7 @@ class AsyncJob(Delivery):
             CannotSync: the server can't report which writes are on disk; nothing was done.
         """
         if dedup_window is None and durable is None and type(replicas) is int and replicas == 0:
-            outcome = await self._batch.queue._ack_one(self)
+            outcome = await self._reservation.queue._ack_one(self)
             if outcome is not Outcome.DONE:
                 return await self._settle("ack", outcome)
             self.settled = True
@@ -168,9 +168,9 @@ class AsyncJob(Delivery):
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if self.settled:
             return False
-        if error is None and self._batch.deferred is not None:
+        if error is None and self._reservation.deferred is not None:
             self.settled = True
-            self._batch.deferred.append(self)
+            self._reservation.deferred.append(self)
             return False
         if error is None:
             await self.ack()

@@ -39,7 +39,7 @@ class Job(Delivery):
     @property
     def queue(self) -> Queue:
         """Return the queue of the job."""
-        queue: Queue = self._batch.queue
+        queue: Queue = self._reservation.queue
         return queue
 
     def ack(
@@ -68,7 +68,7 @@ class Job(Delivery):
             CannotSync: the server can't report which writes are on disk; nothing was done.
         """
         if dedup_window is None and durable is None and type(replicas) is int and replicas == 0:
-            outcome = self._batch.queue._ack_one(self)
+            outcome = self._reservation.queue._ack_one(self)
             if outcome is not Outcome.DONE:
                 return self._settle("ack", outcome)
             self.settled = True
@@ -167,9 +167,9 @@ class Job(Delivery):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if self.settled:
             return False
-        if error is None and self._batch.deferred is not None:
+        if error is None and self._reservation.deferred is not None:
             self.settled = True
-            self._batch.deferred.append(self)
+            self._reservation.deferred.append(self)
             return False
         if error is None:
             self.ack()

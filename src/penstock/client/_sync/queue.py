@@ -29,7 +29,7 @@ from penstock.core.job import (
     Delivery,
     Enqueued,
     JobName,
-    batch_of,
+    reservation_of,
 )
 from penstock.core.logs import get_logger
 from penstock.core.marks import check_trace
@@ -385,7 +385,7 @@ class Queue(QueueHandlers, QueueSchedules):
                 for job in jobs:
                     if done:  # the next one may take long, and this one's lease runs
                         self._report(done, self.ack(done))
-                    batch_of(job).deferred = done
+                    reservation_of(job).deferred = done
                     yield job
                 if done:
                     outcomes, jobs = self.settle(done, batch, block=block)

@@ -13,11 +13,11 @@ from penstock.core.job import (
     Delivery,
     JobName,
     QueueIdentity,
-    batch_of,
     counts_of,
     epoch_of,
     hinted_receipt,
     number_of,
+    reservation_of,
 )
 from penstock.core.outcomes import Settled
 from penstock.core.roles import RoleLease
@@ -238,14 +238,18 @@ class Operations:
             return "", "", []
         numbers: list[Argument] = []
         first = names[0]
-        if isinstance(first, Delivery) and batch_of(first).place.queue == self.name:
-            batch = batch_of(first)
+        if isinstance(first, Delivery) and reservation_of(first).place.queue == self.name:
+            reservation = reservation_of(first)
             for name in names:
-                if not isinstance(name, Delivery) or batch_of(name) is not batch or counts_of(name):
+                if (
+                    not isinstance(name, Delivery)
+                    or reservation_of(name) is not reservation
+                    or counts_of(name)
+                ):
                     break
                 numbers.append(number_of(name))
             else:  # first deliveries of one reserve
-                return batch.place.epoch, hinted_receipt(first) if receipts else "", numbers
+                return reservation.place.epoch, hinted_receipt(first) if receipts else "", numbers
         return self._named_apart(names, receipts=receipts)
 
     def _named_apart(self, names: Names, *, receipts: bool) -> tuple[str, str, list[Argument]]:

@@ -9,7 +9,7 @@ from itertools import repeat, starmap
 from typing import Any, NamedTuple
 
 from penstock.core.calls import Argument, Call
-from penstock.core.job import Batch, Delivery, epoch_of, hinted_receipt, number_of
+from penstock.core.job import Delivery, Reservation, epoch_of, hinted_receipt, number_of
 from penstock.core.operations.base import (
     AckResults,
     Names,
@@ -97,9 +97,9 @@ class Consuming(Operations):
         place = self._place
         if place is None or self._placed != epoch or place.node not in self.known_nodes[:1]:
             place = self.place(epoch)
-        batch = Batch(self.queue, place, self.owner, tag=tag, now=now, lease_ms=lease)
-        batch.ops = self
-        make = partial(self.make, batch)
+        reservation = Reservation(self.queue, place, self.owner, tag=tag, now=now, lease_ms=lease)
+        reservation.ops = self
+        make = partial(self.make, reservation)
         if len(rows[0]) == 2:
             numbers, records = zip(*rows, strict=True)
             return [*map(make, numbers, repeat(b""), records)]

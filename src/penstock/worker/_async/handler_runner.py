@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.client._async.transport.connection import monotonic
-from penstock.core.job import Delivery, batch_of, data_of, record_of, set_result
+from penstock.core.job import Delivery, data_of, record_of, reservation_of, set_result
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.marks import trace_of
 from penstock.core.middleware import Middleware, RunEvent, running
@@ -37,7 +37,7 @@ Judged = tuple[list[Verdict] | None, BaseException | None]
 No verdicts = all jobs are acknowledged.
 """
 LATER = Verdict("release", 0)
-"""For the other jobs of a batch when one has lost its lease, and for all when the loop ends."""
+"""For the other jobs of a chunk when one has lost its lease, and for all when the loop ends."""
 PLAIN = frozenset({type(None), bool, int, float, str, bytes, dict})
 """Types of return values that mean success."""
 RESULT_BYTES = 65536
@@ -109,7 +109,7 @@ class AsyncHandlerRunner:
                 return
         if self.state is not None:
             for job in jobs:
-                batch_of(job).state = self.state
+                reservation_of(job).state = self.state
         began = monotonic()
         self._at_work[id(item)] = (item, began)
         cause: BaseException | None
@@ -260,7 +260,7 @@ class AsyncHandlerRunner:
         ending = "" if not final else ONCE if job.at_most_once else "a dead letter"
         told = prospect(job, verdict, self.settings_of(job))
         if len(jobs) > 1:
-            told += f", a batch of {len(jobs)} jobs"
+            told += f", a chunk of {len(jobs)} jobs"
         with suppress(Exception):  # as in _say
             log_failure(job, described(error), error, prospect=told, ending=ending)
         return verdicts, error
@@ -295,13 +295,13 @@ def _returned(
 ) -> list[Verdict] | None:
     """Return the verdicts on jobs whose handler returned a value; None = all are acknowledged.
 
-    A batch handler was not interrupted for a part of its jobs, so those that are cancelled end as
+    A chunk handler was not interrupted for a part of its jobs, so those that are cancelled end as
     cancelled here.
     """
     if not handler.size:
         verdict = handler.returned(jobs[0], value)
         return None if verdict is ACK else [verdict]
-    verdicts = handler.returned_batch(jobs, value)
+    verdicts = handler.returned_chunk(jobs, value)
     if any(job.cancelled for job in jobs):
         pairs = zip(jobs, verdicts or [ACK] * len(jobs), strict=True)
         return [CANCELLED if job.cancelled else verdict for job, verdict in pairs]

@@ -20,9 +20,9 @@ from penstock.client._async.transport.driver import AsyncDriver
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core.job import (
     Delivery,
-    batch_of,
     ops_of,
     progress_of,
+    reservation_of,
     sent_progress,
     set_term,
     term_of,
@@ -155,7 +155,7 @@ class AsyncHeartbeat:
         asked: dict[Any, list[Delivery]] = {}
         for job in self._renewable(held):
             if not (job.settled or job.cancelled):
-                asked.setdefault(batch_of(job).place, []).append(job)
+                asked.setdefault(reservation_of(job).place, []).append(job)
         for jobs in asked.values():
             for start in range(0, len(jobs), BATCH):
                 await self._look_at(jobs[start : start + BATCH])

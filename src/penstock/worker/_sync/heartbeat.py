@@ -21,9 +21,9 @@ from penstock.client._sync.transport.driver import Driver
 from penstock.client._sync.transport.node import Node
 from penstock.core.job import (
     Delivery,
-    batch_of,
     ops_of,
     progress_of,
+    reservation_of,
     sent_progress,
     set_term,
     term_of,
@@ -156,7 +156,7 @@ class Heartbeat:
         asked: dict[Any, list[Delivery]] = {}
         for job in self._renewable(held):
             if not (job.settled or job.cancelled):
-                asked.setdefault(batch_of(job).place, []).append(job)
+                asked.setdefault(reservation_of(job).place, []).append(job)
         for jobs in asked.values():
             for start in range(0, len(jobs), BATCH):
                 self._look_at(jobs[start : start + BATCH])

@@ -19,7 +19,7 @@ from penstock.core import flows, nodes
 from penstock.core.calls import Call, Wait
 from penstock.core.hints import Intent, is_once
 from penstock.core.ids import parse_id
-from penstock.core.job import Delivery, JobName, batch_of, ops_of
+from penstock.core.job import Delivery, JobName, ops_of, reservation_of
 from penstock.core.logs import get_logger
 from penstock.core.merge import Answers, hinted, told
 from penstock.core.operations import QueueOps
@@ -149,10 +149,10 @@ class ShardedParts(Queue):
         found = self._by_ops.get(ops_of(name))
         if found is not None:
             return found
-        crc = int.from_bytes(batch_of(name).place.packed[:4], "big")
+        crc = int.from_bytes(reservation_of(name).place.packed[:4], "big")
         if name.queue_name != self.name or crc not in self._crcs:
             raise WrongQueue("job", name.id, f"belongs to another queue than {self.name!r}")
-        home = self.backend.home_of(batch_of(name).place.node, name.id)
+        home = self.backend.home_of(reservation_of(name).place.node, name.id)
         return self._part(home, self._crcs[crc])
 
     def _routed(

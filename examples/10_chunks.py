@@ -1,6 +1,6 @@
-"""A batch handler: many jobs in one call, with a result for each.
+"""A chunk handler: many jobs in one call, with a result for each.
 
-    python examples/10_batch_worker.py
+    python examples/10_chunks.py
 
 It prints:
 
@@ -24,7 +24,7 @@ handlers = Handlers()
 table: list[int] = []
 
 
-@handlers.batch("store", size=100, wait=0.05)  # up to 100; fewer after 50 ms
+@handlers.chunk("store", size=100, wait=0.05)  # up to 100; fewer after 50 ms
 def store(jobs: list[Job]) -> list[Retry | Reject | None]:
     print(len(jobs), "rows")
     table.extend(job.body for job in jobs if isinstance(job.body, int))  # one INSERT, say
