@@ -35,9 +35,10 @@ __all__ = ["Form", "forms", "main", "written"]
 TARGET = ROOT / "src" / "penstock" / "wire" / "replies.py"
 NUMBERS = frozenset({
     "acked", "active", "chunks", "closed", "code", "codes", "count", "created", "dead", "done",
-    "expired", "found", "given", "gets", "index", "jobs", "kept", "lease", "left", "length", "more",
-    "next", "now", "oldest", "once", "promised", "puts", "ready", "removed", "repeat", "replicas",
-    "room", "scheduled", "sealed", "seen", "skip", "trimmed", "untils", "what",
+    "expired", "found", "given", "gets", "index", "jobs", "kept", "lease", "left", "length",
+    "looked", "more", "next", "now", "oldest", "once", "promised", "puts", "ready", "removed",
+    "repeat", "replicas", "room", "scheduled", "sealed", "seen", "skip", "trimmed", "untils",
+    "what",
 })  # fmt: skip
 """Fields that are integers; the others are bytes."""
 APART = {
@@ -48,6 +49,7 @@ APART = {
     ("lookup", "jobs"): "list[Any]",
     ("peek", "jobs"): "list[Any]",
     ("scan", "jobs"): "list[Any]",
+    ("browse", "jobs"): "list[Any]",
     ("results", "jobs"): "list[Any]",
     ("pressure/show", "bound"): "bytes",
 }

@@ -268,7 +268,7 @@ async def test_meta_that_is_lost_is_restored(q: AsyncQueue, raw: Raw, damage: No
     "first",
     ["reserve", "configure", "enqueue", "ack", "nack", "release", "bury", "extend",
      "settle", "delete", "show", "peek", "scan", "purge", "redrive", "evict", "status", "recover",
-     "stats", "sweep"],
+     "stats", "sweep", "find"],
 )  # fmt: skip
 async def test_every_call_that_meets_lost_meta_repairs_it(
     q: AsyncQueue, raw: Raw, damage: None, first: str
@@ -303,6 +303,7 @@ async def test_every_call_that_meets_lost_meta_repairs_it(
         "recover": lambda: q.recover(idle=0),
         "stats": q.stats,
         "sweep": q.sweep,
+        "find": lambda: q.find("ready"),
     }
     told = await done[first]()
     assert first == "sweep" or told

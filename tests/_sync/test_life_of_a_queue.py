@@ -267,7 +267,7 @@ def test_meta_that_is_lost_is_restored(q: Queue, raw: Raw, damage: None) -> None
     "first",
     ["reserve", "configure", "enqueue", "ack", "nack", "release", "bury", "extend",
      "settle", "delete", "show", "peek", "scan", "purge", "redrive", "evict", "status", "recover",
-     "stats", "sweep"],
+     "stats", "sweep", "find"],
 )  # fmt: skip
 def test_every_call_that_meets_lost_meta_repairs_it(
     q: Queue, raw: Raw, damage: None, first: str
@@ -302,6 +302,7 @@ def test_every_call_that_meets_lost_meta_repairs_it(
         "recover": lambda: q.recover(idle=0),
         "stats": q.stats,
         "sweep": q.sweep,
+        "find": lambda: q.find("ready"),
     }
     told = done[first]()
     assert first == "sweep" or told

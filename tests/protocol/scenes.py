@@ -351,6 +351,8 @@ def _calls() -> Iterator[Act]:
     yield Act("pending", "pending", (90, "-inf", 0, 0))
     yield Act("scan", "scan", (90, "0", 100, 1))
     yield Act("scan, some", "scan", (90, "0", 100, 0, "active", "dead"))
+    for part in ("ended", "due", "ready", "scheduled", "active", "once", "dead"):
+        yield Act(f"browse, {part}", "browse", (90, part, "", 100, 0, 200))
     for place in ("ready", "scheduled", "active", "once", "dead"):
         yield Act(f"survey, {place}", "survey", (90, EPOCH, place, "", "", 100, 2))
     yield Act("cancel", "cancel", (90, EPOCH, "**"))

@@ -386,12 +386,14 @@ class ScanPage:
         ids: ids of the jobs found.
         jobs: views of the jobs found; empty if only ids were requested.
         unreachable: addresses of nodes that did not answer; this step skipped them.
+        looked: number of jobs that a `find` has looked at.
     """
 
     cursor: str
     ids: list[str]
     jobs: list[JobView]
     unreachable: tuple[str, ...] = ()
+    looked: int = 0
 
 
 @dataclass(frozen=True, slots=True)

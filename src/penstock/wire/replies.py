@@ -115,6 +115,19 @@ class Beat(NamedTuple):
     codes: list[int]
 
 
+class Browse(NamedTuple):
+    """Reply of browse."""
+
+    code: int
+    nonce: bytes
+    now: int
+    lease: int
+    epoch: bytes
+    cursor: bytes
+    looked: int
+    jobs: list[list[Any]]
+
+
 class Bury(NamedTuple):
     """Reply of bury."""
 
@@ -573,6 +586,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "assign": _plain(Assign),
     "assigned": _either(_tail(Assigned, 6), {0: _plain(AssignedGone)}),
     "beat": _tail(Beat, 3),
+    "browse": _tail(Browse, 7),
     "bury": _tail(Bury, 3),
     "cancel": _tail(Bury, 3),
     "claim": _rows(Claim, 9, 5),

@@ -323,10 +323,7 @@ class AsyncQueueAdmin:
     # -- looking ---------------------------------------------------------------------------
 
     async def stats(self) -> QueueStats:
-        """Return exact counts, in time that does not grow with the number of jobs.
-
-        Like `peek`, it removes up to 100 jobs whose ttl has ended.
-        """
+        """Return exact counts, in time that does not grow with the number of jobs."""
         await self.backend.connect()
         return await self.backend.node.run(self.ops.stats())
 

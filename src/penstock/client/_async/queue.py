@@ -16,6 +16,7 @@ from penstock.client._async.handling import AsyncQueueHandlers
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.role import AsyncRole
 from penstock.client._async.schedules import AsyncQueueSchedules
+from penstock.client._async.searching import AsyncQueueSearch
 from penstock.client._async.settling import check_jobs
 from penstock.client._async.transport.connection import monotonic
 from penstock.client.gathering import Gathering  # async only
@@ -73,7 +74,7 @@ PLAIN_PAUSE = 5.0
 """Seconds for which `enqueue_plain` is not tried again after a refusal."""
 
 
-class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules):
+class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch):
     """A queue, made by `AsyncPenstock.queue`. It exists on the server from its first use.
 
     Args:

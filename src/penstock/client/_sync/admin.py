@@ -320,10 +320,7 @@ class QueueAdmin:
     # -- looking ---------------------------------------------------------------------------
 
     def stats(self) -> QueueStats:
-        """Return exact counts, in time that does not grow with the number of jobs.
-
-        Like `peek`, it removes up to 100 jobs whose ttl has ended.
-        """
+        """Return exact counts, in time that does not grow with the number of jobs."""
         self.backend.connect()
         return self.backend.node.run(self.ops.stats())
 

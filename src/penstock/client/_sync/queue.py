@@ -17,6 +17,7 @@ from penstock.client._sync.handling import QueueHandlers
 from penstock.client._sync.job import Job
 from penstock.client._sync.role import Role
 from penstock.client._sync.schedules import QueueSchedules
+from penstock.client._sync.searching import QueueSearch
 from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core import flows, stable
@@ -69,7 +70,7 @@ PLAIN_PAUSE = 5.0
 """Seconds for which `enqueue_plain` is not tried again after a refusal."""
 
 
-class Queue(QueueHandlers, QueueSchedules):
+class Queue(QueueHandlers, QueueSchedules, QueueSearch):
     """A queue, made by `Penstock.queue`. It exists on the server from its first use.
 
     Args:

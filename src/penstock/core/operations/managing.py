@@ -166,6 +166,20 @@ class Managing(Operations):
         jobs = [view for view in self._views(lambda _: reply, raw) or () if view]
         return ScanPage(reply.cursor.decode(), [view.id for view in jobs], jobs if full else [])
 
+    def browse(
+        self, part: str, place: str, count: int, *, newest: bool, body: int
+    ) -> Call[tuple[str, int, list[JobView]]]:
+        """Return jobs of a part of a state: the next place, the number looked at, the jobs."""
+        call: Call[Any] = self.call("browse", part, place, count, 1 if newest else 0, body)
+        call.parse = partial(self._browsed, call.parse)
+        return call
+
+    def _browsed(self, parse: Parser[replies.Browse], raw: Reply) -> tuple[str, int, list[JobView]]:
+        reply = parse(raw)
+        place = self.place(reply.epoch)
+        jobs = [read_view(place, entry, reply.lease, reply.now, self.codec) for entry in reply.jobs]
+        return reply.cursor.decode(), reply.looked, jobs
+
     # -- settings --------------------------------------------------------------------------
 
     def configure(self, fields: Sequence[Argument], *, create: str = "") -> Call[replies.Configure]:

@@ -1,28 +1,16 @@
---- Count the jobs of a queue exactly, without reading them. Remove up to 100 expired jobs.
---- KEYS     ready held active scheduled once dead tally expiry finished meta space wake dedup windows
+--- Count the jobs of a queue exactly, without reading them. Nothing changes.
+--- KEYS     ready held active scheduled once dead expiry meta
 --- ARGV     nonce
---- META     v seen off uses full paused
+--- META     v seen off
 --- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, fields: (field, value)...}  ready: jobs
 ---                     that can be reserved now; expired: jobs whose ttl has ended, which no other number includes; oldest: for
 ---                     how many ms the oldest of the ready jobs has been ready, -1 = none; then the fields of meta, and
 ---                     `kept`, the number of kept results
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
---- FROM ready, scheduled, active  TO none
 --@include lib/check_version
 --@include lib/check_damaged
 --@include lib/now (gives: score_of, end_of)
-redis.call('ZCARD', dead)
---@include lib/check_closed
---@include lib/drop_bodies
---@include lib/forget
---@include lib/tell
---@include lib/release_dedup
-local sweep_limit = 100
---@include lib/keep_results
---@include lib/find_expired
---@include lib/sweep_expired
-sweep_expired()
 --@include lib/all_fields
 local fields = all_fields()
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)

@@ -70,22 +70,11 @@ local function stream()
   end
   reply[5] = over and '' or reply[5]
 end
-local function behind(score, id) -- the rank of the next job; this one may be gone
-  local low, high = redis.call('ZCOUNT', index, '-inf', '(' .. score), redis.call('ZCOUNT', index, '-inf', score)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if redis.call('ZRANGE', index, middle, middle)[1] <= id then
-      low = middle + 1
-    else
-      high = middle
-    end
-  end
-  return low
-end
+--@include lib/behind
 local function sorted()
   local score, id = string.match(from, '^(%S+) (%S+)$')
   local last_score, last_id = string.match(to, '^(%S+) (%S+)$')
-  local rank = score and behind(score, id) or 0
+  local rank = score and behind(index, score, id) or 0
   local page = redis.call('ZRANGE', index, rank, rank + count - 1, 'WITHSCORES')
   local ids, scores, over = {}, {}, #page < count * 2
   last_score = tonumber(last_score) or math.huge

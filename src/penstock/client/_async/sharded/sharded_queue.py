@@ -35,6 +35,7 @@ from penstock.core.options import (
 )
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.partitions import partition_of
+from penstock.core.searching import Search
 from penstock.core.views import JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
     BadArgument,
@@ -277,16 +278,26 @@ class AsyncShardedQueue(AsyncShardedParts):
         """
         check_count("n", n, high=BATCH)
         chosen = check_states("states", states) or None
-        at = nodes.split_cursor(cursor)
-        check_cursor("cursor", at[1], JOB_CURSOR)
+        check_cursor("cursor", nodes.split_cursor(cursor)[1], JOB_CURSOR)
+        return await self._page_of_parts(
+            cursor, lambda part, at: part.scan(at, n, states=chosen, full=full)
+        )
+
+    async def _found(self, search: Search, cursor: str, n: int) -> ScanPage:
+        search.check_cursor(nodes.split_cursor(cursor)[1])
+        return await self._page_of_parts(cursor, lambda part, at: part._found(search, at, n))
+
+    async def _page_of_parts(
+        self, cursor: str, ask: Callable[[AsyncShard, str], Awaitable[ScanPage]]
+    ) -> ScanPage:
         await self.backend.connect()
 
-        async def scanned(part: AsyncShard, at: str) -> ScanPage:
+        async def asked(part: AsyncShard, at: str) -> ScanPage:
             await self._declare(part.home)
-            brief = self._brief(part.home, part.number)
-            return await brief.scan(at, n, states=chosen, full=full)
+            return await ask(self._brief(part.home, part.number), at)
 
-        places = [(self._key(part), part.home, partial(scanned, part)) for part in self.parts]
+        places = [(self._key(part), part.home, partial(asked, part)) for part in self.parts]
+        at = nodes.split_cursor(cursor)
         _, page = await next_page(self.backend, at, places, ScanPage("0", [], []))
         return page
 

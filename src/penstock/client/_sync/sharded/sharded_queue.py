@@ -36,6 +36,7 @@ from penstock.core.options import (
 )
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.partitions import partition_of
+from penstock.core.searching import Search
 from penstock.core.views import JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
     BadArgument,
@@ -272,16 +273,24 @@ class ShardedQueue(ShardedParts):
         """
         check_count("n", n, high=BATCH)
         chosen = check_states("states", states) or None
-        at = nodes.split_cursor(cursor)
-        check_cursor("cursor", at[1], JOB_CURSOR)
+        check_cursor("cursor", nodes.split_cursor(cursor)[1], JOB_CURSOR)
+        return self._page_of_parts(
+            cursor, lambda part, at: part.scan(at, n, states=chosen, full=full)
+        )
+
+    def _found(self, search: Search, cursor: str, n: int) -> ScanPage:
+        search.check_cursor(nodes.split_cursor(cursor)[1])
+        return self._page_of_parts(cursor, lambda part, at: part._found(search, at, n))
+
+    def _page_of_parts(self, cursor: str, ask: Callable[[Shard, str], ScanPage]) -> ScanPage:
         self.backend.connect()
 
-        def scanned(part: Shard, at: str) -> ScanPage:
+        def asked(part: Shard, at: str) -> ScanPage:
             self._declare(part.home)
-            brief = self._brief(part.home, part.number)
-            return brief.scan(at, n, states=chosen, full=full)
+            return ask(self._brief(part.home, part.number), at)
 
-        places = [(self._key(part), part.home, partial(scanned, part)) for part in self.parts]
+        places = [(self._key(part), part.home, partial(asked, part)) for part in self.parts]
+        at = nodes.split_cursor(cursor)
         _, page = next_page(self.backend, at, places, ScanPage("0", [], []))
         return page
 

@@ -1,0 +1,78 @@
+# From src/penstock/client/_async/searching.py by tools/unasync.py; do not edit.
+"""Search among the jobs of a queue."""
+
+from __future__ import annotations
+
+from penstock.client._sync.admin import QueueAdmin
+from penstock.core.options import BATCH, StateName, check_choice, check_count, check_flag
+from penstock.core.searching import Search
+from penstock.core.views import JobView, ScanPage
+from penstock.errors import BadArgument
+
+__all__ = ["QueueSearch"]
+
+
+class QueueSearch(QueueAdmin):
+    """The methods of a queue that look for jobs."""
+
+    def find(
+        self,
+        state: StateName,
+        cursor: str = "0",
+        n: int = 100,
+        *,
+        handler: str | None = None,
+        error: str | None = None,
+        newest: bool = False,
+        body: int = 0,
+    ) -> ScanPage:
+        """Return the next page of jobs of a state, in order. Nothing changes on the server.
+
+        Ready jobs: first those with an ended lease, then those that have become due, then the
+        others. Scheduled ones by due time, active ones by end of lease, dead ones by death. A
+        queue of several parts is read part after part.
+
+        A job that is removed meanwhile, or changes its place, does not disturb the search. A job
+        that comes to a place behind the cursor is found, too.
+
+        Args:
+            state: ready, scheduled, active or dead.
+            cursor: "0" to begin, then the cursor of the last page, until it is "0" again.
+            n: the most jobs to look at, up to 1000. A page with few or no jobs may not be the last.
+            handler: only jobs of the handler of this name.
+            error: only jobs whose last error contains this text, in any case of its letters.
+            newest: go backwards from the end.
+            body: the most bytes to read of each body, up to 1000, into `raw`; a large body (more
+                than 4096 bytes) may be left out.
+
+        Raises:
+            BadArgument: an argument can't be used; nothing was sent.
+        """
+        search = Search(
+            check_choice("state", state, StateName),
+            _text("handler", handler),
+            _text("error", error),
+            check_flag("newest", newest),
+            check_count("body", body, low=0, high=1000),
+        )
+        return self._found(search, _text("cursor", cursor) or "0", check_count("n", n, high=BATCH))
+
+    def _found(self, search: Search, cursor: str, n: int) -> ScanPage:
+        part, place = search.check_cursor(cursor)
+        self.backend.connect()
+        jobs, looked = list[JobView](), 0
+        while True:
+            call = self.ops.browse(part, place, n - looked, newest=search.newest, body=search.body)
+            place, count, found = self.backend.node.run(call)
+            jobs += filter(search.matches, found)
+            looked += count
+            cursor = search.next_cursor(part, place)
+            if place or looked >= n or cursor == "0":
+                return ScanPage(cursor, [job.id for job in jobs], jobs, looked=looked)
+            part = cursor[:-1]
+
+
+def _text(argument: str, value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise BadArgument(argument, value, "must be a str")
+    return value
