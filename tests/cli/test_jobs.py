@@ -551,7 +551,7 @@ def test_peek_from_the_end(
 
 
 def test_peek_escapes_and_does_not_cut_a_body(cli: Cli, client: Penstock) -> None:
-    """Control characters are escaped, rich's markup is text, an id is not cut in a pipe."""
+    """Control characters are escaped, markup is text, an id is not cut in a pipe."""
     job_id = client.queue("q").enqueue(b"[red]\x1b[2J\n\xff" + b"x" * 200).id
     out = cli("peek", "q").out
     assert r"[red]\x1b[2J\n\xffxxx" in out
@@ -582,7 +582,7 @@ def test_an_empty_answer_has_a_reason(cli: Cli, client: Penstock) -> None:
     ],
 )
 def test_bad_usage_of_peek(cli: Cli, argv: list[str], code: int) -> None:
-    """Errors that typer finds are bad usage, those of the library are errors."""
+    """Errors that the parser finds are bad usage, those of the library are errors."""
     result = cli("peek", *argv)
     assert (result.code, result.out) == (code, "")
     assert result.err

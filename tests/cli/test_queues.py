@@ -86,7 +86,7 @@ def test_queues_like_a_pattern(
     ids=str,
 )
 def test_bad_bounds_of_queues(cli: Cli, options: list[str], code: int) -> None:
-    """Errors that typer finds are bad usage, those of the library are errors."""
+    """Errors that the parser finds are bad usage, those of the library are errors."""
     result = cli("queues", *options)
     assert (result.code, result.out) == (code, "")
     assert result.err

@@ -1,51 +1,72 @@
-"""The command line: `penstock --help`. It needs the extra `cli` (typer and rich).
+"""The command line: `penstock --help`.
 
 A command is a function; its docstring is its help, and the Args are the help of its options.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "Listed", "main"]
 
-ROOMS = (
-    "demo.command",
-    "worker",
-    "jobs",
-    "queues",
-    "schedules",
-    "server",
-    "nodes",
-    "doctor",
-    "protocol",
-)
-"""The modules that hold commands, in the order in which the help lists them."""
-NEEDED = ("typer", "rich")
+
+class Listed(NamedTuple):
+    """A command in the list of the help. Its module is imported when the command is called."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "demo": Listed("demo.command", "Watch a queue at work, and a worker killed midway."),
+    "worker": Listed("worker", "Run a worker, in one process or in several."),
+    "healthy": Listed("worker", "Check a worker by its file."),
+    "enqueue": Listed("jobs", "Add a job, or one for each line of stdin."),
+    "peek": Listed("jobs", "Show the next jobs of a queue."),
+    "scan": Listed("jobs", "List all jobs."),
+    "show": Listed("jobs", "Show everything about one job."),
+    "result": Listed("jobs", "Wait for the result of a job."),
+    "status": Listed("jobs", "Show which job has a dedup id."),
+    "queues": Listed("queues", "List the queues."),
+    "stats": Listed("queues", "Show how many jobs queues have in each state."),
+    "pause": Listed("queues", "Refuse new jobs, stop deliveries, or both."),
+    "resume": Listed("queues", "End a pause."),
+    "close": Listed("queues", "Refuse new jobs until reopen."),
+    "reopen": Listed("queues", "Accept jobs again after a close."),
+    "redrive": Listed("queues", "Make dead letters ready jobs again."),
+    "cancel": Listed("queues", "Cancel jobs."),
+    "promote": Listed("queues", "Make jobs ready to be delivered now."),
+    "dequeue": Listed("queues", "Take waiting jobs out of a queue."),
+    "evict": Listed("queues", "Make room on a full server."),
+    "purge": Listed("queues", "Remove jobs from a queue, by state."),
+    "clear": Listed("queues", "Remove whole queues."),
+    "sweep": Listed("queues", "Remove expired jobs and idle queues."),
+    "schedules": Listed("schedules", "List the schedules of a queue, or change one."),
+    "info": Listed("server", "Show the server and what it holds."),
+    "nodes": Listed("nodes", "List nodes, or change one."),
+    "doctor": Listed("doctor", "Find settings that break a promise."),
+    "scripts": Listed("protocol", "List or write the Lua scripts."),
+}
+"""The commands, in the order of the help."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code.
 
     0 = done; 1 = refused, failed, or a promise is broken (doctor, demo); 2 = bad usage, an app
-    that can't be loaded (worker), or the extra `cli` is not installed.
+    that can't be loaded (worker), or a package that the command needs is not installed.
 
     Args:
         argv: the arguments after the program's name; None = this process's own.
     """
-    try:
-        from penstock.cli import app
+    from penstock.cli.app import run
 
-        for room in ROOMS:
-            importlib.import_module(f"penstock.cli.{room}")
+    try:
+        return run(sys.argv[1:] if argv is None else list(argv))
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in NEEDED:
+        if (error.name or "").partition(".")[0] != "rich":
             raise
-        sys.stderr.write(
-            f"penstock: the command line needs {' and '.join(NEEDED)}: "
-            "pip install 'penstock[cli]'\n"
-        )
+        sys.stderr.write("penstock: this command needs rich: pip install 'penstock[cli]'\n")
         return 2
-    return app.run(sys.argv[1:] if argv is None else list(argv))

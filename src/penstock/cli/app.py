@@ -1,55 +1,39 @@
-"""The typer application: options that all commands share, errors and exit codes."""
+"""The program: options that all commands share, errors and exit codes."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import inspect
+import importlib
 import logging
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from copy import copy
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from difflib import get_close_matches
+from typing import Annotated, Any, TypeVar
 
-import typer
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import penstock
 from penstock import BadArgument, EvictionWarning, Penstock, PenstockError, ServerError
-from penstock.cli import output
+from penstock.cli import COMMANDS, output
 from penstock.cli.output import Failed
-from penstock.core.logs import printable
-from penstock.core.urls import HIDDEN, fault_of, redacted
+from penstock.cli.parameters import BadUsage, Described, Option, Parser, described
+from penstock.core.urls import HIDDEN, fault_of
 from penstock.wire.keys import DEFAULT_PREFIX
 
-__all__ = ["Session", "app", "command", "run"]
+__all__ = ["COMMON", "CliCommand", "Session", "command", "loaded", "main_parser", "run"]
 
 DEFAULT_URL = "redis://localhost:6379/0"
 QUIET = logging.NullHandler()
 RETRY_FOR = 1.0
 """Seconds; a user at a terminal can repeat the command."""
 
-UsageError: Any = typer.BadParameter.__bases__[0]
-"""Of click, which newer versions of typer contain and older ones import."""
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-METAVARS = {float: "SECONDS", int: "N", str: "TEXT"}
-"""Names of the values of options in the help, unless an option has one of its own."""
-
-app = typer.Typer(
-    name="penstock",
-    help="Inspect and manage penstock queues on a Redis server.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 
 @dataclass(frozen=True)
@@ -66,10 +50,10 @@ class Session:
             patterns such as *.redis.internal, separated by spaces. Default: $PENSTOCK_NODE_HOSTS.
     """
 
-    given_url: Annotated[str | None, typer.Option("--url", metavar="URL")] = None
+    given_url: Annotated[str | None, Option(("--url",), "URL")] = None
     prefix: str = DEFAULT_PREFIX
-    as_json: Annotated[bool, typer.Option("--json")] = False
-    node_hosts: Annotated[str, typer.Option(metavar="HOSTS")] = ""
+    as_json: Annotated[bool, Option(("--json",))] = False
+    node_hosts: Annotated[str, Option(metavar="HOSTS")] = ""
 
     @property
     def url(self) -> str:
@@ -79,7 +63,7 @@ class Session:
     def changed(self, **options: str | bool | None) -> Session:
         """Return a copy with these options; None leaves an option as it is."""
         given = {name: value for name, value in options.items() if value is not None}
-        return replace(self, **given)  # type: ignore[arg-type]  # typer has checked the values
+        return replace(self, **given)  # type: ignore[arg-type]  # the parser has checked the values
 
     def urls(self) -> list[str]:
         """Return the URL of each server.
@@ -131,93 +115,92 @@ class Session:
             shown()
 
 
-def _parameters(documented: Callable[..., Any]) -> tuple[str, list[inspect.Parameter]]:
-    """Return the text of a docstring before its Args, and the parameters for typer.
-
-    A parameter may be marked with `typer.Argument` or `typer.Option`; otherwise it is an option.
-    Its line in the Args becomes its help.
-    """
-    text, _, described = (inspect.getdoc(documented) or "").partition("\n\nArgs:\n")
-    helps = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", described, flags=re.MULTILINE))
-    every = inspect.signature(documented, eval_str=True).parameters.values()
-    return text, [_parameter(one, " ".join(helps.get(one.name, "").split())) for one in every]
+COMMON = [replace(one, default=None) for one in described(Session).parameters]
+"""The options of `Session`; None = not given."""
 
 
-def _parameter(one: inspect.Parameter, text: str) -> inspect.Parameter:
-    kind: Any = one.annotation
-    if get_origin(kind) is Annotated:
-        kind, mark = get_args(kind)
-        mark = copy(mark)  # commands share it
-    elif kind is bool:
-        mark = typer.Option("--" + one.name.replace("_", "-"))  # and no --no-...
-    else:
-        mark = typer.Option()
-    mark.help = text[:1].upper() + text[1:]
-    plain, *_ = get_args(kind) or (kind,)  # without `| None`
-    mark.metavar = mark.metavar or METAVARS.get(plain)
-    return one.replace(annotation=Annotated[kind, mark])
+@dataclass(frozen=True)
+class CliCommand:
+    """A command: its function, and whether it accepts the options of `Session` after its name."""
+
+    name: str
+    function: Callable[..., None]
+    common: bool
+
+    def parser(self) -> Parser:
+        """Return the parser of its arguments."""
+        shared = COMMON if self.common else ()
+        return described(self.function).parser(f"penstock {self.name}", shared)
+
+    def call(self, session: Session, argv: list[str]) -> None:
+        """Parse the arguments, and call the function."""
+        values = vars(self.parser().parse_intermixed_args(argv))
+        shared = {one.name: values.pop(one.name) for one in COMMON} if self.common else {}
+        self.function(session.changed(**shared), **values)
 
 
-def _accepting(*parameters: inspect.Parameter) -> Callable[[Function], Function]:
-    """Return a decorator: typer reads these parameters in place of `**values`."""
-
-    def declare(function: Function) -> Function:
-        *own, _ = inspect.signature(function, eval_str=True).parameters.values()
-        every = [one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *parameters)]
-        function.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]  # read by inspect
-        function.__annotations__ = {one.name: one.annotation for one in every}
-        return function
-
-    return declare
-
-
-COMMON = [one.replace(default=None) for one in _parameters(Session)[1]]
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        output.write(penstock.__version__)
-        raise typer.Exit
-
-
-@app.callback()
-@_accepting(*COMMON)
-def options(
-    ctx: typer.Context,
-    version: Annotated[  # noqa: ARG001 - its callback has answered
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-    **given: Any,
-) -> None:
-    """Inspect and manage penstock queues on a Redis server."""
-    hosts = os.environ.get("PENSTOCK_NODE_HOSTS", "")
-    ctx.obj = Session(os.environ.get("PENSTOCK_URL") or None, node_hosts=hosts).changed(**given)
+REGISTERED: dict[str, CliCommand] = {}
+"""The commands whose modules are imported, by name."""
 
 
 def command(name: str, *, common: bool = True) -> Callable[[Function], Function]:
     """Register a command: its function gets a `Session` first, then its own parameters.
 
-    The function's docstring is the help. Its Args are the help of arguments and options.
+    The function's docstring is the help. Its Args are the help of arguments and options, its
+    Examples are command lines. `penstock.cli.COMMANDS` names its module.
 
     Args:
         name: as the user types it.
         common: accept the options of `Session` after its name too.
     """
-    shared = COMMON if common else []
 
     def register(function: Function) -> Function:
-        text, (_, *own) = _parameters(function)
-
-        @app.command(name, help=text)
-        @_accepting(*own, *shared)
-        def call(ctx: typer.Context, **values: Any) -> None:
-            session: Session = ctx.obj
-            changes = {one.name: values.pop(one.name) for one in shared}
-            function(session.changed(**changes), **values)
-
+        REGISTERED[name] = CliCommand(name, function, common)
         return function
 
     return register
+
+
+def loaded(name: str) -> CliCommand:
+    """Return a command; its module is imported now.
+
+    Raises:
+        BadUsage: there is no such command.
+    """
+    if name not in COMMANDS:
+        near = get_close_matches(name, COMMANDS, 1)
+        guess = f", perhaps {near[0]!r}" if near else ""
+        raise BadUsage(f"there is no command {name!r}{guess}; see `penstock --help`")
+    if name not in REGISTERED:
+        importlib.import_module(f"penstock.cli.{COMMANDS[name].module}")
+    return REGISTERED[name]
+
+
+def main_parser() -> Parser:
+    """Return the parser of the options before the command's name, and of that name."""
+    listed = "\n".join(f"  {name:<10}  {one.summary}" for name, one in COMMANDS.items())
+    text = "Inspect and manage penstock queues on a Redis server."
+    parser = Described(text, COMMON, []).parser("penstock")
+    parser.epilog = f"commands:\n{listed}".replace("%", "%%")
+    parser.add_argument(
+        "--version", action="version", version=penstock.__version__, help="Print the version."
+    )
+    parser.add_argument("command", metavar="COMMAND", help="One of the commands below.")
+    parser.add_argument("rest", metavar="...", nargs=argparse.REMAINDER, help="Its arguments.")
+    return parser
+
+
+def _start(argv: list[str]) -> None:
+    """Run the command that the arguments name."""
+    parser = main_parser()
+    if not argv:
+        parser.print_help()
+        raise SystemExit(2)
+    given = vars(parser.parse_args(argv))
+    name, rest = given.pop("command"), given.pop("rest")
+    hosts = os.environ.get("PENSTOCK_NODE_HOSTS", "")
+    session = Session(os.environ.get("PENSTOCK_URL") or None, node_hosts=hosts)
+    loaded(name).call(session.changed(**given), rest)
 
 
 def run(argv: list[str]) -> int:
@@ -238,14 +221,14 @@ def run(argv: list[str]) -> int:
 
 def _code(argv: list[str]) -> int:
     try:
-        return int(app(args=argv, prog_name="penstock", standalone_mode=False) or 0)
+        _start(argv)
+        return 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except UsageError as error:
-        error.message = printable(redacted(error.message))  # it may quote an argument
-        error.show()
-        return int(error.exit_code)
-    except typer.Abort:
+    except BadUsage as error:
+        output.complain(str(error))
+        return 2
+    except KeyboardInterrupt:
         output.complain("aborted")
         return 1
     except BrokenPipeError:

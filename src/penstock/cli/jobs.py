@@ -8,11 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from enum import Enum
 from functools import partial
 from typing import Annotated, Any, BinaryIO
-
-import typer
 
 from penstock import (
     BadArgument,
@@ -32,11 +29,11 @@ from penstock import (
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.output import Failed
+from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.core.middleware import HANDLER
 
 __all__ = [
     "QueueArgument",
-    "State",
     "enqueue",
     "existing",
     "peek",
@@ -46,30 +43,21 @@ __all__ = [
     "status",
 ]
 
-QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE")]
-JobArgument = Annotated[list[str], typer.Argument(metavar="[QUEUE] ID")]
-
-
-class State(str, Enum):  # typer knows no list of Literals
-    """A state of jobs."""
-
-    READY = "ready"
-    SCHEDULED = "scheduled"
-    ACTIVE = "active"
-    DEAD = "dead"
+QueueArgument = Annotated[str, Argument("QUEUE")]
+JobArgument = Annotated[list[str], Argument("[QUEUE] ID")]
 
 
 @command("enqueue")
 def enqueue(
     session: Session,
     queue: QueueArgument,
-    body: Annotated[str | None, typer.Argument(metavar="BODY")] = None,
+    body: Annotated[str | None, Argument("BODY")] = None,
     lines: bool = False,
-    json_body: Annotated[bool, typer.Option("--json-body/--raw")] = False,
+    json_body: bool = False,
     delay: float = 0,
     lease: float | None = None,
     ttl: float | None = None,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
+    header: Annotated[list[str] | None, Option(metavar="NAME=VALUE")] = None,
     replicas: int | None = None,
     fsynced: bool = False,
     timeout: float | None = None,
@@ -115,9 +103,7 @@ def enqueue(
         result_ttl: time for which the result is kept after the end of the job. Default: not at all.
     """
     if lines == (body is not None):
-        raise typer.BadParameter(
-            "give a BODY, - to read it from stdin, or --lines, and only one of them"
-        )
+        raise BadUsage("give a BODY, - to read it from stdin, or --lines, and only one of them")
     retry = RetryPolicy(max_attempts, backoff_base, backoff_cap)
     options: dict[str, Any] = {
         "delay": delay, "lease": lease, "ttl": ttl, "headers": _headers(header or []),
@@ -172,7 +158,7 @@ def _headers(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"--header {pair}: must be NAME=VALUE, with a name")
+            raise BadUsage(f"--header {pair}: must be NAME=VALUE, with a name")
         headers[name] = value
     return headers
 
@@ -197,8 +183,16 @@ def _each_line(stdin: BinaryIO, is_json: bool) -> Iterator[Any]:
 def peek(
     session: Session,
     queue: QueueArgument,
-    state: State = State.READY,
-    n: Annotated[int, typer.Option("--n", "-n")] = 10,
+    state: StateName = "ready",
+    n: Annotated[
+        int,
+        Option(
+            (
+                "--n",
+                "-n",
+            )
+        ),
+    ] = 10,
     start: int = 0,
     newest: bool = False,
     groups: bool = False,
@@ -213,24 +207,24 @@ def peek(
         groups: only with --state dead: count the dead letters by handler and error.
     """
     if groups:
-        if state is not State.DEAD:
-            raise typer.BadParameter("--groups needs --state dead")
+        if state != "dead":
+            raise BadUsage("--groups needs --state dead")
         _peek_groups(session, queue)
         return
     with session.client() as client:
-        views = client.open(queue).peek(n, state=state.value, start=start, newest=newest)
+        views = client.open(queue).peek(n, state=state, start=start, newest=newest)
         if not views:
             existing(client, queue)
     document = {
         "queue": queue,
-        "state": state.value,
+        "state": state,
         "start": start,
         "newest": newest,
         "jobs": [output.job_document(view) for view in views],
     }
     progress = ["progress"] if any(view.progress for view in views) else []
-    columns = ("id", TIME_OF_STATE[state.value], "attempt", "owner", *progress, "body", "error")
-    session.answer(document, lambda: output.job_table(views, columns, f"{state.value} jobs"))
+    columns = ("id", TIME_OF_STATE[state], "attempt", "owner", *progress, "body", "error")
+    session.answer(document, lambda: output.job_table(views, columns, f"{state} jobs"))
 
 
 def _peek_groups(session: Session, queue: str) -> None:
@@ -260,8 +254,8 @@ TIME_OF_STATE = {
 @command("scan")
 def scan(
     session: Session,
-    queue: Annotated[str | None, typer.Argument(metavar="QUEUE")] = None,
-    state: list[State] | None = None,
+    queue: Annotated[str | None, Argument("QUEUE")] = None,
+    state: list[StateName] | None = None,
     ids: bool = False,
 ) -> None:
     """List all jobs, each once, in no order and in bounded steps.
@@ -273,7 +267,7 @@ def scan(
         state: only jobs in this state; may be repeated. Default: all jobs.
         ids: print only ids; read no bodies.
     """
-    states: list[StateName] = [one.value for one in dict.fromkeys(state or ())]
+    states: list[StateName] = list(dict.fromkeys(state or ()))
     document: dict[str, Any] = {"queue": queue, "states": states or None}
     with session.client() as client:
         names = client.queues() if queue is None else [queue]
@@ -379,7 +373,7 @@ def _located(client: Penstock, names: Sequence[str]) -> tuple[Queue, str]:
         Failed: the registry does not list the queue.
     """
     if len(names) > 2:
-        raise typer.BadParameter("give [QUEUE] ID: one id, with or without its queue")
+        raise BadUsage("give [QUEUE] ID: one id, with or without its queue")
     *queue, job_id = names
     if queue:
         return client.open(queue[0]), job_id
@@ -441,7 +435,7 @@ def _policy_text(policy: RetryPolicy | None) -> str:
 def status(
     session: Session,
     queue: QueueArgument,
-    dedup_id: Annotated[str, typer.Argument(metavar="DEDUP_ID")],
+    dedup_id: Annotated[str, Argument("DEDUP_ID")],
 ) -> None:
     """Show which job has a dedup id; exit code 1 if the id is free.
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Literal
 
-import typer
-
 from penstock import Drain, NodesMissed, NodeView
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.output import Failed
+from penstock.cli.parameters import Argument, BadUsage
 
 __all__ = ["nodes"]
 
@@ -21,9 +20,9 @@ def nodes(
     session: Session,
     action: Annotated[
         Literal["list", "add", "leave", "drained", "forget", "join"],
-        typer.Argument(),
+        Argument("ACTION"),
     ] = "list",
-    node: Annotated[str | None, typer.Argument(metavar="NODE")] = None,
+    node: Annotated[str | None, Argument("NODE")] = None,
 ) -> None:
     """List the nodes of a federation, or change one of them.
 
@@ -37,7 +36,7 @@ def nodes(
     """
     if (node is None) != (action == "list"):
         needs = "takes no NODE" if action == "list" else "needs a NODE: its id or its address"
-        raise typer.BadParameter(f"{action} {needs}")
+        raise BadUsage(f"{action} {needs}")
     missed = None
     with session.client() as client:
         if action == "drained":

@@ -15,14 +15,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal, NoReturn
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import Any, NoReturn
 
 from penstock import JobView
+from penstock.cli.grid import Medium, grid
 from penstock.core.logs import printable
 from penstock.core.logs import span as span_of
 from penstock.core.urls import redacted
@@ -51,8 +47,6 @@ __all__ = [
 ]
 
 
-WHOLE = ("id", "sha1")
-"""Columns that are never wrapped, so that they can be copied."""
 MOMENTS = ("created", "due", "expires", "delivered", "cancelled", "lease_until", "died", "finished")
 SPANS = ("age", "next_in", "idle", "ttl_left")
 
@@ -103,27 +97,21 @@ def write_json(document: object) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "") -> None:
-    """Print a table.
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", spare: str = ""
+) -> None:
+    """Print a table. On a terminal it fits the width, and columns without a value are left out.
 
     Args:
         columns: the headings; _ is printed as a space.
         rows: a cell for each column; None stays empty.
         right: headings of the columns of numbers, separated by spaces.
+        spare: headings of columns that a narrow terminal leaves out, the first one first.
     """
-    numbers = right.split()
-    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in columns:
-        side: Literal["left", "right"] = "right" if column in numbers else "left"
-        heading = column.replace("_", " ")
-        grid.add_column(heading, justify=side, overflow="fold", no_wrap=column in WHOLE)
-    for row in rows:
-        # Text, because rich would search a str for markup.
-        grid.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
-    if sys.stdout.isatty():
-        Console().print(grid)
-    else:
-        Console(file=sys.stdout, width=10_000).print(grid)  # no line of a pipe is wrapped
+    medium = Medium.of(sys.stdout)
+    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    lines = grid(columns, cells, right=right.split(), spare=spare.split(), medium=medium)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def facts(figures: Mapping[str, object]) -> None:

@@ -7,10 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from penstock.cli import output
 from penstock.cli.app import Session, command
+from penstock.cli.parameters import BadUsage, Option
 from penstock.wire.scripts import Script, all_scripts, pressure_scripts
 
 __all__ = ["scripts"]
@@ -19,7 +18,7 @@ __all__ = ["scripts"]
 @command("scripts")
 def scripts(
     session: Session,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", file_okay=False)] = None,
+    out: Annotated[Path | None, Option(metavar="DIR")] = None,
 ) -> None:
     """List the Lua scripts, or write them for clients in other languages.
 
@@ -35,6 +34,8 @@ def scripts(
     if out is None:
         session.answer(index, lambda: output.table(("name", "sha1", "purpose"), rows))
         return
+    if out.is_file():
+        raise BadUsage(f"argument --out: {out} is a file: name a directory")
     for script in found:
         _write(out / f"{script.name}.lua", script.source)
     _write(out / "SHA1SUMS", "".join(f"{one.sha}  {one.name}.lua\n" for one in found))

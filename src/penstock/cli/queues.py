@@ -8,8 +8,6 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Annotated, Literal
 
-import typer
-
 from penstock import (
     Outcome,
     PauseSide,
@@ -22,8 +20,9 @@ from penstock import (
 )
 from penstock.cli import output
 from penstock.cli.app import Session, command
-from penstock.cli.jobs import QueueArgument, State, existing
+from penstock.cli.jobs import QueueArgument, existing
 from penstock.cli.output import Failed
+from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.core.middleware import HANDLER
 
 __all__ = [
@@ -31,15 +30,23 @@ __all__ = [
     "redrive", "reopen", "resume", "stats", "sweep",
 ]  # fmt: skip
 
-QueuesArgument = Annotated[list[str] | None, typer.Argument(metavar="QUEUE")]
-IdsArgument = Annotated[list[str], typer.Argument(metavar="ID")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y")]
+QueuesArgument = Annotated[list[str] | None, Argument("QUEUE")]
+IdsArgument = Annotated[list[str], Argument("ID")]
+YesOption = Annotated[
+    bool,
+    Option(
+        (
+            "--yes",
+            "-y",
+        )
+    ),
+]
 
 
 @command("queues")
 def queues(
     session: Session,
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN")] = "*",
+    pattern: Annotated[str, Argument("PATTERN")] = "*",
     min_length: int | None = None,
     max_length: int | None = None,
     max_idle: float | None = None,
@@ -75,7 +82,7 @@ def stats(session: Session, queues: QueuesArgument = None) -> None:
         counts = list(_counted(client, names))
     session.answer({"queues": [asdict(one) for one in counts]}, lambda: _print_stats(counts))
     if len(counts) < len(names):
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
@@ -177,7 +184,7 @@ def reopen(session: Session, queue: QueueArgument) -> None:
 def redrive(
     session: Session,
     queue: QueueArgument,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID")] = None,
+    ids: Annotated[list[str] | None, Argument("ID")] = None,
     limit: int | None = None,
     handler: str | None = None,
     error: str | None = None,
@@ -195,7 +202,7 @@ def redrive(
     """
     chosen = handler is not None or error is not None
     if ids and (limit is not None or chosen):
-        raise typer.BadParameter(
+        raise BadUsage(
             "--limit, --handler and --error choose among all dead letters: give them, or ids"
         )
     with session.client() as client:
@@ -274,7 +281,7 @@ def _move(
 def evict(
     session: Session,
     queue: QueueArgument,
-    count: Annotated[int, typer.Option(min=1)] = 100,
+    count: Annotated[int, Option(low=1)] = 100,
     keep_dead: bool = False,
 ) -> None:
     """Make room on a full server: remove jobs that are never delivered again.
@@ -304,7 +311,10 @@ STEP = 1000
 
 @command("purge")
 def purge(
-    session: Session, queue: QueueArgument, state: list[State] | None = None, yes: YesOption = False
+    session: Session,
+    queue: QueueArgument,
+    state: list[StateName] | None = None,
+    yes: YesOption = False,
 ) -> None:
     """Remove jobs from a queue, by state.
 
@@ -312,7 +322,7 @@ def purge(
         state: state of the jobs to remove; may be repeated. Default: ready and scheduled.
         yes: do not ask for confirmation.
     """
-    given: list[StateName] = [one.value for one in dict.fromkeys(state or ())]
+    given: list[StateName] = list(dict.fromkeys(state or ()))
     states: list[StateName] = given or ["ready", "scheduled"]
     with session.client() as client:
         target = client.open(queue)
@@ -331,7 +341,7 @@ def purge(
 def clear(
     session: Session,
     queues: QueuesArgument = None,
-    every: Annotated[bool, typer.Option("--all")] = False,
+    every: Annotated[bool, Option(("--all",))] = False,
     yes: YesOption = False,
 ) -> None:
     """Remove whole queues: jobs in every state, dedup ids, settings, a pause.
@@ -342,7 +352,7 @@ def clear(
         yes: do not ask for confirmation.
     """
     if every == bool(queues):
-        raise typer.BadParameter("give QUEUE names, or --all")
+        raise BadUsage("give QUEUE names, or --all")
     with session.client() as client:
         asked = client.queues() if every else list(dict.fromkeys(queues or ()))
         names = [name for name in asked if every or existing(client, name)]

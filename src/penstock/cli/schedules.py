@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-import typer
-
 from penstock import Queue, ScheduleView
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.jobs import QueueArgument, existing
+from penstock.cli.parameters import Argument, BadUsage
 
 __all__ = ["schedules"]
 
@@ -23,8 +22,8 @@ COLUMNS = ("schedule", "runs at", "next", "last", "last job", "runs", "skipped")
 def schedules(
     session: Session,
     queue: QueueArgument,
-    action: Annotated[Action | None, typer.Argument(metavar="ACTION")] = None,
-    name: Annotated[str | None, typer.Argument(metavar="NAME")] = None,
+    action: Annotated[Action | None, Argument("ACTION")] = None,
+    name: Annotated[str | None, Argument("NAME")] = None,
 ) -> None:
     """List the schedules of a queue, or change one of them.
 
@@ -34,7 +33,7 @@ def schedules(
         name: name of the schedule.
     """
     if (action is None) != (name is None):
-        raise typer.BadParameter("an action needs the name of a schedule")
+        raise BadUsage("an action needs the name of a schedule")
     with session.client() as client:
         target = client.open(queue)
         if action is not None and name is not None:

@@ -14,11 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
-
 from penstock import BadArgument, NotPermitted, QueueDamaged, UnsupportedVersion
 from penstock.cli import output
 from penstock.cli.app import Session, command
+from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.cli.watching import calling_on_change, resident
 from penstock.core.logs import get_logger
 from penstock.wire.keys import DEFAULT_PREFIX
@@ -41,32 +40,30 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 @command("worker", common=False)
 def worker(
     session: Session,
-    target: Annotated[str, typer.Argument(metavar="MODULE:NAME")],
-    processes: Annotated[int | None, typer.Option(min=1, max=1000)] = None,
-    queues: Annotated[str | None, typer.Option(metavar="NAME[:WEIGHT],...")] = None,
+    target: Annotated[str, Argument("MODULE:NAME")],
+    processes: Annotated[int | None, Option(low=1, high=1000)] = None,
+    queues: Annotated[str | None, Option(metavar="NAME[:WEIGHT],...")] = None,
     order: Order | None = None,
-    concurrency: Annotated[int | None, typer.Option(min=1)] = None,
-    prefetch: Annotated[int | None, typer.Option(min=0)] = None,
-    grace: Annotated[float | None, typer.Option(min=0)] = None,
-    time_limit: Annotated[float | None, typer.Option(min=0.001)] = None,
+    concurrency: Annotated[int | None, Option(low=1)] = None,
+    prefetch: Annotated[int | None, Option(low=0)] = None,
+    grace: Annotated[float | None, Option(low=0)] = None,
+    time_limit: Annotated[float | None, Option(low=0.001)] = None,
     burst: bool = False,
-    max_jobs: Annotated[int | None, typer.Option(min=1)] = None,
-    max_memory: Annotated[str | None, typer.Option(metavar="SIZE")] = None,
+    max_jobs: Annotated[int | None, Option(low=1)] = None,
+    max_memory: Annotated[str | None, Option(metavar="SIZE")] = None,
     name: str | None = None,
     reload: bool = False,
-    health_port: Annotated[int | None, typer.Option(metavar="PORT", min=0, max=65535)] = None,
-    health_host: Annotated[str, typer.Option(metavar="ADDRESS")] = "127.0.0.1",
+    health_port: Annotated[int | None, Option(metavar="PORT", low=0, high=65535)] = None,
+    health_host: Annotated[str, Option(metavar="ADDRESS")] = "127.0.0.1",
     health_file: Annotated[
         Path | None,
         # The app may change the directory.
-        typer.Option(metavar="FILE", dir_okay=False, resolve_path=True),
+        Option(convert=lambda text: Path(text).resolve()),
     ] = None,
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None, typer.Option(case_sensitive=False)
-    ] = None,
+    log_level: Literal["debug", "info", "warning", "error"] | None = None,
     log_format: LogFormat = "text",
     log_jobs: bool = False,
-    trial: Annotated[bool, typer.Option("--trial", hidden=True)] = False,
+    trial: Annotated[bool, Option(hidden=True)] = False,
 ) -> None:
     """Run a worker, in one process or in several, until SIGTERM or SIGINT.
 
@@ -133,7 +130,7 @@ def worker(
             stack.enter_context(calling_on_change(Path.cwd(), supervisor.reload))
         code = supervisor.run()
     if code:
-        raise typer.Exit(code)
+        raise SystemExit(code)
 
 
 def _work(
@@ -154,7 +151,7 @@ def _work(
         output.complain(str(error))
         for line_of_trace in error.trace:
             output.note(line_of_trace)
-        raise typer.Exit(BROKEN) from error
+        raise SystemExit(BROKEN) from error
     except BadArgument as error:
         name = "name" if error.argument == "owner" else error.argument
         raise _bad(name, error.reason) from error
@@ -174,9 +171,9 @@ def _work(
             "%d jobs were neither reported nor released; they come back when their leases end",
             made.abandoned,
         )
-        raise typer.Exit(1)
+        raise SystemExit(1)
     if line is not None and made.drained:
-        raise typer.Exit(DRAINED)
+        raise SystemExit(DRAINED)
 
 
 def _run(made: AnyWorker) -> None:
@@ -191,11 +188,11 @@ def _run(made: AnyWorker) -> None:
         while trace and trace.tb_frame.f_globals.get("__name__", "").startswith("penstock."):
             trace = trace.tb_next
         LOG.error("%s", error, exc_info=(type(cause), cause, trace))  # noqa: TRY400  # with its cause
-        raise typer.Exit(UNSTARTED if error.phase == "start" else 1) from error
+        raise SystemExit(UNSTARTED if error.phase == "start" else 1) from error
     except (UnsupportedVersion, BadArgument, QueueDamaged, NotPermitted) as error:
         LOG.error("%s", error)  # noqa: TRY400  # no trace: the error says all
         is_unfit = isinstance(error, BadArgument)  # a handler, for what the lifespan yields
-        raise typer.Exit(UNSTARTED if is_unfit else 1) from error
+        raise SystemExit(UNSTARTED if is_unfit else 1) from error
 
 
 def _apply(changes: Mapping[str, Any], made: AnyWorker, target: str) -> None:
@@ -240,8 +237,8 @@ def _answer_probes(
 @command("healthy", common=False)
 def healthy(
     session: Session,  # noqa: ARG001 - it needs no server
-    file: Annotated[Path, typer.Argument(metavar="FILE")],
-    max_age: Annotated[float, typer.Option(min=0)] = 15,
+    file: Annotated[Path, Argument("FILE")],
+    max_age: Annotated[float, Option(low=0)] = 15,
 ) -> None:
     """Check a worker by its file: exit code 0 = it is healthy, 1 = it is not.
 
@@ -252,7 +249,7 @@ def healthy(
     wrong = ailment(file, max_age=max_age)
     if wrong:
         output.complain(wrong)
-        raise typer.Exit(1)
+        raise SystemExit(1)
     output.write("healthy")
 
 
@@ -290,5 +287,5 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _bad(name: str, reason: str) -> typer.BadParameter:
-    return typer.BadParameter(reason, param_hint=_option(name))
+def _bad(name: str, reason: str) -> BadUsage:
+    return BadUsage(f"argument {_option(name)}: {reason}")

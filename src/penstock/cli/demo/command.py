@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from penstock import Penstock
 from penstock.cli.app import Session, command
 from penstock.cli.demo.files import list_files, standard_library
@@ -17,6 +15,7 @@ from penstock.cli.demo.report import print_report
 from penstock.cli.demo.run import DemoPlan, DemoRun, keys
 from penstock.cli.demo.screen import screen
 from penstock.cli.output import Failed
+from penstock.cli.parameters import Option, directory
 from penstock.embedded import EmbeddedServer
 
 __all__ = ["clean", "demo"]
@@ -25,10 +24,8 @@ __all__ = ["clean", "demo"]
 @command("demo")
 def demo(
     session: Session,
-    path: Annotated[
-        Path | None, typer.Option(metavar="DIR", exists=True, file_okay=False, resolve_path=True)
-    ] = None,
-    workers: Annotated[int, typer.Option(min=2, max=32)] = 3,
+    path: Annotated[Path | None, Option(metavar="DIR", convert=directory)] = None,
+    workers: Annotated[int, Option(low=2, high=32)] = 3,
 ) -> None:
     """Watch a queue at work: a job for each file of a directory, and a worker killed midway.
 
@@ -54,7 +51,7 @@ def demo(
                 clean(client)
     session.answer(report.document(), lambda: print_report(report))
     if not report.ok:
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
 from redis.exceptions import RedisError
 
 from penstock.cli import output
@@ -16,6 +15,7 @@ from penstock.cli.doctor import cluster, keys, server, times
 from penstock.cli.doctor.connections import DoctorNode
 from penstock.cli.doctor.findings import Finding, Severity, examined, named, placed
 from penstock.cli.doctor.nodes import DoctorNodes
+from penstock.cli.parameters import Option
 from penstock.core.urls import shown
 
 __all__ = ["doctor"]
@@ -25,7 +25,7 @@ __all__ = ["doctor"]
 def doctor(
     session: Session,
     repair: bool = False,
-    horizon: Annotated[int, typer.Option(metavar="DAYS", min=1, max=36_600)] = times.HORIZON_DAYS,
+    horizon: Annotated[int, Option(metavar="DAYS", low=1, high=36_600)] = times.HORIZON_DAYS,
 ) -> None:
     """Examine servers and queues; exit code 1 if a promise of penstock is broken.
 
@@ -64,7 +64,7 @@ def doctor(
     rows = [(one.level, one.check, one.text) for one in findings]
     session.answer(document, lambda: output.table(("", "check", ""), rows))
     if not healthy:
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _examine(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]:
