@@ -44,8 +44,8 @@ CONNECTION_COMMANDS = (
     "blpop", "client|id", "client|unblock", "evalsha", "info", "script|load", "xread"
 )  # fmt: skip
 CLIENT_COMMANDS = (
-    "hdel", "hget", "hgetall", "hlen", "hmget", "hscan", "hset", "hsetnx", "pexpire", "pttl",
-    "time", "wait",
+    "del", "hdel", "hget", "hgetall", "hlen", "hmget", "hscan", "hset", "hsetnx", "mget",
+    "pexpire", "pttl", "set", "time", "wait", "zadd", "zrange", "zrem", "zremrangebyscore",
 )  # fmt: skip
 PRESSURE_COMMANDS = (
     "blmove", "brpop", "evalsha", "exec", "get", "info", "llen", "multi", "ping", "script|load",
@@ -205,11 +205,11 @@ def _hashes() -> Iterator[str]:
 WORKER_KEYS = " ".join(
     (
         "~penstock:{*",
-        *(f"~penstock:{name}" for name in ("node", "queues", "hints")),
+        *(f"~penstock:{name}" for name in ("node", "queues", "hints", "workers", "worker:*")),
         "%R~penstock:nodes",
     )
 )
-"""Commands on keys of queues and of the node; the list of nodes is read-only."""
+"""Commands on keys of queues, of the node and of workers; the list of nodes is read-only."""
 
 
 def _acl(user: str, keys: str, allowed: Sequence[str]) -> Iterator[str]:

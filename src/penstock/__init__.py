@@ -35,6 +35,7 @@ from penstock.core.views import (
     ScanPage,
     Settings,
 )
+from penstock.core.workers import WorkerView
 from penstock.errors import (
     AccessDenied,
     AckNotReplicated,
@@ -216,6 +217,7 @@ __all__ = [
     "UnsupportedVersion",
     "Worker",
     "WorkerStatus",
+    "WorkerView",
     "WrongEpoch",
     "WrongNode",
     "WrongQueue",

@@ -118,5 +118,5 @@ def test_a_client_has_few_members() -> None:
     names = {name for name in dir(AsyncPenstock("redis://localhost")) if not name.startswith("_")}
     assert names == set(
         "backend clear clear_all close connect hello info middleware nodes open owner prefix queue"  # noqa: SIM905
-        " queues reserve result scan_iter scan_queues scan_queues_iter sweep".split()
+        " queues reserve result scan_iter scan_queues scan_queues_iter sweep workers".split()
     )

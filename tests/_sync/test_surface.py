@@ -119,5 +119,5 @@ def test_a_client_has_few_members() -> None:
     names = {name for name in dir(Penstock("redis://localhost")) if not name.startswith("_")}
     assert names == set(
         "backend clear clear_all close connect hello info middleware nodes open owner prefix queue"  # noqa: SIM905
-        " queues reserve result scan_iter scan_queues scan_queues_iter sweep".split()
+        " queues reserve result scan_iter scan_queues scan_queues_iter sweep workers".split()
     )

@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 import redis
 
-from penstock import Durable, NotReplicated, Penstock
+from penstock import Durable, NotReplicated, Penstock, Worker
 from penstock.embedded import EmbeddedServer
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
+from penstock.worker._sync import registration
 from tests.protocol.clock import frozen, keys_of, with_producer
 from tests.protocol.keyspace import Raw
 from tests.protocol.pages import acl_rules
 from tests.protocol.scenes import CALLS, Act, Scene, dedup_scene, plain_scene, rich_scene
 from tests.protocol.seeds import AT
 from tests.support.backends import Backend
+from tests.support.twins import wait_for
 
 KEYS = QueueKeys("access")
 PATIENCE = 20
@@ -148,6 +150,25 @@ def _bounded(ours: Penstock, theirs: Penstock) -> None:
         job.ack()
     waiting.join(PATIENCE)
     assert len(done) == 1
+
+
+@pytest.mark.parametrize("may_write", [True, False])
+def test_workers(may_write: bool, admin: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker is listed; without the right to write the list it works all the same."""
+    monkeypatch.setattr(registration, "FIRST", 0.0)
+    if not may_write:
+        admin.execute_command("ACL", "SETUSER", "worker", "resetkeys", "~penstock:{*")
+        admin.execute_command("ACL", "SETUSER", "worker", "~penstock:node", "~penstock:queues")
+    with Penstock(as_worker(admin)) as ps, Penstock(admin) as reader:
+        queue, seen = ps.queue("q"), threading.Event()
+        queue.enqueue("x")
+        with Worker(ps, "q", lambda _: seen.set()):
+            assert seen.wait(PATIENCE)
+            if may_write:
+                wait_for(lambda: len(ps.workers()) == 1)
+            wait_for(lambda: queue.stats().acked == 1)
+        assert reader.workers() == []
+        assert not admin.keys("penstock:worker*")
 
 
 def test_the_list_of_nodes_is_for_reading(admin: Raw) -> None:

@@ -35,6 +35,8 @@ __all__ = [
     "score_of",
     "split_name",
     "tag",
+    "worker_key",
+    "workers_key",
 ]
 
 DEFAULT_PREFIX = "penstock"
@@ -207,6 +209,16 @@ def end_of(score: int) -> int:
 def nodes_key(prefix: str) -> bytes:
     """Return the key of the hash that lists nodes: id -> time of the entry, and address."""
     return f"{prefix}:nodes".encode()
+
+
+def workers_key(prefix: str) -> bytes:
+    """Return the key of the sorted set that lists workers: id -> when it wrote its entry."""
+    return f"{prefix}:workers".encode()
+
+
+def worker_key(prefix: str, worker_id: str) -> bytes:
+    """Return the key of the entry of a worker. All entries lie in the slot of the list."""
+    return f"{prefix}:worker:{{{prefix}:workers}}:{worker_id}".encode()
 
 
 def hints_key(prefix: str) -> bytes:

@@ -332,13 +332,11 @@ class Handlers:
     def find(self, job: Delivery) -> RegisteredHandler | None:
         """Return the handler for a job without parsing its record; None if there is none."""
         data = data_of(job)
-        written = None
-        if not data.startswith(_BARE):
-            written = _written(data)
+        if data.startswith(_BARE) or data.find(_FIELD, 0, data.find(b"\n")) < 0:
+            return self._of_queue(None, job.queue_name) if self._shared else self._nameless
+        written = _written(data) or b""
         if self._shared:
-            return self._of_queue(None if written is None else _read(written), job.queue_name)
-        if written is None:
-            return self._nameless
+            return self._of_queue(_read(written), job.queue_name)
         found = self._routes.get(written) or self._first.get(_read(written))
         return found or self._first.get(DEFAULT)
 

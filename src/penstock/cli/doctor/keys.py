@@ -32,6 +32,8 @@ from penstock.wire.keys import (
     queue_crc,
     registry_key,
     split_name,
+    worker_key,
+    workers_key,
 )
 
 __all__ = ["queues"]
@@ -60,6 +62,8 @@ VERSIONS = (b"2", b"3")
 """The queue has version 3 since the first job whose result is kept."""
 RESULT = b">"
 """Beginning of the name of a result."""
+ALONE = (registry_key, node_key, nodes_key, hints_key, workers_key)
+"""Names of keys that belong to no queue."""
 MANY = ("stage", "commit", "checkpoint")
 """Kinds of keys of which a queue has many."""
 
@@ -99,7 +103,7 @@ def scan(node: DoctorNode) -> ScannedKeys:
 
 
 def _sort(key: bytes, prefix: str, found: ScannedKeys) -> None:
-    if key in (one(prefix) for one in (registry_key, node_key, nodes_key, hints_key)):
+    if key in (one(prefix) for one in ALONE) or key.startswith(worker_key(prefix, "")):
         return
     text = key.decode("utf-8", "backslashreplace")
     shape = re.fullmatch(r":\{([^{}]+)\}:(\w+)(:[0-9a-zA-Z:]+)?", text[len(prefix) :], re.DOTALL)

@@ -15,6 +15,7 @@ from penstock.client._async.backend import AsyncBackend
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.queue import AsyncQueue
 from penstock.client._async.sharded.nodes import AsyncNodes
+from penstock.client._async.workers import held_jobs, listed_workers, merged_workers, with_jobs
 from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
@@ -23,6 +24,7 @@ from penstock.core.config import (
 from penstock.core.ids import parse_id
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.node_list import check_hosts
+from penstock.core.nodes import Partial
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -37,6 +39,7 @@ from penstock.core.options import (
 )
 from penstock.core.partitions import check_partitions
 from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
+from penstock.core.workers import WorkerView
 from penstock.errors import BadArgument, ResultGone
 from penstock.wire.keys import (
     DEFAULT_PREFIX,
@@ -321,6 +324,32 @@ class AsyncPenstock:
             found = await self.open(queue) if isinstance(queue, str) else queue
             async for view in found.scan_iter(states=wanted, n=n):
                 yield view
+
+    async def workers(self, *, jobs: bool = False) -> list[WorkerView]:
+        """Return the workers that run, by name. Nothing is written.
+
+        A worker is listed from a second after its start on. One that was killed is listed for up to
+        40 s more.
+
+        Args:
+            jobs: whether to read the jobs that the workers hold: at most 1,000 of each queue.
+
+        Returns:
+            The workers. If some nodes could not be reached, the list has their addresses as
+            `unreachable`.
+        """
+        answers, missed = await self.backend.each(
+            lambda home: listed_workers(home.brief.node, self.prefix)
+        )
+        found = merged_workers([views for _, views in answers])
+        if jobs:
+            held = [
+                job
+                for name in sorted({name for view in found for name in view.queues})
+                for job in await held_jobs(await self.open(name))
+            ]
+            found = with_jobs(found, held)
+        return Partial(found, missed)
 
     async def hello(self) -> Hello:
         """Return the version of the protocol, and the nodes with their ids."""

@@ -16,6 +16,7 @@ from penstock.client._sync.backend import Backend
 from penstock.client._sync.job import Job
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.sharded.nodes import Nodes
+from penstock.client._sync.workers import held_jobs, listed_workers, merged_workers, with_jobs
 from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
@@ -24,6 +25,7 @@ from penstock.core.config import (
 from penstock.core.ids import parse_id
 from penstock.core.middleware import Middleware, check_middleware
 from penstock.core.node_list import check_hosts
+from penstock.core.nodes import Partial
 from penstock.core.options import (
     BATCH,
     Duration,
@@ -38,6 +40,7 @@ from penstock.core.options import (
 )
 from penstock.core.partitions import check_partitions
 from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
+from penstock.core.workers import WorkerView
 from penstock.errors import BadArgument, ResultGone
 from penstock.wire.keys import (
     DEFAULT_PREFIX,
@@ -322,6 +325,32 @@ class Penstock:
             found = self.open(queue) if isinstance(queue, str) else queue
             for view in found.scan_iter(states=wanted, n=n):
                 yield view
+
+    def workers(self, *, jobs: bool = False) -> list[WorkerView]:
+        """Return the workers that run, by name. Nothing is written.
+
+        A worker is listed from a second after its start on. One that was killed is listed for up to
+        40 s more.
+
+        Args:
+            jobs: whether to read the jobs that the workers hold: at most 1,000 of each queue.
+
+        Returns:
+            The workers. If some nodes could not be reached, the list has their addresses as
+            `unreachable`.
+        """
+        answers, missed = self.backend.each(
+            lambda home: listed_workers(home.brief.node, self.prefix)
+        )
+        found = merged_workers([views for _, views in answers])
+        if jobs:
+            held = [
+                job
+                for name in sorted({name for view in found for name in view.queues})
+                for job in held_jobs(self.open(name))
+            ]
+            found = with_jobs(found, held)
+        return Partial(found, missed)
 
     def hello(self) -> Hello:
         """Return the version of the protocol, and the nodes with their ids."""

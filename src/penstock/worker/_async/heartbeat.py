@@ -32,6 +32,7 @@ from penstock.core.options import BATCH
 from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import WrongEpoch
 from penstock.wire.scripts import script
+from penstock.worker._async.registration import AsyncRegistration
 from penstock.worker.loop import leave
 from penstock.worker.runners import ain_thread
 from penstock.worker.state import WorkerState
@@ -62,6 +63,7 @@ class AsyncHeartbeat:
         state: the state of the worker.
         backend: the connections of the client. The heartbeat makes others to the same nodes.
         name: the name of the thread.
+        registration: the entry of the worker in the registry; None = it has none.
         overdue: called once if the worker does not end long after its grace; it may end the
             process.
     """
@@ -72,12 +74,14 @@ class AsyncHeartbeat:
         backend: AsyncBackend,
         *,
         name: str,
+        registration: AsyncRegistration | None = None,
         overdue: Callable[[], None] | None = None,
     ) -> None:
         self._state = state
         self._backend = backend
         self._nodes: dict[Any, AsyncNode] = {}
         self._name = name
+        self._registration = registration
         self._overdue = overdue
         self._poked = Signal()  # an Event may not be set in a signal handler: it has a lock
         self._closed = False
@@ -108,6 +112,8 @@ class AsyncHeartbeat:
                 self._state.beat_at = monotonic() + pause
                 self._poked.wait(pause)
         finally:
+            if self._registration is not None:
+                await self._registration.remove()
             for node in self._nodes.values():
                 await node.close()
 
@@ -145,8 +151,15 @@ class AsyncHeartbeat:
         if not self._failures and monotonic() >= self._ask_at:
             self._ask_at = monotonic() + LOOK
             await self._ask()
+        if self._registration is not None and monotonic() >= self._registration.at:
+            await self._registration.renew(self._reachable())
         if self._overdue is not None and monotonic() > self._end_at:
             await self._end(self._overdue)
+
+    def _reachable(self) -> list[AsyncNode]:
+        """Return the nodes that are up."""
+        homes = dict.fromkeys(poll.home for poll in list(self._state.polls))
+        return [self._node(home) for home in homes if home is None or home.state.is_up]
 
     async def _ask(self) -> None:
         """Store the progress of jobs, and learn which are cancelled: one call for each queue."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,10 +25,12 @@ from penstock.client._sync.transport.failures import passing
 from penstock.core.logs import get_logger, span
 from penstock.core.options import Duration, duration_ms
 from penstock.core.schedules import NewSchedule
+from penstock.core.workers import worker_entry
 from penstock.errors import BadArgument, OutOfMemory
 from penstock.worker._sync.handler_runner import HandlerRunner
 from penstock.worker._sync.heartbeat import OVERDUE, Heartbeat
 from penstock.worker._sync.lifespan import Lifespan
+from penstock.worker._sync.registration import Registration
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
 from penstock.worker.heartbeat_process import HeartbeatProcess
@@ -466,6 +469,7 @@ class Worker:
             state,
             self._client.backend,
             name=f"{self.name}-leases",
+            registration=None if self._isolated else self._registration(),
             overdue=self._end_process if self._owns_process else None,
         )
         runners.start()
@@ -501,6 +505,12 @@ class Worker:
                 state.log.info("%s has ended: %s", self.name, ended(counts, seconds))
                 if not is_free and self._owns_process:
                     runners.at_end(_end_process)
+
+    def _registration(self) -> Registration:
+        queues, kind = [*self.options.queues], type(self).__name__
+        concurrency = self.options.concurrency
+        entry = partial(worker_entry, self.name, kind, __version__, queues, concurrency)
+        return Registration(entry, self._client.prefix)
 
     def _enter(self, state: WorkerState) -> None:
         self._lifespan.start(self)

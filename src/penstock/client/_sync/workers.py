@@ -1,0 +1,74 @@
+# From src/penstock/client/_async/workers.py by tools/unasync.py; do not edit.
+"""The workers that run: their entries in the registry, and the jobs that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.client._sync.queue import Queue
+from penstock.client._sync.transport.node import Node
+from penstock.core.views import JobView
+from penstock.core.workers import WorkerView, is_worker_id, read_worker
+from penstock.wire.keys import worker_key, workers_key
+
+__all__ = ["held_jobs", "listed_workers", "merged_workers", "with_jobs"]
+
+PAGE = 100
+HELD = 1000
+"""Most jobs that are read of a queue."""
+
+
+def listed_workers(node: Node, prefix: str) -> list[WorkerView]:
+    """Return the workers in the registry of one node. Nothing is written."""
+    key = workers_key(prefix)
+    found = dict[str, WorkerView]()
+    start, skip = b"-inf", 0
+    while True:
+        page = node.command(
+            *("ZRANGE", key, start, "+inf", "BYSCORE", "LIMIT", skip, PAGE, "WITHSCORES")
+        )
+        scores = page[1::2]
+        seen = dict(zip([one.decode("utf-8", "replace") for one in page[::2]], scores, strict=True))
+        ids = [one for one in seen if is_worker_id(one)]
+        texts = node.command("MGET", *(worker_key(prefix, one) for one in ids)) if ids else []
+        for worker_id, text in zip(ids, texts, strict=True):
+            view = (
+                None if text is None else read_worker(worker_id, text, int(float(seen[worker_id])))
+            )
+            if view is not None:
+                found[worker_id] = view
+        if len(scores) < PAGE:
+            return list(found.values())
+        skip = scores.count(scores[-1]) + (skip if scores[-1] == start else 0)
+        start = scores[-1]
+
+
+def merged_workers(lists: Sequence[Sequence[WorkerView]]) -> list[WorkerView]:
+    """Return the workers of several nodes, each once, by name."""
+    found = dict[str, WorkerView]()
+    for view in (view for views in lists for view in views):
+        known = found.get(view.id)
+        if known is None or known.seen < view.seen:
+            found[view.id] = view
+    return sorted(found.values(), key=lambda one: (one.name, one.since, one.id))
+
+
+def held_jobs(queue: Queue) -> list[JobView]:
+    """Return the active jobs of a queue, about 1,000 at most."""
+    found, cursor = list[JobView](), "0"
+    while len(found) < HELD:
+        page = queue.scan(cursor, PAGE, states=["active"])
+        found += page.jobs
+        cursor = page.cursor
+        if cursor == "0":
+            break
+    return found
+
+
+def with_jobs(workers: Sequence[WorkerView], jobs: Sequence[JobView]) -> list[WorkerView]:
+    """Return the workers with the jobs whose deliveries name them as the owner."""
+    held = dict[str, list[JobView]]()
+    for job in sorted(jobs, key=lambda one: one.delivered or 0):
+        held.setdefault(job.owner, []).append(job)
+    return [replace(worker, jobs=tuple(held.get(worker.name, ()))) for worker in workers]

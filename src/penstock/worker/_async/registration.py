@@ -1,0 +1,92 @@
+"""The entry of a worker in the registry of its nodes (protocol/workers.md)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+
+from penstock.client._async.transport.connection import monotonic
+from penstock.client._async.transport.node import AsyncNode
+from penstock.core.logs import get_logger
+from penstock.core.workers import LIFE_MS
+from penstock.wire.keys import worker_key, workers_key
+
+__all__ = ["AsyncRegistration"]
+
+logger = get_logger("penstock")
+
+FIRST = 1.0
+"""Seconds after the start of a worker until it is registered: a short burst writes nothing."""
+PAUSE = 10.0
+"""Seconds between two writes of an entry."""
+TIDY = 600.0
+"""Seconds between two removals of entries whose workers were killed."""
+GONE_MS = 3_600_000
+"""Age at which such an entry is removed, and time to live of the list after its last change."""
+
+
+class AsyncRegistration:
+    """Tells the nodes of a worker that it runs. The thread of the heartbeat calls it.
+
+    A failure never disturbs work: the entry is written again later, or ends by itself.
+
+    Args:
+        entry: returns the text of the entry; its argument is the time of the worker's start, ms.
+        prefix: prefix of all keys.
+
+    Attributes:
+        at: when to write the entry next, by the clock.
+    """
+
+    def __init__(self, entry: Callable[[int], str], prefix: str) -> None:
+        self._entry = entry
+        self._prefix = prefix
+        self._id = secrets.token_hex(8)
+        self._began = monotonic()
+        self._tidy_at = 0.0
+        self._since_ms = 0
+        self._nodes: set[AsyncNode] = set()
+        self._has_failed = False
+        self.at = self._began + FIRST
+
+    async def renew(self, nodes: Iterable[AsyncNode]) -> None:
+        """Write the entry to nodes."""
+        self.at = monotonic() + PAUSE
+        is_tidy = monotonic() < self._tidy_at
+        for node in nodes:
+            try:
+                await self._write(node)
+                if not is_tidy:
+                    await self._tidy(node)
+            except Exception as error:  # noqa: BLE001, PERF203  # a worker works without an entry
+                self._nodes.discard(node)
+                await node.close()
+                if not self._has_failed:
+                    self._has_failed = True
+                    text = "the list of workers can't be written: %s: %s"
+                    logger.info(text, type(error).__name__, error)
+        if not is_tidy:
+            self._tidy_at = monotonic() + TIDY
+
+    async def _write(self, node: AsyncNode) -> None:
+        now_ms = await node.time_ms()
+        self._since_ms = self._since_ms or now_ms - int((monotonic() - self._began) * 1000)
+        entry = self._entry(self._since_ms)
+        await node.command("SET", worker_key(self._prefix, self._id), entry, "PX", LIFE_MS)
+        await node.command("ZADD", workers_key(self._prefix), now_ms, self._id)
+        self._nodes.add(node)
+
+    async def _tidy(self, node: AsyncNode) -> None:
+        key, old = workers_key(self._prefix), await node.time_ms() - GONE_MS
+        await node.command("ZREMRANGEBYSCORE", key, "-inf", old)
+        await node.command("PEXPIRE", key, GONE_MS)
+
+    async def remove(self) -> None:
+        """Remove the entry where it was written."""
+        for node in self._nodes:
+            try:
+                await node.link.hurry()
+                await node.command("DEL", worker_key(self._prefix, self._id))
+                await node.command("ZREM", workers_key(self._prefix), self._id)
+            except Exception as error:  # noqa: BLE001, PERF203  # it ends by itself
+                logger.debug("the entry of a worker stays: %s: %s", type(error).__name__, error)
