@@ -14,10 +14,10 @@ import pytest
 import redis
 from pyspark.sql import Row
 
-from penstock import BadArgument, Penstock, QueueFull
+from penstock import BadArgument, Penstock, QueueFull, QueuePaused
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.errors import QueueMissing, UnsupportedVersion
-from penstock.spark import OptionError, WrongServer, enqueue_partition
+from penstock.spark import OptionError, WrongServer, enqueue_partition, sink
 from penstock.spark.connect import client, close_all
 from penstock.spark.errors import RowError, Unreachable
 from penstock.spark.options import Write
@@ -396,6 +396,59 @@ def test_a_full_queue(mode: str, ps: Penstock, options: Any) -> None:
     writer = BatchWriter(options(commitMode=mode, writeId="w"), schema(text), False)
     writer.commit(write(writer, rows))
     assert bodies(ps) == rows[0]
+
+
+@pytest.mark.parametrize("mode", ["direct", "staged"])
+def test_a_paused_queue_holds_a_write(
+    mode: str, ps: Penstock, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write waits for the end of the pause, as for room; fail and the time-out apply to it."""
+    queue, text = ps.queue("mail"), PLAIN if mode == "staged" else "payload binary, id string"
+    queue.pause("in")
+    for more in ({"onFull": "fail"}, {"fullTimeout": "10ms"}):
+        writer = BatchWriter(options(commitMode=mode, writeId="w", **more), schema(text), False)
+        with pytest.raises(QueuePaused, match=r"'mail' is paused.*rows"):
+            writer.commit(write(writer, [[b"a", b"b"]]))
+        assert queue.stats().ready == 0
+    monkeypatch.setattr(sink, "sleep", lambda _: queue.resume())
+    writer = BatchWriter(options(commitMode=mode, writeId="w"), schema(text), False)
+    writer.commit(write(writer, [[b"a", b"b"]]))
+    assert bodies(ps) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    "column, mode", [("delay", "direct"), ("delay", "staged"), ("queue", "direct")]
+)
+def test_many_delays_and_queues_take_few_calls(
+    column: str, mode: str, ps: Penstock, options: Any
+) -> None:
+    """Rows are grouped by queue; rows with different delays share a call."""
+    names = [f"n{number}" for number in range(400)]
+    rows = {"payload": names, "id": names}
+    if mode == "staged":
+        del rows["id"]
+    if column == "delay":
+        values, kind = [60 + number % 200 for number in range(400)], "int"
+    else:
+        values, kind = [f"q{number % 200}" for number in range(400)], "string"
+    text = ", ".join(f"{name} string" for name in rows) + f", {column} {kind}"
+    more = {"queueColumn": "queue"} if column == "queue" else {}
+    writer = BatchWriter(options(commitMode=mode, batchSize=100, **more), schema(text), False)
+    ps.backend.node.command("CONFIG", "RESETSTAT")
+    with running(0):
+        report = writer.write(iter(arrow({**rows, column: values}, delay=pa.int32())))
+    writer.commit([report])
+    info = ps.backend.node.command("INFO", "commandstats").decode()
+    calls = sum(int(one) for one in re.findall(r"cmdstat_evalsha:calls=(\d+)", info))
+    if column == "delay":
+        jobs = list(ps.queue("mail").scan_iter())
+        begin = min(job.due for job in jobs) - 60
+        delays = {job.raw.decode(): round(job.due - begin) for job in jobs}
+        assert delays == dict(zip(names, values, strict=True))
+        assert calls < 20
+    else:
+        assert {ps.queue(name).stats().ready for name in set(values)} == {2}
+        assert calls < 200 * 5  # a refusal, the creation, and the checks of a new queue
 
 
 def test_a_write_waits_for_room_while_a_consumer_works(

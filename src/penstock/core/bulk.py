@@ -43,6 +43,7 @@ __all__ = [
     "chunks",
     "headers_of",
     "prepared",
+    "start_of",
     "windows",
 ]
 
@@ -205,7 +206,7 @@ def prepared(
             return USUAL if codec is None else _usual(codec)
         if delay == 0 and block == 0 and delay is not False and block is not False:
             return _usual(codec, (delay, *[None] * 5, block))
-    wait = _start(delay, at)
+    wait = start_of(delay, at)
     own_lease = None if lease is None else lease_ms("lease", lease)
     own_ttl = None if ttl is None else duration_ms("ttl", ttl, zero=False)
     once = own_lease == 0
@@ -254,8 +255,12 @@ def prepared(
     )  # fmt: skip
 
 
-def _start(delay: Any, at: Any) -> str | int:
-    """Return the time of the first delivery as it goes on the wire."""
+def start_of(delay: Any = UNSET, at: Any = None) -> str | int:
+    """Return the time of the first delivery as it goes on the wire.
+
+    Raises:
+        BadArgument: it can't be used.
+    """
     wait = duration_ms("delay", delay)
     if at is None:
         return wait

@@ -285,8 +285,12 @@ class Write(Connection):
         "commits, or none. Default: direct for rows with ids, staged for others",
     )
     stage_ttl: int = option(span(), 86_400_000, "time staged rows are kept after the last call")
-    on_full: str = option(choice("wait", "fail"), "wait", "when the queue is full: wait or fail")
-    full_timeout: int = option(span(86_400_000), 60_000, "most time to wait for room")
+    on_full: str = option(
+        choice("wait", "fail"), "wait", "when the queue is full or paused: wait or fail"
+    )
+    full_timeout: int = option(
+        span(86_400_000), 60_000, "most time to wait for room, or for the end of a pause"
+    )
     replicas: int | None = option(count(0, 1000), None, "replicas that must confirm each batch")
     replication_timeout: int = option(span(3_600_000), 1_000, "most time to wait for them")
     skip_unreachable: bool = option(

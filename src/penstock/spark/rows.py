@@ -19,7 +19,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from penstock.core.bulk import prepared
+from penstock.core.bulk import prepared, start_of
 from penstock.core.dedup import MARK, Dedup
 from penstock.core.options import check_label
 from penstock.core.policy import RetryPolicy
@@ -42,6 +42,7 @@ __all__ = [
 
 RULES = {name: name for name in ("delay", "ttl", "lease", "headers")} | {"ready_at": "at"}
 """Columns of the job's options, and the arguments of an enqueue."""
+STARTS = ("delay", "ready_at")
 POLICY = {"max_attempts": "max_attempts", "backoff": "base", "backoff_cap": "cap"}
 """Columns of the job's retry policy, and the arguments of `RetryPolicy`."""
 SPANS = ("byte", "short", "integer", "long", "float", "double", "decimal", "day-time interval")
@@ -198,7 +199,13 @@ class Encoder:
         self._row = 0
         window = None if self._attempt else options.dedup_window / 1000
         self._dedup = Dedup("-", window=window)
-        self._option_columns = [name for name in (*RULES, *POLICY) if name in places]
+        # Times often differ in each row. Only with a ttl they depend on another column.
+        self._start_column = next(
+            (name for name in STARTS if name in places and "ttl" not in places), ""
+        )
+        self._option_columns = [
+            name for name in (*RULES, *POLICY) if name in places and name != self._start_column
+        ]
 
     def encode(self, values: Sequence[list[Any]], count: int) -> Iterator[Item]:
         """Yield the records of rows."""
@@ -206,6 +213,7 @@ class Encoder:
         bodies = self._bodies(values)
         ids = values[places["id"]] if "id" in places else None
         queues = values[places["queue"]] if "queue" in places else None
+        starts = values[places[self._start_column]] if self._start_column else None
         options = [values[places[name]] for name in self._option_columns]
         common = self._head(()) if not options else None
         queue = self._options.queue
@@ -216,6 +224,8 @@ class Encoder:
                 front, tail, delay = self._options_of([column[index] for column in options])
             else:
                 front, tail, delay = common
+            if starts is not None:
+                delay = self._checked(self._start_column, self._start, starts[index])
             if queues is not None:
                 queue = self._checked("queue", check_queue_name, queues[index])
             if ids is None:
@@ -306,6 +316,11 @@ class Encoder:
         head = made.head if self._columns.packed is None else made.coded_head
         front, _, tail = head.partition(MARK)
         return front, tail, made.delay
+
+    def _start(self, value: Any) -> int | str:
+        if value is None:
+            return 0
+        return start_of(**{RULES[self._start_column]: _argument(value)})
 
     def _checked(self, meaning: str, check: Callable[[Any], Any], value: Any) -> Any:
         try:

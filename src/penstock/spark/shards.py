@@ -95,12 +95,48 @@ class OpenShards(list[OpenShard]):
     """The shards of a queue that can be reached.
 
     Attributes:
+        clients: a client of each node that was reached, with the options that lead to it.
         unreached: the number of nodes that can't be reached.
         partitions: the largest number of partitions on a node; 1 if the queue has none.
     """
 
     unreached = 0
     partitions = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clients: list[tuple[Connection, Penstock]] = []
+
+    def of(self, name: str) -> OpenShards:
+        """Return the shards of a queue on the same nodes.
+
+        The number of partitions is read each time, as a queue may be created or re-created at any
+        time. For a node that does not have the queue, the number of another node counts.
+        """
+        found, stored = OpenShards(), list[int | None]()
+        found.unreached = self.unreached
+        for options, made in self.clients:
+            try:
+                with reaching(options):
+                    stored.append(made.backend.member.partitions(name))
+                found.clients.append((options, made))
+            except Unreachable as error:  # noqa: PERF203  # once a node
+                found.leave_out(error, self.unreached + len(self.clients))
+        usual = next((count for count in stored if count is not None), None)
+        for (options, made), own in zip(found.clients, stored, strict=True):
+            count = (usual if own is None else own) or None
+            found.partitions = max(found.partitions, count or 1)
+            url = options.nodes[0] if options.nodes else ""
+            for number in [None] if count is None else range(count):
+                found.append(OpenShard(made, name, ShardAddress(url, "", number, count)))
+        return found
+
+    def leave_out(self, error: Unreachable, nodes: int) -> None:
+        """Count a node that can't be reached; raise the error if no node is left."""
+        self.unreached += 1
+        if self.unreached >= nodes or not passing(error.__cause__ or error):
+            raise error
+        logger.warning("a node can't be reached: %s", error)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -130,35 +166,16 @@ class OpenShards(list[OpenShard]):
             )
 
 
-def open_shards(options: Connection, name: str = "") -> OpenShards:
-    """Open all shards of a queue: each partition on each node that can be reached.
-
-    The number of partitions is read each time, as a queue may be created or re-created at any
-    time. For a node that does not have the queue, the number of another node counts.
-    """
-    name = name or options.queue
-    reached: list[tuple[str, Penstock, int | None]] = []
+def open_shards(options: Connection) -> OpenShards:
+    """Open all shards of a queue: each partition on each node that can be reached."""
     found = OpenShards()
     for url in options.nodes or ("",):
         own = _single(options, url)
         try:
-            made = current(own)
-            with reaching(own):
-                reached.append((url, made, made.backend.member.partitions(name)))
+            found.clients.append((own, current(own)))
         except Unreachable as error:
-            found.unreached += 1
-            if found.unreached == max(1, len(options.nodes)) or not passing(
-                error.__cause__ or error
-            ):
-                raise
-            logger.warning("queue %r: a node can't be reached: %s", name, error)
-    usual = next((count for _, _, count in reached if count is not None), None)
-    for url, made, stored in reached:
-        count = (usual if stored is None else stored) or None
-        found.partitions = max(found.partitions, count or 1)
-        for number in [None] if count is None else range(count):
-            found.append(OpenShard(made, name, ShardAddress(url, "", number, count)))
-    return found
+            found.leave_out(error, len(options.nodes))
+    return found.of(options.queue)
 
 
 def _single(options: Connection, url: str) -> Connection:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from time import monotonic
+from time import monotonic, sleep
 from typing import Generic, TypeVar
 
 from penstock.client._sync.adding import add_when_room, confirm
@@ -12,56 +12,74 @@ from penstock.core.bulk import Prepared, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable
 from penstock.core.partitions import partition_of
-from penstock.errors import NodesUnavailable, QueueFull
+from penstock.errors import NodesUnavailable, QueueFull, QueuePaused
 from penstock.spark.options import Write
 from penstock.spark.rows import Item, preferred
-from penstock.spark.shards import OpenShards, open_shards
+from penstock.spark.shards import OpenShards
 
-__all__ = ["Packer", "Sink"]
+__all__ = ["Packer", "RecordBatch", "Sink", "patiently", "with_text"]
 
 K = TypeVar("K")
 
-GROUPS = 64
-"""Most batches that are filled at a time: one for each shard, queue and delay."""
+HELD_BYTES = 16 << 20
+"""Memory of the batches that are being filled; when it is used up, all of them are sent."""
+RECORD_BYTES = 150
+"""Memory that a record takes besides its bytes."""
+PAUSE_LOOK = 0.5
+"""Seconds between two looks at a paused queue."""
 
 
 @dataclass(slots=True)
 class RecordBatch:
-    """Records that are sent together, and their size in bytes."""
+    """Records that are sent together, their delays, and their size in bytes."""
 
     records: list[bytes] = field(default_factory=list)
+    delays: list[int | str] = field(default_factory=list)
     size: int = 0
+
+    def delay(self, at: int = 0, end: int | None = None) -> int | str:
+        """Return the delay of some records as scripts read it: one, or one for each."""
+        found = self.delays[at:end]
+        return found[0] if len(set(found)) == 1 else ",".join(map(str, found))
 
 
 class Packer(Generic[K]):
     """Collects records, and sends those with the same key in batches."""
 
-    def __init__(self, options: Write, send: Callable[[K, Sequence[bytes]], None]) -> None:
+    def __init__(self, options: Write, send: Callable[[K, RecordBatch], None]) -> None:
         self._rows = options.batch_size
         self._bytes = options.batch_bytes
         self._send = send
         self._open: dict[K, RecordBatch] = {}
+        self._held = 0
 
-    def add(self, key: K, record: bytes) -> None:
+    def add(self, key: K, record: bytes, delay: int | str) -> None:
         """Take a record, and send its batch if that is full."""
+        size = len(record)
         batch = self._open.get(key)
-        if batch is not None and batch.size + len(record) > self._bytes:
-            self._send(key, self._open.pop(key).records)
+        if batch is not None and batch.size + size > self._bytes:
+            self._flush(key)
             batch = None
         if batch is None:
-            if len(self._open) >= GROUPS:
-                self.finish()
             batch = self._open[key] = RecordBatch()
         batch.records.append(record)
-        batch.size += len(record)
+        batch.delays.append(delay)
+        batch.size += size
+        self._held += size + RECORD_BYTES
         if len(batch.records) >= self._rows:
-            self._send(key, self._open.pop(key).records)
+            self._flush(key)
+        elif self._held > HELD_BYTES:
+            self.finish()
+
+    def _flush(self, key: K) -> None:
+        batch = self._open.pop(key)
+        self._held -= batch.size + RECORD_BYTES * len(batch.records)
+        self._send(key, batch)
 
     def finish(self) -> None:
         """Send the batches that are not full."""
-        left, self._open = self._open, {}
-        for key, batch in left.items():
-            self._send(key, batch.records)
+        for key in list(self._open):
+            self._flush(key)
 
 
 class Sink:
@@ -73,21 +91,22 @@ class Sink:
     def __init__(self, options: Write, nodes: Sequence[str], found: OpenShards) -> None:
         self._options = options
         self._nodes = tuple(nodes)
-        self._packer = Packer[tuple[str, int, str, int | str]](options, self._send)
+        self._packer = Packer[tuple[str, int, str]](options, self._send)
         self._shards = {options.queue: found}
         self._rows = self._added = 0
 
     def put(self, items: Iterable[Item]) -> None:
         """Add rows; those that do not fill a batch wait for more."""
         nodes, add, shards = self._nodes, self._packer.add, self._shards
+        found = shards[self._options.queue]
         for queue, delay, record, key in items:
             if queue not in shards:
-                shards[queue] = open_shards(self._options, queue)
+                shards[queue] = found.of(queue)
                 shards[queue].check(self._options, whole=False)
             count = shards[queue].partitions
             node = preferred(key, nodes) if len(nodes) > 1 else nodes[0]
             number = partition_of(key, count) if count > 1 else 0
-            add((node, number, queue, delay), record)
+            add((node, number, queue), record, delay)
 
     def finish(self) -> dict[str, int]:
         """Send the rest; return the numbers of rows, and of those that were added or not."""
@@ -95,22 +114,22 @@ class Sink:
         duplicates = self._rows - self._added
         return {"rows": self._rows, "added": self._added, "duplicates": duplicates}
 
-    def _send(self, key: tuple[str, int, str, int | str], records: Sequence[bytes]) -> None:
-        node, number, name, delay = key
+    def _send(self, key: tuple[str, int, str], batch: RecordBatch) -> None:
+        node, number, name = key
         shard = self._shards[name].find(node, number)
         if shard is None:
             raise NodesUnavailable(f"node {node} has rows of this write and can't be reached")
 
         def put(at: int, n: int, block: float) -> int:
-            chunk = records[at : at + n]
-            options = terms(self._options, delay, block)
+            chunk = batch.records[at : at + n]
+            options = terms(self._options, batch.delay(at, at + n), block)
             reply, confirmed = add_when_room(shard, chunk, options, in_parts=False)
             confirm(shard, reply, confirmed, options.wait)
             self._rows += len(chunk)
             self._added += reply.count
             return len(chunk)
 
-        patiently(self._options, len(records), put)
+        patiently(self._options, len(batch.records), put)
 
 
 def terms(options: Write, delay: int | str, block: float) -> Prepared:
@@ -128,7 +147,7 @@ def patiently(options: Write, total: int, put: Callable[[int, int, float], int])
             many it has put.
 
     Raises:
-        QueueFull: there was no room within `fullTimeout`, or at once with `onFull=fail`.
+        QueueFull, QueuePaused: so it was for all of `fullTimeout`, or at once with `onFull=fail`.
     """
     done, n, block = 0, total, 0.0
     deadline = 0.0
@@ -136,26 +155,41 @@ def patiently(options: Write, total: int, put: Callable[[int, int, float], int])
         try:
             done += put(done, min(n, total - done), block)
             n, block, deadline = total, 0.0, 0.0
-        except QueueFull as full:  # noqa: PERF203  # once a batch
+        except (QueueFull, QueuePaused) as refusal:  # noqa: PERF203  # once a batch
             now = monotonic()
             deadline = deadline or now + options.full_timeout / 1000
-            room = full.limit - full.waiting
+            limit, room = 0, 0
+            if isinstance(refusal, QueueFull):
+                limit, room = refusal.limit, refusal.limit - refusal.waiting
             if 0 < room < min(n, total - done):
                 n, block = room, 0.0
                 continue
             if options.on_full == "fail" or now >= deadline:
-                raise _stuck(options, full, done, total) from None
-            n, block = max(1, min(total - done, full.limit // 8)), deadline - now
+                raise with_text(refusal, _stuck(options, refusal, done, total)) from None
+            if limit:
+                n, block = max(1, min(total - done, limit // 8)), deadline - now
+            else:
+                sleep(min(PAUSE_LOOK, deadline - now))
 
 
-def _stuck(options: Write, full: QueueFull, done: int, total: int) -> QueueFull:
-    text = f"{full}; {done} of these {total} rows were added, repeating the write adds the others"
+def with_text(refusal: QueueFull | QueuePaused, text: str) -> QueueFull | QueuePaused:
+    """Return the error of a queue that takes no jobs with another text."""
+    if isinstance(refusal, QueueFull):
+        return QueueFull(text, refusal.waiting, refusal.limit)
+    return QueuePaused(text)
+
+
+def _stuck(options: Write, refusal: Exception, done: int, total: int) -> str:
+    is_full = isinstance(refusal, QueueFull)
+    text = f"{refusal}; {done} of these {total} rows were added, repeating the write adds the rest"
     if options.commit_mode == "staged":
-        text = f"{full}; all staged rows are committed, and some may be in the queue"
+        text = f"{refusal}; all staged rows are committed, and some may be in the queue"
     if options.on_full == "wait":
+        missing = "There was no room" if is_full else "The pause did not end"
+        text += f". {missing} within fullTimeout ({options.full_timeout / 1000:g} s)"
+    if options.on_full == "wait" and is_full:
         text += (
-            f". There was no room within fullTimeout ({options.full_timeout / 1000:g} s). Check "
-            f"that consumers of the queue run. Waiting tasks hold their slots, so a drain in the "
-            f"same application may have none"
+            ". Check that consumers of the queue run. Waiting tasks hold their slots, so a drain "
+            "in the same application may have none"
         )
-    return QueueFull(text, full.waiting, full.limit)
+    return text

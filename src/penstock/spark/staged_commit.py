@@ -30,7 +30,7 @@ from penstock.spark.errors import OptionError, StagesLost
 from penstock.spark.options import Write
 from penstock.spark.rows import Item
 from penstock.spark.shards import OpenShards, open_shards
-from penstock.spark.sink import Packer, patiently
+from penstock.spark.sink import Packer, RecordBatch, patiently
 from penstock.wire.codes import Code
 from penstock.wire.replies import Commit as Committed
 from penstock.wire.replies import CommitEnded, CommitGone, StageGone, Unstage, UnstageGone
@@ -79,7 +79,7 @@ class StagedAttempt:
         self._options = options
         self._shard = shard_of(options, at.node, found)
         self._at = at
-        self._packer = Packer[int | str](options, self._send)
+        self._packer = Packer[str](options, self._send)
         self.token = secrets.token_hex(8)
         self.chunks = 0
         self._is_committed = False
@@ -89,14 +89,14 @@ class StagedAttempt:
         rows = 0
         for item in items:
             rows += 1
-            self._packer.add(item.delay, item.record)
+            self._packer.add("", item.record, item.delay)
         self._packer.finish()
         return rows
 
-    def _send(self, delay: int | str, records: Sequence[bytes]) -> None:
+    def _send(self, _: str, batch: RecordBatch) -> None:
         if self._is_committed:
             return
-        field, chunk = f"{self.token}:{self.chunks}", staged_chunk(delay, records)
+        field, chunk = f"{self.token}:{self.chunks}", staged_chunk(batch.delay(), batch.records)
         call = stage(self._shard.ops, self._at, field, self._options.stage_ttl, chunk)
         try:
             reply = self._shard.backend.node.run(call)

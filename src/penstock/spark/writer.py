@@ -18,14 +18,14 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.core.logs import get_logger
-from penstock.errors import QueueFull
+from penstock.errors import QueueFull, QueuePaused
 from penstock.spark.calls import Staged
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler, check_columns
 from penstock.spark.options import Write
 from penstock.spark.rows import columns_of, name_of, preferred
 from penstock.spark.shards import open_in_task, open_on_driver
-from penstock.spark.sink import Sink
+from penstock.spark.sink import Sink, with_text
 from penstock.spark.staged_commit import StagedAttempt, StagedCommit, shard_of
 from penstock.spark.tasks import Task, batches, encoded, task, type_name
 
@@ -145,9 +145,8 @@ class QueueWriter:
             try:
                 commit = StagedCommit(self.options, name, is_named=is_named)
                 total["added"] = commit.run(attempts, total["rows"])
-            except QueueFull as full:
-                text = f"{full}. {self._rest()}"
-                raise QueueFull(text, full.waiting, full.limit) from None
+            except (QueueFull, QueuePaused) as refusal:
+                raise with_text(refusal, f"{refusal}. {self._rest()}") from None
         logger.info("%s: written %s", self._place(batchId), _told(total))
 
     def _rest(self) -> str:

@@ -6,7 +6,8 @@
 ---                  ids are taken until their jobs start, e = the ids are taken from now on for their windows, whatever
 ---                  happens to the jobs
 ---          record  1 to 1000 of them, each with a field `d`
----          nonce, producer, create, delay, bound, wait, role   as in enqueue
+---          delay   as in enqueue; with mode '' also one for each record, separated by commas
+---          nonce, producer, create, bound, wait, role   as in enqueue
 --- META     v epoch last seen off paused uses max_length full alarm enqueued replicas @producer=before
 --- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas, others: (index, what, number, state, header)...}  first
 ---                               to scheduled: as in enqueue, for the jobs that were added, in order. others: each record that

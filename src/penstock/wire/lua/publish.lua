@@ -31,7 +31,11 @@ if chunk then
   delay = string.match(sizes, '^%S+')
   for place, size in string.gmatch(sizes, '() (%d+)') do
     if asked == tonumber(most) then
-      rest = delay .. string.sub(sizes, place) .. '\n' .. string.sub(chunk, ends + 1)
+      local own = 1 -- where the delays of the others begin; one delay is that of all
+      for _ = 1, string.find(delay, ',', 1, true) and asked or 0 do
+        own = string.find(delay, ',', own, true) + 1
+      end
+      rest = string.sub(delay, own) .. string.sub(sizes, place) .. '\n' .. string.sub(chunk, ends + 1)
       break
     end
     asked = asked + 1

@@ -4,7 +4,7 @@
 ---          batch   number of the writer's batch: 0, 1, ...
 ---          field   an attempt, a colon and the chunk's place in it, from 0; the same field again = a repeat
 ---          ttl     ms for which the batch is kept after its last chunk
----          chunk   delay and sizes, newline, records
+---          chunk   delay (or one for each record, separated by commas) and sizes, newline, records
 --- META     v
 --- RETURNS  {1, nonce, chunks}      stored; chunks: the number of staged chunks of the batch
 ---          {0, nonce, promised}  the writer has committed this batch or a later one: nothing is stored

@@ -1,9 +1,10 @@
--- Check if this producer may add jobs now. Gives delay_ms (until the jobs may be delivered), the capacity (limit) and
+-- Check if this producer may add jobs now. Gives delay_ms (until the jobs may be delivered; of several the
+-- longest) and delays (of the first jobs, if the argument is no number), the capacity (limit) and
 -- the expired jobs.
 --- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce producer epoch replicas
 ---        uses full create paused max_length bound delay off role seen sweep_limit v before finished
 --- SETS   epoch off uses
---- GIVES  seed raw now changes is_lease delay_ms created limit wake_empty space_empty waiting drop_bodies change end_of expired
+--- GIVES  seed raw now changes is_lease delay_ms delays created limit wake_empty space_empty waiting drop_bodies change end_of expired
 ---        expired_once nothing remove_expired write_dedup write_dedup_and_wake
 --@include lib/check_version
 --@include lib/now (gives: changes, raw)
@@ -60,9 +61,11 @@ local waiting = 0
 --@include lib/release_dedup
 --@include lib/keep_results
 --@include lib/find_expired
-local delay_ms
-if string.sub(delay, 1, 1) == '@' then
-  delay_ms = string.sub(delay, 2) - raw
-else
-  delay_ms = tonumber(delay)
+local delay_ms, delays = tonumber(delay), nil
+if not delay_ms then
+  delays = {}
+  for text in string.gmatch(delay, '[^,]+') do
+    local ms = tonumber(text) or string.sub(text, 2) - raw
+    delays[#delays + 1], delay_ms = ms, math.max(delay_ms or ms, ms)
+  end
 end

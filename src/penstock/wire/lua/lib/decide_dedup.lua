@@ -1,7 +1,7 @@
 -- Decide on each of the `asked` records in `given`, whose dedup ids may be taken. Nothing is written.
 -- Gives added (records to add, with added_due, 0 = at once, added_names and dedup_values), answers (for the reply),
 -- rewritten (number -> new record) and moved (number -> new due time).
---- NEEDS  ready held active scheduled once tally expiry meta dedup windows nonce asked mode delay_ms given is_lease now
+--- NEEDS  ready held active scheduled once tally expiry meta dedup windows nonce asked mode delay_ms delays given is_lease now
 ---        end_of uses
 --- GIVES  split_body has_header result_ttl names all_free header_of added added_names added_due dedup_values answers rewritten
 ---        moved window_pairs orphans dedup_pairs record_index has_ttls new_counters notes
@@ -142,7 +142,8 @@ for i = 1, all_free and 0 or asked do
       local at = #added + 1
       added[at], added_names[at], latest[name], record_index[at] = record, name, at, i
       if not item then
-        added_due[at] = when
+        local own = delays and delays[i]
+        added_due[at] = not own and when or own > 0 and now + own or 0
         local span = framed and string.match(record, '^1[^\n]-;w=(%d+)')
         if span then -- the id is taken from now on, whatever happens to the job
           dedup_values[at] = string.format('@%.0f', now + span)
