@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio  # async only
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-import tenacity
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._acompat import AsyncRedisConnection
+from penstock.client._acompat import AsyncRedisConnection, asleep
 from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import (
@@ -41,6 +40,7 @@ logger = get_logger("penstock")
 
 SILENCE = 1.0
 """Seconds of repeats after which the log says so."""
+T = TypeVar("T")
 
 
 class AsyncServer:
@@ -75,13 +75,7 @@ class AsyncServer:
         self._has_lost = False
         self._retry_for = retry_for
         self._complaints = RateLimit(60, monotonic)
-        self._retrying = tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_delay(retry_for),
-            wait=_pause,
-            retry=tenacity.retry_if_exception(transient),
-            reraise=True,
-            before_sleep=self._say,
-        )
+        self._patience = retry_for
 
     def adjust(self, **settings: float) -> None:
         """Change settings of the connections that are made from now on."""
@@ -94,7 +88,7 @@ class AsyncServer:
     async def hurry(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
         self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
-        self._retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
+        self._patience = 0.0
         await self.close()
 
     def forget(self) -> None:
@@ -244,11 +238,23 @@ class AsyncServer:
                     found.append(f"key {key.decode()!r} has the wrong type: {types}")
         return ", ".join(found)
 
-    def _say(self, state: tenacity.RetryCallState) -> None:
+    async def _retried(self, attempt: Callable[[], Awaitable[T]], patience: float) -> T:
+        """Repeat an attempt while its connection fails, for so many seconds; 0 = try it once."""
+        begun, tries = monotonic(), 0
+        while True:
+            try:
+                return await attempt()
+            except Exception as error:
+                elapsed = monotonic() - begun
+                if elapsed >= patience or not transient(error):
+                    raise
+                self._say(error, elapsed)
+            tries += 1
+            await asleep(random.random() * longest_pause(tries, elapsed))
+
+    def _say(self, error: Exception, elapsed: float) -> None:
         """Log that a call has been repeated for a while, for a person who waits for it."""
-        error = None if state.outcome is None else state.outcome.exception()
-        elapsed = state.seconds_since_start or 0.0
-        if error is not None and elapsed > SILENCE and self._complaints.allows(""):
+        if elapsed > SILENCE and self._complaints.allows(""):
             text = "%s does not answer (%s); tried for %s"
             logger.warning(text, self.address, reason_of(error), span(self._retry_for))
 
@@ -275,11 +281,8 @@ class AsyncServer:
                 doubts.append(failure)
                 raise
 
-        retrying = self._retrying.copy()
-        if brief:
-            retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
         try:
-            return await retrying(repeat)
+            return await self._retried(repeat, 0.0 if brief else self._patience)
         except ResponseError as refusal:
             if doubts and transient(refusal):
                 raise doubts[0] from refusal  # the call may have run before, so this does not tell
@@ -312,9 +315,8 @@ class AsyncServer:
                     await lane.close()
                 raise
 
-        retrying = self._retrying.copy()  # concurrent calls would mix their state
         try:
-            reply: Any = await retrying(attempt)
+            reply: Any = await self._retried(attempt, self._patience)
         except BaseException as error:
             await self.failed(lane, error)
             raise
@@ -365,8 +367,3 @@ class AsyncServer:
         await self._leave()
         if self._primary is not None:
             await self._primary.close()
-
-
-def _pause(state: tenacity.RetryCallState) -> float:
-    elapsed = state.seconds_since_start or 0.0
-    return random.random() * longest_pause(state.attempt_number, elapsed)

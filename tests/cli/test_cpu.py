@@ -1,0 +1,66 @@
+"""The processor time of a command: it imports only what it needs."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.embedded import EmbeddedServer
+from tests.cli.support import environment
+
+ROUNDS = 5
+
+
+def cpu_of(arguments: list[str], **changes: str) -> float:
+    """Return the seconds of user and system time of a run of Python."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, *arguments], env=environment(**changes), check=True, capture_output=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize(
+    "arguments, most",
+    [
+        (["-m", "penstock", "stats"], 2.0),
+        (["-m", "penstock", "--help"], 2.0),
+        (["-c", "from penstock import Penstock"], 1.7),
+    ],
+    ids=["stats", "help", "import"],
+)
+def test_cpu_beside_that_of_an_import_of_redis(
+    server: EmbeddedServer, tmp_path: Path, arguments: list[str], most: float
+) -> None:
+    """A command takes less than twice the time of `import redis`: the least of five runs each."""
+    compiled = {
+        "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "",
+        "PENSTOCK_URL": server.url,
+    }  # fmt: skip
+    redis = ["-c", "import redis"]
+    cpu_of(arguments, **compiled)  # compiles the modules
+    runs = [(cpu_of(arguments, **compiled), cpu_of(redis, **compiled)) for _ in range(ROUNDS)]
+    own, base = map(min, zip(*runs, strict=True))
+    assert own < most * base
+
+
+def test_modules_that_a_command_does_not_need(server: EmbeddedServer) -> None:
+    """`penstock stats` imports no worker, no page for a terminal and no module of the demo."""
+    code = (
+        "import sys; from penstock.cli import main; main(['stats'])\n"
+        "print(*sorted(sys.modules), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(PENSTOCK_URL=server.url),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    unneeded = ("penstock.worker", "penstock.cli.demo", "penstock.cli.doctor", "rich", "tenacity")
+    assert [name for name in done.stdout.split() if name.startswith(unneeded)] == []
