@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from penstock import BatchLost, CheckpointTaken, Penstock
 from penstock.errors import BadArgument, QueueMissing
 from penstock.spark.calls import ack_receipts, fetch
-from penstock.spark.checkpoint import BatchRange, Consumer
+from penstock.spark.checkpoint import BatchSlice, Consumer
 from penstock.spark.options import Stream
 from penstock.spark.shards import OpenShard, OpenShards
 from penstock.wire.keys import end_of, score_of
@@ -59,13 +59,13 @@ class Ground:
         added = self.queue.stats().enqueued
         self.queue.enqueue_many([b"%d" % (added + i) for i in range(count)])
 
-    def read(self, parts: list[BatchRange]) -> list[bytes]:
-        """Return the bodies of these parts, as tasks read them."""
+    def read(self, slices: list[BatchSlice]) -> list[bytes]:
+        """Return the bodies of these slices, as tasks read them."""
         shard, bodies = OpenShard(self.client, "q"), list[bytes]()
-        for part in parts:
-            at = part.start
-            while at < part.end:
-                call = fetch(shard.ops, part.consumer, part.batch, at, part.end - at, 2)
+        for consumer, one in [(a.consumer, b) for a in slices for b in a.ranges]:
+            at = one.start
+            while at < one.end:
+                call = fetch(shard.ops, consumer, one.batch, at, one.end - at, 2)
                 reply = shard.run(call)
                 assert isinstance(reply, Fetch)
                 if reply.next <= at:
@@ -474,14 +474,14 @@ def test_all_that_is_available(ground: Ground) -> None:
     life.stop()
 
 
-def test_parts(ground: Ground) -> None:
-    """There are `numPartitions` parts, which together have each job once."""
+def test_slices(ground: Ground) -> None:
+    """There are `numPartitions` slices, which together have each job once."""
     ground.add(103)
     life = ground.life(numPartitions="4")
     end = life.latest(life.initialOffset(), 103)
-    parts = life.partitions(life.initialOffset(), end)
-    assert [part.end - part.start for part in parts] == [26, 26, 26, 25]
-    assert len(set(ground.read(parts))) == 103
+    slices = life.partitions(life.initialOffset(), end)
+    assert [one.end - one.start for each in slices for one in each.ranges] == [26, 26, 26, 25]
+    assert len(set(ground.read(slices))) == 103
     life.stop()
 
 

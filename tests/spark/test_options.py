@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from penstock.errors import BadArgument
 from penstock.spark import OptionError, connect
-from penstock.spark.checkpoint import BatchRange
+from penstock.spark.checkpoint import BatchRange, BatchSlice
 from penstock.spark.errors import RowError
 from penstock.spark.options import OPTIONS, Connection, Read, Stream, Write
 from penstock.spark.rows import columns_of
@@ -70,14 +70,13 @@ def test_a_too_short_lease_is_refused(text: str) -> None:
         Stream.parse({**HERE, "leaseDuration": text})
 
 
-def test_a_part_is_shown_without_its_url() -> None:
-    """A part's repr has no URL, as a URL may have a password."""
-    part = BatchRange(
-        ShardAddress(f"redis://:{SECRET}@h", "1f2e3d4c", 0, 2), "ff66554433221100", 1, 0, 10
-    )
-    assert SECRET not in f"{part!r} {part}"
-    assert "1f2e3d4c" in repr(part)
-    assert pickle.loads(pickle.dumps(part)) == part
+def test_a_slice_is_shown_without_its_url() -> None:
+    """A slice's repr has no URL, as a URL may have a password."""
+    address = ShardAddress(f"redis://:{SECRET}@h", "1f2e3d4c", 0, 2)
+    one = BatchSlice("ff66554433221100", (BatchRange(address, 1, 0, 10),))
+    assert SECRET not in f"{one!r} {one}"
+    assert "1f2e3d4c" in repr(one)
+    assert pickle.loads(pickle.dumps(one)) == one
 
 
 @pytest.mark.parametrize(

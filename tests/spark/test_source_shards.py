@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -16,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from penstock import BatchLost, Penstock
 from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueMissing
-from penstock.spark.checkpoint import BatchRange, Consumer
+from penstock.spark.checkpoint import Batches, BatchSlice, Consumer
 from penstock.spark.errors import Unreachable
 from penstock.spark.options import Stream
 from penstock.spark.shards import OpenShard, OpenShards
@@ -66,7 +67,7 @@ class Ground:
         """Return a newly started driver."""
         return Consumer(Stream.parse(self.options(leaseDuration="60s", **given)), beat=3600)
 
-    def read(self, parts: Sequence[BatchRange], **given: Any) -> list[bytes]:
+    def read(self, parts: Sequence[BatchSlice], **given: Any) -> list[bytes]:
         """Return the bodies of a batch, as tasks read them."""
         reader = StreamReader(self.options(**given), schema("id string, payload binary"))
         batches = [batch for part in parts for batch in reader.read(part)]
@@ -119,7 +120,7 @@ def bodies(first: int, end: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("count, partitions", [(3, None), (1, 4), (2, 3)])
-def test_an_offset_for_each_lane(count: int, partitions: int | None, make: Make) -> None:
+def test_an_offset_for_each_shard(count: int, partitions: int | None, make: Make) -> None:
     """Each partition on each node has its own batches; together they have each job once."""
     ground = make(count, partitions)
     ground.add(60)
@@ -215,7 +216,7 @@ def test_a_node_that_goes_and_comes_between_two_triggers(make: Make) -> None:
     life.stop()
 
 
-def test_a_lane_is_finished_before_it_is_taken_from(
+def test_a_shard_is_finished_before_it_is_taken_from(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node fails during the ack and answers directly after: its batch is kept."""
@@ -389,7 +390,7 @@ def test_nothing_is_lost_or_doubled(
 
 
 def test_a_trigger_is_shared(make: Make) -> None:
-    """`maxJobsPerTrigger` is divided equally; unused shares go to other lanes."""
+    """`maxJobsPerTrigger` is divided equally; unused shares go to other shards."""
     ground = make(3)
     ground.add(5, at=0)
     ground.add(200, at=1)
@@ -403,8 +404,46 @@ def test_a_trigger_is_shared(make: Make) -> None:
     assert len(second["nodes"]) == 3
 
 
-def test_fewer_jobs_a_trigger_than_lanes(make: Make) -> None:
-    """With fewer jobs than lanes, lanes take turns."""
+@pytest.mark.parametrize("wanted, slices", [(None, 1), (3, 3), (8, 8)])
+def test_a_slice_has_jobs_of_several_shards(wanted: int | None, slices: int, make: Make) -> None:
+    """A small batch is one slice; `numPartitions` is that of the batch, not of each shard."""
+    ground = make(2, 8)
+    for number in range(160):
+        ground.queues[number % 2].enqueue(b"%d" % number, key=f"k{number}")
+    life = ground.life(**({"numPartitions": wanted} if wanted else {}))
+    end = life.latest(life.initialOffset(), 100)
+    made = life.partitions(life.initialOffset(), end)
+    assert len(end["nodes"]) == 16
+    assert len(made) == slices
+    jobs = [sum(one.end - one.start for one in each.ranges) for each in made]
+    assert sum(jobs) == 100 == len(set(ground.read(made)))
+    assert max(jobs) == -(-100 // slices)
+    life.stop()
+
+
+@pytest.mark.parametrize("nodes, partitions", [(3, None), (1, 4)])
+def test_the_driver_calls_several_shards_at_a_time(
+    nodes: int, partitions: int | None, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One slow shard does not hold up the others: all of them are reserved from at once."""
+    ground = make(nodes, partitions)
+    for number in range(40):
+        ground.queues[number % nodes].enqueue(b"%d" % number, key=f"k{number}")
+    shards = nodes * (partitions or 1)
+    together, take = threading.Barrier(shards, timeout=30), Batches.take
+
+    def meeting(self: Batches, *args: Any) -> bool:
+        together.wait()  # breaks unless the others come, too
+        return take(self, *args)
+
+    monkeypatch.setattr(Batches, "take", meeting)
+    life = ground.life()
+    assert len(life.latest(life.initialOffset(), 40)["nodes"]) == shards
+    life.stop()
+
+
+def test_fewer_jobs_a_trigger_than_shards(make: Make) -> None:
+    """With fewer jobs than shards, shards take turns."""
     ground = make(1, 4)
     for number in range(4):
         key = next(f"k{i}" for i in range(100) if partition_of(f"k{i}", 4) == number)
@@ -418,8 +457,8 @@ def test_fewer_jobs_a_trigger_than_lanes(make: Make) -> None:
     life.stop()
 
 
-def test_available_now_is_counted_over_all_lanes(make: Make) -> None:
-    """Jobs added later on any lane are left for the next run."""
+def test_available_now_is_counted_over_all_shards(make: Make) -> None:
+    """Jobs added later on any shard are left for the next run."""
     ground = make(2, 2)
     ground.add(50)
     life = ground.life()
@@ -462,8 +501,8 @@ def test_a_task_that_outlives_its_batch_ends(
     life.stop()
 
 
-def test_leases_of_every_lane_are_renewed(make: Make) -> None:
-    """One heartbeat renews the leases of all lanes; a node that is down does not stop it."""
+def test_leases_of_every_shard_are_renewed(make: Make) -> None:
+    """One heartbeat renews the leases of all shards; a node that is down does not stop it."""
     ground = make(2, 2)
     ground.add(20)
     life = ground.life()
@@ -548,8 +587,8 @@ def test_a_snapshot_has_all_parts(count: int, partitions: int | None, make: Make
         assert (row["state"], row["payload"]) == (view.state, view.raw)
 
 
-def test_num_partitions_is_shared_by_the_lanes(make: Make) -> None:
-    """The number of Spark partitions is as asked in total, not for each lane."""
+def test_num_partitions_is_shared_by_the_shards(make: Make) -> None:
+    """The number of Spark partitions is as asked in total, not for each shard."""
     ground = make(2, 4)
     ground.add(320)
     found, parts = rows(ground, numPartitions=16)

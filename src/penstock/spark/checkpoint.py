@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
@@ -29,15 +29,17 @@ from penstock.spark.options import STATES, Stream
 from penstock.spark.shards import OpenShard, OpenShards, ShardAddress, open_shards
 from penstock.wire.replies import Assign, Assigned
 
-__all__ = ["BatchRange", "Consumer"]
+__all__ = ["BatchRange", "BatchSlice", "Consumer", "lost"]
 
 logger = get_logger("penstock")
 
 STEP = 500
 """Jobs that one script adds to a batch: it takes the server some ms."""
 PAGE = 1000
-ROWS_A_PART = 12_500
+ROWS_A_PARTITION = 12_500
 """Jobs of a Spark partition, unless `numPartitions` is given."""
+THREADS = 8
+"""Most shards that the driver calls at a time."""
 NEVER_ENDING = 10_000_000
 Offset = dict[str, Any]
 Counts = dict[str, int]
@@ -58,15 +60,21 @@ class Receipts:
     until: int = 0
 
 
-@dataclass(frozen=True)
-class BatchRange(InputPartition):
-    """A part of a batch: the jobs that one task reads."""
+class BatchRange(NamedTuple):
+    """Jobs of a batch that follow one another on a shard."""
 
     address: ShardAddress
-    consumer: str
     batch: int
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class BatchSlice(InputPartition):
+    """A Spark partition of a batch. It may have jobs of several shards."""
+
+    consumer: str
+    ranges: tuple[BatchRange, ...]
 
 
 class Batches:
@@ -290,8 +298,8 @@ class Consumer:
         start = start or self._planned or self.initialOffset()
         found = self._batches(_consumer(start))
         if self.options.require_queue:
-            known = [self._tried(one.shard, one.shard.exists) for one in found.values()]
-            if not any(known) and None not in known and not self._unreached:
+            known = self._usable(found, lambda key: found[key].shard.exists())
+            if len(known) == len(found) and not any(known.values()) and not self._unreached:
                 raise next(iter(found.values())).shard.missing()
         # A shard whose last batch could not be acknowledged gets no next one: it would replace
         # the last one, and jobs that are done would be delivered again.
@@ -307,28 +315,38 @@ class Consumer:
         Shards with few jobs come first: the others get the rest of their equal share. Without a
         limit, batches that an earlier run has reserved are loaded too.
         """
-        is_counted = limit is None or self._left is not None
+        counts: Counts = {}
+        after = {key: _count(start, key) + 1 for key in found}
+        if limit is None or self._left is not None:
+            known = self._usable(found, lambda key: found[key].resume(after[key]))
+            counts = {key: after[key] for key, is_known in known.items() if is_known}
+        shares = self._shares([key for key in found if key not in counts], found, limit)
+        asked = {key: found[key] for key in shares}
+        taken = self._usable(asked, lambda key: found[key].take(after[key], shares[key]))
+        counts.update((key, after[key]) for key, is_taken in taken.items() if is_taken)
+        if self._left is not None:
+            self._left -= sum(found[key].jobs for key, is_taken in taken.items() if is_taken)
+        return counts
+
+    def _shares(
+        self, keys: Sequence[str], found: Mapping[str, Batches], limit: int | None
+    ) -> Counts:
+        """Return the most jobs for each shard, without shards that have none."""
         ready: Counts = {}
         if len(found) > 1 or limit is None:
-            known = self._stats([one.shard for one in found.values()])
+            known = self._stats(found.values())
             ready = {key: stats.ready for key, stats in known.items()}
-        most = left = self._budget(ready, limit)
-        equal = -(-most // len(found))
+        left = self._budget(ready, limit)
+        equal = -(-left // len(found))
         turns = {key: (at - self._turn) % len(found) for at, key in enumerate(found)}
         self._turn += 1
-        counts: Counts = {}
-        order = sorted(found, key=lambda key: (min(ready.get(key, 0), equal), turns[key]))
+        shares: Counts = {}
+        order = sorted(keys, key=lambda key: (min(ready.get(key, 0), equal), turns[key]))
         for place, key in enumerate(order):
-            one, after = found[key], _count(start, key) + 1
             share = -(-left // (len(order) - place))
-            if is_counted and self._tried(one.shard, partial(one.resume, after)):
-                counts[key] = after
-            elif share > 0 and self._tried(one.shard, partial(one.take, after, share)):
-                counts[key] = after
-                left -= one.jobs
-        if self._left is not None:
-            self._left -= most - left
-        return counts
+            shares[key] = min(share, ready.get(key, share))
+            left -= shares[key]
+        return {key: share for key, share in shares.items() if share > 0}
 
     def _budget(self, ready: Mapping[str, int], limit: int | None) -> int:
         limits = [most for most in (limit, self._left) if most is not None]
@@ -338,8 +356,8 @@ class Consumer:
         """Let the query end after the jobs that are ready now."""
         self._left = self.reportLatestOffset()["ready"]
 
-    def partitions(self, start: Offset, end: Offset) -> list[BatchRange]:
-        """Return the parts of the batch between two offsets, one for each task.
+    def partitions(self, start: Offset, end: Offset) -> list[BatchSlice]:
+        """Return the slices of the batch between two offsets, one for each task.
 
         Raises:
             BatchLost: the server has forgotten it, and `failOnLostBatch` is true.
@@ -351,30 +369,46 @@ class Consumer:
         self._planned = end
         same = _consumer(start) == _consumer(end)
         self._batches(_consumer(end))
-        found: list[BatchRange] = []
-        for key, batch in end["nodes"].items():
-            if batch == (_count(start, key) if same else 0):
-                continue
-            one = self._made.get(key)
-            jobs = None if one is None else one.adopt(batch)
-            if one is None and self._unreached:
+        new = {
+            key: batch
+            for key, batch in end["nodes"].items()
+            if batch != (_count(start, key) if same else 0)
+        }
+        known = {key: self._made[key] for key in new if key in self._made}
+        jobs = self._each(known, lambda key: known[key].adopt(new[key]))
+        ranges: list[BatchRange] = []
+        for key, batch in new.items():
+            if key not in known and self._unreached:
                 raise NodesUnavailable(
                     f"queue {self.options.queue!r}: node {key[:8]} has jobs of batch {batch} of "
                     "this checkpoint, and can't be reached"
                 )
-            if one is None or jobs is None:
+            count = jobs.get(key)
+            if count is None:
                 self._lost(batch)
-            else:
-                found += self._cut(one, batch, jobs)
+            elif count:
+                ranges.append(BatchRange(known[key].shard.address, batch, 0, count))
         self._watch()
-        return found
+        return [BatchSlice(_consumer(end), tuple(one)) for one in self._cut(ranges)]
 
-    def _cut(self, one: Batches, batch: int, jobs: int) -> Iterator[BatchRange]:
-        wanted = self.options.num_partitions or -(-jobs // ROWS_A_PART)
-        size = max(1, -(-jobs // max(1, wanted)))
-        for first in range(0, jobs, size):
-            end = min(first + size, jobs)
-            yield BatchRange(one.shard.address, one.consumer, batch, first, end)
+    def _cut(self, ranges: Sequence[BatchRange]) -> Iterator[list[BatchRange]]:
+        """Yield the ranges of each slice. All slices but the last have the same number of jobs."""
+        jobs = sum(one.end for one in ranges)
+        wanted = self.options.num_partitions or -(-jobs // ROWS_A_PARTITION)
+        size = -(-jobs // max(1, wanted))
+        made, room = list[BatchRange](), size
+        for whole in ranges:
+            at = whole.start
+            while at < whole.end:
+                end = min(whole.end, at + room)
+                made.append(whole._replace(start=at, end=end))
+                room -= end - at
+                at = end
+                if room == 0:
+                    yield made
+                    made, room = [], size
+        if made:
+            yield made
 
     def _lost(self, batch: int) -> None:
         error = lost(self.options.queue, batch)
@@ -397,40 +431,50 @@ class Consumer:
 
     def _finished(self, offset: Offset, found: Mapping[str, Batches]) -> dict[str, Batches]:
         """Acknowledge the batches of an offset; return those for which that was possible."""
-        return {
-            key: one
-            for key, one in found.items()
-            if self._tried(one.shard, partial(one.finish, _count(offset, key))) is not None
-        }
+        ended = self._usable(found, lambda key: found[key].finish(_count(offset, key)))
+        return {key: found[key] for key in ended}
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
         """Return the numbers of jobs, which the query's progress shows."""
-        known = self._stats(self._find_shards(self.options)).values()
+        shards = self._find_shards(self.options)
+        known = self._stats([Batches(one, "", self.lease_ms) for one in shards]).values()
         return {name: sum(getattr(stats, name) for stats in known) for name in STATES}
 
-    def _stats(self, shards: Sequence[OpenShard]) -> dict[str, QueueStats]:
-        found = {shard.key: self._tried(shard, shard.stats) for shard in shards}
-        return {key: stats for key, stats in found.items() if stats is not None}
+    def _stats(self, found: Iterable[Batches]) -> dict[str, QueueStats]:
+        shards = {one.shard.key: one for one in found}
+        return self._usable(shards, lambda key: shards[key].shard.stats())
 
     # -- leases ----------------------------------------------------------------------------
 
-    def _tried(self, shard: OpenShard, do: Callable[[], R]) -> R | None:
-        """Call `do`; return None if the shard can't be used now.
+    def _usable(self, found: Mapping[str, Batches], do: Callable[[str], R]) -> dict[str, R]:
+        """Call a function with the key of each shard; leave out shards that can't be used now.
 
-        Its node is one of several and can't be reached, or the queue was created with partitions
-        after the shards were listed.
+        The node of such a shard is one of several and can't be reached, or the queue was created
+        with partitions after the shards were listed.
         """
-        try:
-            return do()
-        except QueuePartitioned:
-            if shard.address.number is not None:
-                raise
+
+        def tried(key: str) -> R | None:
+            shard = found[key].shard
+            try:
+                return do(key)
+            except QueuePartitioned:
+                if shard.address.number is not None:
+                    raise
+            except Exception as error:
+                if not self.options.nodes or not passing(error):
+                    raise
+                logger.warning("node %s is not used for now: %s", shard.node, error)
             return None
-        except Exception as error:
-            if not self.options.nodes or not passing(error):
-                raise
-            logger.warning("node %s is not used for now: %s", shard.node, error)
-            return None
+
+        results = self._each(found, tried)
+        return {key: one for key, one in results.items() if one is not None}
+
+    def _each(self, keys: Collection[str], do: Callable[[str], R]) -> dict[str, R]:
+        """Call a function with the key of each shard, for some of them at a time."""
+        if len(keys) < 2:
+            return {key: do(key) for key in keys}
+        with ThreadPoolExecutor(min(THREADS, len(keys))) as pool:
+            return dict(zip(keys, pool.map(do, keys), strict=True))
 
     def _watch(self) -> None:
         if self._heartbeat is None and not self._stopped.is_set():

@@ -6,7 +6,7 @@ rows and batches do that by their ids.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -27,8 +27,8 @@ __all__ = [
     "OpenShards",
     "ShardAddress",
     "open_in_task",
+    "open_listed",
     "open_on_driver",
-    "open_shard",
     "open_shards",
 ]
 
@@ -103,8 +103,8 @@ class OpenShards(list[OpenShard]):
     unreached = 0
     partitions = 1
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, shards: Iterable[OpenShard] = ()) -> None:
+        super().__init__(shards)
         self.clients: list[tuple[Connection, Penstock]] = []
 
     def of(self, name: str) -> OpenShards:
@@ -183,14 +183,18 @@ def _single(options: Connection, url: str) -> Connection:
     return replace(options, nodes=(url,)) if url else options
 
 
-def open_shard(options: Connection, address: ShardAddress) -> OpenShard:
-    """Open one shard, for a task. If another node answers at its address, that is an error."""
-    own = _single(options, address.url)
-    made = current(own)
-    with reaching(own):
-        found = OpenShard(made, options.queue, address)
-    _check_nodes(own, (found.node,), (address.node,))
-    return found
+def open_listed(options: Connection, addresses: Iterable[ShardAddress]) -> Iterator[OpenShard]:
+    """Open shards in turn, for a task. If another node answers at an address, that is an error."""
+    clients: dict[str, Penstock] = {}
+    for address in addresses:
+        own = _single(options, address.url)
+        made = clients.get(address.url)
+        if made is None:
+            made = clients[address.url] = current(own)
+        with reaching(own):
+            found = OpenShard(made, options.queue, address)
+        _check_nodes(own, (found.node,), (address.node,))
+        yield found
 
 
 def open_on_driver(options: Connection, *, whole: bool = False) -> OpenShards:

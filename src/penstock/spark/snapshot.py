@@ -24,7 +24,7 @@ from penstock.errors import NodesUnavailable, WrongEpoch
 from penstock.spark.calls import show_numbers, survey
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
 from penstock.spark.options import Read
-from penstock.spark.shards import OpenShard, ShardAddress, open_shard, open_shards
+from penstock.spark.shards import OpenShard, ShardAddress, open_listed, open_shards
 from penstock.wire.keys import score_of
 from penstock.wire.replies import Survey
 
@@ -268,7 +268,7 @@ class SnapshotReader(DataSourceReader):
         """Yield the jobs of a part."""
         if not isinstance(partition, SnapshotRange):  # without parts Spark passes one of its own
             return
-        found = open_shard(self.options, partition.address)
+        (found,) = open_listed(self.options, [partition.address])
         try:
             for page in pages(self._replies(found, partition)):
                 kept = self._kept(page, partition)

@@ -9,10 +9,10 @@ from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.spark.calls import fetch
-from penstock.spark.checkpoint import BatchRange, Consumer, lost
+from penstock.spark.checkpoint import BatchSlice, Consumer, lost
 from penstock.spark.columns import Origin, Shape, pages
 from penstock.spark.options import Stream
-from penstock.spark.shards import open_shard
+from penstock.spark.shards import open_listed
 from penstock.wire.replies import Fetch
 
 if TYPE_CHECKING:
@@ -53,24 +53,23 @@ class StreamReader(Consumer, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self.latest(start, most if limit is None else getattr(limit, "max_rows", None))
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Yield the jobs of a part that the query still holds."""
-        assert isinstance(partition, BatchRange)
+        """Yield the jobs of a slice that the query still holds."""
+        assert isinstance(partition, BatchSlice)
         for page in pages(self._replies(partition)):
             if page.count:
                 yield self.shape.batch(page)
 
-    def _replies(self, part: BatchRange) -> Iterator[tuple[Origin, list[bytes]]]:
-        found, at = open_shard(self.options, part.address), part.start
-        while at < part.end:
-            count = min(self.options.fetch_size, part.end - at)
-            call = fetch(found.ops, part.consumer, part.batch, at, count, self.shape.full)
-            reply = found.run(call)
-            if not isinstance(reply, Fetch) or reply.next <= at:  # forgotten, or finished
-                if self.options.fail_on_lost_batch:
-                    raise lost(self.options.queue, part.batch)
-                return
-            at = reply.next
-            origin = Origin(
-                self.options.queue, found.node, found.ops.place(reply.epoch).packed, "active"
-            )
-            yield origin, reply.jobs
+    def _replies(self, whole: BatchSlice) -> Iterator[tuple[Origin, list[bytes]]]:
+        shards = open_listed(self.options, [one.address for one in whole.ranges])
+        for found, (_, batch, at, end) in zip(shards, whole.ranges, strict=True):
+            while at < end:
+                count = min(self.options.fetch_size, end - at)
+                call = fetch(found.ops, whole.consumer, batch, at, count, self.shape.full)
+                reply = found.run(call)
+                if not isinstance(reply, Fetch) or reply.next <= at:  # forgotten, or finished
+                    if self.options.fail_on_lost_batch:
+                        raise lost(self.options.queue, batch)
+                    break
+                at = reply.next
+                packed = found.ops.place(reply.epoch).packed
+                yield Origin(self.options.queue, found.node, packed, "active"), reply.jobs
