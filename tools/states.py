@@ -126,6 +126,9 @@ class Event(str, enum.Enum):
     ACK = "ack, receipt"
     ACK_OLD = "ack, older receipt"
     ACK_ID = "ack, by id"
+    HAND_OVER = "hand_over, receipt"
+    HAND_OVER_OLD = "hand_over, older receipt"
+    HAND_OVER_ID = "hand_over, by id"
     SETTLE = "settle, receipt"
     SETTLE_OLD = "settle, older receipt"
     SETTLE_ID = "settle, by id"
@@ -242,6 +245,9 @@ recover, role taken       | .    .     .     .    .     .     .    .    .    .  
 ack, receipt              | 0    -1    -1    2    2     2     1>N  1>N  -1   1>N   1>N  1>N  2    2
 ack, older receipt        | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
 ack, by id                | 0    1>N   1>N   1>N  1>N   1>N   1>N  1>N  1>N  1>N   1>N  1>N  -2   -2
+hand_over, receipt        | 0    -1    -1    2    2     2     1>N  1>N  -1   1>N   1>N  1>N  2    2
+hand_over, older receipt  | 0    -1    -1    -1   -1    -1    -1   -1   -1   -1    -1   -1   -1   -1
+hand_over, by id          | 0    1>N   1>N   1>N  1>N   1>N   1>N  1>N  1>N  1>N   1>N  1>N  -2   -2
 settle, receipt           | 0    -1    -1>N  2    2     2>N   1>N  1>N  -1   1>N   1>N  1>N  2    2
 settle, older receipt     | 0    -1    -1>N  -1   -1    -1>N  -1   -1   -1   -1>N  -1   -1>N -1   -1
 settle, by id             | 0    1>N   1>N   1>N  1>N   1>N   1>N  1>N  1>N  1>N   1>N  1>N  -2   -2

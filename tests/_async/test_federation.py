@@ -19,8 +19,10 @@ from penstock import (
     BadArgument,
     BadJobId,
     ConfigurationError,
+    Done,
     Durable,
     EnqueueEvent,
+    Handlers,
     IncompleteSettle,
     Middleware,
     NodesMissed,
@@ -731,3 +733,27 @@ async def test_schedules_of_handlers_are_not_stored_on_several_nodes(
     await AsyncWorker(ps, q, burst=True).run()
     assert "'report' are not stored, as queue 'q' lies on several nodes" in caplog.text
     assert await q.schedules() == []
+
+
+async def test_a_hand_over_stays_on_the_node_of_its_job(
+    three: Nodes, ps: AsyncPenstock, q: AsyncQueue
+) -> None:
+    """The next job lies on the node of its first job; one for another queue lies on any node."""
+    handlers, ran = Handlers(), list[Any]()
+
+    @handlers.handler("then")
+    async def then(job: AsyncJob, number: int) -> None:
+        ran.append((number, parse_id(job.id).node))
+
+    @handlers.handler("there", queue="other")
+    async def there(number: int) -> None:
+        ran.append((number, "other"))
+
+    @handlers.default
+    async def first(job: AsyncJob) -> Any:
+        return Done(then=[then.job(job.body), there.job(job.body)])
+
+    added = await one_on_each(three)
+    await AsyncWorker(ps, ["q", "other"], handlers, burst=True).run()
+    homes = [(number, parse_id(job_id).node) for number, job_id in enumerate(added)]
+    assert sorted(ran) == sorted([*homes, *((number, "other") for number in range(3))])

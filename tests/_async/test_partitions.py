@@ -19,6 +19,8 @@ from penstock import (
     AsyncWorker,
     BadArgument,
     ConfigurationError,
+    Done,
+    Handlers,
     IncompleteEnqueue,
     Outcome,
     QueueClosed,
@@ -569,3 +571,22 @@ async def test_a_worker_ends_when_all_are_drained(ps: AsyncPenstock, q: AsyncQue
     await worker.run()
     assert len(set(done)) == 8
     assert worker.drained
+
+
+async def test_a_hand_over_within_and_between_partitions(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """The next job lies in the partition of its first job; one with a key in that of its key."""
+    handlers, ran = Handlers(), dict[str, Any]()
+
+    @handlers.handler("then")
+    async def then(job: AsyncJob, name: str) -> None:
+        ran[name] = partition(job.id)
+
+    @handlers.handler("first")
+    async def first(job: AsyncJob) -> Any:
+        ran["first"] = partition(job.id)
+        return Done(then=[then.job("own"), *(then.options(key=key).job(key) for key in "abcdef")])
+
+    await first.enqueue(q)
+    await AsyncWorker(ps, q, handlers, burst=True).run()
+    keyed = {key: partition_of(key, COUNT) for key in "abcdef"}
+    assert ran == {"first": ran["first"], "own": ran["first"], **keyed}

@@ -15,8 +15,10 @@ from penstock import (
     BadArgument,
     BadJobId,
     ConfigurationError,
+    Done,
     Durable,
     EnqueueEvent,
+    Handlers,
     IncompleteSettle,
     Job,
     Middleware,
@@ -687,3 +689,25 @@ def test_schedules_of_handlers_are_not_stored_on_several_nodes(
     Worker(ps, q, burst=True).run()
     assert "'report' are not stored, as queue 'q' lies on several nodes" in caplog.text
     assert q.schedules() == []
+
+
+def test_a_hand_over_stays_on_the_node_of_its_job(three: Nodes, ps: Penstock, q: Queue) -> None:
+    """The next job lies on the node of its first job; one for another queue lies on any node."""
+    handlers, ran = Handlers(), list[Any]()
+
+    @handlers.handler("then")
+    def then(job: Job, number: int) -> None:
+        ran.append((number, parse_id(job.id).node))
+
+    @handlers.handler("there", queue="other")
+    def there(number: int) -> None:
+        ran.append((number, "other"))
+
+    @handlers.default
+    def first(job: Job) -> Any:
+        return Done(then=[then.job(job.body), there.job(job.body)])
+
+    added = one_on_each(three)
+    Worker(ps, ["q", "other"], handlers, burst=True).run()
+    homes = [(number, parse_id(job_id).node) for number, job_id in enumerate(added)]
+    assert sorted(ran) == sorted([*homes, *((number, "other") for number in range(3))])

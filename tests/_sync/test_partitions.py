@@ -16,6 +16,8 @@ import pytest
 from penstock import (
     BadArgument,
     ConfigurationError,
+    Done,
+    Handlers,
     IncompleteEnqueue,
     Job,
     Outcome,
@@ -570,3 +572,22 @@ def test_a_worker_ends_when_all_are_drained(ps: Penstock, q: Queue) -> None:
     worker.run()
     assert len(set(done)) == 8
     assert worker.drained
+
+
+def test_a_hand_over_within_and_between_partitions(ps: Penstock, q: Queue) -> None:
+    """The next job lies in the partition of its first job; one with a key in that of its key."""
+    handlers, ran = Handlers(), dict[str, Any]()
+
+    @handlers.handler("then")
+    def then(job: Job, name: str) -> None:
+        ran[name] = partition(job.id)
+
+    @handlers.handler("first")
+    def first(job: Job) -> Any:
+        ran["first"] = partition(job.id)
+        return Done(then=[then.job("own"), *(then.options(key=key).job(key) for key in "abcdef")])
+
+    first.enqueue(q)
+    Worker(ps, q, handlers, burst=True).run()
+    keyed = {key: partition_of(key, COUNT) for key in "abcdef"}
+    assert ran == {"first": ran["first"], "own": ran["first"], **keyed}

@@ -15,6 +15,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from penstock import (
+    Done,
     Handlers,
     IncompleteEnqueue,
     Job,
@@ -35,6 +36,7 @@ __all__ = [
     "STEPS",
     "STEPS_AFTER_RUN",
     "consume",
+    "handed_over",
     "killed",
     "produce",
     "script_of",
@@ -151,6 +153,32 @@ def ticked(url: str, step: str) -> None:
     patched: Any = Socket
     patched.trip = struck("tick", step, 0, lambda: None, die)
     _ticking(url, lambda *_: None).run()
+
+
+def handed_over(url: str, script_name: str, step: str) -> None:
+    """Work on jobs that hand over to another one, and die at one step of a script."""
+    patched: Any = Socket
+    patched.trip = struck(script_name, step, 0, lambda: None, die)
+    Worker(url, QUEUE, handing_over(lambda *_: None)).run()
+
+
+def handing_over(note: Callable[..., None]) -> Handlers:
+    """Return handlers of which `first` hands over to `then` in its queue, and in another one."""
+    handlers = Handlers()
+
+    @handlers.handler("then")
+    def then(number: int) -> None:
+        note("then", number)
+
+    @handlers.handler("there", queue="other")
+    def there(number: int) -> None:
+        note("there", number)
+
+    @handlers.handler("first")
+    def first(number: int) -> Any:
+        return Done(then=[then.job(number), there.job(number)])
+
+    return handlers
 
 
 def tick(url: str, log: str) -> None:

@@ -204,6 +204,15 @@ def _ack(queue: Queue) -> None:
     assert list(queue.ack([queue.peek(1)[0].id])) == DONE
 
 
+def _hand_over(queue: Queue) -> None:
+    records = [(0, b"1;c=json\n1"), (60_000, b"1\n" + b"x" * 60_000)]
+    before, job = queue.stats(), _one(queue)
+    for outcome in (Outcome.DONE, Outcome.GONE):
+        assert [*_ran(queue, queue.ops.hand_over([job], records))] == [outcome]
+    after = queue.stats()
+    assert (after.acked, after.enqueued) == (before.acked + 1, before.enqueued + 2)
+
+
 def _settle(queue: Queue) -> None:
     outcomes, jobs = queue.settle([_one(queue)], 3)
     assert (list(outcomes), len(jobs)) == (DONE, 3)
@@ -388,7 +397,8 @@ def _unschedule(queue: Queue) -> None:
 
 
 WORKING: dict[str, Callable[[Queue], None]] = {
-    "reserve": _reserve, "ack": _ack, "settle": _settle, "nack": _nack, "release": _release,
+    "reserve": _reserve, "hand_over": _hand_over,
+    "ack": _ack, "settle": _settle, "nack": _nack, "release": _release,
     "bury": _bury, "extend": _extend, "redrive": _redrive, "delete": _delete, "purge": _purge,
     "sweep": _sweep, "configure": _configure, "peek": _peek, "show": _show, "stats": _stats,
     "promote": _promote, "dequeue": _dequeue, "withdraw": _withdraw, "recover": _recover,

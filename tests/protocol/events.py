@@ -227,6 +227,17 @@ def _by_id(name: str) -> Happening:
     return run
 
 
+def _handed_over(which: str) -> Happening:
+    """Acknowledge the job, and add another one."""
+
+    def run(job: Job, place: StateCase) -> Code:
+        receipt = {"last": job.last, "older": job.older, "none": ""}[which]
+        reply = job.run("hand_over", 8, EPOCH, receipt, "", job.number, "", "", NEW, at=AT)
+        return 1 if reply[0] == 1 else int(reply[2])
+
+    return run
+
+
 def _redrive(job: Job, place: StateCase) -> Code:
     reply = job.run("redrive", 8, EPOCH, 0, 0, job.number, at=AT)
     return int(reply[5]) if len(reply) > 5 else int(reply[2])
@@ -340,6 +351,9 @@ EVENTS: Mapping[Event, Happening] = {
     Event.ACK: _named("ack", "last", ""),
     Event.ACK_OLD: _named("ack", "older", ""),
     Event.ACK_ID: _named("ack", "none", ""),
+    Event.HAND_OVER: _handed_over("last"),
+    Event.HAND_OVER_OLD: _handed_over("older"),
+    Event.HAND_OVER_ID: _handed_over("none"),
     Event.SETTLE: _named("settle", "last", 0, 0xCCC, "eve", ""),
     Event.SETTLE_OLD: _named("settle", "older", 0, 0xCCC, "eve", ""),
     Event.SETTLE_ID: _named("settle", "none", 0, 0xCCC, "eve", ""),

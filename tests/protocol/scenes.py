@@ -249,6 +249,8 @@ class Act:
         if isinstance(arg, str) and arg.endswith(" pairs"):
             numbers = scene.numbers.get(arg[1:].removesuffix(" pairs"), [])
             return [part for number in numbers for part in (number, RECEIPT)]
+        if arg == "*one":  # the first of the active jobs, or any job
+            return [*scene.numbers.get("active", []), *scene.every][:1]
         if isinstance(arg, str) and arg.startswith("*") and len(arg) > 1:
             return list(scene.numbers.get(arg[1:], []))
         return [arg]
@@ -322,6 +324,10 @@ def _calls() -> Iterator[Act]:
     yield Act("ack, waiting", "ack", (90, EPOCH, "", "", "*delayed", "*ready"))
     yield Act("ack, by id", "ack", (90, EPOCH, "", "", "**"))
     yield Act("ack_plain", "ack_plain", (90, EPOCH, RECEIPT, "", "*active"))
+    yield Act(
+        "hand_over", "hand_over", (90, EPOCH, RECEIPT, "", "*one", "", "0 500", record, short)
+    )
+    yield Act("hand_over, by id", "hand_over", (90, EPOCH, "", "", "*one", "", "", record))
     yield Act("settle_plain", "settle_plain", (90, EPOCH, RECEIPT, 2, 7, "eve", "", "*active"))
     yield Act("settle", "settle", (90, EPOCH, RECEIPT, 100, 7, "eve", "", "*active"))
     yield Act("settle, none", "settle", (90, EPOCH, RECEIPT, 0, 7, "eve", "", "*active"))

@@ -164,7 +164,8 @@ def test_columns_and_windows(spark: Any, ps: Penstock, redis_url: str, tmp_path:
 
     def shaped(job: Any) -> Any:
         return {
-            "tuple": (1, "a"), "dict": {"text": "b"}, "none": None, "window": Done(3600),
+            "tuple": (1, "a"), "dict": {"text": "b"}, "none": None,
+            "window": Done(dedup_window=3600),
             "strange": {"other": 1}, "wrong": ("x", "y"), "short": (1,),
         }[job.body]  # fmt: skip
 

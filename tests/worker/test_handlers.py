@@ -543,7 +543,7 @@ def test_success(value: Any) -> None:
 @pytest.mark.parametrize(
     "result, verdict",
     [
-        (Done(60), Verdict("ack", window_ms=60_000)),
+        (Done(dedup_window=60), Verdict("ack", window_ms=60_000)),
         (Retry(), Verdict("nack")),
         (Retry(5, "busy"), asked(5000, "busy")),
         (Snooze(timedelta(seconds=1)), Verdict("release", 1000)),

@@ -10,14 +10,29 @@ from typing import Any
 
 import pytest
 
-from penstock import BadArgument
+from penstock import BadArgument, Handlers
+from penstock.core.next_jobs import NextJobs
 from penstock.worker import ACK, Done, Reject, Result, Retry, Snooze, Verdict
 from penstock.worker.results import described
 
+HANDLERS = Handlers()
+
+
+@HANDLERS.handler
+def resize(path: str) -> None:
+    """Take an argument."""
+
+
 RESULTS: list[tuple[Result, Verdict, str]] = [
-    (Done(), ACK, "Done(None)"),
-    (Done(60), Verdict("ack", window_ms=60_000), "Done(60)"),
-    (Done(dedup_window=0), Verdict("ack", window_ms=0), "Done(0)"),
+    (Done(), ACK, "Done()"),
+    (Done({"a": 1}), ACK, "Done({'a': 1})"),
+    (Done(dedup_window=60), Verdict("ack", window_ms=60_000), "Done(dedup_window=60)"),
+    (Done(dedup_window=0), Verdict("ack", window_ms=0), "Done(dedup_window=0)"),
+    (
+        Done(5, then=(resize.job("a"),)),
+        Verdict("ack", then=NextJobs((resize.job("a"),))),
+        f"Done(5, then=[{resize.job('a')!r}])",
+    ),
     (Retry(), Verdict("nack"), "Retry()"),
     (Retry(0), Verdict("nack", 0), "Retry(after=0)"),
     (Retry(1.5, "busy"), Verdict("nack", 1500, "busy"), "Retry(after=1.5, error='busy')"),
@@ -54,6 +69,9 @@ def test_equality() -> None:
     assert Retry(5) != Retry(5, "busy")
     assert Done() != Retry()
     assert Done() != ACK
+    assert Done(1) != Done(2)
+    assert Done(then=[resize.job("a")]) == Done(then=resize.jobs(["a"]))
+    assert Done(then=[resize.job("a")]) != Done(then=[resize.job("b")])
     assert {Snooze(5), Snooze(5), Snooze(6)} == {Snooze(6), Snooze(5)}
 
 
@@ -65,8 +83,14 @@ def test_success_is_one_object() -> None:
 @pytest.mark.parametrize(
     "make, argument",
     [
-        (lambda: Done(-1), "dedup_window"),
-        (lambda: Done("5"), "dedup_window"),
+        (lambda: Done(dedup_window=-1), "dedup_window"),
+        (lambda: Done(dedup_window="5"), "dedup_window"),  # type: ignore[arg-type]
+        (lambda: Done(then=resize.job("a")), "then"),
+        (lambda: Done(then=["a"]), "then"),
+        (lambda: Done(then=[resize.job("a")] * 17), "then"),
+        (lambda: Done(then=[resize.options(dedup_id="x").job("a")]), "dedup_id"),
+        (lambda: Done(then=[resize.options(replicas=1).job("a")]), "replicas"),
+        (lambda: Done(then=[resize.options(max_length=1).job("a")]), "max_length"),
         (lambda: Retry(-1), "after"),
         (lambda: Retry(math.nan), "after"),
         (lambda: Retry(True), "after"),

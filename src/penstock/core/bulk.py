@@ -381,10 +381,13 @@ class NewJob:
     Attributes:
         body: the body, with the arguments of the function.
         options: the options of the handler.
+        queue: name of the queue to which `Done(then=[...])` hands it over; None = the queue of the
+            job that it follows. An `enqueue` has a queue of its own.
     """
 
     body: Any
     options: JobOptions
+    queue: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,14 +398,16 @@ class NewJobs(Iterable[NewJob]):
         bodies: returns the bodies.
         options: the options of the handler.
         encoded: returns the bodies as JSON; None = the bodies may be bytes.
+        queue: as of a `NewJob`.
     """
 
     bodies: Callable[[], Iterable[Any]]
     options: JobOptions
     encoded: Callable[[], Iterable[bytes]] | None = None
+    queue: str | None = None
 
     def __iter__(self) -> Iterator[NewJob]:
-        return (NewJob(body, self.options) for body in self.bodies())
+        return (NewJob(body, self.options, self.queue) for body in self.bodies())
 
 
 def headers_of(bodies: Any, headers: Any) -> Any:

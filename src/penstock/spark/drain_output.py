@@ -18,6 +18,7 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Delivery
 from penstock.core.middleware import Middleware, RunEvent
 from penstock.core.outcomes import Outcome
+from penstock.errors import BadArgument
 from penstock.worker.handlers import Handlers
 from penstock.worker.results import Done, Result
 
@@ -97,7 +98,10 @@ class DrainResults(Middleware):
     def _row(self, job: Delivery, value: Any) -> dict[str, Any]:
         window_ms = None
         if isinstance(value, Done):
-            value, window_ms = None, value.verdict.window_ms
+            if value.verdict.then is not None:
+                reason = "a drain acknowledges jobs later, with their rows: enqueue the next jobs"
+                raise BadArgument("then", value, reason)
+            value, window_ms = value.value, value.verdict.window_ms
         return {
             "id": job.id,
             "receipt": None if job.at_most_once else job.receipt,

@@ -258,6 +258,23 @@ class Fetch(NamedTuple):
     jobs: list[Any]
 
 
+class HandOver(NamedTuple):
+    """Reply of hand_over."""
+
+    code: int
+    nonce: bytes
+    first: bytes
+    count: int  # type: ignore[assignment]  # hides a method of tuples
+
+
+class HandOverGone(NamedTuple):
+    """Reply of hand_over, code 0."""
+
+    code: int
+    nonce: bytes
+    outcome: int
+
+
 class Lookup(NamedTuple):
     """Reply of lookup."""
 
@@ -601,6 +618,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "evict": _plain(Evict),
     "extend": _tail(Extend, 3),
     "fetch": _either(_tail(Fetch, 5), {0: _plain(AssignedGone)}),
+    "hand_over": _either(_plain(HandOver), {0: _plain(HandOverGone)}),
     "lookup": _tail(Lookup, 6),
     "nack": _tail(Bury, 3),
     "pause_schedule": _either(_plain(PauseSchedule), {0: _plain(PauseScheduleGone)}),

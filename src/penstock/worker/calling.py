@@ -124,7 +124,7 @@ class CallableHandler(RegisteredHandler, Generic[C, P, R_co]):
         Raises:
             BadArgument: the handler could not be called with them, or JSON can't express them.
         """
-        return NewJob(self._body(args, kwargs), self._options)
+        return NewJob(self._body(args, kwargs), self._options, self.queue)
 
     def scheduled_job(self) -> NewJob:
         """Return the job that its schedule adds: one without arguments.
@@ -167,7 +167,7 @@ class CallableHandler(RegisteredHandler, Generic[C, P, R_co]):
 
         known = self._parameters
         encoded = None if known is None else partial(each, known.encoded)
-        return NewJobs(partial(each, self._body), self._options, encoded)
+        return NewJobs(partial(each, self._body), self._options, encoded, self.queue)
 
     def _record(self, options: Prepared, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Return the record of a job."""

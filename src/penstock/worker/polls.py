@@ -120,4 +120,6 @@ def verdict_call(
         return ops.release(jobs, verdict.delay_ms)
     if verdict.kind == "bury":
         return ops.bury(jobs, verdict.text, verdict.trace)
+    if verdict.then is not None and verdict.then.records:
+        return ops.hand_over(jobs, verdict.then.records, verdict.window_ms, results=results)
     return ops.ack(jobs, verdict.window_ms, results=results)

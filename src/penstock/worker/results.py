@@ -6,8 +6,11 @@ failed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from penstock.core.bulk import NewJob
+from penstock.core.next_jobs import NextJobs, next_jobs
 from penstock.core.options import Duration, check_text, duration_ms
 
 __all__ = ["ACK", "Done", "Reject", "Result", "Retry", "Snooze", "Verdict", "described"]
@@ -26,6 +29,7 @@ class Verdict(NamedTuple):
         window_ms: of an ack: the window of the job's dedup id from now on; None = the job's own.
         is_asked: whether the handler has asked for this delay.
         trace: the end of the traceback of a failure.
+        then: of an ack: the jobs that follow; None = there are none.
     """
 
     kind: str
@@ -34,6 +38,7 @@ class Verdict(NamedTuple):
     window_ms: int | None = None
     is_asked: bool = False
     trace: str = ""
+    then: NextJobs | None = None
 
 
 ACK = Verdict("ack")
@@ -72,20 +77,56 @@ class Result(Exception):
 
 
 class Done(Result):
-    """The job is finished, as if the handler had returned None.
+    """The job is finished, as if the handler had returned the value.
+
+        return Done(then=[resize.job(path), notify.job(user)])
 
     Args:
+        value: the result, kept if the job has a `result_ttl`.
+        then: jobs that follow, at most 16 and 64 KiB: the ack adds them in the same step, so they
+            are neither lost nor added twice. They ignore `max_length`, a pause and the closing of
+            the queue. A handler that names its queue sends its jobs there: to another queue they
+            are added before the ack, once within a day or two leases of this job.
         dedup_window: seconds for which the job's dedup id stays taken from now on; 0 = it is free
             at once; None = the window of the job.
 
+    Attributes:
+        value: the argument.
+
     Raises:
-        BadArgument: not a duration.
+        BadArgument: not a duration; or the jobs are too many, or have an option that they can't
+            have: `at`, `dedup_id`, `dedup`, `max_length`, `block`, `replicas`, `durable`.
     """
 
-    def __init__(self, dedup_window: Duration | None = None) -> None:
-        super().__init__(dedup_window)
-        if dedup_window is not None:
-            self.verdict = Verdict("ack", window_ms=duration_ms("dedup_window", dedup_window))
+    def __init__(
+        self,
+        value: Any = None,
+        *,
+        then: Iterable[NewJob] = (),
+        dedup_window: Duration | None = None,
+    ) -> None:
+        super().__init__(value)
+        self.value = value
+        self._window = dedup_window
+        window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
+        verdict = Verdict("ack", window_ms=window, then=next_jobs(then))
+        if verdict != ACK:
+            self.verdict = verdict
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Done):
+            return NotImplemented
+        return bool((self.value, self.verdict) == (other.value, other.verdict))
+
+    __hash__ = Result.__hash__
+
+    def __repr__(self) -> str:
+        shown = [] if self.value is None else [repr(self.value)]
+        if self.verdict.then is not None:
+            shown.append(f"then={[*self.verdict.then.jobs]}")
+        if self._window is not None:
+            shown.append(f"dedup_window={self._window!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class Retry(Result):

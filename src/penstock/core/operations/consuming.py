@@ -128,6 +128,24 @@ class Consuming(Operations):
         form = self.usual if receipt[:2] == FIRST else self.reading
         return form("ack", read_codes, (epoch_of(job), receipt, "", number_of(job)))
 
+    def hand_over(
+        self,
+        names: Names,
+        records: Sequence[tuple[int, bytes]],
+        window_ms: int | None = None,
+        *,
+        results: AckResults | None = None,
+    ) -> Call[Settled]:
+        """Finish one job and add others: delay in ms and record of each."""
+        epoch, proof, (number, *_) = self.named(names, receipts=True)
+        value: Argument = ""
+        if results is not None:
+            proof, value = f"{proof}\n{results.spans}", results.values[0]
+        delays = " ".join(str(delay) for delay, _ in records)
+        window = "" if window_ms is None else window_ms
+        args = (epoch, proof, window, number, value, delays, *(record for _, record in records))
+        return self.reading("hand_over", partial(_handed_over, names), args)
+
     def settle(
         self, names: Names, n: int, *, provisional: bool = False, results: AckResults | None = None
     ) -> Call[Exchanged]:
@@ -206,3 +224,8 @@ class Consuming(Operations):
         if kind == "bury":
             return self.call(kind, epoch, "*", reason, "", *pairs)
         return self.call(kind, epoch, "*", "" if window == "-" else window, *pairs)
+
+
+def _handed_over(names: Names, parse: Parser[Any], raw: Reply) -> Settled:
+    reply = parse(raw)
+    return Settled(names, [reply.outcome] if isinstance(reply, replies.HandOverGone) else ())

@@ -75,7 +75,7 @@ class AsyncPenstockKit(AsyncPenstock):
         chosen.check()
         items = deque[Item]()
         runner = AsyncHandlerRunner(chosen, self.middleware, lambda: None)
-        runner.state = state
+        runner.state, runner.client = state, self
         inline: Any = _AsyncInline(items.append)
         runner.runners, runner.finished = inline, deque[Finished]()
         dispatcher = Dispatcher(chosen, inline, runner.unknown, lambda: math.inf)

@@ -14,16 +14,18 @@ from penstock.core.job import Delivery, data_of, record_of, reservation_of, set_
 from penstock.core.logs import ONCE, Fields, get_logger, log_failure
 from penstock.core.marks import trace_of
 from penstock.core.middleware import Middleware, RunEvent, running
+from penstock.core.next_jobs import NextJobs
 from penstock.core.record import FIRST_FIELDS, KEPT_FIELD
 from penstock.core.results import encoded_value
 from penstock.core.views import Settings
+from penstock.worker._sync.hand_over import hand_over
 from penstock.worker.arguments import Unfit
 from penstock.worker.handlers import Handlers
 from penstock.worker.limits import TimeLimit
 from penstock.worker.messages import is_last, prospect
 from penstock.worker.polls import Finished
 from penstock.worker.registered import RegisteredHandler
-from penstock.worker.results import ACK, Result, Verdict, described
+from penstock.worker.results import ACK, Done, Result, Verdict, described
 from penstock.worker.runners import Item, Runners
 from penstock.worker.state import CANCELLED, KEPT, OUTCOMES
 from penstock.worker.status import RunningJob
@@ -60,6 +62,7 @@ class HandlerRunner:
         finished: reports for the worker's loop.
         settings_of: returns the settings of a job's queue; None = they are not known.
         state: `job.state` of each job, unless it is None.
+        client: adds the jobs of other queues that follow a job.
     """
 
     runners: Runners
@@ -74,6 +77,7 @@ class HandlerRunner:
         self._wake = wake
         self._at_work: dict[int, tuple[Item, float]] = {}
         self.state: Any = None
+        self.client: Any = None
 
     def at_work(self) -> tuple[RunningJob, ...]:
         """Return the jobs that handlers are processing, the oldest first."""
@@ -193,6 +197,39 @@ class HandlerRunner:
     def _call(
         self, handler: RegisteredHandler, jobs: Sequence[Delivery], event: RunEvent | None = None
     ) -> Judged:
+        verdicts, error = self._judged_call(handler, jobs, event)
+        if verdicts is None or all(verdict.then is None for verdict in verdicts):
+            return verdicts, error
+        return self._followed(handler, jobs, verdicts)
+
+    def _followed(
+        self, handler: RegisteredHandler, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]
+    ) -> Judged:
+        """Prepare the jobs that follow. Those of other queues are added now, before the ack.
+
+        If that fails, the job has failed. One `Done` for all jobs of a chunk has its next jobs
+        follow the first one.
+        """
+        found, known, error = list[Verdict](), set[int](), None
+        for job, verdict in zip(jobs, verdicts, strict=True):
+            then = verdict.then
+            if then is None or job.lost or job.cancelled or job.settled:
+                found.append(verdict)
+            elif id(then) in known:
+                found.append(verdict._replace(then=None))
+            else:
+                known.add(id(then))
+                try:
+                    records = hand_over(self.client, job, then.jobs)
+                    found.append(verdict._replace(then=NextJobs(then.jobs, records)))
+                except Exception as failure:  # noqa: BLE001  # as if the handler had raised it
+                    judged, error = self._judged(handler, [job], failure)
+                    found += judged or [UNCLEAR]
+        return found, error
+
+    def _judged_call(
+        self, handler: RegisteredHandler, jobs: Sequence[Delivery], event: RunEvent | None
+    ) -> Judged:
         try:
             if handler.size:
                 args, kwargs = (list(jobs),), dict[str, Any]()
@@ -226,6 +263,8 @@ class HandlerRunner:
             fits = type(value) in (list, tuple) and len(value) == len(jobs)
             each = value if fits else [None] * len(jobs)
         for job, one in zip(jobs, each, strict=True):
+            if isinstance(one, Done):
+                one = one.value  # its value is the result
             if record_of(job).result_ms and not isinstance(one, BaseException):
                 set_result(job, self._encoded(job, one))
 

@@ -74,7 +74,7 @@ class PenstockKit(Penstock):
         chosen.check()
         items = deque[Item]()
         runner = HandlerRunner(chosen, self.middleware, lambda: None)
-        runner.state = state
+        runner.state, runner.client = state, self
         inline: Any = _Inline(items.append)
         runner.runners, runner.finished = inline, deque[Finished]()
         dispatcher = Dispatcher(chosen, inline, runner.unknown, lambda: math.inf)

@@ -298,6 +298,7 @@ class Worker:
         codec = self._client.backend.terms.codec
         self._declared = declared(self.handlers, options.queues, codec)
         handler_runner = HandlerRunner(self.handlers, self._client.middleware, wake.set)
+        handler_runner.client = self._client
         runners = Runners(options.concurrency, self.name, handler_runner.execute)
         self._state = state = WorkerState(
             self._polls(),

@@ -1,0 +1,98 @@
+--- Acknowledge a delivery and add the jobs that follow it, in one step.
+--- KEYS     ready held active scheduled once tally expiry finished meta space dedup windows wake
+--- ARGV     nonce wanted common window number value delays [record...]
+---          wanted, common, window   as in ack; common is the receipt of the job
+---          value    the result of the job, as in ack; read only with a line feed in common
+---          delays   for each record the ms until its delivery, separated by blanks
+---          record   1 to 16, of at most 65536 bytes together, without dedup ids. They are added whatever max_length, a pause or
+---                   the closing of the queue say
+--- META     v epoch last uses full seen off enqueued acked=acked_before paused alarm
+--- RETURNS  {1, nonce, first, count}      acknowledged; the numbers of the jobs are first, first + 1, ...
+---          {0, nonce, outcome}            not acknowledged, and nothing added: 0 gone, -1 stale receipt, -2 dead, 2 ended before
+---                                        with this same receipt
+---          {-6, nonce, version}          written by a newer protocol
+---          {-8, nonce}                   damaged: jobs, but no meta; see configure
+---          {-9, nonce, epoch}            another epoch
+---          {-10, nonce, index}           record number index is of no known version, asks for lease 0 without a ttl, has a dedup id,
+---                                        or is beyond the bounds; nothing done
+---          {-19, nonce, name, value}     malformed argument: number, or the lease of a record
+--- FROM active, ready, scheduled  TO done
+--@include lib/check_version
+--@include lib/check_epoch
+--@include lib/now (gives: change)
+--@include lib/is_lease
+--@include lib/keep_results
+local numbers = {number, string.find(common, '\n', 1, true) and value or nil}
+--@include lib/read_results (gives: results_of)
+--@include lib/check_receipts (gives: ids, codes)
+local n, list, record_index, waits, size, seed = #records, records, {}, {}, 0, tonumber(string.sub(number, -8))
+if n == 0 then
+  return {-10, nonce, 1}
+end
+for i = 1, n do
+  size = size + #list[i]
+  if i > 16 or size > 65536 or string.find(string.match(list[i], '^[^\n]*'), ';d=', 1, true) then
+    return {-10, nonce, i}
+  end
+end
+for delay in string.gmatch(delays, '%d+') do
+  waits[#waits + 1] = tonumber(delay)
+end
+--@include lib/find_finished (gives: done, freed, acked)
+if acked == 0 then -- write something, so that a WAIT after this call proves replication
+  redis.call('HDEL', held, '-')
+  redis.call('HSET', held, '-', '')
+  redis.call('HDEL', held, '-')
+  return {0, nonce, codes[1] or 0}
+end
+--@include lib/drop_bodies
+--@include lib/forget
+--@include lib/tell
+--@include lib/release_dedup (gives: write_dedup)
+release_dedup(done, true, tonumber(window))
+local wants_room = freed > n and full > now and redis.call('LLEN', space) == 0
+local sweep_limit = 100 + 2 * n
+--@include lib/expired_windows (gives: close_windows)
+local wake_empty, results = redis.call('LLEN', wake) == 0, results_of(ids, codes)
+redis.call('XLEN', ready)
+redis.call('ZCARD', scheduled)
+--@include lib/assign_numbers (gives: first, ids, ttl_ends)
+--@include lib/split_body
+--@include lib/check_records (gives: bodies)
+keep_results(done, 'done', results)
+--@include lib/remove_finished (gives: removed)
+close_windows()
+local successor_due, ends, soonest = write_dedup(), {}, nil
+for i = 2, ttl_ends and #ttl_ends or 0, 2 do
+  ends[ttl_ends[i]] = tonumber(ttl_ends[i - 1])
+end
+for i = 1, n do
+  local id, due = ids[i], now + (waits[i] or 0)
+  local record = split_body(id, list[i], bodies)
+  if due > now then
+    due = math.min(due, ends[id] or due)
+    redis.call('HSET', held, id, record)
+    redis.call('ZADD', scheduled, string.format('%.0f', due), id)
+  else
+    redis.call('XADD', ready, id, 'j', record)
+  end
+  soonest = math.min(soonest or due, due)
+end
+if #bodies > 0 then
+  redis.call('HSET', held, unpack(bodies))
+end
+if successor_due then
+  soonest = math.min(soonest, successor_due)
+end
+--@include lib/announce
+local token = soonest <= now or announce(soonest, false)
+change('acked', acked_before + removed)
+local created, before = 0, true
+--@include lib/note_added
+if token and wake_empty and paused ~= 'out' and paused ~= 'all' then
+  redis.call('RPUSH', wake, '1')
+end
+if wants_room then
+  redis.call('RPUSH', space, '1')
+end
+return {1, nonce, first, n}

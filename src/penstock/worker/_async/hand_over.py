@@ -1,0 +1,43 @@
+"""Jobs that follow another one: their records, and the enqueue of those in other queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.core.bulk import NewJob
+from penstock.core.job import Delivery, ops_of
+from penstock.core.next_jobs import records_of, repeatable
+
+__all__ = ["hand_over"]
+
+
+async def hand_over(
+    client: Any, job: Delivery, then: Sequence[NewJob]
+) -> tuple[tuple[int, bytes], ...]:
+    """Add the next jobs of other queues; return delay and record of each other one, for the ack.
+
+    So is a job with a key, if the queue has partitions: the key chooses one of them.
+
+    Args:
+        client: the client of the worker.
+        job: the job that they follow.
+        then: the next jobs.
+
+    Raises:
+        BadArgument: the records are too large, or a body can't be used; nothing was added.
+        PenstockError: a job of another queue could not be added.
+    """
+    ops = ops_of(job)
+    own, others = list[NewJob](), list[tuple[int, NewJob]]()
+    for place, new in enumerate(then):
+        is_own = new.queue in (None, job.queue_name)
+        if is_own and not (ops.partitions and new.options.given.get("key") is not None):
+            own.append(new)
+        else:
+            others.append((place, new))
+    records = records_of(own, ops.codec)
+    for place, new in others:
+        queue = await client.open(new.queue or job.queue_name)
+        await queue.enqueue(new, dedup=repeatable(job.id, place, job.lease))
+    return records
