@@ -62,5 +62,5 @@ def test_modules_that_a_command_does_not_need(server: EmbeddedServer) -> None:
         capture_output=True,
         text=True,
     )
-    unneeded = ("penstock.worker", "penstock.cli.demo", "penstock.cli.doctor", "rich", "tenacity")
+    unneeded = ("penstock.worker", "penstock.cli.demo", "penstock.cli.doctor", "rich")
     assert [name for name in done.stdout.split() if name.startswith(unneeded)] == []

@@ -249,8 +249,9 @@ def test_pauses_of_a_failing_call(server: EmbeddedServer, monkeypatch: pytest.Mo
     with Penstock(server.url) as ps:
         q = ps.queue("q")
         q.enqueue(1)
-        monkeypatch.setattr("penstock.client._sync.transport.server.sleep", sleep)
-        monkeypatch.setattr("penstock.client._sync.transport.server.monotonic", lambda: now[0])
+        link = ps.backend.node.link
+        link._retrying = link._retrying.copy(sleep=sleep)  # type: ignore[union-attr]  # one server
+        monkeypatch.setattr("tenacity.time.monotonic", lambda: now[0])
         server.kill()
         with pytest.raises(redis.ConnectionError):
             q.enqueue(2)

@@ -1,7 +1,4 @@
-"""The effects of flows: calls, waits, changes of the registry. The driver runs them.
-
-They are not frozen: the methods of a frozen dataclass cost time at import.
-"""
+"""The effects of flows: calls, waits, changes of the registry. The driver runs them."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class Effect:
     __slots__ = ()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Run(Effect):
     """Run a script; the answer is its result.
 
@@ -55,7 +52,7 @@ class Run(Effect):
         return self.call.ops
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ReserveJobs(Effect):
     """Reserve up to n jobs of a queue; the answer is a `Taken`. `brief` is that of `Run`."""
 
@@ -65,7 +62,7 @@ class ReserveJobs(Effect):
     brief: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Register(Effect):
     """Write the queue into the registry with this epoch."""
 
@@ -73,7 +70,7 @@ class Register(Effect):
     epoch: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Unregister(Effect):
     """Remove the queue's entry with this epoch from the registry: no queue has that epoch."""
 
@@ -81,7 +78,7 @@ class Unregister(Effect):
     epoch: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Tidy(Effect):
     """Sweep what is due: these queues, about once a minute each, and a few listed ones.
 
@@ -99,7 +96,7 @@ class Cancelled(BaseException):
     """Thrown into a flow whose wait was cancelled, so that it can leave in order."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Listen(Effect):
     """Wait for tokens of queues until a point of the clock; the answer is a `Heard`.
 
@@ -120,7 +117,7 @@ class Listen(Effect):
     follow: Callable[[], Call[Taken]] | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Heard:
     """The answer to `Listen` and to `Quit`.
 
@@ -135,12 +132,12 @@ class Heard:
     taken: Taken | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Quit(Effect):
     """End the pending wait, if there is one; the answer: a `Heard` with the tokens that it took."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Keep(Effect):
     """Keep a call about jobs of a node that is down on another one; the answer: a bool per job."""
 
@@ -149,23 +146,23 @@ class Keep(Effect):
     intent: Intent
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Rest(Effect):
     """Do nothing until a point of the clock, or until the flow's owner has something to tell."""
 
     until: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Cede(Effect):
     """Let runners start their jobs."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Drop(Effect):
     """Close the connections: the server at their other end has changed."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Hurry(Effect):
     """Give up calls after a second or two from now on: the flow's owner is about to end."""

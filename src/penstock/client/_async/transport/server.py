@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio  # async only
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
+import tenacity
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._acompat import AsyncRedisConnection, asleep
+from penstock.client._acompat import AsyncRedisConnection
 from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import (
@@ -40,7 +41,6 @@ logger = get_logger("penstock")
 
 SILENCE = 1.0
 """Seconds of repeats after which the log says so."""
-T = TypeVar("T")
 
 
 class AsyncServer:
@@ -75,7 +75,13 @@ class AsyncServer:
         self._has_lost = False
         self._retry_for = retry_for
         self._complaints = RateLimit(60, monotonic)
-        self._patience = retry_for
+        self._retrying = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_delay(retry_for),
+            wait=_pause,
+            retry=tenacity.retry_if_exception(transient),
+            reraise=True,
+            before_sleep=self._say,
+        )
 
     def adjust(self, **settings: float) -> None:
         """Change settings of the connections that are made from now on."""
@@ -88,7 +94,7 @@ class AsyncServer:
     async def hurry(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
         self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
-        self._patience = 0.0
+        self._retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
         await self.close()
 
     def forget(self) -> None:
@@ -238,23 +244,11 @@ class AsyncServer:
                     found.append(f"key {key.decode()!r} has the wrong type: {types}")
         return ", ".join(found)
 
-    async def _retried(self, attempt: Callable[[], Awaitable[T]], patience: float) -> T:
-        """Repeat an attempt while its connection fails, for so many seconds; 0 = try it once."""
-        begun, tries = monotonic(), 0
-        while True:
-            try:
-                return await attempt()
-            except Exception as error:
-                elapsed = monotonic() - begun
-                if elapsed >= patience or not transient(error):
-                    raise
-                self._say(error, elapsed)
-            tries += 1
-            await asleep(random.random() * longest_pause(tries, elapsed))
-
-    def _say(self, error: Exception, elapsed: float) -> None:
+    def _say(self, state: tenacity.RetryCallState) -> None:
         """Log that a call has been repeated for a while, for a person who waits for it."""
-        if elapsed > SILENCE and self._complaints.allows(""):
+        error = None if state.outcome is None else state.outcome.exception()
+        elapsed = state.seconds_since_start or 0.0
+        if error is not None and elapsed > SILENCE and self._complaints.allows(""):
             text = "%s does not answer (%s); tried for %s"
             logger.warning(text, self.address, reason_of(error), span(self._retry_for))
 
@@ -281,8 +275,11 @@ class AsyncServer:
                 doubts.append(failure)
                 raise
 
+        retrying = self._retrying.copy()
+        if brief:
+            retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
         try:
-            return await self._retried(repeat, 0.0 if brief else self._patience)
+            return await retrying(repeat)
         except ResponseError as refusal:
             if doubts and transient(refusal):
                 raise doubts[0] from refusal  # the call may have run before, so this does not tell
@@ -315,8 +312,9 @@ class AsyncServer:
                     await lane.close()
                 raise
 
+        retrying = self._retrying.copy()  # concurrent calls would mix their state
         try:
-            reply: Any = await self._retried(attempt, self._patience)
+            reply: Any = await retrying(attempt)
         except BaseException as error:
             await self.failed(lane, error)
             raise
@@ -367,3 +365,8 @@ class AsyncServer:
         await self._leave()
         if self._primary is not None:
             await self._primary.close()
+
+
+def _pause(state: tenacity.RetryCallState) -> float:
+    elapsed = state.seconds_since_start or 0.0
+    return random.random() * longest_pause(state.attempt_number, elapsed)
