@@ -57,12 +57,12 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Penstock:
 def rows(
     text: str = SCHEMA, between: Callable[[], Any] = lambda: None, **options: Any
 ) -> list[dict[str, Any]]:
-    """Return a reader's rows, part by part; a callback may run between two pages."""
+    """Return a reader's rows, slice by slice; a callback may run between two pages."""
     given = {"queue": "q", "url": URL, **{name: str(value) for name, value in options.items()}}
     reader = SnapshotReader(given, schema(text))
     found: list[dict[str, Any]] = []
-    for part in reader.partitions():
-        for batch in reader.read(part):
+    for one in reader.partitions():
+        for batch in reader.read(one):
             found += pa.Table.from_batches([batch]).to_pylist()
             between()
     return found
@@ -203,7 +203,7 @@ def test_a_missing_queue(client: Penstock) -> None:
 
 
 def test_the_stream_is_cut_where_jobs_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An old job and many new ones: the parts are about equal."""
+    """An old job and many new ones: the slices are about equal."""
     use_test_clock(monkeypatch)
     raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
     clock, found = TestClock(raw, 1_700_000_000_000), Penstock(raw)
@@ -213,17 +213,20 @@ def test_the_stream_is_cut_where_jobs_are(monkeypatch: pytest.MonkeyPatch) -> No
         clock.set(1_800_000_000_000 + ms)
         found.queue("q").enqueue_many([b"x"] * 25)
     reader = SnapshotReader({"queue": "q", "url": URL, "numPartitions": "4"}, schema("id string"))
-    sizes = [sum(b.num_rows for b in reader.read(part)) for part in reader.partitions()]
+    sizes = [sum(b.num_rows for b in reader.read(one)) for one in reader.partitions()]
     assert sum(sizes) == 1001
     assert len(sizes) == 4
     assert max(sizes) <= 400
 
 
-def test_jobs_that_stay_are_seen_once_while_others_move(client: Penstock) -> None:
+def test_jobs_that_stay_are_seen_once_while_others_move(
+    client: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Jobs change between any two pages: untouched jobs come once, and no id comes twice.
 
     Jobs are enqueued, delivered, acknowledged, failed, released, extended, buried, redriven.
     """
+    monkeypatch.setattr("penstock.spark.columns.PAGE", 1)
     draw, queue = random.Random(7), client.queue("q")
     stay = {"ready": 30, "scheduled": 30, "dead": 20, "active": 20}
     kept = _staying(client, stay)
@@ -267,27 +270,43 @@ def _staying(client: Penstock, counts: dict[str, int]) -> dict[str, Any]:
 
 
 def test_a_plan_is_small_however_many_jobs_are_at_work(client: Penstock) -> None:
-    """Each part has a few bytes for each job that it has to leave out."""
-    queue = client.queue("q")
-    queue.enqueue_many([b"x"] * 2000)
-    queue.enqueue_many([b"x"] * 200, delay=60)
-    assert len(queue.reserve(1000)) + len(queue.reserve(1000)) == 2000
+    """A slice has no list of jobs: only places, so a plan is as small for millions of jobs."""
+    queue, sizes = client.queue("q"), []
     reader = SnapshotReader({"queue": "q", "url": URL, "numPartitions": "10"}, schema("id string"))
-    parts = [len(pickle.dumps(part)) for part in reader.partitions()]
-    assert len(parts) == 20
-    assert sum(parts) < 2000 * (30 + 10 * 6)
-    assert len(by_id(rows("id string", numPartitions="10"))) == 2200
+    for _ in range(2):
+        queue.enqueue_many([b"x"] * 2000)
+        queue.enqueue_many([b"x"] * 200, delay=60)
+        assert len(queue.reserve(1000)) + len(queue.reserve(1000)) == 2000
+        slices = [len(pickle.dumps(one)) for one in reader.partitions()]
+        assert len(slices) == 11
+        sizes.append(sum(slices))
+    assert max(sizes) < 11 * 400
+    assert abs(sizes[0] - sizes[1]) < 100
+    assert len(by_id(rows("id string", numPartitions="10"))) == 4400
+
+
+def test_jobs_whose_leases_are_extended_while_they_are_read_come_once(
+    client: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An extension moves a job towards the end of the structure, where it is read again."""
+    monkeypatch.setattr("penstock.spark.columns.PAGE", 7)
+    queue = client.queue("q")
+    queue.enqueue_many([b"x"] * 30)
+    jobs = queue.reserve(30)
+    leases = iter(range(600, 700))  # for ever would be too long
+    found = rows("id string", lambda: queue.extend(jobs[:9], next(leases)), fetchSize=7)
+    assert sorted(by_id(found)) == sorted(job.id for job in jobs)
 
 
 def test_ties_are_cut_by_number(client: Penstock) -> None:
-    """Jobs due at one time are split among parts, and each is seen once."""
+    """Jobs due at one time are split among slices, and each is seen once."""
     queue = client.queue("q")
     queue.enqueue_many([b"x"] * 300, at=4_000_000_000)
     reader = SnapshotReader(
         {"queue": "q", "url": URL, "numPartitions": "5", "states": "scheduled", "fetchSize": "17"},
         schema("id string"),
     )
-    sizes = [sum(b.num_rows for b in reader.read(part)) for part in reader.partitions()]
+    sizes = [sum(b.num_rows for b in reader.read(one)) for one in reader.partitions()]
     assert sizes == [60] * 5
 
 
@@ -310,13 +329,13 @@ def test_a_queue_recreated_during_a_read(client: Penstock) -> None:
     queue = client.queue("q")
     queue.enqueue_many([b"x"] * 30)
     reader = SnapshotReader({"queue": "q", "url": URL, "fetchSize": "10"}, schema("id string"))
-    parts = reader.partitions()
+    slices = reader.partitions()
     client.clear([queue])
     queue.enqueue(b"another")
-    assert [batch for part in parts for batch in reader.read(part)] == []
+    assert [batch for one in slices for batch in reader.read(one)] == []
 
 
-def test_a_part_goes_to_the_node_of_the_plan(client: Penstock) -> None:
+def test_a_slice_goes_to_the_node_of_the_plan(client: Penstock) -> None:
     """An executor that reaches another server raises."""
     from dataclasses import replace
 
@@ -324,10 +343,10 @@ def test_a_part_goes_to_the_node_of_the_plan(client: Penstock) -> None:
 
     client.queue("q").enqueue(b"x")
     reader = SnapshotReader({"queue": "q", "url": URL}, schema("id string"))
-    part: Any = reader.partitions()[0]
-    part = replace(part, address=replace(part.address, node="00000000"))
+    one: Any = reader.partitions()[0]
+    one = replace(one, address=replace(one.address, node="00000000"))
     with pytest.raises(WrongServer):
-        list(reader.read(part))
+        list(reader.read(one))
 
 
 # -- with Spark ----------------------------------------------------------------------------

@@ -21,7 +21,6 @@ __all__ = [
     "extend_receipts",
     "fetch",
     "publish",
-    "show_numbers",
     "stage",
     "staged_chunk",
     "survey",
@@ -168,8 +167,3 @@ def survey(
 ) -> Call[replies.Survey]:
     """Read a page of the jobs of one structure, between two places in it."""
     return ops.call("survey", epoch, place, start, end, count, full)
-
-
-def show_numbers(ops: QueueOps, epoch: str, numbers: Sequence[bytes]) -> Call[replies.Show]:
-    """Read jobs by number, at most 100."""
-    return ops.call("show", epoch, *numbers)

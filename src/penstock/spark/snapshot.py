@@ -1,17 +1,15 @@
-"""The batch source: a snapshot, read in parts by tasks (protocol/maintenance.md, Snapshots).
+"""The batch source: a snapshot, read in slices by tasks (protocol/maintenance.md, Snapshots).
 
 Reading takes and changes nothing. The driver cuts each structure by values, so that a job that does
-not move is in one part, even if others come and go.
+not move is in one slice, even if others come and go.
 """
 
 from __future__ import annotations
 
 import itertools
-import zlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute
@@ -21,28 +19,23 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.core.ids import MAX_SEQ, SEQ_BASE
 from penstock.core.logs import get_logger
 from penstock.errors import NodesUnavailable, WrongEpoch
-from penstock.spark.calls import show_numbers, survey
+from penstock.spark.calls import survey
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
 from penstock.spark.options import Read
 from penstock.spark.shards import OpenShard, ShardAddress, open_listed, open_shards
-from penstock.wire.keys import score_of
-from penstock.wire.replies import Survey
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["SnapshotRange", "SnapshotReader"]
+__all__ = ["SnapshotReader", "SnapshotSlice"]
 
 logger = get_logger("penstock")
 
-ROWS_A_PART = 100_000
+ROWS_A_SLICE = 100_000
 """Jobs of a Spark partition, unless `numPartitions` is given."""
-MOST_PARTS = 64
+MOST_SLICES = 64
 LEAVES = 8
-"""Pieces into which the stream is divided, for each part."""
-SHOWN = 100
-"""Most jobs of a call of `show`."""
-SHOWN_BYTES = 1 << 20
+"""Pieces into which the stream is divided, for each slice."""
 HIGHEST = "9999999999999-9999999999"
 """Higher than every job number."""
 MOST_MS = 10**13 - 1
@@ -51,17 +44,15 @@ FINE = MAX_SEQ + 1 - SEQ_BASE
 
 
 @dataclass(frozen=True)
-class SnapshotRange(InputPartition):
-    """A part of a snapshot: the jobs that one task reads.
+class SnapshotSlice(InputPartition):
+    """A Spark partition of a snapshot.
 
     Attributes:
         address: where.
         epoch: of the queue.
-        place: the structure; '' = the jobs in `numbers`, in any structure.
-        start, end: arguments of `survey`: after `start`, up to `end`.
+        place: the structure.
         asof: the queue's time at which states are reported.
-        numbers: of jobs that were active when the snapshot began.
-        others: numbers that other parts read, compressed by `listed`.
+        start, end: arguments of `survey`: after `start`, up to `end`.
     """
 
     address: ShardAddress
@@ -70,8 +61,6 @@ class SnapshotRange(InputPartition):
     asof: int
     start: str = ""
     end: str = ""
-    numbers: tuple[bytes, ...] = ()
-    others: bytes = b""
 
 
 def bounds(options: Read) -> tuple[str, str]:
@@ -90,23 +79,26 @@ def _last_before(ms: int) -> str:
 
 
 class SnapshotPlan:
-    """Divides one shard into parts."""
+    """Divides one shard into slices."""
 
     def __init__(self, found: OpenShard, options: Read, share: int = 1) -> None:
         self._shard = found
         self._options = options
-        self._parts = -(-options.num_partitions // share) if options.num_partitions else None
-        self._most = max(1, MOST_PARTS // share)
+        self._wanted = -(-options.num_partitions // share) if options.num_partitions else None
+        self._most = max(1, MOST_SLICES // share)
         reply = found.run(survey(found.ops, "", "ready", "", "", 1, 0))
         self.now = reply.now
         self._epoch = reply.epoch.decode()
 
-    def parts(self) -> list[SnapshotRange]:
-        """Return the parts; none if the queue does not exist."""
+    def slices(self) -> list[SnapshotSlice]:
+        """Return the slices; none if the queue does not exist.
+
+        Jobs that are held come last. So a job that goes back to the queue during the read has
+        probably been looked for there before, and is not read twice.
+        """
         if not self._epoch:
             return []
         states = self._options.states
-        leased = self._leased() if {"ready", "active"}.intersection(states) else ()
         found = []
         if "ready" in states:
             found += self._stream()
@@ -115,51 +107,44 @@ class SnapshotPlan:
             found += self._sorted("scheduled", start=f"{self.now} {HIGHEST}")
         if "dead" in states:
             found += self._sorted("dead", end=f"{self.now} {HIGHEST}")
-        others = listed(leased) if leased else b""
-        found = [replace(part, others=others) if part.place != "ready" else part for part in found]
-        size = max(1, -(-len(leased) // self._count(len(leased))))
-        for first in range(0, len(leased), size):
-            found.append(self._part("", numbers=tuple(leased[first : first + size])))
+        if {"ready", "active"}.intersection(states):
+            # They can't be cut, as leases are extended all the time.
+            places = ("active", "once")
+            found += [
+                self._slice(one) for one in places if self._shard.command("ZCARD", self._key(one))
+            ]
         return found
 
-    def _part(self, place: str, **given: Any) -> SnapshotRange:
-        return SnapshotRange(self._shard.address, self._epoch, place, self.now, **given)
+    def _slice(self, place: str, **given: Any) -> SnapshotSlice:
+        return SnapshotSlice(self._shard.address, self._epoch, place, self.now, **given)
 
     def _count(self, jobs: int) -> int:
-        wanted = self._parts or min(-(-jobs // ROWS_A_PART), self._most)
+        wanted = self._wanted or min(-(-jobs // ROWS_A_SLICE), self._most)
         return max(1, min(wanted, jobs))
-
-    def _leased(self) -> tuple[bytes, ...]:
-        """Return the numbers of all held jobs, each once: an extension moves a job to the end."""
-        found: dict[bytes, None] = {}
-        for place in ("active", "once"):
-            for reply in surveyed(self._shard, self._part(place), count=1000, full=0):
-                found.update(dict.fromkeys(reply.jobs[::4]))
-        return tuple(found)
 
     def _key(self, kind: str) -> bytes:
         return self._shard.ops.keys[kind]
 
     # -- sorted sets: cut by rank, kept by value
 
-    def _sorted(self, place: str, start: str = "", end: str = "") -> list[SnapshotRange]:
+    def _sorted(self, place: str, start: str = "", end: str = "") -> list[SnapshotSlice]:
         key, command = self._key(place), self._shard.command
         low = command("ZCOUNT", key, "-inf", start.split(" ", maxsplit=1)[0]) if start else 0
         high = command("ZCOUNT", key, "-inf", end.split(" ", maxsplit=1)[0] if end else "+inf")
         if high <= low:
             return []
-        parts, cuts = self._count(high - low), list[str]()
-        for number in range(1, parts):
-            rank = low + (high - low) * number // parts - 1
+        slices, cuts = self._count(high - low), list[str]()
+        for number in range(1, slices):
+            rank = low + (high - low) * number // slices - 1
             pair = command("ZRANGE", key, rank, rank, "WITHSCORES")
             if pair:
                 cuts.append(f"{int(float(pair[1]))} {pair[0].decode()}")
         edges = [start, *dict.fromkeys(cuts), end]
-        return [self._part(place, start=a, end=b) for a, b in itertools.pairwise(edges)]
+        return [self._slice(place, start=a, end=b) for a, b in itertools.pairwise(edges)]
 
     # -- the stream: cut where there is something
 
-    def _stream(self) -> list[SnapshotRange]:
+    def _stream(self) -> list[SnapshotSlice]:
         last = self._shard.command("HGET", self._key("meta"), "last")
         low, high = bounds(self._options)
         high = min(filter(None, (high, last.decode() if last else HIGHEST)))
@@ -167,19 +152,19 @@ class SnapshotPlan:
         if not jobs or (low and low >= high):
             return []
         edges = [low, *self._cuts(low, high, self._count(jobs)), high]
-        return [self._part("ready", start=a, end=b) for a, b in itertools.pairwise(edges)]
+        return [self._slice("ready", start=a, end=b) for a, b in itertools.pairwise(edges)]
 
-    def _cuts(self, low: str, high: str, parts: int) -> list[str]:
-        """Return where to cut the stream into parts of about the same size.
+    def _cuts(self, low: str, high: str, slices: int) -> list[str]:
+        """Return where to cut the stream into slices of about the same size.
 
         A stream has no ranks. So the widest piece is halved repeatedly, and its empty ends are cut
         off: the remaining pieces show where the jobs are.
         """
         whole = self._piece(place_of(low) + 1 if low else 0, place_of(high))
-        if parts == 1 or whole is None:
+        if slices == 1 or whole is None:
             return []
         pieces = [whole]
-        while len(pieces) < parts * LEAVES:
+        while len(pieces) < slices * LEAVES:
             first, end = widest = max(pieces, key=lambda piece: piece[1] - piece[0])
             if first == end:
                 break
@@ -187,7 +172,7 @@ class SnapshotPlan:
             at = pieces.index(widest)
             halves = (self._piece(first, middle), self._piece(middle + 1, end))
             pieces[at : at + 1] = [half for half in halves if half is not None]
-        return _shared(pieces, parts)
+        return _shared(pieces, slices)
 
     def _piece(self, first: int, end: int) -> tuple[int, int] | None:
         """Return the range between two places without its empty ends; None = no job is there."""
@@ -198,28 +183,6 @@ class SnapshotPlan:
         if not found or not back:
             return None
         return place_of(found[0][0].decode()), place_of(back[0][0].decode())
-
-
-def surveyed(found: OpenShard, part: SnapshotRange, *, count: int, full: int) -> Iterator[Survey]:
-    """Yield the pages of a part of a structure."""
-    cursor, is_last = part.start, False
-    while not is_last:
-        call = survey(found.ops, part.epoch, part.place, cursor, part.end, count, full)
-        reply = found.run(call)
-        yield reply
-        cursor = reply.cursor.decode()
-        is_last = not cursor
-
-
-def listed(numbers: Iterable[bytes]) -> bytes:
-    """Compress numbers: those that were created together are similar."""
-    return zlib.compress(b" ".join(sorted(numbers)))
-
-
-@lru_cache(maxsize=4)  # of a few queries; all parts of a query have the same
-def unlisted(numbers: bytes) -> frozenset[bytes]:
-    """Decompress numbers of `listed`."""
-    return frozenset(zlib.decompress(numbers).split()) if numbers else frozenset()
 
 
 def place_of(number: str) -> int:
@@ -234,10 +197,10 @@ def number_at(place: int) -> str:
     return f"{ms}-{SEQ_BASE + seq}"
 
 
-def _shared(pieces: Sequence[tuple[int, int]], parts: int) -> list[str]:
-    """Return the ends of all parts but the last; all have about the same width."""
+def _shared(pieces: Sequence[tuple[int, int]], slices: int) -> list[str]:
+    """Return the ends of all slices but the last; all have about the same width."""
     passed = list(itertools.accumulate(end - first + 1 for first, end in pieces))
-    ends = {bisect_left(passed, passed[-1] * part / parts) for part in range(1, parts)}
+    ends = {bisect_left(passed, passed[-1] * one / slices) for one in range(1, slices)}
     return [number_at(pieces[at][1]) for at in sorted(ends) if at < len(pieces) - 1]
 
 
@@ -252,7 +215,7 @@ class SnapshotReader(DataSourceReader):
         self.shape = Shape(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the parts of a snapshot that begins now."""
+        """Return the slices of a snapshot that begins now."""
         found = open_shards(self.options)
         if found.unreached and not self.options.skip_unreachable:
             raise NodesUnavailable(
@@ -262,103 +225,73 @@ class SnapshotReader(DataSourceReader):
             )
         found.check(self.options, whole=False)
         plans = [SnapshotPlan(one, self.options, len(found)) for one in found]
-        return [part for plan in plans for part in plan.parts()]
+        return [one for plan in plans for one in plan.slices()]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Yield the jobs of a part."""
-        if not isinstance(partition, SnapshotRange):  # without parts Spark passes one of its own
+        """Yield the jobs of a slice."""
+        if not isinstance(partition, SnapshotSlice):  # without slices Spark passes one of its own
             return
         (found,) = open_listed(self.options, [partition.address])
+        seen = set[bytes]()
         try:
             for page in pages(self._replies(found, partition)):
-                kept = self._kept(page, partition)
+                kept = self._kept(page, partition, seen)
                 if kept.count:
                     yield self.shape.batch(kept)
         except WrongEpoch as error:
             logger.info("%s: the queue was deleted while it was read", error)
 
     def _replies(
-        self, found: OpenShard, part: SnapshotRange
+        self, found: OpenShard, one: SnapshotSlice
     ) -> Iterator[tuple[Origin, list[bytes]]]:
-        if not part.place:
-            yield from self._shown(found, part)
-            return
-        origin = _origin(found, part, part.place)
+        packed = found.ops.place(one.epoch.encode()).packed
+        origin = Origin(found.name, found.node, packed, one.place, one.asof)
         # Notes show which jobs have moved; ids need the records.
-        full = max(self.shape.full, 1 if self.options.id_prefix or part.place != "ready" else 0)
-        for reply in surveyed(found, part, count=self.options.fetch_size, full=full):
+        full = max(self.shape.full, 1 if self.options.id_prefix or one.place != "ready" else 0)
+        cursor, count, is_last = one.start, self.options.fetch_size, False
+        while not is_last:
+            call = survey(found.ops, one.epoch, one.place, cursor, one.end, count, full)
+            reply = found.run(call)
             yield origin, reply.jobs
+            cursor = reply.cursor.decode()
+            is_last = not cursor
 
-    def _shown(self, found: OpenShard, part: SnapshotRange) -> Iterator[tuple[Origin, list[bytes]]]:
-        """Yield the jobs that were active when the snapshot began, wherever they are now."""
-        ops, at, step = found.ops, 0, 1
-        while at < len(part.numbers):
-            named = part.numbers[at : at + step]
-            shown = found.run(show_numbers(ops, part.epoch, named)).jobs
-            at += len(shown)  # fewer than named when their bodies are large
-            sorted_out: dict[str, list[bytes]] = {}
-            for job in filter(None, shown):
-                place = _place(job)
-                if place:
-                    sorted_out.setdefault(place, []).extend(_row(job, place))
-            for place, parts in sorted_out.items():
-                yield _origin(found, part, place), parts
-            size = sum(len(job[6]) for job in filter(None, shown)) // len(shown)
-            step = max(1, min(SHOWN, SHOWN_BYTES // (size + 1)))
-
-    def _kept(self, page: Page, part: SnapshotRange) -> Page:
-        if page.count and part.place != "ready":
-            page = page.keep(self._settled(page, part) if part.place else self._between(page))
-        if page.count and not part.place:
+    def _kept(self, page: Page, one: SnapshotSlice, seen: set[bytes]) -> Page:
+        """Return the jobs that were in this structure when the snapshot began, and are wanted."""
+        if page.count and one.place != "ready":
+            page = page.keep(self._settled(page, one.asof))
+        if page.count and page.is_delivered:
             states = COLUMNS["state"](page).to_pylist()
-            page = page.keep([state in self.options.states for state in states])
+            new = _new(page.numbers, seen)
+            page = page.keep(
+                [is_new and s in self.options.states for is_new, s in zip(new, states, strict=True)]
+            )
         if page.count and self.options.id_prefix:
             ids = COLUMNS["id"](page)
             begins = pyarrow.compute.starts_with(ids, self.options.id_prefix)
             page = page.keep(begins.to_pylist())
         return page
 
-    def _between(self, page: Page) -> list[bool]:
+    def _settled(self, page: Page, asof: int) -> list[bool]:
+        """Return for each job True if it was there, and is between the wanted times."""
         low, high = (text.encode() for text in bounds(self.options))
-        return [low < number <= (high or HIGHEST.encode()) for number in page.numbers]
-
-    def _settled(self, page: Page, part: SnapshotRange) -> list[bool]:
-        """Return for each job True if it was in this structure when the snapshot began."""
-        last, others = b"%d-%b" % (part.asof, HIGHEST[14:].encode()), unlisted(part.others)
+        last = b"%d-%b" % (asof, HIGHEST[14:].encode())
+        most = min(last, high or last)
         notes = page.split.notes
         shown = [b""] * page.count if notes is None else notes.to_pylist()
-        rows = zip(page.numbers, self._between(page), shown, strict=True)
         return [
-            is_wanted
-            and number not in others
-            and number <= last
-            and not _was_moved(note, part.asof)
-            for number, is_wanted, note in rows
+            low < number <= most and not _was_moved(note, asof)
+            for number, note in zip(page.numbers, shown, strict=True)
         ]
 
 
-def _origin(found: OpenShard, part: SnapshotRange, place: str) -> Origin:
-    packed = found.ops.place(part.epoch.encode()).packed
-    return Origin(found.name, found.node, packed, place, part.asof)
+def _new(numbers: Sequence[bytes], seen: set[bytes]) -> Iterator[bool]:
+    """Yield False for jobs that were seen: an extension moves a job on, and it is read again."""
+    for number in numbers:
+        yield number not in seen
+        seen.add(number)
 
 
 def _was_moved(note: bytes, asof: int) -> bool:
     """Return True if a job was delivered after `asof`: before, it was in another structure."""
     return bool(note) and int(note[1 : note.index(b" ")].rstrip(b"?")) > asof
-
-
-def _place(job: Sequence[bytes]) -> str:
-    state = job[1].decode()
-    if state in ("expired", "dangling", "done", "cancelled"):
-        return ""
-    if job[11]:
-        return "once" if state == "once" else "active"
-    return "scheduled" if state == "ready" else state
-
-
-def _row(job: Sequence[bytes], place: str) -> tuple[bytes, ...]:
-    number, _, score, delivered, owner, counters, record = job[:7]
-    if place in ("active", "once"):
-        score = b"%d" % score_of(int(score), int(job[11][-3:], 16))
-    note = b"@%b %b\n" % (delivered, owner) if delivered != b"0" else b""
-    return number, score, counters, note + record
