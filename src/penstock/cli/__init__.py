@@ -45,6 +45,7 @@ COMMANDS = {
     "sweep": Listed("queues", "Remove expired jobs and idle queues."),
     "schedules": Listed("schedules", "List the schedules of a queue, or change one."),
     "workers": Listed("workers", "List the workers that run."),
+    "web": Listed("web", "Serve a page that shows queues and jobs."),
     "info": Listed("server", "Show the server and what it holds."),
     "nodes": Listed("nodes", "List nodes, or change one."),
     "doctor": Listed("doctor", "Find settings that break a promise."),

@@ -207,6 +207,22 @@ class AsyncPenstock:
             self._forget(name)
         return self.queue(name, partitions=found or None)
 
+    async def show(self, job_id: str) -> JobView | None:
+        """Return all data of one job of any queue, or None if it is gone.
+
+        Args:
+            job_id: its id; the registry has the name of its queue.
+
+        Raises:
+            BadJobId: the id is malformed, or of another node.
+        """
+        name = await self._queue_of(job_id)
+        return None if name is None else await (await self.open(name)).show(job_id)
+
+    async def _queue_of(self, job_id: str) -> str | None:
+        parsed = parse_id(job_id)
+        return await self.backend.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
+
     async def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
         """Wait until a job of any queue has ended, and return the value that its handler returned.
 
@@ -216,8 +232,7 @@ class AsyncPenstock:
 
         Returns, raises: as `AsyncQueue.result`; ResultGone if the registry has no such queue.
         """
-        parsed = parse_id(job_id)
-        name = await self.backend.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
+        name = await self._queue_of(job_id)
         if name is None:
             raise ResultGone(f"job {job_id} has no result: its queue was deleted, or is elsewhere")
         return await (await self.open(name)).result(job_id, timeout=timeout)

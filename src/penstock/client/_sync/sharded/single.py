@@ -117,7 +117,7 @@ def _looking(name: str) -> Any:
 
 
 for _name in (
-    "_ack_one", "_add_all", "_asked", "_clear", "_configured", "_receipt_of", "_routed",
+    "_ack_one", "_add_all", "_asked", "_clear", "_configured", "_found", "_receipt_of", "_routed",
     "_schedule_part", "_settled", "peek", "scan", "settle", "stats",
 ):  # fmt: skip
     setattr(SingleQueue, _name, _looking(_name))

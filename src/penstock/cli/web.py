@@ -1,0 +1,87 @@
+"""The command `web`: serve the page."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from penstock import AsyncPenstock
+from penstock.cli import output
+from penstock.cli.app import RETRY_FOR, Session, command
+from penstock.cli.output import Failed
+from penstock.core.logs import get_logger
+
+__all__ = ["web"]
+
+PASSWORD = "PENSTOCK_WEB_PASSWORD"  # the name of a variable
+
+
+@command("web")
+def web(
+    session: Session,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    write: bool = False,
+    user: str = "",
+    allow_host: str = "",
+    hide_bodies: bool = False,
+) -> None:
+    """Serve a page that shows queues, jobs, schedules and nodes, until SIGTERM or SIGINT.
+
+    It needs the extra `web`. It only reads, unless --write is given. Beyond this machine it needs
+    --user, and the password in $PENSTOCK_WEB_PASSWORD.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on.
+        write: allow actions: redrive, cancel, delete, pause and so on.
+        user: name that browsers must give, with the password of $PENSTOCK_WEB_PASSWORD.
+        allow_host: names under which browsers may reach the page, separated by spaces; those of
+            this machine are allowed.
+        hide_bodies: do not show bodies and results of jobs.
+    """
+    try:
+        import uvicorn
+
+        from penstock.web import app
+        from penstock.web.security import LOOPBACK, is_loopback
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("uvicorn", "starlette", "jinja2"):
+            raise
+        raise Failed("this command needs more packages: pip install 'penstock[web]'") from None
+    auth = _auth(user)
+    if auth is None and not is_loopback(host):
+        told = f"{host} is reachable from other machines: give --user, and set ${PASSWORD}"
+        raise Failed(told)
+    urls = session.urls()
+    client = AsyncPenstock(
+        urls if len(urls) > 1 else urls[0],
+        prefix=session.prefix,
+        retry_for=RETRY_FOR,
+        node_hosts=session.node_hosts.split(),
+    )
+    names = (*LOOPBACK, f"[{host}]" if ":" in host else host, *allow_host.split())
+    page = app(client, write=write, auth=auth, hosts=names, hide_bodies=hide_bodies)
+    _log_actions()
+    rights = "read and write" if write else "read-only"
+    output.note(f"penstock: http://{names[3]}:{port}/ ({rights})")
+    settings = uvicorn.Config(
+        page, host=host, port=port, log_level="warning", access_log=False, server_header=False
+    )
+    uvicorn.Server(settings).run()
+
+
+def _auth(user: str) -> tuple[str, str] | None:
+    password = os.environ.get(PASSWORD, "")
+    if bool(user) != bool(password):
+        raise Failed(f"--user and ${PASSWORD} are needed together")
+    return (user, password) if user else None
+
+
+def _log_actions() -> None:
+    """Write the audit log to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    audit = get_logger("penstock.web.audit")
+    audit.addHandler(handler)
+    audit.setLevel(logging.INFO)

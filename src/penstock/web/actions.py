@@ -1,0 +1,133 @@
+"""The actions: each is a form with a token, and a line in the audit log."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.core.options import PauseSide
+from penstock.web.pages import filter_of
+from penstock.web.runs import ACTIONS, ActionName, BulkAction, act
+from penstock.web.shapes import job_path, queue_path
+from penstock.web.site import Refused, Site
+
+__all__ = ["jobs", "pause", "run", "schedule"]
+
+COUNT_WAIT = 0.3
+"""Seconds that a request waits for a count."""
+
+
+async def jobs(site: Site, request: Request) -> Response:
+    """Ask for a confirmation, then run an action on named jobs; or begin to count a filter's."""
+    form = await site.form(request)
+    queue = await site.queue(form.get("queue"))
+    chosen = filter_of(form)
+    whole = form.get("all")
+    action = _action(whole or form.get("action"))
+    if action not in ACTIONS[chosen.state]:
+        raise Refused(400, f"{action} is no action on {chosen.state} jobs.")
+    if whole:
+        run = site.runs.create(queue, action, chosen, request.state.user)
+        if run is None:
+            raise Refused(503, "Too many actions are under way: wait for one to end.")
+        await site.runs.settle(run, COUNT_WAIT)
+        return site.redirect(request, f"/runs/{run.id}")
+    ids = list(dict.fromkeys(form.all("id")))[:1000]
+    if not ids:
+        raise Refused(400, "No job is selected: go back and select some.")
+    if not form.get("confirmed"):
+        return site.page(
+            request,
+            "confirm.html",
+            action=action,
+            ids=ids,
+            queue=queue.name,
+            chosen=chosen,
+            back=form.get("back") == "job",
+        )
+    done = await act(queue, action, ids)
+    site.sampler.forget()
+    named = ids if len(ids) <= 10 else f"{ids[0]} and {len(ids) - 1} more"
+    site.note(request, action, queue=queue.name, state=chosen.state, jobs=named, done=done)
+    note = f"{action}-{done}-{len(ids)}"
+    if form.get("back") == "job" and action != "delete":
+        return site.redirect(request, f"{job_path(ids[0])}?note={note}")
+    return site.redirect(request, queue_path(queue.name, **chosen.query(), note=note))
+
+
+async def run(site: Site, request: Request) -> Response:
+    """Start an action on many jobs that was counted, or stop it."""
+    form = await site.form(request)
+    found = site.runs.get(request.path_params["id"])
+    if found is None:
+        raise Refused(404, "This action is not known any more: begin again.")
+    if form.get("do") == "stop":
+        await site.runs.stop(found)
+        _note_run(site, request, "stopped", found)
+    elif found.status == "counted":
+        _note_run(site, request, "started", found)
+        site.runs.start(found, partial(_note_run, site, request, "ended"))
+        await site.runs.settle(found, COUNT_WAIT)
+    return site.redirect(request, f"/runs/{found.id}")
+
+
+def _note_run(site: Site, request: Request, what: str, found: BulkAction) -> None:
+    facts = {name: value or "" for name, value in found.filter.query().items()}
+    figures = {"matched": found.matched, "done": found.changed, "status": found.status}
+    action = f"{found.action}-all-{what}"
+    site.note(request, action, queue=found.queue.name, **facts, **figures, why=found.error)
+
+
+async def pause(site: Site, request: Request) -> Response:
+    """Pause a side of a queue, or resume it."""
+    form = await site.form(request)
+    queue = await site.queue(form.get("queue"))
+    side = form.get("side")
+    if side == "":
+        await queue.resume()
+    else:
+        await queue.pause(_side(side))
+    site.sampler.forget()
+    action = "pause" if side else "resume"
+    site.note(request, action, queue=queue.name, side=side)
+    return site.redirect(request, queue_path(queue.name, note=action))
+
+
+async def schedule(site: Site, request: Request) -> Response:
+    """Trigger, pause, resume or remove a schedule."""
+    form = await site.form(request)
+    queue, name, action = await site.queue(form.get("queue")), form.get("name"), form.get("action")
+    if action == "trigger":
+        await queue.trigger(name)
+    elif action == "pause":
+        await queue.pause_schedule(name)
+    elif action == "resume":
+        await queue.resume_schedule(name)
+    elif action == "remove":
+        if not form.get("confirmed"):
+            return site.page(request, "confirm_schedule.html", queue=queue.name, name=name)
+        await queue.unschedule(name)
+    else:
+        raise Refused(400, f"There is no action {action!r}.")
+    site.sampler.forget()
+    site.note(request, f"{action}-schedule", queue=queue.name, schedule=name)
+    return site.redirect(request, f"/schedules?note={action}")
+
+
+def _action(text: str) -> ActionName:
+    for action in get_args(ActionName):
+        if action == text:
+            found: ActionName = action
+            return found
+    raise Refused(400, f"There is no action {text!r}.")
+
+
+def _side(text: str) -> PauseSide:
+    for side in get_args(PauseSide):
+        if side == text:
+            found: PauseSide = side
+            return found
+    raise Refused(400, f"There is no side {text!r}.")

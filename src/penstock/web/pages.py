@@ -1,0 +1,208 @@
+"""The pages: overview, queue, job, schedules, nodes. They never write."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.core.logs import printable
+from penstock.core.middleware import HANDLER
+from penstock.core.options import StateName
+from penstock.core.views import JobView, QueueStats, ScanPage
+from penstock.errors import BadJobId, JobCancelled, JobExpired, JobFailed, ResultGone, ResultTimeout
+from penstock.web.runs import ACTIONS, Filter
+from penstock.web.shapes import body_text
+from penstock.web.site import Refused, Site
+
+__all__ = ["filter_of", "job", "nodes", "overview", "queue", "run", "runs", "schedules", "state_of"]
+
+ROWS = 50
+"""Jobs on a page, about."""
+LOOKS = 5
+"""The most steps of a search for one page, of 200 jobs each."""
+STEP = 200
+QUEUES = 100
+"""Queues on a page."""
+PREVIEW = 120
+"""Bytes of a body in a list."""
+SORTS = ("name", "ready", "scheduled", "active", "dead", "oldest")
+
+
+async def overview(site: Site, request: Request) -> Response:
+    """Show all queues with their counts and rates."""
+    sample, query = await site.sampler.sample(), request.query_params
+    wanted, sort = query.get("q", ""), query.get("sort", "name")
+    found = [one for one in sample.queues.values() if wanted.casefold() in one.name.casefold()]
+    if sort in SORTS[1:]:
+        found.sort(key=lambda one: (-(getattr(one, sort) or 0), one.name))
+    else:
+        found.sort(key=lambda one: one.name)
+    start = _number(query.get("start", ""))
+    live = request.headers.get("hx-request") == "true"
+    return site.page(
+        request,
+        "_overview.html" if live else "overview.html",
+        sample=sample,
+        series=site.sampler.series,
+        found=found[start : start + QUEUES],
+        start=start,
+        total=len(found),
+        behind=start + QUEUES if start + QUEUES < len(found) else None,
+        wanted=wanted,
+        sort=sort,
+        sorts=SORTS,
+        sums={name: sum(getattr(one, name) for one in found) for name in get_args(StateName)},
+        runs=site.runs.latest()[:5],
+    )
+
+
+async def queue(site: Site, request: Request) -> Response:
+    """Show a queue: its counts, and the jobs of a state."""
+    name = request.path_params["name"] or request.query_params.get("name", "")
+    target = await site.queue(name)
+    sample = await site.sampler.sample()
+    stats = sample.queues.get(name) or await target.stats()
+    chosen = filter_of(request.query_params)
+    values: dict[str, Any] = {
+        "stats": stats,
+        "series": site.sampler.series.get(name),
+        "chosen": chosen,
+        "states": get_args(StateName),
+        "settings": _settings(stats),
+    }
+    if request.headers.get("hx-request") == "true":
+        return site.page(request, "_queue.html", **values)
+    order = request.query_params.get("order") or ("new" if chosen.state == "dead" else "old")
+    cursor = request.query_params.get("cursor", "0")
+    page = await _search(target, chosen, cursor, newest=order == "new")
+    return site.page(
+        request,
+        "queue.html",
+        page=page,
+        now=page.jobs[0].now if page.jobs else time.time(),
+        order=order,
+        cursor=cursor,
+        actions=ACTIONS[chosen.state],
+        handler_field=HANDLER,
+        **values,
+    )
+
+
+async def _search(queue: Any, chosen: Filter, cursor: str, *, newest: bool) -> ScanPage:
+    """Return about 50 jobs, or those among the next 1,000 that match."""
+    found = ScanPage(cursor, [], [])
+    for _ in range(LOOKS):
+        page = await queue.find(
+            chosen.state,
+            found.cursor,
+            STEP if chosen else ROWS,
+            handler=chosen.handler,
+            error=chosen.error,
+            newest=newest,
+            body=PREVIEW,
+        )
+        ids, jobs = found.ids + page.ids, found.jobs + page.jobs
+        found = ScanPage(page.cursor, ids, jobs, page.unreachable, found.looked + page.looked)
+        if page.cursor == "0" or len(jobs) >= ROWS:
+            break
+    return found
+
+
+async def job(site: Site, request: Request) -> Response:
+    """Show all data of a job."""
+    name = request.path_params.get("id") or request.query_params.get("id", "").strip()
+    try:
+        view = await site.client.show(name)
+    except BadJobId as error:
+        raise Refused(404, f"This is no id of a job: {error}") from None
+    if view is None:
+        told = f"Job {printable(name)} is gone: it has ended, or its queue was deleted."
+        raise Refused(404, told)
+    state = view.state if view.state in ACTIONS else None
+    return site.page(
+        request,
+        "job.html",
+        job=view,
+        handler=view.headers.get(HANDLER),
+        body="" if site.options.hide_bodies else body_text(view.raw, view.codec),
+        result=await _result(site, view),
+        actions=ACTIONS.get(view.state, ()) if view.finished is None else (),  # type: ignore[call-overload]  # of any state
+        state=state,
+    )
+
+
+async def _result(site: Site, view: JobView) -> str | None:
+    """Return the kept result of a job as text; None = it has none."""
+    if view.finished is None or site.options.hide_bodies:
+        return None
+    queue = await site.client.open(view.queue)
+    try:
+        value = await queue.result(view.id, timeout=0)
+    except (JobCancelled, JobExpired, JobFailed, ResultGone, ResultTimeout) as error:
+        return printable(str(error))
+    return body_text(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"), "json")
+
+
+async def schedules(site: Site, request: Request) -> Response:
+    """Show the schedules of all queues."""
+    sample = await site.sampler.sample()
+    names = sorted(name for name, one in sample.queues.items() if one.has_schedules)
+    found = [
+        (name, one)
+        for name in names[:QUEUES]
+        for one in await (await site.client.open(name)).schedules()
+    ]
+    return site.page(request, "schedules.html", found=found, left=len(names) - QUEUES)
+
+
+async def nodes(site: Site, request: Request) -> Response:
+    """Show the nodes with their memory."""
+    hello = await site.client.hello()
+    return site.page(request, "nodes.html", hello=hello)
+
+
+async def runs(site: Site, request: Request) -> Response:
+    """Show the actions on many jobs of this process."""
+    return site.page(request, "runs.html", runs=site.runs.latest())
+
+
+async def run(site: Site, request: Request) -> Response:
+    """Show an action on many jobs."""
+    found = site.runs.get(request.path_params["id"])
+    if found is None:
+        raise Refused(404, "This action is not known any more: see the audit log.")
+    live = request.headers.get("hx-request") == "true"
+    return site.page(request, "_run.html" if live else "run.html", run=found)
+
+
+def filter_of(fields: Any) -> Filter:
+    """Return the filter in the fields of a query or a form."""
+    handler, error = fields.get("handler") or None, fields.get("error") or None
+    return Filter(state_of(fields.get("state") or "ready"), handler, error)
+
+
+def state_of(text: str) -> StateName:
+    """Return a state.
+
+    Raises:
+        Refused: there is none of this name.
+    """
+    for state in get_args(StateName):
+        if state == text:
+            found: StateName = state
+            return found
+    raise Refused(400, f"There is no state {text!r}.")
+
+
+def _settings(stats: QueueStats) -> dict[str, object]:
+    names = type(stats.settings).__dataclass_fields__
+    found = {name: getattr(stats.settings, name) for name in names if name != "paused"}
+    return {name.replace("_", " "): value for name, value in found.items() if value is not None}
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0

@@ -1,0 +1,217 @@
+"""Actions on jobs: on those that are named, or in the background on all that a filter matches."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from redis.exceptions import RedisError
+
+from penstock.client._async.queue import AsyncQueue
+from penstock.core.options import StateName
+from penstock.core.outcomes import Outcome, Settled
+from penstock.core.urls import redacted
+from penstock.errors import PenstockError
+
+__all__ = ["ACTIONS", "ActionName", "Filter", "BulkAction", "Runs", "act"]
+
+ActionName = Literal["redrive", "promote", "cancel", "delete"]
+ACTIONS: dict[StateName, tuple[ActionName, ...]] = {
+    "ready": ("cancel", "delete"),
+    "scheduled": ("promote", "cancel", "delete"),
+    "active": ("cancel",),
+    "dead": ("redrive", "delete"),
+}
+"""The actions on jobs of each state."""
+STEP = 200
+"""Jobs of one step of a run: as many as a script handles in about a millisecond."""
+REST = 3.0
+"""Pause behind a step, in lengths of the step: a run uses a quarter of a core at most."""
+KEPT = 50
+"""Runs that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Jobs of a queue.
+
+    Attributes:
+        state: their state.
+        handler: only jobs of this handler; None = any.
+        error: only jobs whose error contains this; None = any.
+    """
+
+    state: StateName
+    handler: str | None = None
+    error: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.handler is not None or self.error is not None
+
+    def query(self) -> dict[str, str | None]:
+        """Return the fields of a form or of the query of a page."""
+        return {"state": self.state, "handler": self.handler, "error": self.error}
+
+
+async def act(queue: AsyncQueue, action: ActionName, ids: Sequence[str]) -> int:
+    """BulkAction an action on jobs; return for how many it was done."""
+    if action == "redrive":
+        return await queue.redrive(ids)
+    settled: Settled
+    if action == "promote":
+        settled = await queue.promote(ids)
+    elif action == "cancel":
+        settled = await queue.cancel(ids)
+    else:
+        settled = await queue.delete(ids)
+    return sum(outcome in (Outcome.DONE, Outcome.CANCELLED) for outcome in settled)
+
+
+@dataclass
+class BulkAction:
+    """An action on all jobs that a filter matches.
+
+    Attributes:
+        id: names the run.
+        queue: the queue.
+        action: the action.
+        filter: the jobs.
+        user: who asked for it.
+        status: counting; counted = it waits for a confirmation; running; then done, stopped or
+            failed.
+        matched: number of jobs that match, as far as counted; the run handles no more than these.
+        looked: number of jobs looked at in this pass.
+        named: number of jobs that the action was tried on.
+        changed: number of jobs for which it was done.
+        error: why it has failed.
+        began: seconds since 1970.
+    """
+
+    id: str
+    queue: AsyncQueue
+    action: ActionName
+    filter: Filter
+    user: str
+    status: Literal["counting", "counted", "running", "done", "stopped", "failed"] = "counting"
+    matched: int = 0
+    looked: int = 0
+    named: int = 0
+    changed: int = 0
+    error: str = ""
+    began: float = field(default_factory=time.time)
+
+    @property
+    def is_moving(self) -> bool:
+        """True while it counts or runs."""
+        return self.status in ("counting", "running")
+
+
+class Runs:
+    """The runs of this process.
+
+    Args:
+        changed: called when a run has changed jobs.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._runs: dict[str, BulkAction] = {}
+
+    def get(self, name: str) -> BulkAction | None:
+        """Return the run of this id."""
+        return self._runs.get(name)
+
+    def latest(self) -> list[BulkAction]:
+        """Return the runs, the latest first."""
+        return list(self._runs.values())[::-1]
+
+    def create(
+        self, queue: AsyncQueue, action: ActionName, chosen: Filter, user: str
+    ) -> BulkAction | None:
+        """Create a run that counts its jobs; None = too many are under way."""
+        if len(self._runs) >= KEPT:
+            oldest = next((one for one in self._runs.values() if not one.is_moving), None)
+            if oldest is None:
+                return None
+            del self._runs[oldest.id]
+        run = BulkAction(secrets.token_urlsafe(12), queue, action, chosen, user)
+        self._runs[run.id] = run
+        self._spawn(run, self._count(run))
+        return run
+
+    def start(self, run: BulkAction, ended: Callable[[BulkAction], None]) -> None:
+        """Start a run that was counted and confirmed; `ended` is called at its end."""
+        run.status, run.looked = "running", 0
+        self._spawn(run, self._work(run), ended)
+
+    async def stop(self, run: BulkAction) -> None:
+        """Stop a run after the step that is under way."""
+        if run.status in ("counting", "counted", "running"):
+            run.status = "stopped"
+        await self.settle(run, 1.0)
+
+    async def settle(self, run: BulkAction, seconds: float) -> None:
+        """Wait until a run pauses or has ended, but not longer than so many seconds."""
+        task = self._tasks.get(run.id)
+        if task is not None:
+            await asyncio.wait([task], timeout=seconds)
+
+    async def close(self) -> None:
+        """Stop all runs, each after the step that is under way."""
+        for run in self._runs.values():
+            await self.stop(run)
+
+    def _spawn(
+        self,
+        run: BulkAction,
+        work: Awaitable[None],
+        ended: Callable[[BulkAction], None] = lambda _: None,
+    ) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except (PenstockError, RedisError, OSError) as error:
+                run.status, run.error = "failed", redacted(f"{type(error).__name__}: {error}")
+            finally:
+                self._tasks.pop(run.id, None)
+                ended(run)
+
+        self._tasks[run.id] = asyncio.create_task(guarded())
+
+    async def _count(self, run: BulkAction) -> None:
+        async for ids in self._pages(run):
+            run.matched += len(ids)
+        if run.status == "counting":
+            run.status = "counted"
+
+    async def _work(self, run: BulkAction) -> None:
+        async for ids in self._pages(run):
+            some = ids[: run.matched - run.named]
+            if some:
+                run.named += len(some)
+                run.changed += await act(run.queue, run.action, some)
+                self._changed()
+            if run.named >= run.matched:
+                break
+        if run.status == "running":
+            run.status = "done"
+
+    async def _pages(self, run: BulkAction) -> AsyncIterator[list[str]]:
+        """Yield the ids of matching jobs, the newest first: later jobs are not met."""
+        chosen, cursor, status = run.filter, "0", run.status
+        while run.status == status:
+            began = time.monotonic()
+            page = await run.queue.find(
+                chosen.state, cursor, STEP, handler=chosen.handler, error=chosen.error, newest=True
+            )
+            run.looked += page.looked
+            yield page.ids
+            cursor = page.cursor
+            if cursor == "0":
+                return
+            await asyncio.sleep(REST * (time.monotonic() - began))

@@ -1,0 +1,215 @@
+"""Protection of the page: hosts, authentication, headers, and tokens of forms."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import inspect
+import ipaddress
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.errors import BadArgument
+
+__all__ = ["LOOPBACK", "Auth", "Guard", "Options", "is_loopback", "token_of"]
+
+AuthCall: TypeAlias = Callable[[Request], "str | Awaitable[str | None] | None"]
+Auth: TypeAlias = "tuple[str, str] | AuthCall"
+"""A user name and a password, or a function that returns the user's name, None = refused."""
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+"""Hosts that name this machine."""
+COOKIE = "penstock_csrf"
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+        "object-src 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the page.
+
+    Attributes:
+        write: whether actions are allowed.
+        auth: how users are recognized; None = only clients on this machine are served.
+        hosts: names of the server that requests may use, without ports; "*" = any.
+        hide_bodies: whether bodies and results are hidden.
+        secret: key of the tokens of forms.
+    """
+
+    write: bool
+    auth: Auth | None
+    hosts: tuple[str, ...]
+    hide_bodies: bool
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+
+def check_hosts(hosts: object) -> tuple[str, ...]:
+    """Return names of hosts as a tuple.
+
+    Raises:
+        BadArgument: not a sequence of str.
+    """
+    if isinstance(hosts, str) or not isinstance(hosts, Sequence):
+        raise BadArgument("hosts", hosts, 'must be names, such as ["queues.example.com"]')
+    if not all(isinstance(host, str) and host for host in hosts):
+        raise BadArgument("hosts", hosts, "must be names without ports")
+    return tuple(host.lower() for host in hosts)
+
+
+def check_auth(auth: object) -> Auth | None:
+    """Return the way in which users are recognized.
+
+    Raises:
+        BadArgument: neither a name and a password, nor a function.
+    """
+    if auth is None or callable(auth):
+        return auth
+    if isinstance(auth, tuple) and len(auth) == 2:
+        user, password = auth
+        if isinstance(user, str) and isinstance(password, str) and user and password:
+            return user, password
+    reason = "must be (user, password), both not empty, or a function of the request"
+    raise BadArgument("auth", "<hidden>", reason)
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if a name or an address is one of this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def token_of(options: Options, cookie: str) -> str:
+    """Return the token that the forms of the user with this cookie must contain."""
+    return hmac.new(options.secret, cookie.encode(), hashlib.sha256).hexdigest()
+
+
+def is_token(request: Request, options: Options, token: str) -> bool:
+    """Return True if a form has the token of its user."""
+    cookie = request.cookies.get(COOKIE, "")
+    expected = token_of(options, cookie)
+    return bool(cookie) and hmac.compare_digest(expected.encode(), token.encode())
+
+
+class Guard:
+    """Answers only allowed requests, and adds headers to all answers.
+
+    Args:
+        app: gets the allowed requests, with `user` and `csrf` in their state.
+        options: the options of the page.
+    """
+
+    def __init__(self, app: ASGIApp, options: Options) -> None:
+        self.app = app
+        self.options = options
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        request = Request(scope, receive)
+        cookie = request.cookies.get(COOKIE)
+        given = cookie or secrets.token_hex(16)
+        guarded = self._guarded(send, None if cookie else self._cookie(request, given))
+        refused = self._refused(request)
+        if refused is None:
+            user = await self._user(request)
+            if user is None:
+                refused = self._unknown_user()
+            else:
+                request.state.user = user
+                request.state.csrf = token_of(self.options, given)
+        await (refused or self.app)(scope, receive, guarded)
+
+    def _refused(self, request: Request) -> Response | None:
+        host = request.headers.get("host", "")
+        if "*" not in self.options.hosts and _name_of(host) not in self.options.hosts:
+            text = f"This page is not served as {host[:200]!a}: add the name to its hosts.\n"
+            return PlainTextResponse(text, 400)
+        client = request.client.host if request.client else "localhost"
+        if self.options.auth is None and not is_loopback(client):
+            text = "Without authentication only this machine is served: set a user and password.\n"
+            return PlainTextResponse(text, 403)
+        origin = request.headers.get("origin")
+        is_safe = request.method in ("GET", "HEAD")
+        if not is_safe and origin is not None and urlsplit(origin).netloc != host:
+            return PlainTextResponse("The request comes from another site.\n", 403)
+        return None
+
+    async def _user(self, request: Request) -> str | None:
+        auth = self.options.auth
+        if auth is None:
+            return "-"
+        if not isinstance(auth, tuple):
+            answer = auth(request)
+            return await answer if inspect.isawaitable(answer) else answer
+        user, password = _basic(request.headers.get("authorization", ""))
+        is_user = hmac.compare_digest(user, auth[0].encode())
+        is_password = hmac.compare_digest(password, auth[1].encode())
+        return auth[0] if is_user and is_password else None
+
+    def _unknown_user(self) -> Response:
+        if isinstance(self.options.auth, tuple):
+            ask = {"www-authenticate": 'Basic realm="penstock", charset="UTF-8"'}
+            return PlainTextResponse("A user name and a password are needed.\n", 401, ask)
+        return PlainTextResponse("You may not see this page.\n", 403)
+
+    def _cookie(self, request: Request, value: str) -> str:
+        path = request.scope.get("root_path") or "/"
+        secure = "; Secure" if request.url.scheme == "https" else ""
+        return f"{COOKIE}={value}; Path={path}; HttpOnly; SameSite=Strict{secure}"
+
+    def _guarded(self, send: Send, cookie: str | None) -> Send:
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                keep = "max-age=3600" if "etag" in headers else "no-store"
+                headers.setdefault("cache-control", keep)
+                if cookie is not None:
+                    headers.append("set-cookie", cookie)
+            await send(message)
+
+        return guarded
+
+
+def _name_of(host: str) -> str:
+    """Return the host of a Host header, without its port."""
+    name, _, port = host.rpartition(":")
+    return (name if name and port.isdecimal() else host).lower()
+
+
+def _basic(header: str) -> tuple[bytes, bytes]:
+    """Return the user and the password of a header; both are empty if there are none."""
+    kind, _, encoded = header.partition(" ")
+    if kind.lower() != "basic":
+        return b"", b""
+    try:
+        user, _, password = base64.b64decode(encoded, validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return b"", b""
+    return user, password

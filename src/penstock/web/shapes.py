@@ -1,0 +1,129 @@
+"""Figures, times and bodies as text and SVG for the templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
+
+from penstock.core.logs import printable, span
+from penstock.core.views import JobView
+
+__all__ = ["FILTERS", "body_text", "job_path", "preview", "queue_path", "rate", "sparkline", "when"]
+
+WIDTH, HEIGHT = 120, 28
+SHOWN = 65_536
+"""The most characters of a body that a page shows."""
+
+
+def count(number: int | None) -> str:
+    """Format a count with its thousands apart; None = a dash."""
+    return "-" if number is None else f"{number:,}"
+
+
+def rate(value: float) -> str:
+    """Format a number per second."""
+    return "0" if value == 0 else f"{value:.2f}" if value < 1 else f"{value:,.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Format a duration; None = a dash."""
+    return "-" if seconds is None else span(seconds)
+
+
+def size(number: int | None) -> str:
+    """Format a number of bytes; None = a dash."""
+    if number is None:
+        return "-"
+    value = float(number)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def when(at: float | None, now: float) -> Markup:
+    """Format a time as a duration from now, with the exact time as its title."""
+    if at is None:
+        return Markup("-")
+    exact = datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
+    left = at - now
+    text = f"in {span(left)}" if left > 0 else f"{span(-left)} ago"
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, text)
+
+
+def sparkline(values: Sequence[float], seconds: float) -> Markup:
+    """Draw values as a line in SVG."""
+    if len(values) < 2:
+        return Markup('<svg class="spark" viewBox="0 0 {} {}" aria-hidden="true"></svg>').format(
+            WIDTH, HEIGHT
+        )
+    top = max(*values, 0.001)
+    points = " ".join(
+        f"{index * WIDTH / (len(values) - 1):.1f},{HEIGHT - 2 - value / top * (HEIGHT - 4):.1f}"
+        for index, value in enumerate(values)
+    )
+    label = f"{rate(min(values))} to {rate(max(values))} per second in the last {span(seconds)}"
+    return Markup(
+        '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
+        'aria-label="{}"><polyline points="{}"></polyline></svg>'
+    ).format(WIDTH, HEIGHT, label, points)
+
+
+def preview(job: JobView) -> str:
+    """Return the start of a body in one line."""
+    return printable(job.raw.decode("utf-8", "replace"))
+
+
+def body_text(raw: bytes, codec: str) -> str:
+    """Return a body for people: JSON indented, other text as it is, bytes as a literal."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return _cut(repr(raw[:SHOWN])[2:-1], len(raw) > SHOWN)
+    if codec == "json" and len(raw) <= SHOWN:
+        with suppress(ValueError, RecursionError):
+            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    return _cut(printable(text[:SHOWN], keep="\n\t"), len(text) > SHOWN)
+
+
+def _cut(text: str, more: bool) -> str:
+    return f"{text}\n… the rest is not shown" if more else text
+
+
+def queue_path(name: str, **query: object) -> str:
+    """Return the path of the page of a queue."""
+    if name in (".", ".."):  # browsers resolve these in paths
+        return f"/queues/?{urlencode({'name': name, **_given(query)})}"
+    given = _given(query)
+    return f"/queues/{quote(name, safe='')}" + (f"?{urlencode(given)}" if given else "")
+
+
+def job_path(job_id: str) -> str:
+    """Return the path of the page of a job."""
+    return f"/jobs/{quote(job_id, safe='')}"
+
+
+def _given(query: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in query.items() if value not in (None, "")}
+
+
+def lines(text: str) -> str:
+    """Return text of several lines without characters that do not show."""
+    return printable(text, keep="\n\t")
+
+
+FILTERS = {
+    "lines": lines,
+    "count": count,
+    "rate": rate,
+    "duration": duration,
+    "size": size,
+    "printable": printable,
+}
+"""Filters of the templates."""

@@ -1,0 +1,267 @@
+"""Pages: what they show, and that looking never writes."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+
+from penstock import Handlers, Penstock, Queue, Worker
+from tests.support.keyspace import Raw, dump
+from tests.web.conftest import Open
+from tests.web.support import Browser
+
+HOSTILE = "<script>alert('x')</script>\"'&<img src=x onerror=alert(1)>\x1b[31m\u202e{{7*7}}{%x%}"
+
+
+handlers = Handlers()
+
+
+@handlers.handler("echo")
+def echo(what: object) -> object:
+    """Return the argument."""
+    return what
+
+
+def filled(ps: Penstock, name: str = "emails") -> Queue:
+    """Make a queue with jobs in every state."""
+    q = ps.queue(name)
+    q.enqueue_many([{"to": f"ada{i}"} for i in range(5)], headers={"handler": "welcome"})
+    q.enqueue_many(range(3), delay=1000, headers={"handler": "report"})
+    held = q.reserve(3, block=0)
+    held[0].bury("ValueError: no address")
+    held[1].bury("KeyError: 'to'")
+    return q
+
+
+def test_the_overview_counts_jobs(ps: Penstock, page: Browser) -> None:
+    """It lists each queue with its counts by state."""
+    filled(ps)
+    filled(ps, "reports").pause()
+    found = page.get("/")
+    assert found.status == 200
+    assert "ready 4 scheduled 6 active 2 dead 4" in found.text
+    assert "emails" in found.text
+    assert "reports paused" in found.text
+    assert "emails" not in page.get("/?q=rep").text
+    assert page.get("/?q=none").text.count("No queue has") == 1
+
+
+def test_queues_are_sorted(ps: Penstock, page: Browser) -> None:
+    """A heading sorts by its figure."""
+    for name, count in (("a", 1), ("b", 3), ("c", 2)):
+        ps.queue(name).enqueue_many(range(count))
+    for sort, expected in (("name", "abc"), ("ready", "bca")):
+        html = page.get(f"/?sort={sort}").html
+        assert "".join(re.findall(r'href="/queues/(\w)"', html)) == expected
+
+
+def test_an_overview_of_nothing(page: Browser) -> None:
+    """A server without queues has an overview, too."""
+    assert "There are no queues yet" in page.get("/").text
+
+
+@pytest.mark.parametrize(
+    "state, expected",
+    [
+        ("ready", ["ada3", "ada4"]),
+        ("scheduled", ["in 16.", "report"]),
+        ("active", ["ada2"]),
+        ("dead", ["ValueError: no address", "KeyError: 'to'"]),
+    ],
+)
+def test_a_queue_lists_the_jobs_of_a_state(
+    ps: Penstock, page: Browser, state: str, expected: list[str]
+) -> None:
+    """Each state has its own list."""
+    filled(ps)
+    found = page.get(f"/queues/emails?state={state}")
+    assert found.status == 200
+    for text in expected:
+        assert text in found.text
+    assert found.html.count('class="id" href="/jobs/') == {"scheduled": 3, "active": 1}.get(
+        state, 2
+    )
+
+
+def test_jobs_are_filtered(ps: Penstock, page: Browser) -> None:
+    """Handler and error narrow the list."""
+    filled(ps)
+    assert "KeyError" not in page.get("/queues/emails?state=dead&error=address").text
+    assert "1 job among the 2 looked at" in page.get("/queues/emails?state=dead&error=key").text
+    assert "No dead job matches" in page.get("/queues/emails?state=dead&handler=report").text
+    assert "3 jobs" in page.get("/queues/emails?state=scheduled&handler=report").text
+
+
+def test_pages_of_a_long_queue(ps: Penstock, page: Browser) -> None:
+    """Following the links shows each job once."""
+    ids = set(ps.queue("emails").enqueue_many(range(120)).ids)
+    found, path = list[str](), "/queues/emails?state=ready"
+    while path:
+        html = page.get(path).html
+        found += re.findall(r'href="/jobs/([^"]+)"', html)
+        following = re.search(r'rel="next" href="([^"]+)"', html)
+        path = following.group(1).replace("&amp;", "&") if following else ""
+    assert len(found) == 120
+    assert set(found) == ids
+
+
+def test_a_job(ps: Penstock, page: Browser) -> None:
+    """Its page has the body, the headers, the times and the failures."""
+    q = ps.queue("emails")
+    q.enqueue({"to": "ada"}, headers={"handler": "welcome", "trace": "abc"}, dedup_id="one")
+    [job] = q.reserve(block=0)
+    job.nack(error="ValueError: first", trace="Traceback:\n  line 7\nValueError", delay=0)
+    [job] = q.reserve(block=0)
+    job.bury("KeyError: second")
+    found = page.get(f"/jobs/{job.id}")
+    assert found.status == 200
+    for text in ("welcome", "one", '"to": "ada"', "ValueError: first", "line 7", "abc", "died"):
+        assert text in found.text
+    assert "KeyError: second" in page.get(f"/jobs?id={job.id}").text
+
+
+def test_a_kept_result(ps: Penstock, page: Browser) -> None:
+    """A job whose result is kept shows it."""
+    added = ps.queue("emails").enqueue(echo.job({"sent": 7}), result_ttl=60)
+    Worker(ps, "emails", handlers, burst=True).run()
+    found = page.get(f"/jobs/{added.id}")
+    assert "done" in found.text
+    assert '"sent": 7' in found.text
+
+
+def test_bodies_are_hidden(ps: Penstock, open_page: Open) -> None:
+    """With hide_bodies no page has a body or a result."""
+    q = ps.queue("emails")
+    added = q.enqueue(echo.job({"to": "secret"}), result_ttl=60)
+    page = open_page(hide_bodies=True)
+    for path in ("/queues/emails?state=ready", f"/jobs/{added.id}"):
+        assert "secret" not in page.get(path).html
+    Worker(ps, "emails", handlers, burst=True).run()
+    assert "secret" not in page.get(f"/jobs/{added.id}").html
+
+
+def test_schedules_and_nodes(ps: Penstock, page: Browser) -> None:
+    """They have pages of their own."""
+    assert "There are no schedules" in page.get("/schedules").text
+    ps.queue("emails").schedule("hourly", every="1h", job={"x": 1})
+    ps.queue("emails").enqueue(1)
+    found = page.get("/nodes")
+    assert ps.hello().node[:8] in found.text
+    assert "up" in found.text
+
+
+def test_a_schedule_is_listed(ps: Penstock, page: Browser) -> None:
+    """Its ticks and its last job are shown."""
+    q = ps.queue("emails")
+    q.schedule("hourly", every="1h", job={"x": 1})
+    q.trigger("hourly")
+    found = page.get("/schedules")
+    assert "hourly emails every 1h" in found.text
+    assert "ready" in found.text
+
+
+@pytest.mark.parametrize(
+    "path, status",
+    [
+        ("/queues/none", 404),
+        ("/jobs/none", 404),
+        ("/nothing", 404),
+        ("/queues/emails?state=lost", 400),
+        ("/queues/emails?cursor=yesterday", 400),
+        ("/runs/none", 404),
+        ("/?start=-1&sort=x", 200),
+        ("/?note=delete-" + "9" * 5000 + "-1", 200),
+    ],
+)
+def test_bad_addresses(ps: Penstock, page: Browser, path: str, status: int) -> None:
+    """They are answered with a page."""
+    ps.queue("emails").enqueue(1)
+    assert page.get(path).status == status
+
+
+def test_a_job_that_is_gone(ps: Penstock, page: Browser) -> None:
+    """Its page says so."""
+    q = ps.queue("emails")
+    added = q.enqueue(1)
+    q.delete([added.id])
+    found = page.get(f"/jobs/{added.id}")
+    assert (found.status, "is gone" in found.text) == (404, True)
+
+
+@pytest.mark.parametrize("name", [HOSTILE, "a/b", "..", ".", "ä ö?&#+", "a//b/", "x" * 1024])
+def test_names_of_queues(ps: Penstock, page: Browser, name: str) -> None:
+    """A queue of any name has a page, which the overview links to."""
+    ps.queue(name).enqueue(1, headers={"handler": "welcome"})
+    overview = page.get("/")
+    [link] = {
+        href for href, _ in overview.reader.links if "/queues/" in href and "state=" not in href
+    }
+    found = page.get(link)
+    assert found.status == 200
+    assert "welcome" in found.text
+
+
+def test_hostile_data_stays_text(ps: Penstock, page: Browser) -> None:
+    """Markup in names, bodies, headers, errors and traces is shown, not obeyed."""
+    q = ps.queue(HOSTILE)
+    for _ in range(2):
+        q.enqueue({HOSTILE: HOSTILE}, headers={"handler": HOSTILE, HOSTILE: HOSTILE})
+    [job, other] = q.reserve(2, block=0)
+    job.nack(error=HOSTILE, trace=f"{HOSTILE}\n{HOSTILE}", delay=1000)
+    other.bury(HOSTILE)
+    name = quote(HOSTILE)
+    paths = ["/", f"/?q={name}", f"/queues/?name={name}&state=dead", f"/jobs/{other.id}"]
+    paths += [f"/jobs/{job.id}", f"/queues/?name={name}&state=dead&error={name}&handler={name}"]
+    for path in (*paths, f"/queues/{name}{name}", f"/queues/?name={name}&note={name}"):
+        found = page.get(path)
+        scripts = [given["src"] for tag, given in found.reader.tags if tag == "script"]
+        assert scripts
+        assert all(str(source).startswith("/static/") for source in scripts)
+        assert "img" not in {tag for tag, _ in found.reader.tags}
+        assert not [at for _, given in found.reader.tags for at in given if at.startswith("on")]
+        assert not {"\x1b", "\u202e"} & set(found.text)
+        assert "alert(" in found.text
+
+
+def test_looking_writes_nothing(ps: Penstock, raw: Raw, page: Browser) -> None:
+    """No page changes a key, and expired jobs stay."""
+    q = filled(ps)
+    q.enqueue("milk", ttl=0.01)
+    q.schedule("hourly", every="1h", job=1)
+    q.enqueue_many(range(10), dedup_id=str)
+    before = dump(raw)
+    [dead, *_] = q.find("dead").ids
+    paths = ["/", "/schedules", "/nodes", "/runs", f"/jobs/{dead}"]
+    paths += [f"/queues/emails?state={one}" for one in ("ready", "scheduled", "active", "dead")]
+    for path in (*paths, "/queues/emails?state=dead&error=x"):
+        assert page.get(path).status == 200, path
+    assert dump(raw) == before
+
+
+def test_a_user_that_may_only_read(ps: Penstock, raw: Raw, open_page: Open) -> None:
+    """Reading commands are enough for every page."""
+    q = filled(ps)
+    [dead, *_] = q.find("dead").ids
+    rights = ["+@read", "+@connection", "+evalsha", "+script|load", "+info", "+time"]
+    raw.execute_command(
+        "ACL", "SETUSER", "viewer", "on", ">secret", "~penstock:*", "-@all", *rights
+    )
+    try:
+        made = raw.connection_pool.connection_kwargs
+        url = f"unix://viewer@{made['path']}?db={made.get('db', 0)}&password=secret"
+        page = open_page(url=url)
+        for path in ("/", "/queues/emails?state=dead", f"/jobs/{dead}", "/schedules", "/nodes"):
+            assert page.get(path).status == 200, path
+    finally:
+        raw.execute_command("ACL", "DELUSER", "viewer")
+
+
+def test_a_server_that_does_not_answer(open_page: Open) -> None:
+    """The page says so, without the password of the URL."""
+    page = open_page(url="redis://:hunter2@127.0.0.1:1/0?socket_connect_timeout=1")
+    found = page.get("/")
+    assert found.status == 503
+    assert "hunter2" not in found.html
+    assert "The server does not answer" in found.text
