@@ -17,7 +17,7 @@ from penstock.core.outcomes import Outcome, Settled
 from penstock.core.urls import redacted
 from penstock.errors import PenstockError
 
-__all__ = ["ACTIONS", "ActionName", "Filter", "BulkAction", "Runs", "act"]
+__all__ = ["ACTIONS", "ActionName", "BulkAction", "Filter", "Runs", "act"]
 
 ActionName = Literal["redrive", "promote", "cancel", "delete"]
 ACTIONS: dict[StateName, tuple[ActionName, ...]] = {
