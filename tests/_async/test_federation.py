@@ -35,11 +35,11 @@ from penstock import (
 )
 from penstock.client._async.client import twin_of
 from penstock.client._async.sharded import parts
-from penstock.client._async.sharded.parts import AsyncShardedParts
+from penstock.client._async.sharded.parts import AsyncShardedParts, operations_of
 from penstock.client._async.sharded.sharded_queue import AsyncShardedQueue
 from penstock.client._async.sharded.single import AsyncSingleQueue
 from penstock.client._async.transport.flow_run import AsyncFlowRun  # async only
-from penstock.core import hints
+from penstock.core import hints, schedule_flows
 from penstock.core.job import number_of
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
@@ -702,14 +702,29 @@ async def test_a_wait_that_is_cancelled_twice_ends_its_calls(
 # async only]
 
 
+def places(three: Nodes, name: str) -> list[int]:
+    """Return the nodes that have a schedule of this name."""
+    raws = [backend.sync_client() for backend in three.backends]
+    return [at for at, raw in enumerate(raws) if raw.hexists(QueueKeys("q")["schedules"], name)]
+
+
 async def test_a_schedule_lies_on_one_node(three: Nodes, ps: AsyncPenstock, q: AsyncQueue) -> None:
-    """A client of one node creates it; workers and calls of all nodes find it there."""
-    with pytest.raises(BadArgument, match=r"^queue='q': it lies on several nodes: create"):
-        await q.schedule("s", every=3600, job="x")
-    async with AsyncPenstock(three.sources[1], federation=False) as alone:
-        await alone.queue("q").schedule("s", every=3600, job="x")
-    assert [found.name for found in await q.schedules()] == ["s"]
-    three.backends[1].sync_client().zadd(QueueKeys("q")["ticks"], {"s": 1_700_000_000_000})
+    """All clients choose the same node, which others replace it on; workers find it there."""
+    names = [f"s{number}" for number in range(20)]
+    for name in names:
+        assert await q.schedule(name, every=3600, job="x")
+    homes = {name: places(three, name) for name in names}
+    assert {len(found) for found in homes.values()} == {1}
+    assert {at for (at,) in homes.values()} == {0, 1, 2}  # they are spread
+    async with AsyncPenstock(three.sources[::-1]) as other:
+        for name in names:
+            assert not await other.queue("q").schedule(name, every=3600, job="x")
+            assert await other.queue("q").schedule(name, every=60, job="x")
+    assert {name: places(three, name) for name in names} == homes
+    assert [found.name for found in await q.schedules()] == sorted(names)
+
+    (home,) = homes["s0"]
+    three.backends[home].sync_client().zadd(QueueKeys("q")["ticks"], {"s0": 1_700_000_000_000})
     ran: list[Any] = []
 
     async def note(job: AsyncJob) -> None:
@@ -717,22 +732,26 @@ async def test_a_schedule_lies_on_one_node(three: Nodes, ps: AsyncPenstock, q: A
 
     await AsyncWorker(ps, "q", note, burst=True).run()
     assert ran == [("x", 1_700_000_000)]
-    assert (await q.show((await q.trigger("s")).id)) is not None
-    assert await q.unschedule("s")
+    assert (await q.show((await q.trigger("s0")).id)) is not None
+    await q.pause_schedule("s0")
+    assert [found.name for found in await q.schedules() if found.paused] == ["s0"]
+    await q.resume_schedule("s0")
+    assert await q.unschedule("s0")
+    assert places(three, "s0") == []
 
 
-async def test_schedules_of_handlers_are_not_stored_on_several_nodes(
-    ps: AsyncPenstock, q: AsyncQueue, caplog: pytest.LogCaptureFixture
+async def test_a_schedule_that_lies_on_two_nodes(
+    three: Nodes, ps: AsyncPenstock, q: AsyncQueue
 ) -> None:
-    """The worker logs the way out, and runs jobs as usual."""
-
-    @q.handler(every="1h")
-    async def report() -> None:
-        """Do nothing."""
-
-    await AsyncWorker(ps, q, burst=True).run()
-    assert "'report' are not stored, as queue 'q' lies on several nodes" in caplog.text
-    assert await q.schedules() == []
+    """Clients of one node each may make two of one name; the next change keeps one of them."""
+    await ps.connect()
+    for source in three.sources[:2]:
+        async with AsyncPenstock(source, federation=False) as alone:
+            await alone.queue("q").schedule("s", every=3600, job="x")
+    assert places(three, "s") == [0, 1]
+    await q.schedule("s", every=60, job="x")
+    assert len(places(three, "s")) == 1
+    assert [found.spec for found in await q.schedules()] == ["every 1m"]
 
 
 async def test_a_hand_over_stays_on_the_node_of_its_job(
@@ -757,3 +776,79 @@ async def test_a_hand_over_stays_on_the_node_of_its_job(
     await AsyncWorker(ps, ["q", "other"], handlers, burst=True).run()
     homes = [(number, parse_id(job_id).node) for number, job_id in enumerate(added)]
     assert sorted(ran) == sorted([*homes, *((number, "other") for number in range(3))])
+
+
+async def test_two_clients_create_a_schedule_at_once(three: Nodes, q: AsyncQueue) -> None:
+    """If another client creates it on another node meanwhile, both keep the same one."""
+    real: Any = schedule_flows.schedule
+
+    def late(ops: Any, new: Any, **options: Any) -> Any:
+        for other in operations_of(q):
+            yield from real(other, new, **options)
+        return (yield from real(ops, new, **options))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule_flows, "schedule", late)
+        await q.schedule("s", every=3600, job="x")
+    assert len(places(three, "s")) == 1
+    home = places(three, "s")
+    await q.unschedule("s")
+    await q.schedule("s", every=3600, job="x")
+    assert places(three, "s") == home
+
+
+async def test_a_schedule_while_a_node_is_down(three: Nodes, q: AsyncQueue) -> None:
+    """One that is there is replaced; a new one might be on the node that is down."""
+    await q.schedule("s", every=3600, job="x")
+    async with three.client(NOWHERE, retry_for=0.1) as other:
+        assert await other.queue("q").schedule("s", every=60, job="x")
+        with pytest.raises(NodesUnavailable, match="the new schedule 'new' may lie on a node that"):
+            await other.queue("q").schedule("new", every=60, job="x")
+    assert (len(places(three, "s")), places(three, "new")) == (1, [])
+
+
+async def test_a_worker_waits_for_all_nodes(
+    three: Nodes, q: AsyncQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new schedule is not stored while a node is down; the worker says so once, and works."""
+    await q.schedule("a", every=3600, job="x")
+    await q.enqueue("job")
+    client, seen = three.client(NOWHERE, retry_for=0.1), list[Any]()
+
+    async def note(job: AsyncJob) -> None:
+        seen.append(job.body)
+
+    queue = client.queue("q")
+    for name in ("a", "b"):
+        queue.handler(name, every="2h")(report)
+    queue.handlers.default(note)
+    await AsyncWorker(client, queue, burst=True).run()
+    assert seen == ["job"]
+    assert [(found.name, found.spec) for found in await q.schedules()] == [("a", "every 2h")]
+    told = [text for text in caplog.messages if "are not stored yet" in text]
+    assert told == ["the schedules 'b' are not stored yet, as a node is down that may have them"]
+
+
+async def test_handlers_with_schedules_on_several_nodes(
+    three: Nodes, ps: AsyncPenstock, q: AsyncQueue
+) -> None:
+    """A worker stores each schedule of its handlers once."""
+
+    def declare(every: str) -> AsyncQueue:
+        queue = AsyncPenstock(three.sources[0]).queue("q")
+        for name in ("a", "b", "c", "d"):
+            queue.handler(name, every=every)(report)
+        return queue
+
+    await AsyncWorker(ps, declare("1h"), burst=True).run()
+    assert [len(places(three, name)) for name in "abcd"] == [1] * 4
+    homes = [places(three, name) for name in "abcd"]
+    await AsyncWorker(three.sources[::-1], declare("2h"), burst=True).run()
+    assert [found.spec for found in await q.schedules()] == ["every 2h"] * 4
+    await AsyncWorker(ps, declare("1h"), burst=True).run()  # an older version
+    assert [found.spec for found in await q.schedules()] == ["every 2h"] * 4
+    assert [places(three, name) for name in "abcd"] == homes
+
+
+async def report() -> None:
+    """Do nothing."""

@@ -35,10 +35,10 @@ from penstock import (
 )
 from penstock.client._sync.client import twin_of
 from penstock.client._sync.sharded import parts
-from penstock.client._sync.sharded.parts import ShardedParts
+from penstock.client._sync.sharded.parts import ShardedParts, operations_of
 from penstock.client._sync.sharded.sharded_queue import ShardedQueue
 from penstock.client._sync.sharded.single import SingleQueue
-from penstock.core import hints
+from penstock.core import hints, schedule_flows
 from penstock.core.job import number_of
 from penstock.core.nodes import Partial
 from penstock.embedded import EmbeddedServer
@@ -658,14 +658,29 @@ def test_every_method_of_a_queue_asks_for_the_nodes_first() -> None:
     assert whole - {*vars(SingleQueue)} <= made_of_others
 
 
+def places(three: Nodes, name: str) -> list[int]:
+    """Return the nodes that have a schedule of this name."""
+    raws = [backend.sync_client() for backend in three.backends]
+    return [at for at, raw in enumerate(raws) if raw.hexists(QueueKeys("q")["schedules"], name)]
+
+
 def test_a_schedule_lies_on_one_node(three: Nodes, ps: Penstock, q: Queue) -> None:
-    """A client of one node creates it; workers and calls of all nodes find it there."""
-    with pytest.raises(BadArgument, match=r"^queue='q': it lies on several nodes: create"):
-        q.schedule("s", every=3600, job="x")
-    with Penstock(three.sources[1], federation=False) as alone:
-        alone.queue("q").schedule("s", every=3600, job="x")
-    assert [found.name for found in q.schedules()] == ["s"]
-    three.backends[1].sync_client().zadd(QueueKeys("q")["ticks"], {"s": 1_700_000_000_000})
+    """All clients choose the same node, which others replace it on; workers find it there."""
+    names = [f"s{number}" for number in range(20)]
+    for name in names:
+        assert q.schedule(name, every=3600, job="x")
+    homes = {name: places(three, name) for name in names}
+    assert {len(found) for found in homes.values()} == {1}
+    assert {at for (at,) in homes.values()} == {0, 1, 2}  # they are spread
+    with Penstock(three.sources[::-1]) as other:
+        for name in names:
+            assert not other.queue("q").schedule(name, every=3600, job="x")
+            assert other.queue("q").schedule(name, every=60, job="x")
+    assert {name: places(three, name) for name in names} == homes
+    assert [found.name for found in q.schedules()] == sorted(names)
+
+    (home,) = homes["s0"]
+    three.backends[home].sync_client().zadd(QueueKeys("q")["ticks"], {"s0": 1_700_000_000_000})
     ran: list[Any] = []
 
     def note(job: Job) -> None:
@@ -673,22 +688,24 @@ def test_a_schedule_lies_on_one_node(three: Nodes, ps: Penstock, q: Queue) -> No
 
     Worker(ps, "q", note, burst=True).run()
     assert ran == [("x", 1_700_000_000)]
-    assert q.show(q.trigger("s").id) is not None
-    assert q.unschedule("s")
+    assert q.show(q.trigger("s0").id) is not None
+    q.pause_schedule("s0")
+    assert [found.name for found in q.schedules() if found.paused] == ["s0"]
+    q.resume_schedule("s0")
+    assert q.unschedule("s0")
+    assert places(three, "s0") == []
 
 
-def test_schedules_of_handlers_are_not_stored_on_several_nodes(
-    ps: Penstock, q: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The worker logs the way out, and runs jobs as usual."""
-
-    @q.handler(every="1h")
-    def report() -> None:
-        """Do nothing."""
-
-    Worker(ps, q, burst=True).run()
-    assert "'report' are not stored, as queue 'q' lies on several nodes" in caplog.text
-    assert q.schedules() == []
+def test_a_schedule_that_lies_on_two_nodes(three: Nodes, ps: Penstock, q: Queue) -> None:
+    """Clients of one node each may make two of one name; the next change keeps one of them."""
+    ps.connect()
+    for source in three.sources[:2]:
+        with Penstock(source, federation=False) as alone:
+            alone.queue("q").schedule("s", every=3600, job="x")
+    assert places(three, "s") == [0, 1]
+    q.schedule("s", every=60, job="x")
+    assert len(places(three, "s")) == 1
+    assert [found.spec for found in q.schedules()] == ["every 1m"]
 
 
 def test_a_hand_over_stays_on_the_node_of_its_job(three: Nodes, ps: Penstock, q: Queue) -> None:
@@ -711,3 +728,77 @@ def test_a_hand_over_stays_on_the_node_of_its_job(three: Nodes, ps: Penstock, q:
     Worker(ps, ["q", "other"], handlers, burst=True).run()
     homes = [(number, parse_id(job_id).node) for number, job_id in enumerate(added)]
     assert sorted(ran) == sorted([*homes, *((number, "other") for number in range(3))])
+
+
+def test_two_clients_create_a_schedule_at_once(three: Nodes, q: Queue) -> None:
+    """If another client creates it on another node meanwhile, both keep the same one."""
+    real: Any = schedule_flows.schedule
+
+    def late(ops: Any, new: Any, **options: Any) -> Any:
+        for other in operations_of(q):
+            yield from real(other, new, **options)
+        return (yield from real(ops, new, **options))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule_flows, "schedule", late)
+        q.schedule("s", every=3600, job="x")
+    assert len(places(three, "s")) == 1
+    home = places(three, "s")
+    q.unschedule("s")
+    q.schedule("s", every=3600, job="x")
+    assert places(three, "s") == home
+
+
+def test_a_schedule_while_a_node_is_down(three: Nodes, q: Queue) -> None:
+    """One that is there is replaced; a new one might be on the node that is down."""
+    q.schedule("s", every=3600, job="x")
+    with three.client(NOWHERE, retry_for=0.1) as other:
+        assert other.queue("q").schedule("s", every=60, job="x")
+        with pytest.raises(NodesUnavailable, match="the new schedule 'new' may lie on a node that"):
+            other.queue("q").schedule("new", every=60, job="x")
+    assert (len(places(three, "s")), places(three, "new")) == (1, [])
+
+
+def test_a_worker_waits_for_all_nodes(
+    three: Nodes, q: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new schedule is not stored while a node is down; the worker says so once, and works."""
+    q.schedule("a", every=3600, job="x")
+    q.enqueue("job")
+    client, seen = three.client(NOWHERE, retry_for=0.1), list[Any]()
+
+    def note(job: Job) -> None:
+        seen.append(job.body)
+
+    queue = client.queue("q")
+    for name in ("a", "b"):
+        queue.handler(name, every="2h")(report)
+    queue.handlers.default(note)
+    Worker(client, queue, burst=True).run()
+    assert seen == ["job"]
+    assert [(found.name, found.spec) for found in q.schedules()] == [("a", "every 2h")]
+    told = [text for text in caplog.messages if "are not stored yet" in text]
+    assert told == ["the schedules 'b' are not stored yet, as a node is down that may have them"]
+
+
+def test_handlers_with_schedules_on_several_nodes(three: Nodes, ps: Penstock, q: Queue) -> None:
+    """A worker stores each schedule of its handlers once."""
+
+    def declare(every: str) -> Queue:
+        queue = Penstock(three.sources[0]).queue("q")
+        for name in ("a", "b", "c", "d"):
+            queue.handler(name, every=every)(report)
+        return queue
+
+    Worker(ps, declare("1h"), burst=True).run()
+    assert [len(places(three, name)) for name in "abcd"] == [1] * 4
+    homes = [places(three, name) for name in "abcd"]
+    Worker(three.sources[::-1], declare("2h"), burst=True).run()
+    assert [found.spec for found in q.schedules()] == ["every 2h"] * 4
+    Worker(ps, declare("1h"), burst=True).run()  # an older version
+    assert [found.spec for found in q.schedules()] == ["every 2h"] * 4
+    assert [places(three, name) for name in "abcd"] == homes
+
+
+def report() -> None:
+    """Do nothing."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from penstock import Penstock
 from tests.cli.support import Cli
+from tests.support.backends import Backend
 
 
 def test_schedules_are_listed(cli: Cli, client: Penstock) -> None:
@@ -49,6 +54,45 @@ def test_actions(cli: Cli, client: Penstock) -> None:
     assert cli("schedules", "q", "remove", "s", "--json").document == removed
     assert queue.schedules() == []
     assert cli("schedules", "q", "remove", "s").out == "s: there is no such schedule\n"
+
+
+APP = """
+from penstock import Handlers, Penstock, Worker
+
+handlers = Handlers()
+
+
+@handlers.handler(queue="q", every="{every}")
+def report() -> None: ...
+
+
+worker = Worker(Penstock("{url}"), "q", handlers, burst=True)
+"""
+
+
+def test_a_roll_back(
+    cli: Cli, client: Penstock, real_backend: Backend, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The version that an app declares comes back, although a later one has replaced it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name, every in (("before", "1h"), ("after", "2h")):
+        text = APP.format(every=every, url=real_backend.url)
+        (tmp_path / f"rolled_{name}.py").write_text(text)
+        assert cli("worker", f"rolled_{name}:worker").code == 0
+    assert cli("worker", "rolled_before:worker").code == 0  # it changes nothing
+    assert client.queue("q").schedules()[0].spec == "every 2h"
+    back = cli("schedules", "q", "restore", "report", "--app", "rolled_before:worker")
+    assert back.out == "report: restored\n"
+    assert client.queue("q").schedules()[0].spec == "every 1h"
+    back = cli("schedules", "q", "restore", "report", "--app", "rolled_before:worker")
+    assert back.out == "report: it has this version already\n"
+    missing = cli("schedules", "q", "restore", "other", "--app", "rolled_before:worker")
+    assert (missing.code, "has no handler 'other' with a schedule" in missing.err) == (1, True)
+    missing = cli("schedules", "q", "restore", "report", "--app", "rolled_nowhere:worker")
+    assert (missing.code, "can't be imported" in missing.err) == (1, True)
+    assert cli("schedules", "q", "restore", "report").code == 2
+    assert cli("schedules", "q", "pause", "report", "--app", "rolled_before:worker").code == 2
 
 
 @pytest.mark.parametrize("action", ["trigger", "pause", "resume"])

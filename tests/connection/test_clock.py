@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import fakeredis
 import pytest
 
-from penstock import BadArgument, Penstock, Queue, parse_id
+from penstock import BadArgument, Penstock, Queue, Worker, parse_id
+from penstock.worker import schedules
+from tests.support.twins import wait_for
 
 
 class Steps:
@@ -179,3 +182,48 @@ def test_a_lease_beyond_the_range_of_scores_is_refused(q: Queue, steps: Steps) -
     after = q.stats()
     assert (after.enqueued, after.settings) == (before.enqueued, before.settings)
     assert q.enqueue("y").id
+
+
+# -- schedules of a running worker ----------------------------------------------------------------
+
+
+@pytest.fixture
+def ticked(raw: fakeredis.FakeRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """The ticks of a schedule of each second, which a worker runs.
+
+    A job whose lease a jump ends runs twice; its tick is noted once.
+    """
+    monkeypatch.setattr(schedules, "LOOK", 0.2)
+    ran, seen = list[float](), set[str]()
+
+    def note(job: Any) -> None:
+        if job.id not in seen:
+            seen.add(job.id)
+            ran.append(job.scheduled_for)
+
+    with Penstock(raw) as ps:
+        ps.queue("q").schedule("s", every=1, job="x", overlap=True)
+        with Worker(ps, "q", note):
+            wait_for(lambda: len(ran) >= 2)
+            yield ran
+
+
+def test_a_running_worker_follows_a_clock_that_jumps(steps: Steps, ticked: list[float]) -> None:
+    """After each jump, ahead or back, ticks go on at the present time; none comes twice."""
+    for offset in (86_400 * 20, 0, -3600, 0):
+        before, steps.offset = len(ticked), offset
+
+        def went_on(before: int = before) -> bool:
+            near = [tick for tick in ticked[before:] if abs(tick - time.time()) < 5]
+            return len(near) >= 3
+
+        wait_for(went_on, 20)
+    assert len(set(ticked)) == len(ticked)
+
+
+def test_small_steps_neither_repeat_nor_lose_a_tick(steps: Steps, ticked: list[float]) -> None:
+    """Steps of a few seconds, ahead and back, leave the ticks in order and complete."""
+    for offset in (-2, 3, 0):
+        before, steps.offset = len(ticked), offset
+        wait_for(lambda before=before: len(ticked) >= before + 2, 20)  # type: ignore[misc]  # a default
+    assert sorted(ticked) == [ticked[0] + at for at in range(len(ticked))]

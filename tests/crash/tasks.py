@@ -39,6 +39,7 @@ __all__ = [
     "handed_over",
     "killed",
     "produce",
+    "scheduled",
     "script_of",
     "struck",
     "tick",
@@ -148,7 +149,7 @@ def killed(url: str, operation: str, step: str, bodies: list[str]) -> None:
     raise AssertionError("still alive")
 
 
-def ticked(url: str, step: str) -> None:
+def ticked(url: str | list[str], step: str) -> None:
     """Work on a queue with a due tick, and die at one step of running it."""
     patched: Any = Socket
     patched.trip = struck("tick", step, 0, lambda: None, die)
@@ -181,12 +182,21 @@ def handing_over(note: Callable[..., None]) -> Handlers:
     return handlers
 
 
+def scheduled(urls: list[str], step: str) -> None:
+    """Create a schedule on one of several nodes, and die at one step of the write."""
+    queue = Penstock(urls).queue(QUEUE)
+    queue.schedules()
+    patched: Any = Socket
+    patched.trip = struck("schedule", step, 0, lambda: None, die)
+    queue.schedule("s", every=3600, job="x")
+
+
 def tick(url: str, log: str) -> None:
     """Run ticks and their jobs until killed."""
     _ticking(url, Log(log).write).run()
 
 
-def _ticking(url: str, note: Callable[..., None]) -> Worker:
+def _ticking(url: str | list[str], note: Callable[..., None]) -> Worker:
     handlers = Handlers()
 
     @handlers.default

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 
 from penstock import Penstock, Worker
+from penstock.embedded import EmbeddedServer
+from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
 from tests.crash.tasks import QUEUE, STEPS
+from tests.support.keyspace import load_scripts
 from tests.support.workers import Nursery, until, whole_lines
 
 KILLS = 12
@@ -36,6 +40,63 @@ def test_a_worker_killed_at_a_step_of_a_tick(
     until(lambda: raw.zscore(queue.ops.keys["ticks"], "s") != tick)
     [found] = queue.schedules()
     assert (ran, found.runs, found.skipped) == ([tick / 1000], 1, 0)
+
+
+@pytest.fixture
+def two(make_server: Callable[..., EmbeddedServer]) -> list[str]:
+    """The URLs of two nodes, which know all scripts."""
+    urls = [make_server(tcp=True).url for _ in range(2)]
+    for url in urls:
+        with redis.Redis.from_url(url) as raw:
+            load_scripts(raw)
+    return urls
+
+
+def homes(urls: list[str]) -> list[str]:
+    """Return the nodes that have the schedule."""
+    keys, found = QueueKeys(QUEUE), []
+    for url in urls:
+        with redis.Redis.from_url(url) as raw:
+            found += [url] * raw.hlen(keys["schedules"])
+            assert raw.zcard(keys["ticks"]) == raw.hlen(keys["schedules"])
+    return found
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_while_it_creates_a_schedule_on_two_nodes(
+    step: str, two: list[str], nursery: Nursery
+) -> None:
+    """The next client creates it, or finds it: it lies on one node."""
+    child = nursery.start("scheduled", urls=two, step=step)
+    assert child.wait() == []
+    assert child.killed
+    with Penstock(two) as client:
+        queue = client.queue(QUEUE)
+        queue.schedule("s", every=HOUR // 1000, job="x")
+        assert not queue.schedule("s", every=HOUR // 1000, job="x")
+        assert len(homes(two)) == 1
+        assert [found.runs for found in queue.schedules()] == [0]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_a_step_of_a_tick_on_two_nodes(
+    step: str, two: list[str], nursery: Nursery
+) -> None:
+    """Another worker of both nodes runs the tick, unless it was run: there is one job."""
+    with Penstock(two) as client:
+        queue = client.queue(QUEUE)
+        queue.schedule("s", every=HOUR // 1000, job="x")
+        (home,) = homes(two)
+        tick = int(time.time() * 1000) - 5000
+        with redis.Redis.from_url(home) as raw:
+            raw.zadd(QueueKeys(QUEUE)["ticks"], {"s": tick})
+        child = nursery.start("ticked", url=two, step=step)
+        assert child.wait() == []
+        assert child.killed
+        ran: list[float | None] = []
+        Worker(client, QUEUE, lambda job: ran.append(job.scheduled_for), burst=True).run()
+        until(lambda: queue.schedules()[0].runs == 1)
+        assert (ran, homes(two)) == ([tick / 1000], [home])
 
 
 def test_two_workers_that_are_killed_again_and_again(

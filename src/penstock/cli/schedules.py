@@ -10,11 +10,15 @@ from penstock import Queue, ScheduleView
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.jobs import QueueArgument, existing
-from penstock.cli.parameters import Argument, BadUsage
+from penstock.cli.output import Failed
+from penstock.cli.parameters import Argument, BadUsage, Option
+from penstock.core.schedules import every_of
+from penstock.worker.calling import CallableHandler
+from penstock.worker.target import NoWorker, load
 
 __all__ = ["schedules"]
 
-Action = Literal["trigger", "pause", "resume", "remove"]
+Action = Literal["trigger", "pause", "resume", "remove", "restore"]
 COLUMNS = ("schedule", "runs at", "next", "last", "last job", "runs", "skipped")
 
 
@@ -24,20 +28,24 @@ def schedules(
     queue: QueueArgument,
     action: Annotated[Action | None, Argument("ACTION")] = None,
     name: Annotated[str | None, Argument("NAME")] = None,
+    app: Annotated[str | None, Option(metavar="MODULE:NAME")] = None,
 ) -> None:
     """List the schedules of a queue, or change one of them.
 
     Args:
-        action: trigger = add a job now; pause = no ticks until resume; resume; remove. Default:
-            list them.
+        action: trigger = add a job now; pause = no ticks until resume; resume; remove; restore =
+            bring back the version of --app, which a later one has replaced. Default: list them.
         name: name of the schedule.
+        app: with restore: the worker whose handler has the schedule, as in `penstock worker`.
     """
     if (action is None) != (name is None):
         raise BadUsage("an action needs the name of a schedule")
+    if (action == "restore") != (app is not None):
+        raise BadUsage("restore needs --app MODULE:NAME, and no other action takes it")
     with session.client() as client:
         target = client.open(queue)
         if action is not None and name is not None:
-            document, line = _changed(target, action, name)
+            document, line = _changed(target, action, name, app or "")
             session.answer({"queue": queue, "schedule": name, **document}, line)
             return
         found = target.schedules()
@@ -47,7 +55,7 @@ def schedules(
     session.answer(document, lambda: _print(found))
 
 
-def _changed(queue: Queue, action: Action, name: str) -> tuple[dict[str, Any], str]:
+def _changed(queue: Queue, action: Action, name: str, app: str) -> tuple[dict[str, Any], str]:
     """Act on a schedule; return the document and the line to print."""
     if action == "trigger":
         job_id = queue.trigger(name).id
@@ -57,11 +65,42 @@ def _changed(queue: Queue, action: Action, name: str) -> tuple[dict[str, Any], s
         return {
             "removed": removed
         }, f"{name}: {'removed' if removed else 'there is no such schedule'}"
+    if action == "restore":
+        changed = _restore(queue, name, app)
+        told = "restored" if changed else "it has this version already"
+        return {"changed": changed}, f"{name}: {told}"
     if action == "pause":
         queue.pause_schedule(name)
         return {"paused": True}, f"{name}: paused"
     queue.resume_schedule(name)
     return {"paused": False}, f"{name}: not paused"
+
+
+def _restore(queue: Queue, name: str, app: str) -> bool:
+    """Store the schedule of a handler of a worker, also if it was replaced before.
+
+    Raises:
+        Failed: there is no such worker, or no handler of it has this schedule.
+    """
+    try:
+        worker = load(app)
+    except NoWorker as error:
+        raise Failed(str(error)) from error
+    for handler in worker.handlers:
+        spec = handler.schedule
+        is_named = (handler.queue, handler.name) == (queue.name, name)
+        if is_named and isinstance(handler, CallableHandler) and spec is not None:
+            return queue.schedule(
+                name,
+                job=handler.scheduled_job(),
+                cron=spec.cron,
+                every=every_of(spec),
+                tz=spec.tz if spec.cron is not None else None,
+                overlap=spec.overlap,
+                missed=spec.missed,
+                force=True,
+            )
+    raise Failed(f"{app} has no handler {name!r} with a schedule for queue {queue.name!r}")
 
 
 def _print(found: Sequence[ScheduleView]) -> None:

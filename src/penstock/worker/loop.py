@@ -166,8 +166,9 @@ def _run_ticks(state: WorkerState) -> Flow:
     for poll in list(state.polls) if state.clock() >= state.tick_at else ():
         if max(poll.ticker.due_at, poll.barred) <= state.clock():
             run: Callable[[Call[Any]], Flow] = partial(_call, state, poll)
+            parts = [one.ops for one in state.polls if one.ops.keys.name == poll.ops.keys.name]
             with _guarded(state, poll):
-                if (yield from tend(poll.ticker, poll.ops, run, state.clock, state.log)):
+                if (yield from tend(poll.ticker, poll.ops, parts, run, state.clock, state.log)):
                     poll.at = 0.0
     state.plan_ticks()
 

@@ -7,16 +7,18 @@ which does nothing if another worker was quicker (protocol/schedules.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from penstock.client._sync.transport.failures import passing
 from penstock.core import flows
 from penstock.core.calls import Call
 from penstock.core.codec import Codec
 from penstock.core.effects import Effect
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import partition_of
+from penstock.core.schedule_flows import schedule_on
 from penstock.core.schedules import MISSED_MS, NewSchedule, StoredSchedule, new_schedule
 from penstock.errors import (
     ConfigurationError,
@@ -66,6 +68,7 @@ class Ticker:
         now_ms: the server's time at the last look.
         at: when the answer to that look came.
         unread: names of the schedules that this worker can't run.
+        has_waited: whether some of `own` could not be stored at the last look, as a node was down.
     """
 
     own: list[NewSchedule] = field(default_factory=list)
@@ -75,6 +78,7 @@ class Ticker:
     now_ms: int = 0
     at: float = 0.0
     unread: set[str] = field(default_factory=set)
+    has_waited: bool = False
 
     @property
     def due_at(self) -> float:
@@ -143,13 +147,19 @@ def own_part(new: Iterable[NewSchedule], ops: QueueOps) -> list[NewSchedule]:
 
 
 def tend(
-    ticker: Ticker, ops: QueueOps, run: Runner, clock: Callable[[], float], log: Any
+    ticker: Ticker,
+    ops: QueueOps,
+    parts: Sequence[QueueOps],
+    run: Runner,
+    clock: Callable[[], float],
+    log: Any,
 ) -> Generator[Effect, Any, bool]:
     """Run the ticks of a queue that are due, and look for others; return whether jobs were added.
 
     Args:
         ticker: the schedules of the queue.
         ops: its operations.
+        parts: those of the same part of the queue on each node.
         run: runs a call.
         clock: the worker's clock.
         log: the worker's log.
@@ -161,8 +171,8 @@ def tend(
             yield from _check(ticker, ops, run)
     for entry in ticker.due_by(clock()):
         added |= yield from _tick(ticker, ops, run, clock(), log, entry)
-    if ticker.own and ticker.at and not ticker.has_due(clock()):  # older versions' ticks come first
-        yield from _store(ticker, ops, run, log)
+    may_store = ticker.at and not ticker.has_due(clock())  # ticks of older versions come first
+    if ticker.own and may_store and (yield from _store(ticker, ops, parts, run, log)):
         ticker.look_now()
     return added
 
@@ -224,22 +234,39 @@ def _check(ticker: Ticker, ops: QueueOps, run: Runner) -> Flow:
         ticker.is_checked = cursor == "0"
 
 
-def _store(ticker: Ticker, ops: QueueOps, run: Runner, log: Any) -> Flow:
-    """Store the schedules of the worker's handlers, unless they are stored."""
-    if ops.home is not None:
-        names = ", ".join(repr(new.name) for new in ticker.own)
-        text = "the schedules %s are not stored, as queue %r lies on several nodes: %s"
-        advice = "create them by a client of one node, Penstock(url, federation=False)"
-        log.error(text, names, ops.name, advice)
-        ticker.own = []
+def _store(
+    ticker: Ticker, ops: QueueOps, parts: Sequence[QueueOps], run: Runner, log: Any
+) -> Generator[Effect, Any, bool]:
+    """Store the schedules of the worker's handlers, unless they are stored; return if some were.
+
+    A schedule that is on no node waits until all nodes are up: it may lie on one that is down.
+    """
+    up = [part for part in parts if part.home is None or part.home.state.is_up]
+    missing = len(parts) - len(up)
+    stored, waiting = False, list[NewSchedule]()
     while ticker.own:
-        batch = ticker.own[:NAMED]
+        batch, ticker.own = ticker.own[:NAMED], ticker.own[NAMED:]
         listed = yield from run(ops.schedules(names=[new.name for new in batch]))
-        stored = {entry.name: entry.mark for entry in listed.entries}
-        for new in batch:
-            if stored.get(new.name) != new.mark:
-                what = yield from flows.schedule(ops, new)
-                if what == flows.REPLACED:
-                    text = "schedule %r stays as it is: a later version has replaced this one; %s"
-                    log.warning(text, new.name, "schedule(..., force=True) brings it back")
-        ticker.own = ticker.own[NAMED:]
+        same = {entry.name for new in batch for entry in listed.entries if _is(entry, new)}
+        for new in batch if len(parts) > 1 else [new for new in batch if new.name not in same]:
+            try:
+                what = yield from schedule_on(up, new, is_whole=not missing)
+            except Exception as error:
+                if len(parts) < 2 or not passing(error):
+                    raise
+                what = None
+            if what is None:
+                waiting.append(new)
+            elif what == flows.REPLACED:
+                text = "schedule %r stays as it is: a later version has replaced this one; %s"
+                log.warning(text, new.name, "schedule(..., force=True) brings it back")
+            stored |= what is not None
+    if waiting and not ticker.has_waited and ops is up[0]:
+        text = "the schedules %s are not stored yet, as a node is down that may have them"
+        log.warning(text, ", ".join(repr(new.name) for new in waiting))
+    ticker.own, ticker.has_waited = waiting, bool(waiting)
+    return stored
+
+
+def _is(entry: StoredSchedule, new: NewSchedule) -> bool:
+    return (entry.name, entry.mark) == (new.name, new.mark)

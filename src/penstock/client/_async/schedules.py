@@ -13,6 +13,7 @@ from penstock.core.options import check_flag, check_party
 from penstock.core.record import stable_id_of
 from penstock.core.schedules import (
     Missed,
+    NewSchedule,
     ScheduleView,
     StoredSchedule,
     check_spec,
@@ -59,23 +60,24 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
             False if the schedule was like this before.
 
         Raises:
-            BadArgument: an argument can't be used; this version was replaced by a later one; or the
-                queue lies on several nodes. Nothing was written.
+            BadArgument: an argument can't be used, or this version was replaced by a later one.
+                Nothing was written.
+            NodesUnavailable: it is new, and one of several nodes can't be reached, which may have
+                it.
         """
         spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
         new = new_schedule(name, job, spec, self.ops.codec)
         check_flag("force", force)
-        part = await self._schedule_part(new.name)
-        what = await part.backend.driver.drive(flows.schedule(part.ops, new, force=force))
+        what = await self._store_schedule(new, force=force)
         if what == flows.REPLACED:
             reason = f"schedule {name!r} had this form before: force=True brings it back"
             raise BadArgument("force", force, reason)
         return what != flows.SAME
 
-    async def _schedule_part(self, name: str) -> AsyncQueueAdmin:  # noqa: ARG002  # of a partition
-        """Return the part of the queue to which a new schedule belongs."""
+    async def _store_schedule(self, new: NewSchedule, *, force: bool) -> int:
+        """Store a schedule. Returns: as `flows.schedule`."""
         await self.backend.connect()
-        return self
+        return await self.backend.driver.drive(flows.schedule(self.ops, new, force=force))
 
     async def schedules(self) -> list[ScheduleView]:
         """Return the schedules of the queue, by name."""

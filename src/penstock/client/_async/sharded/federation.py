@@ -183,6 +183,14 @@ class AsyncFederation:
         is_learning = bool(self._learning.under_way)
         return not is_learning and all(home.state.is_up for home in list(self.homes))
 
+    @property
+    def missed(self) -> dict[str, str]:
+        """Nodes that are down or can't be used: address -> reason."""
+        down = [home for home in list(self.homes) if not home.state.is_up]
+        return {home.address: home.state.reason or "not reached yet" for home in down} | dict(
+            self.unused.values()
+        )
+
     async def look_after(self, home: AsyncFederatedNode) -> None:
         """Try to reach a node; never raises."""
         try:
@@ -488,7 +496,7 @@ class AsyncFederation:
         return until if self.is_whole else min(until, monotonic() + GLANCE)
 
     async def _answer(self, effect: Any) -> Any:
-        if isinstance(effect, (flows.Run, flows.ReserveJobs)):
+        if isinstance(effect, (flows.Run, flows.ReserveJobs, flows.Register, flows.Unregister)):
             home = effect.ops.home
             return await self._asked(home, partial(home.brief.driver.answer, effect))
         if isinstance(effect, flows.Tidy):

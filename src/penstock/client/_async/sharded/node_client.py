@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._acompat import AsyncSignal
@@ -59,10 +60,12 @@ class AsyncNodeClient:
         taking_until: time of the clock until which the node is believed to take jobs.
         homes: this node.
         brief: this node; an `AsyncFederatedNode` has several kinds of connections.
+        missed: no nodes, as it is the only one.
         state: always up.
     """
 
     is_federated = False
+    missed: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, source: Any, terms: ClientConfig, node: AsyncNode | None = None) -> None:
         self.source = source

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._acompat import Signal
@@ -60,10 +61,12 @@ class NodeClient:
         taking_until: time of the clock until which the node is believed to take jobs.
         homes: this node.
         brief: this node; a `FederatedNode` has several kinds of connections.
+        missed: no nodes, as it is the only one.
         state: always up.
     """
 
     is_federated = False
+    missed: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, source: Any, terms: ClientConfig, node: Node | None = None) -> None:
         self.source = source

@@ -12,12 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.client._acompat import sleep
 from penstock.client._sync.job import Job
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.role import Role
 from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.sharded.parts import ShardedParts, next_page
 from penstock.client._sync.sharded.shard import AnyNode, Shard
+from penstock.client._sync.transport.connection import monotonic
 from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName
@@ -36,6 +38,8 @@ from penstock.core.options import (
 )
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.partitions import partition_of
+from penstock.core.schedule_flows import schedule_on
+from penstock.core.schedules import NewSchedule
 from penstock.core.searching import Search
 from penstock.core.views import JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
@@ -300,23 +304,36 @@ class ShardedQueue(ShardedParts):
 
     # -- schedules -------------------------------------------------------------------------
 
-    def _schedule_part(self, name: str) -> Shard:
-        """Return the partition of the name.
+    def _store_schedule(self, new: NewSchedule, *, force: bool) -> int:
+        """Store a schedule in the partition of its name, on the node that has it or on one of all.
+
+        Returns:
+            As `flows.schedule`.
 
         Raises:
-            BadArgument: the queue lies on several nodes.
+            NodesUnavailable: it is new, and a node was not reached within `retry_for`.
         """
-        self.backend.connect()
-        [home, *others] = self.backend.homes
-        if others:
-            reason = (
-                "it lies on several nodes: create the schedule by a client of one of them,"
-                " Penstock(url, federation=False). The workers of all nodes run it"
-            )
-            raise BadArgument("queue", self.name, reason)
-        self._declare(home)
-        number = None if self.partitions is None else partition_of(name, self.partitions)
-        return self._part(home, number)
+        until = monotonic() + self.backend.terms.retry_for
+        while True:
+            self.backend.connect()
+            what = self._stored_on_one(new, force=force)
+            if what is not None:
+                return what
+            if monotonic() >= until:
+                reason = f"the new schedule {new.name!r} may lie on a node that is down"
+                raise NodesUnavailable(reason, self.backend.missed)
+            sleep(0.05)
+
+    def _stored_on_one(self, new: NewSchedule, *, force: bool) -> int | None:
+        number = None if self.partitions is None else partition_of(new.name, self.partitions)
+        missed = self.backend.missed
+        homes = [home for home in list(self.backend.homes) if home.state.is_up]
+        for home in homes:
+            self._declare(home)
+        parts = [self._part(home, number).ops for home in homes]
+        flow = schedule_on(parts, new, force=force, is_whole=not missed)
+        what: int | None = self.backend.drive(flow)
+        return what
 
     # -- settings --------------------------------------------------------------------------
 

@@ -118,6 +118,6 @@ def _looking(name: str) -> Any:
 
 for _name in (
     "_ack_one", "_add_all", "_asked", "_clear", "_configured", "_found", "_receipt_of", "_routed",
-    "_schedule_part", "_settled", "peek", "scan", "settle", "stats",
+    "_settled", "_store_schedule", "peek", "scan", "settle", "stats",
 ):  # fmt: skip
     setattr(SingleQueue, _name, _looking(_name))

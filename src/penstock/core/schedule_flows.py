@@ -1,0 +1,61 @@
+"""Flows about schedules on several nodes (protocol/schedules.md, Several nodes and partitions)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from hashlib import sha1
+from typing import Any
+
+from penstock.core.effects import Effect, Run
+from penstock.core.flows import schedule
+from penstock.core.operations import QueueOps
+from penstock.core.schedules import NewSchedule
+
+__all__ = ["schedule_on"]
+
+
+def schedule_on(
+    parts: Sequence[QueueOps], new: NewSchedule, *, force: bool = False, is_whole: bool = True
+) -> Generator[Effect, Any, int | None]:
+    """Create a schedule on one of several nodes, or replace it where it lies.
+
+    Two clients that know different nodes may create it at once on two of them. Each looks again
+    behind its write. So at least one of them finds both, and all keep the same one.
+
+    Args:
+        parts: operations of the part of the queue to which it belongs, on each node that is up.
+        new: the schedule.
+        force: as in `schedule`.
+        is_whole: whether these are all nodes. Otherwise it is not created: it may lie on another.
+
+    Returns:
+        As `schedule`; None = it is new, and these are not all nodes.
+    """
+    placed = yield from _placed(parts, new.name)
+    if not placed and not is_whole:
+        return None
+    home = (placed or _ranked(parts, new.name))[0]
+    what = yield from schedule(home, new, force=force)
+    if not placed:
+        yield from _placed(parts, new.name)
+    return what
+
+
+def _placed(parts: Sequence[QueueOps], name: str) -> Generator[Effect, Any, list[QueueOps]]:
+    """Return the part that has a schedule, if one has it; remove it from all others."""
+    found = []
+    for ops in parts if len(parts) > 1 else ():
+        listed = yield Run(ops.schedules(names=[name]))
+        if listed.entries or listed.unread:
+            found.append(ops)
+    ranked = _ranked(found, name)
+    for other in ranked[1:]:
+        yield Run(other.unschedule(name))
+    return ranked[:1]
+
+
+def _ranked(parts: Sequence[QueueOps], name: str) -> list[QueueOps]:
+    """Return parts on several nodes, the home of a new schedule of this name first."""
+    if len(parts) < 2:
+        return [*parts]
+    return sorted(parts, key=lambda ops: sha1(f"{ops.home.whole_id} {name}".encode()).digest())
