@@ -145,7 +145,8 @@ async def test_the_other_form_of_an_option_wins(
 @pytest.mark.parametrize(
     "options, argument",
     [
-        ({"priority": 5}, "priority"),
+        ({"priority": 10}, "priority"),
+        ({"urgency": 5}, "urgency"),
         ({"delai": 5}, "delai"),
         ({"delay": "5"}, "delay"),
         ({"delay": None}, "delay"),

@@ -85,7 +85,7 @@ async def test_an_unknown_choice_is_refused(q: AsyncQueue, value: str) -> None:
 
 ENQUEUE = (
     "self body delay at lease ttl headers max_length block replicas durable dedup_id dedup"
-    " retry key result_ttl"
+    " retry key result_ttl priority"
 )
 QUEUE = (
     "ack beat bury cancel clear close configure consume delete dequeue enqueue enqueue_many"
@@ -109,7 +109,7 @@ def test_a_queue_has_few_methods() -> None:
     ],
 )
 def test_options_that_belong_together_are_one(call: Callable[..., Any], wanted: str) -> None:
-    """An enqueue has 12 options, two short forms and the body."""
+    """An enqueue has 15 options, two short forms and the body."""
     assert list(inspect.signature(call).parameters) == wanted.split()
 
 

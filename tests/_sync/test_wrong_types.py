@@ -16,13 +16,14 @@ from tests.support.keyspace import Raw, advance, dump
 NEEDS = {
     "enqueue": ["ready", "meta", "wake"],
     "enqueue later": ["held", "scheduled", "meta", "wake"],
+    "enqueue urgent": ["held", "scheduled", "urgent", "meta", "wake"],
     "enqueue with ttl": ["ready", "expiry", "meta", "wake"],
     "enqueue bounded": ["ready", "scheduled", "meta", "space"],
     "enqueue named": ["ready", "dedup", "windows", "meta", "wake"],
     "status": ["dedup", "meta"],
     "clear": list(KINDS),
-    "reserve": ["ready", "held", "active", "scheduled", "meta", "wake"],
-    "settle": ["ready", "held", "active", "scheduled", "meta", "wake"],
+    "reserve": ["ready", "held", "active", "scheduled", "urgent", "meta", "wake"],
+    "settle": ["ready", "held", "active", "scheduled", "urgent", "meta", "wake"],
     "ack": ["held", "active", "meta"],
     "nack": ["held", "active", "scheduled", "dead", "tally", "meta", "wake"],
     "release": ["held", "active", "scheduled", "dead", "tally", "meta", "wake"],
@@ -55,6 +56,7 @@ def fill(q: Queue, raw: Raw) -> list[Any]:
     q.enqueue("expired", ttl=5)
     q.enqueue("due", delay=5)
     q.enqueue("later", delay=500)
+    q.enqueue("urgent", delay=5, priority=1)
     q.enqueue("named", delay=500, dedup=Dedup("a", window=60))
     q.enqueue_many(["a", "b"])
     q.reserve(2, block=0)
@@ -67,6 +69,7 @@ def calls(q: Queue, jobs: list[Any]) -> dict[str, Callable[[], Any]]:
     return {
         "enqueue": lambda: q.enqueue("x"),
         "enqueue later": lambda: q.enqueue("x", delay=60),
+        "enqueue urgent": lambda: q.enqueue("x", delay=60, priority=1),
         "enqueue with ttl": lambda: q.enqueue_many(["x", "y"], ttl=60),
         "enqueue bounded": lambda: q.enqueue("x", max_length=1000),
         "enqueue named": lambda: q.enqueue("x", dedup_id="b"),
@@ -163,7 +166,7 @@ def test_the_first_job_meets_another_type(
         assert isinstance(error, QueueDamaged)
         assert [key for key in raw.scan_iter() if b"{q}" in key] == [q.ops.keys[kind]]
     else:
-        others = ("active", "dedup", "windows", "finished")
+        others = ("active", "urgent", "dedup", "windows", "finished")
         assert kind in others or (kind, delay) == ("scheduled", 0)
 
 

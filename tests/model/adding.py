@@ -65,6 +65,9 @@ class ModelAdding(ModelState):
             job.ends = (self.now if ahead else job.number[0]) + job.ttl
         if due:
             job.place, job.at = "scheduled", job.capped(due)
+        elif job.priority:
+            job.at = min(self.now, job.at)
+        job.place_by(self.now)
         self.jobs[job.number] = job
         self.totals["enqueued"] += 1
         return job
@@ -183,7 +186,7 @@ class ModelAdding(ModelState):
         about.body = body
         about.lease = about.lease if lease is None else lease
         about.window = about.window if window is None else window
-        about.retry = about.retry if retry is None else retry
+        about.retry = merged(about.retry, retry)
         about.until = until or about.until
         one = self.ids[name]
         due = self.now + delay if begins and delay > 0 else 0
@@ -193,4 +196,14 @@ class ModelAdding(ModelState):
             about.place = "scheduled"
             end = one.end if one.end > self.now else 0
             about.at = about.capped(max(end, due or min(self.now, about.number[0])))
+        if about.place == "scheduled":
+            about.place_by(self.now)
         return Answer(about.number, self.state(about), action)
+
+
+def merged(old: Policy | None, new: Policy | None) -> Policy | None:
+    """Return policy and priority after an update."""
+    if old is None or new is None:
+        return new or old
+    parts = old if new[3] is not None and new[:3] == (None, None, None) else new
+    return (*parts[:3], old[3] if new[3] is None else new[3])

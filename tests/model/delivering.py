@@ -8,7 +8,6 @@ from tests.model.adding import ModelAdding
 from tests.model.jobs import (
     OWNER,
     ModelJob,
-    Place,
     reach,
 )
 
@@ -41,21 +40,34 @@ class ModelDelivering(ModelAdding):
             return [], False
         held = self.paused != "in"
         taken = self._take_ended(ended if held and n else [], n, step)
-        kinds: tuple[Place, ...] = ("ready", "scheduled") if held else ("ready",)
-        due = [job for kind in kinds for job in self.at(kind) if self._may_go(job)]
-        for job in sorted(due, key=lambda job: (job.at, job.number))[: n - len(taken)]:
-            taken.append(job)
+        if n and not self.paused:
+            self._raise_due()
+        due = [job for job in self.candidates if self._may_go(job)]
+        self._choose(taken, due, n)
         for job in taken:
             self._deliver(job, tag, provisional)
         if len(taken) < n:  # it has met every job before the live ones
-            self._pass_over(("active", *kinds) if held else kinds)
+            met = [*(self.at("active") if held else []), *self.candidates]
+            self._remove_expired([job for job in met if self.has_expired(job)])
         self._turns()
         return taken, self.has_more
 
-    def _pass_over(self, kinds: Sequence[Place]) -> None:
-        self._remove_expired(
-            [job for kind in kinds for job in self.at(kind) if self.has_expired(job)]
-        )
+    def _raise_due(self) -> None:
+        """Give up to 100 due jobs with a priority their places before the usual jobs."""
+        due = [job for job in self.at("scheduled") if job.priority and not job.raised]
+        due = [job for job in due if job.at <= self.now]
+        for job in sorted(due, key=lambda job: (job.at, job.priority, job.number))[:100]:
+            job.raised = True
+
+    def _choose(self, taken: list[ModelJob], due: Iterable[ModelJob], n: int) -> None:
+        """Take waiting jobs by priority, time and number; each 16th is of a lower priority."""
+        waiting = sorted(due, key=lambda job: (job.order[0], job.at, job.number))
+        while waiting and len(taken) < n:
+            count = self.totals["deliveries"] + len(taken)
+            most = count // 16 % 9 if count % 16 == 15 else 9
+            lower = [job for job in waiting if -job.order[0] <= most]
+            taken.append(lower[0] if lower else waiting[0])
+            waiting.remove(taken[-1])
 
     def _take_ended(self, ended: Iterable[ModelJob], n: int, step: int) -> list[ModelJob]:
         taken: list[ModelJob] = []

@@ -77,10 +77,11 @@ NAMES = st.lists(st.sampled_from([0, 0, 0, 1, 1, 2]), min_size=1, max_size=4)
 """Indexes of dedup ids; one may be repeated."""
 WINDOWS = st.sampled_from([None, None, 1, 3_000, 60_000])
 POLICIES: list[Policy | None] = [
-    None, (1, None, None), (None, 1, 300), (2, 100, None), (0, None, 1), (None, None, None),
+    None, (1, None, None, None), (None, 1, 300, None), (2, 100, None, 1), (0, None, 1, None),
+    (None, None, None, None), (None, None, None, 9), (None, None, None, 4), (None, None, None, 0),
 ]  # fmt: skip
-"""Retry policies of jobs: attempts, base and cap."""
-RETRY = st.sampled_from([None, None, None, None, *POLICIES])
+"""Retry policies of jobs, attempts, base and cap; and their priorities."""
+RETRY = st.sampled_from([None, None, None, None, None, None, *POLICIES])
 ENDS = st.sampled_from([None, None, 0, 1, 3_000])
 """Windows given with an ack."""
 UNTIL = st.sampled_from(["finished", "finished", "finished", "started", "enqueued"])

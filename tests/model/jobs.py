@@ -14,8 +14,8 @@ Receipt: TypeAlias = tuple[int, int]
 """Number of the delivery and its tag."""
 Name: TypeAlias = tuple[Number, Receipt | None]
 """A job in a call: with the receipt of a delivery, or by id only."""
-Policy: TypeAlias = tuple[int | None, int | None, int | None]
-"""Attempts, base and cap in ms; None leaves a part to the queue."""
+Policy: TypeAlias = tuple[int | None, int | None, int | None, int | None]
+"""Attempts, base and cap in ms, and priority; None leaves a part to the queue."""
 Place = Literal["ready", "scheduled", "active", "once", "dead"]
 
 FIRST_SEQ = 1_000_000_000
@@ -71,6 +71,7 @@ class ModelJob:
     window: int | None = None  # ms for which the dedup id stays taken after an ack
     retry: Policy | None = None  # its own policy
     ends: int | None = None  # end of its ttl
+    raised: bool = False  # it has a priority, and its time has come
     until: str = ""  # s: the id is free from the first delivery on; e: the job never has it
 
     @property
@@ -97,9 +98,21 @@ class ModelJob:
         return self.ttl is not None and self.place in ("ready", "scheduled", "active")
 
     @property
-    def order(self) -> tuple[int, int, Number]:
+    def priority(self) -> int:
+        """Return its priority."""
+        return (self.retry[3] if self.retry else None) or 0
+
+    def place_by(self, now: int) -> None:
+        """Put the waiting job where its priority and its time belong."""
+        if self.priority:
+            self.place = "scheduled"
+        self.raised = self.priority > 0 and self.at <= now
+
+    @property
+    def order(self) -> tuple[int, int, int, Number]:
         """Return its place in the order of its state."""
-        return (self.at, self.tag if self.place in ("active", "once") else 0, self.number)
+        before = -self.priority if self.raised and self.place == "scheduled" else 0
+        return (before, self.at, self.tag if self.place in ("active", "once") else 0, self.number)
 
 
 @dataclass

@@ -146,9 +146,9 @@ class Model(ModelDelivering):
         return self._each(names, give_back)
 
     def _put_back(self, job: ModelJob, delay: int | None) -> None:
-        job.place = "scheduled"
+        job.place, job.raised = "scheduled", False
         if delay is None:
-            _, base, cap = job.retry or (None, None, None)
+            _, base, cap, _ = job.retry or (None, None, None, None)
             most = (base or self.setting("backoff_base")) * 2 ** (job.nacks - 1)
             most = max(1, min(cap or self.setting("backoff_cap"), most))
             job.drawn = range(job.capped(self.now + 1), job.capped(self.now + most) + 1)
@@ -156,6 +156,8 @@ class Model(ModelDelivering):
             job.at = job.capped(self.now + delay)
         else:
             job.at = job.capped(min(job.number[0], self.now))
+        if delay is not None:
+            job.place_by(self.now)
 
     def bury(self, names: Sequence[Name], reason: str) -> list[Outcome]:
         """Bury jobs; by id waiting ones too."""
@@ -325,6 +327,7 @@ class Model(ModelDelivering):
             self.ids[job.dedup_id] = DedupId(job.number)
         job.ends = job.ends_by(self.now)
         job.place, job.at = "scheduled", min(job.number[0], self.now)
+        job.place_by(self.now)
         job.nacks = job.crashes = job.releases = job.snoozes = 0
         job.marked = False
         job.others = job.deliveries

@@ -100,6 +100,7 @@ class Producing(Waiting):
             "ttl": None if ttl is None else ttl / 1000,
             "max_length": bound,
             "retry": policy(retry),
+            "priority": retry and retry[3],
         }
         answers: list[Any] = []
 
@@ -178,6 +179,7 @@ class Producing(Waiting):
             "ttl": None if ttl is None else ttl / 1000,
             "max_length": bound,
             "retry": policy(retry),
+            "priority": retry and retry[3],
         }
         chosen = Dedup(
             of.__getitem__ if many else of[bodies[0]],

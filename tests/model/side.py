@@ -15,7 +15,7 @@ from penstock import Job, JobView, Penstock, QueueStats, RetryPolicy, Settings, 
 from penstock.core.job import number_of
 from penstock.core.record import escaped
 from penstock.core.views import SETTING_KINDS, read_settings
-from penstock.wire.keys import node_key, registry_key, score_of
+from penstock.wire.keys import PRIORITY_SPAN, node_key, registry_key, score_of
 from tests.model.clock import CLOCK, TestClock
 from tests.model.faults import Fault, Faults
 from tests.model.jobs import MONTH, NEVER, OWNER, DedupId, ModelJob, Name, Number, Policy
@@ -92,10 +92,10 @@ def as_number(text: bytes) -> Number:
 
 
 def policy(parts: Policy | None) -> RetryPolicy | None:
-    """Return a policy of the model in the form of callers."""
-    if parts is None:
+    """Return a policy of the model in the form of callers; a priority alone is none."""
+    if parts is None or (parts[:3] == (None, None, None) and parts[3] is not None):
         return None
-    attempts, base, cap = parts
+    attempts, base, cap, _ = parts
     return RetryPolicy(attempts, base and base / 1000, cap and cap / 1000)
 
 
@@ -272,7 +272,7 @@ class SideBySide(RuleBasedStateMachine):
             assert (job.body, job.ttl) == (mine.body, None if mine.ttl is None else mine.ttl / 1000)
             lease = self.model.span(mine)
             assert (job.lease, job.at_most_once) == (lease / 1000, mine.lease == 0)
-            assert job.retry == policy(mine.retry)
+            assert (job.retry, job.priority) == (policy(mine.retry), mine.priority)
             counters = (job.deliveries, job.nacks, job.crashes, job.last_error)
             assert counters == (mine.deliveries, mine.nacks, mine.crashes, mine.error)
             assert job.attempt == 1 + mine.nacks + mine.crashes
@@ -398,6 +398,7 @@ class SideBySide(RuleBasedStateMachine):
             failures=view.failures,
             dedup_id=job.dedup_id,
             retry=policy(job.retry),
+            priority=job.priority,
         )
         assert view == wanted, (view, wanted)
         assert (view.cancelled is not None) == job.marked
@@ -479,7 +480,9 @@ class SideBySide(RuleBasedStateMachine):
         for place in PLACES:
             leased = place in ("active", "once")
             assert self.scores(place) == {
-                job.number: score_of(job.at, job.tag) if leased else job.at
+                job.number: score_of(job.at, job.tag)
+                if leased
+                else job.at - (job.raised and place == "scheduled") * job.priority * PRIORITY_SPAN
                 for job in jobs
                 if job.place == place
             }, place

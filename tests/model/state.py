@@ -17,6 +17,8 @@ from tests.model.jobs import (
     Place,
 )
 
+WAITING: tuple[Place, ...] = ("ready", "scheduled")
+
 
 class ModelState:
     """The state of one queue.
@@ -91,7 +93,7 @@ class ModelState:
         """Return the state as readers see it."""
         if self.has_expired(job):
             return "expired"
-        if job.place in ("scheduled", "active") and job.at <= self.now:
+        if job.place in ("scheduled", "active") and self._is_due(job):
             return "ready"
         return "active" if job.place == "once" else job.place
 
@@ -170,6 +172,7 @@ class ModelState:
         job = self.jobs.get(number)
         if job is not None and job.place == "scheduled":
             job.at = job.capped(max(at, min(self.now, number[0])))
+            job.place_by(self.now)
             self.freed.append(number)
 
     def _turns(self) -> None:
@@ -183,8 +186,14 @@ class ModelState:
         """Return True if a reserve would find another job now, expired ones included."""
         if self.paused in ("out", "all"):
             return False
-        kinds: tuple[Place, ...] = ("ready",) if self.paused else ("ready", "scheduled", "active")
-        return any(self._is_due(job) for kind in kinds for job in self.at(kind))
+        jobs = [*self.candidates, *([] if self.paused else self.at("active"))]
+        return any(self._is_due(job) for job in jobs)
+
+    @property
+    def candidates(self) -> list[ModelJob]:
+        """Return the waiting jobs that a reserve considers: paused for producers, no due ones."""
+        jobs = [job for kind in WAITING for job in self.at(kind)]
+        return [job for job in jobs if not self.paused or job.place == "ready" or job.raised]
 
     def _remove_expired(self, gone: Sequence[ModelJob]) -> None:
         self.totals["swept"] += len(gone)
@@ -203,7 +212,8 @@ class ModelState:
         return self._is_due(job) and not self.has_expired(job)
 
     def _is_due(self, job: ModelJob) -> bool:
-        return job.place == "ready" or job.at <= self.now
+        raised = job.raised and job.place == "scheduled"
+        return job.place == "ready" or raised or job.at <= self.now
 
     def _die(self, job: ModelJob, why: str) -> None:
         job.place, job.at, job.error = "dead", self.now, why or job.error
@@ -223,7 +233,7 @@ class ModelState:
         return count
 
     def _is_later(self, job: ModelJob) -> bool:
-        return job.place not in ("ready", "dead") and job.at > self.now
+        return job.place != "dead" and not self._is_due(job)
 
     def expire(self, step: int = STEP, finished: Sequence[ModelJob] = ()) -> tuple[int, int]:
         """Run one step of removing expired jobs; return how many, and how many of them with lease

@@ -130,7 +130,7 @@ def test_records(case: dict[str, Any]) -> None:
     assert record.raw == case["body"].encode("latin-1")
     assert record.dedup_id == case.get("dedup_id", "")
     policy = RetryPolicy(**case["retry"]) if "retry" in case else None
-    assert record.retry == policy
+    assert (record.retry, record.priority) == (policy, case.get("priority", 0))
     if "value" in case:
         assert record.body() == case["value"]
     if case["canonical"]:
@@ -145,6 +145,7 @@ def test_records(case: dict[str, Any]) -> None:
             headers=case["headers"],
             dedup="" if dedup is None else dedup.fields,
             retry=policy,
+            priority=case.get("priority"),
         )
         body = encode_body(case["value"])[0] if "value" in case else record.raw
         head = as_json if case["codec"] else plain

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from penstock.wire.keys import SCORE_ORIGIN_MS, end_of, score_of
+from penstock.wire.keys import PRIORITY_SPAN, SCORE_ORIGIN_MS, end_of, score_of
 from penstock.wire.scripts import Script, script
 from tests.protocol.clock import frozen
 from tests.protocol.keyspace import Raw, Space, dump, load, text
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 FOLDER = Path(__file__).resolve().parent.parent / "vectors"
-MARK = re.compile(r"<T0([+-]\d+)?(?:\|([0-9a-f]{3})|(\.\d{3}))?>")
+MARK = re.compile(r"<T0([+-]\d+)?(?:\|([0-9a-f]{3}|[-*][1-9])|(\.\d{3}))?>")
 WHOLE = re.compile(r":(<T0(?:[+-]\d+)?(?:\.\d{3})?>)")
 REPEAT = re.compile(r"<(\d+)\*(.)>")
 RUN = re.compile(r"(.)\1{9999,}")
@@ -133,6 +133,11 @@ def _time(found: re.Match[str], t0: int) -> str:
     ms = t0 + int(found.group(1) or 0)
     if found.group(3):
         return str(ms * 1000 + int(found.group(3)[1:]))
+    sign, priority = (found.group(2) or "  ")[0], (found.group(2) or "  ")[1:]
+    if sign == "-":
+        return str(ms - int(priority) * PRIORITY_SPAN)
+    if sign == "*":
+        return str(ms * 16 + int(priority))
     return str(ms if found.group(2) is None else score_of(ms, int(found.group(2), 16)))
 
 
@@ -152,8 +157,22 @@ def unplaced(value: Any, t0: int, *, scored: bool = False) -> Any:
         return _mark(int(value), t0)
     if value.isdigit() and len(value) > 14 and _is_score(end_of(int(value)), t0, scored):
         return _mark(end_of(int(value)), t0)[:-1] + f"|{int(value) % 4096:03x}>"
+    if (priority := _priority(value, t0)) is not None:
+        return priority
     value = RUN.sub(lambda found: f"<{len(found.group())}*{found.group(1)}>", value)
     return re.sub(r"(?<!\d)(\d{13})(\d{3})?(?!\d)", lambda m: _near(m, t0), value)
+
+
+def _priority(value: str, t0: int) -> str | None:
+    """Return the placeholder of a score of a job with a priority, in `scheduled` or `urgent`."""
+    if not re.fullmatch(r"-?\d{13,14}", value):
+        return None
+    score = int(value)
+    priority = -(score // PRIORITY_SPAN) if score < 0 else score % 16
+    ms = score % PRIORITY_SPAN if score < 0 else score // 16
+    if abs(ms - t0) >= NEAR or not 1 <= priority <= 9:
+        return None
+    return f"{_mark(ms, t0)[:-1]}|{'-' if score < 0 else '*'}{priority}>"
 
 
 def _is_score(ms: int, t0: int, scored: bool) -> bool:

@@ -10,7 +10,7 @@ import redis
 
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import read_mark
-from penstock.wire.keys import DEFAULT_PREFIX, KINDS, registry_key, tag
+from penstock.wire.keys import DEFAULT_PREFIX, KINDS, PRIORITY_SPAN, registry_key, tag
 from penstock.wire.scripts import all_scripts
 from tests.support.twins import wait_for
 
@@ -140,6 +140,7 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
         "p": ruled,
         "w": awaited,
     }
+    used["u"] = _check_priorities(raw, base, heads)
     used["e"] = set(raw.hkeys(base + b"schedules"))
     strays = set(raw.zrange(base + b"ticks", 0, -1)) - used["e"]
     assert not strays, f"{base!r}: ticks of schedules that are gone: {strays}"
@@ -148,6 +149,30 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     _check_meta(raw, base, listed, used)
     for token in (b"wake", b"space"):
         assert raw.llen(base + token) <= 1, f"{base!r}: several {token.decode()} tokens"
+
+
+def _check_priorities(raw: Raw, base: bytes, heads: dict[bytes, dict[bytes, bytes]]) -> set[bytes]:
+    """Check the places of jobs with a priority, and return the numbers of all of them."""
+    parts = {number: head.get(b"p", b"").split(b",") for number, head in heads.items()}
+    known = {
+        number: int(part[3])
+        for number, part in parts.items()
+        if len(part) > 3 and len(part[3]) == 1 and b"1" <= part[3] <= b"9"
+    }
+    ready = {number for number, _ in raw.xrange(base + b"ready")}
+    assert not ready & known.keys(), f"{base!r}: in ready, with a priority: {ready & known.keys()}"
+    waiting = raw.zrange(base + b"scheduled", 0, -1, withscores=True)
+    for number, score in waiting:
+        priority = known.get(number, 0)
+        assert score >= 0 or -(score // PRIORITY_SPAN) == priority, f"{base!r}: {number!r}: {score}"
+    coming = {
+        number: min(score, 2**49 - 1) * 16 + known[number]
+        for number, score in waiting
+        if score >= 0 and number in known
+    }
+    urgent = dict(raw.zrange(base + b"urgent", 0, -1, withscores=True))
+    assert urgent == coming, f"{base!r}: urgent is {urgent}, wanted {coming}"
+    return {*known}
 
 
 def _check_bodies(base: bytes, stored: dict[bytes, bytes], records: dict[bytes, bytes]) -> None:
@@ -216,7 +241,7 @@ def _without_note(value: bytes) -> bytes:
 
 def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[bytes]]) -> None:
     meta = raw.hgetall(base + b"meta")
-    newer = bool({*b"kme"} & {*meta.get(b"uses", b"")}) or b"kept_bytes" in meta
+    newer = bool({*b"kmeu"} & {*meta.get(b"uses", b"")}) or b"kept_bytes" in meta
     assert meta.get(b"v") in ((b"3",) if newer else (b"2", b"3")), f"{base!r}: meta is {meta}"
     for letter, members in uses.items():
         noted = letter in meta[b"uses"].decode()

@@ -203,7 +203,7 @@ def mistakes(job: Job) -> None:
     welcome("x")  # type: ignore[arg-type]  # the function itself has the same types
     resize.job(job, "a.png")  # type: ignore[call-arg, arg-type]  # the job is not one of the arguments
     bare.job()  # type: ignore[call-arg]  # the body is missing
-    welcome.options(priority=5)  # type: ignore[call-arg]  # no such option
+    welcome.options(urgency=5)  # type: ignore[call-arg]  # no such option
     welcome.options(delay="5")  # type: ignore[arg-type]  # no duration
     handlers.handler("x", wait=5)  # type: ignore[call-overload]  # not an object of tenacity
     handlers.chunk("x")  # type: ignore[call-arg]  # no size

@@ -32,13 +32,13 @@ for (const { id } of vectors('ids').refused) {
 const records = vectors('records')
 for (const one of records.records) {
   const bytes = Buffer.from(one.record, 'latin1')
-  const { lease_ms: lease, ttl_ms: ttl, codec, headers } = one
+  const { lease_ms: lease, ttl_ms: ttl, priority, codec, headers } = one
   const body = Buffer.from(one.body, 'latin1')
   assert.deepEqual(formats.decodeRecord(bytes), { lease, ttl, codec, headers, body })
   const { max_attempts: attempts, base, cap } = one.retry ?? {}
   const retry = one.retry && [attempts, base && base * 1000, cap && cap * 1000]
   const isOurs = one.canonical && !one.dedup_id // that is a level of its own
-  const encoded = formats.encodeRecord({ lease, ttl, retry, codec, headers, body })
+  const encoded = formats.encodeRecord({ lease, ttl, retry, priority, codec, headers, body })
   if (isOurs) assert.deepEqual(encoded, bytes)
   count += 1
 }
@@ -63,9 +63,11 @@ function placed(value) {
 }
 
 function text(value) {
-  const place = /<T0([+-]\d+)?(?:\|([0-9a-f]{3})|\.(\d{3}))?>/g
+  const place = /<T0([+-]\d+)?(?:\|([0-9a-f]{3}|[-*][1-9])|\.(\d{3}))?>/g
   const times = value.replace(place, (_, plus, tag, micro) => {
     const at = T0 + Number(plus ?? 0)
+    if (tag && tag[0] === '-') return String(at - Number(tag[1]) * 2 ** 42)
+    if (tag && tag[0] === '*') return String(at * 16 + Number(tag[1]))
     if (tag) return String((at - 1735689600000) * 4096 + parseInt(tag, 16))
     return micro ? String(at * 1000 + Number(micro)) : String(at)
   })

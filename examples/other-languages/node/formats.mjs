@@ -38,10 +38,11 @@ export function decodeId(id) {
 const latin1 = (text) => Buffer.from(text).toString('latin1')
 const escape = (text) => latin1(text).replace(/[^ -~]|[%;=\\]/g, percent)
 
-/** `retry` is the policy, [attempts, base, cap]; null leaves a part to the queue. */
-export function encodeRecord({ body, codec, lease, ttl, retry, headers = {}, stable }) {
+/** `retry` is the policy, [attempts, base, cap]; null leaves a part to the queue. `priority`: 1 to 9. */
+export function encodeRecord({ body, codec, lease, ttl, retry, priority, headers = {}, stable }) {
   const named = Object.entries(headers).map(([name, value]) => [`h.${escape(name)}`, escape(value)])
-  const first = Object.entries({ l: lease, t: ttl, p: retry?.join(','), c: codec || null })
+  const policy = priority ? [...(retry ?? [null, null, null]), priority] : retry
+  const first = Object.entries({ l: lease, t: ttl, p: policy?.join(','), c: codec || null })
   const given = [...first, ...named, ['i', stable]].filter(([, value]) => value != null)
   const head = given.map(([name, value]) => `;${name}=${value}`)
   return Buffer.concat([Buffer.from(`1${head.join('')}\n`), Buffer.from(body)])

@@ -70,6 +70,7 @@ def enqueue(
     backoff_base: float | None = None,
     backoff_cap: float | None = None,
     result_ttl: float | None = None,
+    priority: int | None = None,
 ) -> None:
     """Add a job, or with --lines one for each line of stdin.
 
@@ -101,6 +102,7 @@ def enqueue(
         backoff_base: delay after the first failure; it doubles. Default: the queue's.
         backoff_cap: the longest delay after a failure. Default: the queue's.
         result_ttl: time for which the result is kept after the end of the job. Default: not at all.
+        priority: 0 to 9; jobs with a higher priority are delivered first.
     """
     if lines == (body is not None):
         raise BadUsage("give a BODY, - to read it from stdin, or --lines, and only one of them")
@@ -110,7 +112,7 @@ def enqueue(
         "durable": Durable(replicas, fsynced, timeout), "key": key,
         "dedup": _dedup(dedup_id, dedup_window, dedup_until, on_duplicate),
         "retry": None if retry == RetryPolicy() else retry,
-        "result_ttl": result_ttl,
+        "result_ttl": result_ttl, "priority": priority,
     }  # fmt: skip
     stdin = sys.stdin.buffer
     with session.client() as client:
@@ -222,8 +224,8 @@ def peek(
         "newest": newest,
         "jobs": [output.job_document(view) for view in views],
     }
-    progress = ["progress"] if any(view.progress for view in views) else []
-    columns = ("id", TIME_OF_STATE[state], "attempt", "owner", *progress, "body", "error")
+    told = [name for name in ("priority", "progress") if any(getattr(view, name) for view in views)]
+    columns = ("id", TIME_OF_STATE[state], "attempt", "owner", *told, "body", "error")
     session.answer(document, lambda: output.job_table(views, columns, f"{state} jobs"))
 
 
@@ -397,6 +399,7 @@ def _print_job(view: JobView) -> None:
         "owner": view.owner,
         "attempt": view.attempt,
         "retry policy": _policy_text(view.retry),
+        "priority": view.priority or "",
         **{name: getattr(view, name) for name in COUNTERS},
         "error": view.error,
         "progress": view.progress,

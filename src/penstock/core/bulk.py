@@ -185,6 +185,7 @@ def prepared(
     *,
     many: bool = False,
     result_ttl: Any = None,
+    priority: Any = None,
 ) -> Prepared:
     """Check the options of an enqueue and return them in the form of the wire.
 
@@ -193,14 +194,14 @@ def prepared(
             retry, key: the arguments of the enqueue.
         codec: the codec of the client.
         many: whether the dedup id, and the key, may be computed from each body.
-        result_ttl: an argument of the enqueue, too.
+        result_ttl, priority: arguments of the enqueue, too.
 
     Raises:
         BadArgument: an option can't be used; the error names it and the reason.
     """
     if (
         at is lease is ttl is headers is max_length is replicas is durable is None
-        and dedup_id is dedup is retry is key is result_ttl is None
+        and dedup_id is dedup is retry is key is result_ttl is priority is None
     ):
         if delay is UNSET and block is UNSET:
             return USUAL if codec is None else _usual(codec)
@@ -229,12 +230,14 @@ def prepared(
         retry=_storable(retry),
         codec="json" if codec is None else codec.name,
         result_ms=None if result_ttl is None else duration_ms("result_ttl", result_ttl),
+        priority=None if priority is None else check_count("priority", priority, low=0, high=9),
     )
     is_plain = (
         at is ttl is max_length is replicas is durable is retry is chosen is None
         and delay == 0
         and block == 0
         and not once
+        and not priority
     )
     return Prepared(
         head[:-1],
@@ -250,7 +253,7 @@ def prepared(
         is_plain,
         (
             delay, at, lease, ttl, headers, max_length, block, replicas, durable, dedup_id, dedup,
-            retry, key, result_ttl,
+            retry, key, result_ttl, priority,
         ),
     )  # fmt: skip
 
@@ -298,6 +301,7 @@ class EnqueueOptions(TypedDict, total=False):
     retry: RetryPolicy | None
     key: str | None
     result_ttl: Duration | None
+    priority: int | None
 
 
 OPTIONS = tuple(EnqueueOptions.__annotations__)

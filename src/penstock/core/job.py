@@ -258,6 +258,11 @@ class Delivery:
         return self._parsed.retry
 
     @property
+    def priority(self) -> int:
+        """Priority of the job, 0 to 9; 0 is the usual one."""
+        return self._parsed.priority
+
+    @property
     def created(self) -> float:
         """Time of the enqueue, in seconds since 1970 by the server's clock."""
         return int(self._number[:-11]) / 1000

@@ -1,9 +1,9 @@
 """The record: a job on the wire (protocol/core.md, Record).
 
 `1;l=60000;t=3600000;c=json;h.trace=abc` + newline + body. The first byte is the version; `l`
-(lease, ms), `t` (ttl, ms), `p` (retry policy) and `k` (how long the result is kept, ms) come first,
-as the scripts look for them there; `c` is the codec of the body, absent for bytes; `h.<name>` are
-headers. Unknown fields are kept and ignored.
+(lease, ms), `t` (ttl, ms), `p` (retry policy, and priority) and `k` (how long the result is kept,
+ms) come first, as the scripts look for them there; `c` is the codec of the body, absent for bytes;
+`h.<name>` are headers. Unknown fields are kept and ignored.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_HEADER = 16384
 """Bytes of a record before its body; the scripts refuse more."""
 STABLE_ID = len(";i=") + 16
 """Most bytes of it that a stable id takes."""
-POLICY = re.compile(rb"1[;lt=0-9]*;p=([^,;]*),?([^,;]*),?([^,;]*)")
+POLICY = re.compile(rb"1[;lt=0-9]*;p=([^,;]*),?([^,;]*),?([^,;]*)(?:,([0-9])(?![^,;]))?")
 """Where the scripts look for it, and how."""
 USUAL = re.compile(rb"1(;c=json)?(?:;i=([-0-9A-Z_a-z]*))?")
 PLAIN = b"1\n"
@@ -146,6 +146,7 @@ def encode_head(
     retry: RetryPolicy | None = None,
     codec: str = "json",
     result_ms: int | None = None,
+    priority: int | None = None,
 ) -> tuple[bytes, bytes]:
     """Return the part of a record before its body: for bytes, and for the output of a codec.
 
@@ -155,20 +156,24 @@ def encode_head(
         retry: the job's own policy; its rules do not go on the wire.
         codec: the name of the codec.
         result_ms: for how long the result is kept; None = the queue's setting, 0 = not at all.
+        priority: 0 to 9; None = 0, or that of the job that this one updates.
 
     Raises:
         BadArgument: a header that is not str -> str, or has an empty name, or too much of them.
     """
+    if priority == 0 and not dedup:
+        priority = None
     usual = lease_ms is None and ttl_ms is None and retry is None and result_ms is None
-    if usual and not headers and not dedup:
+    if usual and priority is None and not headers and not dedup:
         return PLAIN, PLAIN_JSON if codec == "json" else f"1;c={codec}\n".encode()
     front = "1"
     if lease_ms is not None:
         front += f";l={lease_ms}"
     if ttl_ms is not None:
         front += f";t={ttl_ms}"
-    if retry is not None:
-        front += f";p={_policy_text(retry)}"
+    if retry is not None or priority is not None:
+        own = "" if priority is None else f",{priority}"
+        front += f";p={_policy_text(retry)}{own}"
     if result_ms is not None:
         front += f";k={result_ms}"
     front += dedup
@@ -196,7 +201,9 @@ def check_head(size: int) -> None:
         raise BadArgument("headers", f"<{size} bytes>", reason)
 
 
-def _policy_text(policy: RetryPolicy) -> str:
+def _policy_text(policy: RetryPolicy | None) -> str:
+    if policy is None:
+        return ",,"
     spans = [
         None if span is None else duration_ms("retry", span) for span in (policy.base, policy.cap)
     ]
@@ -235,6 +242,7 @@ class Record:
         headers: str -> str.
         retry: the job's own policy, None = the queue's.
         result_ms: for how long its result is kept; 0 = not at all.
+        priority: 0 to 9.
         dedup_id: its dedup id; empty = none.
         raw: the body's bytes.
     """
@@ -247,6 +255,7 @@ class Record:
     stable_id: str = ""
     retry: RetryPolicy | None = None
     result_ms: int = 0
+    priority: int = 0
     headers: dict[str, str] = field(default_factory=dict)
 
     def span_ms(self, usual: int) -> int:
@@ -309,7 +318,10 @@ def parse_record(data: bytes) -> Record:  # noqa: C901  # one branch for each fi
             record.codec = value
         elif name == "p":
             found = POLICY.match(head)
-            record.retry = parse_policy(*found.groups()) if found else None
+            if found:
+                record.priority = int(found[4] or 0)
+                if found[4] is None or any(found.groups()[:3]):
+                    record.retry = parse_policy(*found.groups()[:3])
         elif name == "k":
             record.result_ms = _whole(value) or 0
         elif name == "d":

@@ -55,6 +55,7 @@ class JobView:
         headers: the headers that the producer set.
         dedup_id: its dedup id, or None.
         retry: its own retry policy; None = the queue's applies.
+        priority: 0 to 9; jobs with a higher one are delivered first.
         now: when it was read.
         created: when it was enqueued.
         due: when a scheduled job may start.
@@ -100,6 +101,7 @@ class JobView:
     crashes: int
     releases: int
     error: str
+    priority: int = 0
     snoozes: int = 0
     cancelled: float | None = None
     progress: Progress | None = None
@@ -548,6 +550,7 @@ def read_view(
         crashes=counters.crashes,
         releases=counters.releases,
         error=counters.error,
+        priority=record.priority,
         snoozes=int(snoozes or 0),
         cancelled=int(cancelled) / 1000 if cancelled else None,
         progress=read_progress(told),

@@ -23,7 +23,7 @@ from penstock.core.record import Record, parse_record
 from penstock.errors import UndecodableBody
 from penstock.spark.errors import OptionError
 from penstock.spark.schema import SCHEMA
-from penstock.wire.keys import end_of
+from penstock.wire.keys import PRIORITY_SPAN, end_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -204,7 +204,9 @@ class Page:
         if self.origin.place == "ready":
             return self.times_and_sequences[0]
         scores: Any = np.fromiter(map(int, self.scores), np.int64, self.count)
-        return end_of(scores) if self.is_delivered else scores
+        if self.is_delivered:
+            return end_of(scores)
+        return np.where(scores < 0, scores % PRIORITY_SPAN, scores)  # of jobs with a priority
 
     @cached_property
     def split(self) -> SplitValues:

@@ -18,6 +18,7 @@ from penstock.errors import BadArgument
 __all__ = [
     "DEFAULT_PREFIX",
     "KINDS",
+    "PRIORITY_SPAN",
     "SCORE_ORIGIN_MS",
     "SLOTS",
     "WRITES",
@@ -41,7 +42,7 @@ __all__ = [
 
 DEFAULT_PREFIX = "penstock"
 KINDS = (
-    "ready", "held", "active", "scheduled", "once", "dead",
+    "ready", "held", "active", "scheduled", "urgent", "once", "dead",
     "tally", "expiry", "finished", "dedup", "windows", "meta", "wake", "space", "ticks",
     "schedules",
 )  # fmt: skip
@@ -50,6 +51,8 @@ WRITES = "writes"
 MAX_NAME_BYTES = 1024
 SCORE_ORIGIN_MS = 1_735_689_600_000
 """2025-01-01: scores of `active` and `once` count from there, so they are exact until 2094."""
+PRIORITY_SPAN = 1 << 42
+"""A score in `scheduled` is lower by this much for each priority of a job that is ready."""
 SLOTS = 16384
 """Number of slots of a Redis Cluster."""
 

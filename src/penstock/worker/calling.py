@@ -104,8 +104,8 @@ class CallableHandler(RegisteredHandler, Generic[C, P, R_co]):
 
         Args:
             **options: as of `Queue.enqueue`: delay, at, lease, ttl, headers, max_length, block,
-                replicas, durable, dedup_id, dedup, retry, key, result_ttl. A `lease`, `retry` or
-                `ttl` of None is the queue's.
+                replicas, durable, dedup_id, dedup, retry, key, result_ttl, priority. A `lease`,
+                `retry` or `ttl` of None is the queue's.
 
         Raises:
             BadArgument: there is no such option, or one can't be used.

@@ -107,6 +107,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch):
         retry: RetryPolicy | None = None,
         key: str | None = None,
         result_ttl: Duration | None = None,
+        priority: int | None = None,
     ) -> Enqueued:
         """Add one job: it waits in `ready`, or in `scheduled` until its time comes.
 
@@ -140,6 +141,8 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch):
                 without partitions.
             result_ttl: seconds for which the result is kept when the job has ended; 0 = it is not
                 kept; None = the queue's setting, which is 0 by default (docs/results.md).
+            priority: 0 to 9: jobs with a higher one are delivered first (docs/priorities.md). None
+                = 0, the usual one; an update keeps the stored one.
 
         Returns:
             The job's id and state, and how many replicas confirmed. For a duplicate: those of the
@@ -171,6 +174,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch):
             key,
             self.ops.codec,
             result_ttl=result_ttl,
+            priority=priority,
         )
         if type(body) is bytes and options.dedup is None:
             record = b"%b;i=%b\n%b" % (options.head, stable.next_id(), body)
@@ -239,6 +243,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch):
         retry: RetryPolicy | None = None,
         key: Callable[[Any], str] | str | None = None,
         result_ttl: Duration | None = None,
+        priority: int | None = None,
     ) -> BulkEnqueued:
         """Add many jobs in chunks of up to 1,000 (500 with a ttl) or 1 MiB.
 
@@ -255,7 +260,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch):
                 a str is the id of all jobs. With dedup ids a chunk is added as a whole, and there
                 is an answer for each job, in order.
             key: a function that computes the key of a body, or a str: the key of all jobs.
-            result_ttl: as in `enqueue`, for every job.
+            result_ttl, priority: as in `enqueue`, for every job.
 
         Returns:
             The results in the order of the bodies. Ids are built when they are read.
@@ -282,6 +287,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch):
             self.ops.codec,
             many=True,
             result_ttl=result_ttl,
+            priority=priority,
         )
         if type(bodies) is NewJobs:
             options = options.over(bodies.options)

@@ -1,5 +1,5 @@
 --- Acknowledge jobs: they are done and removed.
---- KEYS     ready held active scheduled once tally expiry finished meta space dedup windows wake
+--- KEYS     ready held active scheduled urgent once tally expiry finished meta space dedup windows wake
 --- ARGV     nonce wanted common window [number...]
 ---          wanted  epoch of the ids; '' = not checked
 ---          common  the receipt of all the jobs; '' = by id alone, waiting jobs are finished too; '*' = each number is followed

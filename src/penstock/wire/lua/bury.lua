@@ -1,5 +1,5 @@
 --- Give jobs up: they become dead letters. A call by id also buries waiting jobs.
---- KEYS     ready held active scheduled once dead tally expiry finished meta wake space dedup windows
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows
 --- ARGV     nonce wanted common reason trace [number...]
 ---          reason  text kept with the job, at most 1024 bytes
 ---          trace   as in nack
@@ -57,7 +57,7 @@ for i = 1, count do
     end
   end
 end
---@include lib/prepare_return
+--@include lib/prepare_return (gives: has_urgent)
 if #waited > 0 then
   redis.call('HDEL', held, '-')
   if #moved > 0 then
@@ -65,6 +65,9 @@ if #waited > 0 then
     redis.call('XDEL', ready, unpack(waited))
   end
   redis.call('ZREM', scheduled, unpack(waited))
+  if has_urgent then
+    redis.call('ZREM', urgent, unpack(waited))
+  end
 end
 --@include lib/write_return
 if wants_room and #waited > 0 then

@@ -1,5 +1,5 @@
 --- Add jobs: to ready, or with a delay to scheduled. All of them, or none.
---- KEYS     ready held active scheduled once tally expiry finished meta wake space dedup windows
+--- KEYS     ready held active scheduled urgent once tally expiry finished meta wake space dedup windows
 --- ARGV     nonce producer create delay bound wait role [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
 ---          producer  the id of the calling producer: 16 hex digits
@@ -42,27 +42,37 @@ if n == 0 then
   --@include lib/renew_role
   return {1, nonce, '', 0, epoch, 0, 0, 0, 0}
 end
---@include lib/assign_numbers (gives: first, ids, ttl_ends)
+--@include lib/assign_numbers (gives: ms, first, ids, ttl_ends)
 local call, list, record_index = redis.call, records, {}
 --@include lib/split_body
---@include lib/check_records (gives: bodies)
+--@include lib/check_records (gives: priorities, bodies)
 local token = paused ~= 'out'
-if delay_ms > 0 then
+if delay_ms > 0 or priorities then
   call('ZCARD', scheduled)
-  local held_pairs, due, ends = {}, {}, {}
+  call('HLEN', held)
+  call('XLEN', ready)
+  local held_pairs, ends = {}, {}
   for i = 2, ttl_ends and #ttl_ends or 0, 2 do
     ends[ttl_ends[i]] = ttl_ends[i - 1]
   end
-  local at = string.format('%.0f', now + delay_ms)
+  --@include lib/place_jobs (gives: place, write_places)
+  local due, at = now + delay_ms, string.format('%.0f', delay_ms > 0 and now + delay_ms or math.min(now, ms))
   for i = 1, n do
-    local last = ends[ids[i]]
-    held_pairs[i * 2 - 1], held_pairs[i * 2] = ids[i], split_body(ids[i], records[i], bodies)
-    due[i * 2 - 1], due[i * 2] = last and tonumber(last) < now + delay_ms and last or at, ids[i]
+    local id, priority, last = ids[i], priorities and priorities[i] or 0, ends[ids[i]]
+    if delay_ms > 0 or priority > 0 then
+      held_pairs[#held_pairs + 1] = id
+      held_pairs[#held_pairs + 1] = split_body(id, records[i], bodies)
+      place(id, last and delay_ms > 0 and tonumber(last) < due and last or at, priority)
+    else
+      call('XADD', ready, id, 'j', split_body(id, records[i], bodies))
+    end
   end
   call('HSET', held, unpack(held_pairs))
-  call('ZADD', scheduled, unpack(due))
-  --@include lib/announce
-  token = announce(now + delay_ms, false) and token
+  write_places()
+  if delay_ms > 0 then
+    --@include lib/announce
+    token = announce(due, false) and token
+  end
 else
   for i = 1, n do
     call('XADD', ready, ids[i], 'j', split_body(ids[i], records[i], bodies))

@@ -1,5 +1,5 @@
 --- Acknowledge a delivery and add the jobs that follow it, in one step.
---- KEYS     ready held active scheduled once tally expiry finished meta space dedup windows wake
+--- KEYS     ready held active scheduled urgent once tally expiry finished meta space dedup windows wake
 --- ARGV     nonce wanted common window number value delays [record...]
 ---          wanted, common, window   as in ack; common is the receipt of the job
 ---          value    the result of the job, as in ack; read only with a line feed in common
@@ -56,9 +56,10 @@ local sweep_limit = 100 + 2 * n
 local wake_empty, results = redis.call('LLEN', wake) == 0, results_of(ids, codes)
 redis.call('XLEN', ready)
 redis.call('ZCARD', scheduled)
---@include lib/assign_numbers (gives: first, ids, ttl_ends)
+--@include lib/assign_numbers (gives: ms, first, ids, ttl_ends)
 --@include lib/split_body
---@include lib/check_records (gives: bodies)
+--@include lib/check_records (gives: priorities, bodies)
+--@include lib/place_jobs (gives: place, write_places)
 keep_results(done, 'done', results)
 --@include lib/remove_finished (gives: removed)
 close_windows()
@@ -68,16 +69,17 @@ for i = 2, ttl_ends and #ttl_ends or 0, 2 do
 end
 for i = 1, n do
   local id, due = ids[i], now + (waits[i] or 0)
-  local record = split_body(id, list[i], bodies)
-  if due > now then
-    due = math.min(due, ends[id] or due)
+  local record, priority = split_body(id, list[i], bodies), priorities and priorities[i] or 0
+  if due > now or priority > 0 then
+    due = due > now and math.min(due, ends[id] or due) or math.min(now, ms)
     redis.call('HSET', held, id, record)
-    redis.call('ZADD', scheduled, string.format('%.0f', due), id)
+    place(id, string.format('%.0f', due), priority)
   else
     redis.call('XADD', ready, id, 'j', record)
   end
   soonest = math.min(soonest or due, due)
 end
+write_places()
 if #bodies > 0 then
   redis.call('HSET', held, unpack(bodies))
 end

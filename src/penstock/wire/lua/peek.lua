@@ -1,5 +1,5 @@
 --- Read the jobs of a state, in order. Ready jobs come in the order of their delivery.
---- KEYS     ready held active scheduled once dead tally expiry finished meta space wake dedup windows
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta space wake dedup windows
 --- ARGV     nonce state start count newest
 ---          state   ready, scheduled, active (first under a lease, then delivered at most once) or dead
 ---          start   0 to 1000 = the number of jobs to skip; -1 to -1000 = the first job, counted from the end; beyond the

@@ -1,5 +1,5 @@
 --- Make jobs deliverable at once, at the place of their creation. A delivery ends.
---- KEYS     ready held active scheduled once dead tally expiry finished meta wake dedup windows
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch uses seen off paused alarm
@@ -26,7 +26,8 @@ local function waits_for_another(id) -- for the end of the job that has its dedu
 end
 local returned, dying, cancelled, marks = {}, {}, {}, {}
 local function decide(id)
-  local waits = redis.call('ZSCORE', scheduled, id)
+  local waits = tonumber(redis.call('ZSCORE', scheduled, id))
+  waits = waits and waits < 0 and waits % 4398046511104 or waits -- it has a priority
   local leased = not waits and redis.call('ZSCORE', active, id)
   local ends = redis.call('ZSCORE', expiry, id)
   local first_place = math.min(now, tonumber(string.sub(id, 1, -12)))
@@ -34,7 +35,7 @@ local function decide(id)
     return -3
   elseif not waits and not leased then
     return (redis.call('HEXISTS', held, id) == 1 or #redis.call('XRANGE', ready, id, id) == 1) and -2 or 0
-  elseif waits and (string.find(uses, 'd', 1, true) and waits_for_another(id) or tonumber(waits) <= first_place) then
+  elseif waits and (string.find(uses, 'd', 1, true) and waits_for_another(id) or waits <= first_place) then
     return -2
   end
   returned[#returned + 1] = id

@@ -1,6 +1,6 @@
 --- Remove jobs of a state up to a fence, in bounded steps: call again until none are left. A purge that begins with ready
 --- ends the promises of staged writes.
---- KEYS     ready held active scheduled once dead tally expiry finished meta space wake dedup windows writes
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta space wake dedup windows writes
 --- ARGV     nonce state fence skip
 ---          state  ready (waiting in the stream), due, ended (leases), scheduled (not yet due), active, once (delivered at
 ---                 most once) or dead

@@ -1,5 +1,5 @@
 --- Take deliveries over from their holders. Each counts as a crash, and gets a new lease.
---- KEYS     ready held active once dead tally expiry finished meta wake scheduled dedup windows
+--- KEYS     ready held active once dead tally expiry finished meta wake scheduled urgent dedup windows
 --- ARGV     nonce wanted common tag owner role [number...]
 ---          common  '*': each number is followed by the receipt of its delivery, as in the reply of pending
 ---          wanted, tag, owner, role   as in ack and reserve

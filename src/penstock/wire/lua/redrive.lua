@@ -1,5 +1,5 @@
 --- Bring dead letters back, to the place of their creation. Their attempts count from 0 again.
---- KEYS     ready held scheduled dead tally expiry meta wake once dedup windows
+--- KEYS     ready held scheduled urgent dead tally expiry meta wake once dedup windows
 --- ARGV     nonce wanted limit skip [number...]
 ---          limit   without numbers: how many of the oldest dead letters, 1 to 1000
 ---          skip    without numbers: how many of the oldest to skip
@@ -22,6 +22,9 @@
 --@include lib/is_number
 --@include lib/use
 --@include lib/lease_terms (gives: lease_and_ttl)
+--@include lib/priority_of
+local has_urgent = string.find(uses, 'u', 1, true)
+--@include lib/place_jobs (gives: place, write_places)
 local function is_alive(id) -- the job exists, and its ttl has not ended
   local ends, score = redis.call('ZSCORE', expiry, id), redis.call('ZSCORE', once, id)
   if ends then
@@ -40,7 +43,7 @@ local function taken(name) -- by an unfinished job, or by an open window
   end
   return found
 end
-local ids, codes, returned, new_counters, ttl_ends, twice, named = numbers, {}, {}, {}, {}, {}, #numbers > 0
+local ids, codes, returned, new_counters, ttl_ends, twice, named = numbers, {}, {}, {}, {}, {}, #numbers > 0 -- returned: numbers
 local owned, retaken, cleared = {}, {}, {}
 if not named then
   ids = redis.call('ZRANGE', dead, skip, skip + limit - 1)
@@ -74,8 +77,8 @@ for i = 1, #ids do
         ttl_ends[#ttl_ends + 1] = created + ttl
         ttl_ends[#ttl_ends + 1] = id
       end
-      returned[#returned + 1] = created
       returned[#returned + 1] = id
+      place(id, created, has_urgent and priority_of(value) or 0)
       new_counters[#new_counters + 1] = id
       new_counters[#new_counters + 1] = string.match(count, '^%d+%+?') .. ' 0 0 0'
       cleared[#cleared + 1] = 'c' .. id
@@ -87,16 +90,15 @@ for i = 1, #ids do
   twice[id] = true
 end
 redis.call('ZCARD', scheduled)
+redis.call('ZCARD', urgent)
 redis.call('ZCARD', expiry)
 redis.call('HLEN', dedup)
 redis.call('ZCARD', windows)
 local wake_empty, token = redis.call('LLEN', wake) == 0, not paused
 if #returned > 0 then
   redis.call('HDEL', held, '-')
-  for i = 2, #returned, 2 do
-    redis.call('ZREM', dead, returned[i])
-  end
-  redis.call('ZADD', scheduled, unpack(returned))
+  redis.call('ZREM', dead, unpack(returned))
+  write_places()
   if #ttl_ends > 0 then
     redis.call('ZADD', expiry, unpack(ttl_ends))
     use('t')
@@ -109,7 +111,7 @@ if #returned > 0 then
   if string.find(uses, 'm', 1, true) then -- it keeps its failures, for the one who reads them
     redis.call('HDEL', tally, unpack(cleared))
   end
-  redis.call('HINCRBY', meta, 'redriven', #returned / 2)
+  redis.call('HINCRBY', meta, 'redriven', #returned)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
   end
@@ -117,7 +119,7 @@ if #returned > 0 then
     redis.call('RPUSH', wake, '1')
   end
 end
-local done = #returned / 2
+local done = #returned
 if not named then
   return {1, nonce, done, math.max(0, redis.call('ZCARD', dead) - skip - (#ids - done)), #ids - done}
 elseif done == #ids then

@@ -1,11 +1,11 @@
 --- Correct times that a wrong server clock set too far ahead: a page of one structure.
---- KEYS     ready held active scheduled once dead expiry meta wake dedup windows
+--- KEYS     ready held active scheduled urgent once dead expiry meta wake dedup windows
 --- ARGV     nonce place skip horizon write
 ---          place    active, once, scheduled, dead, expiry, windows, or meta, which is one page
 ---          skip     0 for the first page, then that of the last reply
 ---          horizon  ms: the longest delay or window in use
 ---          write    1 = correct the times; 0 = count them, nothing changes
---- META     v epoch seen off lease last paused made producer consumer alarm full surveyed
+--- META     v epoch seen off uses lease last paused made producer consumer alarm full surveyed
 --- RETURNS  {1, nonce, found, skip, now}  found: wrong times of this page; skip: of the next page, -1 = this is the last
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
@@ -20,6 +20,8 @@ for _, one in ipairs({active, scheduled, once, dead, expiry, windows}) do
   redis.call('ZCARD', one)
 end
 redis.call('HLEN', dedup)
+local has_urgent = string.find(uses, 'u', 1, true)
+redis.call('ZCARD', urgent)
 local wake_empty, token = redis.call('LLEN', wake) == 0, false
 local function note(list, value, name)
   list[#list + 1] = value
@@ -159,6 +161,12 @@ if write == '1' and found > 0 then
   for name, one in pairs({active = active, scheduled = scheduled, once = once, dead = dead, expiry = expiry, windows = windows}) do
     for i = 1, #put[name], 4000 do -- unpack has a limit near 8000
       redis.call('ZADD', one, unpack(put[name], i, math.min(i + 3999, #put[name])))
+    end
+  end
+  for i = 2, has_urgent and #put.scheduled or 0, 2 do
+    local score = redis.call('ZSCORE', urgent, put.scheduled[i])
+    if score then
+      redis.call('ZADD', urgent, put.scheduled[i - 1] * 16 + score % 16, put.scheduled[i])
     end
   end
   if #sets > 0 then

@@ -24,6 +24,14 @@ if head then
   oldest = math.max(0, now - string.sub(head[1], 1, -12))
 end
 local first, ended = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
+if first[2] and tonumber(first[2]) < 0 then -- the first job of each priority
+  for priority = 9, 0, -1 do
+    local low, high = -priority * 4398046511104, '(' .. string.format('%.0f', (1 - priority) * 4398046511104)
+    local one = redis.call('ZRANGE', scheduled, low, high, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+    oldest = math.max(oldest, one[2] and math.max(0, now - one[2] % 4398046511104) or -1)
+  end
+  first = {}
+end
 oldest = math.max(oldest, first[2] and now - first[2] or -1, ended[2] and now - end_of(ended[2]) or -1)
 local available = stream + due + ended_leases - expired_jobs
 if available == 0 then -- all of them have expired

@@ -1,5 +1,5 @@
 --- Free memory: remove expired jobs, old dead letters and results, ended windows, sparse stream nodes, and an unused empty queue.
---- KEYS     ready held active scheduled once dead tally expiry finished meta wake space dedup windows schedules
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows schedules
 --- ARGV     nonce idle
 ---          idle   ms without a write after which an empty queue without settings is removed, at least 600000
 --- META     v epoch seen off uses paused full producer consumer surveyed
@@ -69,14 +69,14 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     set = set or settings[i]
   end
   if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows, schedules) == 0 then
-    redis.call('DEL', ready, active, scheduled, once, dead, tally, expiry, finished, dedup, windows, meta, wake, space)
+    redis.call('DEL', ready, active, scheduled, urgent, once, dead, tally, expiry, finished, dedup, windows, meta, wake, space)
     removed = epoch
   else -- drop the letters of empty structures, and producers
     local sampled = 100
     --@include lib/drop_producers
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
-      local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held, m = tally, e = schedules})[letter]
+      local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held, m = tally, e = schedules, u = held})[letter]
       if letter == 'x' then
         kept = kept .. (borne and letter or '')
       elseif letter == 'k' then

@@ -1,5 +1,5 @@
 --- Add the job of a schedule whose tick has come, and move its tick to the next one. Or run the schedule now.
---- KEYS     ready held active scheduled once dead tally expiry finished meta wake space dedup windows ticks schedules
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows ticks schedules
 --- ARGV     nonce producer name mark expected next what role record
 ---          nonce, producer, role  as in enqueue
 ---          name, mark  the schedule, and the hash of the value that the caller has read
@@ -48,11 +48,19 @@ if is_running or what == 'skip' or what == 'move' then
   return {1, nonce, '', 0, epoch, 0, 0, 0, replicas}
 end
 --@include lib/check_capacity
---@include lib/assign_numbers (gives: first)
+--@include lib/assign_numbers (gives: ms, first)
 local call, record_index = redis.call, {}
 --@include lib/split_body
---@include lib/check_records (gives: bodies)
-call('XADD', ready, first, 'j', split_body(first, record, bodies))
+--@include lib/check_records (gives: priorities, bodies)
+if priorities then
+  --@include lib/place_jobs (gives: place, write_places)
+  call('ZCARD', scheduled)
+  call('HSET', held, first, split_body(first, record, bodies))
+  place(first, math.min(now, ms), priorities[1])
+  write_places()
+else
+  call('XADD', ready, first, 'j', split_body(first, record, bodies))
+end
 if #bodies > 0 then
   call('HSET', held, unpack(bodies))
 end

@@ -1,5 +1,5 @@
 --- Remove jobs that were never delivered. Other jobs stay as they are.
---- KEYS     ready held active scheduled tally expiry finished meta space wake dedup windows
+--- KEYS     ready held active scheduled urgent tally expiry finished meta space wake dedup windows
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch full seen off uses paused

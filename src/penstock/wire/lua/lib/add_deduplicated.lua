@@ -1,77 +1,99 @@
 -- Write the decisions of lib/decide_dedup and build the reply.
 --- NEEDS  ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends all_free n ids raw before
 ---        dedup_pairs names split_body given bodies added_names dedup_values added_due added rewritten notes
----        has_policies has_results result_ttl moved drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
+---        has_policies has_results priorities result_ttl moved own_place urgent has_urgent drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
 ---        answers header_of producer remove_expired close_windows write_dedup window_pairs wake_empty full space_empty
 ---        waiting limit expired alarm change changes enqueued uses
---- SETS   has_policies has_results first final alarm uses
+--- SETS   has_policies has_results priorities first final alarm uses
 --- GIVES  reply
-local ends_of, held_pairs, due_pairs, leave_ready, soonest, token = {}, {}, {}, {}, nil, false
-for id, at in pairs(orphans) do
-  local ends = has_ttls and tonumber(redis.call('ZSCORE', expiry, id))
-  local when = ends and math.min(ends, at) or at
-  soonest = math.min(soonest or when, when)
-  due_pairs[#due_pairs + 1] = string.format('%.0f', when)
-  due_pairs[#due_pairs + 1] = id
-end
-for i = 2, ttl_ends and #ttl_ends or 0, 2 do
-  ends_of[ttl_ends[i]] = tonumber(ttl_ends[i - 1])
-end
-if all_free then
-  local call = redis.call
-  for i = 1, n do
-    local id = ids[i]
-    dedup_pairs[i * 2 - 1], dedup_pairs[i * 2] = names[i], id
-    call('XADD', ready, id, 'j', split_body(id, given[i], bodies))
-  end
-  token = true
-end
-for i = 1, all_free and 0 or n do
-  dedup_pairs[#dedup_pairs + 1] = added_names[i]
-  dedup_pairs[#dedup_pairs + 1] = dedup_values[i] and string.format(dedup_values[i], ids[i]) or ids[i]
-  if added_due[i] > 0 then
-    local when = math.min(added_due[i], ends_of[ids[i]] or added_due[i])
-    soonest = math.min(soonest or when, when)
-    held_pairs[#held_pairs + 1] = ids[i]
-    held_pairs[#held_pairs + 1] = split_body(ids[i], added[i], bodies)
-    due_pairs[#due_pairs + 1] = string.format('%.0f', when)
-    due_pairs[#due_pairs + 1] = ids[i]
-  else
-    token = true
-    redis.call('XADD', ready, ids[i], 'j', split_body(ids[i], added[i], bodies))
-  end
-end
-local without_large_body = {} -- ids whose new body is small
-for id, content in pairs(rewritten) do
-  held_pairs[#held_pairs + 1] = id
-  local size = #bodies
-  held_pairs[#held_pairs + 1] = notes[id] .. split_body(id, content, bodies)
-  if #bodies == size then
-    without_large_body[#without_large_body + 1] = id
-  end
-  has_policies = has_policies or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
-  has_results = has_results or string.find(string.match(content, '^[^\n]*'), ';k=', 1, true)
-  if moved[id] then
+--@include lib/priority_of
+--@include lib/place_jobs (gives: place, write_places)
+local soonest, token = nil, false
+do
+  local ends_of, held_pairs, leave_ready = {}, {}, {}
+  local function place_by_ttl(id, at, priority) -- not later than the end of its ttl
     local ends = has_ttls and tonumber(redis.call('ZSCORE', expiry, id))
-    local when = ends and math.min(ends, moved[id]) or moved[id]
+    local when = ends and math.min(ends, at) or at
     soonest = math.min(soonest or when, when)
-    leave_ready[#leave_ready + 1] = id
-    due_pairs[#due_pairs + 1] = string.format('%.0f', when)
-    due_pairs[#due_pairs + 1] = id
+    place(id, string.format('%.0f', when), priority)
   end
-end
-if #held_pairs > 0 then
-  redis.call('HSET', held, unpack(held_pairs))
-end
-if #bodies > 0 then
-  redis.call('HSET', held, unpack(bodies))
-end
-drop_bodies(without_large_body)
-if #leave_ready > 0 then
-  redis.call('XDEL', ready, unpack(leave_ready))
-end
-if #new_counters > 0 then
-  redis.call('HSET', tally, unpack(new_counters))
+  for id, at in pairs(orphans) do
+    if not rewritten[id] then
+      place_by_ttl(id, at, has_urgent and (redis.call('ZSCORE', urgent, id) or 0) % 16 or 0)
+    end
+  end
+  for i = 2, ttl_ends and #ttl_ends or 0, 2 do
+    ends_of[ttl_ends[i]] = tonumber(ttl_ends[i - 1])
+  end
+  local function add_held(id, record, at, priority)
+    held_pairs[#held_pairs + 1] = id
+    held_pairs[#held_pairs + 1] = split_body(id, record, bodies)
+    place(id, string.format('%.0f', at), priority)
+  end
+  if all_free then
+    local call = redis.call
+    for i = 1, n do
+      local id = ids[i]
+      dedup_pairs[i * 2 - 1], dedup_pairs[i * 2] = names[i], id
+      if priorities and priorities[i] then
+        add_held(id, given[i], own_place(id), priorities[i])
+      else
+        call('XADD', ready, id, 'j', split_body(id, given[i], bodies))
+      end
+    end
+    token = true
+  end
+  for i = 1, all_free and 0 or n do
+    dedup_pairs[#dedup_pairs + 1] = added_names[i]
+    dedup_pairs[#dedup_pairs + 1] = dedup_values[i] and string.format(dedup_values[i], ids[i]) or ids[i]
+    local priority = priorities and priorities[i] or 0
+    if added_due[i] > 0 then
+      local when = math.min(added_due[i], ends_of[ids[i]] or added_due[i])
+      soonest = math.min(soonest or when, when)
+      add_held(ids[i], added[i], when, priority)
+    elseif priority > 0 then
+      token = true
+      add_held(ids[i], added[i], own_place(ids[i]), priority)
+    else
+      token = true
+      redis.call('XADD', ready, ids[i], 'j', split_body(ids[i], added[i], bodies))
+    end
+  end
+  local without_large_body = {} -- ids whose new body is small
+  for id, content in pairs(rewritten) do
+    held_pairs[#held_pairs + 1] = id
+    local size = #bodies
+    held_pairs[#held_pairs + 1] = notes[id] .. split_body(id, content, bodies)
+    if #bodies == size then
+      without_large_body[#without_large_body + 1] = id
+    end
+    has_policies = has_policies or string.find(string.match(content, '^[^\n]*'), ';p=', 1, true)
+    has_results = has_results or string.find(string.match(content, '^[^\n]*'), ';k=', 1, true)
+    local priority = priority_of(content)
+    priorities = priorities or priority > 0 and {} or nil
+    if moved[id] or orphans[id] then
+      leave_ready[#leave_ready + 1] = id
+      place_by_ttl(id, moved[id] or orphans[id], priority)
+    elseif priority > 0 or has_urgent then -- perhaps not its priority so far
+      local score = tonumber(redis.call('ZSCORE', scheduled, id))
+      if score then
+        place(id, string.format('%.0f', score < 0 and score % 4398046511104 or score), priority)
+      end
+    end
+  end
+  if #held_pairs > 0 then
+    redis.call('HSET', held, unpack(held_pairs))
+  end
+  if #bodies > 0 then
+    redis.call('HSET', held, unpack(bodies))
+  end
+  drop_bodies(without_large_body)
+  if #leave_ready > 0 then
+    redis.call('XDEL', ready, unpack(leave_ready))
+  end
+  if #new_counters > 0 then
+    redis.call('HSET', tally, unpack(new_counters))
+  end
 end
 --@include lib/use
 if #new_counters > 0 then
@@ -107,9 +129,7 @@ change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (de
 remove_expired()
 close_windows()
 local successor_due = write_dedup()
-if #due_pairs > 0 then
-  redis.call('ZADD', scheduled, unpack(due_pairs))
-end
+write_places()
 -- Write the new owners after the releases above.
 if #dedup_pairs > 0 then
   redis.call('HSET', dedup, unpack(dedup_pairs))

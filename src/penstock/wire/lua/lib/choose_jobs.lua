@@ -1,9 +1,10 @@
--- Choose the jobs to deliver. Nothing is written. Ended leases come first, then due jobs and the head of ready,
--- merged by one key: due time or creation ms, ties by number. `done` (all of them first deliveries if all_valid)
+-- Choose the jobs to deliver. Nothing is written but the places of due jobs with a priority. Ended leases come first, then
+-- jobs with a priority, the highest first, then due jobs and the head of ready, merged by one key: due time or creation ms,
+-- ties by number. Each 16th job that the queue delivers is one of at most the priority 0, 1, ... 8 in turn, if there is one. `done` (all of them first deliveries if all_valid)
 -- end in this same call. Gives taken, taken_records and taken_counts ('' = first delivery) in order of delivery, and
 -- lists of the other changes. Expired candidates are left out. About 100 of them are added to expired if
 -- lib/find_expired has reached its limit.
---- NEEDS  ready held active scheduled tally expiry meta wake space paused full now end_of done all_valid expired_set
+--- NEEDS  ready held active scheduled urgent has_urgent once dead dedup windows finished delivered tally expiry meta wake space paused full now end_of done all_valid expired_set
 ---        uses n expired more_expired score_of trim_to has_large_bodies release_dedup other_expired nothing
 --- GIVES  join_body cancelled marks taken taken_records taken_counts due cut dropped dying crashes more soonest head first reread
 ---        exhausted entries_left delivers wake_empty wants_room is_drained lease_and_ttl lease_span
@@ -24,8 +25,13 @@ end
 if delivers then
   local call, sub = redis.call, string.sub
   local took, bytes, passed, skipped = 0, 0, 0, 0
+  if n > 0 then
+    --@include lib/raise_urgent
+  end
   if paused ~= 'in' then
     head, first = call('ZRANGE', active, '0', '0', 'WITHSCORES'), call('ZRANGE', scheduled, '0', '0', 'WITHSCORES')
+  elseif has_urgent then -- jobs with a priority that are ready
+    first = call('ZRANGE', scheduled, '-inf', '(0', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
   end
   local a, s = head[2] and end_of(head[2]), tonumber(first[2])
   reread = a and (a <= now or #done > 0 and a - now <= 4000) or s and s <= now
@@ -98,12 +104,30 @@ if delivers then
       end
     until #over < page or took == n or bytes >= 1048576 or passed >= allowed
   end
-  local waiting, w, place = {}, 1, s and s <= now and 0
+  local waiting, w, place, latest = {}, 1, s and s <= now and 0, paused == 'in' and '(0' or now
   local from = trim_to
   local entries, e = {}, 1
+  local function first_from(lowest) -- the first waiting job from this score on, and its score; nil = none
+    for looked = 0, 900, 100 do
+      local page = call('ZRANGE', scheduled, string.format('%.0f', lowest), latest, 'BYSCORE', 'LIMIT', looked, 100, 'WITHSCORES')
+      local ids = {}
+      for i = 1, #page, 2 do
+        ids[#ids + 1] = page[i]
+      end
+      screen(ids)
+      for i = 1, #ids do
+        if not expired_set[ids[i]] then
+          return ids[i], page[i * 2]
+        end
+      end
+      if #ids < 100 then
+        return
+      end
+    end
+  end
   while took < n and bytes < 1048576 and passed < allowed do
     if w > #waiting and place then
-      waiting, w = call('ZRANGE', scheduled, '-inf', now, 'BYSCORE', 'LIMIT', place, page, 'WITHSCORES'), 1
+      waiting, w = call('ZRANGE', scheduled, '-inf', latest, 'BYSCORE', 'LIMIT', place, page, 'WITHSCORES'), 1
       place = #waiting == page * 2 and place + page
       local ids = {}
       for i = 1, #waiting, 2 do
@@ -132,16 +156,31 @@ if delivers then
         screen(ids)
       end
     end
-    local entry, id = entries[e], waiting[w]
+    local entry, id, at = entries[e], waiting[w], waiting[w + 1]
+    local turned = nil -- a job that comes before those with a higher priority, as this is its turn
+    if has_urgent and id and (delivered + took) % 16 == 15 then
+      local lowest = (delivered + took - 15) / 16 % 9 * -4398046511104
+      if tonumber(at) < lowest then
+        local turned_at
+        turned, turned_at = first_from(lowest)
+        if turned or entry then
+          id, at = turned, turned_at
+        end
+      end
+    end
     if id and entry then
-      local own, at = tonumber(sub(entry[1], 1, -12)), tonumber(waiting[w + 1])
+      local own = tonumber(sub(entry[1], 1, -12))
+      at = tonumber(at)
       if own < at or own == at and entry[1] < id then
         id = nil
       end
     end
     if id then
-      w = w + 2
+      w = turned and w or w + 2
       if not expired_set[id] then
+        if turned then
+          expired_set[id] = true -- a page of waiting has it, too
+        end
         due[#due + 1] = id
         local record, size, count = unpacked(id)
         if not record then

@@ -4,7 +4,7 @@
 --- NEEDS  ready held active scheduled once tally expiry meta dedup windows nonce asked mode delay_ms delays given is_lease now
 ---        end_of uses
 --- GIVES  split_body has_header result_ttl names all_free header_of added added_names added_due dedup_values answers rewritten
----        moved window_pairs orphans dedup_pairs record_index has_ttls new_counters notes
+---        moved window_pairs orphans dedup_pairs record_index has_ttls new_counters notes own_place
 --@include lib/split_body (gives: has_header)
 if asked > 1000 then
   return {-10, nonce, 1001}

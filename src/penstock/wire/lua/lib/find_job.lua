@@ -2,37 +2,40 @@
 -- notes[id] is the note of its last delivery.
 --- NEEDS  ready held active scheduled once expiry uses now end_of
 --- GIVES  has_ttls notes find_job
-local has_ttls, notes, places = string.find(uses, 't', 1, true), {}, {}
-local function look_up(id)
-  local ends = has_ttls and redis.call('ZSCORE', expiry, id)
-  if ends and tonumber(ends) <= now then
-    return nil
+local has_ttls, notes, find_job = string.find(uses, 't', 1, true), {}, nil
+do
+  local places = {}
+  local function look_up(id)
+    local ends = has_ttls and redis.call('ZSCORE', expiry, id)
+    if ends and tonumber(ends) <= now then
+      return nil
+    end
+    local entry = redis.call('XRANGE', ready, id, id)[1]
+    if entry then
+      notes[id] = ''
+      return 'ready', entry[2][2], ready
+    end
+    local value = redis.call('HGET', held, id)
+    if not value then
+      return nil
+    end
+    local note, record = string.match(value, '^(@[^\n]*\n)(.*)$')
+    notes[id], record = note or '', record or value
+    local score = redis.call('ZSCORE', active, id)
+    if score then
+      return end_of(score) > now and 'active' or 'ready', record, active
+    end
+    score = redis.call('ZSCORE', scheduled, id)
+    if score then
+      return tonumber(score) > now and 'scheduled' or 'ready', record, scheduled
+    end
+    score = redis.call('ZSCORE', once, id)
+    if score and end_of(score) > now then
+      return 'once', record, once
+    end
   end
-  local entry = redis.call('XRANGE', ready, id, id)[1]
-  if entry then
-    notes[id] = ''
-    return 'ready', entry[2][2], ready
+  find_job = function(id)
+    places[id] = places[id] or {look_up(id)}
+    return places[id][1], places[id][2], places[id][3]
   end
-  local value = redis.call('HGET', held, id)
-  if not value then
-    return nil
-  end
-  local note, record = string.match(value, '^(@[^\n]*\n)(.*)$')
-  notes[id], record = note or '', record or value
-  local score = redis.call('ZSCORE', active, id)
-  if score then
-    return end_of(score) > now and 'active' or 'ready', record, active
-  end
-  score = redis.call('ZSCORE', scheduled, id)
-  if score then
-    return tonumber(score) > now and 'scheduled' or 'ready', record, scheduled
-  end
-  score = redis.call('ZSCORE', once, id)
-  if score and end_of(score) > now then
-    return 'once', record, once
-  end
-end
-local function find_job(id)
-  places[id] = places[id] or {look_up(id)}
-  return places[id][1], places[id][2], places[id][3]
 end

@@ -7,6 +7,6 @@ if has_marks then
 end
 --@include lib/end_deliveries
 if has_marks then
-  --@include lib/forget
-  forget(done)
+  --@include lib/forget_marks
+  forget_marks(done)
 end

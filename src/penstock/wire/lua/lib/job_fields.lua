@@ -28,6 +28,7 @@ local function job_fields(id, state, score, value, with_failures)
   else
     counters = redis.call('HGET', tally, id)
   end
-  local score_text = string.format('%.0f', score)
+  score = tonumber(score) -- below 0: a job with a priority, which is ready
+  local score_text = string.format('%.0f', score < 0 and score % 4398046511104 or score)
   return {id, state, score_text, at, owner, counters or '', record, marks[1] or '', marks[2] or '', marks[3] or '', marks[4] or ''}
 end

@@ -1,23 +1,37 @@
--- merge_record(record, old) returns the new content with the old ttl, and with the old lease, policy, time of keeping and window if the new
+-- merge_record(record, old) returns the new content with the old ttl, and with the old lease, policy, priority, time of keeping and window if the new
 -- record has none. nil = only one of them has lease 0.
 --- GIVES  merge_record
-local function kept_for(record)
-  return string.match(record, '^[1+][;lt=%d]*;k=(%d+)') or string.match(record, '^[1+][;lt=%d]*;p=[^;\n]*;k=(%d+)')
-end
-local function merge_record(record, old)
-  local lease, old_lease = string.match(record, '^1;l=(%d+)'), string.match(old, '^[1+];l=(%d+)')
-  if lease and (lease == '0') ~= (old_lease == '0') then
-    return nil
+local merge_record
+do
+  local function kept_for(record)
+    return string.match(record, '^[1+][;lt=%d]*;k=(%d+)') or string.match(record, '^[1+][;lt=%d]*;p=[^;\n]*;k=(%d+)')
   end
-  local ttl = string.match(old, '^[1+][;l=%d]*;t=(%d+)')
-  lease = lease or old_lease
-  local policy, old_policy = string.match(record, '^1[;lt=%d]*(;p=[^;\n]*)'), string.match(old, '^[1+][;lt=%d]*(;p=[^;\n]*)')
-  local keep = kept_for(record) or kept_for(old)
-  local name, rest = string.match(record, '^1[^\n]-;d=([^;\n]+)(.*)$')
-  local window, scope = string.match(rest, '^;w=(%d+)'), string.match(rest, '^[;w=%d]*;u=(%a)')
-  rest = string.gsub(string.gsub(rest, '^;w=%d+', ''), '^;u=%a', '')
-  local old_window = string.match(old, '^[1+][^\n]-;d=[^;\n]+([;wu=%w]*)') or ''
-  window, scope = window or string.match(old_window, ';w=(%d+)'), scope or string.match(old_window, ';u=(%a)')
-  return '1' .. (lease and ';l=' .. lease or '') .. (ttl and ';t=' .. ttl or '') .. (policy or old_policy or '') .. (keep and ';k=' .. keep or '') .. ';d=' .. name ..
-    (window and ';w=' .. window or '') .. (scope and ';u=' .. scope or '') .. rest
+  local function merged_policy(record, old) -- with the priority
+    local form = '^[1+][;lt=%d]*;p=([^,;\n]*),?([^,;\n]*),?([^,;\n]*),?([^,;\n]*)'
+    local attempts, base, cap, priority = string.match(record, form)
+    local old_attempts, old_base, old_cap, old_priority = string.match(old, form)
+    if not attempts and not old_attempts then
+      return ''
+    elseif old_attempts and (not attempts or priority ~= '' and attempts .. base .. cap == '') then
+      attempts, base, cap = old_attempts, old_base, old_cap
+    end
+    priority = priority and priority ~= '' and priority or old_priority or ''
+    return ';p=' .. attempts .. ',' .. base .. ',' .. cap .. (priority ~= '' and ',' .. priority or '')
+  end
+  merge_record = function(record, old)
+    local lease, old_lease = string.match(record, '^1;l=(%d+)'), string.match(old, '^[1+];l=(%d+)')
+    if lease and (lease == '0') ~= (old_lease == '0') then
+      return nil
+    end
+    local ttl = string.match(old, '^[1+][;l=%d]*;t=(%d+)')
+    lease = lease or old_lease
+    local keep = kept_for(record) or kept_for(old)
+    local name, rest = string.match(record, '^1[^\n]-;d=([^;\n]+)(.*)$')
+    local window, scope = string.match(rest, '^;w=(%d+)'), string.match(rest, '^[;w=%d]*;u=(%a)')
+    rest = string.gsub(string.gsub(rest, '^;w=%d+', ''), '^;u=%a', '')
+    local old_window = string.match(old, '^[1+][^\n]-;d=[^;\n]+([;wu=%w]*)') or ''
+    window, scope = window or string.match(old_window, ';w=(%d+)'), scope or string.match(old_window, ';u=(%a)')
+    return '1' .. (lease and ';l=' .. lease or '') .. (ttl and ';t=' .. ttl or '') .. merged_policy(record, old) .. (keep and ';k=' .. keep or '') .. ';d=' .. name ..
+      (window and ';w=' .. window or '') .. (scope and ';u=' .. scope or '') .. rest
+  end
 end

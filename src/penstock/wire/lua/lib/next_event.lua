@@ -9,6 +9,8 @@ if delivers then
     if paused ~= 'in' then
       head = redis.call('ZRANGE', active, '0', '0', 'WITHSCORES')
       first = redis.call('ZRANGE', scheduled, '0', '0', 'WITHSCORES')
+    else -- only jobs with a priority that are ready
+      first = redis.call('ZRANGE', scheduled, '-inf', '(0', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
     end
     soonest = false
   end

@@ -1,6 +1,6 @@
 -- Write the ends of ttl, and in meta the epoch of a new queue, the letters of uses, the last number, the count and
 -- the producer's note, which is in `changes`.
---- NEEDS  expiry meta ttl_ends bodies has_policies has_results result_ttl created n change final enqueued changes epoch now uses before raw
+--- NEEDS  expiry meta ttl_ends bodies has_policies priorities has_results result_ttl created n change final enqueued changes epoch now uses before raw
 --- SETS   uses
 if created == 1 then
   --@include lib/create_queue
@@ -15,6 +15,9 @@ if #bodies > 0 then
 end
 if has_policies then
   use('p')
+end
+if priorities then
+  use('u')
 end
 if has_results or result_ttl then
   use('k')

@@ -2,11 +2,12 @@
 -- taken for its window. release_dedup(ids, done, window) reads, before the first write; `window` replaces the windows in
 -- the records. write_dedup() writes, after the removals, and returns the due time of the first successor. Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that
 -- waits for the end of a window) or `@end`.
---- NEEDS  ready held scheduled expiry wake dedup windows uses nothing now paused
+--- NEEDS  ready held scheduled urgent has_urgent expiry wake dedup windows uses nothing now paused
 --- GIVES  has_dedup release_dedup write_dedup write_dedup_and_wake
 local has_dedup = string.find(uses, 'd', 1, true)
 local release_dedup, write_dedup, write_dedup_and_wake = nothing, nothing, nothing
 if has_dedup then
+  --@include lib/place_jobs (gives: place, write_places)
   local successors, opened, values_of, changed, released = {}, {}, {}, {}, {}
   local spans, stops = {[''] = 0}, {} -- caches: most jobs have equal fields
   release_dedup = function(ids, done, window)
@@ -109,10 +110,11 @@ if has_dedup then
       local id, due = successors[i], successors[i + 1]
       if redis.call('ZSCORE', scheduled, id) then -- it may have ended in this call
         due = math.min(due, tonumber(redis.call('ZSCORE', expiry, id)) or due)
-        redis.call('ZADD', scheduled, due, id)
+        place(id, due, has_urgent and (redis.call('ZSCORE', urgent, id) or 0) % 16 or 0)
         earliest = math.min(earliest or due, due)
       end
     end
+    write_places()
     if #opened > 0 then
       redis.call('ZADD', windows, unpack(opened))
     end

@@ -6,7 +6,7 @@ local function use(letter)
   if not string.find(uses, letter, 1, true) then
     uses = uses .. letter
     change('uses', uses)
-    if letter == 'k' or letter == 'm' or letter == 'e' then -- older scripts know no results, marks and schedules
+    if string.find('kmeu', letter, 1, true) then -- older scripts know no results, marks, schedules and priorities
       change('v', '3')
     end
   end

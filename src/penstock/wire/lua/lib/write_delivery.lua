@@ -1,6 +1,6 @@
 -- Write the delivery that lib/choose_jobs and lib/prepare_delivery computed. HDEL comes first: it passes on a
 -- full server, and checks the type of held.
---- NEEDS  ready held active scheduled once dead tally expiry meta taken due expired expired_once dropped dying cut
+--- NEEDS  ready held active scheduled urgent has_urgent once dead tally expiry meta taken due expired expired_once dropped dying cut
 ---        held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired write_dedup
 ---        drop_bodies cancelled forget marks keep_results tell
 --- GIVES  wrote successor_due
@@ -23,6 +23,9 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled > 0
   end
   if #due > 0 then
     call('ZREM', scheduled, unpack(due))
+    if has_urgent then
+      call('ZREM', urgent, unpack(due))
+    end
   end
   if #dropped > 0 then -- an index entry whose record is gone: evicted, or a damaged restore
     call('HDEL', held, unpack(dropped))

@@ -1,10 +1,12 @@
 -- Put jobs back or bury them. returned = {number, score, ...}, dying = {number, ...}, new_counters = {number,
 -- counters, ...}, marks = {field of tally, value, ...}, cancelled = {number, ...}; a score is the due time, or the creation ms of a job that comes first again. HDEL comes first: it
 -- passes on a full server. lib/prepare_return has the checks.
---- NEEDS  held active scheduled dead tally expiry meta wake returned dying uses now new_counters write_dedup paused
+--- NEEDS  held active scheduled urgent has_urgent dead tally expiry meta wake returned dying uses now new_counters write_dedup paused
 ---        changes wake_empty wake_drained alarm change drop_bodies cancelled forget marks keep_results tell
 --- SETS   uses alarm
 --@include lib/use
+--@include lib/priority_of
+--@include lib/place_jobs (gives: place, write_places)
 local token, due = false, nil
 if #returned + #dying + #cancelled > 0 then
   redis.call('HDEL', held, '-')
@@ -18,9 +20,10 @@ if #returned + #dying + #cancelled > 0 then
       at = math.min(at, tonumber(redis.call('ZSCORE', expiry, id)) or at)
     end
     redis.call('ZREM', active, id)
-    redis.call('ZADD', scheduled, at, id)
+    place(id, at, has_urgent and priority_of(redis.call('HGET', held, id) or '') or 0)
     due = math.min(due or at, at)
   end
+  write_places()
   for i = 1, #dying do
     redis.call('ZREM', active, dying[i])
     redis.call('ZREM', expiry, dying[i])
