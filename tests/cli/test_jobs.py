@@ -831,7 +831,7 @@ def test_a_job_that_is_gone(cli: Cli, client: Penstock) -> None:
 @pytest.mark.parametrize(
     "spoil, error",
     [
-        (lambda job_id: job_id[:-1], "BadJobId"),
+        (lambda job_id: job_id[:-1] + "g", "BadJobId"),
         (lambda job_id: job_id.upper(), "BadJobId"),
         (lambda job_id: "D-" + "0" * 8 + job_id[10:], "WrongNode"),
     ],

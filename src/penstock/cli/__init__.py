@@ -33,10 +33,12 @@ COMMANDS = {
     "stats": Listed("queues", "Show how many jobs queues have in each state."),
     "pause": Listed("queues", "Refuse new jobs, stop deliveries, or both."),
     "resume": Listed("queues", "End a pause."),
+    "configure": Listed("configure", "Show or change the settings of a queue."),
     "close": Listed("queues", "Refuse new jobs until reopen."),
     "reopen": Listed("queues", "Accept jobs again after a close."),
     "redrive": Listed("queues", "Make dead letters ready jobs again."),
     "cancel": Listed("queues", "Cancel jobs."),
+    "delete": Listed("queues", "Remove jobs in any state."),
     "promote": Listed("queues", "Make jobs ready to be delivered now."),
     "dequeue": Listed("queues", "Take waiting jobs out of a queue."),
     "evict": Listed("queues", "Make room on a full server."),
@@ -49,6 +51,7 @@ COMMANDS = {
     "info": Listed("server", "Show the server and what it holds."),
     "nodes": Listed("nodes", "List nodes, or change one."),
     "doctor": Listed("doctor", "Find settings that break a promise."),
+    "completion": Listed("completion", "Print a script that completes words in a shell."),
     "scripts": Listed("protocol", "List or write the Lua scripts."),
 }
 """The commands, in the order of the help."""

@@ -12,8 +12,8 @@ from typing import TextIO
 
 __all__ = ["Medium", "grid"]
 
-WHOLE = ("id", "sha1", "example")
-"""Columns that are never wrapped, so that they can be copied."""
+WHOLE = ("id", "sha1", "example", "created", "due", "lease_until", "died", "job")
+"""Columns that are never wrapped: ids can be copied, and times be compared."""
 NARROWEST = 8
 """Cells that a wrapped column has at least."""
 GAP = "  "

@@ -28,8 +28,10 @@ from penstock import (
 )
 from penstock.cli import output
 from penstock.cli.app import Session, command
+from penstock.cli.ids import each_id, find_job, whole_ids
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage, Option
+from penstock.core.ids import ID_LENGTH
 from penstock.core.middleware import HANDLER
 
 __all__ = [
@@ -103,6 +105,10 @@ def enqueue(
         backoff_cap: the longest delay after a failure. Default: the queue's.
         result_ttl: time for which the result is kept after the end of the job. Default: not at all.
         priority: 0 to 9; jobs with a higher priority are delivered first.
+
+    Examples:
+        penstock enqueue emails hello --delay 60
+        penstock enqueue emails --json-body '{"to": "ada"}' --dedup-id welcome:ada
     """
     if lines == (body is not None):
         raise BadUsage("give a BODY, - to read it from stdin, or --lines, and only one of them")
@@ -207,6 +213,10 @@ def peek(
         start: skip this many jobs; negative = count from the end.
         newest: start with the newest job.
         groups: only with --state dead: count the dead letters by handler and error.
+
+    Examples:
+        penstock peek emails --state dead -n 5
+        penstock peek emails --state dead --groups
     """
     if groups:
         if state != "dead":
@@ -225,7 +235,8 @@ def peek(
         "jobs": [output.job_document(view) for view in views],
     }
     told = [name for name in ("priority", "progress") if any(getattr(view, name) for view in views)]
-    columns = ("id", TIME_OF_STATE[state], "attempt", "owner", *told, "body", "error")
+    at = TIME_OF_STATE[state]
+    columns = ("id", *_handler(views), at, "attempt", "owner", *told, "body", "error")
     session.answer(document, lambda: output.job_table(views, columns, f"{state} jobs"))
 
 
@@ -268,6 +279,10 @@ def scan(
         queue: name of a queue. Default: every queue.
         state: only jobs in this state; may be repeated. Default: all jobs.
         ids: print only ids; read no bodies.
+
+    Examples:
+        penstock scan emails --state active
+        penstock scan --ids
     """
     states: list[StateName] = list(dict.fromkeys(state or ()))
     document: dict[str, Any] = {"queue": queue, "states": states or None}
@@ -276,31 +291,31 @@ def scan(
         if queue is not None:
             existing(client, queue)
         if ids and not session.as_json:
-            output.write_lines(_each_id(client, names, states))
+            output.write_lines(_ids_of(client, names, states))
             return
         if ids:
-            document["ids"] = list(_each_id(client, names, states))
+            document["ids"] = list(_ids_of(client, names, states))
         else:
             found = client.scan_iter(queues=names, states=states or None)
             views = list({view.id: view for view in found}.values())  # one may be found twice
             document["jobs"] = [output.job_document(view) for view in views]
-    queue_column = ["queue"] if queue is None else []
-    columns = ["id", *queue_column, "state", "created", "attempt", "owner", "body", "error"]
-    session.answer(document, lambda: output.job_table(views, columns))
+    session.answer(document, lambda: _print_scanned(views, with_queue=queue is None))
 
 
-def _each_id(client: Penstock, queues: Sequence[str], states: Sequence[StateName]) -> Iterator[str]:
-    for name in queues:
-        seen: set[str] = set()  # an id may be found twice
-        cursor = ""
-        while cursor != "0":
-            page = client.open(name).scan(cursor or "0", STEP, states=states or None, full=False)
-            yield from dict.fromkeys(one for one in page.ids if one not in seen)
-            seen.update(page.ids)
-            cursor = page.cursor
+def _print_scanned(views: Sequence[JobView], *, with_queue: bool) -> None:
+    more = [*(["queue"] if with_queue else []), *_handler(views)]
+    columns = ("id", *more, "state", "created", "attempt", "owner", "body", "error")
+    output.job_table(views, columns)
 
 
-STEP = 1000
+def _handler(views: Sequence[JobView]) -> list[str]:
+    """Return the column of the handler's name, if a job has a handler."""
+    return ["handler"] if any(HANDLER in view.headers for view in views) else []
+
+
+def _ids_of(client: Penstock, names: Sequence[str], states: Sequence[StateName]) -> Iterator[str]:
+    for name in names:
+        yield from each_id(client.open(name), states)
 
 
 @command("show")
@@ -308,8 +323,12 @@ def show(session: Session, job: JobArgument, watch: bool = False) -> None:
     """Show everything about one job.
 
     Args:
-        job: the queue may be omitted: the id finds it.
+        job: the queue may be omitted: the id finds it. The beginning of an id is enough.
         watch: print a line each time the job's state, attempt or progress changes, until it ends.
+
+    Examples:
+        penstock show P7DpjNzE-53DE
+        penstock show emails P7DpjNzE-53DE --watch
     """
     with session.client() as client:
         queue, job_id = _located(client, job)
@@ -358,8 +377,11 @@ def result(session: Session, job: JobArgument, timeout: float | None = None) -> 
     """Wait for the end of a job, and print the value that its handler returned, as JSON.
 
     Args:
-        job: the queue may be omitted: the id finds it.
+        job: the queue may be omitted: the id finds it. The beginning of an id is enough.
         timeout: seconds to wait; 0 = look once. Default: for ever.
+
+    Examples:
+        penstock result emails P7DpjNzE-53DE --timeout 10
     """
     with session.client() as client:
         queue, job_id = _located(client, job)
@@ -371,14 +393,17 @@ def _located(client: Penstock, names: Sequence[str]) -> tuple[Queue, str]:
     """Return the queue of a job and its id, from `[QUEUE] ID`.
 
     Raises:
-        BadJobId: malformed.
+        BadJobId: malformed, or the beginning of no id, or of several.
         Failed: the registry does not list the queue.
     """
     if len(names) > 2:
         raise BadUsage("give [QUEUE] ID: one id, with or without its queue")
     *queue, job_id = names
     if queue:
-        return client.open(queue[0]), job_id
+        found = client.open(queue[0])
+        return found, whole_ids(found, [job_id])[0]
+    if len(job_id) < ID_LENGTH:
+        return find_job(client, job_id)
     parsed = parse_id(job_id)
     name = client.backend.queue_at(f"{parsed.crc:08x}{parsed.epoch}")
     if name is None:
@@ -443,6 +468,9 @@ def status(
     """Show which job has a dedup id; exit code 1 if the id is free.
 
     The id may also be reserved for a job that runs next, or for the rest of a window.
+
+    Examples:
+        penstock status emails welcome:ada
     """
     with session.client() as client:
         found = client.open(queue).status(dedup_id)

@@ -33,6 +33,10 @@ def nodes(
             drained = exit code 1 unless it is empty; forget = remove it from the list; join =
             undo leave.
         node: id of the node (8 digits are enough) or its address; its URL for add.
+
+    Examples:
+        penstock nodes
+        penstock nodes add redis://10.0.0.7:6379/0
     """
     if (node is None) != (action == "list"):
         needs = "takes no NODE" if action == "list" else "needs a NODE: its id or its address"

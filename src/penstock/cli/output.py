@@ -19,8 +19,10 @@ from typing import Any, NoReturn
 
 from penstock import JobView
 from penstock.cli.grid import Medium, grid
+from penstock.cli.ids import short_id
 from penstock.core.logs import printable
 from penstock.core.logs import span as span_of
+from penstock.core.middleware import HANDLER
 from penstock.core.urls import redacted
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "write",
     "write_json",
     "write_lines",
+    "write_script",
 ]
 
 
@@ -63,6 +66,11 @@ def write(text: str) -> None:
 def write_lines(lines: Iterable[str]) -> None:
     """Write lines to stdout."""
     sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
+
+
+def write_script(text: str) -> None:
+    """Write a program's text to stdout, as it is."""
+    sys.stdout.write(text)
 
 
 def complain(text: str, hide: Callable[[str], str] = redacted) -> None:
@@ -122,8 +130,12 @@ def facts(figures: Mapping[str, object]) -> None:
 def job_table(views: Sequence[JobView], attributes: Sequence[str], kind: str = "jobs") -> None:
     """Print a row for each job with these attributes of `JobView`; without a job, say so."""
     if views:
-        rows = ([job_cell(view, name) for name in attributes] for view in views)
-        table(attributes, rows, right="attempt")
+        rows = [[job_cell(view, name) for name in attributes] for view in views]
+        if sys.stdout.isatty():
+            at = attributes.index("id")
+            for row, view in zip(rows, views, strict=True):
+                row[at] = short_id(view.id)
+        table(attributes, rows, right="attempt", spare="owner attempt created")
     else:
         note(f"no {kind}")
 
@@ -132,6 +144,8 @@ def job_cell(view: JobView, name: str) -> object:
     """Return an attribute of a job as people read it."""
     if name == "body":
         return short_body(view)
+    if name == "handler":
+        return view.headers.get(HANDLER, "")
     value = getattr(view, name)
     if name in MOMENTS:
         return moment(value)

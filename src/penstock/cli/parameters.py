@@ -16,7 +16,16 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
-__all__ = ["Argument", "BadUsage", "Described", "Option", "Parser", "described", "directory"]
+__all__ = [
+    "Argument",
+    "BadUsage",
+    "Described",
+    "Option",
+    "Parser",
+    "described",
+    "directory",
+    "plain",
+]
 
 
 class BadUsage(Exception):
@@ -95,7 +104,7 @@ class Parameter:
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Declare it."""
-        inner, several = _plain(self.kind)
+        inner, several = plain(self.kind)
         text = argparse.SUPPRESS if getattr(self.mark, "hidden", False) else self.help
         told: dict[str, Any] = {"help": text.replace("%", "%%")}
         if get_origin(inner) is Literal:
@@ -176,7 +185,7 @@ def _parameter(one: inspect.Parameter, text: str) -> Parameter:
     return Parameter(one.name, kind, one.default, mark, text[:1].upper() + text[1:])
 
 
-def _plain(kind: Any) -> tuple[Any, bool]:
+def plain(kind: Any) -> tuple[Any, bool]:
     """Return the type of one value, and whether there may be several: of `list[str] | None`."""
     if get_origin(kind) in (Union, UnionType):
         [kind] = [one for one in get_args(kind) if one is not type(None)]

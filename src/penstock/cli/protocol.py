@@ -27,6 +27,9 @@ def scripts(
 
     Args:
         out: directory to write to.
+
+    Examples:
+        penstock scripts --out lua
     """
     found = (*all_scripts(), *pressure_scripts())
     index = {"scripts": [_described(script) for script in found]}

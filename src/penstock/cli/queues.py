@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
-from typing import Annotated, Literal
+from typing import Annotated
 
 from penstock import (
     Outcome,
@@ -20,13 +21,14 @@ from penstock import (
 )
 from penstock.cli import output
 from penstock.cli.app import Session, command
+from penstock.cli.ids import whole_ids
 from penstock.cli.jobs import QueueArgument, existing
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.core.middleware import HANDLER
 
 __all__ = [
-    "cancel", "clear", "close", "dequeue", "evict", "pause", "promote", "purge", "queues",
+    "cancel", "clear", "close", "delete", "dequeue", "evict", "pause", "promote", "purge", "queues",
     "redrive", "reopen", "resume", "stats", "sweep",
 ]  # fmt: skip
 
@@ -58,6 +60,9 @@ def queues(
         min_length: only queues with at least this many ready jobs.
         max_length: only queues with at most this many ready jobs.
         max_idle: only queues that were written to in this time.
+
+    Examples:
+        penstock queues 'mail*' --min-length 1
     """
     with session.client() as client:
         if min_length is max_length is max_idle is None:
@@ -76,6 +81,10 @@ def stats(session: Session, queues: QueuesArgument = None) -> None:
 
     Args:
         queues: names of queues. Default: every queue.
+
+    Examples:
+        penstock stats
+        penstock stats emails --json
     """
     with session.client() as client:
         names = queues or client.queues()
@@ -99,6 +108,8 @@ COUNTS = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked"
 RARE = ("promoted", "dequeued", "withdrawn", "evicted", "expired_active")
 SPANS = ("oldest", "age", "idle")
 COLUMNS = ("queue", *COUNTS, *RARE, *SPANS, "roles", "settings")
+SPARE = ("idle", "age", "nacked", "acked", "enqueued", "expired", *RARE, "roles", "oldest")
+"""Columns that a narrow terminal leaves out, the first one first."""
 OPTIONAL = (*RARE, "roles")
 """Columns that are left out when they are empty or zero for every queue."""
 
@@ -112,7 +123,8 @@ def _print_stats(counts: Sequence[QueueStats]) -> None:
     empty = [name for name in OPTIONAL if not any(row[name] for row in rows)]
     columns = [name for name in COLUMNS if name not in empty]
     cells = ([row[name] for name in columns] for row in rows)
-    output.table(columns, cells, right=" ".join((*COUNTS, *RARE, *SPANS)))
+    numbers = " ".join((*COUNTS, *RARE, *SPANS))
+    output.table(columns, cells, right=numbers, spare=" ".join(SPARE))
 
 
 def _row(name: str, one: QueueStats) -> dict[str, object]:
@@ -145,6 +157,9 @@ def pause(session: Session, queue: QueueArgument, side: PauseSide = "all") -> No
 
     Args:
         side: in = refuse new jobs; out = deliver no jobs; all = both.
+
+    Examples:
+        penstock pause emails --side out
     """
     with session.client() as client:
         client.open(queue).pause(side)
@@ -153,7 +168,11 @@ def pause(session: Session, queue: QueueArgument, side: PauseSide = "all") -> No
 
 @command("resume")
 def resume(session: Session, queue: QueueArgument) -> None:
-    """End a pause."""
+    """End a pause.
+
+    Examples:
+        penstock resume emails
+    """
     with session.client() as client:
         if target := existing(client, queue):  # resume() would create it
             target.resume()
@@ -165,6 +184,9 @@ def close(session: Session, queue: QueueArgument) -> None:
     """Refuse new jobs until `reopen`.
 
     Consumers finish the jobs that are there, and then end.
+
+    Examples:
+        penstock close emails
     """
     with session.client() as client:
         client.open(queue).close()
@@ -173,7 +195,11 @@ def close(session: Session, queue: QueueArgument) -> None:
 
 @command("reopen")
 def reopen(session: Session, queue: QueueArgument) -> None:
-    """Accept jobs again after a `close`."""
+    """Accept jobs again after a `close`.
+
+    Examples:
+        penstock reopen emails
+    """
     with session.client() as client:
         if target := existing(client, queue):  # reopen() would create it
             target.reopen()
@@ -199,6 +225,11 @@ def redrive(
         limit: at most this many, the oldest first; with --handler or --error, in no order.
         handler: only jobs of this handler.
         error: only jobs with this text in their last error.
+
+    Examples:
+        penstock redrive emails --limit 100
+        penstock redrive emails --error TimeoutError
+        penstock redrive emails P7DpjNzE-53DE
     """
     chosen = handler is not None or error is not None
     if ids and (limit is not None or chosen):
@@ -209,7 +240,8 @@ def redrive(
         if chosen:
             count = _redrive_chosen(client.open(queue), handler, error, limit)
         else:
-            count = client.open(queue).redrive(ids or None, limit=limit)
+            target = client.open(queue)
+            count = target.redrive(whole_ids(target, ids) if ids else None, limit=limit)
         if not count:
             existing(client, queue)
     session.answer({"queue": queue, "redriven": count}, f"{count} dead letters redriven")
@@ -233,8 +265,32 @@ def _redrive_chosen(queue: Queue, handler: str | None, error: str | None, limit:
 
 @command("cancel")
 def cancel(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
-    """Cancel jobs. Waiting jobs are removed at once; the workers of active jobs end them."""
-    _move(session, queue, ids, "cancel", "cancelled")
+    """Cancel jobs. Waiting jobs are removed at once; the workers of active jobs end them.
+
+    Args:
+        ids: ids of jobs; the beginning of an id is enough.
+
+    Examples:
+        penstock cancel emails P7DpjNzE-53DE
+    """
+    _settle(session, queue, ids, Queue.cancel, "cancelled", "cancelled")
+
+
+@command("delete")
+def delete(
+    session: Session, queue: QueueArgument, ids: IdsArgument, if_undelivered: bool = False
+) -> None:
+    """Remove jobs in any state, without a trace. A worker that runs one can't finish it.
+
+    Args:
+        ids: ids of jobs; the beginning of an id is enough.
+        if_undelivered: remove only jobs that were never delivered.
+
+    Examples:
+        penstock delete emails P7DpjNzE-53DE --if-undelivered
+    """
+    act = partial(Queue.delete, if_undelivered=if_undelivered)
+    _settle(session, queue, ids, act, "deleted", "deleted")
 
 
 @command("promote")
@@ -242,32 +298,48 @@ def promote(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
     """Make jobs ready to be delivered now.
 
     Use it for jobs that are delayed, wait for their next attempt, or are held by a consumer.
+
+    Args:
+        ids: ids of jobs; the beginning of an id is enough.
+
+    Examples:
+        penstock promote emails P7DpjNzE-53DE
     """
-    _move(session, queue, ids, "promote", "brought forward")
+    _settle(session, queue, ids, Queue.promote, "promoted", "brought forward")
 
 
 @command("dequeue")
 def dequeue(session: Session, queue: QueueArgument, ids: IdsArgument) -> None:
-    """Take waiting jobs out of a queue. They come back when their lease time is over."""
-    _move(session, queue, ids, "dequeue", "taken out")
+    """Take waiting jobs out of a queue. They come back when their lease time is over.
+
+    Args:
+        ids: ids of jobs; the beginning of an id is enough.
+
+    Examples:
+        penstock dequeue emails P7DpjNzE-53DE
+    """
+    _settle(session, queue, ids, Queue.dequeue, "dequeued", "taken out")
 
 
-def _move(
+def _settle(
     session: Session,
     queue: str,
     ids: Sequence[str],
-    method: Literal["cancel", "promote", "dequeue"],
+    act: Callable[[Queue, list[str]], Settled],
+    key: str,
     words: str,
 ) -> None:
-    names = list(dict.fromkeys(ids))
+    """Act on jobs, and print the outcomes: the number of changed jobs has this key and words."""
     with session.client() as client:
-        settled: Settled = getattr(client.open(queue), method)(names)
+        target = client.open(queue)
+        names = list(dict.fromkeys(whole_ids(target, ids)))
+        settled = act(target, names)
         if not settled.done:
             existing(client, queue)
     outcomes = dict(zip(names, settled, strict=True))
     document = {
         "queue": queue,
-        "cancelled" if method == "cancel" else f"{method}d": settled.done,
+        key: settled.done,
         "jobs": [{"id": name, "outcome": outcome.value} for name, outcome in outcomes.items()],
     }
     session.answer(document, f"{settled.done} jobs {words}")
@@ -292,6 +364,9 @@ def evict(
     Args:
         count: most jobs to remove.
         keep_dead: keep dead letters.
+
+    Examples:
+        penstock evict emails --count 1000 --keep-dead
     """
     with session.client() as client:
         target = client.open(queue)
@@ -321,6 +396,9 @@ def purge(
     Args:
         state: state of the jobs to remove; may be repeated. Default: ready and scheduled.
         yes: do not ask for confirmation.
+
+    Examples:
+        penstock purge emails --state dead --yes
     """
     given: list[StateName] = list(dict.fromkeys(state or ()))
     states: list[StateName] = given or ["ready", "scheduled"]
@@ -350,6 +428,10 @@ def clear(
         queues: names of the queues.
         every: remove all queues under the prefix.
         yes: do not ask for confirmation.
+
+    Examples:
+        penstock clear emails
+        penstock clear --all --yes
     """
     if every == bool(queues):
         raise BadUsage("give QUEUE names, or --all")
@@ -388,6 +470,10 @@ def sweep(session: Session, queues: QueuesArgument = None) -> None:
 
     Args:
         queues: names of queues. Default: every queue.
+
+    Examples:
+        penstock sweep
+        penstock sweep emails
     """
     with session.client() as client:
         swept = [(name, client.open(name).sweep()) for name in queues or client.queues()]

@@ -37,6 +37,10 @@ def schedules(
             bring back the version of --app, which a later one has replaced. Default: list them.
         name: name of the schedule.
         app: with restore: the worker whose handler has the schedule, as in `penstock worker`.
+
+    Examples:
+        penstock schedules emails
+        penstock schedules emails trigger nightly
     """
     if (action is None) != (name is None):
         raise BadUsage("an action needs the name of a schedule")

@@ -13,7 +13,11 @@ __all__ = ["info"]
 
 @command("info")
 def info(session: Session) -> None:
-    """Show the server, its memory, and how many queues and jobs it holds."""
+    """Show the server, its memory, and how many queues and jobs it holds.
+
+    Examples:
+        penstock info
+    """
     with session.client() as client:
         hello, found = client.hello(), client.info()
     document = {"hello": asdict(hello), "info": asdict(found)}

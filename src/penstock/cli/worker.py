@@ -91,6 +91,10 @@ def worker(
         log_format: text, or json for one JSON document a line; unless the app has its own setup.
         log_jobs: log a line for each finished job.
         trial: only check that the app can be loaded.
+
+    Examples:
+        penstock worker app:worker --processes 4 --max-memory 512M
+        penstock worker app:worker --queues emails:3,reports --reload
     """
     if session.prefix != DEFAULT_PREFIX:
         raise _bad("prefix", "the app chooses the prefix: set it there")
@@ -245,6 +249,9 @@ def healthy(
     Args:
         file: the file that the worker writes (--health-file).
         max_age: longest time since the file was written.
+
+    Examples:
+        penstock healthy /run/penstock.json
     """
     wrong = ailment(file, max_age=max_age)
     if wrong:

@@ -25,6 +25,9 @@ def workers(session: Session, jobs: bool = False) -> None:
 
     Args:
         jobs: also list the jobs that they hold.
+
+    Examples:
+        penstock workers --jobs
     """
     with session.client() as client:
         found = client.workers(jobs=jobs)

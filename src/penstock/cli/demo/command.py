@@ -35,6 +35,10 @@ def demo(
     Args:
         path: directory of files. Default: the sources of Python's standard library.
         workers: number of worker processes.
+
+    Examples:
+        penstock demo
+        penstock demo --path . --workers 4
     """
     root = path or standard_library()
     listing = list_files(root, "" if path else ".py")

@@ -35,6 +35,10 @@ def doctor(
     Args:
         repair: correct times that a wrong server clock has set too far in the future.
         horizon: a time further in the future than this counts as wrong.
+
+    Examples:
+        penstock doctor
+        penstock doctor --repair
     """
     urls = session.urls()
     with ExitStack() as stack:

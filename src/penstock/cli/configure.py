@@ -1,0 +1,67 @@
+"""The command `configure`: show or change the settings of a queue."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+from penstock import Settings
+from penstock.cli import output
+from penstock.cli.app import Session, command
+from penstock.cli.jobs import QueueArgument, existing
+from penstock.cli.parameters import Argument, BadUsage
+
+__all__ = ["configure"]
+
+
+@command("configure")
+def configure(
+    session: Session,
+    queue: QueueArgument,
+    settings: Annotated[list[str] | None, Argument("NAME=VALUE")] = None,
+) -> None:
+    """Store settings on a queue, for all its clients, or show those that it has.
+
+    Times are seconds. The value `default` removes a setting.
+
+    Args:
+        settings: settings to change. Default: only show them.
+
+    Examples:
+        penstock configure emails
+        penstock configure emails lease=60 max_attempts=5 max_length=default
+    """
+    changes = dict(map(_parsed, settings or ()))
+    with session.client() as client:
+        target = client.open(queue)
+        if changes:
+            stored = target.configure(**changes)
+        else:
+            existing(client, queue)
+            stored = target.stats().settings
+    figures = asdict(stored)
+    session.answer({"queue": queue, "settings": figures}, lambda: output.facts(figures))
+
+
+NAMES = [name for name in Settings.__dataclass_fields__ if name != "paused"]
+
+
+def _parsed(text: str) -> tuple[str, Any]:
+    """Parse NAME=VALUE; the queue checks the value."""
+    name, equals, value = text.partition("=")
+    name = name.replace("-", "_")
+    if not equals or name not in NAMES:
+        near = get_close_matches(name, NAMES, 1)
+        guess = f", perhaps {near[0]}=" if near else ""
+        raise BadUsage(f"{text!r} must be NAME=VALUE{guess}; names: {', '.join(NAMES)}")
+    return name, None if value == "default" else _number(value)
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:  # noqa: PERF203  # two kinds
+            continue
+    return text

@@ -1,0 +1,84 @@
+"""Ids of jobs as people type them: whole, or the beginning of an id or of its second half.
+
+All ids of a queue begin with the same node. What follows it, from the 13th character on, begins
+with the job's number, which takes 13 characters: no other job of the queue on that node has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock import BadJobId, Penstock, Queue
+
+__all__ = ["each_id", "find_job", "short_id", "whole_ids"]
+
+WHOLE = 40
+"""Characters of an id."""
+PART = slice(12, 35)
+"""The part that differs from job to job; the character before it is always a hyphen."""
+SHORT = slice(12, 25)
+"""The number of the job."""
+FEWEST = 4
+"""Characters that the beginning of an id must have."""
+SHOWN = 5
+"""Most ids that an error lists."""
+STEP = 1000
+
+
+def short_id(job_id: str) -> str:
+    """Return the part of an id that no other job of its queue has, on this node."""
+    return job_id[SHORT]
+
+
+def whole_ids(queue: Queue, texts: Sequence[str]) -> list[str]:
+    """Return the ids of jobs of a queue; beginnings are looked up among all its jobs.
+
+    Raises:
+        BadJobId: no job, or several, have an id that begins so.
+    """
+    found: dict[str, list[str]] = {text: [] for text in texts if len(text) < WHOLE}
+    if found:
+        for job_id in each_id(queue):
+            for text, ids in found.items():
+                if _begins(job_id, text):
+                    ids.append(job_id)
+    return [_only(queue.name, text, found[text]) if text in found else text for text in texts]
+
+
+def find_job(client: Penstock, text: str) -> tuple[Queue, str]:
+    """Return the queue and the id of a job whose id begins with a text, among all queues.
+
+    Raises:
+        BadJobId: no job, or several, have an id that begins so.
+    """
+    queues = [client.open(name) for name in client.queues()]
+    found = {one: queue for queue in queues for one in each_id(queue) if _begins(one, text)}
+    job_id = _only(None, text, list(found))
+    return found[job_id], job_id
+
+
+def _begins(job_id: str, text: str) -> bool:
+    return len(text) >= FEWEST and (job_id.startswith(text) or job_id[PART].startswith(text))
+
+
+def _only(queue: str | None, text: str, ids: Sequence[str]) -> str:
+    if len(ids) == 1:
+        return ids[0]
+    if not ids:
+        place = "no queue has" if queue is None else f"queue {queue!r} has no"
+        reason = f"{place} job whose id begins so; give {FEWEST} characters or more"
+        raise BadJobId("id", text, reason)
+    listed = ", ".join(sorted(ids)[:SHOWN])
+    more = ", …" if len(ids) > SHOWN else ""
+    raise BadJobId("id", text, f"{len(ids)} jobs have ids that begin so, give more: {listed}{more}")
+
+
+def each_id(queue: Queue, states: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the id of each job of a queue once, in bounded steps."""
+    seen: set[str] = set()  # an id may be found twice
+    cursor = ""
+    while cursor != "0":
+        page = queue.scan(cursor or "0", STEP, states=states or None, full=False)  # type: ignore[arg-type]  # scan checks them
+        yield from dict.fromkeys(one for one in page.ids if one not in seen)
+        seen.update(page.ids)
+        cursor = page.cursor
