@@ -30,6 +30,7 @@ COMMANDS = {
     "result": Listed("jobs", "Wait for the result of a job."),
     "status": Listed("jobs", "Show which job has a dedup id."),
     "queues": Listed("queues", "List the queues."),
+    "top": Listed("top", "Watch all queues on a screen that refreshes itself."),
     "stats": Listed("queues", "Show how many jobs queues have in each state."),
     "pause": Listed("queues", "Refuse new jobs, stop deliveries, or both."),
     "resume": Listed("queues", "End a pause."),

@@ -39,6 +39,10 @@ def web(
         allow_host: names under which browsers may reach the page, separated by spaces; those of
             this machine are allowed.
         hide_bodies: do not show bodies and results of jobs.
+
+    Examples:
+        penstock web
+        penstock web --port 8080 --write
     """
     try:
         import uvicorn

@@ -1,0 +1,203 @@
+"""The command `top`: an overview of all queues that refreshes itself, with keys to steer them."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from redis.exceptions import RedisError
+
+from penstock import Penstock, PenstockError, QueueStats
+from penstock.cli import output
+from penstock.cli.app import Session, command
+from penstock.cli.grid import Medium, grid
+from penstock.cli.parameters import BadUsage, Option
+from penstock.core.logs import printable
+
+__all__ = ["Board", "top"]
+
+COLUMNS = ("", "queue", "state", "ready", "active", "scheduled", "dead", "in/s", "done/s", "oldest")
+NUMBERS = ("ready", "active", "scheduled", "dead", "in/s", "done/s", "oldest")
+SPARE = ("scheduled", "in/s", "oldest")
+KEYS = "↑↓ choose   p pause   r resume   d redrive   q quit"
+STEPS = {"j": 1, "\x1b[B": 1, "k": -1, "\x1b[A": -1}
+"""Keys that choose another queue."""
+AROUND = 5
+"""Lines of the screen that are no queues: title, headings, rule, message, keys."""
+
+
+@command("top")
+def top(session: Session, interval: Annotated[float, Option(low=0.1, high=3600)] = 2) -> None:
+    """Show all queues, with their rates, on a screen that refreshes itself.
+
+    Keys pause and resume the chosen queue, and redrive its dead letters. It needs a terminal.
+
+    Args:
+        interval: time between two looks.
+
+    Examples:
+        penstock top
+        penstock top --interval 10
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadUsage("top needs a terminal; `penstock stats` prints the figures once")
+    with session.client() as client, _screen() as terminal:
+        _watch(client, Board(), terminal, interval)
+
+
+@dataclass
+class Board:
+    """What the screen shows.
+
+    Attributes:
+        rows: the queues, by name.
+        chosen: name of the chosen queue.
+        message: the outcome of the last key.
+        asked: whether the message is a question about the chosen queue.
+    """
+
+    rows: Sequence[QueueStats] = ()
+    chosen: str = ""
+    message: str = ""
+    asked: bool = False
+    _rates: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _at: float = 0.0
+
+    def show(self, rows: Sequence[QueueStats], at: float) -> None:
+        """Take new figures, read at this point of the clock."""
+        before = {one.name: one for one in self.rows}
+        span = max(at - self._at, 1e-3)
+        self._rates = {
+            one.name: ((one.enqueued - old.enqueued) / span, (one.acked - old.acked) / span)
+            for one in rows
+            if (old := before.get(one.name)) is not None
+        }
+        self.rows, self._at = sorted(rows, key=lambda one: one.name), at
+        if self.rows and self.chosen not in {one.name for one in self.rows}:
+            self.chosen = self.rows[0].name
+
+    def move(self, step: int) -> None:
+        """Choose a queue above or below."""
+        names = [one.name for one in self.rows]
+        if names:
+            at = names.index(self.chosen) + step
+            self.chosen = names[min(max(at, 0), len(names) - 1)]
+
+    def frame(self, title: str, medium: Medium, height: int) -> list[str]:
+        """Return the lines of the screen."""
+        room = max(1, height - AROUND)
+        at = next((n for n, one in enumerate(self.rows) if one.name == self.chosen), 0)
+        first = max(0, min(at - room // 2, len(self.rows) - room))
+        cells = [self._cells(one) for one in self.rows[first : first + room]]
+        lines = list(grid(COLUMNS, cells, right=NUMBERS, spare=SPARE, medium=medium))
+        body = lines if self.rows else ["no queues"]
+        foot = [printable(self.message)[: medium.width], KEYS[: medium.width]]
+        # A cell that is wrapped takes lines: what is too much is left out above the foot.
+        return [printable(title)[: medium.width], *body[: height - 3], *foot]
+
+    def _cells(self, one: QueueStats) -> list[str]:
+        paused = one.settings.paused
+        state = "closed" if one.closed else f"paused {paused}" if paused else "open"
+        added, done = self._rates.get(one.name, (0.0, 0.0))
+        mark = "▸" if one.name == self.chosen else " "
+        counts = map(str, (one.ready, one.active, one.scheduled, one.dead))
+        rates = f"{max(added, 0):.0f}", f"{max(done, 0):.0f}"
+        return [mark, printable(one.name), state, *counts, *rates, output.span(one.oldest)]
+
+
+def _watch(client: Penstock, board: Board, terminal: int, interval: float) -> None:
+    """Refresh the screen and obey keys, until one of them is q."""
+    title = "penstock top  " + ", ".join(one.address for one in client.hello().nodes)
+    while True:
+        _look(client, board)
+        due = time.monotonic() + interval
+        while (left := due - time.monotonic()) > 0:
+            _draw(board.frame(title, Medium.of(sys.stdout), shutil.get_terminal_size().lines))
+            if not select.select([terminal], [], [], left)[0]:
+                break
+            for key in _keys(terminal):
+                if key in ("q", "\x04"):
+                    return
+                if _pressed(client, board, key):
+                    _look(client, board)
+
+
+def _look(client: Penstock, board: Board) -> None:
+    try:
+        board.show(list(client.scan_queues_iter()), time.monotonic())
+    except (PenstockError, RedisError, OSError) as error:
+        board.message = f"{type(error).__name__}: {error}"
+
+
+def _keys(terminal: int) -> list[str]:
+    """Return the keys that were pressed; an arrow is one."""
+    typed = os.read(terminal, 64)
+    return re.findall(r"\x1b\[[A-D]|.", typed.decode("utf-8", "replace")) if typed else ["q"]
+
+
+def _pressed(client: Penstock, board: Board, key: str) -> bool:
+    """Obey a key; return whether it has changed a queue."""
+    if key in STEPS:
+        board.move(STEPS[key])
+        board.asked, board.message = False, ""
+        return False
+    try:
+        return _steered(client, board, key)
+    except (PenstockError, RedisError, OSError) as error:
+        board.message = f"{type(error).__name__}: {error}"
+        return False
+
+
+def _steered(client: Penstock, board: Board, key: str) -> bool:
+    stats = next((one for one in board.rows if one.name == board.chosen), None)
+    if stats is None:
+        return False
+    asked, board.asked = board.asked, False
+    name = stats.name
+    queue = client.open(name)
+    if key == "p":
+        queue.pause()
+        board.message = f"{name}: paused"
+    elif key == "r":
+        queue.resume()
+        board.message = f"{name}: not paused"
+    elif key == "d":
+        board.asked = stats.dead > 0
+        question = f"{name}: redrive {stats.dead} dead letters? y = yes, another key = no"
+        board.message = question if stats.dead else f"{name} has no dead letters"
+        return False
+    elif asked:
+        board.message = f"{name}: {queue.redrive()} redriven" if key == "y" else "nothing changed"
+    else:
+        return False
+    return True
+
+
+def _draw(lines: Sequence[str]) -> None:
+    sys.stdout.write("\x1b[H" + "\x1b[K\r\n".join(lines) + "\x1b[J")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _screen() -> Iterator[int]:
+    """Use the whole terminal, and get each key at once; yield where keys are read."""
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    sys.stdout.write("\x1b[?1049h\x1b[?25l")  # another screen, no cursor
+    try:
+        tty.setcbreak(terminal)
+        yield terminal
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()

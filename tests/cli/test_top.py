@@ -1,0 +1,166 @@
+"""`penstock top` on a pseudo-terminal, and its board without one."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock import Penstock
+from penstock.cli.grid import Medium, width_of
+from penstock.cli.top import Board
+from tests.cli.support import TIMEOUT, Cli, environment
+from tests.cli.test_hostile import EVIL
+from tests.support.backends import Backend
+from tests.support.hostile import is_harmless
+
+END = "\x1b[J"
+SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+class Terminal:
+    """A pseudo-terminal with a program on it.
+
+    Args:
+        fd: the end that a person sees.
+        program: the process.
+    """
+
+    def __init__(self, fd: int, program: subprocess.Popen[bytes]) -> None:
+        self.fd = fd
+        self.program = program
+        self._seen = ""
+        self._decoder = getincrementaldecoder("utf-8")()
+
+    def press(self, keys: str) -> None:
+        """Type keys."""
+        os.write(self.fd, keys.encode())
+
+    def wait(self, reached: Callable[[str], object]) -> str:
+        """Read new frames until one fulfils a condition; return it without colours."""
+        while True:
+            frame, ended, left = self._seen.partition(END)
+            if not ended:
+                self._seen += self._decoder.decode(os.read(self.fd, 65536))
+                continue
+            self._seen = left
+            plain = SEQUENCE.sub("", frame)
+            if reached(plain):
+                return plain
+
+
+@contextmanager
+def running_top(url: str | None, *, columns: int = 80, lines: int = 24) -> Iterator[Terminal]:
+    """Run `penstock top` on a pseudo-terminal of its own."""
+    assert url
+    ours, theirs = pty.openpty()
+    program = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "top", "--interval", "0.1"],
+        stdin=theirs, stdout=theirs, stderr=theirs,
+        env=environment(
+            PENSTOCK_URL=url, TERM="xterm", COLUMNS=str(columns), LINES=str(lines)
+        ),
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        yield Terminal(ours, program)
+    finally:
+        program.kill()
+        program.wait(TIMEOUT)
+        os.close(ours)
+
+
+def test_it_shows_and_steers_queues(client: Penstock, real_backend: Backend) -> None:
+    """Keys choose a queue, pause and resume it, and redrive its dead letters after a question."""
+    client.queue("emails").enqueue_many(range(3))
+    reports = client.queue("reports")
+    reports.enqueue("x")
+    reports.reserve()[0].bury("no")
+    with running_top(real_backend.url) as terminal:
+        frame = terminal.wait(lambda frame: "reports" in frame)
+        assert re.search(r"▸\s+emails\s+open\s+3\s+0", frame)
+        terminal.press("\x1b[B")
+        terminal.wait(lambda frame: re.search(r"▸\s+reports", frame))
+        terminal.press("p")
+        terminal.wait(lambda frame: re.search(r"reports\s+paused all", frame))
+        assert reports.stats().settings.paused == "all"
+        assert client.queue("emails").stats().settings.paused is None
+        terminal.press("r")
+        terminal.wait(lambda frame: "reports: not paused" in frame)
+        assert reports.stats().settings.paused is None
+        terminal.press("dn")
+        terminal.wait(lambda frame: "nothing changed" in frame)
+        assert reports.stats().dead == 1
+        terminal.press("d")
+        terminal.wait(lambda frame: "redrive 1 dead letters?" in frame)
+        terminal.press("y")
+        terminal.wait(lambda frame: "reports: 1 redriven" in frame)
+        assert (reports.stats().dead, reports.stats().ready) == (0, 1)
+        client.queue("new").enqueue(1)
+        terminal.wait(lambda frame: "new" in frame)
+        terminal.press("q")
+        while True:  # the program may have to write its last bytes
+            try:
+                left = os.read(terminal.fd, 65536)
+            except OSError:
+                break
+            if not left:
+                break
+        assert terminal.program.wait(TIMEOUT) == 0
+
+
+def test_hostile_names_and_a_small_screen(client: Penstock, real_backend: Backend) -> None:
+    """No name controls the terminal, and no frame is larger than it."""
+    client.queue(EVIL * 5).enqueue(1)
+    for number in range(30):
+        client.queue(f"q{number}").enqueue(1)
+    with running_top(real_backend.url, columns=60, lines=10) as terminal:
+        frame = terminal.wait(lambda frame: "▸" in frame)
+        lines = frame.replace("\r", "").split("\n")
+        assert len(lines) <= 10
+        assert all(map(is_harmless, lines))
+        assert max(map(width_of, lines)) <= 60
+
+
+def test_it_needs_a_terminal(cli: Cli) -> None:
+    """In a pipe it is bad usage, with advice."""
+    result = cli("top")
+    assert (result.code, result.out) == (2, "")
+    assert "penstock stats" in result.err
+
+
+def test_rates(client: Penstock) -> None:
+    """They are those between two looks; a queue that is new has none."""
+    board = Board()
+    queue = client.queue("q")
+    queue.enqueue_many(range(4))
+    board.show(list(client.scan_queues_iter()), 10.0)
+    queue.enqueue_many(range(30))
+    queue.ack(queue.reserve(10))
+    board.show(list(client.scan_queues_iter()), 12.0)
+    row = board.frame("t", Medium(), 24)[3].split()
+    assert row[:3] == ["▸", "q", "open"]
+    assert row[7:9] == ["15", "5"]
+
+
+@pytest.mark.parametrize(
+    "steps, chosen", [([1], "b"), ([1, 1, 1], "c"), ([1, 1, -1], "b"), ([-1], "a")]
+)
+def test_choosing(client: Penstock, steps: list[int], chosen: str) -> None:
+    """The choice stops at both ends, and survives new figures."""
+    board = Board()
+    board.move(1)
+    for name in "cab":
+        client.queue(name).enqueue(1)
+    board.show(list(client.scan_queues_iter()), 1.0)
+    for step in steps:
+        board.move(step)
+    board.show(list(client.scan_queues_iter()), 2.0)
+    assert board.chosen == chosen
