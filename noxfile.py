@@ -31,7 +31,7 @@ SPARK_WORKERS = ("-n", "2", "--dist", "worksteal")
 # It says on stdout if it can't use the file of classes, where programs are read.
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xlog:disable"
 # These have sessions of their own.
-APART = ("--ignore", "tests/nodes", "--ignore", "tests/spark")
+APART = ("--ignore", "tests/nodes", "--ignore", "tests/spark", "--ignore", "tests/browser")
 SUITES = ("tests/_async", "tests/conformance")
 # Servers with the Python that they are tested on: each once. One that is not there is left out.
 MATRIX = [
@@ -169,6 +169,18 @@ def spark(session: nox.Session) -> None:
     session.run("python", "-m", "tests.spark.classes", str(classes), silent=True)
     options = {"JAVA_TOOL_OPTIONS": f"{QUICK_JVM} -XX:SharedArchiveFile={classes}"}
     run_tests(session, "tests/spark", *SPARK_WORKERS, *session.posargs, env=options)
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Run the tests of the web page in Chromium; arguments go to pytest.
+
+    PENSTOCK_SCREENSHOTS=docs/images also writes the screenshots of the docs.
+    """
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "chrome"))):
+        session.error("the web page is tested in Chromium (Debian: chromium): there is none")
+    session.install(".", *groups("browser"))
+    run_tests(session, "tests/browser", *WORKERS, *session.posargs)
 
 
 @nox.session(name="spark-versions")

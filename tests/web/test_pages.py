@@ -8,6 +8,8 @@ from urllib.parse import quote
 import pytest
 
 from penstock import Handlers, Penstock, Queue, Worker
+from penstock.core.workers import worker_entry
+from penstock.wire.keys import worker_key, workers_key
 from tests.support.keyspace import Raw, dump
 from tests.web.conftest import Open
 from tests.web.support import Browser
@@ -168,6 +170,7 @@ def test_a_schedule_is_listed(ps: Penstock, page: Browser) -> None:
         ("/queues/none", 404),
         ("/jobs/none", 404),
         ("/nothing", 404),
+        ("/workers", 200),
         ("/queues/emails?state=lost", 400),
         ("/queues/emails?cursor=yesterday", 400),
         ("/runs/none", 404),
@@ -265,3 +268,17 @@ def test_a_server_that_does_not_answer(open_page: Open) -> None:
     assert found.status == 503
     assert "hunter2" not in found.html
     assert "The server does not answer" in found.text
+
+
+def test_workers(ps: Penstock, raw: Raw, page: Browser) -> None:
+    """The page lists the workers that run, with the jobs that they hold."""
+    assert "No worker is running" in page.get("/workers").text
+    filled(ps)
+    text = worker_entry(ps.owner, "Worker", "1.2", ["emails", HOSTILE], 8, 1000)
+    raw.set(worker_key("penstock", "0" * 16), text)
+    raw.zadd(workers_key("penstock"), {"0" * 16: 5})
+    found = page.get("/workers")
+    assert f"{ps.owner}" in found.text
+    assert "1 of 8" in found.text
+    assert "welcome" in found.text
+    assert "<script>alert" not in found.html

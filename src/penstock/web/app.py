@@ -66,6 +66,7 @@ def app(
             site.route("/queues/{name:path}", pages.queue),
             site.route("/jobs", pages.job),
             site.route("/jobs/{id}", pages.job),
+            site.route("/workers", pages.workers),
             site.route("/schedules", pages.schedules),
             site.route("/nodes", pages.nodes),
             site.route("/runs", pages.runs),

@@ -1,4 +1,4 @@
-"""The pages: overview, queue, job, schedules, nodes. They never write."""
+"""The pages: overview, queue, job, workers, schedules, nodes. They never write."""
 
 from __future__ import annotations
 
@@ -17,8 +17,20 @@ from penstock.errors import BadJobId, JobCancelled, JobExpired, JobFailed, Resul
 from penstock.web.runs import ACTIONS, Filter
 from penstock.web.shapes import body_text
 from penstock.web.site import Refused, Site
+from penstock.web.timeline import timeline_of
 
-__all__ = ["filter_of", "job", "nodes", "overview", "queue", "run", "runs", "schedules", "state_of"]
+__all__ = [
+    "filter_of",
+    "job",
+    "nodes",
+    "overview",
+    "queue",
+    "run",
+    "runs",
+    "schedules",
+    "state_of",
+    "workers",
+]
 
 ROWS = 50
 """Jobs on a page, about."""
@@ -127,6 +139,7 @@ async def job(site: Site, request: Request) -> Response:
         request,
         "job.html",
         job=view,
+        timeline=timeline_of(view),
         handler=view.headers.get(HANDLER),
         body="" if site.options.hide_bodies else body_text(view.raw, view.codec),
         result=await _result(site, view),
@@ -145,6 +158,15 @@ async def _result(site: Site, view: JobView) -> str | None:
     except (JobCancelled, JobExpired, JobFailed, ResultGone, ResultTimeout) as error:
         return printable(str(error))
     return body_text(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"), "json")
+
+
+async def workers(site: Site, request: Request) -> Response:
+    """Show the workers that run, and the jobs that they hold."""
+    found = await site.client.workers(jobs=True)
+    missed = getattr(found, "unreachable", {})
+    return site.page(
+        request, "workers.html", found=found, unreachable=list(missed), handler_field=HANDLER
+    )
 
 
 async def schedules(site: Site, request: Request) -> Response:

@@ -347,7 +347,8 @@ class AsyncPenstock:
         40 s more.
 
         Args:
-            jobs: whether to read the jobs that the workers hold: at most 1,000 of each queue.
+            jobs: whether to read the jobs that the workers hold: at most 1,000 of each queue,
+                without their bodies.
 
         Returns:
             The workers. If some nodes could not be reached, the list has their addresses as

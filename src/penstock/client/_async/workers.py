@@ -54,10 +54,10 @@ def merged_workers(lists: Sequence[Sequence[WorkerView]]) -> list[WorkerView]:
 
 
 async def held_jobs(queue: AsyncQueue) -> list[JobView]:
-    """Return the active jobs of a queue, about 1,000 at most."""
+    """Return the active jobs of a queue, about 1,000 at most, without their bodies."""
     found, cursor = list[JobView](), "0"
     while len(found) < HELD:
-        page = await queue.scan(cursor, PAGE, states=["active"])
+        page = await queue.find("active", cursor, HELD)
         found += page.jobs
         cursor = page.cursor
         if cursor == "0":

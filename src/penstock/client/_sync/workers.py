@@ -55,10 +55,10 @@ def merged_workers(lists: Sequence[Sequence[WorkerView]]) -> list[WorkerView]:
 
 
 def held_jobs(queue: Queue) -> list[JobView]:
-    """Return the active jobs of a queue, about 1,000 at most."""
+    """Return the active jobs of a queue, about 1,000 at most, without their bodies."""
     found, cursor = list[JobView](), "0"
     while len(found) < HELD:
-        page = queue.scan(cursor, PAGE, states=["active"])
+        page = queue.find("active", cursor, HELD)
         found += page.jobs
         cursor = page.cursor
         if cursor == "0":

@@ -1,0 +1,52 @@
+"""The timeline of a job: its times, and its failures, in order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.core.logs import span
+from penstock.core.marks import Failure
+from penstock.core.views import JobView
+
+__all__ = ["JobTime", "timeline_of"]
+
+
+class JobTime(NamedTuple):
+    """One time in the life of a job.
+
+    Attributes:
+        at: seconds since 1970.
+        what: for people.
+        kind: a state whose colour it has; empty = none.
+        more: more about it, in the same line.
+        text: an error.
+    """
+
+    at: float
+    what: str
+    kind: str = ""
+    more: str = ""
+    text: str = ""
+
+
+def timeline_of(job: JobView) -> list[JobTime]:
+    """Return the times of a job, the earliest first."""
+    kind = "active" if job.state == "done" else "dead"
+    times = [
+        (job.created, "enqueued", ""),
+        (job.delivered, "last delivered", "active"),
+        (job.cancelled, "cancelled", "dead"),
+        (job.died, "died", "dead"),
+        (job.finished, job.state, kind),
+        (job.due, "due", "scheduled"),
+        (job.lease_until, "lease ends", "active"),
+        (job.expires, "expires", ""),
+    ]
+    found = [JobTime(at, what, kind) for at, what, kind in times if at is not None]
+    return sorted([*found, *map(_failed, job.failures)], key=lambda one: one.at)
+
+
+def _failed(one: Failure) -> JobTime:
+    after = "" if one.seconds is None else f", after {span(one.seconds)}"
+    on = f", on {one.owner}" if one.owner else ""
+    return JobTime(one.at, "failed", "dead", after + on, one.text)
