@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from queue import Empty
-from queue import Queue as Inbox
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,6 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.core.job import Delivery
 from penstock.core.middleware import Middleware, RunEvent
 from penstock.core.outcomes import Outcome
-from penstock.errors import BadArgument
 from penstock.worker.handlers import Handlers
 from penstock.worker.results import Done, Result
 
@@ -33,8 +32,11 @@ KEYS = pa.schema(
     ]
 )
 """The columns before the results."""
-RUNS = 10_000
-"""Most runs of handlers whose results wait for Spark; then the handlers wait."""
+WAITING = 10_000
+"""Results that wait for Spark; if there are more, the handlers wait, too."""
+QUICK = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
+"""Columns whose usual values need no trial conversion."""
+Row = Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,19 @@ class DrainResults(Middleware):
     """The results of one task. The worker does not acknowledge their jobs.
 
     Attributes:
+        schema: the columns of the keys and the results.
         kept: the number of results.
         lost: the number of results that were dropped, as the leases of their jobs had ended.
     """
 
     def __init__(self, output: DrainOutput, handlers: Handlers) -> None:
+        self.schema = pa.schema([*KEYS, *output.fields])
         self._output = output
         self._names = [field.name for field in output.fields]
-        self._schema = pa.schema([*KEYS, *output.fields])
+        self._quick = [QUICK.get(field.type) for field in output.fields]
         self._handlers = handlers
-        self._found: Inbox[list[tuple[Delivery, dict[str, Any]]]] = Inbox(RUNS)
+        self._found = deque[tuple[Delivery, Row]]()
+        self._room = Event()
         self._held: list[Delivery] = []
         self._renewal = monotonic() + output.hold / 3
         self.kept = self.lost = 0
@@ -79,50 +84,52 @@ class DrainResults(Middleware):
         try:
             pairs = zip(event.jobs, self._each(event.jobs, event.value), strict=True)
             rows = [(job, self._row(job, value)) for job, value in pairs if _is_done(job, value)]
-            pa.RecordBatch.from_pylist([row for _, row in rows], self._schema)
         except Exception as error:
             text = f"the result does not fit the columns of the schema: {error}"
             raise TypeError(text) from error
         for job, _ in rows:
             job.settled = True
         self.kept += len(rows)
-        self._found.put(rows)
+        self._found.extend(rows)
+        if len(self._found) > WAITING:
+            self._room.clear()
+            self._room.wait(1)
 
     def _each(self, jobs: Sequence[Delivery], value: Any) -> Sequence[Any]:
-        """Return a value for each job. A chunk handler returns a list of them, or one for all."""
+        """Return a value for each job. A batch handler returns a list of them, or one for all."""
         handler = self._handlers.find(jobs[0])
         assert handler is not None
         is_list = handler.size is not None and isinstance(value, (list, tuple))
         return value if is_list else [value] * len(jobs)
 
-    def _row(self, job: Delivery, value: Any) -> dict[str, Any]:
+    def _row(self, job: Delivery, value: Any) -> Row:
         window_ms = None
         if isinstance(value, Done):
-            if value.verdict.then is not None:
-                reason = "a drain acknowledges jobs later, with their rows: enqueue the next jobs"
-                raise BadArgument("then", value, reason)
-            value, window_ms = value.value, value.verdict.window_ms
-        return {
-            "id": job.id,
-            "receipt": None if job.at_most_once else job.receipt,
-            "attempt": job.attempt,
-            "dedup_window_ms": window_ms,
-            **columns_of(value, self._names, encodes_json=self._output.encodes_json),
-        }
+            value, window_ms = None, value.verdict.window_ms
+        found = values_of(value, self._names, encodes_json=self._output.encodes_json)
+        for field, kind, one in zip(self._output.fields, self._quick, found, strict=True):
+            if one is not None and (type(one) is not kind or not _is_usual(one)):
+                pa.array([one], field.type)  # raises if it does not fit
+        receipt = None if job.at_most_once else job.receipt
+        return (job.id, receipt, job.attempt, window_ms, *found)
 
-    def rows(self, jobs: Queue) -> list[dict[str, Any]]:
+    def batch(self, jobs: Queue) -> pa.RecordBatch | None:
         """Remove and return the rows whose jobs are held; renew the leases of earlier ones."""
-        found: list[tuple[Delivery, dict[str, Any]]] = []
-        with suppress(Empty):
-            while True:
-                found += self._found.get_nowait()
+        found = [self._found.popleft() for _ in range(len(self._found))]
+        self._room.set()
         if monotonic() > self._renewal:
             self._renewal = monotonic() + self._output.hold / 3
             held, self._held = self._held, []
             self._hold(jobs, held)
         gone = self._hold(jobs, [job for job, _ in found])
         self.lost += len(gone)
-        return [row for job, row in found if job not in gone]
+        rows = [row for job, row in found if not gone or job not in gone]
+        if not rows:
+            return None
+        columns = zip(self.schema.types, zip(*rows, strict=True), strict=True)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(values, kind) for kind, values in columns], schema=self.schema
+        )
 
     def _hold(self, queue: Queue, jobs: Sequence[Delivery]) -> set[Delivery]:
         """Renew leases until the output is safe; return the jobs that are lost."""
@@ -133,6 +140,13 @@ class DrainResults(Middleware):
         return {job for job, held in zip(leased, is_held, strict=True) if not held}
 
 
+def _is_usual(value: Any) -> bool:
+    """Return True if a value of a Python type certainly fits into a column of that type."""
+    if type(value) is str:
+        return value.isascii()
+    return type(value) is not int or -(2**63) <= value < 2**63
+
+
 def _is_done(job: Delivery, value: Any) -> bool:
     """Return True if a job is done, and not settled by its handler, failed or lost."""
     if job.settled or job.lost or job.cancelled:
@@ -141,20 +155,19 @@ def _is_done(job: Delivery, value: Any) -> bool:
     return isinstance(value, Done) or not (is_result or isinstance(value, BaseException))
 
 
-def columns_of(value: Any, names: Sequence[str], *, encodes_json: bool) -> dict[str, Any]:
-    """Return a result as columns."""
+def values_of(value: Any, names: Sequence[str], *, encodes_json: bool) -> Row:
+    """Return the values of a result for these columns."""
     if value is None:
-        return {}
+        return [None] * len(names)
     if encodes_json:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        return {names[0]: text}
+        return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)]
     if isinstance(value, dict):
         strange = set(value).difference(names)
         if strange:
             raise ValueError(f"no column {', '.join(map(repr, sorted(map(str, strange))))}")
-        return value
+        return [value.get(name) for name in names]
     if len(names) == 1 and not isinstance(value, tuple):
-        return {names[0]: value}
+        return [value]
     if isinstance(value, (tuple, list)) and len(value) == len(names):
-        return dict(zip(names, value, strict=True))
+        return value
     raise ValueError(f"a tuple of {len(names)}, or a dict, not {type(value).__name__}")

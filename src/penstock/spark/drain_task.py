@@ -21,7 +21,7 @@ from penstock.core.logs import RateLimit, get_logger
 from penstock.core.options import MAX_DURATION_MS
 from penstock.core.outcomes import Outcome
 from penstock.spark.connect import new_client
-from penstock.spark.drain_output import KEYS, DrainOutput, DrainResults
+from penstock.spark.drain_output import DrainOutput, DrainResults
 from penstock.spark.errors import Unreachable
 from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Connection
@@ -95,8 +95,7 @@ class DrainTask:
         """Yield the results and the figures of up to `share` jobs."""
         output, tally = self.output, Counter[str](cut=1)
         results = None if output is None else DrainResults(output, self.handlers)
-        columns = [*FIGURES] if output is None else [*KEYS, *output.fields, *FIGURES]
-        schema = pa.schema(columns)
+        schema = FIGURES if results is None else pa.schema([*results.schema, *FIGURES])
         began = monotonic()
         ends = began + (math.inf if output is None else output.seconds)
         size, most = min(FIRST, self.batch_size), min(TRIAL, share)
@@ -106,8 +105,11 @@ class DrainTask:
                 worker = self._worker(made, size, most)
                 with closing(watched(worker, ends)) as looks:
                     for _ in looks:
-                        if results is not None and (rows := results.rows(jobs)):
-                            yield pa.RecordBatch.from_pylist(rows, schema)
+                        found = None if results is None else results.batch(jobs)
+                        if found is not None:
+                            none = [pa.nulls(found.num_rows, one.type) for one in FIGURES]
+                            arrays = [*found.columns, *none]
+                            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
                 status = worker.status()
                 tally.update(figures_of(status.stats.counts))
                 tally["cut"] = int(worker.stopping or status.taken >= most)
