@@ -29,6 +29,7 @@ from redis.retry import Retry
 
 from penstock.embedded import EmbeddedServer, ServerBinary, find_binaries
 from penstock.errors import EmbeddedServerError
+from penstock.wire.scripts import all_scripts
 from tests.support.binaries import CHOSEN, is_chosen, servers
 from tests.support.cluster import AsyncRawCluster, Cluster, RawCluster
 
@@ -51,24 +52,25 @@ LUA: Any = scripting_mixin.LUA_MODULE
 
 
 class CachingLua(LUA.LuaRuntime):  # type: ignore[misc]  # it has no types
-    """A Lua runtime of fakeredis that keeps compiled scripts.
+    """A Lua runtime of fakeredis that keeps compiled scripts, and collects garbage by itself.
 
-    Without it each call compiles its script. Few are kept, as each call also collects garbage.
+    Without it each call compiles its script, and then collects all garbage.
     """
 
     def __init__(self, **options: Any) -> None:
-        self._compiled: dict[bytes, Callable[..., Any]] = {}
+        self._compiled: dict[bytes | str, Callable[..., Any]] = {}
 
-    def execute(self, code: bytes, *args: Any) -> Any:
+    def execute(self, code: bytes | str, *args: Any) -> Any:
         """Run a script."""
+        if code == "collectgarbage()":
+            return None
         if code not in self._compiled:
-            if len(self._compiled) == 10:
-                self._compiled.clear()
             self._compiled[code] = self.compile(code)
         return self._compiled[code](*args)
 
 
 LUA.LuaRuntime = CachingLua
+redis.utils.get_lib_version = cache(redis.utils.get_lib_version)  # it reads a file for each client
 
 
 @dataclass
@@ -129,7 +131,9 @@ class Backend:
 
     def _empty(self) -> None:
         if self.url is None:
+            lua = {name: one for name, one in vars(self._fake).items() if name.startswith("_lua_")}
             self._fake = fakeredis.FakeServer()
+            vars(self._fake).update(lua, script_cache=_scripts())
             return
         if self.cluster is not None:
             self.cluster.empty()
@@ -139,7 +143,15 @@ class Backend:
                 client.flushdb()
             else:
                 client.flushall()
-                client.script_flush()
+            if not client.script_exists(next(iter(_scripts())))[0]:
+                for source in _scripts().values():
+                    client.script_load(source)
+
+
+@cache
+def _scripts() -> dict[bytes, bytes]:
+    """Return the scripts by their hashes; back ends know them before a test begins."""
+    return {one.sha.encode(): one.source.encode() for one in all_scripts()}
 
 
 def _plain(retry: Callable[..., Any]) -> dict[str, Any]:
