@@ -64,7 +64,8 @@ def groups(*names: str) -> list[str]:
 
 
 def run_tests(session: nox.Session, *args: str, env: dict[str, str] | None = None) -> None:
-    """Run pytest. With PENSTOCK_REPEAT_FAILED=1 failed tests run once more, one after the other.
+    """Run pytest. With PENSTOCK_REPEAT_FAILED=1 failed tests run once more, one after the other,
+    until one fails again.
 
     A test that passes then is flaky: `.ci/run` prints its name.
     """
@@ -73,7 +74,7 @@ def run_tests(session: nox.Session, *args: str, env: dict[str, str] | None = Non
     except CommandFailed:
         if os.environ.get("PENSTOCK_REPEAT_FAILED") != "1":
             raise
-        session.run("pytest", *args, "-n", "0", "--last-failed", env=env)
+        session.run("pytest", *args, "-n", "0", "-x", "--last-failed", env=env)
 
 
 @nox.session
@@ -113,7 +114,7 @@ def tests(session: nox.Session) -> None:
     `-- --whole` runs every case, PENSTOCK_TEST_BACKENDS chooses the back ends.
     """
     session.install(".", *groups("test"))
-    session.run("pytest", *APART, *workers(session), *session.posargs)
+    run_tests(session, *APART, *workers(session), *session.posargs)
 
 
 @nox.session
@@ -147,9 +148,11 @@ def matrix(session: nox.Session, servers: str) -> None:
     session.run("python", "tools/servers.py", str(UNPACKED))
     more = os.pathsep.join(map(str, UNPACKED.resolve().glob("*/*-[0-9]*")))
     session.env.update(PENSTOCK_TEST_SERVERS=more, PENSTOCK_TEST_BACKENDS=servers)
-    session.run("pytest", *APART, *workers(session), *session.posargs)
-    if servers != "fakeredis":
-        on_several(session, (*SUITES, "tests/_sync"), servers)
+    try:
+        run_tests(session, *APART, *workers(session), *session.posargs)
+    finally:  # a leg reports on all its tests
+        if servers != "fakeredis":
+            on_several(session, (*SUITES, "tests/_sync"), servers)
 
 
 def need_java(session: nox.Session) -> None:
