@@ -116,7 +116,6 @@ def met(call: Callable[[], Any]) -> Exception | None:
     return None
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_key_of_another_type(ps: Penstock, raw: Raw, damage: None, name: str) -> None:
     """The call raises QueueDamaged without a change, or works if it does not need the key."""

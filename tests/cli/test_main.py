@@ -85,7 +85,6 @@ def test_bad_usage(run_cli: Cli, argv: list[str]) -> None:
     assert " --help" in result.err
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("argv", ON_A_SERVER, ids=" ".join)
 def test_options_stand_before_or_after_the_command(
     run_cli: Cli, real_backend: Backend, argv: list[str]
@@ -104,7 +103,6 @@ def test_options_stand_before_or_after_the_command(
     assert all(key.startswith(b"other:") for key in keys)
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize("argv", [*ON_A_SERVER, ["doctor"]], ids=" ".join)
 def test_a_server_that_is_down(
     run_cli: Cli, make_server: Callable[..., EmbeddedServer], argv: list[str]

@@ -215,7 +215,6 @@ def test_a_worker_of_coroutines(worker: Worker, told: Told, app: Path) -> None:
     assert program.wait() == 0
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options, name", [((), "app"), (("--processes", "1", "--name", "web"), "web-1")]
 )

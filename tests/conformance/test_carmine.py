@@ -132,7 +132,6 @@ def test_the_rows_are_complete() -> None:
 # -- C-1, C-2: states and answers --------------------------------------------------------------
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", BEFORE)
 def test_each_status_of_carmine_exists(raw: Raw, q: Queue, name: str) -> None:
     """C-1: each status, and two that Carmine lacks: at most once, and taken from the enqueue on."""
@@ -163,7 +162,6 @@ def test_every_combination_is_a_state() -> None:
     assert {BEFORE[name].theirs for name in COMBINATIONS.values()} == told
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", BEFORE)
 def test_each_way_to_add(raw: Raw, q: Queue, name: str) -> None:
     """C-2, C-7: the answer and the status after it; (F) a refusal changes nothing
@@ -197,7 +195,6 @@ def check_row(raw: Raw, q: Queue, row: Row, mode: str, delay: float, window: flo
         assert (view.body, view.dedup_id) == ("new", ID), case
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", BEFORE)
 def test_each_job_runs_once_and_in_turn(raw: Raw, q: Queue, name: str) -> None:
     """C-2, C-5: after any adding in any state every job ends, and the id is free."""
@@ -291,7 +288,6 @@ def test_an_update_keeps_everything_except_content(raw: Raw, q: Queue) -> None:
     assert jobs[1].id == answer.id
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("end", ["ack", "bury", "nack", "lapse", "delete", "ack by id", "settle"])
 def test_one_successor_runs_after_the_one_at_work(raw: Raw, q: Queue, end: str) -> None:
     """C-5: it has attempt 1 and its own content and lease; a second is refused or replaces it."""
@@ -336,7 +332,6 @@ def test_a_window_after_success(raw: Raw, q: Queue) -> None:
     assert drained(q) == ["new"]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("asked", ["while it ran", "in the window"])
 def test_a_requeue_runs_when_the_window_ends(raw: Raw, q: Queue, asked: str) -> None:
     """C-6: accepted at once, and run after the window, for a requeue before or in the window."""
@@ -464,7 +459,6 @@ LATE: dict[str, Callable[[Job], Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("say", LATE)
 def test_a_late_finisher_and_the_holder(raw: Raw, q: Queue, say: str) -> None:
     """C-12 (F): refused; the holder's lease, its successor and the id do not change."""
@@ -482,7 +476,6 @@ def test_a_late_finisher_and_the_holder(raw: Raw, q: Queue, say: str) -> None:
     assert seen(q) == Status("window", "new", window=True)
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize("later", ["added", "successor", "window", "in work"])
 @pytest.mark.parametrize("say", LATE)
 def test_a_late_finisher_and_a_later_job(raw: Raw, q: Queue, say: str, later: str) -> None:
@@ -513,7 +506,6 @@ def test_a_late_finisher_and_a_later_job(raw: Raw, q: Queue, say: str, later: st
 # -- C-13, C-14: remaining data ----------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "after", ["ack", "window", "requeue", "delete", "ttl", "throttle", "purge"]
 )
@@ -577,7 +569,6 @@ def sizes_of(raw: Raw) -> dict[bytes, int]:
 # -- C-15, C-16: no consumer starves or spins --------------------------------------------------
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", ["retry", "delayed", "lapsed", "requeued"])
 def test_fresh_jobs_do_not_starve_a_due_one(raw: Raw, q: Queue, what: str) -> None:
     """C-15 (F): a due job is delivered before jobs that came after its due time."""
@@ -632,7 +623,6 @@ def test_an_idle_consumer_starts_at_once(real_q: Queue, real_raw: Raw) -> None:
     assert max(waits) < PATIENCE
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", ["delay", "retry", "window", "successor"])
 def test_an_idle_consumer_wakes_by_itself(real_q: Queue, real_raw: Raw, what: str) -> None:
     """C-16 (F): it wakes for the next due job without a message from another client."""
@@ -877,7 +867,6 @@ KILLED: dict[str, tuple[str, Status | None, Status | None]] = {
 """Call -> the state of the id before it, the status without the call, and with it."""
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("call", KILLED)
 def test_a_client_is_killed(

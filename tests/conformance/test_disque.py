@@ -248,7 +248,6 @@ BAD_OPTIONS = {
 }
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "option, value", [(name, value) for name, values in BAD_OPTIONS.items() for value in values]
 )

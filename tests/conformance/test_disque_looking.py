@@ -229,7 +229,6 @@ def test_looking_from_the_tail(q: Queue, raw: Raw) -> None:
     assert q.stats().ready == 5
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "options, argument",
     [
@@ -342,7 +341,6 @@ BAD_CURSORS = [
 BAD_COUNTS = [0, -1, 1.0, "1", True, None]
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "options, argument",
     [
@@ -483,7 +481,6 @@ def stir(q: Queue, dice: random.Random) -> None:
         move(dice.sample(ids, len(ids) // 3))
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_jobs_that_move_during_a_scan(q: Queue, raw: Raw, seed: int) -> None:
     """JSCAN: a job that exists from the first page to the last is in one of them, though it changes
@@ -510,7 +507,6 @@ def test_a_scan_with_a_busy_producer_ends(q: Queue) -> None:
     assert ids <= set(all_jobs(q, lambda: q.enqueue_many(range(9)), n=9))
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "options, argument",
     [

@@ -109,7 +109,6 @@ BAD_IDS = [
 ]
 
 
-@pytest.mark.sampled(9)
 @pytest.mark.parametrize("call", ["ack", "nack", "promote", "dequeue", "withdraw", "delete",
                                   "extend", "release", "bury", "redrive"])  # fmt: skip
 @pytest.mark.parametrize("bad", BAD_IDS, ids=repr)

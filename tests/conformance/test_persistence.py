@@ -39,8 +39,6 @@ from tests.support.binaries import chosen_binaries
 from tests.support.keyspace import advance, check_invariant
 from tests.support.twins import spawn, wait_for
 
-pytestmark = pytest.mark.sampled(3)
-
 BINARIES: list[ServerBinary | None] = [*chosen_binaries()] or [None]
 PLACES = list(itertools.product(WAYS, BINARIES))
 PATIENCE = 30

@@ -36,8 +36,6 @@ from tests.support.backends import Backend, Running
 from tests.support.keyspace import Raw, dump
 from tests.support.twins import Beside, spawn, wait_for
 
-pytestmark = pytest.mark.sampled(4)
-
 ROWS = range(1, 29)
 KINDS = ("sync", "async", "foreign")
 OWN = ("sync", "async")

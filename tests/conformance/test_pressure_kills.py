@@ -19,8 +19,6 @@ from tests.support.binaries import first_binary
 from tests.support.keyspace import Raw
 from tests.support.workers import until
 
-pytestmark = pytest.mark.sampled(3)
-
 KINDS = ("sync", "async", "foreign")
 OWN = ("sync", "async")
 KILLS = 12

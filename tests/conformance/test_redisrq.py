@@ -61,13 +61,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     exchange, command = ProducerConnection.exchange, ProducerConnection.command
 
-    def noted_exchange(lane: ProducerConnection, call: Call, *rest: Any) -> Any:
+    def noted_exchange(connection: ProducerConnection, call: Call, *rest: Any) -> Any:
         names.append(call.script.name)
-        return exchange(lane, call, *rest)
+        return exchange(connection, call, *rest)
 
-    def noted_command(lane: ProducerConnection, *args: Any) -> Any:
+    def noted_command(connection: ProducerConnection, *args: Any) -> Any:
         names.append(args[0])
-        return command(lane, *args)
+        return command(connection, *args)
 
     monkeypatch.setattr(ProducerConnection, "exchange", noted_exchange)
     monkeypatch.setattr(ProducerConnection, "command", noted_command)
@@ -518,8 +518,8 @@ def test_recover_misses_none_during_acknowledgements(
     exchange = ProducerConnection.exchange
     pages = []
 
-    def beside(lane: ProducerConnection, call: Call, *rest: Any) -> Any:
-        reply = exchange(lane, call, *rest)
+    def beside(connection: ProducerConnection, call: Call, *rest: Any) -> Any:
+        reply = exchange(connection, call, *rest)
         if call.script.name == "pending":
             pages.append(reply)
             if len(pages) == 1:
@@ -875,7 +875,6 @@ def test_a_key_of_another_type_raises(ps: Penstock, raw: Raw, damage: None, kind
             assert dump(raw) == before, name
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("block", [0, 0.1])
 def test_a_key_of_another_type_among_several_queues(

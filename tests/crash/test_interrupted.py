@@ -107,7 +107,6 @@ def check_own_replies(queue: Queue, serial: int) -> None:
     assert list(queue.delete([result.id])) == ["done"]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("operation", ["enqueue", "enqueue_many", "reserve", "ack", "settle"])
 def test_a_signal_handler_raises(

@@ -92,7 +92,6 @@ def account(
     return Account(crash_server, nursery, queue)
 
 
-@pytest.mark.sampled(7)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("operation", ["enqueue", "enqueue_many", "reserve", "ack", "settle"])
 def test_a_client_is_killed(operation: str, step: str, account: Account, raw: redis.Redis) -> None:

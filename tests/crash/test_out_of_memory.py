@@ -429,7 +429,6 @@ def test_clearing_works(client: Penstock, queue: Queue, raw: redis.Redis) -> Non
     check_invariant(raw)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("work", WORKING.values(), ids=WORKING)
 def test_everything_else_works(
     work: Callable[[Queue], None], queue: Queue, raw: redis.Redis

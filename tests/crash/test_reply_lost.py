@@ -199,7 +199,6 @@ def test_settle(queue: Any, lose: Callable[[str], Fault], raw: redis.Redis) -> N
     check_invariant(raw)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("named_by", ["receipt", "id"])
 @pytest.mark.parametrize("operation", ["nack", "release", "bury"])
 def test_the_end_of_a_delivery(

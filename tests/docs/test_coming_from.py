@@ -123,7 +123,6 @@ def test_there_are_pages() -> None:
     assert {"coming-from-redisrq.md", "observing.md", "workers.md"} <= {page.name for page in PAGES}
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("page", SEEDS, ids=lambda page: page.stem)
 def test_a_page_about_another_system_runs(
     page: Path, real_backend: Backend, tmp_path: Path
@@ -132,7 +131,6 @@ def test_a_page_about_another_system_runs(
     check(page, real_backend, tmp_path)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", OURS, ids=lambda page: page.stem)
 def test_a_page_about_this_library_runs(page: Path, one_server: Backend, tmp_path: Path) -> None:
     """It runs on one server."""
@@ -239,7 +237,6 @@ def test_a_session_continues_through_its_section(tmp_path: Path) -> None:
         run_session(session, URL, tmp_path)
 
 
-@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     "said, wrong, line",
     [

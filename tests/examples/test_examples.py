@@ -50,7 +50,6 @@ def run(*command: str, **changes: str) -> str:
     return done.stdout
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_an_example_prints_its_documented_output(path: Path, real_backend: Backend) -> None:
     """It runs on each server, and a second time, as it leaves no jobs or settings."""
@@ -66,7 +65,6 @@ def test_an_example_prints_its_documented_output(path: Path, real_backend: Backe
     assert not any(getattr(stats.settings, field) for field in stats.settings.__slots__)
 
 
-@pytest.mark.sampled(14)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_an_example_needs_no_server(path: Path, tmp_path: Path) -> None:
     """Without PENSTOCK_URL it starts its own server, which ends with it."""

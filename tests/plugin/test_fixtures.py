@@ -113,7 +113,6 @@ def test_replicas_confirm_by_the_marker(run_pytest: RunPytest) -> None:
     assert run.counts == {"passed": 4}, run.out
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "form, told",
     [
@@ -185,7 +184,6 @@ def test_the_fixtures_are_listed(run_pytest: RunPytest) -> None:
     assert [name for name, _ in listed] == ["penstock_server", "penstock", "apenstock"]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
 def test_without_the_extra(run_pytest: RunPytest, tmp_path: Path, missing: str) -> None:
     """A test that uses a fixture fails with installation advice; all others run."""

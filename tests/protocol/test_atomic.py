@@ -99,7 +99,6 @@ def built(build: Callable[[Raw, QueueKeys], Scene], raw: Raw) -> Scene:
     return dataclasses.replace(scene, raw=raw)
 
 
-@pytest.mark.sampled(61)
 @pytest.mark.parametrize(
     "build, act, state",
     CASES,

@@ -69,7 +69,6 @@ CALLS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["enqueue", "reserve and ack", *CALLS])
 def test_the_offset_shrinks_by_a_tenth_of_the_time_that_passed(name: str, raw: Raw) -> None:
     """This holds also if a call follows within the time by which the offset shrinks."""
@@ -104,7 +103,6 @@ def test_the_clock_does_not_run_back_while_the_offset_shrinks(raw: Raw) -> None:
     assert line.meta("off") == 0
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("span", [MONTH + 11, 3 * MONTH, YEARS])
 def test_one_wrong_reading_of_the_clock_is_corrected(span: int, raw: Raw) -> None:
     """A job added at a wrong time is finished, and all later times are right."""
@@ -121,7 +119,6 @@ def test_one_wrong_reading_of_the_clock_is_corrected(span: int, raw: Raw) -> Non
     assert line.ack(T0 + 20, early) == line.ack(T0 + 86_400_000, wrong) == 1
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("back", [0, MONTH, 2 * MONTH])
 def test_numbers_rise_despite_the_clock(back: int, raw: Raw) -> None:
     """Numbers continue after the highest one."""
@@ -239,7 +236,6 @@ def poisoned(line: Line, wrong: int) -> dict[str, bytes]:
     return jobs
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("span", [YEARS, 12 * 366 * 86_400_000])
 def test_times_that_lie_ahead_are_brought_back(span: int, raw: Raw) -> None:
     """Each time is as far away as it was at the wrong time; receipts stay valid."""

@@ -161,7 +161,6 @@ def _command(text: str) -> Command:
     return Command(parts[0].upper(), tuple(parts[1:]))
 
 
-@pytest.mark.sampled(5)
 @CASES
 def test_scripts_read_before_they_write(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
@@ -186,7 +185,6 @@ def test_scripts_read_before_they_write(
     assert late <= READ_LATE.get(act.script, set()) | SIZES
 
 
-@pytest.mark.sampled(5)
 @CASES
 def test_the_first_write_decides_for_a_full_server(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
@@ -222,7 +220,6 @@ def own_client(real_backend: Backend, make_server: Callable[..., EmbeddedServer]
         yield client
 
 
-@pytest.mark.sampled(5)
 @CASES
 def test_a_full_server_refuses_only_jobs(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], own_client: Raw

@@ -359,7 +359,6 @@ def _drain(model: Model) -> None:
     assert not model.scene.raw.exists(KEYS["dedup"], KEYS["windows"])
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_ids_are_released_as_their_jobs_end(seed: int, backend: Backend) -> None:
     """In any order of events an id belongs to one job, and is free after its end."""

@@ -56,7 +56,6 @@ def _shown(name: str, reply: list[Any]) -> list[Any]:
     return [*reply[:6], *(part for i, part in enumerate(jobs) if i % 3 != 1)]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("build", SCENES)
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_plain_form_equals_the_full_script(
@@ -105,7 +104,6 @@ REFUSED = (
 )
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("build", SCENES)
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_plain_enqueue_equals_the_full_one(

@@ -15,8 +15,6 @@ from tests.protocol.seeds import AT, HISTORIES, Job, place_of, seed
 from tests.support.backends import Backend
 from tools.states import TABLE, Cell, Condition, Event, JobState, StateCase, states_of
 
-pytestmark = pytest.mark.sampled(7)
-
 KEYS = QueueKeys("table")
 TIMES = {Event.DUE: 20_000, Event.LEASE_ENDS: 40_000, Event.TTL_ENDS: 70_000}
 """Time after the event, in ms after AT."""

@@ -106,7 +106,6 @@ def _redrive(job: History, draw: random.Random) -> None:
 EVENTS = (_reserve, _reserve, _reserve, _lease_ends, _recover, _with_receipt, _by_id, _redrive)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_the_deliveries_of_a_job_are_counted_exactly(seed: int, backend: Backend) -> None:
     """Each has the next number, whatever ended the one before; only the last receipt is valid."""
@@ -198,7 +197,6 @@ def _stir(scene: Scene, draw: random.Random, call: int, keep: set[bytes]) -> Non
     scene.run("enqueue", 100 + call, "", draw.choice([0, 500]), "", 0, "", *["1\nnew"] * 25)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_scan_of_a_changing_queue_finds_all_staying_jobs(
     seed: int, real_backend: Backend
@@ -238,7 +236,6 @@ def test_a_scan_ends_despite_a_producer(backend: Backend) -> None:
     assert steps < 6
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("state", ["scheduled", "active", "dead"])
 def test_a_peek_reads_only_the_returned_jobs(state: str, real_backend: Backend) -> None:
     """Bodies after the last returned job are not read, as that could block the server."""
@@ -286,7 +283,6 @@ def test_a_peek_is_a_slice_in_the_order_of_reserve(backend: Backend) -> None:
     assert taken[6::3] == whole
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("state", ["scheduled", "active", "dead"])
 def test_a_peek_is_a_slice_of_a_state(state: str, backend: Backend) -> None:
     """Pages of the other states have one order over more than a page."""
@@ -343,7 +339,6 @@ def _left(scene: Scene) -> list[int]:
     return [scene.raw.zcard(KEYS[kind]) for kind in ("expiry", "once", "windows", "dead")]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "call, left",
     [

@@ -67,14 +67,12 @@ def _check(vector: Vector, backend: Backend, t0: int) -> None:
         assert abs(lives[0] - lives[1]) < 60_000, f"time to live of {key}"
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("vector", VECTORS, ids=_named)
 def test_a_vector_holds(vector: Vector, backend: Backend) -> None:
     """Reply and keys equal those of the file on every back end."""
     _check(vector, backend, T0)
 
 
-@pytest.mark.sampled(12)
 @SCRIPTS
 def test_vectors_hold_at_any_time(script: Script, backend: Backend) -> None:
     """The files hold for another value of T0 too."""

@@ -53,18 +53,18 @@ def kept(items: Any, *, whole: bool = False) -> list[Case]:
     return [item for item in items if item not in left]
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_each_case_runs_on_one_kind_of_back_end(whole: bool) -> None:
+@pytest.mark.parametrize("whole, count", [(False, 1), (True, 3)])
+def test_each_case_runs_on_one_kind_of_back_end(whole: bool, count: int) -> None:
     """Cases run on fakeredis or on every server, about half each; on one kind alone, on that."""
     names = [f"tests/a.py::test_{n}" for n in range(40)]
     items = [c for name in names for c in cases(name, 3, FAKE, SERVER, OTHER)]
     ran = Counter((c.test, c.number, c.spec is FAKE) for c in kept(items, whole=whole))
     assert {count for (*_, is_fake), count in ran.items() if is_fake} == {1}
     assert {count for (*_, is_fake), count in ran.items() if not is_fake} == {2}
-    assert {(c.test, c.number) for c in items} == {(test, number) for test, number, _ in ran}
-    assert len(ran) == 120
-    assert 40 < sum(is_fake for *_, is_fake in ran) < 80
-    assert len(kept(cases(names[0], 3, FAKE))) == 3
+    assert {(test, number) for test, number, _ in ran} <= {(c.test, c.number) for c in items}
+    assert Counter(test for test, *_ in ran) == dict.fromkeys(names, count)
+    assert 13 * count < sum(is_fake for *_, is_fake in ran) < 27 * count
+    assert len(kept(cases(names[0], 3, FAKE), whole=whole)) == count
 
 
 def test_generated_suites_share_the_back_ends() -> None:
@@ -83,35 +83,50 @@ def test_generated_suites_share_the_back_ends() -> None:
 def test_a_short_run_has_one_of_two_twins() -> None:
     """Each case runs in one suite; a case that only one suite has runs there."""
     names = [f"a.py::test_{n}" for n in range(40)]
-    ours = [c for name in names for c in cases(f"tests/_async/{name}", 3, FAKE, SERVER)]
-    twins = [c for name in names for c in cases(f"tests/_sync/{name}", 3, FAKE, SERVER)]
-    alone = cases("tests/_async/b.py::test", 3, SERVER)
+    ours = [c for name in names for c in cases(f"tests/_async/{name}", 9, FAKE, SERVER)]
+    twins = [c for name in names for c in cases(f"tests/_sync/{name}", 9, FAKE, SERVER)]
+    alone = cases("tests/_async/b.py::test", 1, SERVER)
     starting = [cases(f"tests/{suite}/c.py::test", 1, None, fixturenames=("make_server",))
         for suite in ("_async", "_sync")]  # fmt: skip
     found = kept([*ours, *twins, *alone, *starting[0], *starting[1]])
     ran = Counter((c.test.rpartition("/")[2], c.number) for c in found)
     assert set(ran.values()) == {1}
-    assert len(ran) == 120 + 3 + 1
+    assert len(ran) == 3 * 40 + 1 + 1
     suites = Counter((c.path.parts[1], c.spec is FAKE) for c in found if c.spec)
     assert set(suites) == {("_async", False), ("_sync", True)}
     assert 40 < suites["_sync", True] < 80
     assert set(alone) | {starting[0][0]} <= set(found)
-    assert kept(twins[:3]) == twins[:3]
+    assert kept(twins[:1]) == twins[:1]
     on_one = kept([c for c in [*ours, *twins] if c.spec is SERVER])
-    assert Counter((c.test.rpartition("/")[2], c.number) for c in on_one) == dict.fromkeys(
-        [(name, number) for name in names for number in range(3)], 1
+    assert Counter((c.test.rpartition("/")[2], c.number) for c in on_one) == ran - Counter(
+        {("b.py::test", 0): 1, ("c.py::test", 0): 1}
     )
 
 
 def test_sampled_and_slow_cases() -> None:
-    """One case in n, at least one; slow ones only in a whole run."""
-    marks = {"sampled": pytest.mark.sampled(4).mark}
-    many = cases("tests/a.py::test_many", 40, SERVER, marks=marks)
-    few = cases("tests/a.py::test_few", 2, SERVER, marks=marks)
-    one = cases("tests/a.py::test_one", 1, SERVER, marks=marks)
-    slow = cases("tests/a.py::test_slow", 1, None, marks={"slow": pytest.mark.slow.mark})
-    items = [*many, *few, *one, *slow]
-    assert Counter(c.test.rpartition("_")[2] for c in kept(items)) == {
-        "many": 10, "few": 1, "one": 1
+    """One case in four, at least one and at most four; slow ones only in a whole run."""
+    counts = {"many": 40, "eight": 8, "few": 3, "one": 1}
+    items = [
+        c for name, count in counts.items() for c in cases(f"a.py::test_{name}", count, SERVER)
+    ]
+    slow = cases("a.py::test_slow", 1, None, marks={"slow": pytest.mark.slow.mark})
+    found = kept([*items, *slow])
+    assert Counter(c.test.rpartition("_")[2] for c in found) == {
+        "many": 4, "eight": 2, "few": 1, "one": 1
     }  # fmt: skip
-    assert kept(items, whole=True) == items
+    assert kept([*items, *slow], whole=True) == [*items, *slow]
+    assert kept([*items, *slow]) == found
+
+
+def test_all_back_ends_have_the_same_cases() -> None:
+    """A short run draws cases once for all back ends, and for both generated suites."""
+    names = [f"a.py::test_{n}" for n in range(9)]
+    ours = [c for name in names for c in cases(f"tests/_async/{name}", 9, SERVER, OTHER)]
+    drawn = [{(c.test, c.number) for c in kept(ours) if c.spec is spec} for spec in (SERVER, OTHER)]
+    assert drawn[0] == drawn[1]
+    assert len(drawn[0]) == 27
+    twins = [c for name in names for c in cases(f"tests/_sync/{name}", 9, SERVER)]
+    ran = Counter(
+        (c.test.rpartition("/")[2], c.number) for c in kept([*ours[:], *twins]) if c.spec is SERVER
+    )
+    assert ran == dict.fromkeys([(test.rpartition("/")[2], n) for test, n in drawn[0]], 1)

@@ -6,14 +6,14 @@ on fakeredis, and all others alternate.
 A short run, one without `--whole`, leaves out more:
 
 - It leaves out tests marked `slow`.
-- It runs one case in n, at least one, of each test marked `sampled(n)`.
+- It runs one case in four of each test, at least one and at most four, drawn by the test's name.
 - It runs each case that `_async` and `_sync` have in common in one of the two, alternately.
 """
 
 from __future__ import annotations
 
+import random
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,30 +23,36 @@ from tests.support.backends import Spec
 
 __all__ = ["left_out"]
 
+ONE_IN, MOST = 4, 4
+"""A short run has one case in this many of each test, and at most this many."""
+
 
 def left_out(items: Sequence[pytest.Item], *, whole: bool) -> Iterator[pytest.Item]:
     """Yield the items that a run leaves out."""
     has_both = len({spec.is_fake for item in items if (spec := _spec(item))}) == 2
     in_both_suites = set() if whole else _in_both_suites(items, has_both=has_both)
-    counts = Counter(map(_test, items))
-    seen: Counter[tuple[str, str]] = Counter()
+    tests: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        test, spec = _test(item), _spec(item)
-        mark = item.get_closest_marker("sampled")
-        every = 1 if whole or mark is None else mark.args[0]
-        number, by_name = seen[test], zlib.crc32(_pair(test[0]).encode())
-        turn = number // every + by_name
-        seen[test] += 1
-        is_slow = item.get_closest_marker("slow") is not None and not whole
-        if is_slow or number % every != by_name % min(every, counts[test]):
-            yield item
-        elif _is_generated(item):
-            is_paired = _pair(test[0]) in in_both_suites
-            is_other = has_both and _is_for_the_other_twin(item, spec)
-            if is_other or (is_paired and (turn + _is_sync(item)) % 2):
+        tests.setdefault(_test(item), []).append(item)
+    for (test, _), cases in tests.items():
+        name = _pair(test)
+        drawn = cases if whole else _drawn(name, cases)
+        yield from {*cases}.difference(drawn)
+        for turn, item in enumerate(drawn, zlib.crc32(name.encode())):
+            spec = _spec(item)
+            if _is_generated(item):
+                is_other = has_both and _is_for_the_other_twin(item, spec)
+                if is_other or (name in in_both_suites and (turn + _is_sync(item)) % 2):
+                    yield item
+            elif has_both and spec and (turn + spec.is_fake) % 2:
                 yield item
-        elif has_both and spec and (turn + spec.is_fake) % 2:
-            yield item
+
+
+def _drawn(name: str, cases: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the cases of one test that a short run has: the same on all back ends."""
+    quick = [item for item in cases if item.get_closest_marker("slow") is None]
+    count = min(MOST, -(-len(quick) // ONE_IN))
+    return random.Random(name).sample(quick, count)
 
 
 def _test(item: pytest.Item) -> tuple[str, str]:

@@ -35,8 +35,6 @@ from penstock.worker.terms import Term
 from tests.support.workers import until
 from tests.worker.support import Crew, WorkerProcess, runs, runs_at_once
 
-pytestmark = pytest.mark.sampled(2)
-
 KINDS = pytest.mark.parametrize("kind", ["thread", "asyncio"])
 LEASE = 0.8
 

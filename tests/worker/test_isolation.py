@@ -17,8 +17,6 @@ from tests.support.workers import until
 from tests.worker import tasks
 from tests.worker.support import Crew, Event, WorkerProcess
 
-pytestmark = pytest.mark.sampled(3)
-
 KINDS = ("thread", "asyncio", "mixed")
 
 

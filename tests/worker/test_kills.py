@@ -20,8 +20,6 @@ from tests.support.proxy import Proxy
 from tests.support.workers import Nursery, until
 from tests.worker.support import Crew, Diary, WorkerProcess, add, runs, runs_at_once
 
-pytestmark = pytest.mark.sampled(2)
-
 KINDS = ("thread", "asyncio")
 JOBS = 20_000
 KILLS = 200
@@ -45,7 +43,6 @@ CALLS = {
 # -- R2: at every step ---------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", CALLS)
 def test_r2_killed_at_each_step_of_a_call(
     call: str, crew: Crew, raw: redis.Redis, worker_url: str
@@ -81,7 +78,6 @@ def test_r2_killed_at_each_step_of_a_call(
     check_invariant(raw)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "release"])
 def test_r2_cut_off_at_a_call(

@@ -20,8 +20,6 @@ from tests.support.keyspace import check_invariant
 from tests.support.twins import wait_for
 from tests.worker.faults import KINDS, Seen, at_work, sent, wait_idle
 
-pytestmark = pytest.mark.sampled(2)
-
 MakeServer = Callable[..., EmbeddedServer]
 kinds = pytest.mark.parametrize("kind", KINDS)
 

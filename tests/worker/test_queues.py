@@ -22,8 +22,6 @@ from tests.support.binaries import first_binary
 from tests.support.twins import wait_for
 from tests.worker.faults import KINDS, Seen, at_work, sent, wait_idle
 
-pytestmark = pytest.mark.sampled(2)
-
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -116,7 +114,6 @@ def test_strict_order_of_partitions(ps: Penstock) -> None:
 TWO, THREE = {"h": 8, "l": 2}, {"h": 8, "m": 3, "l": 1}
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "kind, weights, prefetch",
     [("threads", TWO, 0), ("asyncio", TWO, 5000), ("threads", THREE, 100), ("asyncio", THREE, 0)],

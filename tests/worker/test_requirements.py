@@ -21,8 +21,6 @@ from tests.support.keyspace import advance, queue_time_ms
 from tests.support.workers import until
 from tests.worker.support import Crew, add, runs
 
-pytestmark = pytest.mark.sampled(2)
-
 KINDS = ("thread", "asyncio")
 BLOCKERS = (("asyncio", "block"), ("asyncio", "keep"), ("thread", "keep"))
 DAY = 86_400.0

@@ -19,8 +19,6 @@ from penstock.embedded import EmbeddedServer
 from tests.support.workers import Nursery, until
 from tests.worker.support import Crew, Diary, WorkerProcess
 
-pytestmark = pytest.mark.sampled(2)
-
 KINDS = ("thread", "asyncio")
 WAYS = ("terminate", "twice", "interrupt", "stop")
 GRACE = 0.6

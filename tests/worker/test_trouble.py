@@ -23,8 +23,6 @@ from tests.support.proxy import Proxy
 from tests.support.twins import spawn, wait_for
 from tests.worker.faults import KINDS, Seen, both, sent, wait_idle
 
-pytestmark = pytest.mark.sampled(2)
-
 RESUMED = 10.0
 """Seconds after the end of a fault: one wait of 5 s, and 5 s."""
 LEASE = 2.0
