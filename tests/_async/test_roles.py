@@ -276,9 +276,9 @@ async def test_the_holder_tracks_the_lease_locally(q: AsyncQueue) -> None:
     await await_for(lambda: short.lost)
     async with q.exclusive("producer", lease=60) as role:
         assert not role.lost
-        before = role.queue.ops.tenures["producer"].until
+        before = role.queue.ops.role_leases["producer"].until
         await role.queue.enqueue(1)
-        assert role.queue.ops.tenures["producer"].until > before
+        assert role.queue.ops.role_leases["producer"].until > before
         assert 30 < await role.extend() <= 60
         assert not role.lost
 

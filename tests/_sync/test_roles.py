@@ -276,9 +276,9 @@ def test_the_holder_tracks_the_lease_locally(q: Queue) -> None:
     wait_for(lambda: short.lost)
     with q.exclusive("producer", lease=60) as role:
         assert not role.lost
-        before = role.queue.ops.tenures["producer"].until
+        before = role.queue.ops.role_leases["producer"].until
         role.queue.enqueue(1)
-        assert role.queue.ops.tenures["producer"].until > before
+        assert role.queue.ops.role_leases["producer"].until > before
         assert 30 < role.extend() <= 60
         assert not role.lost
 

@@ -147,8 +147,8 @@ def test_a_call_that_is_interrupted(make_server: Server, monkeypatch: pytest.Mon
     with Penstock(server.url) as ps:
         q = ps.queue("q")
         q.enqueue("first")
-        lane = ps.backend.node.link.idle[-1]
-        producer = lane.producer
+        connection = ps.backend.node.link.idle[-1]
+        producer = connection.producer
 
         def interrupted(own: Socket, packed: bytes) -> None:
             send(own._conn, packed)

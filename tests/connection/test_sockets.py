@@ -41,17 +41,17 @@ def test_the_kernel_ends_a_wait(begin: bytes) -> None:
     """The socket has no time-out of Python, and a call to a silent server ends all the same."""
     answers = Silent(begin)
     with Stub(answers) as stub, Penstock(f"{stub.url}?socket_timeout={LIMIT}") as client:
-        lane = client.backend.node.link.take()
-        assert lane.command("PING") == b"PONG"
-        sock = lane._conn._sock
+        connection = client.backend.node.link.take()
+        assert connection.command("PING") == b"PONG"
+        sock = connection._conn._sock
         assert isinstance(sock, socket.socket)
         assert sock.gettimeout() is None
         answers.is_silent = True
         begun = time.monotonic()
         with pytest.raises(RedisTimeoutError):
-            lane.command("PING")
+            connection.command("PING")
         assert time.monotonic() - begun >= LIMIT * 0.9  # its clock has ticks
-        assert lane._conn._sock is None
+        assert connection._conn._sock is None
 
 
 @BEGINS
@@ -60,18 +60,18 @@ async def test_a_timer_ends_a_wait(begin: bytes) -> None:
     answers = Silent(begin)
     with Stub(answers) as stub:
         async with AsyncPenstock(f"{stub.url}?socket_timeout={LIMIT}") as client:
-            lane = client.backend.node.link.take()
+            connection = client.backend.node.link.take()
             for _ in range(3):
-                assert await lane.command("PING") == b"PONG"
+                assert await connection.command("PING") == b"PONG"
             answers.is_silent = True
             begun = time.monotonic()
             with pytest.raises(RedisTimeoutError):
-                await lane.command("PING")
+                await connection.command("PING")
             assert time.monotonic() - begun >= LIMIT
-            assert not lane._conn.is_connected
+            assert not connection._conn.is_connected
             answers.is_silent = False
-            assert await lane.command("PING") == b"PONG"
-            await lane.close()
+            assert await connection.command("PING") == b"PONG"
+            await connection.close()
 
 
 async def test_one_timer_serves_many_calls(
@@ -100,12 +100,12 @@ def test_a_connection_in_garbage_is_closed(server: EmbeddedServer) -> None:
     gc.collect()
     gc.disable()
     try:
-        lane = client.backend.node.link.take()
-        assert lane.command("PING") == b"PONG"
-        gc.collect()  # moves the connection behind its socket, as only `lane` leads to it
-        ring: list[object] = [lane]
+        connection = client.backend.node.link.take()
+        assert connection.command("PING") == b"PONG"
+        gc.collect()  # moves the connection behind its socket, as only `connection` leads to it
+        ring: list[object] = [connection]
         ring.append(ring)
-        del lane, ring
+        del connection, ring
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             gc.collect()

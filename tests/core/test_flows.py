@@ -643,8 +643,8 @@ HELD = [1, b"1", b"1700000000000", b"01020304", 0]
 
 def acquire(clock: Clock, block: float | None) -> Driven:
     """Return a flow that takes a role."""
-    tenure = RoleLease("producer", 30_000, "0123456789abcdef")
-    return Driven(flows.acquire(ops(), tenure, block=block, clock=clock))
+    role_lease = RoleLease("producer", 30_000, "0123456789abcdef")
+    return Driven(flows.acquire(ops(), role_lease, block=block, clock=clock))
 
 
 def test_a_role_that_is_free_is_one_call() -> None:

@@ -29,14 +29,14 @@ class Faults:
         self.spared = 0
         exchange = ProducerConnection.exchange
 
-        def broken(lane: ProducerConnection, call: Any, caller: Any) -> Any:
+        def broken(connection: ProducerConnection, call: Any, caller: Any) -> Any:
             fault, is_spared = self.armed, self.spared > 0
             if fault and is_spared:
                 self.spared -= 1
             elif fault == "before":
                 self.armed = ""
                 raise RedisConnectionError("reset before the call was sent")
-            reply = exchange(lane, call, caller)
+            reply = exchange(connection, call, caller)
             if fault == "after" and not is_spared:
                 self.armed = ""
                 raise RedisConnectionError("reset before the reply came")

@@ -482,7 +482,7 @@ class _Watch:
 
 def _tick(sources: Sequence[QueueOps], role: str) -> float:
     """Return the seconds until a waiting client calls again, few enough to keep its roles."""
-    borne = [ops.tenures[role].lease_ms / 3000 for ops in sources if role in ops.tenures]
+    borne = [ops.role_leases[role].lease_ms / 3000 for ops in sources if role in ops.role_leases]
     return min([TICK, *borne])
 
 
@@ -502,7 +502,7 @@ def _give_back(jobs: Sequence[Any]) -> Generator[Effect, Any, None]:
 
 
 def acquire(
-    ops: QueueOps, tenure: RoleLease, *, block: float | None, clock: Clock
+    ops: QueueOps, role_lease: RoleLease, *, block: float | None, clock: Clock
 ) -> Generator[Effect, Any, int]:
     """Take an exclusive role; make the queue first if need be; wait until it is free if asked to.
 
@@ -523,7 +523,7 @@ def acquire(
     try:
         while True:
             try:
-                _, reply = yield from _made(ops, partial(ops.acquire, tenure))
+                _, reply = yield from _made(ops, partial(ops.acquire, role_lease))
                 return int(reply.fence)
             except QueueInUse as taken:
                 if clock() >= deadline:
@@ -532,7 +532,7 @@ def acquire(
             yield Rest(min(deadline, clock() + min(pause, left)))
             pause = min(pause * 2, LAST_LOOK)
     except Cancelled:  # the role may be taken, and the reply lost
-        yield Run(ops.resign(tenure))
+        yield Run(ops.resign(role_lease))
         raise
 
 

@@ -40,7 +40,7 @@ class DoctorServer:
 
     def __init__(self, connection: Any, address: str) -> None:
         self.address = address
-        self._lane = ProducerConnection(connection)
+        self._connection = ProducerConnection(connection)
         try:
             connection.connect()
         except RedisError as error:
@@ -64,14 +64,14 @@ class DoctorServer:
 
     def ask(self, *command: str | bytes | int) -> Any:
         """Return the reply to a command, undecoded."""
-        return self._lane.command(*command)
+        return self._connection.command(*command)
 
     def transaction(self, commands: Iterable[Command]) -> list[Any]:
         """Return the replies to commands that run at one moment."""
         try:
-            replies: Any = self._lane.together([("MULTI",), *commands, ("EXEC",)])
+            replies: Any = self._connection.together([("MULTI",), *commands, ("EXEC",)])
         except ResponseError:
-            self._lane.close()  # replies to the other commands are unread
+            self._connection.close()  # replies to the other commands are unread
             raise
         return list(replies[-1])
 
@@ -85,7 +85,7 @@ class DoctorServer:
 
     def close(self) -> None:
         """Close the connection."""
-        self._lane.close()
+        self._connection.close()
 
 
 @dataclass(frozen=True, slots=True)

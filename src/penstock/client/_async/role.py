@@ -51,14 +51,14 @@ class AsyncRole:
         self._role = check_choice("role", role, RoleName)
         self._lease_ms = role_lease_ms(lease)
         self._block = check_block(block)
-        if self._role in queue.ops.tenures:
+        if self._role in queue.ops.role_leases:
             raise BadArgument("role", role, "this queue object holds it already")
-        self._tenure: RoleLease | None = None
+        self._role_lease: RoleLease | None = None
         self._unanswered: list[RoleLease] = []
         self._queue: AsyncQueue | None = None
 
     def __repr__(self) -> str:
-        state = "not held" if self._tenure is None else "lost" if self.lost else "held"
+        state = "not held" if self._role_lease is None else "lost" if self.lost else "held"
         return f"<{type(self).__name__} {self._role} of {self._parent.name!r}: {state}>"
 
     @property
@@ -85,14 +85,14 @@ class AsyncRole:
     @property
     def lost(self) -> bool:
         """Return True if the server said that the role has ended, or its lease has run out."""
-        tenure = self._held
-        return tenure.is_refused or monotonic() >= tenure.until
+        role_lease = self._held
+        return role_lease.is_refused or monotonic() >= role_lease.until
 
     @property
     def _held(self) -> RoleLease:
-        if self._tenure is None:
+        if self._role_lease is None:
             raise self._untaken()
-        return self._tenure
+        return self._role_lease
 
     def _untaken(self) -> BadArgument:
         return BadArgument("role", self._role, "the role is not held: enter it first (with)")
@@ -109,7 +109,7 @@ class AsyncRole:
             QueueInUse: another client held the role for the whole wait.
             ConfigurationError: the queue lies on several nodes.
         """
-        if self._tenure is not None and not self.lost:
+        if self._role_lease is not None and not self.lost:
             raise BadArgument("role", self._role, "the role is held already: release it first")
         parent = self._parent
         if self._locate is not None:
@@ -117,19 +117,19 @@ class AsyncRole:
         await parent.backend.connect()
         # Popped, so that two callers at once use two leases.
         owed = self._unanswered
-        tenure = owed.pop() if owed else RoleLease(self._role, self._lease_ms)
-        flow = flows.acquire(parent.ops, tenure, block=self._block, clock=monotonic)
+        role_lease = owed.pop() if owed else RoleLease(self._role, self._lease_ms)
+        flow = flows.acquire(parent.ops, role_lease, block=self._block, clock=monotonic)
         try:
-            tenure.fence = await parent.backend.driver.drive(flow)
+            role_lease.fence = await parent.backend.driver.drive(flow)
         except QueueInUse:  # an answer
             raise
         except BaseException:
-            self._unanswered.append(tenure)
+            self._unanswered.append(role_lease)
             raise
         queue = type(parent)(parent.backend, parent.name)
-        for other in (*parent.ops.tenures.values(), tenure):
+        for other in (*parent.ops.role_leases.values(), role_lease):
             queue.ops.bear(other)
-        self._tenure, self._queue = tenure, queue
+        self._role_lease, self._queue = role_lease, queue
         return self
 
     async def extend(self) -> float:
@@ -141,9 +141,9 @@ class AsyncRole:
         Raises:
             RoleLost: the role has ended.
         """
-        ops, tenure = self._parent.ops, self._held
-        await self._parent.backend.node.run(ops.acquire(tenure, fence=tenure.fence))
-        return tenure.until - monotonic()
+        ops, role_lease = self._parent.ops, self._held
+        await self._parent.backend.node.run(ops.acquire(role_lease, fence=role_lease.fence))
+        return role_lease.until - monotonic()
 
     async def release(self) -> bool:
         """Give the role back. Calls that still use it are refused from now on.
@@ -152,18 +152,18 @@ class AsyncRole:
             True; False if the role had ended before.
         """
         owed, given = [*self._unanswered], False
-        for tenure in owed:
-            given |= await self._resign(tenure)
-            self._unanswered.remove(tenure)
-        if owed and (self._tenure is None or self._tenure.is_refused):
+        for role_lease in owed:
+            given |= await self._resign(role_lease)
+            self._unanswered.remove(role_lease)
+        if owed and (self._role_lease is None or self._role_lease.is_refused):
             return given
         return await self._resign(self._held) or given
 
-    async def _resign(self, tenure: RoleLease) -> bool:
+    async def _resign(self, role_lease: RoleLease) -> bool:
         ops = self._parent.ops
-        call = ops.resign(tenure)
+        call = ops.resign(role_lease)
         reply = await self._parent.backend.node.run(call)
-        tenure.is_refused = True
+        role_lease.is_refused = True
         return bool(reply.given) or call.resent > 0
 
     async def __aenter__(self) -> AsyncRole:

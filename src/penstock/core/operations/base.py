@@ -107,7 +107,7 @@ class Operations:
         self.owner_name = owner.encode()
         self.replicas: int | None = None
         self.plain_from = 0.0
-        self.tenures: dict[str, RoleLease] = {}
+        self.role_leases: dict[str, RoleLease] = {}
         self.producing = self.consuming = ""
         self.known_nodes = known_nodes
         self._forms: dict[str, Form] = {}
@@ -116,13 +116,13 @@ class Operations:
         self._place: QueueIdentity | None = None
         self._placed = b""
 
-    def bear(self, tenure: RoleLease) -> None:
+    def bear(self, role_lease: RoleLease) -> None:
         """Use the role in the calls of its kind from now on."""
-        self.tenures[tenure.role] = tenure
-        if tenure.role == "producer":
-            self.producing = tenure.mark
+        self.role_leases[role_lease.role] = role_lease
+        if role_lease.role == "producer":
+            self.producing = role_lease.mark
         else:
-            self.consuming = tenure.mark
+            self.consuming = role_lease.mark
 
     def call(self, name: str, *args: Argument) -> Call[Any]:
         """Return the call of a script; its result is the reply with names."""

@@ -82,7 +82,7 @@ class Consuming(Operations):
             return self.usual("reserve", read, args)
         call = self.reading("reserve", read, args)
         if role:
-            call.bearer = self.tenures["consumer"]
+            call.bearer = self.role_leases["consumer"]
         return call
 
     def _taken(self, tag: int, parse: Parser[Delivered], raw: Reply) -> Taken:
@@ -162,7 +162,7 @@ class Consuming(Operations):
             return self.usual("settle", read, args)
         call = self.reading("settle", read, args)
         if role:
-            call.bearer = self.tenures["consumer"]
+            call.bearer = self.role_leases["consumer"]
         return call
 
     def _exchanged(self, tag: int, names: Names, parse: Parser[Delivered], raw: Reply) -> Exchanged:
@@ -207,7 +207,7 @@ class Consuming(Operations):
         call: Call[Any]
         call = self.call("recover", epoch, "*", tag, self.owner_name, self.consuming, *pairs)
         call.parse = partial(self._recovered, call.parse, tag)
-        call.bearer = self.tenures.get("consumer")
+        call.bearer = self.role_leases.get("consumer")
         return call
 
     def _recovered(self, parse: Parser[replies.Recover], tag: int, raw: Reply) -> Recovered:

@@ -94,17 +94,17 @@ class Managing(Operations):
     # -- roles -----------------------------------------------------------------------------
 
     def acquire(
-        self, tenure: RoleLease, *, fence: int | str = "", create: str = ""
+        self, role_lease: RoleLease, *, fence: int | str = "", create: str = ""
     ) -> Call[replies.Acquire]:
         """Take an exclusive role; with its fence: renew it."""
-        kind, token, lease = tenure.role, tenure.token, tenure.lease_ms
+        kind, token, lease = role_lease.role, role_lease.token, role_lease.lease_ms
         call = self.call("acquire", create, kind, token, fence, lease, self.owner_name)
-        call.bearer = tenure
+        call.bearer = role_lease
         return call
 
-    def resign(self, tenure: RoleLease) -> Call[replies.Resign]:
+    def resign(self, role_lease: RoleLease) -> Call[replies.Resign]:
         """Give an exclusive role back."""
-        return self.call("resign", tenure.role, tenure.token)
+        return self.call("resign", role_lease.role, role_lease.token)
 
     # -- looking ---------------------------------------------------------------------------
 

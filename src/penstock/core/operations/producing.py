@@ -53,7 +53,7 @@ class Producing(Operations):
         else:
             call = self.reading(name, read, args)
         if role:
-            call.bearer = self.tenures["producer"]
+            call.bearer = self.role_leases["producer"]
         if wait is not None:
             expected = self.replicas if wait.replicas is None else wait.replicas
             if expected or wait.fsynced:

@@ -91,7 +91,7 @@ class Scheduling(Operations):
         call: Call[Any] = self.call("tick", *args)
         call.parse = partial(_ticked, call.parse)
         if self.producing:
-            call.bearer = self.tenures["producer"]
+            call.bearer = self.role_leases["producer"]
         return call
 
 

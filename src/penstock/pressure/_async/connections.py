@@ -47,24 +47,24 @@ class AsyncWatchedConnection:
 
     Attributes:
         conn: the connection.
-        lane: runs plain commands on it.
+        connection: runs plain commands on it.
     """
 
     def __init__(self, conn: Any) -> None:
         self.conn = conn
-        self.lane = AsyncProducerConnection(conn)
+        self.connection = AsyncProducerConnection(conn)
         self._watch: tuple[bytes, ...] = ()
         self._reader: AsyncReader | None = None
 
     async def watch(self, key: bytes) -> None:
         """Begin to watch a key, and end an earlier watch."""
         self._watch = (b"WATCH", key)
-        await self.lane.together([(b"UNWATCH",), self._watch])
+        await self.connection.together([(b"UNWATCH",), self._watch])
 
     async def read(self, call: Call[Any]) -> Any:
         """Run a script that only reads, even if the watched key has changed."""
-        self.lane.calls += 1
-        return call.parse(await self.lane.exchange(call, self.lane))
+        self.connection.calls += 1
+        return call.parse(await self.connection.exchange(call, self.connection))
 
     async def read_unchanged(self, call: Call[Any]) -> Any:
         """Run a script that only reads; None = the watched key has changed.
@@ -95,7 +95,7 @@ class AsyncWatchedConnection:
         try:
             return await self._transaction(call, looks)
         except NoScriptError:
-            await self.lane.command("SCRIPT", "LOAD", call.script.source)
+            await self.connection.command("SCRIPT", "LOAD", call.script.source)
             return await self._transaction(call, looks)
         except ResponseError as error:
             with suppress(OutOfMemory):
@@ -108,8 +108,8 @@ class AsyncWatchedConnection:
     async def _transaction(
         self, call: Call[Any], looks: tuple[tuple[bytes, ...], ...]
     ) -> tuple[Any, list[Any]]:
-        self.lane.calls += 1
-        nonce = b"%d" % self.lane.calls
+        self.connection.calls += 1
+        nonce = b"%d" % self.connection.calls
         evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.args)
         begin, end = ((b"MULTI",), evalsha), ((b"EXEC",), self._watch, *looks)
         first, last = (b"".join(map(pack, steps)) for steps in (begin, end))
@@ -126,7 +126,9 @@ class AsyncWatchedConnection:
             if isinstance(reply, ResponseError):
                 raise reply
         if done is not None and done[1] != nonce:
-            raise ProtocolError(f"{call.script.name}: not the reply to call {self.lane.calls}")
+            raise ProtocolError(
+                f"{call.script.name}: not the reply to call {self.connection.calls}"
+            )
         return None if done is None else call.parse(done), seen
 
     async def _reply(self) -> Any:
@@ -149,17 +151,17 @@ class AsyncWatchedConnection:
         limit = max(min(timeout, SLICE), 0.001)
         if sliced(self.conn):  # fakeredis, whose BLMOVE does not block
             await asleep(min(limit, FAKE_SLICE))
-            return bool(await self.lane.command("LLEN", key))
+            return bool(await self.connection.command("LLEN", key))
         try:
             blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
-            return await self.lane.command(*blocked) is not None
+            return await self.connection.command(*blocked) is not None
         except ResponseError as error:
             if passing(error):  # the server is not the primary any more
                 raise RedisConnectionError(str(error)) from error
             with suppress(OutOfMemory):
                 raise_typed(error)
         await asleep(limit)  # a full server refuses to block
-        return bool(await self.lane.command("LLEN", key))
+        return bool(await self.connection.command("LLEN", key))
 
     async def pop(self, key: bytes, *, timeout: float) -> None:
         """Begin to wait for the element of a list, for at most `SLICE` seconds, and to take it."""
@@ -186,7 +188,7 @@ class AsyncWatchedConnection:
         if self._reader is not None:
             self._reader.drop()
             self._reader = None
-        await self.lane.close()
+        await self.connection.close()
 
 
 class AsyncPressureServer(AsyncServer):
@@ -263,29 +265,29 @@ class AsyncPressureServer(AsyncServer):
         await asleep(min(0.01 * (2.0**hop - 1), 0.5))
 
     async def _once(self, call: Call[Any]) -> list[Any]:
-        lane = await self._lane()
-        lane.calls += 1
+        connection = await self._connection()
+        connection.calls += 1
         try:
-            if monotonic() > lane.used + FRESH:
-                await self._revive(lane)
-            reply = await self._sent(lane, call)
+            if monotonic() > connection.used + FRESH:
+                await self._revive(connection)
+            reply = await self._sent(connection, call)
         except BaseException as error:
-            await self.failed(lane, error)
+            await self.failed(connection, error)
             raise
-        lane.used = monotonic()
-        self.idle.append(lane)
+        connection.used = monotonic()
+        self.idle.append(connection)
         return reply
 
-    async def _revive(self, lane: AsyncProducerConnection) -> None:
+    async def _revive(self, connection: AsyncProducerConnection) -> None:
         try:
-            await lane.command("PING")
+            await connection.command("PING")
         except (RedisConnectionError, RedisTimeoutError):
-            await lane.close()
-            await lane.command("PING")
+            await connection.close()
+            await connection.command("PING")
 
-    async def _sent(self, lane: AsyncProducerConnection, call: Call[Any]) -> list[Any]:
+    async def _sent(self, connection: AsyncProducerConnection, call: Call[Any]) -> list[Any]:
         try:
-            return await lane.exchange(call, lane)
+            return await connection.exchange(call, connection)
         except Exception as error:
             if isinstance(error, ResponseError) or not transient(error):
                 raise  # an answer
@@ -302,8 +304,8 @@ class AsyncPressureServer(AsyncServer):
         try:
             if self.has_moved(watched.conn):
                 await watched.close()
-            if monotonic() > watched.lane.used + FRESH:
-                await self._revive(watched.lane)
+            if monotonic() > watched.connection.used + FRESH:
+                await self._revive(watched.connection)
         except BaseException:
             await watched.close()
             raise
@@ -311,7 +313,7 @@ class AsyncPressureServer(AsyncServer):
 
     def keep(self, watched: AsyncWatchedConnection) -> None:
         """Keep a connection with nothing pending for the next wait."""
-        watched.lane.used = monotonic()
+        watched.connection.used = monotonic()
         self._watched.append(watched)
 
     def forget(self) -> None:

@@ -154,12 +154,12 @@ class AsyncWaitingCall:
         held, keys = self._held, self._calls.keys
         looks = (b"GET", keys[self._role]), (b"LLEN", keys.free(self._role))
         if call.wait is not None:
-            await watched.lane.require(call.wait, afresh=True)
+            await watched.connection.require(call.wait, afresh=True)
         self._held = held or HELD  # possibly, until the reply is here
         try:
             reply, seen = await watched.run_unchanged(call, *looks)
             if call.wait is not None and reply is not None and reply.code == PressureCode.DONE:
-                call.confirmed = await watched.lane.confirm(call.wait)
+                call.confirmed = await watched.connection.confirm(call.wait)
         except Exception as error:
             if isinstance(error, ResponseError) or not transient(error):
                 raise  # an answer
@@ -226,7 +226,9 @@ class AsyncWaitingCall:
         """Return True if this client holds no role, or if the keys still name it as the holder."""
         if not self._held:
             return True
-        return bool(await watched.lane.command("GET", self._calls.keys[self._role]) == self._id)
+        return bool(
+            await watched.connection.command("GET", self._calls.keys[self._role]) == self._id
+        )
 
     async def _popped(self, watched: AsyncWatchedConnection, key: bytes, left: float) -> bool:
         try:

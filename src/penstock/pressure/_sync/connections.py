@@ -48,24 +48,24 @@ class WatchedConnection:
 
     Attributes:
         conn: the connection.
-        lane: runs plain commands on it.
+        connection: runs plain commands on it.
     """
 
     def __init__(self, conn: Any) -> None:
         self.conn = conn
-        self.lane = ProducerConnection(conn)
+        self.connection = ProducerConnection(conn)
         self._watch: tuple[bytes, ...] = ()
         self._reader: Reader | None = None
 
     def watch(self, key: bytes) -> None:
         """Begin to watch a key, and end an earlier watch."""
         self._watch = (b"WATCH", key)
-        self.lane.together([(b"UNWATCH",), self._watch])
+        self.connection.together([(b"UNWATCH",), self._watch])
 
     def read(self, call: Call[Any]) -> Any:
         """Run a script that only reads, even if the watched key has changed."""
-        self.lane.calls += 1
-        return call.parse(self.lane.exchange(call, self.lane))
+        self.connection.calls += 1
+        return call.parse(self.connection.exchange(call, self.connection))
 
     def read_unchanged(self, call: Call[Any]) -> Any:
         """Run a script that only reads; None = the watched key has changed.
@@ -94,7 +94,7 @@ class WatchedConnection:
         try:
             return self._transaction(call, looks)
         except NoScriptError:
-            self.lane.command("SCRIPT", "LOAD", call.script.source)
+            self.connection.command("SCRIPT", "LOAD", call.script.source)
             return self._transaction(call, looks)
         except ResponseError as error:
             with suppress(OutOfMemory):
@@ -107,8 +107,8 @@ class WatchedConnection:
     def _transaction(
         self, call: Call[Any], looks: tuple[tuple[bytes, ...], ...]
     ) -> tuple[Any, list[Any]]:
-        self.lane.calls += 1
-        nonce = b"%d" % self.lane.calls
+        self.connection.calls += 1
+        nonce = b"%d" % self.connection.calls
         evalsha = (b"EVALSHA", call.script.sha, *call.head, nonce, *call.args)
         begin, end = ((b"MULTI",), evalsha), ((b"EXEC",), self._watch, *looks)
         first, last = (b"".join(map(pack, steps)) for steps in (begin, end))
@@ -125,7 +125,9 @@ class WatchedConnection:
             if isinstance(reply, ResponseError):
                 raise reply
         if done is not None and done[1] != nonce:
-            raise ProtocolError(f"{call.script.name}: not the reply to call {self.lane.calls}")
+            raise ProtocolError(
+                f"{call.script.name}: not the reply to call {self.connection.calls}"
+            )
         return None if done is None else call.parse(done), seen
 
     def _reply(self) -> Any:
@@ -148,17 +150,17 @@ class WatchedConnection:
         limit = max(min(timeout, SLICE), 0.001)
         if sliced(self.conn):  # fakeredis, whose BLMOVE does not block
             sleep(min(limit, FAKE_SLICE))
-            return bool(self.lane.command("LLEN", key))
+            return bool(self.connection.command("LLEN", key))
         try:
             blocked = (b"BLMOVE", key, key, b"RIGHT", end, b"%.3f" % limit)
-            return self.lane.command(*blocked) is not None
+            return self.connection.command(*blocked) is not None
         except ResponseError as error:
             if passing(error):  # the server is not the primary any more
                 raise RedisConnectionError(str(error)) from error
             with suppress(OutOfMemory):
                 raise_typed(error)
         sleep(limit)  # a full server refuses to block
-        return bool(self.lane.command("LLEN", key))
+        return bool(self.connection.command("LLEN", key))
 
     def pop(self, key: bytes, *, timeout: float) -> None:
         """Begin to wait for the element of a list, for at most `SLICE` seconds, and to take it."""
@@ -185,7 +187,7 @@ class WatchedConnection:
         if self._reader is not None:
             self._reader.drop()
             self._reader = None
-        self.lane.close()
+        self.connection.close()
 
 
 class PressureServer(Server):
@@ -260,29 +262,29 @@ class PressureServer(Server):
         sleep(min(0.01 * (2.0**hop - 1), 0.5))
 
     def _once(self, call: Call[Any]) -> list[Any]:
-        lane = self._lane()
-        lane.calls += 1
+        connection = self._connection()
+        connection.calls += 1
         try:
-            if monotonic() > lane.used + FRESH:
-                self._revive(lane)
-            reply = self._sent(lane, call)
+            if monotonic() > connection.used + FRESH:
+                self._revive(connection)
+            reply = self._sent(connection, call)
         except BaseException as error:
-            self.failed(lane, error)
+            self.failed(connection, error)
             raise
-        lane.used = monotonic()
-        self.idle.append(lane)
+        connection.used = monotonic()
+        self.idle.append(connection)
         return reply
 
-    def _revive(self, lane: ProducerConnection) -> None:
+    def _revive(self, connection: ProducerConnection) -> None:
         try:
-            lane.command("PING")
+            connection.command("PING")
         except (RedisConnectionError, RedisTimeoutError):
-            lane.close()
-            lane.command("PING")
+            connection.close()
+            connection.command("PING")
 
-    def _sent(self, lane: ProducerConnection, call: Call[Any]) -> list[Any]:
+    def _sent(self, connection: ProducerConnection, call: Call[Any]) -> list[Any]:
         try:
-            return lane.exchange(call, lane)
+            return connection.exchange(call, connection)
         except Exception as error:
             if isinstance(error, ResponseError) or not transient(error):
                 raise  # an answer
@@ -298,8 +300,8 @@ class PressureServer(Server):
         try:
             if self.has_moved(watched.conn):
                 watched.close()
-            if monotonic() > watched.lane.used + FRESH:
-                self._revive(watched.lane)
+            if monotonic() > watched.connection.used + FRESH:
+                self._revive(watched.connection)
         except BaseException:
             watched.close()
             raise
@@ -307,7 +309,7 @@ class PressureServer(Server):
 
     def keep(self, watched: WatchedConnection) -> None:
         """Keep a connection with nothing pending for the next wait."""
-        watched.lane.used = monotonic()
+        watched.connection.used = monotonic()
         self._watched.append(watched)
 
     def forget(self) -> None:

@@ -155,12 +155,12 @@ class WaitingCall:
         held, keys = self._held, self._calls.keys
         looks = (b"GET", keys[self._role]), (b"LLEN", keys.free(self._role))
         if call.wait is not None:
-            watched.lane.require(call.wait, afresh=True)
+            watched.connection.require(call.wait, afresh=True)
         self._held = held or HELD  # possibly, until the reply is here
         try:
             reply, seen = watched.run_unchanged(call, *looks)
             if call.wait is not None and reply is not None and reply.code == PressureCode.DONE:
-                call.confirmed = watched.lane.confirm(call.wait)
+                call.confirmed = watched.connection.confirm(call.wait)
         except Exception as error:
             if isinstance(error, ResponseError) or not transient(error):
                 raise  # an answer
@@ -227,7 +227,7 @@ class WaitingCall:
         """Return True if this client holds no role, or if the keys still name it as the holder."""
         if not self._held:
             return True
-        return bool(watched.lane.command("GET", self._calls.keys[self._role]) == self._id)
+        return bool(watched.connection.command("GET", self._calls.keys[self._role]) == self._id)
 
     def _popped(self, watched: WatchedConnection, key: bytes, left: float) -> bool:
         try:

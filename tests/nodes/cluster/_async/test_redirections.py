@@ -198,9 +198,9 @@ async def test_a_lost_reply_is_asked_for_where_the_slot_is_by_then(
     exchange = AsyncProducerConnection.exchange
     sent: list[tuple[str, int]] = []
 
-    async def losing(lane: AsyncProducerConnection, call: Any, caller: Any) -> Any:
+    async def losing(connection: AsyncProducerConnection, call: Any, caller: Any) -> Any:
         sent.append((caller.producer, caller.calls))
-        reply = await exchange(lane, call, caller)
+        reply = await exchange(connection, call, caller)
         if len(sent) == 1:
             cluster.move(slot, cluster.other(slot))
             raise RedisConnectionError("the reply is lost")

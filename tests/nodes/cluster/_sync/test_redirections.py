@@ -193,9 +193,9 @@ def test_a_lost_reply_is_asked_for_where_the_slot_is_by_then(
     exchange = ProducerConnection.exchange
     sent: list[tuple[str, int]] = []
 
-    def losing(lane: ProducerConnection, call: Any, caller: Any) -> Any:
+    def losing(connection: ProducerConnection, call: Any, caller: Any) -> Any:
         sent.append((caller.producer, caller.calls))
-        reply = exchange(lane, call, caller)
+        reply = exchange(connection, call, caller)
         if len(sent) == 1:
             cluster.move(slot, cluster.other(slot))
             raise RedisConnectionError("the reply is lost")

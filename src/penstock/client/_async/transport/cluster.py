@@ -188,10 +188,10 @@ class AsyncCluster:
         caller.calls += 1
         patience = Patience(0.0 if brief else self._retry_for, monotonic)
 
-        async def exchange(lane: AsyncProducerConnection) -> Reply:
+        async def exchange(connection: AsyncProducerConnection) -> Reply:
             if patience.is_unsure:
                 call.doubt()
-            return await lane.exchange(call, caller)
+            return await connection.exchange(call, caller)
 
         act = partial(_used, use=exchange)
         try:
@@ -382,17 +382,17 @@ class AsyncCluster:
         """Read the map from a server; return the reason if it has none, else an empty text."""
         where = {"host": address.host, "port": address.port}
         limits = {"socket_timeout": MAP_TIMEOUT, "socket_connect_timeout": MAP_TIMEOUT}
-        lane = AsyncProducerConnection(self._factory(**where, **limits))
+        connection = AsyncProducerConnection(self._factory(**where, **limits))
         try:
-            reply = await lane.command("CLUSTER", "SLOTS")
+            reply = await connection.command("CLUSTER", "SLOTS")
         except (ResponseError, *FAILURES) as error:
-            typed = explained(error, str(address), tls=lane.uses_tls)
+            typed = explained(error, str(address), tls=connection.uses_tls)
             if not (isinstance(error, ResponseError) or transient(error)):
                 raise typed from None
             logger.info("map of the cluster: %s: %s", address, typed)
             return str(typed)
         finally:
-            await lane.close()
+            await connection.close()
         owners: list[AsyncServer | None] = [None] * SLOTS
         for low, high, owner in read_slots(reply, address.host):
             server = self._server(self._reached(*owner))
@@ -429,25 +429,25 @@ async def _used(
     *,
     asking: bool = False,
 ) -> T:
-    lane = server.take()
+    connection = server.take()
     try:
         if asking:  # for one command: if the script has to be loaded, all begins again
-            await lane.command("ASKING")
-        result = await use(lane)
+            await connection.command("ASKING")
+        result = await use(connection)
     except CHANGES:
-        server.give(lane)
+        server.give(connection)
         raise
     except BaseException as error:
-        await server.failed(lane, error)
+        await server.failed(connection, error)
         raise
-    server.give(lane)
+    server.give(connection)
     return result
 
 
 async def _commanded(
     server: AsyncServer, args: tuple[Argument, ...], *, asking: bool = False
 ) -> Any:
-    return await _used(server, lambda lane: lane.command(*args), asking=asking)
+    return await _used(server, lambda connection: connection.command(*args), asking=asking)
 
 
 async def _is_clustered(server: AsyncServer) -> bool:

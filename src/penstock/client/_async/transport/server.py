@@ -103,7 +103,7 @@ class AsyncServer:
         if self._primary is not None:
             self._primary.forget()
 
-    # -- lanes -----------------------------------------------------------------------------
+    # -- connections -----------------------------------------------------------------------------
 
     # [async only
     def _bind(self) -> None:
@@ -122,9 +122,9 @@ class AsyncServer:
         except IndexError:
             return AsyncProducerConnection(self.factory())
 
-    def give(self, lane: AsyncProducerConnection) -> None:
+    def give(self, connection: AsyncProducerConnection) -> None:
         """Keep a connection, whose call has been answered, for the next call."""
-        self.idle.append(lane)
+        self.idle.append(connection)
 
     async def _taken(self) -> AsyncProducerConnection:
         """Take a connection; under Sentinel, one to the current primary."""
@@ -136,21 +136,21 @@ class AsyncServer:
         if self._turn != primary.turn:
             self._turn = primary.turn
             await self._leave(primary.turn)
-        lane = self.take()
-        if lane.turn != self._turn:  # given back by a call that began before
-            await lane.close()
-        return lane
+        connection = self.take()
+        if connection.turn != self._turn:  # given back by a call that began before
+            await connection.close()
+        return connection
 
     async def _leave(self, turn: int | None = None) -> None:
         """Close all connections, except those for calls to the primary of this number.
 
         Other threads may take or give some meanwhile.
         """
-        for lane in tuple(self.idle):
-            if lane.turn != turn:
+        for connection in tuple(self.idle):
+            if connection.turn != turn:
                 with suppress(ValueError):
-                    self.idle.remove(lane)
-                    await lane.close()
+                    self.idle.remove(connection)
+                    await connection.close()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             await waiter.drop()
@@ -164,20 +164,20 @@ class AsyncServer:
         """Return True if a connection leads to a former primary."""
         return self._primary is not None and getattr(conn, "turn", 0) != self._primary.turn
 
-    async def _lane(self) -> AsyncProducerConnection:
+    async def _connection(self) -> AsyncProducerConnection:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
-        lane = await self._taken()
+        connection = await self._taken()
         if self._sends_once:
-            had_opened = lane.has_opened
-            if await self._open(lane) and had_opened:
+            had_opened = connection.has_opened
+            if await self._open(connection) and had_opened:
                 self._has_lost = True
-        return lane
+        return connection
 
-    async def _open(self, lane: AsyncProducerConnection) -> bool:
+    async def _open(self, connection: AsyncProducerConnection) -> bool:
         try:
-            return await lane.open()
+            return await connection.open()
         except BaseException:
-            await lane.close()
+            await connection.close()
             raise
 
     async def run(self, call: Call[object], *, brief: bool = False) -> Reply:
@@ -189,29 +189,29 @@ class AsyncServer:
         """
         self._bind()  # async only
         if self._primary is not None or self._sends_once:
-            lane = await self._lane()
+            connection = await self._connection()
         else:
             try:
-                lane = self.idle.pop()
+                connection = self.idle.pop()
             except IndexError:
-                lane = AsyncProducerConnection(self.factory())
-        lane.calls += 1
+                connection = AsyncProducerConnection(self.factory())
+        connection.calls += 1
         try:
             try:
-                reply = await lane.exchange(call, lane)
+                reply = await connection.exchange(call, connection)
             except Exception as error:
                 if not transient(error):
                     raise
-                reply = await self._again(lane, call, error, brief=brief)
+                reply = await self._again(connection, call, error, brief=brief)
         except BaseException as error:
-            await self.failed(lane, error, call)
+            await self.failed(connection, error, call)
             raise
-        self.idle.append(lane)
+        self.idle.append(connection)
         return reply
 
     async def failed(
         self,
-        lane: AsyncProducerConnection,
+        connection: AsyncProducerConnection,
         error: BaseException,
         call: Call[object] | None = None,
     ) -> None:
@@ -222,23 +222,23 @@ class AsyncServer:
         """
         if isinstance(error, ResponseError) and not transient(error):
             is_damage = call is not None and "WRONGTYPE" in str(error)
-            mistyped = await self._mistyped(lane, call) if call and is_damage else ""
-            self.idle.append(lane)
+            mistyped = await self._mistyped(connection, call) if call and is_damage else ""
+            self.idle.append(connection)
             raise_typed(error, self.address, mistyped)
         if isinstance(error, NotReplicated):  # nothing was sent
-            self.idle.append(lane)
+            self.idle.append(connection)
             return
-        await lane.close()
-        typed = explained(error, self.address, tls=lane.uses_tls)
+        await connection.close()
+        typed = explained(error, self.address, tls=connection.uses_tls)
         if typed is not error:
             raise typed from None
 
-    async def _mistyped(self, lane: AsyncProducerConnection, call: Call[object]) -> str:
+    async def _mistyped(self, connection: AsyncProducerConnection, call: Call[object]) -> str:
         """Return the keys of a call that have a wrong type, with both types."""
         found = []
         for kind, key in zip(call.script.keys, call.head[1:], strict=False):
             with suppress(ResponseError):  # this user may not ask
-                actual = (await lane.command("TYPE", key)).decode()
+                actual = (await connection.command("TYPE", key)).decode()
                 if actual not in ("none", TYPES.get(kind, actual)):
                     types = f"it is a {actual}, not a {TYPES[kind]}"
                     found.append(f"key {key.decode()!r} has the wrong type: {types}")
@@ -253,7 +253,12 @@ class AsyncServer:
             logger.warning(text, self.address, reason_of(error), span(self._retry_for))
 
     async def _again(
-        self, lane: AsyncProducerConnection, call: Call[object], error: Exception, *, brief: bool
+        self,
+        connection: AsyncProducerConnection,
+        call: Call[object],
+        error: Exception,
+        *,
+        brief: bool,
     ) -> Reply:
         """Repeat a call with the same number on a new connection, for a bounded time.
 
@@ -265,12 +270,12 @@ class AsyncServer:
         doubts = [] if isinstance(error, ResponseError) else [error]
 
         async def repeat() -> Reply:
-            await lane.close()
+            await connection.close()
             call.resent = monotonic()
             if doubts:
                 call.doubt()
             try:
-                return await lane.exchange(call, lane)
+                return await connection.exchange(call, connection)
             except (RedisConnectionError, RedisTimeoutError, ProtocolError) as failure:
                 doubts.append(failure)
                 raise
@@ -294,31 +299,31 @@ class AsyncServer:
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
         """
-        lane = await self._taken()
-        opened = await self._open(lane) or self._has_lost
+        connection = await self._taken()
+        opened = await self._open(connection) or self._has_lost
         self._has_lost = False
-        self.give(lane)
+        self.give(connection)
         return opened
 
     async def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated; its reply is undecoded."""
-        lane = await self._lane()
+        connection = await self._connection()
 
         async def attempt() -> Any:
             try:
-                return await lane.command(*args)
+                return await connection.command(*args)
             except Exception as error:
                 if transient(error):
-                    await lane.close()
+                    await connection.close()
                 raise
 
         retrying = self._retrying.copy()  # concurrent calls would mix their state
         try:
             reply: Any = await retrying(attempt)
         except BaseException as error:
-            await self.failed(lane, error)
+            await self.failed(connection, error)
             raise
-        self.idle.append(lane)
+        self.idle.append(connection)
         return reply
 
     async def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
@@ -348,13 +353,13 @@ class AsyncServer:
             for args in commands:
                 await self.command(*args)
             return
-        lane = self.take()
+        connection = self.take()
         try:
-            await lane.together(commands)
+            await connection.together(commands)
         except BaseException:
-            await lane.close()
+            await connection.close()
             raise
-        self.give(lane)
+        self.give(connection)
 
     def rest(self, waiter: AsyncBlockingConnection) -> None:
         """Keep a waiter with nothing pending for the next wait."""

@@ -189,10 +189,10 @@ class Cluster:
         caller.calls += 1
         patience = Patience(0.0 if brief else self._retry_for, monotonic)
 
-        def exchange(lane: ProducerConnection) -> Reply:
+        def exchange(connection: ProducerConnection) -> Reply:
             if patience.is_unsure:
                 call.doubt()
-            return lane.exchange(call, caller)
+            return connection.exchange(call, caller)
 
         act = partial(_used, use=exchange)
         try:
@@ -383,17 +383,17 @@ class Cluster:
         """Read the map from a server; return the reason if it has none, else an empty text."""
         where = {"host": address.host, "port": address.port}
         limits = {"socket_timeout": MAP_TIMEOUT, "socket_connect_timeout": MAP_TIMEOUT}
-        lane = ProducerConnection(self._factory(**where, **limits))
+        connection = ProducerConnection(self._factory(**where, **limits))
         try:
-            reply = lane.command("CLUSTER", "SLOTS")
+            reply = connection.command("CLUSTER", "SLOTS")
         except (ResponseError, *FAILURES) as error:
-            typed = explained(error, str(address), tls=lane.uses_tls)
+            typed = explained(error, str(address), tls=connection.uses_tls)
             if not (isinstance(error, ResponseError) or transient(error)):
                 raise typed from None
             logger.info("map of the cluster: %s: %s", address, typed)
             return str(typed)
         finally:
-            lane.close()
+            connection.close()
         owners: list[Server | None] = [None] * SLOTS
         for low, high, owner in read_slots(reply, address.host):
             server = self._server(self._reached(*owner))
@@ -428,23 +428,23 @@ def _used(
     *,
     asking: bool = False,
 ) -> T:
-    lane = server.take()
+    connection = server.take()
     try:
         if asking:  # for one command: if the script has to be loaded, all begins again
-            lane.command("ASKING")
-        result = use(lane)
+            connection.command("ASKING")
+        result = use(connection)
     except CHANGES:
-        server.give(lane)
+        server.give(connection)
         raise
     except BaseException as error:
-        server.failed(lane, error)
+        server.failed(connection, error)
         raise
-    server.give(lane)
+    server.give(connection)
     return result
 
 
 def _commanded(server: Server, args: tuple[Argument, ...], *, asking: bool = False) -> Any:
-    return _used(server, lambda lane: lane.command(*args), asking=asking)
+    return _used(server, lambda connection: connection.command(*args), asking=asking)
 
 
 def _is_clustered(server: Server) -> bool:

@@ -102,7 +102,7 @@ class Server:
         if self._primary is not None:
             self._primary.forget()
 
-    # -- lanes -----------------------------------------------------------------------------
+    # -- connections -----------------------------------------------------------------------------
 
     def take(self) -> ProducerConnection:
         """Return a connection for one call; give it back with `give`, or close it."""
@@ -111,9 +111,9 @@ class Server:
         except IndexError:
             return ProducerConnection(self.factory())
 
-    def give(self, lane: ProducerConnection) -> None:
+    def give(self, connection: ProducerConnection) -> None:
         """Keep a connection, whose call has been answered, for the next call."""
-        self.idle.append(lane)
+        self.idle.append(connection)
 
     def _taken(self) -> ProducerConnection:
         """Take a connection; under Sentinel, one to the current primary."""
@@ -124,21 +124,21 @@ class Server:
         if self._turn != primary.turn:
             self._turn = primary.turn
             self._leave(primary.turn)
-        lane = self.take()
-        if lane.turn != self._turn:  # given back by a call that began before
-            lane.close()
-        return lane
+        connection = self.take()
+        if connection.turn != self._turn:  # given back by a call that began before
+            connection.close()
+        return connection
 
     def _leave(self, turn: int | None = None) -> None:
         """Close all connections, except those for calls to the primary of this number.
 
         Other threads may take or give some meanwhile.
         """
-        for lane in tuple(self.idle):
-            if lane.turn != turn:
+        for connection in tuple(self.idle):
+            if connection.turn != turn:
                 with suppress(ValueError):
-                    self.idle.remove(lane)
-                    lane.close()
+                    self.idle.remove(connection)
+                    connection.close()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.drop()
@@ -152,20 +152,20 @@ class Server:
         """Return True if a connection leads to a former primary."""
         return self._primary is not None and getattr(conn, "turn", 0) != self._primary.turn
 
-    def _lane(self) -> ProducerConnection:
+    def _connection(self) -> ProducerConnection:
         """Take a connection for one call. If a failed call is not repeated, open it first."""
-        lane = self._taken()
+        connection = self._taken()
         if self._sends_once:
-            had_opened = lane.has_opened
-            if self._open(lane) and had_opened:
+            had_opened = connection.has_opened
+            if self._open(connection) and had_opened:
                 self._has_lost = True
-        return lane
+        return connection
 
-    def _open(self, lane: ProducerConnection) -> bool:
+    def _open(self, connection: ProducerConnection) -> bool:
         try:
-            return lane.open()
+            return connection.open()
         except BaseException:
-            lane.close()
+            connection.close()
             raise
 
     def run(self, call: Call[object], *, brief: bool = False) -> Reply:
@@ -176,29 +176,29 @@ class Server:
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
         if self._primary is not None or self._sends_once:
-            lane = self._lane()
+            connection = self._connection()
         else:
             try:
-                lane = self.idle.pop()
+                connection = self.idle.pop()
             except IndexError:
-                lane = ProducerConnection(self.factory())
-        lane.calls += 1
+                connection = ProducerConnection(self.factory())
+        connection.calls += 1
         try:
             try:
-                reply = lane.exchange(call, lane)
+                reply = connection.exchange(call, connection)
             except Exception as error:
                 if not transient(error):
                     raise
-                reply = self._again(lane, call, error, brief=brief)
+                reply = self._again(connection, call, error, brief=brief)
         except BaseException as error:
-            self.failed(lane, error, call)
+            self.failed(connection, error, call)
             raise
-        self.idle.append(lane)
+        self.idle.append(connection)
         return reply
 
     def failed(
         self,
-        lane: ProducerConnection,
+        connection: ProducerConnection,
         error: BaseException,
         call: Call[object] | None = None,
     ) -> None:
@@ -209,23 +209,23 @@ class Server:
         """
         if isinstance(error, ResponseError) and not transient(error):
             is_damage = call is not None and "WRONGTYPE" in str(error)
-            mistyped = self._mistyped(lane, call) if call and is_damage else ""
-            self.idle.append(lane)
+            mistyped = self._mistyped(connection, call) if call and is_damage else ""
+            self.idle.append(connection)
             raise_typed(error, self.address, mistyped)
         if isinstance(error, NotReplicated):  # nothing was sent
-            self.idle.append(lane)
+            self.idle.append(connection)
             return
-        lane.close()
-        typed = explained(error, self.address, tls=lane.uses_tls)
+        connection.close()
+        typed = explained(error, self.address, tls=connection.uses_tls)
         if typed is not error:
             raise typed from None
 
-    def _mistyped(self, lane: ProducerConnection, call: Call[object]) -> str:
+    def _mistyped(self, connection: ProducerConnection, call: Call[object]) -> str:
         """Return the keys of a call that have a wrong type, with both types."""
         found = []
         for kind, key in zip(call.script.keys, call.head[1:], strict=False):
             with suppress(ResponseError):  # this user may not ask
-                actual = lane.command("TYPE", key).decode()
+                actual = connection.command("TYPE", key).decode()
                 if actual not in ("none", TYPES.get(kind, actual)):
                     types = f"it is a {actual}, not a {TYPES[kind]}"
                     found.append(f"key {key.decode()!r} has the wrong type: {types}")
@@ -240,7 +240,12 @@ class Server:
             logger.warning(text, self.address, reason_of(error), span(self._retry_for))
 
     def _again(
-        self, lane: ProducerConnection, call: Call[object], error: Exception, *, brief: bool
+        self,
+        connection: ProducerConnection,
+        call: Call[object],
+        error: Exception,
+        *,
+        brief: bool,
     ) -> Reply:
         """Repeat a call with the same number on a new connection, for a bounded time.
 
@@ -252,12 +257,12 @@ class Server:
         doubts = [] if isinstance(error, ResponseError) else [error]
 
         def repeat() -> Reply:
-            lane.close()
+            connection.close()
             call.resent = monotonic()
             if doubts:
                 call.doubt()
             try:
-                return lane.exchange(call, lane)
+                return connection.exchange(call, connection)
             except (RedisConnectionError, RedisTimeoutError, ProtocolError) as failure:
                 doubts.append(failure)
                 raise
@@ -281,31 +286,31 @@ class Server:
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: at the first attempt.
         """
-        lane = self._taken()
-        opened = self._open(lane) or self._has_lost
+        connection = self._taken()
+        opened = self._open(connection) or self._has_lost
         self._has_lost = False
-        self.give(lane)
+        self.give(connection)
         return opened
 
     def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated; its reply is undecoded."""
-        lane = self._lane()
+        connection = self._connection()
 
         def attempt() -> Any:
             try:
-                return lane.command(*args)
+                return connection.command(*args)
             except Exception as error:
                 if transient(error):
-                    lane.close()
+                    connection.close()
                 raise
 
         retrying = self._retrying.copy()  # concurrent calls would mix their state
         try:
             reply: Any = retrying(attempt)
         except BaseException as error:
-            self.failed(lane, error)
+            self.failed(connection, error)
             raise
-        self.idle.append(lane)
+        self.idle.append(connection)
         return reply
 
     def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
@@ -332,13 +337,13 @@ class Server:
             for args in commands:
                 self.command(*args)
             return
-        lane = self.take()
+        connection = self.take()
         try:
-            lane.together(commands)
+            connection.together(commands)
         except BaseException:
-            lane.close()
+            connection.close()
             raise
-        self.give(lane)
+        self.give(connection)
 
     def rest(self, waiter: BlockingConnection) -> None:
         """Keep a waiter with nothing pending for the next wait."""
