@@ -1,4 +1,20 @@
-"""penstock makes a stock Redis a reliable distributed job queue."""
+"""A job queue for Python that needs nothing but Redis 6.2 or newer.
+
+    >>> from penstock import Penstock
+    >>> ps = Penstock("redis://localhost:6379/0")
+    >>> emails = ps.queue("emails")
+    >>> emails.enqueue({"to": "ada"}).state
+    'ready'
+    >>> for job in emails.reserve():
+    ...     with job:  # acknowledges the job; after an exception it is tried again later
+    ...         print("sending to", job.body["to"])
+    sending to ada
+
+`Penstock` and `AsyncPenstock` are the clients, `Queue` and `AsyncQueue` their queues. `Handlers`
+makes functions handlers of jobs, `Worker` and `AsyncWorker` run them; a handler may return `Done`,
+`Retry`, `Snooze` or `Reject`. `Dedup`, `Durable` and `RetryPolicy` are options of an enqueue. Every
+error is a `PenstockError`.
+"""
 
 from __future__ import annotations
 

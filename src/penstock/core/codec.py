@@ -30,6 +30,11 @@ class Codec:
 
     Raises:
         BadArgument: an argument can't be used.
+
+    Examples:
+        >>> upper = Codec("x-upper", lambda body: body.upper().encode(), bytes.decode)
+        >>> upper.decoded(upper.encoded("hello"))
+        'HELLO'
     """
 
     name: str

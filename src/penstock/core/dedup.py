@@ -57,6 +57,12 @@ class Dedup:
 
     Raises:
         BadArgument: an argument can't be used, or two of them do not go together.
+
+    Examples:
+        >>> q.enqueue("hello", dedup=Dedup("welcome:7", window=60)).action
+        'added'
+        >>> q.enqueue("again", dedup=Dedup("welcome:7", window=60)).duplicate
+        True
     """
 
     id: str | Callable[[Any], str]

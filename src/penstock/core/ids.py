@@ -98,6 +98,10 @@ def parse_id(text: object) -> JobId:
 
     Raises:
         BadJobId: it is not a str of the documented form, with the constant first character.
+
+    Examples:
+        >>> parse_id("D-e021c8e2--P7DpjNzE-53DEJ-fXRdhRjB-ffff").node
+        'e021c8e2'
     """
     if not isinstance(text, str):
         raise BadJobId("id", text, "a job id must be a str")

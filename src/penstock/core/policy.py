@@ -34,6 +34,11 @@ class RetryPolicy:
 
     Raises:
         BadArgument: an argument can't be used.
+
+    Examples:
+        >>> policy = RetryPolicy(max_attempts=3, base=10, cap=60)
+        >>> [policy.delay(failures, 1.0) for failures in (1, 2, 3, 4)]  # the longest waits
+        [10.0, 20.0, 40.0, 60.0]
     """
 
     max_attempts: int | None = None

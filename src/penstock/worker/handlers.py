@@ -145,13 +145,14 @@ class _Named(Protocol):
 class Handlers:
     """A set of handlers, each under its name, for a `Worker`.
 
-        handlers = Handlers()
-
-        @handlers.handler
-        def welcome(user_id: int, lang: str = "en") -> None: ...
-
-        welcome.enqueue(queue, 7, lang="de")
-        Worker("redis://localhost:6379/0", "emails", handlers).run()
+    >>> handlers = Handlers()
+    >>> @handlers.handler
+    ... def welcome(user_id: int, lang: str = "en") -> None:
+    ...     print("welcome", user_id, lang)
+    >>> welcome.enqueue(q, 7, lang="de").state
+    'ready'
+    >>> Worker(ps, "q", handlers, burst=True).run()  # burst: it ends when the queue is empty
+    welcome 7 de
 
     Args:
         convert: converts between JSON and arguments of other types; see

@@ -1,0 +1,64 @@
+"""The examples in docstrings run, and print what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import pydoc
+
+import pytest
+
+import penstock
+from penstock import Penstock, Worker
+from tests.docs.test_coming_from import URL
+from tests.support.backends import Backend
+
+APART = ("_async", "_sync", "penstock.spark", "penstock.__main__", "penstock.cli.__main__")
+"""Generated twins have no examples; Spark has tests of its own."""
+MODULES = [
+    one.name
+    for one in pkgutil.walk_packages(penstock.__path__, "penstock.")
+    if not any(part in one.name for part in (*APART, "django"))
+]
+
+
+def test_examples(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each docstring runs alone, on an empty queue `q` of a client `ps`."""
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False)
+    found = {
+        case.name: case
+        for name in ("penstock", *MODULES)
+        for case in finder.find(importlib.import_module(name))
+        if case.examples
+    }
+    assert len(found) >= 6
+    for case in found.values():
+        client = Penstock(backend.sync_client())
+        client.clear_all(confirm=client.prefix)
+        monkeypatch.setattr(penstock, "Penstock", {URL: client}.__getitem__)
+        case.globs.update(ps=client, q=client.queue("q"), Worker=Worker)
+        runner.run(case)
+        client.close()
+    assert runner.summarize(verbose=False).failed == 0
+
+
+@pytest.mark.parametrize("name", penstock.__all__)
+def test_help_of_each_public_name(name: str) -> None:
+    """It begins with a sentence, and shows no line that is too long for a terminal."""
+    thing = getattr(penstock, name)
+    if not (inspect.isclass(thing) or inspect.isfunction(thing)):
+        return
+    first = (inspect.getdoc(thing) or "").partition("\n\n")[0]
+    assert first.rstrip().endswith((".", ":"))
+    for line in (inspect.getdoc(thing) or "").splitlines():
+        assert len(line) <= 100
+    assert name in pydoc.plain(pydoc.render_doc(thing))
+
+
+def test_help_of_the_package() -> None:
+    """It has an example, and names the classes to begin with."""
+    text = pydoc.plain(pydoc.render_doc(penstock))
+    for name in ("Penstock", "Worker", "Handlers", "PenstockError", ">>> emails.enqueue"):
+        assert name in text
