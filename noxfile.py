@@ -235,6 +235,29 @@ def format_(session: nox.Session) -> None:
 
 
 @nox.session
+def release(session: nox.Session) -> None:
+    """Build the package, check it, install it into an environment of its own, and run it there.
+
+    The files are in `dist`. Nothing is uploaded.
+    """
+    session.install("build", "check-wheel-contents", "twine")
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run("python", "-m", "build", silent=True)
+    [wheel] = Path("dist").glob("*.whl")
+    # W009: Spark and pytest find their plugins as packages beside penstock.
+    session.run("check-wheel-contents", "--ignore", "W009", str(wheel))
+    session.run("twine", "check", "--strict", *map(str, Path("dist").iterdir()))
+    fresh = Path(session.create_tmp(), "fresh").resolve()
+    shutil.rmtree(fresh, ignore_errors=True)
+    session.run("python", "-m", "venv", str(fresh))
+    python = str(fresh / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "-q", f"{wheel}[embedded]", external=True)
+    session.run(python, "tools/first_page.py", str(Path("README.md")), external=True)
+    if "penstock.example" in Path("pyproject.toml").read_text(encoding="utf-8"):
+        session.warn("before an upload, write the repository's address into pyproject.toml")
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure; arguments go to `python -m benchmarks`. The section `spark` needs Java."""
     session.install(".[demo,spark]")

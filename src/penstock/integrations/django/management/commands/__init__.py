@@ -1,1 +1,1 @@
-"""Management commands."""
+"""Commands of `manage.py`, each in a module of its name."""

@@ -1,0 +1,68 @@
+"""The metadata of the package agree with each other, and its first page runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nox
+import pytest
+
+import penstock
+from tools import first_page
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+PROJECT = PYPROJECT["project"]
+
+
+def text_of(name: str) -> str:
+    """Return the text of a file of the repository."""
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_one_version() -> None:
+    """The version is that of the module; the citation and the changelog know it."""
+    assert "version" in PROJECT["dynamic"]
+    assert ROOT / PYPROJECT["tool"]["hatch"]["version"]["path"] == Path(
+        ROOT, "src/penstock/__init__.py"
+    )
+    assert re.search(r"^version: (.*)$", text_of("CITATION.cff"), flags=re.MULTILINE)[1] == (  # type: ignore[index]  # or the test fails
+        penstock.__version__
+    )
+
+
+def test_changelog_has_a_form_that_tools_read() -> None:
+    """It is that of keepachangelog.com: a heading in brackets for each version."""
+    heads = re.findall(r"^## (.*)$", text_of("CHANGELOG.md"), flags=re.MULTILINE)
+    assert heads[0] == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", head) for head in heads[1:])
+
+
+def test_pythons_are_those_of_ci() -> None:
+    """The package names the Pythons on which CI runs."""
+    named = [
+        one.rpartition(" ")[2] for one in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", one)
+    ]
+    [listed] = re.findall(r"python: \[(.*)\]", text_of(".github/workflows/ci.yml"))
+    assert named == re.findall(r"3\.\d+", listed)
+    assert PROJECT["requires-python"] == f">={named[0]}"
+
+
+def test_links_of_the_first_page_become_absolute() -> None:
+    """PyPI shows the README without the repository around it."""
+    [rule] = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
+    shown = re.sub(rule["pattern"], rule["replacement"], text_of("README.md"))
+    links = re.findall(r"\]\(([^)]+)\)", shown)
+    assert len(links) > 5
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+
+
+@pytest.mark.slow
+def test_the_first_page_runs(tmp_path: Path) -> None:
+    """The tool that checks the built package runs worker and producer of a page."""
+    assert first_page.run(ROOT / "README.md") == "welcome ada\n"
+    page = tmp_path / "page.md"
+    broken = text_of("README.md").replace('print("welcome"', 'print("goodbye"')
+    page.write_text(broken, encoding="utf-8")
+    assert first_page.run(page) == "goodbye ada\n"
