@@ -21,6 +21,8 @@ EVERYTHING = {
     "backoff_cap": 60,
     "dead_max": 50,
     "dead_age": 3600,
+    "rate": "100/min",
+    "burst": 20,
 }
 
 

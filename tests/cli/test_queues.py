@@ -217,6 +217,17 @@ def test_pause_and_resume(cli: Cli, client: Penstock, side: str) -> None:
     assert cli("resume", "q").out == "q: not paused\n"
 
 
+def test_a_rate_is_configured(cli: Cli, client: Penstock) -> None:
+    """It is a text; stats show it with its burst."""
+    result = cli("configure", "q", "rate=100/min", "burst=20", "--json")
+    assert (result.code, result.document["settings"]["rate"]) == (0, "100/min")
+    assert cli("stats", "q").rows[0][-1].strip() == "rate=100/min burst=20"
+    assert client.queue("q").stats().settings.burst == 20
+    refused = cli("configure", "q", "rate=fast")
+    assert refused.code != 0
+    assert "must be jobs in a time" in refused.err
+
+
 def test_close_and_reopen(cli: Cli, client: Penstock) -> None:
     """Producers are refused until reopen; stats show it with the settings."""
     queue = client.queue("q")

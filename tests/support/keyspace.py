@@ -247,6 +247,7 @@ def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[
         noted = letter in meta[b"uses"].decode()
         assert noted or not members, f"{base!r}: uses lacks {letter!r}"
     assert (b"c" in meta[b"uses"]) == (b"closed" in meta), f"{base!r}: closed or not? {meta}"
+    assert (b"a" in meta[b"uses"]) == (b"rate" in meta), f"{base!r}: a rate or not? {meta}"
     held = any(b" " in meta.get(role, b"") for role in (b"producer", b"consumer"))
     assert (b"x" in meta[b"uses"]) or not held, f"{base!r}: uses lacks x: {meta}"
     own = base[base.index(b"{") + 1 : base.rindex(b"}")]

@@ -17,6 +17,7 @@ from penstock.core.flows import AGAIN
 from penstock.core.servers import ServerFacts
 from penstock.core.views import COUNTS, SETTING_KINDS, TOTALS, Info, JobView, QueueStats, number_in
 from penstock.errors import BadArgument
+from penstock.wire.keys import PRIORITY_SPAN
 
 __all__ = [
     "NodeState",
@@ -311,7 +312,9 @@ def merged_peek(
 
 
 PLACES: Mapping[str, Callable[[JobView], float]] = {
-    "ready": lambda view: view.created if view.due is None else view.due,
+    "ready": lambda view: (
+        (view.created if view.due is None else view.due) - view.priority * PRIORITY_SPAN / 1000
+    ),
     "scheduled": lambda view: view.due or 0.0,
     "active": lambda view: view.lease_until or math.inf,
     "dead": lambda view: view.died or 0.0,

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.core.calls import Argument
 from penstock.core.options import check_count, duration_ms, lease_ms
+from penstock.core.rate import check_burst, rate_field
 from penstock.core.views import SETTING_KINDS
 
 __all__ = ["KEEP", "setting_fields"]
@@ -16,11 +17,12 @@ KEEP: Any = enum.Enum("Keep", ["KEEP"]).KEEP  # type: ignore[attr-defined]  # a 
 """Leave a setting as it is."""
 
 
-def setting_fields(given: Mapping[str, object]) -> list[Argument]:
+def setting_fields(given: Mapping[str, object], partitions: int | None = None) -> list[Argument]:
     """Return name, value, name, value … of the settings that change; '' drops one.
 
     Args:
         given: values by name; other names than those of settings are ignored.
+        partitions: of the queue; None = it has none.
 
     Raises:
         BadArgument: a value can't be used.
@@ -29,7 +31,10 @@ def setting_fields(given: Mapping[str, object]) -> list[Argument]:
     for name, value in given.items():
         if name not in SETTING_KINDS or value is KEEP:
             continue
-        fields += [name, "" if value is None else _field(name, value)]
+        if name == "rate" and value is not None:
+            fields += [name, rate_field(value, partitions)]
+        else:
+            fields += [name, "" if value is None else _field(name, value)]
     return fields
 
 
@@ -39,4 +44,6 @@ def _field(name: str, value: object) -> int:
         return ms or duration_ms(name, value, zero=False)
     if SETTING_KINDS[name] == "duration":
         return duration_ms(name, value, zero=False)
+    if name == "burst":
+        return check_burst(value)
     return check_count(name, value, low=0 if SETTING_KINDS[name] == "limit" else 1)

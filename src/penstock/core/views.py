@@ -11,6 +11,7 @@ from penstock.core.ids import encode_id, ttl_code
 from penstock.core.job import QueueIdentity, parse_counters
 from penstock.core.marks import Failure, Progress, read_failures, read_progress
 from penstock.core.policy import RetryPolicy
+from penstock.core.rate import rate_text
 from penstock.core.record import Record, parse_record
 from penstock.wire import replies
 
@@ -214,6 +215,8 @@ class Settings:
         results_bytes: most bytes of kept results; default 64 MiB.
         result_size: most bytes of one result's value; a larger one is not kept; default 64 KiB.
         result_ttl: seconds for which results are kept of jobs that do not say it; default 0.
+        rate: most deliveries in a time, such as "100/min"; default no limit (docs/rate.md).
+        burst: most deliveries at once after a pause of any length; default 1.
         paused: "in", "out", "all" or None.
     """
 
@@ -232,6 +235,8 @@ class Settings:
     results_bytes: int | None = None
     result_size: int | None = None
     result_ttl: float | None = None
+    rate: str | None = None
+    burst: int | None = None
     paused: str | None = None
 
 
@@ -239,8 +244,8 @@ SETTING_KINDS: Mapping[str, str] = {
     one.name: "duration" if one.type == "float | None" else "limit"
     for one in fields(Settings)
     if one.name != "paused"
-} | {"lease": "lease", "max_length": "count"}
-"""The kind of each setting: a lease, a duration, a count from 1, or a limit from 0."""
+} | {"lease": "lease", "max_length": "count", "rate": "rate", "burst": "count"}
+"""The kind of each setting: a lease, a duration, a rate, a count from 1, or a limit from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -626,6 +631,8 @@ def read_settings(fields: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {"paused": fields.get("paused")}
     for name, kind in SETTING_KINDS.items():
         number = number_in(fields.get(name, ""))
-        if number is not None:
+        if kind == "rate":
+            values[name] = rate_text(fields.get(name, ""))
+        elif number is not None:
             values[name] = number if kind in ("count", "limit") else number / 1000
     return Settings(**values)

@@ -507,19 +507,21 @@ class QueueAdmin:
         results_bytes: int | None = KEEP,
         result_size: int | None = KEEP,
         result_ttl: Duration | None = KEEP,
+        rate: str | None = KEEP,
+        burst: int | None = KEEP,
     ) -> Settings:
         """Store settings on the queue, for all its clients. Settings not given stay as they are.
 
         Args:
             lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes, replicas,
                 backoff_base, backoff_cap, dead_max, dead_age, results_max, results_bytes,
-                result_size, result_ttl: as in `Settings`; None = back to the default.
+                result_size, result_ttl, rate, burst: as in `Settings`; None = back to the default.
 
         Returns:
             All settings as they are now.
         """
         given = locals()
-        return self._configured(setting_fields(given))
+        return self._configured(setting_fields(given, self.partitions))
 
     def _configured(self, fields: list[Any]) -> Settings:
         self.backend.connect()

@@ -57,6 +57,7 @@ local all_valid, done = false, {} -- no job ends in this call
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/keep_results
 --@include lib/find_expired (gives: expired)
+--@include lib/rate
 --@include lib/choose_jobs (gives: taken, taken_counts, more, wants_room, lease_and_ttl)
 local asked = lease_and_ttl
 local function lease_and_ttl(record) -- the lease of the call

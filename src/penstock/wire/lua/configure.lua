@@ -5,7 +5,7 @@
 ---                  meta was lost while jobs exist, create it again
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes,
 ---                  replicas, backoff_base, backoff_cap, dead_max, dead_age, results_max,
----                  results_bytes, result_size, result_ttl; value '' drops the setting. 'configured' and ms: the
+---                  results_bytes, result_size, result_ttl, rate, burst; value '' drops the setting. 'configured' and ms: the
 ---                  settings were copied from another node, where they were set at that time; nothing changes if the
 ---                  settings here were set at that time or later
 --- META     v epoch seen off full paused max_length replicas result_ttl uses configured
@@ -19,6 +19,7 @@ local created, drops = 0, {}
 --@include lib/now (gives: changes, change)
 --@include lib/is_lease
 --@include lib/all_fields
+--@include lib/use
 if not epoch then
   local anew = string.sub(create, 1, 1) == '!'
   if not anew and redis.call('EXISTS', ready, held) > 0 then
@@ -58,6 +59,13 @@ for i = 1, #fields, 2 do
   if field == 'closed' then
     shuts = value ~= ''
     uses = string.gsub(uses, 'c', '') .. (shuts and 'c' or '')
+  elseif field == 'rate' then
+    uses = string.gsub(uses, 'a', '')
+    if value == '' then
+      drops[#drops + 1] = 'tat'
+    else
+      use('a')
+    end
   elseif limits[field] ~= nil then
     limits[field] = value ~= '' and value ~= '0' and value
   end

@@ -46,6 +46,7 @@ local all_valid, done = false, {} -- no job ends in this call
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/keep_results
 --@include lib/find_expired (gives: expired)
+--@include lib/rate
 --@include lib/choose_jobs (gives: taken, wants_room)
 --@include lib/prepare_delivery
 --@include lib/write_delivery

@@ -65,6 +65,7 @@ if acked > 0 and #expired + #expired_once > 0 then -- the finished jobs have not
   end
   expired, expired_once = left, kept
 end
+--@include lib/rate
 --@include lib/choose_jobs (gives: taken, wants_room)
 --@include lib/prepare_delivery
 if acked > 0 then

@@ -64,7 +64,7 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
   local set = borne
   local settings = redis.call('HMGET', meta, 'paused', 'lease', 'max_length', 'max_attempts', 'max_crashes', 'max_releases',
     'max_snoozes', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas', 'closed', 'results_max', 'results_bytes',
-    'result_size', 'result_ttl')
+    'result_size', 'result_ttl', 'rate', 'burst')
   for i = 1, #settings do
     set = set or settings[i]
   end

@@ -4,7 +4,7 @@
 -- end in this same call. Gives taken, taken_records and taken_counts ('' = first delivery) in order of delivery, and
 -- lists of the other changes. Expired candidates are left out. About 100 of them are added to expired if
 -- lib/find_expired has reached its limit.
---- NEEDS  ready held active scheduled urgent has_urgent once dead dedup windows finished delivered tally expiry meta wake space paused full now end_of done all_valid expired_set
+--- NEEDS  allowance ready held active scheduled urgent has_urgent once dead dedup windows finished delivered tally expiry meta wake space paused full now end_of done all_valid expired_set
 ---        uses n expired more_expired score_of trim_to has_large_bodies release_dedup other_expired nothing
 --- GIVES  join_body cancelled marks taken taken_records taken_counts due cut dropped dying crashes more soonest head first reread
 ---        exhausted entries_left delivers wake_empty wants_room is_drained lease_and_ttl lease_span
@@ -25,6 +25,7 @@ end
 if delivers then
   local call, sub = redis.call, string.sub
   local took, bytes, passed, skipped = 0, 0, 0, 0
+  local n = math.min(n, allowance or n)
   if n > 0 then
     --@include lib/raise_urgent
   end

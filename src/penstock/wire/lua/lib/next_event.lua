@@ -1,6 +1,6 @@
 -- Find the next event after a delivery, and add the wake token for other consumers. `more`: more jobs can be reserved
 -- now; `soonest`: time of the next event; `drained`: no job can come; `idle`: the caller waited, and was told of the event.
---- NEEDS  ready held active scheduled meta wake delivers reread paused head first soonest end_of more now exhausted
+--- NEEDS  spend ready held active scheduled meta wake delivers reread paused head first soonest end_of more now exhausted
 ---        entries_left successor_due alarm idle took n change is_drained wrote changes wake_empty
 --- SETS   head first soonest more alarm
 --- GIVES  next_in
@@ -28,6 +28,13 @@ local token = more
 if successor_due and delivers then
   more = more or successor_due <= now
   token = more or announce(successor_due, false)
+end
+if delivers and spend then
+  local allowed_at = spend(took)
+  if allowed_at then -- nothing is delivered before: the rate of the queue
+    soonest = more and allowed_at or soonest and math.max(soonest, allowed_at)
+    more, token = false, false
+  end
 end
 if not more and alarm > now and (idle or took == 0) and not (soonest and soonest <= alarm) then
   -- The event of the alarm is gone. A caller that goes on waiting keeps a timer for the next one.

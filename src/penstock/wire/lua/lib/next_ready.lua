@@ -7,7 +7,7 @@
 if since >= 1000 then
   change('seen', now_ms)
 end
-local delivers, more, successor_due, soonest = true, false, nil, took > 0 and now + lease
+local delivers, more, soonest, successor_due, spend = true, false, took > 0 and now + lease, nil, nil -- it has no rate
 local function is_drained() -- the queue is open
 end
 --@include lib/next_event

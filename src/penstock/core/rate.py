@@ -1,0 +1,58 @@
+"""The rate of a queue: so many jobs in a time (protocol/rate.md)."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.core.options import check_count
+from penstock.errors import BadArgument
+
+__all__ = ["check_burst", "rate_field", "rate_text"]
+
+UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+GIVEN = re.compile(r"\s*([0-9]{1,9})\s*/\s*([0-9]{0,9})\s*(ms|s|min|h|d)\s*")
+STORED = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})(?:/[0-9]{1,3})?")
+MAX_COUNT = 1_000_000
+MAX_PERIOD_MS = 86_400_000
+MAX_BURST = 100_000
+
+
+def rate_field(value: object, partitions: int | None) -> str:
+    """Return a rate as it is stored: count, period in ms, and number of partitions that share it.
+
+    Args:
+        value: a text such as "100/min", "5/s" or "100/90s".
+        partitions: of the queue; None = it has none.
+
+    Raises:
+        BadArgument: no such text, or a part of it is out of bounds.
+    """
+    found = GIVEN.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        reason = 'must be jobs in a time, such as "100/min", "5/s", "10/h", "50/d" or "100/90s"'
+        raise BadArgument("rate", value, reason)
+    count, period = int(found[1]), int(found[2] or 1) * UNITS[found[3]]
+    if not 1 <= count <= MAX_COUNT or not 1 <= period <= MAX_PERIOD_MS:
+        reason = f"must be 1 to {MAX_COUNT} jobs in a time of 1 ms to a day"
+        raise BadArgument("rate", value, reason)
+    return f"{count}/{period}" + (f"/{partitions}" if partitions else "")
+
+
+def rate_text(field: str) -> str | None:
+    """Return a stored rate as `configure` takes it; None = it is malformed, and no rate applies."""
+    found = STORED.fullmatch(field)
+    if found is None:
+        return None
+    period = int(found[2])
+    unit = max((unit for unit, ms in UNITS.items() if period % ms == 0), key=UNITS.__getitem__)
+    times = period // UNITS[unit]
+    return f"{found[1]}/{times if times > 1 else ''}{unit}"
+
+
+def check_burst(value: object) -> int:
+    """Return a burst if it is a whole number from 1 to 100000.
+
+    Raises:
+        BadArgument: otherwise.
+    """
+    return check_count("burst", value, high=MAX_BURST)
