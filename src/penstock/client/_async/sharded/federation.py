@@ -441,7 +441,7 @@ class AsyncFederation:
 
         places = [(home.id, home, partial(scanned, home)) for home in self.homes]
         home, page = await next_page(self, at, places, QueuePage("0", []))
-        chosen = await self._first_met(home, page.queues)
+        chosen = [] if home is None else await self._first_met(home, page.queues)
         return replace(page, queues=[stats for stats in chosen if is_wanted(stats)])
 
     async def _first_met(

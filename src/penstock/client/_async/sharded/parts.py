@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from penstock.client._async.queue import AsyncQueue
 from penstock.client._async.settling import check_jobs, settle_each
 from penstock.client._async.sharded import hints
-from penstock.client._async.sharded.shard import AnyNode, AsyncShard
+from penstock.client._async.sharded.shard import AsyncShard
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.core import flows, nodes
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncShardedParts", "operations_of"]
 
+N = TypeVar("N", bound="AsyncNodeClient")
 T = TypeVar("T")
 Page = TypeVar("Page", ScanPage, QueuePage)
 logger = get_logger("penstock")
@@ -77,7 +78,7 @@ class AsyncShardedParts(AsyncQueue):
         self.poll_order = nodes.PollOrder()
         self._shards: dict[tuple[AsyncNodeClient, int | None], AsyncShard] = {}
         self._by_ops: dict[QueueOps, AsyncShard] = {}
-        self._declared: set[AnyNode] = set()
+        self._declared: set[AsyncNodeClient] = set()
         self._is_agreed = not federation.is_federated
 
     # -- parts -----------------------------------------------------------------------------
@@ -92,7 +93,9 @@ class AsyncShardedParts(AsyncQueue):
         """Operations of each part."""
         return [part.ops for part in self.parts]
 
-    def _shard(self, home: AnyNode, client: AsyncNodeClient, number: int | None) -> AsyncShard:
+    def _shard(
+        self, home: AsyncNodeClient, client: AsyncNodeClient, number: int | None
+    ) -> AsyncShard:
         found = self._shards.get((client, number))
         if found is None:
             found = self._shards[client, number] = AsyncShard(self, home, client, number)
@@ -100,17 +103,17 @@ class AsyncShardedParts(AsyncQueue):
                 self._by_ops[found.ops] = found
         return found
 
-    def _part(self, home: AnyNode, number: int | None) -> AsyncShard:
+    def _part(self, home: AsyncNodeClient, number: int | None) -> AsyncShard:
         return self._shard(home, home, number)
 
-    def adopt(self, ops: QueueOps, home: AnyNode, number: int | None) -> None:
+    def adopt(self, ops: QueueOps, home: AsyncNodeClient, number: int | None) -> None:
         """Use these operations, by which jobs were delivered before, for a part."""
         part = AsyncShardedParts._shard(self, home, home, number)  # not of this class yet
         del self._by_ops[part.ops]
         ops.home, ops.partitions, ops.queue = home, self.partitions, self
         part.ops, self._by_ops[ops] = ops, part
 
-    def _brief(self, home: AnyNode, number: int | None) -> AsyncShard:
+    def _brief(self, home: AsyncNodeClient, number: int | None) -> AsyncShard:
         return self._shard(home, home.brief, number)
 
     def asked(self) -> list[QueueOps]:
@@ -131,7 +134,7 @@ class AsyncShardedParts(AsyncQueue):
             if home not in self._declared and home.state.is_up:
                 await self.backend.tried(home, partial(self._declare, home))
 
-    async def _declare(self, home: AnyNode) -> None:
+    async def _declare(self, home: AsyncNodeClient) -> None:
         """Store the number of partitions on one node, unless it is stored."""
         if self.partitions is not None and home not in self._declared:
             await home.connect()
@@ -212,7 +215,7 @@ class AsyncShardedParts(AsyncQueue):
     ) -> Sequence[T]:
         place, queue = part.home, part.ops.keys.name
         if intent is not None and place.id and not place.state.is_up:
-            kept = await hints.keep(self.backend, place, queue, names, intent)
+            kept = await hints.keep(self.backend, part.federated, queue, names, intent)
             if any(kept):
                 return cast("Sequence[T]", hinted(kept))
         # If another node can keep a hint, this one is asked once, with a short time-out.
@@ -221,14 +224,14 @@ class AsyncShardedParts(AsyncQueue):
         try:
             await self._declare(place)
             return await call(
-                self._shard(place, place.prompt, part.number) if is_prompt else part, names
+                self._shard(place, part.federated.prompt, part.number) if is_prompt else part, names
             )
         except Exception as error:
             found, unconfirmed, failure = told(error)
             is_down = failure is not None and self.backend.bears(place, failure)
             left = names[len(found) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
-                kept = await hints.keep(self.backend, place, queue, left, intent)
+                kept = await hints.keep(self.backend, part.federated, queue, left, intent)
                 if any(kept):
                     return cast("Sequence[T]", [*found, *hinted(kept)])
             if not is_down or not is_prompt:
@@ -290,20 +293,20 @@ class AsyncShardedParts(AsyncQueue):
 
     async def _asked_nodes(
         self, ask: Callable[[AsyncShard], Awaitable[T]]
-    ) -> tuple[list[tuple[AnyNode, list[T]]], dict[str, str]]:
+    ) -> tuple[list[tuple[AsyncNodeClient, list[T]]], dict[str, str]]:
         """Ask every part, as `_asked`; return the answers of each node."""
 
-        async def ask_all(home: AnyNode) -> list[T]:
+        async def ask_all(home: AsyncNodeClient) -> list[T]:
             await self._declare(home)
             return [await ask(self._brief(home, number)) for number in self._numbers]
 
-        found: tuple[list[tuple[AnyNode, list[T]]], dict[str, str]]
+        found: tuple[list[tuple[AsyncNodeClient, list[T]]], dict[str, str]]
         found = await self.backend.each(ask_all)
         return found
 
     # -- settings --------------------------------------------------------------------------
 
-    async def agree(self, *more: AnyNode) -> None:
+    async def agree(self, *more: AsyncNodeClient) -> None:
         """Store the latest settings on the nodes that have others.
 
         A node that can't be reached, or refuses them, is left out. It is tried again when it is
@@ -329,7 +332,9 @@ class AsyncShardedParts(AsyncQueue):
                 await self._best_effort(home, partial(part._configured, fields))
                 logger.info("settings of %r: now stored on %s, too", self.name, home.address)
 
-    async def _best_effort(self, home: AnyNode, ask: Callable[[], Awaitable[T]]) -> T | None:
+    async def _best_effort(
+        self, home: AsyncNodeClient, ask: Callable[[], Awaitable[T]]
+    ) -> T | None:
         try:
             return await ask()
         except Exception as error:  # noqa: BLE001  # as `agree` says
@@ -343,9 +348,9 @@ class AsyncShardedParts(AsyncQueue):
 async def next_page(
     federation: Any,
     cursor: tuple[str, str],
-    places: Iterable[tuple[str, AnyNode, Callable[[str], Awaitable[Page]]]],
+    places: Iterable[tuple[str, N, Callable[[str], Awaitable[Page]]]],
     empty: Page,
-) -> tuple[AnyNode, Page]:
+) -> tuple[N | None, Page]:
     """Return the next page of a scan, which passes place after place, and its node.
 
     Args:

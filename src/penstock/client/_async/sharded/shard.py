@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, cast
 
 from penstock.client._async.queue import AsyncQueue
 
 if TYPE_CHECKING:
+    from penstock.client._async.sharded.federated_node import AsyncFederatedNode
     from penstock.client._async.sharded.node_client import AsyncNodeClient
 
-__all__ = ["AnyNode", "AsyncShard"]
-
-AnyNode: TypeAlias = Any
-"""One of several nodes (`AsyncFederatedNode`), or the only one (`AsyncNodeClient`)."""
+__all__ = ["AsyncShard"]
 
 
 class AsyncShard(AsyncQueue):
@@ -28,7 +26,7 @@ class AsyncShard(AsyncQueue):
     def __init__(
         self,
         whole: AsyncQueue,
-        home: AnyNode,
+        home: AsyncNodeClient,
         client: AsyncNodeClient,
         number: int | None,
     ) -> None:
@@ -38,3 +36,8 @@ class AsyncShard(AsyncQueue):
         self.ops.home = home if home.is_federated else None
         self.ops.partitions = whole.partitions
         self.ops.queue = whole
+
+    @property
+    def federated(self) -> AsyncFederatedNode:
+        """Its node, where that is one of several."""
+        return cast("AsyncFederatedNode", self.home)

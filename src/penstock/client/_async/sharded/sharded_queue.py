@@ -17,7 +17,7 @@ from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.role import AsyncRole
 from penstock.client._async.settling import check_jobs
 from penstock.client._async.sharded.parts import AsyncShardedParts, next_page
-from penstock.client._async.sharded.shard import AnyNode, AsyncShard
+from penstock.client._async.sharded.shard import AsyncShard
 from penstock.client._async.transport.connection import monotonic
 from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
@@ -79,7 +79,7 @@ class AsyncShardedQueue(AsyncShardedParts):
         partitions: number of partitions; None = none.
     """
 
-    def join(self, federation: AsyncFederation, home: AnyNode) -> None:
+    def join(self, federation: AsyncFederation, home: AsyncNodeClient) -> None:
         """Go on as a queue on several nodes; jobs that were delivered stay its jobs.
 
         Args:
@@ -213,7 +213,7 @@ class AsyncShardedQueue(AsyncShardedParts):
     # -- removing --------------------------------------------------------------------------
 
     async def _clear(self) -> tuple[bool, int]:
-        async def cleared(home: AnyNode) -> tuple[bool, int]:
+        async def cleared(home: AsyncNodeClient) -> tuple[bool, int]:
             await self._declare(home)
             found = [await self._brief(home, number)._clear() for number in self._numbers]
             if self.partitions is not None:

@@ -442,7 +442,7 @@ class Federation:
 
         places = [(home.id, home, partial(scanned, home)) for home in self.homes]
         home, page = next_page(self, at, places, QueuePage("0", []))
-        chosen = self._first_met(home, page.queues)
+        chosen = [] if home is None else self._first_met(home, page.queues)
         return replace(page, queues=[stats for stats in chosen if is_wanted(stats)])
 
     def _first_met(self, home: FederatedNode, found: Sequence[QueueStats]) -> list[QueueStats]:

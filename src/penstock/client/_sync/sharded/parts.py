@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.settling import check_jobs, settle_each
 from penstock.client._sync.sharded import hints
-from penstock.client._sync.sharded.shard import AnyNode, Shard
+from penstock.client._sync.sharded.shard import Shard
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.core import flows, nodes
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardedParts", "operations_of"]
 
+N = TypeVar("N", bound="NodeClient")
 T = TypeVar("T")
 Page = TypeVar("Page", ScanPage, QueuePage)
 logger = get_logger("penstock")
@@ -78,7 +79,7 @@ class ShardedParts(Queue):
         self.poll_order = nodes.PollOrder()
         self._shards: dict[tuple[NodeClient, int | None], Shard] = {}
         self._by_ops: dict[QueueOps, Shard] = {}
-        self._declared: set[AnyNode] = set()
+        self._declared: set[NodeClient] = set()
         self._is_agreed = not federation.is_federated
 
     # -- parts -----------------------------------------------------------------------------
@@ -93,7 +94,7 @@ class ShardedParts(Queue):
         """Operations of each part."""
         return [part.ops for part in self.parts]
 
-    def _shard(self, home: AnyNode, client: NodeClient, number: int | None) -> Shard:
+    def _shard(self, home: NodeClient, client: NodeClient, number: int | None) -> Shard:
         found = self._shards.get((client, number))
         if found is None:
             found = self._shards[client, number] = Shard(self, home, client, number)
@@ -101,17 +102,17 @@ class ShardedParts(Queue):
                 self._by_ops[found.ops] = found
         return found
 
-    def _part(self, home: AnyNode, number: int | None) -> Shard:
+    def _part(self, home: NodeClient, number: int | None) -> Shard:
         return self._shard(home, home, number)
 
-    def adopt(self, ops: QueueOps, home: AnyNode, number: int | None) -> None:
+    def adopt(self, ops: QueueOps, home: NodeClient, number: int | None) -> None:
         """Use these operations, by which jobs were delivered before, for a part."""
         part = ShardedParts._shard(self, home, home, number)  # not of this class yet
         del self._by_ops[part.ops]
         ops.home, ops.partitions, ops.queue = home, self.partitions, self
         part.ops, self._by_ops[ops] = ops, part
 
-    def _brief(self, home: AnyNode, number: int | None) -> Shard:
+    def _brief(self, home: NodeClient, number: int | None) -> Shard:
         return self._shard(home, home.brief, number)
 
     def asked(self) -> list[QueueOps]:
@@ -132,7 +133,7 @@ class ShardedParts(Queue):
             if home not in self._declared and home.state.is_up:
                 self.backend.tried(home, partial(self._declare, home))
 
-    def _declare(self, home: AnyNode) -> None:
+    def _declare(self, home: NodeClient) -> None:
         """Store the number of partitions on one node, unless it is stored."""
         if self.partitions is not None and home not in self._declared:
             home.connect()
@@ -213,7 +214,7 @@ class ShardedParts(Queue):
     ) -> Sequence[T]:
         place, queue = part.home, part.ops.keys.name
         if intent is not None and place.id and not place.state.is_up:
-            kept = hints.keep(self.backend, place, queue, names, intent)
+            kept = hints.keep(self.backend, part.federated, queue, names, intent)
             if any(kept):
                 return cast("Sequence[T]", hinted(kept))
         # If another node can keep a hint, this one is asked once, with a short time-out.
@@ -221,13 +222,15 @@ class ShardedParts(Queue):
         is_prompt = may_keep and place.is_federated and bool(self.backend.up(place))
         try:
             self._declare(place)
-            return call(self._shard(place, place.prompt, part.number) if is_prompt else part, names)
+            return call(
+                self._shard(place, part.federated.prompt, part.number) if is_prompt else part, names
+            )
         except Exception as error:
             found, unconfirmed, failure = told(error)
             is_down = failure is not None and self.backend.bears(place, failure)
             left = names[len(found) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
-                kept = hints.keep(self.backend, place, queue, left, intent)
+                kept = hints.keep(self.backend, part.federated, queue, left, intent)
                 if any(kept):
                     return cast("Sequence[T]", [*found, *hinted(kept)])
             if not is_down or not is_prompt:
@@ -287,20 +290,20 @@ class ShardedParts(Queue):
 
     def _asked_nodes(
         self, ask: Callable[[Shard], T]
-    ) -> tuple[list[tuple[AnyNode, list[T]]], dict[str, str]]:
+    ) -> tuple[list[tuple[NodeClient, list[T]]], dict[str, str]]:
         """Ask every part, as `_asked`; return the answers of each node."""
 
-        def ask_all(home: AnyNode) -> list[T]:
+        def ask_all(home: NodeClient) -> list[T]:
             self._declare(home)
             return [ask(self._brief(home, number)) for number in self._numbers]
 
-        found: tuple[list[tuple[AnyNode, list[T]]], dict[str, str]]
+        found: tuple[list[tuple[NodeClient, list[T]]], dict[str, str]]
         found = self.backend.each(ask_all)
         return found
 
     # -- settings --------------------------------------------------------------------------
 
-    def agree(self, *more: AnyNode) -> None:
+    def agree(self, *more: NodeClient) -> None:
         """Store the latest settings on the nodes that have others.
 
         A node that can't be reached, or refuses them, is left out. It is tried again when it is
@@ -326,7 +329,7 @@ class ShardedParts(Queue):
                 self._best_effort(home, partial(part._configured, fields))
                 logger.info("settings of %r: now stored on %s, too", self.name, home.address)
 
-    def _best_effort(self, home: AnyNode, ask: Callable[[], T]) -> T | None:
+    def _best_effort(self, home: NodeClient, ask: Callable[[], T]) -> T | None:
         try:
             return ask()
         except Exception as error:  # noqa: BLE001  # as `agree` says
@@ -340,9 +343,9 @@ class ShardedParts(Queue):
 def next_page(
     federation: Any,
     cursor: tuple[str, str],
-    places: Iterable[tuple[str, AnyNode, Callable[[str], Page]]],
+    places: Iterable[tuple[str, N, Callable[[str], Page]]],
     empty: Page,
-) -> tuple[AnyNode, Page]:
+) -> tuple[N | None, Page]:
     """Return the next page of a scan, which passes place after place, and its node.
 
     Args:

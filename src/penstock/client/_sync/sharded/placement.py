@@ -90,7 +90,7 @@ class _PlacementRound:
         Raises:
             Exception: the next node must not be asked.
         """
-        home = part.home
+        home = part.federated
         if home in self._tried:
             return False
         try:

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, cast
 
 from penstock.client._sync.queue import Queue
 
 if TYPE_CHECKING:
+    from penstock.client._sync.sharded.federated_node import FederatedNode
     from penstock.client._sync.sharded.node_client import NodeClient
 
-__all__ = ["AnyNode", "Shard"]
-
-AnyNode: TypeAlias = Any
-"""One of several nodes (`FederatedNode`), or the only one (`NodeClient`)."""
+__all__ = ["Shard"]
 
 
 class Shard(Queue):
@@ -29,7 +27,7 @@ class Shard(Queue):
     def __init__(
         self,
         whole: Queue,
-        home: AnyNode,
+        home: NodeClient,
         client: NodeClient,
         number: int | None,
     ) -> None:
@@ -39,3 +37,8 @@ class Shard(Queue):
         self.ops.home = home if home.is_federated else None
         self.ops.partitions = whole.partitions
         self.ops.queue = whole
+
+    @property
+    def federated(self) -> FederatedNode:
+        """Its node, where that is one of several."""
+        return cast("FederatedNode", self.home)

@@ -18,7 +18,7 @@ from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.role import Role
 from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.sharded.parts import ShardedParts, next_page
-from penstock.client._sync.sharded.shard import AnyNode, Shard
+from penstock.client._sync.sharded.shard import Shard
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core import nodes
 from penstock.core.bulk import Prepared, Window, windows
@@ -80,7 +80,7 @@ class ShardedQueue(ShardedParts):
         partitions: number of partitions; None = none.
     """
 
-    def join(self, federation: Federation, home: AnyNode) -> None:
+    def join(self, federation: Federation, home: NodeClient) -> None:
         """Go on as a queue on several nodes; jobs that were delivered stay its jobs.
 
         Args:
@@ -208,7 +208,7 @@ class ShardedQueue(ShardedParts):
     # -- removing --------------------------------------------------------------------------
 
     def _clear(self) -> tuple[bool, int]:
-        def cleared(home: AnyNode) -> tuple[bool, int]:
+        def cleared(home: NodeClient) -> tuple[bool, int]:
             self._declare(home)
             found = [self._brief(home, number)._clear() for number in self._numbers]
             if self.partitions is not None:
