@@ -36,9 +36,9 @@ TARGET = ROOT / "src" / "penstock" / "wire" / "replies.py"
 NUMBERS = frozenset({
     "acked", "active", "chunks", "closed", "code", "codes", "count", "created", "dead", "done",
     "expired", "found", "gets", "given", "index", "jobs", "kept", "lease", "left", "length",
-    "looked", "more", "next", "now", "oldest", "once", "outcome", "promised", "puts", "ready",
-    "removed", "repeat", "replicas", "room", "scheduled", "sealed", "seen", "skip", "trimmed",
-    "untils", "what",
+    "looked", "more", "next", "now", "oldest", "once", "outcome", "parked", "promised", "puts",
+    "ready", "removed", "repeat", "replicas", "room", "scheduled", "sealed", "seen", "skip",
+    "trimmed", "untils", "what",
 })  # fmt: skip
 """Fields that are integers; the others are bytes."""
 APART = {

@@ -164,7 +164,7 @@ async def test_the_first_job_meets_another_type(
         assert isinstance(error, QueueDamaged)
         assert [key for key in raw.scan_iter() if b"{q}" in key] == [q.ops.keys[kind]]
     else:
-        others = ("active", "urgent", "dedup", "windows", "finished")
+        others = ("active", "urgent", "dedup", "windows", "finished", "tickets")
         assert kind in others or (kind, delay) == ("scheduled", 0)
 
 

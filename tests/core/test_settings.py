@@ -27,6 +27,8 @@ def test_settings_to_fields() -> None:
         "lease", 1500, "max_length", 5, "dead_max", 0, "dead_age", 86_400_000, "backoff_cap", "",
     ]  # fmt: skip
     assert setting_fields({}) == []
+    assert setting_fields({"per_key": 2, "ordered": True}) == ["per_key", 2, "ordered", 1]
+    assert setting_fields({"ordered": False}) == ["ordered", ""]
 
 
 @pytest.mark.parametrize("name", SETTING_KINDS)
@@ -35,6 +37,8 @@ def test_invalid_settings(name: str) -> None:
     for value in (-1, math.nan, True, "5", math.inf, 0):
         if SETTING_KINDS[name] == "limit" and value == 0 and value is not True:
             continue  # no settings
+        if SETTING_KINDS[name] == "flag" and value is True:
+            continue
         with pytest.raises(BadArgument) as caught:
             setting_fields({name: value})
         assert caught.value.argument == name
@@ -45,6 +49,7 @@ def test_fields_to_settings() -> None:
     fields = {"v": "1", "lease": "1500", "max_length": "5", "dead_max": "0", "paused": "in"}
     assert read_settings(fields) == Settings(lease=1.5, max_length=5, dead_max=0, paused="in")
     assert read_settings({}) == Settings()
+    assert read_settings({"per_key": "2", "ordered": "1"}) == Settings(per_key=2, ordered=True)
 
 
 @pytest.mark.parametrize("value", ["", "abc", "-", "-5", "\x00", "0x", "\u0661"])
@@ -54,7 +59,7 @@ def test_fields_that_are_no_numbers(value: str) -> None:
     names = ("acked", "made", "seen", "lease", "dangling", "producer", "consumer")
     flat = [part.encode() for name in names for part in (name, value)]
     role = f"{value}-1 {value} 9 ada".encode()
-    reply = [1, b"1", 1000, 1, 0, 0, 0, 0, -1, *flat, b"enqueued", b"7", b"producer", role]
+    reply = [1, b"1", 1000, 1, 0, 0, 0, 0, -1, 0, *flat, b"enqueued", b"7", b"producer", role]
     stats = read_stats("q", PARSERS["stats"](reply))
     assert (stats.enqueued, stats.acked, stats.age, stats.idle) == (7, 0, None, None)
     assert stats.producer is stats.consumer is None

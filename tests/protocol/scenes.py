@@ -24,6 +24,7 @@ __all__ = [
     "crowded_scene",
     "dedup_scene",
     "expired_scene",
+    "keyed_scene",
     "plain_scene",
     "rich_scene",
     "spent_scene",
@@ -194,6 +195,23 @@ def crowded_scene(raw: Raw, keys: QueueKeys) -> Scene:
     return scene
 
 
+def keyed_scene(raw: Raw, keys: QueueKeys) -> Scene:
+    """Make a queue with a limit per key, with active, ready, due and parked jobs."""
+    scene = Scene(raw, keys, {})
+    scene.run("configure", 1, EPOCH, "per_key", 1)
+    hot, cold, other = (f"1;q={'0' * 12}{digit}" for digit in "123")
+    _deliver(scene, "active", f"{hot}\nbody", 1)
+    _deliver(scene, "lease ended", f"1;l=100{cold[1:]}\nbody", 1)
+    _deliver(scene, "once", f"1;l=0;t=60000{other[1:]}\nbody", 1)
+    _add(scene, "parked", f"{hot}\nbody", 3)
+    _add(scene, "parked behind", f"{cold}\nbody", 1)
+    _add(scene, "parked, expired", f"1;t=200{other[1:]}\nbody", 2)
+    _add(scene, "delayed", f"{hot}\nbody", 2, delay=100)
+    _claim(scene, "owner", f"{cold};d=owner\nbody")
+    _add(scene, "ready", "1;q=0000000000004\nbody", 2)
+    return scene
+
+
 def spent_scene(raw: Raw, keys: QueueKeys) -> Scene:
     """Make a `plain_scene` with jobs of lease 0 whose ttl has ended at `AT`."""
     scene = Scene(raw, keys, {})
@@ -357,9 +375,9 @@ def _calls() -> Iterator[Act]:
     yield Act("pending", "pending", (90, "-inf", 0, 0))
     yield Act("scan", "scan", (90, "0", 100, 1))
     yield Act("scan, some", "scan", (90, "0", 100, 0, "active", "dead"))
-    for part in ("ended", "due", "ready", "scheduled", "active", "once", "dead"):
+    for part in ("ended", "due", "ready", "scheduled", "active", "parked", "once", "dead"):
         yield Act(f"browse, {part}", "browse", (90, part, "", 100, 0, 200))
-    for place in ("ready", "scheduled", "active", "once", "dead"):
+    for place in ("ready", "scheduled", "active", "parked", "once", "dead"):
         yield Act(f"survey, {place}", "survey", (90, EPOCH, place, "", "", 100, 2))
     yield Act("cancel", "cancel", (90, EPOCH, "**"))
     yield Act("cancel, ready", "cancel", (90, EPOCH, "*ready"))
@@ -369,7 +387,7 @@ def _calls() -> Iterator[Act]:
     yield Act("delete, active", "delete", (90, EPOCH, "*active"))
     yield Act("delete, ready", "delete", (90, EPOCH, "*ready"))
     yield Act("delete", "delete", (90, EPOCH, "**"))
-    for state in ("ready", "due", "scheduled", "ended", "active", "once", "dead"):
+    for state in ("parked", "ready", "due", "scheduled", "ended", "active", "once", "dead"):
         yield Act(f"purge, {state}", "purge", (90, state, "", 0))
     yield Act("sweep", "sweep", (90, 60_000), ("dead_max", 1))
     yield Act("configure", "configure", (90, "", "lease", 5000, "paused", "out", "max_length", ""))
@@ -379,7 +397,7 @@ def _calls() -> Iterator[Act]:
     for place in ("active", "scheduled", "once", "dead", "expiry", "windows", "meta"):
         yield Act(f"retime, {place}", "retime", (90, place, 0, 0, 1))
     yield Act("stats", "stats", (90,))
-    for state in ("ready", "scheduled", "active", "dead"):
+    for state in ("ready", "scheduled", "parked", "active", "dead"):
         yield Act(f"peek, {state}", "peek", (90, state, 0, 100, 0))
         yield Act(f"peek, {state}, backwards", "peek", (90, state, -2, 100, 0))
     yield Act("show", "show", (90, EPOCH, "**"))

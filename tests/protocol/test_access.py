@@ -17,7 +17,15 @@ from penstock.worker._sync import registration
 from tests.protocol.clock import frozen, keys_of, with_producer
 from tests.protocol.keyspace import Raw
 from tests.protocol.pages import acl_rules
-from tests.protocol.scenes import CALLS, Act, Scene, dedup_scene, plain_scene, rich_scene
+from tests.protocol.scenes import (
+    CALLS,
+    Act,
+    Scene,
+    dedup_scene,
+    keyed_scene,
+    plain_scene,
+    rich_scene,
+)
 from tests.protocol.seeds import AT
 from tests.support.backends import Backend
 from tests.support.twins import wait_for
@@ -56,7 +64,9 @@ def as_worker(admin: Raw) -> redis.Redis:
 
 
 SCENES = pytest.mark.parametrize(
-    "build", [plain_scene, rich_scene, dedup_scene], ids=lambda build: build.__name__
+    "build",
+    [plain_scene, rich_scene, dedup_scene, keyed_scene],
+    ids=lambda build: build.__name__,
 )
 
 

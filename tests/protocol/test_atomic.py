@@ -22,6 +22,7 @@ from tests.protocol.scenes import (
     crowded_scene,
     dedup_scene,
     expired_scene,
+    keyed_scene,
     plain_scene,
     rich_scene,
     spent_scene,
@@ -57,7 +58,7 @@ SINGLE = [
 ]
 """Calls about jobs of one kind, which read no keys of other kinds."""
 CASES: list[tuple[Callable[[Raw, QueueKeys], Scene], Act, tuple[Any, ...]]] = [
-    *((build, act, ()) for build in (plain_scene, rich_scene) for act in CALLS),
+    *((build, act, ()) for build in (plain_scene, rich_scene, keyed_scene) for act in CALLS),
     *((rich_scene, act, ()) for act in SINGLE),
     *((build, act, ()) for build, act in (*CLOSED, *ROLES)),
     *((rich_scene, act, state) for act in FIRST for state in STATES),

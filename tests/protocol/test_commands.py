@@ -24,6 +24,7 @@ from tests.protocol.scenes import (
     Act,
     Scene,
     dedup_scene,
+    keyed_scene,
     plain_scene,
     rich_scene,
 )
@@ -31,7 +32,7 @@ from tests.protocol.seeds import EPOCH
 from tests.support.backends import Backend
 
 KEYS = QueueKeys("commands")
-SCENES = (plain_scene, rich_scene, dedup_scene)
+SCENES = (plain_scene, rich_scene, dedup_scene, keyed_scene)
 EVERY = [*((build, act) for act in CALLS for build in SCENES), *CLOSED, *ROLES]
 CASES = pytest.mark.parametrize(
     "build, act", EVERY, ids=[f"{act.name}-{build.__name__}" for build, act in EVERY]
@@ -58,9 +59,14 @@ NOTHING = ("HDEL", KEYS["held"].decode(), "-")
 
 TRIM = {"HMGET meta", "ZRANGE dead", "ZCARD dead"}
 REST = {"ZRANGE active", "ZRANGE scheduled", "XLEN ready"}
-INDEXES = ("active", "scheduled", "once", "dead")
-DRAINED = {"XLEN ready", "ZCARD scheduled", "ZCARD active"}
-SUCCESSORS = {"ZSCORE scheduled", "ZSCORE expiry", "LLEN wake"}
+INDEXES = ("active", "scheduled", "parked", "once", "dead")
+DRAINED = {"XLEN ready", "ZCARD scheduled", "ZCARD active", "ZCARD parked"}
+SUCCESSORS = {"ZSCORE scheduled", "ZSCORE expiry", "LLEN wake"} | {
+    "ZMSCORE tickets",
+    "ZRANGE parked",
+    "ZCOUNT tickets",
+}
+"""Jobs that became due: they waited for the end of a job with their dedup id, or key."""
 EXPIRED = {"XRANGE ready"}
 """Those at the head of ready, which can be trimmed."""
 READ_LATE: dict[str, set[str]] = {
@@ -86,12 +92,19 @@ READ_LATE: dict[str, set[str]] = {
     | EXPIRED
     | {
         "XLEN ready",
+        "ZRANGE tickets",
+        "ZSCORE dead",
+        "ZSCORE parked",
+        "HEXISTS held",
+        "HGET meta",
+        "XRANGE ready",
+        "EXISTS parked",
         *(f"EXISTS {key}" for key in ("held", "expiry", "tally", "once", "dedup", "schedules")),
     },
     "purge": {"XRANGE ready", "HMGET held", "HMGET dedup"} | SUCCESSORS | DRAINED,
     "redrive": {"ZCARD dead"},
-    "promote": {"ZSCORE expiry"},
-    "dequeue": {"ZSCORE expiry"},
+    "promote": SUCCESSORS,
+    "dequeue": SUCCESSORS,
     "recover": TRIM | SUCCESSORS | DRAINED | {"HGET held"},
     "stats": REST
     | SUCCESSORS
@@ -246,7 +259,7 @@ def test_a_full_server_refuses_only_jobs(
 
 def _ordered(reply: list[Any], script: str) -> list[Any]:
     """Return a reply with the fields of a hash sorted."""
-    start = {"stats": 9, "configure": 4, "scan": 6}.get(script, len(reply))
+    start = {"stats": 10, "configure": 4, "scan": 6}.get(script, len(reply))
     return [*reply[:start], *sorted(map(str, reply[start:]))]
 
 

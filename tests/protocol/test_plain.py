@@ -20,6 +20,7 @@ from tests.protocol.scenes import (
     crowded_scene,
     dedup_scene,
     expired_scene,
+    keyed_scene,
     plain_scene,
     rich_scene,
     spent_scene,
@@ -30,7 +31,7 @@ from tests.support.backends import Backend
 KEYS = QueueKeys("plain")
 SCENES = (
     plain_scene, rich_scene, dedup_scene, crowded_scene, expired_scene, spent_scene, borne_scene,
-    closed_scene,
+    closed_scene, keyed_scene,
 )  # fmt: skip
 SETTINGS: list[tuple[Any, ...]] = [(), ("lease", 2000), ("max_length", 100), ("paused", "in")]
 CALLS = [

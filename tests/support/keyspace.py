@@ -33,7 +33,7 @@ Raw: TypeAlias = Any
 
 LARGE = 4096
 """Bodies above this many bytes are stored separately."""
-INDEXES = ("active", "once", "scheduled", "dead")
+INDEXES = ("active", "once", "scheduled", "parked", "dead")
 
 
 def dump(raw: Raw) -> dict[bytes, Any]:
@@ -121,7 +121,7 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     unended = {b"?" + number for number in (ready | held) - indexes["dead"]}
     assert awaited <= unended, f"{base!r}: marks of ended jobs: {awaited - unended}"
     ends -= groups | awaited
-    unfinished = ready | indexes["active"] | indexes["scheduled"]
+    unfinished = ready | indexes["active"] | indexes["scheduled"] | indexes["parked"]
     assert ends <= unfinished, f"{base!r}: ends of ttl of other jobs: {ends - unfinished}"
     heads = {number: _fields(record) for number, record in records.items()}
     named, starting = _check_dedup(raw, base, indexes, heads, ends)
@@ -141,6 +141,10 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
         "w": awaited,
     }
     used["u"] = _check_priorities(raw, base, heads)
+    tickets = set(raw.zrange(base + b"tickets", 0, -1))
+    strays = tickets - ready - indexes["active"] - indexes["scheduled"] - indexes["once"]
+    assert not strays, f"{base!r}: tickets of jobs that are parked, dead or gone: {strays}"
+    used["q"] = tickets | indexes["parked"]
     used["e"] = set(raw.hkeys(base + b"schedules"))
     strays = set(raw.zrange(base + b"ticks", 0, -1)) - used["e"]
     assert not strays, f"{base!r}: ticks of schedules that are gone: {strays}"

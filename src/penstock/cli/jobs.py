@@ -99,7 +99,8 @@ def enqueue(
             content; debounce = as update, and the delay starts again; requeue = it runs after the
             active job; requeue+update, requeue+debounce = as requeue, and later duplicates update
             or debounce that one.
-        key: jobs with the same key go to one partition, in order.
+        key: jobs with the same key go to one partition, in order; the queue may limit how many run
+            at once.
         max_attempts: attempts until the job is a dead letter; 0 = no limit. Default: the queue's.
         backoff_base: delay after the first failure; it doubles. Default: the queue's.
         backoff_cap: the longest delay after a failure. Default: the queue's.
@@ -261,6 +262,7 @@ def _peek_groups(session: Session, queue: str) -> None:
 
 TIME_OF_STATE = {
     "ready": "created", "scheduled": "due", "active": "lease_until", "dead": "died",
+    "parked": "created",
 }  # fmt: skip
 
 

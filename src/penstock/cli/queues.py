@@ -105,7 +105,7 @@ def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
 
 
 COUNTS = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked", "nacked")
-RARE = ("promoted", "dequeued", "withdrawn", "evicted", "expired_active")
+RARE = ("parked", "promoted", "dequeued", "withdrawn", "evicted", "expired_active")
 SPANS = ("oldest", "age", "idle")
 COLUMNS = ("queue", *COUNTS, *RARE, *SPANS, "roles", "settings")
 SPARE = ("idle", "age", "nacked", "acked", "enqueued", "expired", *RARE, "roles", "oldest")
@@ -394,14 +394,14 @@ def purge(
     """Remove jobs from a queue, by state.
 
     Args:
-        state: state of the jobs to remove; may be repeated. Default: ready and scheduled.
+        state: state of the jobs to remove; may be repeated. Default: ready, scheduled and parked.
         yes: do not ask for confirmation.
 
     Examples:
         penstock purge emails --state dead --yes
     """
     given: list[StateName] = list(dict.fromkeys(state or ()))
-    states: list[StateName] = given or ["ready", "scheduled"]
+    states: list[StateName] = given or ["ready", "scheduled", "parked"]
     with session.client() as client:
         target = client.open(queue)
         before = target.stats()
@@ -454,7 +454,7 @@ def _question(client: Penstock, names: list[str]) -> str:
     told = []
     for name in names[:SHOWN]:
         one = client.open(name).stats()
-        jobs = one.ready + one.scheduled + one.active + one.dead + one.expired
+        jobs = one.ready + one.scheduled + one.parked + one.active + one.dead + one.expired
         told.append(f"{name} ({jobs} jobs)")
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"Remove these queues with all their jobs: {', '.join(told)}{more}?"

@@ -29,7 +29,16 @@ from penstock.core.options import (
 )
 from penstock.core.partitions import partition_of
 from penstock.core.policy import RetryPolicy
-from penstock.core.record import PLAIN, PLAIN_JSON, check_size, encode_body, encode_head
+from penstock.core.record import (
+    KEY_MARK,
+    PLAIN,
+    PLAIN_JSON,
+    check_size,
+    encode_body,
+    encode_head,
+    key_hash,
+    with_key,
+)
 from penstock.errors import BadArgument
 
 __all__ = [
@@ -68,7 +77,8 @@ class Prepared:
         ttl_code: the last four digits of the ids.
         wait: the confirmations to wait for; None = none, even if the queue has a setting.
         dedup: the dedup id, or None.
-        key: the key of the partition, or a function that computes it; None = the dedup id.
+        key: the key of the jobs, or a function that computes it; it also chooses the partition.
+            None = no key; the dedup id chooses.
         codec: the codec of the client; None = JSON.
         is_plain: whether there are no options but headers, a key, and a lease above 0.
         given: the arguments of the enqueue, in the order of `OPTIONS`; those after its end have
@@ -144,6 +154,8 @@ class Prepared:
         """
         raw, is_coded = encode_body(body, self.codec)
         head = self.coded_head if is_coded else self.head
+        if callable(self.key):
+            head = with_key(head, check_label("key", self.key(body)))
         if self.dedup is not None:
             head = with_id(head, dedup_id or self.dedup.id_of(body))
         return b"%b;i=%b\n%b" % (head, stable.next_id(), raw)
@@ -219,8 +231,9 @@ def prepared(
         raise BadArgument("ttl", ttl, f"must be longer than the delay ({wait / 1000} s)")
     if headers is not None and not isinstance(headers, Mapping):
         raise BadArgument("headers", headers, "must be a mapping of str to str")
-    if key is not None and not (many and callable(key)):
-        check_label("key", key)
+    own_key = KEY_MARK
+    if key is None or not (many and callable(key)):
+        own_key = "" if key is None else key_hash(check_label("key", key))
     chosen = dedup_of(dedup_id, dedup, many=many)
     head, coded_head = encode_head(
         lease_ms=own_lease,
@@ -231,6 +244,7 @@ def prepared(
         codec="json" if codec is None else codec.name,
         result_ms=None if result_ttl is None else duration_ms("result_ttl", result_ttl),
         priority=None if priority is None else check_count("priority", priority, low=0, high=9),
+        key=own_key,
     )
     is_plain = (
         at is ttl is max_length is replicas is durable is retry is chosen is None
@@ -454,7 +468,7 @@ def chunks(
         BadArgument: `bodies` is not an iterable of bodies, or a body can't be used.
     """
     _check_bodies(bodies)
-    is_plain = options.dedup is None
+    is_plain = options.dedup is None and not callable(options.key)
     head, bodies = _encoded(bodies, options)
     own = shared = options
     most, merge = _most(options), _Merge(options)

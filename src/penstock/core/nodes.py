@@ -193,7 +193,7 @@ class Partial(list[T]):
         self.unreachable = tuple(unreachable)
 
 
-SUMMED = (*COUNTS, *TOTALS, "kept")
+SUMMED = (*COUNTS, *TOTALS, "kept", "parked")
 
 
 def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:
@@ -317,6 +317,7 @@ PLACES: Mapping[str, Callable[[JobView], float]] = {
     ),
     "scheduled": lambda view: view.due or 0.0,
     "active": lambda view: view.lease_until or math.inf,
+    "parked": lambda view: view.created,
     "dead": lambda view: view.died or 0.0,
 }
 """Key by which jobs of a state are sorted across nodes."""

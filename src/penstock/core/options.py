@@ -35,7 +35,7 @@ Duration: TypeAlias = int | float | timedelta
 Moment: TypeAlias = int | float | datetime
 """Seconds since 1970 as a number, or an aware datetime."""
 
-StateName: TypeAlias = Literal["ready", "scheduled", "active", "dead"]
+StateName: TypeAlias = Literal["ready", "scheduled", "parked", "active", "dead"]
 """State of a job, as calls name it to select jobs."""
 PauseSide: TypeAlias = Literal["in", "out", "all"]
 """Side of a queue that `pause` stops."""

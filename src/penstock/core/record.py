@@ -2,12 +2,13 @@
 
 `1;l=60000;t=3600000;c=json;h.trace=abc` + newline + body. The first byte is the version; `l`
 (lease, ms), `t` (ttl, ms), `p` (retry policy, and priority) and `k` (how long the result is kept,
-ms) come first, as the scripts look for them there; `c` is the codec of the body, absent for bytes;
-`h.<name>` are headers. Unknown fields are kept and ignored.
+ms) come first, as the scripts look for them there; `q` is the hash of the key; `c` is the codec of
+the body, absent for bytes; `h.<name>` are headers. Unknown fields are kept and ignored.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -24,14 +25,17 @@ from penstock.errors import BadArgument, UndecodableBody
 __all__ = [
     "FIRST_FIELDS",
     "KEPT_FIELD",
+    "KEY_MARK",
     "SCHEDULED_FOR",
     "Record",
     "encode_body",
     "encode_head",
     "encode_json",
     "escaped",
+    "key_hash",
     "parse_record",
     "stable_id_of",
+    "with_key",
 ]
 
 SCHEDULED_FOR = "scheduled_for"
@@ -40,6 +44,8 @@ KEPT_FIELD = b";k="
 """The field of a job whose result is kept. If the first bytes of a record lack it, none is kept."""
 FIRST_FIELDS = 128
 """More bytes than the fields `l`, `t`, `p` and `k` have together."""
+KEY_MARK = "-" * 13
+"""Stands for the hash of a key that is computed from each body."""
 MAX_RECORD = 512 * 1024 * 1024
 MAX_HEADER = 16384
 """Bytes of a record before its body; the scripts refuse more."""
@@ -147,6 +153,7 @@ def encode_head(
     codec: str = "json",
     result_ms: int | None = None,
     priority: int | None = None,
+    key: str = "",
 ) -> tuple[bytes, bytes]:
     """Return the part of a record before its body: for bytes, and for the output of a codec.
 
@@ -157,6 +164,7 @@ def encode_head(
         codec: the name of the codec.
         result_ms: for how long the result is kept; None = the queue's setting, 0 = not at all.
         priority: 0 to 9; None = 0, or that of the job that this one updates.
+        key: the hash of the job's key, or `KEY_MARK`; empty = it has no key.
 
     Raises:
         BadArgument: a header that is not str -> str, or has an empty name, or too much of them.
@@ -164,7 +172,7 @@ def encode_head(
     if priority == 0 and not dedup:
         priority = None
     usual = lease_ms is None and ttl_ms is None and retry is None and result_ms is None
-    if usual and priority is None and not headers and not dedup:
+    if usual and priority is None and not headers and not dedup and not key:
         return PLAIN, PLAIN_JSON if codec == "json" else f"1;c={codec}\n".encode()
     front = "1"
     if lease_ms is not None:
@@ -176,17 +184,34 @@ def encode_head(
         front += f";p={_policy_text(retry)}{own}"
     if result_ms is not None:
         front += f";k={result_ms}"
+    if key:
+        front += f";q={key}"
     front += dedup
+    tail = _header_fields(headers or {})
+    check_head(len(front) + len(tail) + len(f";c={codec}\n"))
+    return f"{front}{tail}\n".encode(), f"{front};c={codec}{tail}\n".encode()
+
+
+def _header_fields(headers: Mapping[str, str]) -> str:
     tail = ""
-    for name, value in (headers or {}).items():
+    for name, value in headers.items():
         if not all(isinstance(text, str) for text in (name, value)) or not name:
             raise BadArgument("headers", headers, "names and values must be str, names not empty")
         try:
             tail += f";h.{quote(name, safe=_SAFE)}={quote(value, safe=_SAFE)}"
         except UnicodeEncodeError:
             raise BadArgument("headers", headers, "must be encodable as UTF-8") from None
-    check_head(len(front) + len(tail) + len(f";c={codec}\n"))
-    return f"{front}{tail}\n".encode(), f"{front};c={codec}{tail}\n".encode()
+    return tail
+
+
+def key_hash(key: str) -> str:
+    """Return the hash that stands for a key: 52 bits of SHA-1, as 13 hex digits."""
+    return hashlib.sha1(key.encode(), usedforsecurity=False).hexdigest()[:13]
+
+
+def with_key(head: bytes, key: str) -> bytes:
+    """Return the head of a record with the hash of a key instead of the placeholder."""
+    return head.replace(KEY_MARK.encode(), key_hash(key).encode(), 1)
 
 
 def check_head(size: int) -> None:
@@ -244,6 +269,7 @@ class Record:
         result_ms: for how long its result is kept; 0 = not at all.
         priority: 0 to 9.
         dedup_id: its dedup id; empty = none.
+        key_hash: the hash of its key; empty = it has none.
         raw: the body's bytes.
     """
 
@@ -252,6 +278,7 @@ class Record:
     ttl_ms: int | None = None
     codec: str = ""
     dedup_id: str = ""
+    key_hash: str = ""
     stable_id: str = ""
     retry: RetryPolicy | None = None
     result_ms: int = 0
@@ -324,6 +351,8 @@ def parse_record(data: bytes) -> Record:  # noqa: C901  # one branch for each fi
                     record.retry = parse_policy(*found.groups()[:3])
         elif name == "k":
             record.result_ms = _whole(value) or 0
+        elif name == "q":
+            record.key_hash = value
         elif name == "d":
             record.dedup_id = unquote(value)
         elif name == "i":

@@ -15,6 +15,7 @@ __all__ = ["Search"]
 PARTS: dict[str, tuple[str, ...]] = {
     "ready": ("ended", "due", "ready"),
     "scheduled": ("scheduled",),
+    "parked": ("parked",),
     "active": ("active", "once"),
     "dead": ("dead",),
 }

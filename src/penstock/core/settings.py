@@ -10,6 +10,7 @@ from penstock.core.calls import Argument
 from penstock.core.options import check_count, duration_ms, lease_ms
 from penstock.core.rate import check_burst, rate_field
 from penstock.core.views import SETTING_KINDS
+from penstock.errors import BadArgument
 
 __all__ = ["KEEP", "setting_fields"]
 
@@ -31,10 +32,11 @@ def setting_fields(given: Mapping[str, object], partitions: int | None = None) -
     for name, value in given.items():
         if name not in SETTING_KINDS or value is KEEP:
             continue
+        is_none = value is None or (value is False and SETTING_KINDS[name] == "flag")
         if name == "rate" and value is not None:
             fields += [name, rate_field(value, partitions)]
         else:
-            fields += [name, "" if value is None else _field(name, value)]
+            fields += [name, "" if is_none else _field(name, value)]
     return fields
 
 
@@ -42,6 +44,10 @@ def _field(name: str, value: object) -> int:
     if name == "lease":
         ms = lease_ms(name, value)
         return ms or duration_ms(name, value, zero=False)
+    if SETTING_KINDS[name] == "flag":
+        if value is not True:
+            raise BadArgument(name, value, "must be a bool")
+        return 1
     if SETTING_KINDS[name] == "duration":
         return duration_ms(name, value, zero=False)
     if name == "burst":

@@ -49,12 +49,14 @@ class JobView:
     Attributes:
         id: the job's id.
         queue: its queue's name.
-        state: ready, scheduled, active, dead or expired (ttl ended). Of a job whose result is kept
-            also done or cancelled, see `finished`.
+        state: ready, scheduled, parked (it waits for other jobs of its key), active, dead or
+            expired (ttl ended). Of a job whose result is kept also done or cancelled, see
+            `finished`.
         raw: the body's bytes.
         codec: "json", the name of another codec, or "" for bytes.
         headers: the headers that the producer set.
         dedup_id: its dedup id, or None.
+        key_hash: the hash of its key, 13 hex digits (protocol/keys.md), or None.
         retry: its own retry policy; None = the queue's applies.
         priority: 0 to 9; jobs with a higher one are delivered first.
         now: when it was read.
@@ -109,6 +111,7 @@ class JobView:
     failures: tuple[Failure, ...] = field(default=(), repr=False)
     trace: str = field(default="", repr=False)
     stable_id: str = field(default="", compare=False)
+    key_hash: str | None = None
     finished: float | None = None
     _codec: Codec | None = field(default=None, repr=False, compare=False)
 
@@ -201,7 +204,7 @@ class Settings:
 
     Attributes:
         lease: seconds; default 30.
-        max_length: most jobs that wait (ready and scheduled); default no bound.
+        max_length: most jobs that wait (ready, scheduled and parked); default no bound.
         max_attempts: nacks and crashes after which a job is dead; default 20; 0 = never.
         max_crashes: leases ended without a report after which a job is dead; default 3; 0 = never.
         max_releases: releases without delay after which a job is dead; default 1000; 0 = never.
@@ -217,6 +220,8 @@ class Settings:
         result_ttl: seconds for which results are kept of jobs that do not say it; default 0.
         rate: most deliveries in a time, such as "100/min"; default no limit (docs/rate.md).
         burst: most deliveries at once after a pause of any length; default 1.
+        per_key: most jobs of one key that are delivered at once; default no limit.
+        ordered: one job of a key at a time, in order, also across retries; default no.
         paused: "in", "out", "all" or None.
     """
 
@@ -237,6 +242,8 @@ class Settings:
     result_ttl: float | None = None
     rate: str | None = None
     burst: int | None = None
+    per_key: int | None = None
+    ordered: bool | None = None
     paused: str | None = None
 
 
@@ -244,8 +251,15 @@ SETTING_KINDS: Mapping[str, str] = {
     one.name: "duration" if one.type == "float | None" else "limit"
     for one in fields(Settings)
     if one.name != "paused"
-} | {"lease": "lease", "max_length": "count", "rate": "rate", "burst": "count"}
-"""The kind of each setting: a lease, a duration, a rate, a count from 1, or a limit from 0."""
+} | {
+    "lease": "lease",
+    "max_length": "count",
+    "rate": "rate",
+    "burst": "count",
+    "per_key": "count",
+    "ordered": "flag",
+}
+"""The kind of each setting: a lease, a duration, a rate, a count from 1, a limit, a flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +296,7 @@ class QueueStats:
         scheduled: jobs due later.
         active: leased jobs, and at-most-once jobs that were delivered and not acknowledged.
         dead: dead letters.
-        expired: jobs whose ttl ended, not swept yet; in no other figure.
+        expired: jobs whose ttl ended, not swept yet; in no other figure but `parked`.
         oldest: seconds for which the longest waiting job could have been reserved; None = no job.
         age: seconds since the queue was made; None = it does not exist.
         idle: seconds since the last write, to a second; None = it does not exist.
@@ -311,6 +325,7 @@ class QueueStats:
             damaged.
         settings: the settings stored on the queue.
         kept: results kept of jobs that have ended.
+        parked: jobs that wait for other jobs of their keys.
         has_schedules: whether it has schedules, or had some a while ago.
         configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
             server's clock; None = never.
@@ -356,6 +371,7 @@ class QueueStats:
     dangling: int
     settings: Settings
     kept: int = 0
+    parked: int = 0
     has_schedules: bool = False
     configured: float | None = None
     unreachable: tuple[str, ...] = ()
@@ -447,7 +463,7 @@ class Drain:
     """The jobs left on a node that is being drained. It is true when the node is drained.
 
     Attributes:
-        waiting: jobs that are ready or scheduled.
+        waiting: jobs that are ready, scheduled or parked.
         active: leased jobs.
         hints: calls that it stores for other nodes.
         dead: dead letters; they are never delivered.
@@ -494,7 +510,7 @@ class Info:
         connected_replicas: number of its replicas.
         registered_queues: queues that exist.
         registered_jobs: jobs in all of them, in every state.
-        waiting_jobs: registered jobs that are ready or scheduled.
+        waiting_jobs: registered jobs that are ready, scheduled or parked.
     """
 
     node: str
@@ -562,6 +578,7 @@ def read_view(
         failures=failures,
         trace=trace,
         stable_id=record.stable_id or job_id,
+        key_hash=record.key_hash or None,
         finished=at if len(entry) > 11 and entry[11] == b"kept" else None,
         _codec=codec,
     )
@@ -572,7 +589,7 @@ COUNTS = ("ready", "scheduled", "active", "dead", "expired")
 TOTALS = {
     one.name: one.name
     for one in fields(QueueStats)
-    if one.type == "int" and one.name not in (*COUNTS, "kept")
+    if one.type == "int" and one.name not in (*COUNTS, "kept", "parked")
 } | {"deliveries": "delivered", "swept": "expired"}
 """The totals of `QueueStats`, each with its field of meta."""
 
@@ -601,6 +618,7 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
         consumer=_holder(fields.get("consumer", ""), reply.now),
         settings=read_settings(fields),
         kept=number_in(fields.get("kept", "")) or 0,
+        parked=reply.parked,
         configured=None if configured is None else configured / 1000,
         has_schedules="e" in fields.get("uses", ""),
         **figures,
@@ -633,6 +651,8 @@ def read_settings(fields: Mapping[str, str]) -> Settings:
         number = number_in(fields.get(name, ""))
         if kind == "rate":
             values[name] = rate_text(fields.get(name, ""))
+        elif kind == "flag" and number is not None:
+            values[name] = bool(number)
         elif number is not None:
             values[name] = number if kind in ("count", "limit") else number / 1000
     return Settings(**values)

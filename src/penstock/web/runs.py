@@ -23,6 +23,7 @@ ActionName = Literal["redrive", "promote", "cancel", "delete"]
 ACTIONS: dict[StateName, tuple[ActionName, ...]] = {
     "ready": ("cancel", "delete"),
     "scheduled": ("promote", "cancel", "delete"),
+    "parked": ("cancel", "delete"),
     "active": ("cancel",),
     "dead": ("redrive", "delete"),
 }

@@ -44,7 +44,7 @@ DEFAULT_PREFIX = "penstock"
 KINDS = (
     "ready", "held", "active", "scheduled", "urgent", "once", "dead",
     "tally", "expiry", "finished", "dedup", "windows", "meta", "wake", "space", "ticks",
-    "schedules",
+    "schedules", "parked", "tickets",
 )  # fmt: skip
 WRITES = "writes"
 """Stands for all promises of staged writes; it outlives an idle queue, as none of KINDS does."""

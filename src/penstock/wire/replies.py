@@ -486,6 +486,7 @@ class Stats(NamedTuple):
     dead: int
     expired: int
     oldest: int
+    parked: int
     fields: list[tuple[bytes, bytes]]
 
 
@@ -642,7 +643,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "settle_plain": _rows(ReservePlain, 6, 2),
     "show": _tail(Peek, 5),
     "stage": _either(_plain(Commit), {0: _plain(StageGone)}),
-    "stats": _rows(Stats, 9, 2),
+    "stats": _rows(Stats, 10, 2),
     "survey": _tail(Survey, 5),
     "sweep": _plain(Sweep),
     "tick": _either(_plain(Enqueue), {0: _plain(PauseScheduleGone)}),

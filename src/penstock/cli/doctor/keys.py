@@ -56,7 +56,7 @@ NUMBERS = (
     "evicted", "dangling", "made", "seen",
 )  # fmt: skip
 """Fields of meta that are numbers."""
-INDEXES = ("active", "once", "scheduled", "dead")
+INDEXES = ("active", "once", "scheduled", "parked", "dead")
 JOBS = ("ready", "held")
 VERSIONS = (b"2", b"3")
 """The queue has version 3 since the first job whose result is kept."""

@@ -147,8 +147,8 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch):
             retry: the job's own policy, stored with it and applied by every client. The queue's
                 settings fill in the fields left out. None = an update keeps the stored policy.
             key: jobs with one key go to one partition, which keeps their order (docs/nodes.md,
-                Partitions); None = the partition of the dedup id, or any. Ignored by a queue
-                without partitions.
+                Partitions); None = the partition of the dedup id, or any. The queue's settings
+                `per_key` and `ordered` apply to jobs with a key (docs/keys.md).
             result_ttl: seconds for which the result is kept when the job has ended; 0 = it is not
                 kept; None = the queue's setting, which is 0 by default (docs/results.md).
             priority: 0 to 9: jobs with a higher one are delivered first (docs/priorities.md). None

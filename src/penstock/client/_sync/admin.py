@@ -246,13 +246,14 @@ class QueueAdmin:
         jobs are added again. So does `clear`.
 
         Args:
-            states: ready, scheduled, active or dead; none given = ready and scheduled.
+            states: ready, scheduled, parked, active or dead; none given = ready, scheduled and
+                parked.
 
         Returns:
             Number of jobs removed. A crash midway leaves the rest as it was.
         """
         chosen = {check_choice("states", state, StateName) for state in states}
-        names = purge_parts(chosen or {"ready", "scheduled"})
+        names = purge_parts(chosen or {"ready", "scheduled", "parked"})
         return sum(self._everywhere(lambda part: part._purged(names)))
 
     def _purged(self, parts: list[str]) -> int:
@@ -334,7 +335,8 @@ class QueueAdmin:
 
         Args:
             n: most jobs to return, up to 1000; about 1 MiB of bodies is returned.
-            state: ready, scheduled (by due time), active (by end of lease) or dead (by death).
+            state: ready, scheduled (by due time), parked (by key), active (by end of lease) or dead
+                (by death).
             start: number of jobs to skip, up to 1000; negative = the first job, counted from the
                 end: -3 is the last but two. Beyond either end there are no jobs.
             newest: go backwards from the end.
@@ -455,7 +457,7 @@ class QueueAdmin:
         Args:
             cursor: "0" to begin, then the cursor of the last page, until it is "0" again.
             n: about this many jobs a step, up to 1000. A step without jobs may not be the last.
-            states: only jobs in these states: ready, scheduled, active, dead; None = all.
+            states: only jobs in these states: ready, scheduled, parked, active, dead; None = all.
             full: False = return only ids; no bodies are sent.
 
         Raises:
@@ -509,13 +511,16 @@ class QueueAdmin:
         result_ttl: Duration | None = KEEP,
         rate: str | None = KEEP,
         burst: int | None = KEEP,
+        per_key: int | None = KEEP,
+        ordered: bool | None = KEEP,
     ) -> Settings:
         """Store settings on the queue, for all its clients. Settings not given stay as they are.
 
         Args:
             lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes, replicas,
                 backoff_base, backoff_cap, dead_max, dead_age, results_max, results_bytes,
-                result_size, result_ttl, rate, burst: as in `Settings`; None = back to the default.
+                result_size, result_ttl, rate, burst, per_key, ordered: as in `Settings`; None =
+                back to the default.
 
         Returns:
             All settings as they are now.

@@ -332,7 +332,7 @@ class Penstock:
 
         Args:
             queues: queues or names; None = all that exist.
-            states: only jobs in these states: ready, scheduled, active, dead; None = all.
+            states: only jobs in these states: ready, scheduled, parked, active, dead; None = all.
             n: about this many jobs a step.
         """
         wanted = None if states is None else list(states)

@@ -201,6 +201,7 @@ def _results(parse: Parser[replies.Results], raw: Reply) -> Looked:
 def purge_parts(states: Collection[str]) -> list[str]:
     """Return the parts to purge for states; in this order no job is missed when its time comes."""
     parts = {
+        "parked": "parked",
         "ready": "ready",
         "scheduled": "scheduled",
         "active": "active",
@@ -220,7 +221,7 @@ def check_states(argument: str, values: object) -> tuple[StateName, ...]:
         values: as they were given; None = all.
 
     Raises:
-        BadArgument: not a collection of ready, scheduled, active, dead.
+        BadArgument: not a collection of ready, scheduled, parked, active, dead.
     """
     if values is None:
         return ()

@@ -1,7 +1,7 @@
 --- Read a page of the jobs of a state, in order, from a place on. Nothing changes.
---- KEYS     ready held active scheduled once dead tally expiry meta
+--- KEYS     ready held active scheduled once dead tally expiry meta parked
 --- ARGV     nonce part from count newest body
----          part    ready in three parts: ended (leases), due and ready; or scheduled, active, once, dead
+---          part    ready in three parts: ended (leases), due and ready; or scheduled, parked (by key), active, once, dead
 ---          from    '' = from the first job; else from behind a place, the cursor of a reply
 ---          count   1 to 1000: the most jobs to look at; the call reads about 1 MiB, and at least one job
 ---          newest  1 = from the end backwards, else 0
@@ -19,7 +19,7 @@
 --@include lib/is_number
 --@include lib/job_fields
 --@include lib/behind
-local index = ({ended = active, due = scheduled, scheduled = scheduled, active = active, once = once, dead = dead})[part]
+local index = ({ended = active, due = scheduled, scheduled = scheduled, parked = parked, active = active, once = once, dead = dead})[part]
 local place_score, place_id = string.match(from, index and '^(%-?%d+) (%S+)$' or '^()(%S+)$')
 if from ~= '' and not (place_id and is_number(place_id)) then
   return {-19, nonce, 'from', string.sub(from, 1, 200)}
@@ -40,7 +40,7 @@ local function stream_page(n) -- {number, score, record}...
 end
 local function ranks() -- the first and the last rank of the part, behind the place
   local low, high = 0, redis.call('ZCARD', index) - 1
-  if part ~= 'dead' then
+  if part ~= 'dead' and part ~= 'parked' then
     local edge = (index == scheduled) and now or score_of(now, 4095)
     local past = redis.call('ZCOUNT', index, '-inf', string.format('%.0f', edge))
     if part == 'ended' or part == 'due' then
@@ -79,6 +79,7 @@ local function sorted_page(n)
 end
 local function see(id, score, value)
   local at = index and index ~= scheduled and index ~= dead and end_of(score) or score
+  at = part == 'parked' and string.sub(id, 1, -12) or at
   local job = job_fields(id, (part == 'ended' or part == 'due') and 'ready' or part, at, value)
   if job[2] ~= 'expired' then
     local record = job[7]

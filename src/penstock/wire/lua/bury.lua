@@ -1,5 +1,5 @@
 --- Give jobs up: they become dead letters. A call by id also buries waiting jobs.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows parked tickets
 --- ARGV     nonce wanted common reason trace [number...]
 ---          reason  text kept with the job, at most 1024 bytes
 ---          trace   as in nack
@@ -36,7 +36,7 @@ for i = 1, count do
       moved[#moved + 1] = id
       moved[#moved + 1] = entry[2][2]
       waited[#waited + 1] = id
-    elseif redis.call('ZSCORE', scheduled, id) then
+    elseif redis.call('ZSCORE', scheduled, id) or redis.call('ZSCORE', parked, id) then
       codes[i] = 1
       waited[#waited + 1] = id
     end

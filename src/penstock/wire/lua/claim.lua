@@ -1,5 +1,5 @@
 --- Add jobs with dedup ids. If a job with the same id exists, `mode` decides what happens to both.
---- KEYS     ready held active scheduled urgent once tally expiry finished dedup windows meta wake space
+--- KEYS     ready held active scheduled urgent once tally expiry finished dedup windows meta wake space parked tickets
 --- ARGV     nonce producer create delay bound wait role mode [record...]
 ---          mode    '' = the existing job stays as it is; letters: u = replace its content, d = (with u) restart its delay,
 ---                  q = if it is active, the new job waits for its end; if it is done, for the end of its window; s = the

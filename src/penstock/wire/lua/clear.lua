@@ -1,5 +1,5 @@
 --- Remove a queue: its jobs, its settings, its schedules and the promises of staged writes.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished dedup windows meta wake space writes ticks schedules
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished dedup windows meta wake space writes ticks schedules parked tickets
 --- ARGV     nonce
 --- META     v epoch seen off uses
 --- RETURNS  {1, nonce, epoch, jobs}       epoch: of the removed queue, for its entry in the registry; '' = there was no
@@ -9,7 +9,7 @@
 --@include lib/check_version
 --@include lib/now
 local jobs = redis.call('XLEN', ready)
-for _, index in ipairs({active, scheduled, once, dead}) do
+for _, index in ipairs({active, scheduled, parked, once, dead}) do
   jobs = jobs + redis.call('ZCARD', index)
 end
 redis.call('ZCARD', urgent)
@@ -17,6 +17,7 @@ redis.call('ZCARD', expiry)
 redis.call('ZCARD', windows)
 redis.call('XLEN', finished)
 redis.call('ZCARD', ticks)
+redis.call('ZCARD', tickets)
 for _, map in ipairs({held, tally, dedup, schedules}) do
   redis.call('HLEN', map)
 end
@@ -24,7 +25,7 @@ for _, tokens in ipairs({wake, space}) do
   redis.call('LLEN', tokens)
 end
 redis.call('HDEL', held, '-')
-redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, finished, dedup, windows, meta, wake, space, writes, ticks, schedules)
+redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, finished, dedup, windows, meta, wake, space, writes, ticks, schedules, parked, tickets)
 if string.find(uses, 'w', 1, true) then -- clients wait for results: all of them look again
   --@include lib/add_entry
   add_entry('*')

@@ -5,7 +5,7 @@
 ---                  meta was lost while jobs exist, create it again
 ---          field   closed (1), paused (in, out, all), lease, max_length, max_attempts, max_crashes, max_releases, max_snoozes,
 ---                  replicas, backoff_base, backoff_cap, dead_max, dead_age, results_max,
----                  results_bytes, result_size, result_ttl, rate, burst; value '' drops the setting. 'configured' and ms: the
+---                  results_bytes, result_size, result_ttl, rate, burst, per_key, ordered (1); value '' drops the setting. 'configured' and ms: the
 ---                  settings were copied from another node, where they were set at that time; nothing changes if the
 ---                  settings here were set at that time or later
 --- META     v epoch seen off full paused max_length replicas result_ttl uses configured
@@ -27,7 +27,7 @@ if not epoch then
   elseif create == '' then
     return {-5, nonce}
   end
-  epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbpkmeu' or ''
+  epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbpkmeuq' or ''
   --@include lib/create_queue
   if anew then -- above every number in use: held jobs may have higher ones than the stream
     change('v', '3')
@@ -42,6 +42,7 @@ if not epoch then
     change('v', '3')
   end
 end
+--@include lib/use
 local shuts, last, given = false, configured, nil
 local limits = {paused = paused, max_length = max_length, replicas = replicas > 0, result_ttl = result_ttl}
 for i = 1, #fields, 2 do
@@ -68,6 +69,8 @@ for i = 1, #fields, 2 do
     end
   elseif limits[field] ~= nil then
     limits[field] = value ~= '' and value ~= '0' and value
+  elseif (field == 'per_key' or field == 'ordered') and value ~= '' then
+    use('q')
   end
 end
 paused = limits.paused

@@ -1,5 +1,5 @@
---- Add jobs: to ready, or with a delay to scheduled. All of them, or none.
---- KEYS     ready held active scheduled urgent once tally expiry finished meta wake space dedup windows
+--- Add jobs: to ready, with a delay to scheduled, or parked behind others of their keys. All of them, or none.
+--- KEYS     ready held active scheduled urgent once tally expiry finished meta wake space dedup windows parked tickets
 --- ARGV     nonce producer create delay bound wait role [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
 ---          producer  the id of the calling producer: 16 hex digits
@@ -29,7 +29,7 @@
 --- FROM none  TO ready, scheduled
 local n = #records
 local sweep_limit = 100 + 2 * n
---@include lib/check_producer (gives: raw, now, delay_ms, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
+--@include lib/check_producer (gives: keyed, raw, now, delay_ms, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
 if n > 1000 then
   return {-10, nonce, 1001}
 end
@@ -47,11 +47,11 @@ local call, list, record_index = redis.call, records, {}
 --@include lib/split_body
 --@include lib/check_records (gives: priorities, bodies)
 local token = paused ~= 'out'
-if delay_ms > 0 or priorities then
+if delay_ms > 0 or priorities or keyed then
   call('ZCARD', scheduled)
   call('HLEN', held)
   call('XLEN', ready)
-  local held_pairs, ends = {}, {}
+  local held_pairs, ends, parks = {}, {}, 0
   for i = 2, ttl_ends and #ttl_ends or 0, 2 do
     ends[ttl_ends[i]] = ttl_ends[i - 1]
   end
@@ -59,16 +59,25 @@ if delay_ms > 0 or priorities then
   local due, at = now + delay_ms, string.format('%.0f', delay_ms > 0 and now + delay_ms or math.min(now, ms))
   for i = 1, n do
     local id, priority, last = ids[i], priorities and priorities[i] or 0, ends[ids[i]]
-    if delay_ms > 0 or priority > 0 then
+    local record = split_body(id, records[i], bodies)
+    local is_parked = keyed and delay_ms <= 0 and not keyed.take(id, record)
+    if delay_ms > 0 or priority > 0 or is_parked then
       held_pairs[#held_pairs + 1] = id
-      held_pairs[#held_pairs + 1] = split_body(id, records[i], bodies)
-      place(id, last and delay_ms > 0 and tonumber(last) < due and last or at, priority)
+      held_pairs[#held_pairs + 1] = record
     else
-      call('XADD', ready, id, 'j', split_body(id, records[i], bodies))
+      call('XADD', ready, id, 'j', record)
+    end
+    if is_parked then
+      parks = parks + 1
+    elseif delay_ms > 0 or priority > 0 then
+      place(id, last and delay_ms > 0 and tonumber(last) < due and last or at, priority)
     end
   end
-  call('HSET', held, unpack(held_pairs))
+  if #held_pairs > 0 then
+    call('HSET', held, unpack(held_pairs))
+  end
   write_places()
+  token = token and parks < n
   if delay_ms > 0 then
     --@include lib/announce
     token = announce(due, false) and token

@@ -15,9 +15,9 @@
 if from then
   return {1, nonce, from, of}
 end
--- a queue that is not there, is closed, or has large bodies, limits, jobs that expire or a role, or a clock of its own
+-- a queue that is not there, is closed, or has large bodies, limits of producers or per key, jobs that expire or a role, or a clock of its own
 local n, keeps = #records, uses ~= '' and string.find(uses, 'k', 1, true)
-if not epoch or off > 0 or since < 0 or n == 0 or n > 1000 or uses ~= '' and string.find(uses, '[bcloxt]') then
+if not epoch or off > 0 or since < 0 or n == 0 or n > 1000 or uses ~= '' and string.find(uses, '[bclqoxt]') then
   return {-20, nonce}
 end
 local byte = string.byte

@@ -1,5 +1,5 @@
 --- Make room on a full server: remove jobs that are never delivered again.
---- KEYS     held once dead tally meta ready scheduled urgent expiry finished wake dedup windows
+--- KEYS     held once dead tally meta ready scheduled urgent expiry finished wake dedup windows parked tickets active
 --- ARGV     nonce count letters
 ---          count    1 to 1000: the most jobs, and about 64 MiB of large bodies; first jobs that were delivered at most once,
 ---                   the nearest end of ttl first, then dead letters, the oldest first

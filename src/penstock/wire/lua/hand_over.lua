@@ -1,5 +1,5 @@
 --- Acknowledge a delivery and add the jobs that follow it, in one step.
---- KEYS     ready held active scheduled urgent once tally expiry finished meta space dedup windows wake
+--- KEYS     ready held active scheduled urgent once tally expiry finished meta space dedup windows wake parked tickets
 --- ARGV     nonce wanted common window number value delays [record...]
 ---          wanted, common, window   as in ack; common is the receipt of the job
 ---          value    the result of the job, as in ack; read only with a line feed in common

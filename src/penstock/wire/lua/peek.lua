@@ -1,7 +1,7 @@
 --- Read the jobs of a state, in order. Ready jobs come in the order of their delivery.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta space wake dedup windows
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta space wake dedup windows parked tickets
 --- ARGV     nonce state start count newest
----          state   ready, scheduled, active (first under a lease, then delivered at most once) or dead
+---          state   ready, scheduled, parked (by key), active (first under a lease, then delivered at most once) or dead
 ---          start   0 to 1000 = the number of jobs to skip; -1 to -1000 = the first job, counted from the end; beyond the
 ---                  number of jobs = none
 ---          count   1 to 1000; a reply has about 1 MiB, and at least one job
@@ -83,7 +83,8 @@ local function seen_in(index, where, low, high)
       end
       if not has_expired(page[i]) then -- a skipped job is not read
         local value = skip > 0 and '' or redis.call('HGET', held, page[i])
-        see(page[i], where, leased and end_of(page[i + 1]) or page[i + 1], value)
+        local at = leased and end_of(page[i + 1]) or where == 'parked' and string.sub(page[i], 1, -12) or page[i + 1]
+        see(page[i], where, at, value)
       end
     end
     if #page < 200 then
@@ -148,6 +149,9 @@ if state == 'ready' then
   end
 elseif state == 'scheduled' then
   seen_in(scheduled, 'scheduled', '(' .. string.format('%.0f', now), '+inf')
+elseif state == 'parked' then
+  redis.call('ZCARD', parked)
+  seen_in(parked, 'parked', '-inf', '+inf')
 elseif state == 'dead' then
   seen_in(dead, 'dead', '-inf', '+inf')
 else

@@ -1,8 +1,8 @@
 --- Remove jobs of a state up to a fence, in bounded steps: call again until none are left. A purge that begins with ready
 --- ends the promises of staged writes.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta space wake dedup windows writes
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta space wake dedup windows writes parked tickets
 --- ARGV     nonce state fence skip
----          state  ready (waiting in the stream), due, ended (leases), scheduled (not yet due), active, once (delivered at
+---          state  parked, ready (waiting in the stream), due, ended (leases), scheduled (not yet due), active, once (delivered at
 ---                 most once) or dead
 ---          fence  '' in the first step: the queue's last number; then that of the first reply. Jobs above it stay, so a
 ---                 purge ends even if a producer goes on adding jobs
@@ -24,7 +24,7 @@ elseif fence ~= '0-0' and not is_number(fence) then
   return {-19, nonce, 'fence', string.sub(fence, 1, 200)}
 end
 local wants_room = full > now and redis.call('LLEN', space) == 0
-for _, index in ipairs({active, scheduled, once, dead, expiry}) do
+for _, index in ipairs({active, scheduled, parked, once, dead, expiry}) do
   redis.call('ZCARD', index)
 end
 redis.call('HLEN', tally)
@@ -42,10 +42,12 @@ elseif state == 'once' then
   index, low = once, '(' .. over
 elseif state == 'dead' then
   index = dead
+elseif state == 'parked' then
+  index = parked
 end
 --@include lib/drop_bodies (gives: has_large_bodies, bodies_left)
 --@include lib/forget
---@include lib/tell
+--@include lib/tell (gives: keyed)
 --@include lib/release_dedup (gives: has_dedup)
 --@include lib/check_closed
 --@include lib/complete_removal
@@ -72,13 +74,13 @@ if index then
   end
 elseif state ~= 'ready' then -- unknown state: remove nothing
   more = 0
-elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not has_large_bodies then
+elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not has_large_bodies and not keyed then
   local above = string.match(fence, '^%d+-') .. string.format('%.0f', string.match(fence, '%d+$') + 1)
   removed, more = redis.call('XTRIM', ready, 'MINID', '~', above, 'LIMIT', 2000), 1
   if removed == 0 then
     removed, more = redis.call('XTRIM', ready, 'MINID', above), 0
   end
-else -- expiry, dedup and bodies need each number; read about 1 MiB
+else -- expiry, dedup, tickets and bodies need each number; read about 1 MiB
   local step, bytes, ids = 16, 0, {}
   while step > 0 and bytes < 1048576 and #ids < 1000 do
     local entries = redis.call('XRANGE', ready, '-', fence, 'COUNT', step)

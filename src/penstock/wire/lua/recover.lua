@@ -1,5 +1,5 @@
 --- Take deliveries over from their holders. Each counts as a crash, and gets a new lease.
---- KEYS     ready held active once dead tally expiry finished meta wake scheduled urgent dedup windows
+--- KEYS     ready held active once dead tally expiry finished meta wake scheduled urgent dedup windows parked tickets
 --- ARGV     nonce wanted common tag owner role [number...]
 ---          common  '*': each number is followed by the receipt of its delivery, as in the reply of pending
 ---          wanted, tag, owner, role   as in ack and reserve
@@ -41,6 +41,7 @@ end
 --@include lib/check_receipts (gives: count, ids, codes, where, counts)
 local taken, taken_records, taken_counts = {}, {}, {}
 local due, cut, dropped, dying, crashes, cancelled, marks = {}, nil, {}, {}, 0, {}, {}
+local kept_pairs, put_back = {}, {} -- none is parked
 local expired, expired_set, expired_once, more_expired = {}, {}, {}, false
 local trim_to, head_expired, other_expired = '-', 0, {} -- no expired jobs
 local bytes, soonest, named = 0, false, {}

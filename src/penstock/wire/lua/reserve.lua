@@ -1,5 +1,5 @@
 --- Take up to n jobs under a lease. A job stays on the server until it is acknowledged.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows parked tickets
 --- ARGV     nonce n tag owner idle role
 ---          n      the most jobs, up to 1000; 0 = take none, hand the wake token on; below 0 = -n, and suspects are delivered
 ---                 provisionally

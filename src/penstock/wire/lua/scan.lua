@@ -1,10 +1,10 @@
 --- Read a page of all jobs of a queue, in no order: first the stream, then the held jobs.
---- KEYS     ready held active scheduled once dead tally expiry meta
+--- KEYS     ready held active scheduled once dead tally expiry meta parked
 --- ARGV     nonce cursor count full [state...]
 ---          cursor  '0' at first, then that of the last reply, until it is '0' again
 ---          count   1 to 1000: about the number of jobs in the reply; the call reads at most ten times as many, and at most 1000
 ---          full    1 = with bodies, about 1 MiB of them; 0 = only the header of each record
----          state   ready, scheduled, active, dead: only jobs in these states; none given = all
+---          state   ready, scheduled, parked, active, dead: only jobs in these states; none given = all
 --- META     v epoch seen off lease last uses
 --- RETURNS  {1, nonce, now, lease, epoch, cursor, job...}  job as in show, without the receipt; jobs whose ttl has
 ---                               ended are left out

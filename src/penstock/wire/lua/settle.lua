@@ -1,5 +1,5 @@
 --- Acknowledge jobs and take up to n more, in one call.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows parked tickets
 --- ARGV     nonce wanted common n tag owner role [number...]
 ---          as in ack and reserve; n = 0 needs no role
 --- META     v epoch seen off paused uses alarm full lease delivered acked=acked_before

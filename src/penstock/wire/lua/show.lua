@@ -1,11 +1,11 @@
 --- Read jobs by number. Nothing changes.
---- KEYS     ready held active scheduled once dead tally expiry meta
+--- KEYS     ready held active scheduled once dead tally expiry meta parked
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 100
 --- META     v epoch seen off lease uses
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job: {} gone, else {number, state, score, delivered, owner, counters, record,
 ---                                        cancelled, progress, snoozes, failures, receipt};
----                                        state: ready, scheduled, active, once, dead, expired, or dangling = in no index,
+---                                        state: ready, scheduled, parked, active, once, dead, expired, or dangling = in no index,
 ---                                        or done, cancelled, expired: ended, and its result is kept, then receipt is 'kept', see results;
 ---                                        damaged; score: due time, end of lease, time of death; delivered and owner: of
 ---                                        the last delivery; cancelled, progress, snoozes and failures: the marks of the

@@ -1,10 +1,11 @@
 --- Count the jobs of a queue exactly, without reading them. Nothing changes.
---- KEYS     ready held active scheduled once dead expiry meta
+--- KEYS     ready held active scheduled once dead expiry meta parked
 --- ARGV     nonce
 --- META     v seen off
---- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, fields: (field, value)...}  ready: jobs
+--- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, parked, fields: (field, value)...}  ready: jobs
 ---                     that can be reserved now; expired: jobs whose ttl has ended, which no other number includes; oldest: for
----                     how many ms the oldest of the ready jobs has been ready, -1 = none; then the fields of meta, and
+---                     how many ms the oldest of the ready jobs has been ready, -1 = none; parked: jobs that wait for others of their keys, with
+---                     those whose ttl has ended; then the fields of meta, and
 ---                     `kept`, the number of kept results
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
@@ -16,8 +17,16 @@ local fields = all_fields()
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
 local ended_leases, expired_jobs = redis.call('ZCOUNT', active, '-inf', score_of(now, 4095)), redis.call('ZCOUNT', expiry, '-inf', now)
 local expired_once_jobs = redis.call('ZCOUNT', once, '-inf', score_of(now, 4095))
--- A score is never later than the end of the ttl. So each expired job is in ready, is due, or its lease has ended: the
--- sum of these three, minus the expired jobs, can be reserved.
+-- A score is never later than the end of the ttl. So each expired job is in ready, is due, its lease has ended, or it is parked:
+-- the sum of the first three, minus their expired jobs, can be reserved. At most 1000 expired jobs are looked up in parked.
+local parked_jobs, expired_parked = redis.call('ZCARD', parked), 0
+if parked_jobs > 0 and expired_jobs > 0 then
+  local ids = redis.call('ZRANGE', expiry, '-inf', now, 'BYSCORE', 'LIMIT', 0, 1000)
+  local scores = redis.call('ZMSCORE', parked, unpack(ids))
+  for i = 1, #ids do
+    expired_parked = expired_parked + (scores[i] and 1 or 0)
+  end
+end
 local oldest = -1
 local head = redis.call('XRANGE', ready, '-', '+', 'COUNT', 1)[1]
 if head then
@@ -33,10 +42,10 @@ if first[2] and tonumber(first[2]) < 0 then -- the first job of each priority
   first = {}
 end
 oldest = math.max(oldest, first[2] and now - first[2] or -1, ended[2] and now - end_of(ended[2]) or -1)
-local available = stream + due + ended_leases - expired_jobs
+local available = math.max(0, stream + due + ended_leases - expired_jobs + expired_parked)
 if available == 0 then -- all of them have expired
   oldest = -1
 end
 return {1, nonce, now, available, redis.call('ZCARD', scheduled) - due,
   redis.call('ZCARD', active) - ended_leases + redis.call('ZCARD', once) - expired_once_jobs, redis.call('ZCARD', dead),
-  expired_jobs + expired_once_jobs, oldest, unpack(fields)}
+  expired_jobs + expired_once_jobs, oldest, parked_jobs, unpack(fields)}

@@ -1,8 +1,8 @@
 --- Read a page of the jobs in one structure, in its order, between two places. No job changes.
---- KEYS     ready held active scheduled once dead tally expiry meta
+--- KEYS     ready held active scheduled once dead tally expiry meta parked
 --- ARGV     nonce wanted place from to count full
 ---          wanted  epoch that the first page answered; '' = not checked
----          place   ready, scheduled, active, once or dead: the structure, including due jobs and ended leases
+---          place   ready, scheduled, parked, active, once or dead: the structure, including due jobs and ended leases
 ---          from    '' = from the first job; else after this place: in ready a number, elsewhere score, a blank, number
 ---          to      '' = to the last job; else up to this place
 ---          count   1 to 1000; a reply has about 1 MiB, and at least one job
@@ -26,7 +26,7 @@ for name, number in pairs(place == 'ready' and {from = from, to = to} or {}) do
   end
 end
 local has_ttls, has_counters = string.find(uses, 't', 1, true), string.find(uses, 'r', 1, true)
-local index = ({scheduled = scheduled, active = active, once = once, dead = dead})[place]
+local index = ({scheduled = scheduled, parked = parked, active = active, once = once, dead = dead})[place]
 local reply = {1, nonce, now, epoch or '', ''}
 count = tonumber(count)
 --@include lib/append_rows (gives: bytes, at, visible_part)

@@ -1,5 +1,5 @@
---- Free memory: remove expired jobs, old dead letters and results, ended windows, sparse stream nodes, and an unused empty queue.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows schedules
+--- Free memory: remove expired jobs, old dead letters and results, ended windows, lost tickets, sparse stream nodes, and an unused empty queue.
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows schedules parked tickets
 --- ARGV     nonce idle
 ---          idle   ms without a write after which an empty queue without settings is removed, at least 600000
 --- META     v epoch seen off uses paused full producer consumer surveyed
@@ -28,12 +28,14 @@ local sweep_limit = 1000
 --@include lib/trim_dead
 local letters, wants_room = redis.call('ZCARD', dead), full > now and redis.call('LLEN', space) == 0
 redis.call('HLEN', tally)
+redis.call('XLEN', ready)
 redis.call('HDEL', held, '-')
 if quiet > raw + 2592000000 then -- drop a wrong time, or the queue would never be idle
   redis.call('HSET', meta, unpack(changes))
 end
 remove_expired()
 close_windows()
+--@include lib/repair_tickets
 write_dedup_and_wake()
 if letters > 0 then
   trim_dead(sweep_limit)
@@ -65,11 +67,14 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
   local settings = redis.call('HMGET', meta, 'paused', 'lease', 'max_length', 'max_attempts', 'max_crashes', 'max_releases',
     'max_snoozes', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas', 'closed', 'results_max', 'results_bytes',
     'result_size', 'result_ttl', 'rate', 'burst')
+  local key_limits = redis.call('HMGET', meta, 'per_key', 'ordered')
+  local limited = key_limits[1] or key_limits[2]
+  set = set or limited
   for i = 1, #settings do
     set = set or settings[i]
   end
-  if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows, schedules) == 0 then
-    redis.call('DEL', ready, active, scheduled, urgent, once, dead, tally, expiry, finished, dedup, windows, meta, wake, space)
+  if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows, schedules, tickets) == 0 then
+    redis.call('DEL', ready, active, scheduled, urgent, once, dead, tally, expiry, finished, dedup, windows, meta, wake, space, parked)
     removed = epoch
   else -- drop the letters of empty structures, and producers
     local sampled = 100
@@ -81,6 +86,8 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
         kept = kept .. (borne and letter or '')
       elseif letter == 'k' then
         kept = kept .. ((redis.call('EXISTS', held) == 1 or redis.call('XLEN', ready) > 0) and letter or '')
+      elseif letter == 'q' then
+        kept = kept .. ((limited or redis.call('EXISTS', parked, tickets) > 0) and letter or '')
       elseif not key or redis.call('EXISTS', key) == 1 or key == dedup and redis.call('EXISTS', windows) == 1 then
         kept = kept .. letter
       end

@@ -1,5 +1,5 @@
 --- Add the job of a schedule whose tick has come, and move its tick to the next one. Or run the schedule now.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows ticks schedules
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows ticks schedules parked tickets
 --- ARGV     nonce producer name mark expected next what role record
 ---          nonce, producer, role  as in enqueue
 ---          name, mark  the schedule, and the hash of the value that the caller has read

@@ -1,5 +1,5 @@
 --- Remove jobs that were never delivered. Other jobs stay as they are.
---- KEYS     ready held active scheduled urgent tally expiry finished meta space wake dedup windows
+--- KEYS     ready held active scheduled urgent tally expiry finished meta space wake dedup windows parked tickets once
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch full seen off uses paused
@@ -21,7 +21,7 @@ local function decide(id)
   if not value then
     code = #redis.call('XRANGE', ready, id, id)
   else -- a delivery has left its note
-    code = string.byte(value) ~= 64 and redis.call('ZSCORE', scheduled, id) and 1 or -2
+    code = string.byte(value) ~= 64 and (redis.call('ZSCORE', scheduled, id) or redis.call('ZSCORE', parked, id)) and 1 or -2
   end
   if code == 1 then
     found[#found + 1] = id

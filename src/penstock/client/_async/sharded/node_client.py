@@ -281,7 +281,7 @@ class AsyncNodeClient:
         await self.connect()
         facts = await self.node.server_facts()
         found = await self.living()
-        waiting = sum(one.ready + one.scheduled for one in found)
+        waiting = sum(one.ready + one.scheduled + one.parked for one in found)
         return facts.info(
             node=await self.node.whole_id(),
             queues=len({one.name for one in found}),

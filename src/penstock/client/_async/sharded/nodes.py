@@ -117,7 +117,7 @@ class AsyncNodes:
         home = await self._find(node)
         found = await home.living()
         kept = await home.node.command("HLEN", hints_key(home.terms.prefix))
-        waiting = sum(one.ready + one.scheduled for one in found)
+        waiting = sum(one.ready + one.scheduled + one.parked for one in found)
         return Drain(
             waiting, sum(one.active for one in found), kept, sum(one.dead for one in found)
         )

@@ -282,7 +282,7 @@ class NodeClient:
         self.connect()
         facts = self.node.server_facts()
         found = self.living()
-        waiting = sum(one.ready + one.scheduled for one in found)
+        waiting = sum(one.ready + one.scheduled + one.parked for one in found)
         return facts.info(
             node=self.node.whole_id(),
             queues=len({one.name for one in found}),

@@ -118,7 +118,7 @@ class Nodes:
         home = self._find(node)
         found = home.living()
         kept = home.node.command("HLEN", hints_key(home.terms.prefix))
-        waiting = sum(one.ready + one.scheduled for one in found)
+        waiting = sum(one.ready + one.scheduled + one.parked for one in found)
         return Drain(
             waiting, sum(one.active for one in found), kept, sum(one.dead for one in found)
         )

@@ -1,5 +1,5 @@
 -- Write the decisions of lib/decide_dedup and build the reply.
---- NEEDS  ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends all_free n ids raw before
+--- NEEDS  keyed parked ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends all_free n ids raw before
 ---        dedup_pairs names split_body given bodies added_names dedup_values added_due added rewritten notes
 ---        has_policies has_results priorities result_ttl moved own_place urgent has_urgent drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
 ---        answers header_of producer remove_expired close_windows write_dedup window_pairs wake_empty full space_empty
@@ -10,12 +10,15 @@
 --@include lib/place_jobs (gives: place, write_places)
 local soonest, token = nil, false
 do
-  local ends_of, held_pairs, leave_ready = {}, {}, {}
+  local ends_of, held_pairs, leave_ready, later = {}, {}, {}, {}
   local function place_by_ttl(id, at, priority) -- not later than the end of its ttl
     local ends = has_ttls and tonumber(redis.call('ZSCORE', expiry, id))
     local when = ends and math.min(ends, at) or at
     soonest = math.min(soonest or when, when)
     place(id, string.format('%.0f', when), priority)
+    if when > now then
+      later[#later + 1] = id
+    end
   end
   for id, at in pairs(orphans) do
     if not rewritten[id] then
@@ -91,6 +94,10 @@ do
   if #leave_ready > 0 then
     redis.call('XDEL', ready, unpack(leave_ready))
   end
+  if keyed and #leave_ready > 0 then
+    redis.call('ZREM', parked, unpack(leave_ready))
+    keyed.postpone(later)
+  end
   if #new_counters > 0 then
     redis.call('HSET', tally, unpack(new_counters))
   end
@@ -113,18 +120,20 @@ token = token and paused ~= 'out'
 if n == 0 then
   first, final = '', last
 end
-local told = {} -- as the note of the producer has it
 local reply = {1, nonce, first, n, epoch, created, 0, delay_ms > 0 and 1 or 0, replicas}
-for i = 1, #answers, 2 do
-  local what, id, state, header = unpack(answers[i + 1])
-  if tonumber(id) then -- an index into the added jobs
-    id, header = ids[id], header_of(added[id])
+do
+  local told = {} -- as the note of the producer has it
+  for i = 1, #answers, 2 do
+    local what, id, state, header = unpack(answers[i + 1])
+    if tonumber(id) then -- an index into the added jobs
+      id, header = ids[id], header_of(added[id])
+    end
+    told[#told + 1] = answers[i] .. ' ' .. what .. ' ' .. id .. ' ' .. state .. ' ' .. header .. '\n'
+    local j = #reply
+    reply[j + 1], reply[j + 2], reply[j + 3], reply[j + 4], reply[j + 5] = answers[i], what, id, state, header
   end
-  told[#told + 1] = answers[i] .. ' ' .. what .. ' ' .. id .. ' ' .. state .. ' ' .. header .. '\n'
-  local j = #reply
-  reply[j + 1], reply[j + 2], reply[j + 3], reply[j + 4], reply[j + 5] = answers[i], what, id, state, header
+  change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1 ' or ' 0 ') .. string.format('%.0f', raw) .. '\n' .. table.concat(told))
 end
-change('@' .. producer, nonce .. ' ' .. first .. ' ' .. n .. ' ' .. epoch .. (delay_ms > 0 and ' 1 ' or ' 0 ') .. string.format('%.0f', raw) .. '\n' .. table.concat(told))
 --@include lib/note_added
 remove_expired()
 close_windows()

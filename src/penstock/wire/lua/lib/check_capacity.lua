@@ -1,10 +1,13 @@
 -- Refuse n more jobs if the queue is full. Then note the producer's wait, and remove expired jobs.
---- NEEDS  ready held scheduled meta space nonce limit space_empty waiting n wait created now full role expired
+--- NEEDS  ready held scheduled parked meta space nonce limit space_empty waiting n wait created now full role expired
 ---        expired_once remove_expired write_dedup_and_wake change changes
 --- SETS   space_empty waiting
 if limit then
   space_empty = redis.call('LLEN', space) == 0
-  waiting = redis.call('XLEN', ready) + redis.call('ZCARD', scheduled)
+  local function count_waiting()
+    return redis.call('XLEN', ready) + redis.call('ZCARD', scheduled) + redis.call('ZCARD', parked)
+  end
+  waiting = count_waiting()
   if waiting + n > limit then
     local waits = tonumber(wait) > 0 and created == 0 and now + wait > full
     if waits or role ~= '' or #expired + #expired_once > 0 then
@@ -13,7 +16,7 @@ if limit then
     -- expired jobs may take up the room
     remove_expired()
     write_dedup_and_wake()
-    if #expired > 0 and space_empty and full > now and redis.call('XLEN', ready) + redis.call('ZCARD', scheduled) < limit then
+    if #expired > 0 and space_empty and full > now and count_waiting() < limit then
       redis.call('RPUSH', space, '1')
     end
     if waits then

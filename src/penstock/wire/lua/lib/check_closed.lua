@@ -1,15 +1,16 @@
 -- Find out if the queue is closed, and check the types of the keys that tell if it has drained. wake_drained() wakes
 -- a consumer when no job can come any more; that consumer wakes the next one (protocol/roles.md, Closing a queue).
---- NEEDS  ready active scheduled wake nothing uses
+--- NEEDS  ready active scheduled parked wake nothing uses
 --- GIVES  is_drained wake_drained
 local is_drained, wake_drained = nothing, nothing
 if uses ~= '' and string.find(uses, 'c', 1, true) then
   redis.call('XLEN', ready)
   redis.call('ZCARD', scheduled)
   redis.call('ZCARD', active)
+  redis.call('ZCARD', parked)
   redis.call('LLEN', wake)
   is_drained = function()
-    return redis.call('XLEN', ready) == 0 and redis.call('ZCARD', scheduled) == 0 and redis.call('ZCARD', active) == 0
+    return redis.call('XLEN', ready) + redis.call('ZCARD', scheduled) + redis.call('ZCARD', active) + redis.call('ZCARD', parked) == 0
   end
   wake_drained = function()
     if is_drained() and redis.call('LLEN', wake) == 0 then

@@ -1,10 +1,10 @@
 -- Check if this producer may add jobs now. Gives delay_ms (until the jobs may be delivered; of several the
 -- longest) and delays (of the first jobs, if the argument is no number), the capacity (limit) and
 -- the expired jobs.
---- NEEDS  ready held active scheduled once tally expiry meta wake space dedup windows nonce producer epoch replicas
+--- NEEDS  ready held active scheduled parked tickets once tally expiry meta wake space dedup windows nonce producer epoch replicas
 ---        uses full create paused max_length bound delay off role seen sweep_limit v before finished urgent
 --- SETS   epoch off uses
---- GIVES  seed raw now changes is_lease delay_ms delays created limit wake_empty space_empty waiting drop_bodies change end_of expired
+--- GIVES  keyed seed raw now changes is_lease delay_ms delays created limit wake_empty space_empty waiting drop_bodies change end_of expired
 ---        expired_once nothing has_urgent remove_expired write_dedup write_dedup_and_wake
 --@include lib/check_version
 --@include lib/now (gives: changes, raw)

@@ -2,17 +2,18 @@
 -- jobs with a priority, the highest first, then due jobs and the head of ready, merged by one key: due time or creation ms,
 -- ties by number. Each 16th job that the queue delivers is one of at most the priority 0, 1, ... 8 in turn, if there is one. `done` (all of them first deliveries if all_valid)
 -- end in this same call. Gives taken, taken_records and taken_counts ('' = first delivery) in order of delivery, and
--- lists of the other changes. Expired candidates are left out. About 100 of them are added to expired if
+-- lists of the other changes: kept_pairs are jobs of ready that are parked, put_back those of active. Expired candidates are left out. About 100 of them are added to expired if
 -- lib/find_expired has reached its limit.
 --- NEEDS  allowance ready held active scheduled urgent has_urgent once dead dedup windows finished delivered tally expiry meta wake space paused full now end_of done all_valid expired_set
----        uses n expired more_expired score_of trim_to has_large_bodies release_dedup other_expired nothing
+---        uses n expired more_expired score_of trim_to has_large_bodies release_dedup other_expired nothing keyed parked
 --- GIVES  join_body cancelled marks taken taken_records taken_counts due cut dropped dying crashes more soonest head first reread
----        exhausted entries_left delivers wake_empty wants_room is_drained lease_and_ttl lease_span
+---        exhausted entries_left delivers wake_empty wants_room is_drained lease_and_ttl lease_span kept_pairs put_back
 --@include lib/join_body (gives: record_size)
 --@include lib/lease_terms
 --@include lib/limit
 local taken, taken_records, taken_counts = {}, {}, {}
 local due, cut, dropped, dying, crashes, cancelled, marks = {}, nil, {}, {}, 0, {}, {}
+local kept_pairs, put_back = {}, {}
 local more, soonest = false, false
 local head, first, reread, exhausted, entries_left = {}, {}, false, false, 0
 local delivers = paused ~= 'out' and paused ~= 'all'
@@ -52,7 +53,18 @@ if delivers then
     return size and record, size, has_counters and call('HGET', tally, id) or nil, value
   end
   local found, page, allowed = {}, math.min(100, n + #expired + #done), math.max(100, 1000 - #expired)
-  local function screen(ids) -- note which candidates have expired
+  local parks, most_parks = 0, n + 100
+  local function stays(id, record) -- parks a job without a ticket
+    if keyed.take(id, record) then
+      return false
+    end
+    parks, bytes = parks + 1, bytes + #record
+    return true
+  end
+  local function screen(ids) -- note which candidates have expired, and which have tickets
+    if keyed then
+      keyed.read(ids)
+    end
     local ends = more_expired and #ids > 0 and call('ZMSCORE', expiry, unpack(ids)) or {}
     for i = 1, #ends do
       if ends[i] and tonumber(ends[i]) <= now and not expired_set[ids[i]] then
@@ -75,7 +87,7 @@ if delivers then
       screen(over)
       for i = 1, #over do
         local id = over[i]
-        if took == n or bytes >= 1048576 then
+        if took == n or bytes >= 1048576 or parks == most_parks then
           break
         elseif not expired_set[id] then
           local record, size, count, value = unpacked(id)
@@ -96,6 +108,9 @@ if delivers then
               dying[#dying + 1] = id
               dying[#dying + 1] = after
               passed, skipped = passed + 1, skipped + 1
+            elseif keyed and stays(id, record) then -- it was delivered before the queue got its limit
+              put_back[#put_back + 1] = id
+              put_back[#put_back + 1] = string.gsub(after, '^%d+', '%0+')
             else
               took = took + 1
               taken[took], taken_records[took], taken_counts[took] = id, record, after
@@ -103,7 +118,8 @@ if delivers then
           end
         end
       end
-    until #over < page or took == n or bytes >= 1048576 or passed >= allowed
+    until #over < page or took == n or bytes >= 1048576 or passed >= allowed or parks == most_parks
+    parks = 0
   end
   local waiting, w, place, latest = {}, 1, s and s <= now and 0, paused == 'in' and '(0' or now
   local from = trim_to
@@ -127,6 +143,12 @@ if delivers then
     end
   end
   while took < n and bytes < 1048576 and passed < allowed do
+    if parks == most_parks then
+      if not place and w > #waiting then
+        break
+      end
+      waiting, w, place, parks = {}, 1, nil, 0 -- go on with ready
+    end
     if w > #waiting and place then
       waiting, w = call('ZRANGE', scheduled, '-inf', latest, 'BYSCORE', 'LIMIT', place, page, 'WITHSCORES'), 1
       place = #waiting == page * 2 and place + page
@@ -149,7 +171,7 @@ if delivers then
         local last = entries[#entries][1]
         from = sub(last, 1, -11) .. string.format('%.0f', sub(last, -10) + 1)
       end
-      if more_expired then
+      if more_expired or keyed then
         local ids = {}
         for i = 1, #entries do
           ids[i] = entries[i][1]
@@ -187,7 +209,7 @@ if delivers then
         if not record then
           dropped[#dropped + 1] = id
           passed = passed + 1
-        else
+        elseif not (keyed and stays(id, record)) then
           took, bytes = took + 1, bytes + size
           taken[took], taken_records[took], taken_counts[took] = id, record, ''
           if count then
@@ -197,7 +219,7 @@ if delivers then
           end
         end
       end
-    elseif entry and #waiting + #expired + #done == 0 and not has_large_bodies then -- usually: nothing to merge or to leave out
+    elseif entry and #waiting + #expired + #done == 0 and not has_large_bodies and not keyed then -- usually: nothing to merge or to leave out
       for i = e, #entries do
         local job = entries[i]
         local record = job[2][2]
@@ -214,14 +236,16 @@ if delivers then
       cut = entry[1]
       local record = entry[2][2]
       local size = expired_set[cut] and #record or record_size(cut, record)
-      bytes = bytes + (size or 0)
       if expired_set[cut] then
-        skipped = skipped + 1
+        bytes, skipped = bytes + size, skipped + 1
       elseif not size then
         dropped[#dropped + 1] = cut
         passed = passed + 1
+      elseif keyed and stays(cut, record) then
+        skipped = skipped + 1
+        kept_pairs[#kept_pairs + 1], kept_pairs[#kept_pairs + 2] = cut, record
       else
-        took = took + 1
+        took, bytes = took + 1, bytes + size
         taken[took], taken_records[took], taken_counts[took] = cut, record, ''
       end
     else

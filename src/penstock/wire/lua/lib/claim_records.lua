@@ -1,5 +1,5 @@
 -- The steps of claim and publish: add the `asked` records in `given`, which carry dedup ids. Gives the reply.
---- NEEDS  before ready held active scheduled once tally expiry meta wake space dedup windows nonce asked epoch given
+--- NEEDS  before parked tickets ready held active scheduled once tally expiry meta wake space dedup windows nonce asked epoch given
 ---        alarm bound create delay enqueued full last max_length mode off paused producer replicas role seen
 ---        sweep_limit uses v wait finished urgent
 --- SETS   epoch alarm off uses

@@ -1,7 +1,7 @@
 -- Decide on each of the `asked` records in `given`, whose dedup ids may be taken. Nothing is written.
 -- Gives added (records to add, with added_due, 0 = at once, added_names and dedup_values), answers (for the reply),
 -- rewritten (number -> new record) and moved (number -> new due time).
---- NEEDS  ready held active scheduled once tally expiry meta dedup windows nonce asked mode delay_ms delays given is_lease now
+--- NEEDS  ready held active scheduled parked once tally expiry meta dedup windows nonce asked mode delay_ms delays given is_lease now
 ---        end_of uses
 --- GIVES  split_body has_header result_ttl names all_free header_of added added_names added_due dedup_values answers rewritten
 ---        moved window_pairs orphans dedup_pairs record_index has_ttls new_counters notes own_place
@@ -68,7 +68,7 @@ local function rewrite(id, state, old, key, record, ends) -- ends: of the window
   rewritten[id] = content
   if key == scheduled and begins then
     moved[id] = math.max(ends > now and ends or 0, delay_ms > 0 and now + delay_ms or own_place(id))
-  elseif key == ready then
+  elseif key == ready or key == parked and begins and delay_ms > 0 then
     moved[id] = begins and delay_ms > 0 and now + delay_ms or own_place(id)
   end
   if moved[id] then

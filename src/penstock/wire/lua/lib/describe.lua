@@ -1,6 +1,6 @@
 -- describe(id) returns a job for a reader, with its body, and with the receipt if a delivery has not ended; {} = gone. Of a
 -- job that has ended it returns the state, time and attempt that are kept.
---- NEEDS  ready held active scheduled once dead tally expiry end_of now uses
+--- NEEDS  ready held active scheduled parked once dead tally expiry end_of now uses
 --- GIVES  describe
 --@include lib/job_fields (gives: with_body)
 --@include lib/state_of

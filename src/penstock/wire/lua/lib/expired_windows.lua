@@ -2,8 +2,9 @@
 -- close_windows() writes that; an earlier write of the script passes on a full server.
 --- NEEDS  dedup windows uses now sweep_limit nothing
 --- GIVES  expired_windows close_windows
-local expired_windows, free_names, owned_names = {}, {}, {}
+local expired_windows, close_windows = {}, nothing
 if string.find(uses, 'd', 1, true) then
+  local free_names, owned_names = {}, {}
   expired_windows = redis.call('ZRANGE', windows, '-inf', now, 'BYSCORE', 'LIMIT', 0, sweep_limit)
   local values = #expired_windows > 0 and redis.call('HMGET', dedup, unpack(expired_windows)) or {}
   for i = 1, #expired_windows do
@@ -18,16 +19,15 @@ if string.find(uses, 'd', 1, true) then
       end
     end
   end
-end
-local close_windows = nothing
-if #expired_windows > 0 then
-  close_windows = function()
-    redis.call('ZREM', windows, unpack(expired_windows))
-    if #free_names > 0 then
-      redis.call('HDEL', dedup, unpack(free_names))
-    end
-    if #owned_names > 0 then
-      redis.call('HSET', dedup, unpack(owned_names))
+  if #expired_windows > 0 then
+    close_windows = function()
+      redis.call('ZREM', windows, unpack(expired_windows))
+      if #free_names > 0 then
+        redis.call('HDEL', dedup, unpack(free_names))
+      end
+      if #owned_names > 0 then
+        redis.call('HSET', dedup, unpack(owned_names))
+      end
     end
   end
 end

@@ -1,6 +1,6 @@
 -- find_job(id) returns the state, the record and the key of a job, read once a call; nil = the job is gone or expired.
 -- notes[id] is the note of its last delivery.
---- NEEDS  ready held active scheduled once expiry uses now end_of
+--- NEEDS  ready held active scheduled parked once expiry uses now end_of
 --- GIVES  has_ttls notes find_job
 local has_ttls, notes, find_job = string.find(uses, 't', 1, true), {}, nil
 do
@@ -28,6 +28,9 @@ do
     score = redis.call('ZSCORE', scheduled, id)
     if score then
       return tonumber(score) > now and 'scheduled' or 'ready', record, scheduled
+    end
+    if redis.call('ZSCORE', parked, id) then
+      return 'parked', record, parked
     end
     score = redis.call('ZSCORE', once, id)
     if score and end_of(score) > now then

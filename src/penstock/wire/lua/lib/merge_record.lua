@@ -1,4 +1,4 @@
--- merge_record(record, old) returns the new content with the old ttl, and with the old lease, policy, priority, time of keeping and window if the new
+-- merge_record(record, old) returns the new content with the old ttl and key, and with the old lease, policy, priority, time of keeping and window if the new
 -- record has none. nil = only one of them has lease 0.
 --- GIVES  merge_record
 local merge_record
@@ -31,7 +31,7 @@ do
     rest = string.gsub(string.gsub(rest, '^;w=%d+', ''), '^;u=%a', '')
     local old_window = string.match(old, '^[1+][^\n]-;d=[^;\n]+([;wu=%w]*)') or ''
     window, scope = window or string.match(old_window, ';w=(%d+)'), scope or string.match(old_window, ';u=(%a)')
-    return '1' .. (lease and ';l=' .. lease or '') .. (ttl and ';t=' .. ttl or '') .. merged_policy(record, old) .. (keep and ';k=' .. keep or '') .. ';d=' .. name ..
+    return '1' .. (lease and ';l=' .. lease or '') .. (ttl and ';t=' .. ttl or '') .. merged_policy(record, old) .. (keep and ';k=' .. keep or '') .. (string.match(old, '^[^\n]-(;q=%x+)') or '') .. ';d=' .. name ..
       (window and ';w=' .. window or '') .. (scope and ';u=' .. scope or '') .. rest
   end
 end

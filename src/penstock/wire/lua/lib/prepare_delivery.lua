@@ -1,7 +1,7 @@
 -- Compute scores, notes and counters for the jobs that lib/choose_jobs took. `provisional`: notes of suspects get a
 -- question mark. The last checks of types are here.
 --- NEEDS  once dead tally taken now owner provisional score_of lease tag soonest taken_records lease_and_ttl
----        lease_span taken_counts change delivered dying uses has_dedup release_dedup cancelled marks
+---        lease_span taken_counts change delivered dying uses has_dedup release_dedup cancelled marks put_back
 --- SETS   soonest uses
 --- GIVES  active_pairs once_pairs new_counters held_pairs
 local active_pairs, once_pairs, new_counters, held_pairs = {}, {}, {}, {}
@@ -59,6 +59,9 @@ if #taken > 0 then
     use('o')
   end
   change('delivered', (delivered or 0) + #taken)
+end
+for i = 1, #put_back, 2 do
+  new_counters[#new_counters + 1], new_counters[#new_counters + 2] = put_back[i], put_back[i + 1]
 end
 if #new_counters + #dying + #cancelled > 0 then
   redis.call('HLEN', tally)

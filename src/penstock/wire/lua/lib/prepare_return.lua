@@ -1,8 +1,8 @@
 -- Check the types of all keys that lib/write_return writes, before jobs are put back or buried.
---- NEEDS  ready held active scheduled urgent dead tally expiry wake dedup windows dying nothing now paused uses cancelled
+--- NEEDS  ready held active scheduled urgent parked tickets once dead tally expiry wake dedup windows dying nothing now paused uses cancelled
 ---        meta finished
 --- SETS   uses
---- GIVES  wake_empty drop_bodies has_urgent forget tell keep_results wake_drained write_dedup
+--- GIVES  keyed wake_empty drop_bodies has_urgent forget tell keep_results wake_drained write_dedup
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', dead)
 redis.call('HLEN', tally)

@@ -1,8 +1,8 @@
 -- Release the dedup ids of jobs that end. An id becomes free, or goes to the successor that waits for this end, or stays
 -- taken for its window. release_dedup(ids, done, window) reads, before the first write; `window` replaces the windows in
--- the records. write_dedup() writes, after the removals, and returns the due time of the first successor. Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that
+-- the records. write_dedup() writes, after the removals, admits parked jobs (lib/keyed), and returns the due time of the first job that became due. Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that
 -- waits for the end of a window) or `@end`.
---- NEEDS  ready held scheduled urgent has_urgent expiry wake dedup windows uses nothing now paused
+--- NEEDS  ready held scheduled urgent has_urgent expiry wake dedup windows uses nothing now paused keyed
 --- GIVES  has_dedup release_dedup write_dedup write_dedup_and_wake
 local has_dedup = string.find(uses, 'd', 1, true)
 local release_dedup, write_dedup, write_dedup_and_wake = nothing, nothing, nothing
@@ -120,7 +120,16 @@ if has_dedup then
     end
     return earliest
   end
-  write_dedup_and_wake = function() -- a consumer waits for the successor that is due
+end
+if keyed then
+  local write_owners = write_dedup
+  write_dedup = function()
+    local due = write_owners()
+    return keyed.admit() and math.min(due or now, now) or due
+  end
+end
+if has_dedup or keyed then
+  write_dedup_and_wake = function() -- a consumer waits for the job that is due
     local due = write_dedup()
     if due and due <= now and paused ~= 'out' and paused ~= 'all' and redis.call('LLEN', wake) == 0 then
       redis.call('RPUSH', wake, '1')

@@ -1,6 +1,6 @@
--- state_of(id) returns the state of a held job, its time there (due, end of the lease or of the ttl, death), and the
+-- state_of(id) returns the state of a held job, its time there (due, end of the lease or of the ttl, death, creation of a parked job), and the
 -- score of a delivery that has not ended. It looks at every index.
---- NEEDS  active scheduled once dead end_of now
+--- NEEDS  active scheduled parked once dead end_of now
 --- GIVES  state_of
 local function state_of(id)
   local state, at, lasting = 'dangling', 0, nil
@@ -13,6 +13,9 @@ local function state_of(id)
         state = name == 'once' and 'expired' or 'ready'
       end
     end
+  end
+  if state == 'dangling' and redis.call('ZSCORE', parked, id) then
+    state, at = 'parked', tonumber(string.sub(id, 1, -12))
   end
   return state, at, lasting
 end

@@ -1,10 +1,11 @@
--- tell(ids) tells the clients that wait for results of these jobs that they have ended (protocol/results.md, Reading and waiting): it
--- takes the marks of those that are awaited from expiry, and adds one entry to finished. Call it behind the first write: a
+-- tell(ids) tells of the ends of jobs. It gives back their tickets (protocol/keys.md). It tells the clients that wait for their results
+-- (protocol/results.md, Reading and waiting): it takes the marks of those that are awaited from expiry, and adds one entry to finished. Call it behind the first write: a
 -- full server must not refuse it. When no mark is left it drops the letter `w` of `uses`.
---- NEEDS  expiry finished meta uses now nothing
+--- NEEDS  has_urgent held active scheduled once parked tickets expiry finished meta uses now nothing wake
 --- SETS   uses
---- GIVES  tell
-local tell = nothing
+--- GIVES  keyed tell
+--@include lib/keyed
+local tell = keyed and keyed.give_back or nothing
 if uses ~= '' and string.find(uses, 'w', 1, true) then
   local awaited_from = 4503599627370496 -- 2^52: scores of marks stand above those of results
   redis.call('XLEN', finished) -- check its type before the first write
@@ -13,6 +14,9 @@ if uses ~= '' and string.find(uses, 'w', 1, true) then
   tell = function(ids)
     if #ids == 0 then
       return
+    end
+    if keyed then
+      keyed.give_back(ids)
     end
     local count, ended = drop_marks(100), {}
     if count > 0 and count < #ids then

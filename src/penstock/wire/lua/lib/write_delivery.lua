@@ -2,15 +2,21 @@
 -- full server, and checks the type of held.
 --- NEEDS  ready held active scheduled urgent has_urgent once dead tally expiry meta taken due expired expired_once dropped dying cut
 ---        held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired write_dedup
----        drop_bodies cancelled forget marks keep_results tell
+---        drop_bodies cancelled forget marks keep_results tell kept_pairs put_back
 --- GIVES  wrote successor_due
 local wrote = false
-if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled > 0 or cut then
+if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled + #put_back > 0 or cut then
   local call = redis.call
   call('HDEL', held, '-')
   wrote = true
   if #held_pairs > 0 then
     call('HSET', held, unpack(held_pairs))
+  end
+  if #kept_pairs > 0 then
+    call('HSET', held, unpack(kept_pairs))
+  end
+  for i = 1, #put_back, 2 do
+    call('ZREM', active, put_back[i])
   end
   if #active_pairs > 0 then
     --@include lib/add_active

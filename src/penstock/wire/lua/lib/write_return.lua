@@ -2,7 +2,7 @@
 -- counters, ...}, marks = {field of tally, value, ...}, cancelled = {number, ...}; a score is the due time, or the creation ms of a job that comes first again. HDEL comes first: it
 -- passes on a full server. lib/prepare_return has the checks.
 --- NEEDS  held active scheduled urgent has_urgent dead tally expiry meta wake returned dying uses now new_counters write_dedup paused
----        changes wake_empty wake_drained alarm change drop_bodies cancelled forget marks keep_results tell
+---        changes wake_empty wake_drained alarm change drop_bodies cancelled forget marks keep_results tell keyed
 --- SETS   uses alarm
 --@include lib/use
 --@include lib/priority_of
@@ -14,6 +14,7 @@ if #returned + #dying + #cancelled > 0 then
     --@include lib/end_cancelled
     end_cancelled(cancelled)
   end
+  local later = {}
   for i = 1, #returned, 2 do
     local id, at = returned[i], returned[i + 1]
     if string.find(uses, 't', 1, true) then
@@ -22,6 +23,12 @@ if #returned + #dying + #cancelled > 0 then
     redis.call('ZREM', active, id)
     place(id, at, has_urgent and priority_of(redis.call('HGET', held, id) or '') or 0)
     due = math.min(due or at, at)
+    if at > now then
+      later[#later + 1] = id
+    end
+  end
+  if keyed then
+    keyed.postpone(later)
   end
   write_places()
   for i = 1, #dying do
