@@ -35,8 +35,11 @@ __all__ = [
 ROWS = 50
 """Jobs on a page, about."""
 LOOKS = 5
-"""The most steps of a search for one page, of 200 jobs each."""
+"""The most steps of a search for one page."""
 STEP = 200
+"""Jobs of a step."""
+SEARCH_TIME = 0.05
+"""Seconds behind which a search begins no further step."""
 QUEUES = 100
 """Queues on a page."""
 PREVIEW = 120
@@ -106,7 +109,7 @@ async def queue(site: Site, request: Request) -> Response:
 
 async def _search(queue: Any, chosen: Filter, cursor: str, *, newest: bool) -> ScanPage:
     """Return about 50 jobs, or those among the next 1,000 that match."""
-    found = ScanPage(cursor, [], [])
+    found, until = ScanPage(cursor, [], []), time.monotonic() + SEARCH_TIME
     for _ in range(LOOKS):
         page = await queue.find(
             chosen.state,
@@ -119,7 +122,7 @@ async def _search(queue: Any, chosen: Filter, cursor: str, *, newest: bool) -> S
         )
         ids, jobs = found.ids + page.ids, found.jobs + page.jobs
         found = ScanPage(page.cursor, ids, jobs, page.unreachable, found.looked + page.looked)
-        if page.cursor == "0" or len(jobs) >= ROWS:
+        if page.cursor == "0" or len(jobs) >= ROWS or time.monotonic() > until:
             break
     return found
 

@@ -17,8 +17,8 @@ __all__ = ["Point", "Rates", "Sample", "Sampler", "Series"]
 
 INTERVAL = 2.0
 """Seconds between two samples, at least."""
-PER_QUEUE = 0.005
-"""Seconds between two samples for each queue: reading one takes the server about 30 µs."""
+PER_QUEUE = 0.01
+"""Seconds between two samples for each queue: reading one takes the server about 70 µs."""
 POINTS = 90
 """Length of the memory of each queue."""
 SMOOTHING = 10.0
