@@ -90,6 +90,15 @@ async def test_a_search_beside_changes(q: AsyncQueue) -> None:
     assert (await q.find("scheduled", page.cursor, n=2)).ids == ids[2:4]
 
 
+async def test_jobs_with_a_priority(q: AsyncQueue) -> None:
+    """They come first among those that are ready, and page after page."""
+    for priority in (0, 3, 9, 3):
+        await q.enqueue(b"%d" % priority, priority=priority)
+    assert await bodies(q, "ready", 1) == [b"9", b"3", b"3", b"0"]
+    assert await bodies(q, "ready", 1, newest=True) == [b"0", b"3", b"3", b"9"]
+    assert await bodies(q, "scheduled") == []
+
+
 async def test_a_search_in_partitions(ps: AsyncPenstock) -> None:
     """A queue in partitions is read one after the other."""
     q = ps.queue("parts", partitions=4)

@@ -91,6 +91,15 @@ def test_a_search_beside_changes(q: Queue) -> None:
     assert q.find("scheduled", page.cursor, n=2).ids == ids[2:4]
 
 
+def test_jobs_with_a_priority(q: Queue) -> None:
+    """They come first among those that are ready, and page after page."""
+    for priority in (0, 3, 9, 3):
+        q.enqueue(b"%d" % priority, priority=priority)
+    assert bodies(q, "ready", 1) == [b"9", b"3", b"3", b"0"]
+    assert bodies(q, "ready", 1, newest=True) == [b"0", b"3", b"3", b"9"]
+    assert bodies(q, "scheduled") == []
+
+
 def test_a_search_in_partitions(ps: Penstock) -> None:
     """A queue in partitions is read one after the other."""
     q = ps.queue("parts", partitions=4)

@@ -234,11 +234,12 @@ def test_looking_writes_nothing(ps: Penstock, raw: Raw, page: Browser) -> None:
     q.enqueue("milk", ttl=0.01)
     q.schedule("hourly", every="1h", job=1)
     q.enqueue_many(range(10), dedup_id=str)
+    ps.queue("parts", partitions=4).enqueue_many(range(10))
     before = dump(raw)
     [dead, *_] = q.find("dead").ids
     paths = ["/", "/schedules", "/nodes", "/runs", f"/jobs/{dead}"]
     paths += [f"/queues/emails?state={one}" for one in ("ready", "scheduled", "active", "dead")]
-    for path in (*paths, "/queues/emails?state=dead&error=x"):
+    for path in (*paths, "/queues/emails?state=dead&error=x", "/queues/parts", "/workers"):
         assert page.get(path).status == 200, path
     assert dump(raw) == before
 
