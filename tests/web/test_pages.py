@@ -258,6 +258,12 @@ def test_a_user_that_may_only_read(ps: Penstock, raw: Raw, open_page: Open) -> N
         page = open_page(url=url)
         for path in ("/", "/queues/emails?state=dead", f"/jobs/{dead}", "/schedules", "/nodes"):
             assert page.get(path).status == 200, path
+        raw.delete(q.ops.keys["meta"])  # which only a user that may write restores
+        ps.queue("others").enqueue(1)
+        found = open_page(url=url).get("/")
+        assert found.status == 200
+        assert "others" in found.text
+        assert not raw.exists(q.ops.keys["meta"])
     finally:
         raw.execute_command("ACL", "DELUSER", "viewer")
 

@@ -23,6 +23,7 @@ from penstock.core.logs import get_logger
 from penstock.core.operations.base import Operations
 from penstock.core.refusals import refusal
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info, together
+from penstock.errors import NotPermitted, QueueDamaged, ReadOnlyReplica
 from penstock.wire.codes import Code
 from penstock.wire.keys import node_key, nodes_key, registry_key
 
@@ -219,10 +220,15 @@ class Node:
 
         Raises:
             MetaLost: the epoch of the queue is not known.
+            QueueDamaged: this user may not write.
         """
         listed = [epoch for name, epoch in self.registry() if name == ops.keys.name]
         repair = ops.repair(listed, call)
-        raw = self.link.run(repair)
+        try:
+            raw = self.link.run(repair)
+        except (NotPermitted, ReadOnlyReplica) as error:
+            told = f"queue {ops.name!r} has lost its meta key, which this user may not restore"
+            raise QueueDamaged(f"{told}: any call of a user that may write does") from error
         if raw[0] < 0:
             raise refusal(ops.name, raw)
         made = repair.parse(raw).epoch.decode()
