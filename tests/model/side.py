@@ -492,9 +492,9 @@ class SideBySide(RuleBasedStateMachine):
         assert [key for key in self.raw.scan_iter() if key not in keys] == []
 
     def scores(self, kind: str) -> dict[Number, int]:
-        """Return an index of the server."""
+        """Return an index of the server, without the marks of awaited jobs."""
         pairs = self.raw.zrange(self.ops.keys[kind], 0, -1, withscores=True)
-        return {as_number(number): int(score) for number, score in pairs}
+        return {as_number(name): int(at) for name, at in pairs if not name.startswith(b"?")}
 
     @invariant()
     def tokens_are_there(self) -> None:

@@ -10,8 +10,8 @@ from hypothesis.stateful import invariant, rule
 from penstock import Job, QueueClosed
 from penstock.core.operations import Taken
 from penstock.core.sweeping import SweepSchedule
+from tests.model.awaiting import Awaiting
 from tests.model.jobs import NEVER, ModelJob
-from tests.model.side import SideBySide
 
 __all__ = ["TAGS", "Waiting"]
 
@@ -19,7 +19,7 @@ TAGS = st.sampled_from([0, 1, 0x7FF, 0xFFF])
 TICK_MS = 4_000
 
 
-class Waiting(SideBySide):
+class Waiting(Awaiting):
     """Rules for consumers that wait: for a moment, or until a token or a timer comes."""
 
     @rule(n=st.sampled_from([1, 2, 10]), tag=TAGS)
