@@ -79,6 +79,20 @@ def test_a_server_that_is_well(cli: Cli, client: Penstock) -> None:
     assert abs(data["clock"]["ahead"]) < 1
 
 
+def test_a_queue_with_priorities_and_a_rate_is_well(cli: Cli, client: Penstock) -> None:
+    """Scores below 0 are no wrong times, and a rate is no wrong number."""
+    queue = client.queue("q")
+    queue.configure(rate="100/min", burst=20)
+    queue.enqueue_many([1, 2], priority=9)
+    queue.enqueue_many([1, 2], priority=5, delay=60)
+    queue.reserve(1, block=0)
+    result = cli("doctor", "--json")
+    assert broken(result) == []
+    assert found(result, "times", "warning") + found(result, "queues", "warning") == []
+    assert broken(cli("doctor", "--json", "--repair")) == []
+    assert queue.stats().scheduled == 2
+
+
 def test_a_queue_with_results_is_well(cli: Cli, client: Penstock) -> None:
     """Results of jobs that have ended are no damage, and their ends no wrong times."""
     queue = client.queue("q")
@@ -416,6 +430,7 @@ def without_a_job(index: str) -> Callable[[Any], None]:
         (without_a_job("scheduled"), "1 entries of scheduled without a job"),
         (without_a_job("dead"), "1 entries of dead without a job"),
         (without_a_job("expiry"), "1 entries of expiry without a job"),
+        (without_a_job("urgent"), "1 entries of urgent without a job that waits"),
     ],
 )
 def test_a_damaged_queue_breaks_a_promise(
@@ -496,7 +511,7 @@ def test_fields_of_meta_that_are_no_numbers(
 ) -> None:
     """They are named, with advice."""
     client.queue("q").enqueue("x")
-    fields = {"lease": "soon", "acked": "many", "dangling": "some"}
+    fields = {"lease": "soon", "acked": "many", "dangling": "some", "rate": "fast"}
     real_backend.sync_client().hset("penstock:{q}:meta", mapping=fields)
     told = found(cli("doctor", "--json"), "queues", "warning")
     assert [text.split()[2] for text in told] == list(fields)

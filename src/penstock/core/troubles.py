@@ -36,7 +36,7 @@ TYPES = {
     "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
     "dead": "zset", "tally": "hash", "expiry": "zset", "finished": "stream", "dedup": "hash",
     "windows": "zset", "meta": "hash", "wake": "list", "space": "list", "ticks": "zset",
-    "schedules": "hash", "parked": "zset", "tickets": "zset",
+    "schedules": "hash", "parked": "zset", "tickets": "zset", "urgent": "zset",
 }  # fmt: skip
 """The types of a queue's keys, as the command TYPE names them."""
 PREAMBLE = re.compile(r"^Error (-?\d+) (?:while )?connecting to \S+\. ")

@@ -20,6 +20,7 @@ from penstock.cli.doctor import times
 from penstock.cli.doctor.connections import Command, DoctorNode, DoctorQueue
 from penstock.cli.doctor.findings import Finding, Severity, broken, named, ok, warning
 from penstock.core.partitions import read_mark
+from penstock.core.rate import rate_text
 from penstock.core.troubles import TYPES
 from penstock.core.views import SETTING_KINDS
 from penstock.wire.keys import (
@@ -50,7 +51,8 @@ APART = re.compile(rb"\A(?:@[^\n]*\n)?\+")
 NEVER_MS = 2**53 - 1
 """The due time of a job that waits for another one's end (protocol/dedup.md)."""
 NUMBERS = (
-    *SETTING_KINDS, "enqueued", "delivered", "acked", "nacked", "released", "crashed", "died",
+    *(name for name, kind in SETTING_KINDS.items() if kind != "rate"),
+    "enqueued", "delivered", "acked", "nacked", "released", "crashed", "died",
     "redriven", "trimmed", "expired", "expired_active", "deleted", "purged", "promoted",
     "dequeued", "withdrawn",
     "evicted", "dangling", "made", "seen",
@@ -245,11 +247,16 @@ def _numbers(queue: DoctorQueue) -> Iterator[Finding]:
         elif number == "dangling" and value and int(value):
             text = f": {int(value)} entries without a job were removed."
             yield queue.about(warning, text, dangling=int(value))
+    rate = queue.ask("HGET", "meta", "rate")
+    if rate is not None and rate_text(rate.decode("utf-8", "replace")) is None:
+        remedy = f"HDEL {queue.keys['meta'].decode()} rate"
+        text = f": rate of meta limits nothing, as {rate!r} is no rate: {remedy}"
+        yield queue.about(warning, text, field="rate")
 
 
 def _damage(queue: DoctorQueue) -> Iterator[Finding]:
     examples: dict[str, list[str]] = {}
-    for check in (_indexes, _records, _dedup_ids, _successors):
+    for check in (_indexes, _records, _dedup_ids, _successors, _urgent):
         for number, fault in check(queue):
             examples.setdefault(fault, []).append(number.decode())
     for fault, numbers in examples.items():
@@ -348,3 +355,11 @@ def _successors(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
         score, value = queue.transaction(commands)
         if score and float(score) >= NEVER_MS and number not in NUMBER.findall(value or b"")[1:]:
             yield number, "jobs that wait for the end of a job that does not exist"
+
+
+def _urgent(queue: DoctorQueue) -> Iterator[tuple[bytes, str]]:
+    """Check that a job whose priority is noted in urgent waits for its time."""
+    numbers = queue.ask("ZRANGE", "urgent", 0, SAMPLE - 1)
+    for number, (score,) in _each(queue, numbers, lambda one: [("ZSCORE", "scheduled", one)]):
+        if score is None or float(score) < 0:
+            yield number, "entries of urgent without a job that waits"
