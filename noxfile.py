@@ -235,6 +235,13 @@ def format_(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation site into build/site; a warning or a broken link is an error."""
+    session.install("-e", ".[cli,web]", *groups("docs"))
+    session.run("mkdocs", "build", "--strict", *session.posargs)
+
+
+@nox.session
 def release(session: nox.Session) -> None:
     """Build the package, check it, install it into an environment of its own, and run it there.
 
