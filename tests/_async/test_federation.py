@@ -330,6 +330,14 @@ async def test_scans_pass_every_node(three: Nodes, ps: AsyncPenstock, q: AsyncQu
             await single.queue(f"only-{number}").enqueue("x")
     found = [view.id async for view in q.scan_iter(n=2)]
     assert len(set(found)) == 21
+    searched, cursor = list[str](), "0"
+    while True:
+        page = await q.find("ready", cursor, 2)
+        searched += page.ids
+        cursor = page.cursor
+        if cursor == "0":
+            break
+    assert sorted(searched) == sorted(set(found))
     names = ["only-0", "only-1", "only-2", "q"]
     assert await ps.queues() == names
     assert await ps.queues("o*") == names[:3]
@@ -340,6 +348,8 @@ async def test_scans_pass_every_node(three: Nodes, ps: AsyncPenstock, q: AsyncQu
     for bad in ("1", "q:0", "00000000:x", 5):
         with pytest.raises(BadArgument):
             await q.scan(bad)  # type: ignore[arg-type]  # on purpose
+        with pytest.raises(BadArgument):
+            await q.find("ready", bad)  # type: ignore[arg-type]  # on purpose
         with pytest.raises(BadArgument):
             await ps.scan_queues(bad)  # type: ignore[arg-type]  # on purpose
 

@@ -214,6 +214,16 @@ async def test_show_of_a_waiting_job(q: AsyncQueue) -> None:
     assert (view.deliveries, view.attempt, view.nacks, view.error) == (0, 1, 0, "")
 
 
+async def test_show_of_a_job_of_any_queue(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """The client finds the queue of an id."""
+    added = await q.enqueue("milk")
+    view = await ps.show(added.id)
+    assert view is not None
+    assert (view.id, view.queue, view.body) == (added.id, "q", "milk")
+    await q.clear()
+    assert await ps.show(added.id) is None
+
+
 async def test_show_through_the_life_of_a_job(q: AsyncQueue, raw: Raw) -> None:
     """`show`, by id or by delivery, has state, counters, owner and last error at each step."""
     done = await q.enqueue("x", lease=20)

@@ -73,6 +73,16 @@ async def test_filters(q: AsyncQueue, raw: Raw) -> None:
     assert await bodies(q, "dead", error="2", handler="dead1") == []
 
 
+async def test_jobs_of_a_key(q: AsyncQueue) -> None:
+    """Jobs are searched by key, also those that wait for another job of it."""
+    await q.configure(per_key=1)
+    for name in ("ada", "eve", "ada"):
+        await q.enqueue(name.encode(), key=name)
+    assert await bodies(q, "ready", key="ada") == [b"ada"]
+    assert await bodies(q, "parked", 1, key="ada") == [b"ada"]
+    assert await bodies(q, "parked", key="eve") == []
+
+
 async def test_the_start_of_bodies(q: AsyncQueue) -> None:
     """Only as many bytes of each body are read as asked for."""
     await q.enqueue({"to": "ada"}, headers={"a": "b"})
@@ -124,6 +134,7 @@ async def test_a_search_in_partitions(ps: AsyncPenstock) -> None:
         (["dead"], {"n": 1001}),
         (["dead"], {"handler": 7}),
         (["dead"], {"error": b"no"}),
+        (["dead"], {"key": 7}),
         (["dead"], {"body": 1001}),
     ],
 )

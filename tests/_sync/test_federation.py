@@ -323,6 +323,14 @@ def test_scans_pass_every_node(three: Nodes, ps: Penstock, q: Queue) -> None:
             single.queue(f"only-{number}").enqueue("x")
     found = [view.id for view in q.scan_iter(n=2)]
     assert len(set(found)) == 21
+    searched, cursor = list[str](), "0"
+    while True:
+        page = q.find("ready", cursor, 2)
+        searched += page.ids
+        cursor = page.cursor
+        if cursor == "0":
+            break
+    assert sorted(searched) == sorted(set(found))
     names = ["only-0", "only-1", "only-2", "q"]
     assert ps.queues() == names
     assert ps.queues("o*") == names[:3]
@@ -333,6 +341,8 @@ def test_scans_pass_every_node(three: Nodes, ps: Penstock, q: Queue) -> None:
     for bad in ("1", "q:0", "00000000:x", 5):
         with pytest.raises(BadArgument):
             q.scan(bad)  # type: ignore[arg-type]  # on purpose
+        with pytest.raises(BadArgument):
+            q.find("ready", bad)  # type: ignore[arg-type]  # on purpose
         with pytest.raises(BadArgument):
             ps.scan_queues(bad)  # type: ignore[arg-type]  # on purpose
 

@@ -215,6 +215,16 @@ def test_show_of_a_waiting_job(q: Queue) -> None:
     assert (view.deliveries, view.attempt, view.nacks, view.error) == (0, 1, 0, "")
 
 
+def test_show_of_a_job_of_any_queue(ps: Penstock, q: Queue) -> None:
+    """The client finds the queue of an id."""
+    added = q.enqueue("milk")
+    view = ps.show(added.id)
+    assert view is not None
+    assert (view.id, view.queue, view.body) == (added.id, "q", "milk")
+    q.clear()
+    assert ps.show(added.id) is None
+
+
 def test_show_through_the_life_of_a_job(q: Queue, raw: Raw) -> None:
     """`show`, by id or by delivery, has state, counters, owner and last error at each step."""
     done = q.enqueue("x", lease=20)

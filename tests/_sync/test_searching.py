@@ -74,6 +74,16 @@ def test_filters(q: Queue, raw: Raw) -> None:
     assert bodies(q, "dead", error="2", handler="dead1") == []
 
 
+def test_jobs_of_a_key(q: Queue) -> None:
+    """Jobs are searched by key, also those that wait for another job of it."""
+    q.configure(per_key=1)
+    for name in ("ada", "eve", "ada"):
+        q.enqueue(name.encode(), key=name)
+    assert bodies(q, "ready", key="ada") == [b"ada"]
+    assert bodies(q, "parked", 1, key="ada") == [b"ada"]
+    assert bodies(q, "parked", key="eve") == []
+
+
 def test_the_start_of_bodies(q: Queue) -> None:
     """Only as many bytes of each body are read as asked for."""
     q.enqueue({"to": "ada"}, headers={"a": "b"})
@@ -125,6 +135,7 @@ def test_a_search_in_partitions(ps: Penstock) -> None:
         (["dead"], {"n": 1001}),
         (["dead"], {"handler": 7}),
         (["dead"], {"error": b"no"}),
+        (["dead"], {"key": 7}),
         (["dead"], {"body": 1001}),
     ],
 )

@@ -19,7 +19,7 @@ def q(ps: Penstock) -> Queue:
     for number, job in enumerate(queue.reserve(7, block=0)):
         if number < 5:
             job.bury(f"{'Key' if number % 2 else 'Value'}Error: {number}")
-    queue.enqueue_many(range(4), delay=1000)
+    queue.enqueue_many(range(4), delay=1000, key=lambda number: f"k{number % 2}")
     queue.enqueue_many(range(3))
     return queue
 
@@ -92,6 +92,7 @@ def test_an_active_job_is_cancelled(q: Queue, writable: Browser) -> None:
         ("state=scheduled", "promote", 4, (7, 0, 2, 5)),
         ("state=ready", "cancel", 3, (0, 4, 2, 5)),
         ("state=dead&handler=report", "delete", 0, (3, 4, 2, 5)),
+        ("state=scheduled&key=k1", "cancel", 2, (3, 2, 2, 5)),
     ],
 )
 def test_all_jobs_of_a_filter(

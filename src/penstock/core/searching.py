@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.core.middleware import HANDLER
 from penstock.core.options import StateName
+from penstock.core.record import key_hash
 from penstock.core.views import JobView
 from penstock.errors import BadArgument
 
@@ -32,6 +33,7 @@ class Search:
         state: their state.
         handler: only jobs of this handler.
         error: only jobs whose last error contains this text, in any case of its letters.
+        key: only jobs with the hash of this key.
         newest: whether it goes from the end to the beginning.
         body: the most bytes to read of each body.
     """
@@ -39,12 +41,15 @@ class Search:
     state: StateName
     handler: str | None
     error: str | None
+    key: str | None
     newest: bool
     body: int
 
     def matches(self, job: JobView) -> bool:
         """Return True if a job is one of those searched for."""
         if self.handler is not None and job.headers.get(HANDLER) != self.handler:
+            return False
+        if self.key is not None and job.key_hash != key_hash(self.key):
             return False
         return self.error is None or self.error.casefold() in job.error.casefold()
 

@@ -56,6 +56,7 @@ async def overview(site: Site, request: Request) -> Response:
         found.sort(key=lambda one: (-(getattr(one, sort) or 0), one.name))
     else:
         found.sort(key=lambda one: one.name)
+    sums = {name: sum(getattr(one, name) for one in found) for name in get_args(StateName)}
     start = _number(query.get("start", ""))
     live = request.headers.get("hx-request") == "true"
     return site.page(
@@ -70,7 +71,7 @@ async def overview(site: Site, request: Request) -> Response:
         wanted=wanted,
         sort=sort,
         sorts=SORTS,
-        sums={name: sum(getattr(one, name) for one in found) for name in get_args(StateName)},
+        sums={name: number for name, number in sums.items() if number or name != "parked"},
         runs=site.runs.latest()[:5],
     )
 
@@ -86,7 +87,11 @@ async def queue(site: Site, request: Request) -> Response:
         "stats": stats,
         "series": site.sampler.series.get(name),
         "chosen": chosen,
-        "states": get_args(StateName),
+        "states": [
+            state
+            for state in get_args(StateName)
+            if state != "parked" or stats.parked or chosen.state == state
+        ],
         "settings": _settings(stats),
     }
     if request.headers.get("hx-request") == "true":
@@ -115,10 +120,9 @@ async def _search(queue: Any, chosen: Filter, cursor: str, *, newest: bool) -> S
             chosen.state,
             found.cursor,
             STEP if chosen else ROWS,
-            handler=chosen.handler,
-            error=chosen.error,
             newest=newest,
             body=PREVIEW,
+            **chosen.options,
         )
         ids, jobs = found.ids + page.ids, found.jobs + page.jobs
         found = ScanPage(page.cursor, ids, jobs, page.unreachable, found.looked + page.looked)
@@ -206,8 +210,8 @@ async def run(site: Site, request: Request) -> Response:
 
 def filter_of(fields: Any) -> Filter:
     """Return the filter in the fields of a query or a form."""
-    handler, error = fields.get("handler") or None, fields.get("error") or None
-    return Filter(state_of(fields.get("state") or "ready"), handler, error)
+    handler, error, key = (fields.get(name) or None for name in ("handler", "error", "key"))
+    return Filter(state_of(fields.get("state") or "ready"), handler, error, key)
 
 
 def state_of(text: str) -> StateName:

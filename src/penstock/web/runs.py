@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
@@ -44,18 +44,25 @@ class Filter:
         state: their state.
         handler: only jobs of this handler; None = any.
         error: only jobs whose error contains this; None = any.
+        key: only jobs of this key; None = any.
     """
 
     state: StateName
     handler: str | None = None
     error: str | None = None
+    key: str | None = None
 
     def __bool__(self) -> bool:
-        return self.handler is not None or self.error is not None
+        return any(value is not None for value in (self.handler, self.error, self.key))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the filters as arguments of `find`."""
+        return {"handler": self.handler, "error": self.error, "key": self.key}
 
     def query(self) -> dict[str, str | None]:
         """Return the fields of a form or of the query of a page."""
-        return {"state": self.state, "handler": self.handler, "error": self.error}
+        return {"state": self.state, **self.options}
 
 
 async def act(queue: AsyncQueue, action: ActionName, ids: Sequence[str]) -> int:
@@ -81,7 +88,7 @@ class BulkAction:
         queue: the queue.
         action: the action.
         filter: the jobs.
-        user: who asked for it.
+        user: name of the user that asked for it.
         status: counting; counted = it waits for a confirmation; running; then done, stopped or
             failed.
         matched: number of jobs that match, as far as counted; the run handles no more than these.
@@ -207,9 +214,7 @@ class Runs:
         chosen, cursor, status = run.filter, "0", run.status
         while run.status == status:
             began = time.monotonic()
-            page = await run.queue.find(
-                chosen.state, cursor, STEP, handler=chosen.handler, error=chosen.error, newest=True
-            )
+            page = await run.queue.find(chosen.state, cursor, STEP, newest=True, **chosen.options)
             run.looked += page.looked
             yield page.ids
             cursor = page.cursor

@@ -22,6 +22,7 @@ class AsyncQueueSearch(AsyncQueueAdmin):
         *,
         handler: str | None = None,
         error: str | None = None,
+        key: str | None = None,
         newest: bool = False,
         body: int = 0,
     ) -> ScanPage:
@@ -40,6 +41,7 @@ class AsyncQueueSearch(AsyncQueueAdmin):
             n: the most jobs to look at, up to 1000. A page with few or no jobs may not be the last.
             handler: only jobs of the handler of this name.
             error: only jobs whose last error contains this text, in any case of its letters.
+            key: only jobs of this key.
             newest: go backwards from the end.
             body: the most bytes to read of each body, up to 1000, into `raw`; a large body (more
                 than 4096 bytes) may be left out.
@@ -51,6 +53,7 @@ class AsyncQueueSearch(AsyncQueueAdmin):
             check_choice("state", state, StateName),
             _text("handler", handler),
             _text("error", error),
+            _text("key", key),
             check_flag("newest", newest),
             check_count("body", body, low=0, high=1000),
         )
