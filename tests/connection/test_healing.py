@@ -122,7 +122,7 @@ def test_a_server_that_comes_back_in_time(server: EmbeddedServer) -> None:
 
 def test_a_client_continues_after_an_outage(server: EmbeddedServer) -> None:
     """After a failed call and the end of the outage the next call works."""
-    with Penstock(server.url, retry_for=0.1) as ps:
+    with Penstock(server.url, retry_for=1) as ps:  # in which it opens a connection
         q = ps.queue("q")
         q.enqueue(1)
         server.kill()

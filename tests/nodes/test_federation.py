@@ -354,7 +354,7 @@ def test_a_dead_node_does_not_delay_hints(three: Servers, how: str, method: str)
         began = time.monotonic()
         for job in jobs:
             assert list(getattr(q, method)([job])) == [Outcome.HINTED]
-        assert time.monotonic() - began < 10  # 0.8 s on an idle machine
+        assert time.monotonic() - began < 30  # 0.8 s on an idle machine
         (down.restart if how == "killed" else down.resume)()
         wait_for(lambda: not q.stats().unreachable)
         wait_for(lambda: not any(three.raw(number).hlen("penstock:hints") for number in (1, 2)))

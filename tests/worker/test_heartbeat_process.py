@@ -212,7 +212,7 @@ def test_a_helper_that_hangs(crew: Crew, queue: Queue) -> None:
 def test_a_slow_helper_gets_all_jobs(helper: HeartbeatProcess, queue: Queue) -> None:
     """A slow helper gets all jobs, even more than a socket holds, and is not killed."""
     pid = stop(helper)
-    jobs = taken(queue, 6000, lease=1.0)
+    jobs = taken(queue, 6000, lease=6.0)  # it must not end before the helper runs again
     began = term_of(jobs[0])
     helper.hold(jobs)
     helper.news()

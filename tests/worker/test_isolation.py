@@ -90,14 +90,14 @@ def test_a_suspect_that_keeps_the_interpreter(
 
     With a helper process that renews its lease it is done.
     """
-    crashed_twice(queue, {"n": 0, "do": "keep", "s": 4, "slice": 4}, lease=2)
+    crashed_twice(queue, {"n": 0, "do": "keep", "s": 6, "slice": 6}, lease=2)
     worker = started(crew, kind, heartbeat=heartbeat)
     begun(crew, worker, n=0)
-    queue.enqueue_many({"n": n, "do": "nap", "s": 0.02} for n in range(1, 40))
-    until(lambda: queue.stats().acked >= 39)
+    queue.enqueue_many({"n": n, "do": "no"} for n in range(1, 10))
+    until(lambda: queue.stats().acked >= 9)
     assert crew.diary.events("end", n=0) == []
     crew.diary.wait("end", n=0)
-    until(lambda: (stats := queue.stats()).acked + stats.dead == 40)
+    until(lambda: (stats := queue.stats()).acked + stats.dead == 10)
     assert [letter.body["n"] for letter in queue.peek(state="dead")] == [0] * (
         heartbeat == "thread"
     )

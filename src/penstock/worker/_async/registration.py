@@ -46,6 +46,7 @@ class AsyncRegistration:
         self._tidy_at = 0.0
         self._since_ms = 0
         self._nodes: set[AsyncNode] = set()
+        self._ahead_ms: dict[AsyncNode, int] = {}
         self._has_failed = False
         self.at = self._began + FIRST
 
@@ -69,7 +70,9 @@ class AsyncRegistration:
             self._tidy_at = monotonic() + TIDY
 
     async def _write(self, node: AsyncNode) -> None:
-        now_ms = await node.time_ms()
+        if node not in self._nodes:  # else its clock is known
+            self._ahead_ms[node] = await node.time_ms() - int(monotonic() * 1000)
+        now_ms = self._ahead_ms[node] + int(monotonic() * 1000)
         self._since_ms = self._since_ms or now_ms - int((monotonic() - self._began) * 1000)
         entry = self._entry(self._since_ms)
         await node.command("SET", worker_key(self._prefix, self._id), entry, "PX", LIFE_MS)
@@ -77,7 +80,9 @@ class AsyncRegistration:
         self._nodes.add(node)
 
     async def _tidy(self, node: AsyncNode) -> None:
-        key, old = workers_key(self._prefix), await node.time_ms() - GONE_MS
+        now_ms = await node.time_ms()
+        self._ahead_ms[node] = now_ms - int(monotonic() * 1000)
+        key, old = workers_key(self._prefix), now_ms - GONE_MS
         await node.command("ZREMRANGEBYSCORE", key, "-inf", old)
         await node.command("PEXPIRE", key, GONE_MS)
 

@@ -47,6 +47,7 @@ class Registration:
         self._tidy_at = 0.0
         self._since_ms = 0
         self._nodes: set[Node] = set()
+        self._ahead_ms: dict[Node, int] = {}
         self._has_failed = False
         self.at = self._began + FIRST
 
@@ -70,7 +71,9 @@ class Registration:
             self._tidy_at = monotonic() + TIDY
 
     def _write(self, node: Node) -> None:
-        now_ms = node.time_ms()
+        if node not in self._nodes:  # else its clock is known
+            self._ahead_ms[node] = node.time_ms() - int(monotonic() * 1000)
+        now_ms = self._ahead_ms[node] + int(monotonic() * 1000)
         self._since_ms = self._since_ms or now_ms - int((monotonic() - self._began) * 1000)
         entry = self._entry(self._since_ms)
         node.command("SET", worker_key(self._prefix, self._id), entry, "PX", LIFE_MS)
@@ -78,7 +81,9 @@ class Registration:
         self._nodes.add(node)
 
     def _tidy(self, node: Node) -> None:
-        key, old = workers_key(self._prefix), node.time_ms() - GONE_MS
+        now_ms = node.time_ms()
+        self._ahead_ms[node] = now_ms - int(monotonic() * 1000)
+        key, old = workers_key(self._prefix), now_ms - GONE_MS
         node.command("ZREMRANGEBYSCORE", key, "-inf", old)
         node.command("PEXPIRE", key, GONE_MS)
 
