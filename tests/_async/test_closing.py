@@ -166,14 +166,13 @@ async def end(q: AsyncQueue, how: str, held: list[AsyncJob], number: str) -> Any
         "withdraw": lambda: q.delete([number], if_undelivered=True),
         "expire by peek": q.peek,
         "expire by sweep": q.sweep,
-        "expire by stats": q.stats,
     }
     return await (ways[how]() if how in ways else getattr(held[0], how)())
 
 
 ENDINGS = [
     "ack", "ack by id", "settle", "bury", "nack", "release", "delete", "purge", "withdraw",
-    "recover", "expire by stats", "expire by peek", "expire by sweep", "expire by reserve",
+    "recover", "expire by peek", "expire by sweep", "expire by reserve",
 ]  # fmt: skip
 
 

@@ -1513,7 +1513,7 @@ async def test_a_successor_wakes_a_consumer(q: AsyncQueue, waits: AsyncWaits, en
 
 
 @pytest.mark.usefixtures("no_ticks")
-@pytest.mark.parametrize("by", ["sweep", "stats", "peek", "enqueue", "claim", "evict", "full"])
+@pytest.mark.parametrize("by", ["sweep", "peek", "enqueue", "claim", "evict", "full"])
 async def test_a_call_that_finds_an_ended_ttl_wakes_a_consumer(
     q: AsyncQueue, raw: Raw, waits: AsyncWaits, by: str
 ) -> None:

@@ -94,7 +94,7 @@ async def test_a_call_removes_64_mib_of_bodies(q: AsyncQueue, raw: Raw, end: str
         await q.bury([*ids, newest.id], "no use")
     elif end == "expire":
         advance(raw, q.ops, 61)
-        await q.stats()
+        await q.peek()
     else:
         await ENDINGS[end](q, ids)
     stats = await q.stats()

@@ -1504,7 +1504,7 @@ def test_a_successor_wakes_a_consumer(q: Queue, waits: Waits, end: str) -> None:
 
 
 @pytest.mark.usefixtures("no_ticks")
-@pytest.mark.parametrize("by", ["sweep", "stats", "peek", "enqueue", "claim", "evict", "full"])
+@pytest.mark.parametrize("by", ["sweep", "peek", "enqueue", "claim", "evict", "full"])
 def test_a_call_that_finds_an_ended_ttl_wakes_a_consumer(
     q: Queue, raw: Raw, waits: Waits, by: str
 ) -> None:

@@ -95,7 +95,7 @@ def test_a_call_removes_64_mib_of_bodies(q: Queue, raw: Raw, end: str) -> None:
         q.bury([*ids, newest.id], "no use")
     elif end == "expire":
         advance(raw, q.ops, 61)
-        q.stats()
+        q.peek()
     else:
         ENDINGS[end](q, ids)
     stats = q.stats()

@@ -374,9 +374,9 @@ def test_at_most_once_is_delivered_once(q: Queue, raw: Raw) -> None:
     assert (view.id, view.lease, view.lease_until) == (job.id, 0, None)
     assert q.stats().active == 1
     advance(raw, q.ops, 11)
+    assert q.reserve(block=0) == []
     stats = q.stats()
     assert (stats.active, stats.ready, stats.swept) == (0, 0, 1)
-    assert q.reserve(block=0) == []
     assert q.sweep() == 0
     assert q.show(job) is None
 

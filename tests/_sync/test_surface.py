@@ -90,7 +90,7 @@ ENQUEUE = (
 )
 QUEUE = (
     "ack beat bury cancel clear close configure consume delete dequeue enqueue enqueue_many"
-    " exclusive extend handler handlers nack name partitions pause pause_schedule peek promote"
+    " exclusive extend find handler handlers nack name partitions pause pause_schedule peek promote"
     " purge recover redrive release reopen reserve result resume resume_schedule scan scan_iter"
     " schedule schedules settle show stats status sweep trigger unschedule"
 )
@@ -119,5 +119,5 @@ def test_a_client_has_few_members() -> None:
     names = {name for name in dir(Penstock("redis://localhost")) if not name.startswith("_")}
     assert names == set(
         "backend clear clear_all close connect hello info middleware nodes open owner prefix queue"  # noqa: SIM905
-        " queues reserve result scan_iter scan_queues scan_queues_iter sweep workers".split()
+        " queues reserve result scan_iter scan_queues scan_queues_iter show sweep workers".split()
     )

@@ -437,7 +437,7 @@ def test_a_ttl_is_honoured(q: Queue, raw: Raw) -> None:
     assert not raw.exists(*q.ops.keys.of(("held", "active", "expiry")))
 
 
-@pytest.mark.parametrize("call", ["stats", "peek", "sweep", "enqueue", "reserve"])
+@pytest.mark.parametrize("call", ["peek", "sweep", "enqueue", "reserve"])
 def test_a_thousand_jobs_expire(q: Queue, raw: Raw, call: str) -> None:
     """04 mass expiry: each call frees at least 100 of them, also if no job is consumed; a sweep
     frees the rest. No job's only copy has a Redis TTL.
@@ -449,7 +449,6 @@ def test_a_thousand_jobs_expire(q: Queue, raw: Raw, call: str) -> None:
     assert {raw.pttl(key) for key in keys} == {-1}
     advance(raw, q.ops, 60)
     todo: dict[str, Callable[[], Any]] = {
-        "stats": q.stats,
         "peek": q.peek,
         "sweep": q.sweep,
         "enqueue": lambda: q.enqueue(b"y"),
