@@ -287,6 +287,69 @@ async def test_a_consumer_wakes_for_a_due_job(q: AsyncQueue) -> None:
     assert job.body == "a"
 
 
+async def test_an_ordered_queue_has_no_priorities(q: AsyncQueue, raw: Raw) -> None:
+    """Jobs of a key would change places; the queue becomes ordered when such jobs have ended."""
+    await q.enqueue("a", priority=1)
+    with pytest.raises(BadArgument, match="ordered"):
+        await q.configure(ordered=True)
+    assert await take(q) == ["a"]
+    await q.sweep()
+    await q.configure(ordered=True)
+    for options in ({}, {"key": "k"}, {"dedup_id": "x"}):
+        with pytest.raises(BadArgument, match="priority"):
+            await q.enqueue("b", priority=2, **options)  # type: ignore[arg-type]  # of any kind
+    await q.enqueue("c", priority=0, key="k")
+    assert await take(q) == ["c"]
+    check_invariant(raw)
+
+
+async def test_a_limit_per_key_goes_with_priorities(q: AsyncQueue, raw: Raw) -> None:
+    """Jobs above the limit wait, whatever their priority; then they come by it."""
+    await q.configure(per_key=1)
+    await q.enqueue_many(["a", "b"], key="k")
+    await q.enqueue_many(["c", "d"], key="k", priority=9)
+    await q.enqueue("e", priority=5)
+    await q.enqueue("f")
+    check_invariant(raw)
+    bodies = []
+    for _ in range(6):
+        jobs = await q.reserve(5, block=0)
+        bodies.append("".join(sorted(job.body for job in jobs)))
+        await q.ack(jobs)
+        check_invariant(raw)
+    assert bodies == ["aef", "b", "c", "d", "", ""]
+
+
+@pytest.mark.parametrize("how", ["nack", "release", "end", "promote", "bury"])
+async def test_a_keyed_job_with_a_priority_that_comes_back(
+    q: AsyncQueue, raw: Raw, how: str
+) -> None:
+    """It keeps its priority among those that are parked, delayed or redriven."""
+    await q.configure(per_key=1)
+    await q.enqueue("a", key="k", priority=3, lease=5)
+    await q.enqueue("b", key="k", priority=7, delay=2)
+    await q.enqueue("c", key="k")
+    [job] = await q.reserve(1, block=0)
+    assert job.body == "a"
+    if how == "end":
+        advance(raw, q.ops, 6)
+    elif how in ("nack", "release"):
+        await method_of(q, how)([job], delay=1)
+    else:
+        await method_of(q, how)([job])
+    check_invariant(raw)
+    advance(raw, q.ops, 7)
+    await q.redrive()
+    check_invariant(raw)
+    bodies = []
+    for _ in range(4):
+        jobs = await q.reserve(5, block=0)
+        bodies += [job.body for job in jobs]
+        await q.ack(jobs)
+        check_invariant(raw)
+    assert sorted(bodies) == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("priority", [-1, 10, 1.5, True, "1"])
 async def test_a_bad_priority_is_refused(q: AsyncQueue, priority: Any) -> None:
     """It is a whole number from 0 to 9."""

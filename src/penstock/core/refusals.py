@@ -33,6 +33,8 @@ FORMS = {
     "to": "must be a job number",
     "owner": "must be at most 200 bytes without a line feed",
     "lease": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
+    "priority": "can't be used with ordered=True: use per_key, or another queue",
+    "ordered": "can't be set while jobs have priorities: wait until they have ended, then sweep()",
 }
 """The form of each argument that a script checks."""
 

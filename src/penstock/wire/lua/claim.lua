@@ -26,7 +26,8 @@
 ---          {-14, nonce}                                      as in enqueue
 ---          {-15, nonce, kind, owner, left}                   as in enqueue
 ---          {-16, nonce, kind}                                as in enqueue
----          {-19, nonce, name, value}                         malformed argument: the lease of a record
+---          {-19, nonce, name, value}                         malformed argument: the lease of a record, or its priority on an
+---                                                            ordered queue
 --- FROM none, ready, active  TO ready, scheduled, active
 local given = records
 local asked = #given

@@ -13,7 +13,7 @@
 ---          {-5, nonce}                   no such queue: register it, then create
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta
----          {-19, nonce, name, value}     malformed argument: lease
+---          {-19, nonce, name, value}     malformed argument: lease; or ordered, while jobs have priorities
 --@include lib/check_version
 local created, drops = 0, {}
 --@include lib/now (gives: changes, change)
@@ -69,6 +69,8 @@ for i = 1, #fields, 2 do
     end
   elseif limits[field] ~= nil then
     limits[field] = value ~= '' and value ~= '0' and value
+  elseif field == 'ordered' and value ~= '' and string.find(uses, 'u', 1, true) then
+    return {-19, nonce, 'ordered', value}
   elseif (field == 'per_key' or field == 'ordered') and value ~= '' then
     use('q')
   end

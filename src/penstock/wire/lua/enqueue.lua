@@ -25,7 +25,8 @@
 ---          {-15, nonce, kind, owner, left}                   another producer has the role, for so many ms
 ---                                                            unless it is renewed; nothing added
 ---          {-16, nonce, kind}                                the role of the call has ended; nothing added
----          {-19, nonce, name, value}                         malformed argument: the lease of a record
+---          {-19, nonce, name, value}                         malformed argument: the lease of a record, or its priority on an
+---                                                            ordered queue
 --- FROM none  TO ready, scheduled
 local n = #records
 local sweep_limit = 100 + 2 * n

@@ -15,7 +15,8 @@
 ---          {-9, nonce, epoch}            another epoch
 ---          {-10, nonce, index}           record number index is of no known version, asks for lease 0 without a ttl, has a dedup id,
 ---                                        or is beyond the bounds; nothing done
----          {-19, nonce, name, value}     malformed argument: number, or the lease of a record
+---          {-19, nonce, name, value}     malformed argument: number, or of a record the lease, or the priority
+---                                        as in enqueue
 --- FROM active, ready, scheduled  TO done
 --@include lib/check_version
 --@include lib/check_epoch

@@ -23,7 +23,8 @@
 ---          {-14, nonce}                                      closed for producers
 ---          {-15, nonce, kind, owner, left}                   another producer has the role
 ---          {-16, nonce, kind}                                the role of the call has ended
----          {-19, nonce, name, value}                         malformed argument: the lease of the record
+---          {-19, nonce, name, value}                         malformed argument: the lease of the record, or its priority, as
+---                                                            in enqueue
 --- FROM none  TO ready
 local create, bound, delay, wait, n, sweep_limit, list = '', '', '0', '0', 1, 102, {record}
 --@include lib/check_producer (gives: raw, now, changes, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)

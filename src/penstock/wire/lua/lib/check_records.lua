@@ -1,7 +1,7 @@
 -- Check the n records of `list`: version 1, and headers of at most 16384 bytes. Gives has_policies (some job has a
 -- policy of its own), priorities (those above 0 by place; nil = none) and has_results (some job's result is kept), and an empty
 -- table for large bodies; adds the ends of ttl to ttl_ends.
---- NEEDS  held urgent expiry nonce n list is_lease ms now has_header record_index ttl_ends ids
+--- NEEDS  held urgent expiry nonce n list is_lease ms now has_header record_index ttl_ends ids keyed
 --- SETS   ttl_ends
 --- GIVES  has_policies priorities has_results bodies
 local head, ttl, stop, big, has_policies, has_results, living = nil, nil, nil, false, false, false, 0
@@ -42,7 +42,9 @@ if has_policies then
   --@include lib/priority_of
   for i = 1, n do
     local priority = priority_of(list[i])
-    if priority > 0 then
+    if priority > 0 and keyed and keyed.is_ordered then -- jobs of a key would change places
+      return {-19, nonce, 'priority', string.format('%d', priority)}
+    elseif priority > 0 then
       priorities = priorities or {}
       priorities[i] = priority
     end

@@ -1,8 +1,8 @@
 -- Decide on each of the `asked` records in `given`, whose dedup ids may be taken. Nothing is written.
 -- Gives added (records to add, with added_due, 0 = at once, added_names and dedup_values), answers (for the reply),
 -- rewritten (number -> new record) and moved (number -> new due time).
---- NEEDS  ready held active scheduled parked once tally expiry meta dedup windows nonce asked mode delay_ms delays given is_lease now
----        end_of uses
+--- NEEDS  ready held active scheduled parked once tally expiry meta dedup windows nonce asked mode delay_ms delays
+---        given is_lease now end_of uses keyed
 --- GIVES  split_body has_header result_ttl names all_free header_of added added_names added_due dedup_values answers rewritten
 ---        moved window_pairs orphans dedup_pairs record_index has_ttls new_counters notes own_place
 --@include lib/split_body (gives: has_header)
@@ -25,6 +25,15 @@ for i = 1, asked do
     all_free = false
   end
   names[i], latest[name] = name, i
+end
+if keyed and keyed.is_ordered then
+  --@include lib/priority_of
+  for i = 1, asked do
+    local priority = priority_of(given[i])
+    if priority > 0 then
+      return {-19, nonce, 'priority', string.format('%d', priority)}
+    end
+  end
 end
 if asked > 0 then
   owners = redis.call('HMGET', dedup, unpack(names))

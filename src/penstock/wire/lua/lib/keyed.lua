@@ -94,6 +94,7 @@ if uses ~= '' and string.find(uses, 'q', 1, true) then
       call('ZREM', parked, unpack(others))
     end
   end
+  keyed.is_ordered = is_ordered
   keyed.postpone = is_ordered and nothing or keyed.give_back
   keyed.admit = function()
     if #lost > 0 then
