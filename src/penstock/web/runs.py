@@ -29,7 +29,7 @@ ACTIONS: dict[StateName, tuple[ActionName, ...]] = {
 }
 """The actions on jobs of each state."""
 STEP = 200
-"""Jobs of one step of a run: as many as a script handles in about a millisecond."""
+"""Jobs of one step of a run: the server takes about 5 ms for them."""
 REST = 3.0
 """Pause behind a step, in lengths of the step: a run uses a quarter of a core at most."""
 KEPT = 50
