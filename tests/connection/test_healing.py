@@ -21,6 +21,7 @@ from redis.retry import Retry
 from penstock import AsyncPenstock, Penstock
 from penstock.client._async.transport import blocking as tasks
 from penstock.client._sync.transport import blocking as threads
+from penstock.client._sync.transport.node import Node
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
 from tests.support.keyspace import check_invariant, evalshas, load_scripts
@@ -132,6 +133,24 @@ def test_a_client_continues_after_an_outage(server: EmbeddedServer) -> None:
         server.restart()
         q.enqueue(3)
         assert [job.body for job in q.reserve(5, block=0)] == [1, 3]
+
+
+@pytest.mark.parametrize("call", ["enqueue", "reserve", "stats", "connect"])
+def test_a_server_is_tried_once_for_a_call(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call to a server that is down is tried for `retry_for`, not for twice as long."""
+    tried = []
+
+    def prepare(node: Node) -> None:
+        tried.append(node)
+        raise RedisConnectionError("down")
+
+    monkeypatch.setattr(Node, "prepare", prepare)
+    ps = Penstock("redis://127.0.0.1:1/0")
+    q = ps.queue("q")
+    calls = {"enqueue": lambda: q.enqueue(1), "reserve": q.reserve, "stats": q.stats}
+    with pytest.raises(RedisConnectionError, match="down"):
+        calls.get(call, ps.connect)()
+    assert len(tried) == 1
 
 
 def test_a_server_that_does_not_answer(server: EmbeddedServer) -> None:
