@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from redis import Redis
@@ -21,6 +21,7 @@ __all__ = [
     "Ids",
     "Jobs",
     "KeptJobs",
+    "KeyedJobs",
     "Lists",
     "NamedJobs",
     "PipelinedJobs",
@@ -232,6 +233,27 @@ class NamedJobs(Jobs):
 
     def _next(self, _: bytes) -> str:
         return next(self.ids)
+
+
+class KeyedJobs(Jobs):
+    """Penstock on a queue with a limit per key, with a different key for each job."""
+
+    def __init__(self, client: Penstock, name: str, keys: Iterator[str] | None = None) -> None:
+        super().__init__(client, name)
+        self.queue.configure(per_key=1)
+        self.of_jobs = map("customer:{}".format, itertools.count()) if keys is None else keys
+
+    def add(self, n: int) -> None:
+        """Add n jobs in one trip."""
+        self.trips += 1
+        self.queue.enqueue_many([BODY] * n, key=self._next)
+
+    def fill(self, n: int) -> None:
+        """Add n jobs, in chunks of 1,000."""
+        self.queue.enqueue_many((BODY for _ in range(n)), key=self._next)
+
+    def _next(self, _: bytes) -> str:
+        return next(self.of_jobs)
 
 
 class Ids:

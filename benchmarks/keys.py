@@ -1,0 +1,101 @@
+"""Limits per key: the cost of keyed jobs, and of one hot key beside cold ones."""
+
+from __future__ import annotations
+
+import itertools
+
+from benchmarks.bed import Bed
+from benchmarks.contenders import Jobs, KeyedJobs, Streams
+from benchmarks.cost import LIFE, STEPS, Samples, life, stock, weigh
+from benchmarks.figures import Budget, Table, median, pairwise
+from benchmarks.plan import IN_FLIGHT, Plan
+
+__all__ = ["keys"]
+
+BATCH = 100
+MOST = 5000
+ROUNDS = 5
+WEIGHED = 20_000
+CPU_BUDGET = 2.5
+"""Server CPU of a keyed job, x a plain job of the same run."""
+COLD = 10_000
+LATE = 1
+"""Most calls by which jobs of cold keys may come later than without the hot key."""
+
+
+def keys(bed: Bed, plan: Plan) -> Table:
+    """Measure jobs with keys against plain jobs, and cold keys beside a hot one."""
+    table = Table(
+        "keys",
+        "Limits per key",
+        ("what", "base", "unit", "base figure", "with keys", "x base"),
+        f"`per_key=1`, calls of {BATCH} jobs. {IN_FLIGHT} jobs are in flight, {plan.standing} wait"
+        " all the time; us CPU/job is INFO cpu of the server. The hot key has"
+        f" {plan.depths[1]} jobs; then {COLD} jobs are added, each with a key of its own.",
+    )
+    _add_costs(table, _rounds(bed, plan))
+    _add_hot(table, bed, plan)
+    return table
+
+
+def _rounds(bed: Bed, plan: Plan) -> list[tuple[Samples, Samples, Samples]]:
+    """Run interleaved rounds: Streams, plain, keyed; each job has a key of its own."""
+    jobs = min(plan.cost[BATCH], MOST)
+    contenders = (
+        Streams(bed.redis, bed.key("stream:keys")),
+        Jobs(bed.client, "plain keys"),
+        KeyedJobs(bed.client, "keyed"),
+    )
+    for contender in contenders:
+        stock(contender, plan.standing)
+        life(bed, contender, BATCH, IN_FLIGHT)
+    found = []
+    for _ in range(min(plan.rounds, ROUNDS)):
+        streams, plain, keyed = (life(bed, one, BATCH, jobs) for one in contenders)
+        found.append((streams, plain, keyed))
+    for contender in contenders:
+        bed.drop(contender.keys())
+    return found
+
+
+def _add_costs(table: Table, rounds: list[tuple[Samples, Samples, Samples]]) -> None:
+    for step in (*STEPS, LIFE):
+        streams, plain, keyed = ([one[side][step] for one in rounds] for side in (0, 1, 2))
+        for name, base in (("Streams", streams), ("plain jobs", plain)):
+            ratio = pairwise([s.server for s in keyed], [s.server for s in base])
+            budget = None
+            if step == LIFE and base is plain:
+                text = f"keyed jobs, server CPU, {LIFE} by {BATCH}, x plain"
+                budget = Budget(text, ratio, CPU_BUDGET)
+            table.add(
+                f"{step} by {BATCH}",
+                name,
+                "us CPU/job",
+                median(s.server_us for s in base),
+                median(s.server_us for s in keyed),
+                ratio,
+                budget=budget,
+            )
+
+
+def _add_hot(table: Table, bed: Bed, plan: Plan) -> None:
+    """Add the calls that deliver all jobs of cold keys, and the bytes of parked jobs."""
+    depth = plan.depths[1]
+    parked = weigh(bed, KeyedJobs(bed.client, "parked", itertools.repeat("hot")), WEIGHED)
+    plain = weigh(bed, Jobs(bed.client, "unparked"), WEIGHED)
+    for measure, weight in parked.items():
+        ratio = weight / plain[measure]
+        table.add(f"parked job ({measure})", "plain", "bytes/job", plain[measure], weight, ratio)
+    hot = itertools.repeat("hot", depth)
+    ours = KeyedJobs(bed.client, "hot", itertools.chain(hot, map("cold {}".format, range(COLD))))
+    ours.fill(depth + COLD)
+    left, calls = COLD + 1, 0  # and the first job of the hot key
+    while left:
+        calls += 1
+        left -= len(ours.reserve(BATCH))
+    base = -(-(COLD + 1) // BATCH)
+    late = calls - base
+    budget = Budget("calls by which a hot key delays cold ones", float(late), float(LATE))
+    name = f"calls for {COLD} jobs of cold keys"
+    table.add(name, "without the hot key", "calls", base, calls, calls / base, budget=budget)
+    bed.drop(ours.keys())
