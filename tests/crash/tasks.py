@@ -36,6 +36,7 @@ __all__ = [
     "STEPS",
     "STEPS_AFTER_RUN",
     "consume",
+    "consume_in_order",
     "handed_over",
     "killed",
     "produce",
@@ -259,6 +260,24 @@ def consume(url: str, log: str) -> None:
                 queue.nack(back, delay=0.01)
             else:
                 queue.release(back, delay=0.01)
+
+
+def consume_in_order(url: str, log: str) -> None:
+    """Reserve single jobs of an ordered queue forever; finish, fail or release them."""
+    out = Log(log)
+    queue = Penstock(url, retry_for=10).queue(QUEUE)
+    while True:
+        with suppress(PenstockError):
+            for job in queue.reserve(1, block=0.5):
+                out.write("begun", job.body.decode(), job.deliveries)
+                chance = random.random()
+                out.write("ending", job.body.decode(), job.deliveries)
+                if chance < 0.2:
+                    job.nack(delay=random.choice((0, 0.01)))
+                elif chance < 0.3:
+                    job.release(delay=random.choice((0, 0.01)))
+                else:
+                    job.ack()
 
 
 def note_acked(out: Log, jobs: list[Job], outcomes: Iterable[Outcome]) -> None:

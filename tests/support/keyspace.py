@@ -245,7 +245,7 @@ def _without_note(value: bytes) -> bytes:
 
 def _check_meta(raw: Raw, base: bytes, listed: list[bytes], uses: dict[str, set[bytes]]) -> None:
     meta = raw.hgetall(base + b"meta")
-    newer = bool({*b"kmeu"} & {*meta.get(b"uses", b"")}) or b"kept_bytes" in meta
+    newer = bool({*b"kmeuq"} & {*meta.get(b"uses", b"")}) or b"kept_bytes" in meta
     assert meta.get(b"v") in ((b"3",) if newer else (b"2", b"3")), f"{base!r}: meta is {meta}"
     for letter, members in uses.items():
         noted = letter in meta[b"uses"].decode()
