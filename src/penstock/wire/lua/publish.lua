@@ -1,5 +1,5 @@
 --- Move staged jobs of one chunk into the queue: as many as requested, or none.
---- KEYS     ready held active scheduled urgent once tally expiry finished dedup windows meta wake space writes stage commit parked tickets
+--- KEYS     ready held active scheduled urgent once tally expiry finished dedup windows meta wake space writes parked tickets stage commit
 --- ARGV     nonce producer create bound wait role field most
 ---          nonce, producer, create, bound, wait, role   as in enqueue
 ---          field   the chunk; if it does not exist, it was moved before
