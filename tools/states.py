@@ -283,7 +283,7 @@ sweep                     | .    .     >N    .    .     >N    .    .    .    >N 
 sweep, too many dead      | .    .     >N    .    .     >N    .    .    .    >N    .    >N   >N   >N
 clear                     | .    >N    >N    >N   >N    >N    >N   >N   >N   >N    >N   >N   >N   >N
 evict                     | .    .     .     .    .     .     .    .    .    .     >N   >N   >N   >N
-stats                     | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+stats                     | .    .     .     .    .     .     .    .    .    .     .    .    .    .
 peek                      | .    .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
 show, scan, survey, pending, lookup, beat | . . . . . . . . . . . . . .
 assigned, fetch, dismiss  | .    .     .     .    .     .     .    .    .    .     .    .    .    .

@@ -15,8 +15,9 @@ __all__ = ["AT", "EPOCH", "HISTORIES", "Job", "place_of", "seed"]
 EPOCH = "e0e0e0e0"
 AT = T0 + 500
 """Time of the event: within a second of the last write, so that `seen` does not change."""
-HISTORIES = ("first", "second")
-"""The counted delivery is the job's first, or its second after a release; then the job is large."""
+HISTORIES = ("first", "second", "urgent")
+"""The counted delivery is the job's first, or its second after a release; then the job is large.
+Or it is the first of a job with a priority, which is never in ready."""
 SOON, LATER = 200, 60_000
 SEED_CALL = 5
 
@@ -43,13 +44,14 @@ class Job:
         return run(self.raw, self.keys, name, args, now_ms=at)
 
 
-def _record(place: StateCase, *, once: bool, is_large: bool) -> str:
+def _record(place: StateCase, history: str, *, once: bool) -> str:
     is_ended = place in (StateCase.LEASE_ENDED, StateCase.DELIVERY_ENDED)
     lease = ";l=0" if once else ";l=100" if is_ended else ""
     is_short = place.condition is Condition.TTL_ENDED
     ttl = f";t={SOON}" if is_short else f";t={LATER}" if once else ""
     name = ";d=seed" if place is StateCase.DELIVERY_ENDED else ""
-    return f"1{lease}{ttl}{name}\n{'body' * (2000 if is_large else 1)}"
+    policy = ";p=,,,5" if history == "urgent" else ""
+    return f"1{lease}{ttl}{policy}{name}\n{'body' * (2000 if history == 'second' else 1)}"
 
 
 def seed(raw: Raw, keys: QueueKeys, place: StateCase, history: str, *, once: bool = False) -> Job:
@@ -63,7 +65,7 @@ def seed(raw: Raw, keys: QueueKeys, place: StateCase, history: str, *, once: boo
     once = once or place.state is JobState.ONCE
     is_undelivered = once and place.state is JobState.SCHEDULED
     delay = (100 if place is StateCase.DUE else 10_000) if is_undelivered else 0
-    record = _record(place, once=once, is_large=history == "second")
+    record = _record(place, history, once=once)
     if place is StateCase.DELIVERY_ENDED:
         reply = job.run("claim", SEED_CALL - 1, EPOCH, delay, "", 0, "", "", record)
     else:
@@ -103,6 +105,7 @@ def place_of(raw: Raw, keys: QueueKeys, number: bytes, now_ms: int = AT) -> Stat
     in_ready = bool(raw.xrange(keys["ready"], number, number))
     is_held = raw.hexists(keys["held"], number)
     indexes = {JobState.SCHEDULED: "scheduled", JobState.ACTIVE: "active", JobState.ONCE: "once"}
+    _check_urgent(raw, keys, number)
     scores = {
         state: raw.zscore(keys[kind], number)
         for state, kind in {**indexes, JobState.DEAD: "dead"}.items()
@@ -121,13 +124,20 @@ def place_of(raw: Raw, keys: QueueKeys, number: bytes, now_ms: int = AT) -> Stat
     return next(p for p in StateCase if p.state is found[0] and p.condition is condition)
 
 
+def _check_urgent(raw: Raw, keys: QueueKeys, number: bytes) -> None:
+    """Check that a job with a priority is in urgent while it waits for its time, else not."""
+    score, coming = raw.zscore(keys["scheduled"], number), raw.zscore(keys["urgent"], number)
+    has_priority = b";p=,,,5" in (raw.hget(keys["held"], number) or b"")
+    assert coming == (score * 16 + 5 if has_priority and (score or -1) >= 0 else None)
+
+
 def _condition(
     raw: Raw, keys: QueueKeys, number: bytes, state: JobState, score: float | None, now_ms: int
 ) -> Condition:
     ends = raw.zscore(keys["expiry"], number)
     if state is JobState.DEAD:
         record = raw.hget(keys["held"], number)
-        ends = int(number[:-11]) + SOON if b";t=%d\n" % SOON in record else None
+        ends = int(number[:-11]) + SOON if b";t=%d" % SOON in record else None
     if state is JobState.ONCE:
         ends = end_of(int(score or 0))
     if ends is not None and ends <= now_ms:
