@@ -1,0 +1,109 @@
+"""Limits per key through the client."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import AsyncQueue, BadArgument, Dedup
+from penstock.core.record import key_hash
+from tests.support.keyspace import Raw, advance, check_invariant
+
+
+async def test_a_limit_per_key(q: AsyncQueue, raw: Raw) -> None:
+    """At most so many jobs of a key are delivered at once; others pass by, and it can be raised."""
+    settings = await q.configure(per_key=2)
+    assert (settings.per_key, settings.ordered) == (2, None)
+    await q.enqueue_many([b"1", b"2", b"3", b"4"], key="a")
+    await q.enqueue_many([b"5", b"6"])
+    jobs = await q.reserve(10, block=0)
+    assert [job.body for job in jobs] == [b"1", b"2", b"5", b"6"]
+    stats = await q.stats()
+    assert (stats.ready, stats.active, stats.parked) == (0, 4, 2)
+    await q.configure(per_key=4)
+    await jobs[0].ack()
+    assert [job.body for job in await q.reserve(10, block=0)] == [b"3", b"4"]
+    check_invariant(raw)
+
+
+async def test_jobs_from_before_the_limit(q: AsyncQueue) -> None:
+    """The limit holds for jobs that waited when it was set."""
+    await q.enqueue_many([b"1", b"2", b"3"], key="a")
+    await q.configure(per_key=1)
+    [job] = await q.reserve(10, block=0)
+    assert job.body == b"1"
+    assert (await q.stats()).parked == 2
+
+
+async def test_an_ordered_queue(q: AsyncQueue) -> None:
+    """A failed job keeps its key until it has ended, also behind jobs from before the setting."""
+    await q.enqueue_many([b"1", b"2"], key="a")
+    assert (await q.configure(ordered=True)).ordered
+    await q.enqueue(b"3", key="a")
+    seen = []
+    while jobs := await q.reserve(10, block=0):
+        [job] = jobs
+        seen.append((job.body, job.attempt))
+        if job.body == b"2" and job.attempt == 1:
+            await job.nack(delay=0)
+        else:
+            await job.ack()
+    assert seen == [(b"1", 1), (b"2", 1), (b"2", 2), (b"3", 1)]
+    assert (await q.configure(ordered=False)).ordered is None
+
+
+async def test_a_key_may_be_computed(q: AsyncQueue) -> None:
+    """In bulk, a function gives the key of each body; also with dedup ids."""
+    await q.configure(per_key=1)
+    await q.enqueue_many([b"a1", b"b1", b"a2"], key=lambda body: body[:1].decode())
+    assert [job.body for job in await q.reserve(10, block=0)] == [b"a1", b"b1"]
+    await q.enqueue(b"a3", key="a", dedup=Dedup("x"))
+    assert await q.reserve(10, block=0) == []
+    again = await q.enqueue(b"a4", key="b", dedup=Dedup("x", on_duplicate="update"))
+    assert (again.state, again.action) == ("parked", "updated")
+
+
+async def test_parked_jobs_are_shown(q: AsyncQueue) -> None:
+    """Readers show the state and the hash of the key; purge removes parked jobs."""
+    await q.configure(per_key=1)
+    results = list(await q.enqueue_many([b"1", b"2"], key="a"))
+    view = await q.show(results[1].id)
+    assert view is not None
+    assert (view.state, view.key_hash, view.due) == ("parked", key_hash("a"), None)
+    assert [job.id for job in await q.peek(5, state="parked")] == [results[1].id]
+    assert [job.id for job in (await q.scan(states=["parked"])).jobs] == [results[1].id]
+    assert await q.purge("parked") == 1
+    assert (await q.stats()).parked == 0
+
+
+@pytest.mark.parametrize("key", ["", "x" * 1025, 5, b"a"])
+async def test_a_key_that_is_none(q: AsyncQueue, key: object) -> None:
+    """A key is a str of 1 to 1024 bytes."""
+    with pytest.raises(BadArgument) as caught:
+        await q.enqueue(b"1", key=key)  # type: ignore[arg-type]
+    assert caught.value.argument == "key"
+
+
+async def test_a_call_parks_a_bounded_number_of_jobs(q: AsyncQueue, raw: Raw) -> None:
+    """A reserve of n jobs parks n + 100 due jobs and as many ready ones; then there is more."""
+    await q.enqueue_many([b"due"] * 300, key="a", delay=0.001)
+    await q.enqueue_many([b"ready"] * 300, key="a")
+    await q.enqueue_many([b"other"] * 5)
+    await q.configure(per_key=1)
+    advance(raw, q.ops, 1)
+    taken = await q.backend.node.run(q.ops.reserve(5))
+    assert len(taken.deliveries) == 1
+    assert taken.next_ms == 0
+    assert (await q.stats()).parked == 2 * 105
+    while taken.next_ms == 0:
+        taken = await q.backend.node.run(q.ops.reserve(5))
+        assert (await q.stats()).parked <= 599
+
+
+async def test_an_end_admits_a_bounded_number_of_jobs(q: AsyncQueue) -> None:
+    """When a limit is raised, an end admits one job and 100 in addition."""
+    await q.configure(per_key=1)
+    await q.enqueue_many([b"x"] * 300, key="a")
+    [job] = await q.reserve(1, block=0)
+    await q.configure(per_key=1000)
+    await job.ack()
+    assert (await q.stats()).parked == 299 - 101

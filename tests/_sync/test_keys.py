@@ -1,0 +1,110 @@
+# From tests/_async/test_keys.py by tools/unasync.py; do not edit.
+"""Limits per key through the client."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import BadArgument, Dedup, Queue
+from penstock.core.record import key_hash
+from tests.support.keyspace import Raw, advance, check_invariant
+
+
+def test_a_limit_per_key(q: Queue, raw: Raw) -> None:
+    """At most so many jobs of a key are delivered at once; others pass by, and it can be raised."""
+    settings = q.configure(per_key=2)
+    assert (settings.per_key, settings.ordered) == (2, None)
+    q.enqueue_many([b"1", b"2", b"3", b"4"], key="a")
+    q.enqueue_many([b"5", b"6"])
+    jobs = q.reserve(10, block=0)
+    assert [job.body for job in jobs] == [b"1", b"2", b"5", b"6"]
+    stats = q.stats()
+    assert (stats.ready, stats.active, stats.parked) == (0, 4, 2)
+    q.configure(per_key=4)
+    jobs[0].ack()
+    assert [job.body for job in q.reserve(10, block=0)] == [b"3", b"4"]
+    check_invariant(raw)
+
+
+def test_jobs_from_before_the_limit(q: Queue) -> None:
+    """The limit holds for jobs that waited when it was set."""
+    q.enqueue_many([b"1", b"2", b"3"], key="a")
+    q.configure(per_key=1)
+    [job] = q.reserve(10, block=0)
+    assert job.body == b"1"
+    assert q.stats().parked == 2
+
+
+def test_an_ordered_queue(q: Queue) -> None:
+    """A failed job keeps its key until it has ended, also behind jobs from before the setting."""
+    q.enqueue_many([b"1", b"2"], key="a")
+    assert q.configure(ordered=True).ordered
+    q.enqueue(b"3", key="a")
+    seen = []
+    while jobs := q.reserve(10, block=0):
+        [job] = jobs
+        seen.append((job.body, job.attempt))
+        if job.body == b"2" and job.attempt == 1:
+            job.nack(delay=0)
+        else:
+            job.ack()
+    assert seen == [(b"1", 1), (b"2", 1), (b"2", 2), (b"3", 1)]
+    assert q.configure(ordered=False).ordered is None
+
+
+def test_a_key_may_be_computed(q: Queue) -> None:
+    """In bulk, a function gives the key of each body; also with dedup ids."""
+    q.configure(per_key=1)
+    q.enqueue_many([b"a1", b"b1", b"a2"], key=lambda body: body[:1].decode())
+    assert [job.body for job in q.reserve(10, block=0)] == [b"a1", b"b1"]
+    q.enqueue(b"a3", key="a", dedup=Dedup("x"))
+    assert q.reserve(10, block=0) == []
+    again = q.enqueue(b"a4", key="b", dedup=Dedup("x", on_duplicate="update"))
+    assert (again.state, again.action) == ("parked", "updated")
+
+
+def test_parked_jobs_are_shown(q: Queue) -> None:
+    """Readers show the state and the hash of the key; purge removes parked jobs."""
+    q.configure(per_key=1)
+    results = list(q.enqueue_many([b"1", b"2"], key="a"))
+    view = q.show(results[1].id)
+    assert view is not None
+    assert (view.state, view.key_hash, view.due) == ("parked", key_hash("a"), None)
+    assert [job.id for job in q.peek(5, state="parked")] == [results[1].id]
+    assert [job.id for job in q.scan(states=["parked"]).jobs] == [results[1].id]
+    assert q.purge("parked") == 1
+    assert q.stats().parked == 0
+
+
+@pytest.mark.parametrize("key", ["", "x" * 1025, 5, b"a"])
+def test_a_key_that_is_none(q: Queue, key: object) -> None:
+    """A key is a str of 1 to 1024 bytes."""
+    with pytest.raises(BadArgument) as caught:
+        q.enqueue(b"1", key=key)  # type: ignore[arg-type]
+    assert caught.value.argument == "key"
+
+
+def test_a_call_parks_a_bounded_number_of_jobs(q: Queue, raw: Raw) -> None:
+    """A reserve of n jobs parks n + 100 due jobs and as many ready ones; then there is more."""
+    q.enqueue_many([b"due"] * 300, key="a", delay=0.001)
+    q.enqueue_many([b"ready"] * 300, key="a")
+    q.enqueue_many([b"other"] * 5)
+    q.configure(per_key=1)
+    advance(raw, q.ops, 1)
+    taken = q.backend.node.run(q.ops.reserve(5))
+    assert len(taken.deliveries) == 1
+    assert taken.next_ms == 0
+    assert q.stats().parked == 2 * 105
+    while taken.next_ms == 0:
+        taken = q.backend.node.run(q.ops.reserve(5))
+        assert q.stats().parked <= 599
+
+
+def test_an_end_admits_a_bounded_number_of_jobs(q: Queue) -> None:
+    """When a limit is raised, an end admits one job and 100 in addition."""
+    q.configure(per_key=1)
+    q.enqueue_many([b"x"] * 300, key="a")
+    [job] = q.reserve(1, block=0)
+    q.configure(per_key=1000)
+    job.ack()
+    assert q.stats().parked == 299 - 101
