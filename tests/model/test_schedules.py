@@ -97,7 +97,8 @@ class Worker:
         def run(call: Call[Any]) -> Any:
             return (yield call)
 
-        flow: Any = tend(self.ticker, self._server.ops, run, lambda: self.clock, LOG)
+        ops = self._server.ops
+        flow: Any = tend(self.ticker, ops, [ops], run, lambda: self.clock, LOG)
         told = None
         try:
             while True:

@@ -551,7 +551,8 @@ class AsyncWorker:
         while True:
             home = self._client.backend.home
             state.apart, state.moved = home.is_apart, False
-            self._add_polls(state)
+            if state.polls[0].ops.home is not None:
+                self._add_polls(state)
             flow = work(state, self._looped)
             await home.drive(flow, wake)
             if not state.moved:
@@ -577,11 +578,10 @@ class AsyncWorker:
                 found.append(QueuePoll(ops, share, ticker=Ticker(own, 0.0 if own else math.inf)))
         return found
 
-    def _add_polls(self, state: WorkerState, *, learned: bool = False) -> None:
-        """Add polls of nodes that were learned; and of partitions, if some were `learned`."""
-        if learned or state.polls[0].ops.home is not None:
-            for poll in self._polls():
-                state.add(poll)
+    def _add_polls(self, state: WorkerState) -> None:
+        """Add polls of nodes and of partitions that were learned."""
+        for poll in self._polls():
+            state.add(poll)
 
     async def _run_isolated(self, isolated: Isolated, kept: dict[str, Any]) -> None:
         self.change(name=kept["name"])
@@ -616,7 +616,8 @@ class AsyncWorker:
         learned, state.learned = state.learned, {}
         for name, partitions in learned.items():
             self._client.queue(name, partitions=partitions)
-        self._add_polls(state, learned=bool(learned))
+        if learned or state.polls[0].ops.home is not None:
+            self._add_polls(state)
         if monitor is None:
             return
         try:

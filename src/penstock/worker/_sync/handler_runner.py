@@ -197,7 +197,29 @@ class HandlerRunner:
     def _call(
         self, handler: RegisteredHandler, jobs: Sequence[Delivery], event: RunEvent | None = None
     ) -> Judged:
-        verdicts, error = self._judged_call(handler, jobs, event)
+        verdicts: list[Verdict] | None
+        verdicts, error = None, None
+        try:
+            if handler.size:
+                args, kwargs = (list(jobs),), dict[str, Any]()
+            else:
+                args, kwargs = ((jobs[0],), {}) if handler.takes_job else handler.arguments(jobs[0])
+            value = self.runners.call(handler, jobs, args, kwargs)
+            if event is not None:
+                event.value = value
+            if handler.size or KEPT_FIELD in data_of(jobs[0])[:FIRST_FIELDS]:
+                self._keep(handler, jobs, value)
+            if type(value) in PLAIN and not handler.size:
+                return None, None
+            verdicts = _returned(handler, jobs, value)
+            if verdicts is not None:
+                self._log_failures(jobs, verdicts)
+        except Unfit as unfit:
+            verdicts = [_unfit(jobs[0], str(unfit))]
+        except Exception as caught:  # noqa: BLE001  # whatever a handler raises is its failure
+            if event is not None:
+                event.error = caught
+            verdicts, error = self._judged(handler, jobs, caught)
         if verdicts is None or all(verdict.then is None for verdict in verdicts):
             return verdicts, error
         return self._followed(handler, jobs, verdicts)
@@ -226,32 +248,6 @@ class HandlerRunner:
                     judged, error = self._judged(handler, [job], failure)
                     found += judged or [UNCLEAR]
         return found, error
-
-    def _judged_call(
-        self, handler: RegisteredHandler, jobs: Sequence[Delivery], event: RunEvent | None
-    ) -> Judged:
-        try:
-            if handler.size:
-                args, kwargs = (list(jobs),), dict[str, Any]()
-            else:
-                args, kwargs = ((jobs[0],), {}) if handler.takes_job else handler.arguments(jobs[0])
-            value = self.runners.call(handler, jobs, args, kwargs)
-            if event is not None:
-                event.value = value
-            if handler.size or KEPT_FIELD in data_of(jobs[0])[:FIRST_FIELDS]:
-                self._keep(handler, jobs, value)
-            if type(value) in PLAIN and not handler.size:
-                return None, None
-            verdicts = _returned(handler, jobs, value)
-            if verdicts is not None:
-                self._log_failures(jobs, verdicts)
-            return verdicts, None
-        except Unfit as error:
-            return [_unfit(jobs[0], str(error))], None
-        except Exception as error:  # noqa: BLE001  # whatever a handler raises is its failure
-            if event is not None:
-                event.error = error
-            return self._judged(handler, jobs, error)
 
     def _keep(self, handler: RegisteredHandler, jobs: Sequence[Delivery], value: Any) -> None:
         """Note the values of jobs whose results are kept, for their acks.
