@@ -35,10 +35,10 @@ __all__ = ["Form", "forms", "main", "written"]
 TARGET = ROOT / "src" / "penstock" / "wire" / "replies.py"
 NUMBERS = frozenset({
     "acked", "active", "chunks", "closed", "code", "codes", "count", "created", "dead", "done",
-    "expired", "found", "gets", "given", "index", "jobs", "kept", "lease", "left", "length",
-    "looked", "more", "next", "now", "oldest", "once", "outcome", "parked", "promised", "puts",
-    "ready", "removed", "repeat", "replicas", "room", "scheduled", "sealed", "seen", "skip",
-    "trimmed", "untils", "what",
+    "expired", "failed", "found", "gets", "given", "index", "jobs", "kept", "lease", "left",
+    "length", "looked", "more", "next", "now", "oldest", "once", "outcome", "parked",
+    "promised", "puts", "ready", "removed", "repeat", "replicas", "room", "scheduled", "sealed",
+    "seen", "skip", "total", "trimmed", "untils", "what",
 })  # fmt: skip
 """Fields that are integers; the others are bytes."""
 APART = {

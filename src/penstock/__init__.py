@@ -21,10 +21,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.client._sync.batches import Batch
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.job import Job
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.role import Role
+from penstock.core.batches import BatchStatus
 from penstock.core.bulk import NewJob, NewJobs
 from penstock.core.codec import Codec
 from penstock.core.dedup import Dedup, DedupUntil, OnDuplicate
@@ -57,6 +59,7 @@ from penstock.errors import (
     AckNotReplicated,
     BadArgument,
     BadJobId,
+    BatchClosed,
     BatchLost,
     CannotSync,
     CheckpointTaken,
@@ -110,6 +113,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
+    from penstock.client._async.batches import AsyncBatch
     from penstock.client._async.client import AsyncPenstock
     from penstock.client._async.job import AsyncJob
     from penstock.client._async.queue import AsyncQueue
@@ -132,6 +136,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDenied",
     "AckNotReplicated",
+    "AsyncBatch",
     "AsyncJob",
     "AsyncPenstock",
     "AsyncQueue",
@@ -139,7 +144,10 @@ __all__ = [
     "AsyncWorker",
     "BadArgument",
     "BadJobId",
+    "Batch",
+    "BatchClosed",
     "BatchLost",
+    "BatchStatus",
     "BulkEnqueued",
     "CannotSync",
     "CheckpointTaken",
@@ -242,6 +250,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "AsyncBatch": "penstock.client._async.batches",
     "AsyncJob": "penstock.client._async.job",
     "AsyncPenstock": "penstock.client._async.client",
     "AsyncQueue": "penstock.client._async.queue",

@@ -26,6 +26,7 @@ __all__ = [
     "AckNotReplicated",
     "BadArgument",
     "BadJobId",
+    "BatchClosed",
     "BatchLost",
     "CannotSync",
     "CheckpointTaken",
@@ -162,6 +163,10 @@ class QueueDamaged(PenstockError):
 
 class MetaLost(QueueDamaged):
     """The queue has jobs, but its meta key is lost and can't be restored from the registry."""
+
+
+class BatchClosed(PenstockError):
+    """A batch takes no more jobs: it is closed, abandoned (an hour without a job), or has ended."""
 
 
 class QueueClosed(PenstockError):

@@ -21,7 +21,7 @@ def test_the_names_of_a_queues_keys() -> None:
     keys = QueueKeys("emails")
     assert keys["ready"] == b"penstock:{emails}:ready"
     assert keys.of(("wake", "space")) == (b"penstock:{emails}:wake", b"penstock:{emails}:space")
-    assert len(keys.names) == len(set(keys.names.values())) == len(KINDS) + 1 == 20  # writes
+    assert len(keys.names) == len(set(keys.names.values())) == len(KINDS) + 1 == 22  # writes
     assert (registry_key("p"), node_key("p")) == (b"p:queues", b"p:node")
 
 

@@ -241,7 +241,7 @@ class Act:
     batch: int = 0
 
     def prepare(self, scene: Scene) -> None:
-        """Store the settings; stage some jobs, fill the batch, or create a schedule, for a call
+        """Store the settings; stage jobs, fill or open a batch, or create a schedule, for a call
         about them.
         """
         if "stage" in script(self.script).keys:
@@ -250,6 +250,9 @@ class Act:
             scene.raw.hset(scene.keys.stage(*STAGED), mapping={"a:0": two, "b:0": taken})
         if "ticks" in script(self.script).keys:
             scene.run("schedule", 4, EPOCH, "hourly", T0, "f" * 16, "", '{"every":9000}\n1\nbody')
+        if self.script == "close_batch":
+            reply = scene.run("open_batch", 89, EPOCH, "", "success", "1\nlast")
+            scene.numbers["batch"] = [reply[2]]
         if self.settings:
             scene.run("configure", 4, "", *self.settings)
         if self.batch:
@@ -402,6 +405,10 @@ def _calls() -> Iterator[Act]:
         yield Act(f"peek, {state}, backwards", "peek", (90, state, -2, 100, 0))
     yield Act("show", "show", (90, EPOCH, "**"))
     yield Act("results", "results", (90, EPOCH, "**"))
+    yield Act("open_batch", "open_batch", (90, "", "", "success", record))
+    yield Act("close_batch", "close_batch", (90, EPOCH, "*batch"))
+    yield Act("list_batches", "list_batches", (90, EPOCH, "", "**"))
+    yield Act("list_batches, all", "list_batches", (90, "", "0"))
     # of a schedule that `prepare` has created
     value, mark, record = '{"every":9000}\n1\nbody', "f" * 16, "1\nnew"
     yield Act("schedule", "schedule", (90, "", "hourly", AT + 9000, "e" * 16, "", value))

@@ -50,6 +50,7 @@ ADDING = (
     "claim, borne",
     "schedule",
     "schedule, new",
+    "open_batch",
     "tick",
     "tick, alone",
     "tick, now",
@@ -117,6 +118,8 @@ READ_LATE: dict[str, set[str]] = {
     | {f"ZRANGE {index}" for index in INDEXES},
     "configure": {"HMGET meta"},
     "tick": SUCCESSORS | EXPIRED,
+    "open_batch": SUCCESSORS | EXPIRED | {"HMGET batches"},
+    "close_batch": {"ZSCORE scheduled", "HGET batches", "HGET held", "ZSCORE expiry"},
     "unschedule": {"HLEN schedules"},
 }
 """Reads that a script may make after its first write (protocol/core.md, Calling a script):

@@ -120,6 +120,7 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     awaited = {name for name in ends if name.startswith(b"?")}
     unended = {b"?" + number for number in (ready | held) - indexes["dead"]}
     assert awaited <= unended, f"{base!r}: marks of ended jobs: {awaited - unended}"
+    _check_batches(base, raw, ready | held)
     ends -= groups | awaited
     unfinished = ready | indexes["active"] | indexes["scheduled"] | indexes["parked"]
     assert ends <= unfinished, f"{base!r}: ends of ttl of other jobs: {ends - unfinished}"
@@ -316,3 +317,17 @@ def method_of(queue: Any, name: str) -> Callable[..., Any]:
         return partial(queue.delete, if_undelivered=True)
     found: Callable[..., Any] = getattr(queue, name)
     return found
+
+
+def _check_batches(base: bytes, raw: Any, jobs: set[bytes]) -> None:
+    """The counters of each batch are those of its members."""
+    members, batches = raw.hgetall(base + b"members"), raw.hgetall(base + b"batches")
+    gone = (set(members) | set(batches)) - jobs
+    assert not gone, f"{base!r}: members or batches of jobs that are gone: {gone}"
+    for callback, entry in batches.items():
+        total, done, failed, dead = map(int, entry.split()[1:5])
+        places = [value for value in members.values() if value.lstrip(b"!") == callback]
+        found = (len(places), sum(value[:1] == b"!" for value in places))
+        assert found == (total - done - failed, dead), (
+            f"{base!r}: {entry!r} of {callback!r}: {found}"
+        )

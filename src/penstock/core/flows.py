@@ -220,6 +220,17 @@ def _leave_producer(ops: QueueOps, waited: bool) -> Generator[Effect, Any, None]
         yield Run(ops.enqueue(()))
 
 
+def open_batch(ops: QueueOps, record: bytes, on: str) -> Generator[Effect, Any, replies.Enqueue]:
+    """Add the callback of a new batch; make the queue first if need be.
+
+    Raises:
+        QueueClosed, QueuePaused, QueueInUse, RoleLost, QueueDamaged, UnsupportedVersion.
+    """
+    reply: replies.Enqueue
+    _, reply = yield from _made(ops, partial(ops.open_batch, record, on))
+    return reply
+
+
 def configure(
     ops: QueueOps, fields: Sequence[Argument]
 ) -> Generator[Effect, Any, replies.Configure]:

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.core.partitions import read_mark
 from penstock.errors import (
     BadArgument,
+    BatchClosed,
     CheckpointTaken,
     MetaLost,
     PenstockError,
@@ -49,6 +50,7 @@ class Unstaged(PenstockError):
 
 REFUSALS = (
     BadArgument,
+    BatchClosed,
     CheckpointTaken,
     MetaLost,
     QueueClosed,
@@ -112,6 +114,10 @@ TEXTS: dict[int, tuple[type[PenstockError], str]] = {
     Code.CHECKPOINT_TAKEN: (
         CheckpointTaken,
         "queue {queue}: another run of the query uses this checkpoint now",
+    ),
+    Code.BATCH_CLOSED: (
+        BatchClosed,
+        "queue {queue}: the batch takes no jobs, as it was closed or abandoned: open another",
     ),
     Code.NOT_PLAIN: (NotPlain, "queue {queue}: only the full script can do this"),
     Code.UNSTAGED: (Unstaged, "queue {queue}: the staged rows are gone"),

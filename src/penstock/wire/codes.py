@@ -52,6 +52,10 @@ class Code(_Explained):
     CHECKPOINT_TAKEN = -17, "another client has taken the checkpoint over; nothing changed"
     UNSTAGED = -18, "the rows that the attempt has staged before are gone; nothing changed"
     MALFORMED = -19, "malformed argument: its name, at most 200 bytes of its value; nothing changed"
+    BATCH_CLOSED = (
+        -21,
+        "no such open batch: it was closed or abandoned, or has ended; nothing changed",
+    )
     NOT_PLAIN = -20, "not for this plain form: the full script has to be called; nothing changed"
 
 

@@ -43,8 +43,8 @@ __all__ = [
 DEFAULT_PREFIX = "penstock"
 KINDS = (
     "ready", "held", "active", "scheduled", "urgent", "once", "dead",
-    "tally", "expiry", "finished", "dedup", "windows", "meta", "wake", "space", "ticks",
-    "schedules", "parked", "tickets",
+    "tally", "expiry", "finished", "members", "batches", "dedup", "windows", "meta", "wake",
+    "space", "ticks", "schedules", "parked", "tickets",
 )  # fmt: skip
 WRITES = "writes"
 """Stands for all promises of staged writes; it outlives an idle queue, as none of KINDS does."""

@@ -161,6 +161,21 @@ class Clear(NamedTuple):
     jobs: int
 
 
+class CloseBatch(NamedTuple):
+    """Reply of close_batch."""
+
+    code: int
+    nonce: bytes
+    state: bytes
+
+
+class CloseBatchGone(NamedTuple):
+    """Reply of close_batch, code 0."""
+
+    code: int
+    nonce: bytes
+
+
 class Commit(NamedTuple):
     """Reply of commit."""
 
@@ -275,6 +290,17 @@ class HandOverGone(NamedTuple):
     outcome: int
 
 
+class ListBatches(NamedTuple):
+    """Reply of list_batches."""
+
+    code: int
+    nonce: bytes
+    now: int
+    epoch: bytes
+    cursor: bytes
+    batches: list[tuple[bytes, bytes, bytes, int, int, int, int]]
+
+
 class Lookup(NamedTuple):
     """Reply of lookup."""
 
@@ -293,13 +319,6 @@ class PauseSchedule(NamedTuple):
     code: int
     nonce: bytes
     done: int
-
-
-class PauseScheduleGone(NamedTuple):
-    """Reply of pause_schedule, code 0."""
-
-    code: int
-    nonce: bytes
 
 
 class Peek(NamedTuple):
@@ -584,6 +603,8 @@ Dequeue = Bury
 DismissGone = AssignedGone
 FetchGone = AssignedGone
 Nack = Bury
+OpenBatch = Enqueue
+PauseScheduleGone = CloseBatchGone
 Promote = Bury
 Publish = Claim
 Release = Bury
@@ -591,8 +612,8 @@ SettlePlain = ReservePlain
 Show = Peek
 Stage = Commit
 Tick = Enqueue
-TickGone = PauseScheduleGone
-UnscheduleGone = PauseScheduleGone
+TickGone = CloseBatchGone
+UnscheduleGone = CloseBatchGone
 Unstage = Commit
 UnstageGone = StageGone
 Withdraw = Bury
@@ -609,6 +630,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "cancel": _tail(Bury, 3),
     "claim": _rows(Claim, 9, 5),
     "clear": _plain(Clear),
+    "close_batch": _either(_plain(CloseBatch), {0: _plain(CloseBatchGone)}),
     "commit": _either(_plain(Commit), {2: _plain(CommitEnded), 0: _plain(CommitGone)}),
     "configure": _rows(Configure, 4, 2),
     "delete": _tail(Bury, 3),
@@ -620,9 +642,11 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "extend": _tail(Extend, 3),
     "fetch": _either(_tail(Fetch, 5), {0: _plain(AssignedGone)}),
     "hand_over": _either(_plain(HandOver), {0: _plain(HandOverGone)}),
+    "list_batches": _rows(ListBatches, 5, 7),
     "lookup": _tail(Lookup, 6),
     "nack": _tail(Bury, 3),
-    "pause_schedule": _either(_plain(PauseSchedule), {0: _plain(PauseScheduleGone)}),
+    "open_batch": _plain(Enqueue),
+    "pause_schedule": _either(_plain(PauseSchedule), {0: _plain(CloseBatchGone)}),
     "peek": _either(_tail(Peek, 5), {0: _plain(PeekGone)}),
     "pending": _rows(Pending, 6, 3),
     "promote": _tail(Bury, 3),
@@ -646,23 +670,22 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "stats": _rows(Stats, 10, 2),
     "survey": _tail(Survey, 5),
     "sweep": _plain(Sweep),
-    "tick": _either(_plain(Enqueue), {0: _plain(PauseScheduleGone)}),
-    "unschedule": _either(_plain(Unschedule), {0: _plain(PauseScheduleGone)}),
+    "tick": _either(_plain(Enqueue), {0: _plain(CloseBatchGone)}),
+    "unschedule": _either(_plain(Unschedule), {0: _plain(CloseBatchGone)}),
     "unstage": _either(_plain(Commit), {0: _plain(StageGone)}),
     "withdraw": _tail(Bury, 3),
-    "pressure/close": _either(_plain(PauseScheduleGone), {-5: _plain(PressureCloseInUse)}),
-    "pressure/create": _plain(PauseScheduleGone),
-    "pressure/delete": _either(_plain(PauseScheduleGone), {-5: _plain(PressureDeleteInUse)}),
-    "pressure/free": _plain(PauseScheduleGone),
+    "pressure/close": _either(_plain(CloseBatchGone), {-5: _plain(PressureCloseInUse)}),
+    "pressure/create": _plain(CloseBatchGone),
+    "pressure/delete": _either(_plain(CloseBatchGone), {-5: _plain(PressureDeleteInUse)}),
+    "pressure/free": _plain(CloseBatchGone),
     "pressure/get": _either(
-        _plain(PauseScheduleGone), {1: _plain(PressureGet), -5: _plain(PressureCloseInUse)}
+        _plain(CloseBatchGone), {1: _plain(PressureGet), -5: _plain(PressureCloseInUse)}
     ),
-    "pressure/leave": _plain(PauseScheduleGone),
+    "pressure/leave": _plain(CloseBatchGone),
     "pressure/peek_reverse": _either(
-        _plain(PauseScheduleGone),
-        {1: _tail(PressurePeekReverse, 2), -5: _plain(PressureCloseInUse)},
+        _plain(CloseBatchGone), {1: _tail(PressurePeekReverse, 2), -5: _plain(PressureCloseInUse)}
     ),
-    "pressure/put": _either(_plain(PauseScheduleGone), {-5: _plain(PressureCloseInUse)}),
+    "pressure/put": _either(_plain(CloseBatchGone), {-5: _plain(PressureCloseInUse)}),
     "pressure/show": _either(_tail(PressureShow, 8), {-1: _plain(PressureShowMissing)}),
 }
 """Script -> the parser of its replies."""

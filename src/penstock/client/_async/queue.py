@@ -12,6 +12,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._async.adding import add, confirm
 from penstock.client._async.admin import AsyncQueueAdmin
+from penstock.client._async.batches import AsyncQueueBatches
 from penstock.client._async.handling import AsyncQueueHandlers
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.role import AsyncRole
@@ -74,7 +75,7 @@ PLAIN_PAUSE = 5.0
 """Seconds for which `enqueue_plain` is not tried again after a refusal."""
 
 
-class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch):
+class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, AsyncQueueBatches):
     """A queue, made by `AsyncPenstock.queue`. It exists on the server from its first use.
 
     Args:
@@ -96,6 +97,9 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch):
     def __repr__(self) -> str:
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
         return f"<{AsyncQueue.__name__} {self.name!r}{parts} at {self.backend.address}>"
+
+    def _twin(self) -> AsyncQueue:
+        return type(self)(self.backend, self.name)
 
     # -- producing -------------------------------------------------------------------------
 

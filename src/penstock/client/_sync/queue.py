@@ -13,6 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from penstock.client._sync.adding import add, confirm
 from penstock.client._sync.admin import QueueAdmin
+from penstock.client._sync.batches import QueueBatches
 from penstock.client._sync.handling import QueueHandlers
 from penstock.client._sync.job import Job
 from penstock.client._sync.role import Role
@@ -70,7 +71,7 @@ PLAIN_PAUSE = 5.0
 """Seconds for which `enqueue_plain` is not tried again after a refusal."""
 
 
-class Queue(QueueHandlers, QueueSchedules, QueueSearch):
+class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
     """A queue, made by `Penstock.queue`. It exists on the server from its first use.
 
     Args:
@@ -86,6 +87,9 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch):
     def __repr__(self) -> str:
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
         return f"<{Queue.__name__} {self.name!r}{parts} at {self.backend.address}>"
+
+    def _twin(self) -> Queue:
+        return type(self)(self.backend, self.name)
 
     # -- producing -------------------------------------------------------------------------
 

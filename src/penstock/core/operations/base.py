@@ -38,7 +38,7 @@ __all__ = [
     "read_codes",
 ]
 
-PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish", "tick")
+PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish", "tick", "open_batch")
 Form = tuple[Script, tuple[Any, ...], Parser[Any], QueueKeys | None]
 Names: TypeAlias = Sequence[JobName]
 Reply: TypeAlias = Sequence[Any]
@@ -84,6 +84,7 @@ class Operations:
         declined: full scripts whose plain form was refused, with the number of calls for which they
             are used.
         plain_from: time of the clock from which `enqueue_plain` is worth a try again.
+        joining: `&` and the number of the batch that all jobs join; empty = none.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Operations:
         self.replicas: int | None = None
         self.plain_from = 0.0
         self.role_leases: dict[str, RoleLease] = {}
-        self.producing = self.consuming = ""
+        self.producing = self.consuming = self.joining = ""
         self.known_nodes = known_nodes
         self._forms: dict[str, Form] = {}
         self._front = b""

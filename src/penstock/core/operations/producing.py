@@ -44,6 +44,7 @@ class Producing(Operations):
     ) -> Call[Added]:
         """Add records; none = only return the space token. With a mode they have dedup ids."""
         role, name = self.producing, "enqueue" if mode is None else "claim"
+        create = self.joining or create
         begin: tuple[Argument, ...] = (create, delay, bound, wait_ms, role)
         args = (*begin, *records) if mode is None else (*begin, mode, *records)
         call: Call[Added]

@@ -1,5 +1,5 @@
 --- Acknowledge jobs: they are done and removed.
---- KEYS     ready held active scheduled urgent once tally expiry finished meta space dedup windows wake parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta space dedup windows wake parked tickets
 --- ARGV     nonce wanted common window [number...]
 ---          wanted  epoch of the ids; '' = not checked
 ---          common  the receipt of all the jobs; '' = by id alone, waiting jobs are finished too; '*' = each number is followed
@@ -27,12 +27,13 @@
 --@include lib/drop_bodies
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/release_dedup (gives: write_dedup)
 release_dedup(done, true, tonumber(window))
 local wants_room = freed > 0 and full > now and redis.call('LLEN', space) == 0
 local sweep_limit = 100 + 2 * count
 --@include lib/expired_windows (gives: close_windows)
-local wake_empty = string.find(uses, '[dq]') and redis.call('LLEN', wake) == 0 -- read before the first write
+local wake_empty = string.find(uses, '[dgq]') and redis.call('LLEN', wake) == 0 -- read before the first write
 if acked > 0 then
   keep_results(done, 'done', results_of(ids, codes))
   --@include lib/remove_finished (gives: removed)

@@ -1,5 +1,5 @@
 --- Reserve jobs for the batch of a checkpoint. Their receipts stay on the server.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows parked tickets checkpoint
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets checkpoint
 --- ARGV     nonce fence batch most n tag owner lease
 ---          fence  '' = take the checkpoint over; else the number of this taking, the fence in the reply to the first call
 ---          batch  number of the batch, from 1; a number other than the stored one begins a new batch
@@ -53,6 +53,7 @@ local all_valid, done = false, {} -- no job ends in this call
 --@include lib/drop_bodies
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/release_dedup
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/keep_results

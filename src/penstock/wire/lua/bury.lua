@@ -1,5 +1,5 @@
 --- Give jobs up: they become dead letters. A call by id also buries waiting jobs.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets
 --- ARGV     nonce wanted common reason trace [number...]
 ---          reason  text kept with the job, at most 1024 bytes
 ---          trace   as in nack

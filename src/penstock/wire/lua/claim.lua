@@ -1,5 +1,5 @@
 --- Add jobs with dedup ids. If a job with the same id exists, `mode` decides what happens to both.
---- KEYS     ready held active scheduled urgent once tally expiry finished dedup windows meta wake space parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space parked tickets
 --- ARGV     nonce producer create delay bound wait role mode [record...]
 ---          mode    '' = the existing job stays as it is; letters: u = replace its content, d = (with u) restart its delay,
 ---                  q = if it is active, the new job waits for its end; if it is done, for the end of its window; s = the
@@ -28,6 +28,7 @@
 ---          {-16, nonce, kind}                                as in enqueue
 ---          {-19, nonce, name, value}                         malformed argument: the lease of a record, or its priority on an
 ---                                                            ordered queue
+---          {-21, nonce}                                      no such open batch
 --- FROM none, ready, active  TO ready, scheduled, active
 local given = records
 local asked = #given

@@ -1,5 +1,5 @@
 --- Remove a queue: its jobs, its settings, its schedules and the promises of staged writes.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished dedup windows meta wake space writes ticks schedules parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space writes ticks schedules parked tickets
 --- ARGV     nonce
 --- META     v epoch seen off uses
 --- RETURNS  {1, nonce, epoch, jobs}       epoch: of the removed queue, for its entry in the registry; '' = there was no
@@ -18,14 +18,14 @@ redis.call('ZCARD', windows)
 redis.call('XLEN', finished)
 redis.call('ZCARD', ticks)
 redis.call('ZCARD', tickets)
-for _, map in ipairs({held, tally, dedup, schedules}) do
+for _, map in ipairs({held, tally, dedup, schedules, members, batches}) do
   redis.call('HLEN', map)
 end
 for _, tokens in ipairs({wake, space}) do
   redis.call('LLEN', tokens)
 end
 redis.call('HDEL', held, '-')
-redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, finished, dedup, windows, meta, wake, space, writes, ticks, schedules, parked, tickets)
+redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, finished, members, batches, dedup, windows, meta, wake, space, writes, ticks, schedules, parked, tickets)
 if string.find(uses, 'w', 1, true) then -- clients wait for results: all of them look again
   --@include lib/add_entry
   add_entry('*')

@@ -27,7 +27,7 @@ if not epoch then
   elseif create == '' then
     return {-5, nonce}
   end
-  epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbpkmeuq' or ''
+  epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbpkmeuqg' or ''
   --@include lib/create_queue
   if anew then -- above every number in use: held jobs may have higher ones than the stream
     change('v', '3')

@@ -1,5 +1,5 @@
 --- Remove jobs in any state. A delivery ends, and its holder's receipt is stale.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta space wake dedup windows parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta space wake dedup windows parked tickets
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch full seen off uses paused
@@ -32,6 +32,7 @@ redis.call('XLEN', ready)
 --@include lib/drop_bodies
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/release_dedup
 --@include lib/check_closed
 release_dedup(found, false)

@@ -1,9 +1,10 @@
 --- Add jobs: to ready, with a delay to scheduled, or parked behind others of their keys. All of them, or none.
---- KEYS     ready held active scheduled urgent once tally expiry finished meta wake space dedup windows parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets
 --- ARGV     nonce producer create delay bound wait role [record...]
 ---          nonce   the producer's call number: equal to the last one = a repeat, lower = stale
 ---          producer  the id of the calling producer: 16 hex digits
----          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch
+---          create  '' = only if the queue exists; 8 hex = registered, may be made with this epoch; '&' and the number of the
+---                  callback of an open batch that the jobs join (protocol/batches.md)
 ---          delay   ms from now; or '@' and an absolute time in ms
 ---          bound   '' or the most jobs that may wait; the queue's max_length applies as well
 ---          wait    ms for which the producer will wait if the queue is full; 0 = not at all
@@ -27,10 +28,12 @@
 ---          {-16, nonce, kind}                                the role of the call has ended; nothing added
 ---          {-19, nonce, name, value}                         malformed argument: the lease of a record, or its priority on an
 ---                                                            ordered queue
+---          {-21, nonce}                                      no such open batch
 --- FROM none  TO ready, scheduled
 local n = #records
 local sweep_limit = 100 + 2 * n
 --@include lib/check_producer (gives: keyed, raw, now, delay_ms, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
+--@include lib/check_open_batch
 if n > 1000 then
   return {-10, nonce, 1001}
 end

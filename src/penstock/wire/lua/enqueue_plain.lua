@@ -11,6 +11,7 @@
 ---          {-20, nonce}                                      not for this script: call enqueue; nothing added
 --@include lib/check_version
 --@include lib/server_time (gives: now_ms, since)
+local seed
 --@include lib/check_repeat (gives: from, of)
 if from then
   return {1, nonce, from, of}

@@ -1,5 +1,5 @@
 --- Make room on a full server: remove jobs that are never delivered again.
---- KEYS     held once dead tally meta ready scheduled urgent expiry finished wake dedup windows parked tickets active
+--- KEYS     held once dead tally meta ready scheduled urgent expiry finished members batches wake dedup windows parked tickets active
 --- ARGV     nonce count letters
 ---          count    1 to 1000: the most jobs, and about 64 MiB of large bodies; first jobs that were delivered at most once,
 ---                   the nearest end of ttl first, then dead letters, the oldest first
@@ -22,6 +22,7 @@ redis.call('HLEN', tally)
 --@include lib/drop_bodies (gives: has_large_bodies, bytes_left)
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/release_dedup (gives: write_dedup_and_wake)
 local gone, bytes = {unpack(expired_once)}, 0
 for i = 1, #old do
@@ -43,6 +44,7 @@ if #gone > 0 then
   redis.call('ZREM', dead, unpack(gone))
   forget(gone)
   tell(gone)
+  count_members(gone, 'failed')
   write_dedup_and_wake()
   redis.call('HINCRBY', meta, 'evicted', #expired_once + #old)
   if #changes > 0 then

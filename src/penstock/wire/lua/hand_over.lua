@@ -1,5 +1,5 @@
 --- Acknowledge a delivery and add the jobs that follow it, in one step.
---- KEYS     ready held active scheduled urgent once tally expiry finished meta space dedup windows wake parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta space dedup windows wake parked tickets
 --- ARGV     nonce wanted common window number value delays [record...]
 ---          wanted, common, window   as in ack; common is the receipt of the job
 ---          value    the result of the job, as in ack; read only with a line feed in common
@@ -49,6 +49,7 @@ end
 --@include lib/drop_bodies
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/release_dedup (gives: write_dedup)
 release_dedup(done, true, tonumber(window))
 local wants_room = freed > n and full > now and redis.call('LLEN', space) == 0
@@ -62,6 +63,12 @@ redis.call('ZCARD', scheduled)
 --@include lib/check_records (gives: priorities, bodies)
 --@include lib/place_jobs (gives: place, write_places)
 keep_results(done, 'done', results)
+local batch = string.find(uses, 'g', 1, true) and redis.call('HGET', members, number)
+if batch then -- before the batch counts down
+  redis.call('HDEL', held, '-')
+  --@include lib/join_batch
+  join_batch(ids, batch)
+end
 --@include lib/remove_finished (gives: removed)
 close_windows()
 local successor_due, ends, soonest = write_dedup(), {}, nil
@@ -90,7 +97,7 @@ end
 --@include lib/announce
 local token = soonest <= now or announce(soonest, false)
 change('acked', acked_before + removed)
-local created, before = 0, true
+local created, before, batch = 0, true, nil
 --@include lib/note_added
 if token and wake_empty and paused ~= 'out' and paused ~= 'all' then
   redis.call('RPUSH', wake, '1')

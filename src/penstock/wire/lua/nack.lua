@@ -1,5 +1,5 @@
 --- Report a failed attempt: the job is tried again after a delay, or becomes a dead letter after its last attempt.
---- KEYS     held active scheduled urgent once dead tally expiry finished meta wake ready dedup windows parked tickets
+--- KEYS     held active scheduled urgent once dead tally expiry finished members batches meta wake ready dedup windows parked tickets
 --- ARGV     nonce wanted common delay seed error trace [number...]
 ---          delay   ms until the next try; 0 = at once and before younger jobs; -1 = by the policy: the job's own, or the
 ---                  queue's

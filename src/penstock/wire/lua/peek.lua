@@ -1,5 +1,5 @@
 --- Read the jobs of a state, in order. Ready jobs come in the order of their delivery.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta space wake dedup windows parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta space wake dedup windows parked tickets
 --- ARGV     nonce state start count newest
 ---          state   ready, scheduled, parked (by key), active (first under a lease, then delivered at most once) or dead
 ---          start   0 to 1000 = the number of jobs to skip; -1 to -1000 = the first job, counted from the end; beyond the
@@ -20,6 +20,7 @@ redis.call('ZCARD', dead)
 --@include lib/drop_bodies
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/release_dedup
 local sweep_limit = 100
 --@include lib/keep_results

@@ -1,5 +1,5 @@
 --- Make jobs deliverable at once, at the place of their creation. A delivery ends.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake dedup windows parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake dedup windows parked tickets
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch uses seen off paused alarm

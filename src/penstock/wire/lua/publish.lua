@@ -1,5 +1,5 @@
 --- Move staged jobs of one chunk into the queue: as many as requested, or none.
---- KEYS     ready held active scheduled urgent once tally expiry finished dedup windows meta wake space writes parked tickets stage commit
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space writes parked tickets stage commit
 --- ARGV     nonce producer create bound wait role field most
 ---          nonce, producer, create, bound, wait, role   as in enqueue
 ---          field   the chunk; if it does not exist, it was moved before
@@ -18,6 +18,7 @@
 ---          {-15, nonce, kind, owner, left}                   as in enqueue
 ---          {-16, nonce, kind}                                as in enqueue
 ---          {-19, nonce, name, value}                         as in claim
+---          {-21, nonce}                                      no such open batch
 ---          {-18, nonce}                                      the promise has ended: the queue was cleared or purged since
 --- FROM none, active  TO ready, scheduled, active
 if redis.call('HGET', commit, 'era') ~= redis.call('GET', writes) then

@@ -1,6 +1,6 @@
 --- Remove jobs of a state up to a fence, in bounded steps: call again until none are left. A purge that begins with ready
 --- ends the promises of staged writes.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta space wake dedup windows writes parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta space wake dedup windows writes parked tickets
 --- ARGV     nonce state fence skip
 ---          state  parked, ready (waiting in the stream), due, ended (leases), scheduled (not yet due), active, once (delivered at
 ---                 most once) or dead
@@ -48,6 +48,7 @@ end
 --@include lib/drop_bodies (gives: has_large_bodies, bodies_left)
 --@include lib/forget
 --@include lib/tell (gives: keyed)
+--@include lib/count_members
 --@include lib/release_dedup (gives: has_dedup)
 --@include lib/check_closed
 --@include lib/complete_removal
@@ -71,10 +72,11 @@ if index then
     forget(old)
     redis.call('ZREM', expiry, unpack(old))
     tell(old)
+    count_members(old, 'failed')
   end
 elseif state ~= 'ready' then -- unknown state: remove nothing
   more = 0
-elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not has_large_bodies and not keyed then
+elseif redis.call('ZCARD', expiry) == 0 and not has_dedup and not has_large_bodies and not keyed and not string.find(uses, 'g', 1, true) then
   local above = string.match(fence, '^%d+-') .. string.format('%.0f', string.match(fence, '%d+$') + 1)
   removed, more = redis.call('XTRIM', ready, 'MINID', '~', above, 'LIMIT', 2000), 1
   if removed == 0 then
@@ -101,6 +103,7 @@ else -- expiry, dedup, tickets and bodies need each number; read about 1 MiB
   if removed > 0 then
     redis.call('ZREM', expiry, unpack(ids))
     tell(ids)
+    count_members(ids, 'failed')
   end
 end
 drop_bodies({})

@@ -1,5 +1,5 @@
 --- Take deliveries over from their holders. Each counts as a crash, and gets a new lease.
---- KEYS     ready held active once dead tally expiry finished meta wake scheduled urgent dedup windows parked tickets
+--- KEYS     ready held active once dead tally expiry finished members batches meta wake scheduled urgent dedup windows parked tickets
 --- ARGV     nonce wanted common tag owner role [number...]
 ---          common  '*': each number is followed by the receipt of its delivery, as in the reply of pending
 ---          wanted, tag, owner, role   as in ack and reserve
@@ -87,6 +87,7 @@ local wake_empty = redis.call('LLEN', wake) == 0
 --@include lib/keep_results
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/remove_expired
 --@include lib/release_dedup
 --@include lib/prepare_delivery

@@ -1,5 +1,5 @@
 --- Bring dead letters back, to the place of their creation. Their attempts count from 0 again.
---- KEYS     ready held scheduled urgent dead tally expiry meta wake once dedup windows
+--- KEYS     ready held active scheduled urgent dead tally expiry finished members batches meta wake once dedup windows parked tickets
 --- ARGV     nonce wanted limit skip [number...]
 ---          limit   without numbers: how many of the oldest dead letters, 1 to 1000
 ---          skip    without numbers: how many of the oldest to skip
@@ -93,6 +93,8 @@ redis.call('ZCARD', scheduled)
 redis.call('ZCARD', urgent)
 redis.call('ZCARD', expiry)
 redis.call('HLEN', dedup)
+--@include lib/tell
+--@include lib/count_members
 redis.call('ZCARD', windows)
 local wake_empty, token = redis.call('LLEN', wake) == 0, not paused
 if #returned > 0 then
@@ -111,6 +113,7 @@ if #returned > 0 then
   if string.find(uses, 'm', 1, true) then -- it keeps its failures, for the one who reads them
     redis.call('HDEL', tally, unpack(cleared))
   end
+  count_members(returned, 'open')
   redis.call('HINCRBY', meta, 'redriven', #returned)
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))

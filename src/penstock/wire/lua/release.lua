@@ -1,5 +1,5 @@
 --- Give jobs back without counting a failure.
---- KEYS     held active scheduled urgent once dead tally expiry finished meta wake ready dedup windows parked tickets
+--- KEYS     held active scheduled urgent once dead tally expiry finished members batches meta wake ready dedup windows parked tickets
 --- ARGV     nonce wanted common delay [number...]
 ---          delay   ms until it may be delivered again; 0 = at once and before younger jobs: such releases are
 ---                  counted, and a job becomes a dead letter after the queue's max_releases, 1000. The others are

@@ -1,5 +1,5 @@
 --- Take up to n jobs under a lease. A job stays on the server until it is acknowledged.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets
 --- ARGV     nonce n tag owner idle role
 ---          n      the most jobs, up to 1000; 0 = take none, hand the wake token on; below 0 = -n, and suspects are delivered
 ---                 provisionally
@@ -42,6 +42,7 @@ local all_valid, done = false, {} -- no job ends in this call
 --@include lib/drop_bodies
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/release_dedup
 local sweep_limit = 2000 -- most expired jobs that this call removes
 --@include lib/keep_results

@@ -1,5 +1,5 @@
 --- Acknowledge jobs and take up to n more, in one call.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets
 --- ARGV     nonce wanted common n tag owner role [number...]
 ---          as in ack and reserve; n = 0 needs no role
 --- META     v epoch seen off paused uses alarm full lease delivered acked=acked_before
@@ -43,6 +43,7 @@ local idle = false
 --@include lib/drop_bodies
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/release_dedup
 release_dedup(done, true)
 local sweep_limit = 2000 -- most expired jobs that this call removes

@@ -9,7 +9,7 @@
 --@include lib/check_version
 --@include lib/server_time
 --@include lib/check_plain (gives: now)
-if epoch ~= wanted or string.find(uses, '[dkw]') then
+if epoch ~= wanted or string.find(uses, '[dgkw]') then
   return {-20, nonce}
 end
 local ids, count = numbers, #numbers

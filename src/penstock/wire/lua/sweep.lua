@@ -1,5 +1,5 @@
 --- Free memory: remove expired jobs, old dead letters and results, ended windows, lost tickets, sparse stream nodes, and an unused empty queue.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows schedules parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows schedules parked tickets
 --- ARGV     nonce idle
 ---          idle   ms without a write after which an empty queue without settings is removed, at least 600000
 --- META     v epoch seen off uses paused full producer consumer surveyed
@@ -20,6 +20,7 @@ local quiet = seen
 --@include lib/drop_bodies (gives: bodies_left)
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/release_dedup (gives: write_dedup_and_wake)
 local sweep_limit = 1000
 --@include lib/expired_windows (gives: close_windows)
@@ -35,12 +36,9 @@ if quiet > raw + 2592000000 then -- drop a wrong time, or the queue would never 
 end
 remove_expired()
 close_windows()
+letters = redis.call('ZCARD', dead) > 0 and trim_dead(sweep_limit) or 0
 --@include lib/repair_tickets
 write_dedup_and_wake()
-if letters > 0 then
-  trim_dead(sweep_limit)
-end
-letters = letters - redis.call('ZCARD', dead)
 local dropped = 0
 if string.find(uses, 'k', 1, true) then
   --@include lib/drop_results
@@ -74,21 +72,22 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     set = set or settings[i]
   end
   if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows, schedules, tickets) == 0 then
-    redis.call('DEL', ready, active, scheduled, urgent, once, dead, tally, expiry, finished, dedup, windows, meta, wake, space, parked)
+    redis.call('DEL', ready, active, scheduled, urgent, once, dead, tally, expiry, finished, members, batches, dedup, windows, meta, wake, space, parked)
     removed = epoch
   else -- drop the letters of empty structures, and producers
     local sampled = 100
     --@include lib/drop_producers
     local kept = ''
     for letter in string.gmatch(uses, '%a') do
-      local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held, m = tally, e = schedules, u = held})[letter]
+      local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held, m = tally, e = schedules, u = held, g = batches})[letter]
       if letter == 'x' then
         kept = kept .. (borne and letter or '')
       elseif letter == 'k' then
         kept = kept .. ((redis.call('EXISTS', held) == 1 or redis.call('XLEN', ready) > 0) and letter or '')
       elseif letter == 'q' then
         kept = kept .. ((limited or redis.call('EXISTS', parked, tickets) > 0) and letter or '')
-      elseif not key or redis.call('EXISTS', key) == 1 or key == dedup and redis.call('EXISTS', windows) == 1 then
+      elseif not key or redis.call('EXISTS', key) == 1 or key == dedup and redis.call('EXISTS', windows) == 1
+        or letter == 'g' and redis.call('EXISTS', members) == 1 or letter == 'r' and redis.call('EXISTS', batches) == 1 then
         kept = kept .. letter
       end
     end

@@ -1,5 +1,5 @@
 --- Add the job of a schedule whose tick has come, and move its tick to the next one. Or run the schedule now.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished meta wake space dedup windows ticks schedules parked tickets
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows ticks schedules parked tickets
 --- ARGV     nonce producer name mark expected next what role record
 ---          nonce, producer, role  as in enqueue
 ---          name, mark  the schedule, and the hash of the value that the caller has read
@@ -50,7 +50,7 @@ if is_running or what == 'skip' or what == 'move' then
 end
 --@include lib/check_capacity
 --@include lib/assign_numbers (gives: ms, first)
-local call, record_index = redis.call, {}
+local call, record_index, batch = redis.call, {}, nil
 --@include lib/split_body
 --@include lib/check_records (gives: priorities, bodies)
 if priorities then

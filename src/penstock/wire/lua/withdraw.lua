@@ -1,5 +1,5 @@
 --- Remove jobs that were never delivered. Other jobs stay as they are.
---- KEYS     ready held active scheduled urgent tally expiry finished meta space wake dedup windows parked tickets once
+--- KEYS     ready held active scheduled urgent dead tally expiry finished members batches meta space wake dedup windows parked tickets once
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 1000
 --- META     v epoch full seen off uses paused
@@ -36,6 +36,7 @@ redis.call('XLEN', ready)
 --@include lib/drop_bodies
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/release_dedup
 --@include lib/check_closed
 release_dedup(found, false)

@@ -41,3 +41,6 @@ class AsyncShard(AsyncQueue):
     def federated(self) -> AsyncFederatedNode:
         """Its node, where that is one of several."""
         return cast("AsyncFederatedNode", self.home)
+
+    def _twin(self) -> AsyncShard:
+        return AsyncShard(self.ops.queue, self.home, self.backend, self.number)

@@ -20,7 +20,8 @@ from penstock.client._async.sharded.parts import AsyncShardedParts, next_page
 from penstock.client._async.sharded.shard import AsyncShard
 from penstock.client._async.transport.connection import monotonic
 from penstock.core import nodes
-from penstock.core.bulk import Prepared, Window, windows
+from penstock.core.batches import BatchCondition
+from penstock.core.bulk import Prepared, Window, prepared, windows
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName
 from penstock.core.nodes import Partial
 from penstock.core.operations.managing import check_states
@@ -51,6 +52,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
+    from penstock.client._async.queue import AsyncQueue
     from penstock.client._async.sharded.federation import AsyncFederation
     from penstock.client._async.sharded.node_client import AsyncNodeClient
 
@@ -308,6 +310,12 @@ class AsyncShardedQueue(AsyncShardedParts):
     def _key(self, part: AsyncShard) -> str:
         """Return the name of a part in the cursors of a scan: node and checksum."""
         return f"{part.home.id}-{part.ops.crc:08x}"
+
+    # -- batches ---------------------------------------------------------------------------
+
+    async def _opened(self, record: bytes, on: BatchCondition) -> tuple[str, AsyncQueue]:
+        """Open a batch on one node, in one partition; return its id, and that part."""
+        return await self._placed(prepared(), lambda part, _: part._opened(record, on))
 
     # -- schedules -------------------------------------------------------------------------
 

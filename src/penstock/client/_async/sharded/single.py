@@ -69,6 +69,10 @@ class AsyncSingleQueue(AsyncQueue):
         client.taking_until = min(client.taking_until, root.look_at)
         return True
 
+    def _twin(self) -> AsyncQueue:
+        member = self._root.member
+        return type(member.queue(self.name))(member, self.name)
+
     async def _has_moved(self) -> bool:
         return await self._root.look()
 
@@ -116,7 +120,7 @@ def _looking(name: str) -> Any:
 
 
 for _name in (
-    "_ack_one", "_add_all", "_asked", "_clear", "_configured", "_found", "_receipt_of", "_routed",
-    "_settled", "_store_schedule", "peek", "scan", "settle", "stats",
+    "_ack_one", "_add_all", "_asked", "_clear", "_configured", "_found", "_opened", "_receipt_of",
+    "_routed", "_settled", "_store_schedule", "peek", "scan", "settle", "stats",
 ):  # fmt: skip
     setattr(AsyncSingleQueue, _name, _looking(_name))

@@ -42,3 +42,6 @@ class Shard(Queue):
     def federated(self) -> FederatedNode:
         """Its node, where that is one of several."""
         return cast("FederatedNode", self.home)
+
+    def _twin(self) -> Shard:
+        return Shard(self.ops.queue, self.home, self.backend, self.number)

@@ -21,7 +21,8 @@ from penstock.client._sync.sharded.parts import ShardedParts, next_page
 from penstock.client._sync.sharded.shard import Shard
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core import nodes
-from penstock.core.bulk import Prepared, Window, windows
+from penstock.core.batches import BatchCondition
+from penstock.core.bulk import Prepared, Window, prepared, windows
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName
 from penstock.core.nodes import Partial
 from penstock.core.operations.managing import check_states
@@ -52,6 +53,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
+    from penstock.client._sync.queue import Queue
     from penstock.client._sync.sharded.federation import Federation
     from penstock.client._sync.sharded.node_client import NodeClient
 
@@ -301,6 +303,12 @@ class ShardedQueue(ShardedParts):
     def _key(self, part: Shard) -> str:
         """Return the name of a part in the cursors of a scan: node and checksum."""
         return f"{part.home.id}-{part.ops.crc:08x}"
+
+    # -- batches ---------------------------------------------------------------------------
+
+    def _opened(self, record: bytes, on: BatchCondition) -> tuple[str, Queue]:
+        """Open a batch on one node, in one partition; return its id, and that part."""
+        return self._placed(prepared(), lambda part, _: part._opened(record, on))
 
     # -- schedules -------------------------------------------------------------------------
 

@@ -70,6 +70,10 @@ class SingleQueue(Queue):
         client.taking_until = min(client.taking_until, root.look_at)
         return True
 
+    def _twin(self) -> Queue:
+        member = self._root.member
+        return type(member.queue(self.name))(member, self.name)
+
     def _has_moved(self) -> bool:
         return self._root.look()
 
@@ -117,7 +121,7 @@ def _looking(name: str) -> Any:
 
 
 for _name in (
-    "_ack_one", "_add_all", "_asked", "_clear", "_configured", "_found", "_receipt_of", "_routed",
-    "_settled", "_store_schedule", "peek", "scan", "settle", "stats",
+    "_ack_one", "_add_all", "_asked", "_clear", "_configured", "_found", "_opened", "_receipt_of",
+    "_routed", "_settled", "_store_schedule", "peek", "scan", "settle", "stats",
 ):  # fmt: skip
     setattr(SingleQueue, _name, _looking(_name))

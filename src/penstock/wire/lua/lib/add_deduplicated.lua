@@ -1,9 +1,10 @@
 -- Write the decisions of lib/decide_dedup and build the reply.
---- NEEDS  keyed parked ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends all_free n ids raw before
----        dedup_pairs names split_body given bodies added_names dedup_values added_due added rewritten notes
----        has_policies has_results priorities result_ttl moved own_place urgent has_urgent drop_bodies new_counters mode now paused first final last epoch created delay_ms replicas
----        answers header_of producer remove_expired close_windows write_dedup window_pairs wake_empty full space_empty
----        waiting limit expired alarm change changes enqueued uses
+--- NEEDS  keyed parked ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends
+---        all_free n ids raw before dedup_pairs names split_body given bodies added_names dedup_values added_due added
+---        rewritten notes has_policies has_results priorities result_ttl moved own_place urgent has_urgent drop_bodies
+---        new_counters mode now paused first final last epoch created delay_ms replicas answers header_of producer
+---        remove_expired close_windows write_dedup window_pairs wake_empty full space_empty waiting limit expired
+---        alarm change changes enqueued uses batch batches members
 --- SETS   has_policies has_results priorities first final alarm uses
 --- GIVES  reply
 --@include lib/priority_of

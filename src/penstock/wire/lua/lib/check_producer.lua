@@ -1,50 +1,57 @@
 -- Check if this producer may add jobs now. Gives delay_ms (until the jobs may be delivered; of several the
 -- longest) and delays (of the first jobs, if the argument is no number), the capacity (limit) and
 -- the expired jobs.
---- NEEDS  ready held active scheduled parked tickets once tally expiry meta wake space dedup windows nonce producer epoch replicas
----        uses full create paused max_length bound delay off role seen sweep_limit v before finished urgent
+--- NEEDS  ready held active scheduled parked tickets once tally expiry meta wake space dedup windows nonce producer
+---        epoch replicas uses full create paused max_length bound delay off role seen sweep_limit v before finished
+---        urgent batches dead members
 --- SETS   epoch off uses
 --- GIVES  keyed seed raw now changes is_lease delay_ms delays created limit wake_empty space_empty waiting drop_bodies change end_of expired
 ---        expired_once nothing has_urgent remove_expired write_dedup write_dedup_and_wake
 --@include lib/check_version
 --@include lib/now (gives: changes, raw)
 --@include lib/is_lease
---@include lib/check_repeat (gives: from, total, of, delay_before, others)
-if from then
-  if epoch and #changes > 0 then
-    redis.call('HSET', meta, unpack(changes))
+local seed
+do -- few locals fit into a script
+  --@include lib/check_repeat (gives: from, total, of, delay_before, others)
+  if from then
+    if epoch and #changes > 0 then
+      redis.call('HSET', meta, unpack(changes))
+    end
+    local reply = {1, nonce, from, tonumber(total), of, 0, 1, tonumber(delay_before), replicas}
+    for at, what, id, state, header in string.gmatch(others, '(%d+) (%-?%d) (%S*) (%a+) ([^\n]*)\n') do -- of claim
+      local i = #reply
+      reply[i + 1], reply[i + 2], reply[i + 3], reply[i + 4] = tonumber(at), tonumber(what), id, state
+      reply[i + 5] = header
+    end
+    return reply
   end
-  local reply = {1, nonce, from, tonumber(total), of, 0, 1, tonumber(delay_before), replicas}
-  for at, what, id, state, header in string.gmatch(others, '(%d+) (%-?%d) (%S*) (%a+) ([^\n]*)\n') do -- of claim
-    local i = #reply
-    reply[i + 1], reply[i + 2], reply[i + 3], reply[i + 4] = tonumber(at), tonumber(what), id, state
-    reply[i + 5] = header
+end
+local created = 0
+do
+  local kind = 'producer'
+  --@include lib/check_role (gives: taken_by, left, lost)
+  local closed = uses ~= '' and string.find(uses, 'c', 1, true)
+  if (closed or lost or taken_by) and full > now and redis.call('LLEN', space) == 0 then
+    redis.call('HDEL', held, '-') -- refused: wake the next producer that waits for room, too
+    redis.call('RPUSH', space, '1')
   end
-  return reply
-end
-local created, kind = 0, 'producer'
---@include lib/check_role (gives: taken_by, left, lost)
-local closed = uses ~= '' and string.find(uses, 'c', 1, true)
-if (closed or lost or taken_by) and full > now and redis.call('LLEN', space) == 0 then
-  redis.call('HDEL', held, '-') -- refused: wake the next producer that waits for room, too
-  redis.call('RPUSH', space, '1')
-end
-if lost then
-  return {-16, nonce, kind}
-end
-if not epoch then
-  if redis.call('EXISTS', ready, held) > 0 then
-    return {-8, nonce}
-  elseif create == '' then
-    return {-5, nonce}
+  if lost then
+    return {-16, nonce, kind}
   end
-  epoch = create
-  created = 1
-end
-if closed then
-  return {-14, nonce}
-elseif taken_by then
-  return {-15, nonce, kind, taken_by, left}
+  if not epoch then
+    if redis.call('EXISTS', ready, held) > 0 then
+      return {-8, nonce}
+    elseif create == '' or #create > 8 then
+      return {-5, nonce}
+    end
+    epoch = create
+    created = 1
+  end
+  if closed then
+    return {-14, nonce}
+  elseif taken_by then
+    return {-15, nonce, kind, taken_by, left}
+  end
 end
 if paused == 'in' or paused == 'all' then
   return {-4, nonce, paused}
@@ -58,6 +65,7 @@ local waiting = 0
 --@include lib/drop_bodies
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/release_dedup
 --@include lib/keep_results
 --@include lib/find_expired

@@ -1,9 +1,11 @@
 -- Find out if this call is a repeat: then it gets its first answer, from the producer's note in meta (`from` and what
 -- follows). It also writes, so that a WAIT after it proves replication. A call that is older than the producer's last
 -- one is refused. `seed`: a part of the producer's id, as a number.
---- NEEDS  meta nonce producer before
---- GIVES  seed from total of delay_before others
-local seed, from, total, of, delay_before, others = tonumber(string.sub(producer, 1, 8), 16), nil, nil, nil, nil, nil
+--- NEEDS  meta nonce producer before seed
+--- SETS   seed
+--- GIVES  from total of delay_before others
+seed = tonumber(string.sub(producer, 1, 8), 16)
+local from, total, of, delay_before, others = nil, nil, nil, nil, nil
 if not seed or #producer ~= 16 then
   return {-19, nonce, 'producer', string.sub(producer, 1, 200)}
 end

@@ -1,6 +1,7 @@
 -- Write the ends of ttl, and in meta the epoch of a new queue, the letters of uses, the last number, the count and
 -- the producer's note, which is in `changes`.
---- NEEDS  expiry meta ttl_ends bodies has_policies priorities has_results result_ttl created n change final enqueued changes epoch now uses before raw
+--- NEEDS  expiry meta ttl_ends bodies has_policies priorities has_results result_ttl created n change final enqueued
+---        changes epoch now uses before raw batch batches ids members scheduled
 --- SETS   uses
 if created == 1 then
   --@include lib/create_queue
@@ -27,6 +28,10 @@ if n > 0 then
   change('enqueued', enqueued + n)
 end
 redis.call('HSET', meta, unpack(changes))
+if batch and n > 0 then
+  --@include lib/join_batch
+  join_batch(ids, batch)
+end
 if not before then
   local sampled = 8
   --@include lib/drop_producers

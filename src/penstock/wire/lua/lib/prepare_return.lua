@@ -1,6 +1,6 @@
 -- Check the types of all keys that lib/write_return writes, before jobs are put back or buried.
---- NEEDS  ready held active scheduled urgent parked tickets once dead tally expiry wake dedup windows dying nothing now paused uses cancelled
----        meta finished
+--- NEEDS  ready held active scheduled urgent parked tickets once dead tally expiry wake dedup windows dying nothing
+---        now paused uses cancelled meta finished batches members
 --- SETS   uses
 --- GIVES  keyed wake_empty drop_bodies has_urgent forget tell keep_results wake_drained write_dedup
 redis.call('ZCARD', scheduled)
@@ -12,6 +12,7 @@ local wake_empty = redis.call('LLEN', wake) == 0
 --@include lib/drop_bodies
 --@include lib/forget
 --@include lib/tell
+--@include lib/count_members
 --@include lib/keep_results
 --@include lib/release_dedup
 release_dedup(dying, false)

@@ -1,8 +1,8 @@
 -- Release the dedup ids of jobs that end. An id becomes free, or goes to the successor that waits for this end, or stays
 -- taken for its window. release_dedup(ids, done, window) reads, before the first write; `window` replaces the windows in
--- the records. write_dedup() writes, after the removals, admits parked jobs (lib/keyed), and returns the due time of the first job that became due. Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that
+-- the records. write_dedup() writes, after the removals, admits parked jobs (lib/keyed), and returns the due time of the first job that became due, such as the callback of a batch. Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that
 -- waits for the end of a window) or `@end`.
---- NEEDS  ready held scheduled urgent has_urgent expiry wake dedup windows uses nothing now paused keyed
+--- NEEDS  ready held scheduled urgent has_urgent expiry wake dedup windows uses nothing now paused keyed fired
 --- GIVES  has_dedup release_dedup write_dedup write_dedup_and_wake
 local has_dedup = string.find(uses, 'd', 1, true)
 local release_dedup, write_dedup, write_dedup_and_wake = nothing, nothing, nothing
@@ -128,7 +128,14 @@ if keyed then
     return keyed.admit() and math.min(due or now, now) or due
   end
 end
-if has_dedup or keyed then
+if string.find(uses, 'g', 1, true) then
+  local write_others = write_dedup
+  write_dedup = function() -- fired: the callback of a batch has become due
+    local due = write_others()
+    return fired and math.min(due or fired, fired) or due
+  end
+end
+if write_dedup ~= nothing then
   write_dedup_and_wake = function() -- a consumer waits for the job that is due
     local due = write_dedup()
     if due and due <= now and paused ~= 'out' and paused ~= 'all' and redis.call('LLEN', wake) == 0 then

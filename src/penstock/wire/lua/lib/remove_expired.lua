@@ -1,12 +1,14 @@
 -- remove_expired() removes the expired jobs from every state, and counts them. It trims those at the head of ready,
 -- which are in no other state: a deletion by number costs several times as much.
 --- NEEDS  ready held active scheduled once expiry meta nothing expired expired_once drop_bodies bodies_left trim_to
----        head_expired other_expired more_expired now keep_results forget tell
---- SETS   other_expired
+---        head_expired other_expired more_expired now keep_results forget tell batches count_members dead tally uses
+--- SETS   other_expired expired expired_once
 --- GIVES  remove_expired
 local remove_expired = nothing
 if #expired + #expired_once > 0 or bodies_left ~= '' then -- bodies_left: noted by an earlier call
+  --@include lib/abandon
   remove_expired = function()
+    expired, other_expired, expired_once = abandon(expired), abandon(other_expired), abandon(expired_once)
     keep_results(expired, 'expired')
     keep_results(expired_once, 'expired')
     drop_bodies(expired)
@@ -32,6 +34,7 @@ if #expired + #expired_once > 0 or bodies_left ~= '' then -- bodies_left: noted 
       end
       redis.call('HINCRBY', meta, 'expired', #expired)
       tell(expired)
+      count_members(expired, 'failed')
     end
     if #expired_once > 0 then
       redis.call('HDEL', held, unpack(expired_once))
@@ -40,6 +43,7 @@ if #expired + #expired_once > 0 or bodies_left ~= '' then -- bodies_left: noted 
       forget(expired_once)
       redis.call('HINCRBY', meta, 'expired', #expired_once)
       tell(expired_once)
+      count_members(expired_once, 'failed')
     end
   end
 end

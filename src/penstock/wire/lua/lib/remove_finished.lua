@@ -1,7 +1,7 @@
 -- Remove the finished jobs from all structures. HDEL comes first: it passes on a full server. `removed` counts a job
 -- that was named twice once.
---- NEEDS  ready held active scheduled once expiry all_valid done drop_bodies common_score uses freed forget
----        tell
+--- NEEDS  ready held active scheduled once expiry all_valid done drop_bodies common_score uses freed forget tell
+---        count_members
 --- GIVES  removed
 local removed = 0
 if all_valid then
@@ -26,3 +26,4 @@ elseif #done > 0 then
   end
 end
 tell(done)
+count_members(done, 'done')

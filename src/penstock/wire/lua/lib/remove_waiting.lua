@@ -1,7 +1,7 @@
 -- remove_waiting(ids, counter) removes jobs that are in ready or scheduled; `counter` of meta counts them. HDEL comes
 -- first: it passes on a full server.
 --- NEEDS  ready held scheduled expiry meta space drop_bodies changes wake_drained wants_room write_dedup_and_wake
----        forget tell
+---        forget tell count_members
 --- GIVES  remove_waiting
 --@include lib/complete_removal
 local function remove_waiting(ids, counter)
@@ -13,5 +13,6 @@ local function remove_waiting(ids, counter)
   forget(ids)
   redis.call('HINCRBY', meta, counter, #ids)
   tell(ids)
+  count_members(ids, 'failed')
   complete_removal()
 end

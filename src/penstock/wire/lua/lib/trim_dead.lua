@@ -1,5 +1,5 @@
--- trim_dead(most) drops dead letters above the bounds of age and number, the oldest first, and counts them.
---- NEEDS  held dead meta now drop_bodies forget
+-- trim_dead(most) drops dead letters above the bounds of age and number, the oldest first. It returns how many.
+--- NEEDS  held dead meta now drop_bodies forget count_members
 --- GIVES  trim_dead
 local function trim_dead(most)
   local bounds = redis.call('HMGET', meta, 'dead_age', 'dead_max')
@@ -14,6 +14,8 @@ local function trim_dead(most)
     redis.call('HDEL', held, unpack(old))
     drop_bodies(old)
     forget(old)
+    count_members(old, 'failed')
     redis.call('HINCRBY', meta, 'trimmed', #old)
   end
+  return #old
 end

@@ -6,7 +6,7 @@ local function use(letter)
   if not string.find(uses, letter, 1, true) then
     uses = uses .. letter
     change('uses', uses)
-    if string.find('kmeuaq', letter, 1, true) then -- older scripts know no results, marks, schedules, priorities, rates and tickets
+    if string.find('kmeuaqg', letter, 1, true) then -- older scripts know no results, marks, schedules, priorities, rates, tickets and batches
       change('v', '3')
     end
   end

@@ -1,8 +1,8 @@
 -- Write the delivery that lib/choose_jobs and lib/prepare_delivery computed. HDEL comes first: it passes on a
 -- full server, and checks the type of held.
---- NEEDS  ready held active scheduled urgent has_urgent once dead tally expiry meta taken due expired expired_once dropped dying cut
----        held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired write_dedup
----        drop_bodies cancelled forget marks keep_results tell kept_pairs put_back
+--- NEEDS  ready held active scheduled urgent has_urgent once dead tally expiry meta taken due expired expired_once
+---        dropped dying cut held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired
+---        write_dedup drop_bodies cancelled forget marks keep_results tell kept_pairs put_back count_members
 --- GIVES  wrote successor_due
 local wrote = false
 if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled + #put_back > 0 or cut then
@@ -40,6 +40,7 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled + #
     call('ZREM', expiry, unpack(dropped))
     call('HINCRBY', meta, 'dangling', #dropped)
     tell(dropped)
+    count_members(dropped, 'failed')
   end
   local died = {}
   for i = 1, #dying, 2 do
@@ -66,6 +67,7 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled + #
   if #dying > 0 then
     call('HINCRBY', meta, 'died', #died)
     tell(died)
+    count_members(died, 'dead')
     --@include lib/trim_dead
     trim_dead(sweep_limit)
   end

@@ -1,0 +1,177 @@
+# From src/penstock/client/_async/batches.py by tools/unasync.py; do not edit.
+"""Batches of a queue: sets of jobs with a callback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from penstock.client._sync.admin import QueueAdmin
+from penstock.client._sync.settling import check_jobs
+from penstock.core import flows
+from penstock.core.batches import BatchCondition, BatchStatus, callback_record
+from penstock.core.bulk import EnqueueOptions
+from penstock.core.job import BulkEnqueued, Enqueued, JobName
+from penstock.errors import BatchClosed
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from penstock.client._sync.queue import Queue
+
+__all__ = ["Batch", "QueueBatches"]
+
+
+class Batch:
+    """A batch that takes jobs until its block ends, made by `Queue.batch`.
+
+    The end of the block closes it. If the block raises, the batch stays open: it is abandoned an
+    hour after its last job, unless `close` is called.
+
+    Attributes:
+        id: of the batch: the job id of its callback. It is set when the block begins.
+        queue: the queue, on the node and in the partition of the batch. Jobs that are added through
+            it join the batch: `resize.enqueue(batch.queue, "a.png")`.
+    """
+
+    id: str
+    queue: Queue
+
+    def __init__(self, queue: QueueBatches, record: bytes, on: BatchCondition) -> None:
+        self._whole, self._record, self._on = queue, record, on
+
+    def __enter__(self) -> Self:
+        self.id, self.queue = self._whole._opened(self._record, self._on)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+
+    def enqueue(self, body: Any, **options: Unpack[EnqueueOptions]) -> Enqueued:
+        """Add a job that joins the batch. Args, returns: as `Queue.enqueue`.
+
+        Raises:
+            BatchClosed: it is not open any more; nothing was added.
+            As `Queue.enqueue`.
+        """
+        return self.queue.enqueue(body, **options)
+
+    def enqueue_many(
+        self, bodies: Iterable[Any], **options: Unpack[EnqueueOptions]
+    ) -> BulkEnqueued:
+        """Add jobs that join the batch. Args, returns: as `Queue.enqueue_many`.
+
+        Raises:
+            BatchClosed: it is not open any more; nothing was added.
+            As `Queue.enqueue_many`.
+        """
+        return self.queue.enqueue_many(bodies, **options)
+
+    def close(self) -> None:
+        """End the joining of jobs: from now on the callback may run.
+
+        Raises:
+            BatchClosed: it was abandoned before.
+        """
+        status = self._whole.close_batch(self.id)
+        if status is not None and status.state == "abandoned":
+            text = f"batch {self.id} was not closed within an hour of its last job: redrive the id"
+            raise BatchClosed(f"{text} to run its callback")
+
+    def status(self) -> BatchStatus | None:
+        """Return its state; None = its callback has ended."""
+        return self._whole.batch_status(self.id)
+
+
+class QueueBatches(QueueAdmin):
+    """The methods of a queue about batches."""
+
+    def batch(self, *, then: Any, on: BatchCondition = "success") -> Batch:
+        """Return a batch: jobs that are added in its block, and a callback that follows them.
+
+            with queue.batch(then=summary.job("b1")) as batch:
+                batch.enqueue_many(resize.jobs(paths))
+
+        The callback is a job of the queue. It runs once, when the block has ended and no job of the
+        batch is left to wait for. Jobs that a job of the batch hands over (`Done(then=...)`) join.
+        A batch lies on one node, and in one partition.
+
+        Args:
+            then: the callback: a job of a handler, `summary.job("b1")`, or a body.
+            on: "success" = when all jobs are done. A dead letter is waited for, as it may be
+                redriven; if a job ends otherwise, the callback becomes a dead letter.
+                "finished" = when each job is done, dead, or has ended otherwise.
+
+        Raises:
+            BadArgument: an argument can't be used.
+        """
+        return Batch(self, callback_record(then, on, self.ops.codec), on)
+
+    def _opened(self, record: bytes, on: BatchCondition) -> tuple[str, Queue]:
+        """Open a batch; return its id, and a queue whose jobs join it."""
+        self.backend.connect()
+        reply = self.backend.driver.drive(flows.open_batch(self.ops, record, on))
+        queue = self._twin()
+        queue.ops.join_batch(reply.first)
+        return self.ops.batch_id(reply.epoch, reply.first), queue
+
+    def _twin(self) -> Queue:
+        """Return another object of the queue."""
+        raise NotImplementedError
+
+    def batch_status(self, batch: JobName) -> BatchStatus | None:
+        """Return the state of a batch.
+
+        Args:
+            batch: its id.
+
+        Returns:
+            None if its callback has ended, there is no such batch, or its node can't be reached.
+
+        Raises:
+            BadJobId: the id is malformed, of another queue, node or epoch.
+        """
+
+        def read(part: QueueAdmin, names: list[JobName]) -> list[BatchStatus | None]:
+            _, found = part.backend.node.run(part.ops.batches(names=names))
+            return [*found] or [None]
+
+        [status] = self._routed(check_jobs("batch", [batch]), read, None)
+        return status
+
+    def close_batch(self, batch: JobName) -> BatchStatus | None:
+        """Close a batch whose producer did not; its callback may run then.
+
+        Args:
+            batch: its id.
+
+        Returns, raises: as `batch_status`.
+        """
+
+        def close(part: QueueAdmin, names: list[JobName]) -> list[bool]:
+            return [part.backend.node.run(part.ops.close_batch(names[0])).code > 0]
+
+        self._routed(check_jobs("batch", [batch]), close, False)
+        return self.batch_status(batch)
+
+    def batches(self) -> list[BatchStatus]:
+        """Return the batches of the queue whose callbacks have not ended, by id."""
+        parts = self._everywhere(_listed)
+        return sorted((one for part in parts for one in part), key=lambda one: one.id)
+
+
+def _listed(part: QueueAdmin) -> list[BatchStatus]:
+    found: dict[str, BatchStatus] = {}
+    cursor = "0"
+    while True:
+        cursor, page = part.backend.node.run(part.ops.batches(cursor))
+        found |= {status.id: status for status in page}
+        if cursor == "0":
+            return [*found.values()]

@@ -1,0 +1,52 @@
+--- Open a batch: add its callback, a job that waits for the members. It takes members for an hour from the last one on.
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets
+--- ARGV     nonce producer create role on record
+---          nonce, producer, create, role   as in enqueue
+---          on      success = when all members are done; finished = when each is done, dead, or has ended otherwise
+---          record  the callback, without ttl and dedup id. max_length does not count for it
+--- META     v epoch last seen off paused uses max_length full enqueued replicas @producer=before
+--- RETURNS  {1, nonce, first, count, epoch, created, repeat, scheduled, replicas}  as in enqueue; first: number of the callback,
+---                                                            which names the batch
+---          {-4, nonce, paused}                               as in enqueue, as are all that follow
+---          {-5, nonce}                                       no such queue
+---          {-6, nonce, version}                              written by a newer protocol
+---          {-7, nonce, last}                                 a later call of this producer came first
+---          {-8, nonce}                                       damaged: jobs, but no meta
+---          {-10, nonce, index}                               the record is of no known version, or has a ttl or a dedup id
+---          {-14, nonce}                                      closed for producers
+---          {-15, nonce, kind, owner, left}                   another producer has the role
+---          {-16, nonce, kind}                                the role of the call has ended
+---          {-19, nonce, name, value}                         malformed argument: the lease of the record
+--- FROM none  TO scheduled
+local bound, delay, n, sweep_limit, list = '', '0', 1, 102, {record}
+--@include lib/check_producer (gives: raw, now, created, wake_empty, change, expired, remove_expired, write_dedup)
+--@include lib/assign_numbers (gives: first)
+local call, record_index, batch = redis.call, {}, nil
+--@include lib/split_body
+if string.find(record, '^1[;l=%d]*;t=') or string.find(string.match(record, '^[^\n]*'), ';d=', 1, true) then
+  return {-10, nonce, 1}
+end
+--@include lib/check_records (gives: bodies)
+call('HLEN', batches)
+call('HSET', held, first, split_body(first, record, bodies))
+if #bodies > 0 then
+  call('HSET', held, unpack(bodies))
+end
+call('ZADD', scheduled, string.format('%.0f', now + 3600000), first)
+call('ZADD', expiry, string.format('%.0f', now + 3600000), first)
+call('HSET', batches, first, (on == 'success' and 's' or 'f') .. ' 0 0 0 0 1')
+change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 1 ' .. string.format('%.0f', raw))
+--@include lib/use
+for letter in string.gmatch('gtr', '.') do
+  use(letter)
+end
+--@include lib/note_added
+remove_expired()
+local successor_due = write_dedup()
+if successor_due and successor_due <= now and paused ~= 'out' and wake_empty then
+  call('RPUSH', wake, '1')
+end
+if full > now and #expired > 0 and call('LLEN', space) == 0 then
+  call('RPUSH', space, '1')
+end
+return {1, nonce, first, n, epoch, created, 0, 1, replicas}

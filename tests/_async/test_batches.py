@@ -1,0 +1,336 @@
+"""Batches: jobs that a callback follows, whatever becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import (
+    AsyncPenstock,
+    AsyncQueue,
+    AsyncWorker,
+    BadArgument,
+    BatchClosed,
+    Done,
+    Handlers,
+    Reject,
+)
+from tests.support.keyspace import Raw, check_invariant
+
+
+@pytest.fixture
+async def q(ps: AsyncPenstock, raw: Raw) -> Any:
+    """A queue; the layout of its keys, and the counters of its batches, are checked at the end."""
+    yield ps.queue("q")
+    check_invariant(raw)
+
+
+async def figures(q: AsyncQueue, batch: str) -> Any:
+    """Return state, total, done, failed and dead of a batch; None = its callback has ended."""
+    status = await q.batch_status(batch)
+    if status is None:
+        return None
+    return status.state, status.total, status.done, status.failed, status.dead
+
+
+async def taken(q: AsyncQueue) -> Any:
+    """Reserve the only job that can be taken now."""
+    (job,) = await q.reserve(1, block=0)
+    return job
+
+
+async def test_a_batch_from_begin_to_end(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """The callback runs once, after all jobs; then the batch is gone."""
+    ran: list[Any] = []
+    handlers = Handlers()
+
+    @handlers.handler("resize")
+    async def resize(number: int) -> None:
+        ran.append(number)
+
+    @handlers.handler("summary")
+    async def summary(name: str) -> None:
+        ran.append(name)
+
+    async with q.batch(then=summary.job("b1")) as batch:
+        await batch.enqueue(resize.job(0))
+        await batch.enqueue_many(resize.jobs([1, 2]))
+        await resize.enqueue(batch.queue, 3)
+        await resize.enqueue(q, 4)  # no member
+        assert await figures(q, batch.id) == ("open", 4, 0, 0, 0)
+    assert await figures(q, batch.id) == ("waiting", 4, 0, 0, 0)
+    (listed,) = await q.batches()
+    assert (listed.id, listed.on, listed.open, listed.progress) == (batch.id, "success", 4, 0.0)
+    await AsyncWorker(ps, q, handlers, burst=True).run()
+    assert ran == [0, 1, 2, 3, 4, "b1"]
+    assert await figures(q, batch.id) is None
+    assert await q.batches() == []
+
+
+@pytest.mark.parametrize("on", ["success", "finished"])
+async def test_an_empty_batch(q: AsyncQueue, on: Any) -> None:
+    """Its callback is due at once."""
+    async with q.batch(then="callback", on=on) as batch:
+        assert await q.reserve(1, block=0) == []
+    assert await figures(q, batch.id) == ("called", 0, 0, 0, 0)
+    job = await taken(q)
+    assert (job.id, job.body) == (batch.id, "callback")
+    assert (await q.batches())[0].progress == 1.0
+    assert await job.ack()
+    assert await figures(q, batch.id) is None
+
+
+async def ack(q: AsyncQueue, _: Raw) -> None:
+    await (await taken(q)).ack()
+
+
+async def settle(q: AsyncQueue, _: Raw) -> None:
+    await q.backend.node.run(q.ops.settle([await taken(q)], 0))
+
+
+async def hand_over(q: AsyncQueue, _: Raw) -> None:
+    call = q.ops.hand_over([await taken(q)], [(0, b"1\nnext")])
+    assert (await q.backend.node.run(call)).all_done
+    (batch,) = await q.batches()
+    assert (batch.state, batch.total, batch.done) == ("waiting", 2, 1)
+    await (await taken(q)).ack()
+
+
+async def bury(q: AsyncQueue, _: Raw) -> None:
+    await (await taken(q)).bury("no use")
+
+
+async def delete(q: AsyncQueue, _: Raw) -> None:
+    await q.delete([(await q.peek(1))[0].id])
+
+
+async def withdraw(q: AsyncQueue, _: Raw) -> None:
+    await q.delete([(await q.peek(1))[0].id], if_undelivered=True)
+
+
+async def cancel(q: AsyncQueue, _: Raw) -> None:
+    await q.cancel([(await q.peek(1))[0].id])
+
+
+async def cancel_active(q: AsyncQueue, _: Raw) -> None:
+    job = await taken(q)
+    await q.cancel([job.id])
+    await q.nack([job])
+
+
+async def purge(q: AsyncQueue, _: Raw) -> None:
+    await q.backend.node.run(q.ops.purge("ready", "", 0))
+
+
+async def expire(q: AsyncQueue, raw: Raw) -> None:
+    raw.zadd(q.ops.keys["expiry"], {raw.zrange(q.ops.keys["expiry"], 0, 0)[0]: 1})
+    await q.sweep()
+
+
+async def evict(q: AsyncQueue, _: Raw) -> None:
+    await taken(q)
+    await q.sweep(evict=1)
+
+
+async def crash(q: AsyncQueue, raw: Raw) -> None:
+    await q.configure(max_crashes=1)
+    await taken(q)
+    raw.zadd(q.ops.keys["active"], {raw.zrange(q.ops.keys["active"], 0, 0)[0]: 4096})
+    await q.backend.node.run(q.ops.reserve(1))
+
+
+async def trim(q: AsyncQueue, _: Raw) -> None:
+    await bury(q, _)
+    await q.enqueue("other", delay=60)
+    await q.bury([(await q.peek(5, state="scheduled"))[0].id])
+    await q.configure(dead_max=1)
+    await q.sweep()
+
+
+ENDS: dict[Any, tuple[dict[str, Any], tuple[int, int, int, int]]] = {
+    ack: ({}, (1, 1, 0, 0)),
+    settle: ({}, (1, 1, 0, 0)),
+    hand_over: ({}, (2, 2, 0, 0)),
+    bury: ({}, (1, 0, 0, 1)),
+    crash: ({}, (1, 0, 0, 1)),
+    delete: ({}, (1, 0, 1, 0)),
+    withdraw: ({}, (1, 0, 1, 0)),
+    cancel: ({}, (1, 0, 1, 0)),
+    cancel_active: ({}, (1, 0, 1, 0)),
+    purge: ({}, (1, 0, 1, 0)),
+    expire: ({"ttl": 60}, (1, 0, 1, 0)),
+    evict: ({"lease": 0, "ttl": 60}, (1, 0, 1, 0)),
+    trim: ({}, (1, 0, 1, 0)),
+}
+"""Ways to end the only job of a batch: its options, and total, done, failed and dead then."""
+
+
+@pytest.mark.parametrize("on", ["success", "finished"])
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+async def test_each_way_to_end(q: AsyncQueue, raw: Raw, end: Any, on: Any) -> None:
+    """Each end of a job counts once, and decides about the callback."""
+    options, counts = ENDS[end]
+    async with q.batch(then="callback", on=on) as batch:
+        await batch.enqueue("member", **options)
+    await end(q, raw)
+    total, done, failed, _ = counts
+    called = on == "finished" or done == total
+    state = "called" if called else "failed" if failed else "waiting"
+    assert await figures(q, batch.id) == (state, *counts)
+    found = [job.body for job in await q.reserve(5, block=0)]
+    assert found == (["callback"] if called else [])
+    if state == "failed":
+        (view,) = [view for view in await q.peek(10, state="dead") if view.id == batch.id]
+        assert view.error == f"batch: 1 of {total} jobs have failed"
+        assert await q.redrive([batch.id]) == 1
+        assert [job.body for job in await q.reserve(5, block=0)] == ["callback"]
+
+
+async def test_a_dead_member_that_comes_back(q: AsyncQueue) -> None:
+    """With success, the callback waits for the redrive of a dead letter, and for its ack."""
+    async with q.batch(then="callback") as batch:
+        await batch.enqueue("member")
+    await (await taken(q)).bury("not now")
+    assert await figures(q, batch.id) == ("waiting", 1, 0, 0, 1)
+    assert await q.redrive() == 1
+    assert await figures(q, batch.id) == ("waiting", 1, 0, 0, 0)
+    await (await taken(q)).ack()
+    assert (await taken(q)).body == "callback"
+
+
+async def test_handlers_decide(ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """Jobs that are handed over join; retries wait; a rejected job is dead."""
+    ran: list[Any] = []
+    handlers = Handlers()
+
+    @handlers.handler("first")
+    async def first(number: int) -> Any:
+        if number == 2:
+            raise Reject("two")
+        return Done(then=[second.job(number)])
+
+    @handlers.handler("second")
+    async def second(number: int) -> None:
+        ran.append(number)
+
+    @handlers.handler("summary")
+    async def summary() -> None:
+        ran.append("summary")
+
+    async with q.batch(then=summary.job(), on="finished") as batch:
+        await batch.enqueue_many(first.jobs(range(4)))
+    await AsyncWorker(ps, q, handlers, burst=True).run()
+    assert sorted(ran[:-1]) == [0, 1, 3]
+    assert ran[-1] == "summary"
+    assert await figures(q, batch.id) is None
+
+
+async def test_a_batch_that_takes_no_more_jobs(q: AsyncQueue, raw: Raw) -> None:
+    """A closed and an abandoned batch refuse jobs; nothing is added."""
+    async with q.batch(then="callback") as closed:
+        pass
+    with pytest.raises(BatchClosed):
+        await closed.enqueue("late")
+    with pytest.raises(BatchClosed):
+        await closed.enqueue_many(["late"], dedup_id="x")
+    open_one = await q.batch(then="other").__aenter__()
+    await open_one.enqueue("member")
+    number = raw.zrange(q.ops.keys["expiry"], 0, 0)[0]
+    for key in ("expiry", "scheduled"):
+        raw.zadd(q.ops.keys[key], {number: 1000})
+    with pytest.raises(BatchClosed):
+        await open_one.enqueue("late")
+    for _ in range(2):
+        assert await figures(q, open_one.id) == ("abandoned", 1, 0, 0, 0)
+        with pytest.raises(BatchClosed, match="redrive"):
+            await open_one.close()
+        await q.sweep()
+    (view,) = await q.peek(state="dead")
+    assert (view.id, view.error) == (open_one.id, "batch: abandoned, as it was not closed in time")
+    assert await q.redrive([open_one.id]) == 1
+    assert {job.body for job in await q.reserve(5, block=0)} == {"callback", "other", "member"}
+
+
+async def test_an_error_in_the_block(q: AsyncQueue) -> None:
+    """The batch stays open, and another client may close it."""
+
+    async def fails() -> None:
+        async with batch:
+            await batch.enqueue("member")
+            raise KeyError("for the test")
+
+    batch = q.batch(then="callback")
+    with pytest.raises(KeyError):
+        await fails()
+    assert await figures(q, batch.id) == ("open", 1, 0, 0, 0)
+    status = await q.close_batch(batch.id)
+    assert status is not None
+    assert status.state == "waiting"
+    assert await q.close_batch(batch.id) == status
+
+
+async def test_a_callback_that_was_promoted(q: AsyncQueue) -> None:
+    """It runs at once, and is not due a second time."""
+    async with q.batch(then="callback") as batch:
+        await batch.enqueue("member")
+    await q.promote([batch.id])
+    jobs = await q.reserve(2, block=0)
+    assert {job.body for job in jobs} == {"callback", "member"}
+    await q.ack(jobs)
+    assert await q.reserve(1, block=0) == []
+    assert await q.batches() == []
+
+
+async def test_duplicates_do_not_join(q: AsyncQueue) -> None:
+    """A duplicate is no member; an update leaves the job a member."""
+    await q.enqueue("old", dedup_id="a")
+    async with q.batch(then="callback") as batch:
+        again = await batch.enqueue("new", dedup_id="a")
+        added = await batch.enqueue("new", dedup_id="b")
+    assert (again.duplicate, added.duplicate) == (True, False)
+    assert await figures(q, batch.id) == ("waiting", 1, 0, 0, 0)
+    await q.ack(await q.reserve(2, block=0))
+    assert (await taken(q)).body == "callback"
+
+
+@pytest.mark.parametrize(
+    "options, argument",
+    [
+        ({"then": "x", "on": "done"}, "on"),
+        ({"then": object()}, "body"),
+    ],
+)
+async def test_bad_input(q: AsyncQueue, options: Any, argument: str) -> None:
+    """A bad argument is named; nothing is written."""
+    with pytest.raises(BadArgument) as caught:
+        q.batch(**options)
+    assert caught.value.argument == argument
+    assert not (await q.stats()).exists
+
+
+@pytest.mark.parametrize("name", ["delay", "ttl", "dedup_id", "replicas", "key"])
+async def test_options_of_a_callback(q: AsyncQueue, name: str) -> None:
+    """A callback has no delay, ttl, dedup id, key, or confirmations."""
+    handlers = Handlers()
+
+    @handlers.handler
+    async def summary() -> None:
+        """Not reached."""
+
+    options: Any = {name: 5 if name in ("delay", "ttl", "replicas") else "x"}
+    with pytest.raises(BadArgument) as caught:
+        q.batch(then=summary.options(**options).job())
+    assert caught.value.argument == name
+
+
+async def test_many_jobs(q: AsyncQueue) -> None:
+    """Chunks of a bulk enqueue join, and chunks of acks count."""
+    async with q.batch(then="callback") as batch:
+        await batch.enqueue_many(range(2500))
+    done = 0
+    while jobs := await q.reserve(1000, block=0):
+        await q.ack(jobs)
+        done += len(jobs)
+    assert done == 2501
+    assert await figures(q, batch.id) is None

@@ -1,0 +1,337 @@
+# From tests/_async/test_batches.py by tools/unasync.py; do not edit.
+"""Batches: jobs that a callback follows, whatever becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import (
+    BadArgument,
+    BatchClosed,
+    Done,
+    Handlers,
+    Penstock,
+    Queue,
+    Reject,
+    Worker,
+)
+from tests.support.keyspace import Raw, check_invariant
+
+
+@pytest.fixture
+def q(ps: Penstock, raw: Raw) -> Any:
+    """A queue; the layout of its keys, and the counters of its batches, are checked at the end."""
+    yield ps.queue("q")
+    check_invariant(raw)
+
+
+def figures(q: Queue, batch: str) -> Any:
+    """Return state, total, done, failed and dead of a batch; None = its callback has ended."""
+    status = q.batch_status(batch)
+    if status is None:
+        return None
+    return status.state, status.total, status.done, status.failed, status.dead
+
+
+def taken(q: Queue) -> Any:
+    """Reserve the only job that can be taken now."""
+    (job,) = q.reserve(1, block=0)
+    return job
+
+
+def test_a_batch_from_begin_to_end(ps: Penstock, q: Queue) -> None:
+    """The callback runs once, after all jobs; then the batch is gone."""
+    ran: list[Any] = []
+    handlers = Handlers()
+
+    @handlers.handler("resize")
+    def resize(number: int) -> None:
+        ran.append(number)
+
+    @handlers.handler("summary")
+    def summary(name: str) -> None:
+        ran.append(name)
+
+    with q.batch(then=summary.job("b1")) as batch:
+        batch.enqueue(resize.job(0))
+        batch.enqueue_many(resize.jobs([1, 2]))
+        resize.enqueue(batch.queue, 3)
+        resize.enqueue(q, 4)  # no member
+        assert figures(q, batch.id) == ("open", 4, 0, 0, 0)
+    assert figures(q, batch.id) == ("waiting", 4, 0, 0, 0)
+    (listed,) = q.batches()
+    assert (listed.id, listed.on, listed.open, listed.progress) == (batch.id, "success", 4, 0.0)
+    Worker(ps, q, handlers, burst=True).run()
+    assert ran == [0, 1, 2, 3, 4, "b1"]
+    assert figures(q, batch.id) is None
+    assert q.batches() == []
+
+
+@pytest.mark.parametrize("on", ["success", "finished"])
+def test_an_empty_batch(q: Queue, on: Any) -> None:
+    """Its callback is due at once."""
+    with q.batch(then="callback", on=on) as batch:
+        assert q.reserve(1, block=0) == []
+    assert figures(q, batch.id) == ("called", 0, 0, 0, 0)
+    job = taken(q)
+    assert (job.id, job.body) == (batch.id, "callback")
+    assert q.batches()[0].progress == 1.0
+    assert job.ack()
+    assert figures(q, batch.id) is None
+
+
+def ack(q: Queue, _: Raw) -> None:
+    taken(q).ack()
+
+
+def settle(q: Queue, _: Raw) -> None:
+    q.backend.node.run(q.ops.settle([taken(q)], 0))
+
+
+def hand_over(q: Queue, _: Raw) -> None:
+    call = q.ops.hand_over([taken(q)], [(0, b"1\nnext")])
+    assert q.backend.node.run(call).all_done
+    (batch,) = q.batches()
+    assert (batch.state, batch.total, batch.done) == ("waiting", 2, 1)
+    taken(q).ack()
+
+
+def bury(q: Queue, _: Raw) -> None:
+    taken(q).bury("no use")
+
+
+def delete(q: Queue, _: Raw) -> None:
+    q.delete([q.peek(1)[0].id])
+
+
+def withdraw(q: Queue, _: Raw) -> None:
+    q.delete([q.peek(1)[0].id], if_undelivered=True)
+
+
+def cancel(q: Queue, _: Raw) -> None:
+    q.cancel([q.peek(1)[0].id])
+
+
+def cancel_active(q: Queue, _: Raw) -> None:
+    job = taken(q)
+    q.cancel([job.id])
+    q.nack([job])
+
+
+def purge(q: Queue, _: Raw) -> None:
+    q.backend.node.run(q.ops.purge("ready", "", 0))
+
+
+def expire(q: Queue, raw: Raw) -> None:
+    raw.zadd(q.ops.keys["expiry"], {raw.zrange(q.ops.keys["expiry"], 0, 0)[0]: 1})
+    q.sweep()
+
+
+def evict(q: Queue, _: Raw) -> None:
+    taken(q)
+    q.sweep(evict=1)
+
+
+def crash(q: Queue, raw: Raw) -> None:
+    q.configure(max_crashes=1)
+    taken(q)
+    raw.zadd(q.ops.keys["active"], {raw.zrange(q.ops.keys["active"], 0, 0)[0]: 4096})
+    q.backend.node.run(q.ops.reserve(1))
+
+
+def trim(q: Queue, _: Raw) -> None:
+    bury(q, _)
+    q.enqueue("other", delay=60)
+    q.bury([q.peek(5, state="scheduled")[0].id])
+    q.configure(dead_max=1)
+    q.sweep()
+
+
+ENDS: dict[Any, tuple[dict[str, Any], tuple[int, int, int, int]]] = {
+    ack: ({}, (1, 1, 0, 0)),
+    settle: ({}, (1, 1, 0, 0)),
+    hand_over: ({}, (2, 2, 0, 0)),
+    bury: ({}, (1, 0, 0, 1)),
+    crash: ({}, (1, 0, 0, 1)),
+    delete: ({}, (1, 0, 1, 0)),
+    withdraw: ({}, (1, 0, 1, 0)),
+    cancel: ({}, (1, 0, 1, 0)),
+    cancel_active: ({}, (1, 0, 1, 0)),
+    purge: ({}, (1, 0, 1, 0)),
+    expire: ({"ttl": 60}, (1, 0, 1, 0)),
+    evict: ({"lease": 0, "ttl": 60}, (1, 0, 1, 0)),
+    trim: ({}, (1, 0, 1, 0)),
+}
+"""Ways to end the only job of a batch: its options, and total, done, failed and dead then."""
+
+
+@pytest.mark.parametrize("on", ["success", "finished"])
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+def test_each_way_to_end(q: Queue, raw: Raw, end: Any, on: Any) -> None:
+    """Each end of a job counts once, and decides about the callback."""
+    options, counts = ENDS[end]
+    with q.batch(then="callback", on=on) as batch:
+        batch.enqueue("member", **options)
+    end(q, raw)
+    total, done, failed, _ = counts
+    called = on == "finished" or done == total
+    state = "called" if called else "failed" if failed else "waiting"
+    assert figures(q, batch.id) == (state, *counts)
+    found = [job.body for job in q.reserve(5, block=0)]
+    assert found == (["callback"] if called else [])
+    if state == "failed":
+        (view,) = [view for view in q.peek(10, state="dead") if view.id == batch.id]
+        assert view.error == f"batch: 1 of {total} jobs have failed"
+        assert q.redrive([batch.id]) == 1
+        assert [job.body for job in q.reserve(5, block=0)] == ["callback"]
+
+
+def test_a_dead_member_that_comes_back(q: Queue) -> None:
+    """With success, the callback waits for the redrive of a dead letter, and for its ack."""
+    with q.batch(then="callback") as batch:
+        batch.enqueue("member")
+    taken(q).bury("not now")
+    assert figures(q, batch.id) == ("waiting", 1, 0, 0, 1)
+    assert q.redrive() == 1
+    assert figures(q, batch.id) == ("waiting", 1, 0, 0, 0)
+    taken(q).ack()
+    assert taken(q).body == "callback"
+
+
+def test_handlers_decide(ps: Penstock, q: Queue) -> None:
+    """Jobs that are handed over join; retries wait; a rejected job is dead."""
+    ran: list[Any] = []
+    handlers = Handlers()
+
+    @handlers.handler("first")
+    def first(number: int) -> Any:
+        if number == 2:
+            raise Reject("two")
+        return Done(then=[second.job(number)])
+
+    @handlers.handler("second")
+    def second(number: int) -> None:
+        ran.append(number)
+
+    @handlers.handler("summary")
+    def summary() -> None:
+        ran.append("summary")
+
+    with q.batch(then=summary.job(), on="finished") as batch:
+        batch.enqueue_many(first.jobs(range(4)))
+    Worker(ps, q, handlers, burst=True).run()
+    assert sorted(ran[:-1]) == [0, 1, 3]
+    assert ran[-1] == "summary"
+    assert figures(q, batch.id) is None
+
+
+def test_a_batch_that_takes_no_more_jobs(q: Queue, raw: Raw) -> None:
+    """A closed and an abandoned batch refuse jobs; nothing is added."""
+    with q.batch(then="callback") as closed:
+        pass
+    with pytest.raises(BatchClosed):
+        closed.enqueue("late")
+    with pytest.raises(BatchClosed):
+        closed.enqueue_many(["late"], dedup_id="x")
+    open_one = q.batch(then="other").__enter__()
+    open_one.enqueue("member")
+    number = raw.zrange(q.ops.keys["expiry"], 0, 0)[0]
+    for key in ("expiry", "scheduled"):
+        raw.zadd(q.ops.keys[key], {number: 1000})
+    with pytest.raises(BatchClosed):
+        open_one.enqueue("late")
+    for _ in range(2):
+        assert figures(q, open_one.id) == ("abandoned", 1, 0, 0, 0)
+        with pytest.raises(BatchClosed, match="redrive"):
+            open_one.close()
+        q.sweep()
+    (view,) = q.peek(state="dead")
+    assert (view.id, view.error) == (open_one.id, "batch: abandoned, as it was not closed in time")
+    assert q.redrive([open_one.id]) == 1
+    assert {job.body for job in q.reserve(5, block=0)} == {"callback", "other", "member"}
+
+
+def test_an_error_in_the_block(q: Queue) -> None:
+    """The batch stays open, and another client may close it."""
+
+    def fails() -> None:
+        with batch:
+            batch.enqueue("member")
+            raise KeyError("for the test")
+
+    batch = q.batch(then="callback")
+    with pytest.raises(KeyError):
+        fails()
+    assert figures(q, batch.id) == ("open", 1, 0, 0, 0)
+    status = q.close_batch(batch.id)
+    assert status is not None
+    assert status.state == "waiting"
+    assert q.close_batch(batch.id) == status
+
+
+def test_a_callback_that_was_promoted(q: Queue) -> None:
+    """It runs at once, and is not due a second time."""
+    with q.batch(then="callback") as batch:
+        batch.enqueue("member")
+    q.promote([batch.id])
+    jobs = q.reserve(2, block=0)
+    assert {job.body for job in jobs} == {"callback", "member"}
+    q.ack(jobs)
+    assert q.reserve(1, block=0) == []
+    assert q.batches() == []
+
+
+def test_duplicates_do_not_join(q: Queue) -> None:
+    """A duplicate is no member; an update leaves the job a member."""
+    q.enqueue("old", dedup_id="a")
+    with q.batch(then="callback") as batch:
+        again = batch.enqueue("new", dedup_id="a")
+        added = batch.enqueue("new", dedup_id="b")
+    assert (again.duplicate, added.duplicate) == (True, False)
+    assert figures(q, batch.id) == ("waiting", 1, 0, 0, 0)
+    q.ack(q.reserve(2, block=0))
+    assert taken(q).body == "callback"
+
+
+@pytest.mark.parametrize(
+    "options, argument",
+    [
+        ({"then": "x", "on": "done"}, "on"),
+        ({"then": object()}, "body"),
+    ],
+)
+def test_bad_input(q: Queue, options: Any, argument: str) -> None:
+    """A bad argument is named; nothing is written."""
+    with pytest.raises(BadArgument) as caught:
+        q.batch(**options)
+    assert caught.value.argument == argument
+    assert not q.stats().exists
+
+
+@pytest.mark.parametrize("name", ["delay", "ttl", "dedup_id", "replicas", "key"])
+def test_options_of_a_callback(q: Queue, name: str) -> None:
+    """A callback has no delay, ttl, dedup id, key, or confirmations."""
+    handlers = Handlers()
+
+    @handlers.handler
+    def summary() -> None:
+        """Not reached."""
+
+    options: Any = {name: 5 if name in ("delay", "ttl", "replicas") else "x"}
+    with pytest.raises(BadArgument) as caught:
+        q.batch(then=summary.options(**options).job())
+    assert caught.value.argument == name
+
+
+def test_many_jobs(q: Queue) -> None:
+    """Chunks of a bulk enqueue join, and chunks of acks count."""
+    with q.batch(then="callback") as batch:
+        batch.enqueue_many(range(2500))
+    done = 0
+    while jobs := q.reserve(1000, block=0):
+        q.ack(jobs)
+        done += len(jobs)
+    assert done == 2501
+    assert figures(q, batch.id) is None
