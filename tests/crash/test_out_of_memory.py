@@ -93,6 +93,7 @@ def queue(client: Penstock, raw: redis.Redis) -> Queue:
     made.enqueue_many([b"plain"] * 20)
     made.enqueue(b"named", dedup=Dedup("a", window=60))
     made.schedule("hourly", every=3600, job=b"hourly")
+    made.batch(then=b"callback").__enter__().enqueue(b"member")
     return made
 
 
@@ -211,6 +212,21 @@ def _hand_over(queue: Queue) -> None:
         assert [*_ran(queue, queue.ops.hand_over([job], records))] == [outcome]
     after = queue.stats()
     assert (after.acked, after.enqueued) == (before.acked + 1, before.enqueued + 2)
+
+
+def _close_batch(queue: Queue) -> None:
+    (batch,) = queue.batches()
+    closed = queue.close_batch(batch.id)
+    while closed is not None and closed.state == "waiting":
+        assert list(queue.ack([_one(queue)])) == DONE
+        closed = queue.batch_status(batch.id)
+    assert closed is not None
+    assert closed.state == "called"
+
+
+def _list_batches(queue: Queue) -> None:
+    (batch,) = queue.batches()
+    assert (batch.state, batch.total) == ("open", 1)
 
 
 def _settle(queue: Queue) -> None:
@@ -398,6 +414,7 @@ def _unschedule(queue: Queue) -> None:
 
 WORKING: dict[str, Callable[[Queue], None]] = {
     "reserve": _reserve, "hand_over": _hand_over,
+    "close_batch": _close_batch, "list_batches": _list_batches,
     "ack": _ack, "settle": _settle, "nack": _nack, "release": _release,
     "bury": _bury, "extend": _extend, "redrive": _redrive, "delete": _delete, "purge": _purge,
     "sweep": _sweep, "configure": _configure, "peek": _peek, "show": _show, "stats": _stats,
@@ -417,7 +434,7 @@ def test_every_script_is_tried() -> None:
     """
     plain = {f"{name}_plain" for name in ("reserve", "ack", "settle")}
     refused = {"enqueue", "enqueue_plain", "claim", "stage", "commit", "publish"}
-    refused |= {"schedule", "tick"}
+    refused |= {"open_batch", "schedule", "tick"}
     assert {*WORKING, *refused, *plain, "clear"} == {found.name for found in all_scripts()}
 
 
@@ -452,6 +469,7 @@ def test_a_new_client_drains_it(
     small_server: EmbeddedServer, queue: Queue, raw: redis.Redis
 ) -> None:
     """A new client on a full server drains a queue with every kind of job."""
+    queue.delete([batch.id for batch in queue.batches()])
     advance(raw, queue.ops, 3601)
     living = queue.stats().ready + queue.stats().dead
     with no_memory(raw), Penstock(small_server.url) as late:
