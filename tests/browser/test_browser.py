@@ -69,6 +69,7 @@ def test_every_page(
         "queue": "/queues/emails?state=dead",
         "job": f"/jobs/{dead}",
         "schedules": "/schedules",
+        "batches": "/batches",
         "nodes": "/nodes",
         "workers": "/workers",
         "actions": "/runs",

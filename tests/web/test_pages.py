@@ -277,6 +277,19 @@ def test_a_server_that_does_not_answer(open_page: Open) -> None:
     assert "The server does not answer" in found.text
 
 
+def test_batches(ps: Penstock, open_page: Open) -> None:
+    """The page lists the batches with their progress."""
+    assert "There are no batches" in open_page().get("/batches").text
+    q = ps.queue("emails")
+    with q.batch(then="summary") as batch:
+        batch.enqueue_many(range(4))
+    [job] = q.reserve(block=0)
+    job.ack()
+    found = open_page().get("/batches")
+    assert "emails waiting success 4 1 0 0" in found.text
+    assert str(batch.id) in found.text
+
+
 def test_workers(ps: Penstock, raw: Raw, page: Browser) -> None:
     """The page lists the workers that run, with the jobs that they hold."""
     assert "No worker is running" in page.get("/workers").text

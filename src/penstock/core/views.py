@@ -327,6 +327,7 @@ class QueueStats:
         kept: results kept of jobs that have ended.
         parked: jobs that wait for other jobs of their keys.
         has_schedules: whether it has schedules, or had some a while ago.
+        has_batches: whether it has batches, or had some a while ago.
         configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
             server's clock; None = never.
         unreachable: addresses of nodes that did not answer: their jobs are in no figure.
@@ -373,6 +374,7 @@ class QueueStats:
     kept: int = 0
     parked: int = 0
     has_schedules: bool = False
+    has_batches: bool = False
     configured: float | None = None
     unreachable: tuple[str, ...] = ()
     partitions: int | None = None
@@ -621,6 +623,7 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
         parked=reply.parked,
         configured=None if configured is None else configured / 1000,
         has_schedules="e" in fields.get("uses", ""),
+        has_batches="g" in fields.get("uses", ""),
         **figures,
     )
 

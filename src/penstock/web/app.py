@@ -68,6 +68,7 @@ def app(
             site.route("/jobs/{id}", pages.job),
             site.route("/workers", pages.workers),
             site.route("/schedules", pages.schedules),
+            site.route("/batches", pages.batches),
             site.route("/nodes", pages.nodes),
             site.route("/runs", pages.runs),
             site.route("/runs/{id}", pages.run),

@@ -1,4 +1,4 @@
-"""The pages: overview, queue, job, workers, schedules, nodes. They never write."""
+"""The pages: overview, queue, job, workers, schedules, batches, nodes. They never write."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from penstock.web.site import Refused, Site
 from penstock.web.timeline import timeline_of
 
 __all__ = [
+    "batches",
     "filter_of",
     "job",
     "nodes",
@@ -186,6 +187,18 @@ async def schedules(site: Site, request: Request) -> Response:
         for one in await (await site.client.open(name)).schedules()
     ]
     return site.page(request, "schedules.html", found=found, left=len(names) - QUEUES)
+
+
+async def batches(site: Site, request: Request) -> Response:
+    """Show the batches of all queues."""
+    sample = await site.sampler.sample()
+    names = sorted(name for name, one in sample.queues.items() if one.has_batches)
+    found = [
+        (name, one)
+        for name in names[:QUEUES]
+        for one in (await (await site.client.open(name)).batches())[:QUEUES]
+    ]
+    return site.page(request, "batches.html", found=found, left=len(names) - QUEUES)
 
 
 async def nodes(site: Site, request: Request) -> Response:
