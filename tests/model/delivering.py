@@ -38,7 +38,7 @@ class ModelDelivering(ModelAdding):
         if self.paused in ("out", "all"):
             self._turns()
             return [], False
-        held = self.paused != "in"
+        held, n = self.paused != "in", self.allowed(n)
         taken = self._take_ended(ended if held and n else [], n, step)
         if n and not self.paused:
             self._raise_due()
@@ -46,6 +46,7 @@ class ModelDelivering(ModelAdding):
         self._choose(taken, due, n)
         for job in taken:
             self._deliver(job, tag, provisional)
+        self.spend(len(taken))
         if len(taken) < n:  # it has met every job before the live ones
             met = [*(self.at("active") if held else []), *self.candidates]
             self._remove_expired([job for job in met if self.has_expired(job)])

@@ -66,6 +66,8 @@ SETTINGS = st.fixed_dictionaries(
         "backoff_cap": st.sampled_from([None, 1, 300]),
         "dead_max": st.sampled_from([None, 0, 1, 3]),
         "dead_age": st.sampled_from([None, 1, 5_000]),
+        "rate": st.sampled_from([None, None, 1, 1_000, 3_000, 20_000]),
+        "burst": st.sampled_from([None, 1, 3]),
     },
 )
 MODES = {

@@ -319,6 +319,8 @@ class QueueMachine(Consuming):
             name: value / 1000 if value and SETTING_KINDS[name] in ("lease", "duration") else value
             for name, value in values.items()
         }
+        if given.get("rate"):
+            given["rate"] = f"1/{values['rate']}ms"
         _, got, _ = self.both(
             lambda: self.model.configure(values), lambda: self.queue.configure(**given)
         )

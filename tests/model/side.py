@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from penstock import Job, JobView, Penstock, QueueStats, RetryPolicy, Settings, parse_id
 from penstock.core.job import number_of
+from penstock.core.rate import rate_text
 from penstock.core.record import escaped
 from penstock.core.views import SETTING_KINDS, read_settings
 from penstock.wire.keys import PRIORITY_SPAN, node_key, registry_key, score_of
@@ -286,6 +287,8 @@ class SideBySide(RuleBasedStateMachine):
             name: value if SETTING_KINDS[name] in ("count", "limit") else value / 1000
             for name, value in self.model.settings.items()
         }
+        if "rate" in values:
+            values["rate"] = rate_text(f"1/{self.model.settings['rate']}")
         return Settings(**values, paused=self.model.paused or None)
 
     # -- comparisons -----------------------------------------------------------------------

@@ -53,6 +53,7 @@ class ModelState:
         self.closed = False
         self.totals: Counter[str] = Counter()
         self.ids: dict[str, DedupId] = {}
+        self.tat = 0  # of the rate
         self._successors: list[tuple[Number, int]] | None = None  # to free at the end
 
     def setting(self, name: str) -> int:
@@ -184,10 +185,41 @@ class ModelState:
     @property
     def has_more(self) -> bool:
         """Return True if a reserve would find another job now, expired ones included."""
+        return self.has_due and self.allowed_at <= self.now
+
+    @property
+    def has_due(self) -> bool:
+        """Return True if a job is due, perhaps held back by the rate."""
         if self.paused in ("out", "all"):
             return False
         jobs = [*self.candidates, *([] if self.paused else self.at("active"))]
         return any(self._is_due(job) for job in jobs)
+
+    @property
+    def burst_ms(self) -> int:
+        """Return the time that a burst takes up."""
+        return self.settings.get("rate", 0) * (self.settings.get("burst") or 1)
+
+    @property
+    def allowed_at(self) -> int:
+        """Return when the rate allows the next job."""
+        tat = min(max(self.tat, self.now), self.now + self.burst_ms)
+        return max(self.now, tat + self.settings.get("rate", 0) - self.burst_ms)
+
+    def allowed(self, n: int) -> int:
+        """Return how many of n jobs the rate allows now."""
+        interval = self.settings.get("rate")
+        if not interval:
+            return n
+        self.tat = min(self.tat, self.now + self.burst_ms)
+        left = self.now + self.burst_ms - max(self.tat, self.now)
+        return min(n, left // interval)
+
+    def spend(self, count: int) -> None:
+        """Note deliveries."""
+        interval = self.settings.get("rate")
+        if interval and count:
+            self.tat = max(self.tat, self.now) + count * interval
 
     @property
     def candidates(self) -> list[ModelJob]:
@@ -303,6 +335,7 @@ class ModelState:
         for name, value in values.items():
             if value is None:
                 self.settings.pop(name, None)
+                self.tat = 0 if name == "rate" else self.tat
             else:
                 self.settings[name] = value
 

@@ -61,6 +61,8 @@ class Waiting(Awaiting):
 
     def has_work(self) -> bool:
         """Return True if a reserve would deliver a job now."""
+        if self.model.allowed_at > self.model.now:
+            return False
         if self.model.paused == "in":
             return any(job.place == "ready" for job in self.model.jobs.values())
         return not self.model.paused and bool(self.model.listed("ready"))
@@ -92,6 +94,9 @@ class Waiting(Awaiting):
         elif self.model.paused in ("out", "all"):
             assert got.next_ms == -1
         elif not self.model.paused:
+            held_back = self.model.allowed_at - self.model.now
+            events = [max(event, held_back) for event in events]
+            events += [held_back] if held_back and self.model.has_due else []
             assert got.next_ms == (0 if self.model.has_more else min(events, default=-1))
             if (wanted or n == 0) and events and min(events) <= TICK_MS:
                 self.must_wake = "a consumer told of an event has left the wait"
