@@ -506,7 +506,7 @@ def one_in_each_state(client: Penstock) -> None:
 def test_purge_removes_the_states_that_are_named(
     cli: Cli, client: Penstock, states: list[str], left: tuple[int, ...]
 ) -> None:
-    """The default is ready and scheduled jobs."""
+    """The default is ready, scheduled and parked jobs."""
     one_in_each_state(client)
     options = [part for state in states for part in ("--state", state)]
     document = cli("purge", "q", "--yes", "--json", *options).document
@@ -514,7 +514,7 @@ def test_purge_removes_the_states_that_are_named(
     assert (counts.ready, counts.scheduled, counts.active, counts.dead) == left
     assert document == {
         "queue": "q",
-        "states": list(dict.fromkeys(states)) or ["ready", "scheduled"],
+        "states": list(dict.fromkeys(states)) or ["ready", "scheduled", "parked"],
         "purged": 4 - sum(left),
     }
 
@@ -527,7 +527,7 @@ def test_purge_asks(cli: Cli, client: Penstock) -> None:
     for answer in (b"n\n", b""):
         refused = cli("purge", "q", stdin=answer)
         assert (refused.code, refused.out) == (1, "")
-        assert "Remove these jobs of q: 1 ready, 1 scheduled?" in refused.err
+        assert "Remove these jobs of q: 1 ready, 1 scheduled, 0 parked?" in refused.err
         assert client.queue("q").stats().ready == 1
     agreed = cli("purge", "q", "--json", stdin=b"y\n")
     assert (agreed.code, agreed.document["purged"]) == (0, 2)
