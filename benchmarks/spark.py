@@ -29,10 +29,21 @@ TRIGGER = 50_000
 PARTITIONS = 4
 WINDOW = 86_400
 SINK, STAGED = "Arrow sink, ids", "Arrow sink, staged"
+DELAYS, TIMES, QUEUES = "3,600 delays", "ready_at of each row", "1,000 queues"
+SHAPES = {
+    DELAYS: "id % 3600 + 60 AS delay",
+    TIMES: "timestamp_millis(4000000000000 + id) AS ready_at",
+    QUEUES: "concat('shape.', id % 1000) AS q",
+}
+"""Writes of rows with ids and a third column."""
 BATCH, STREAM, DRAIN = "batch source", "stream source", "drain"
+DRAIN_OUTPUT = f"{DRAIN}, ack=output"
 WHOLE = f"{STREAM}, start to end"
 IDS = ", ids"
-LEAST = {BATCH: 300_000, STREAM: 50_000, DRAIN: 100_000}
+LEAST = {
+    DELAYS: 30_000, TIMES: 40_000, QUEUES: 30_000, BATCH: 300_000, STREAM: 50_000,
+    DRAIN: 100_000, DRAIN + IDS: 120_000, DRAIN_OUTPUT + IDS: 80_000,
+}  # fmt: skip
 SINK_BUDGET = 0.8
 PATIENCE = 3600
 
@@ -70,7 +81,8 @@ def spark(bed: Bed, plan: Plan) -> Table:
     table.add(SINK, "enqueue_many, ids", median(found[SINK]), ratio, budget=budget)
     ratio = pairwise(found[STAGED], found[SINK])
     table.add(STAGED, SINK, median(found[STAGED]), ratio)
-    for name in (BATCH, BATCH + IDS, STREAM, STREAM + IDS, WHOLE, WHOLE + IDS, DRAIN):
+    drains = (DRAIN, DRAIN + IDS, DRAIN_OUTPUT, DRAIN_OUTPUT + IDS)
+    for name in (*SHAPES, BATCH, BATCH + IDS, STREAM, STREAM + IDS, WHOLE, WHOLE + IDS, *drains):
         rate, bound = median(found[name]), None
         if name in LEAST:
             bound = Budget(f"Spark: {name}", rate, LEAST[name], least=True, unit="rows/s")
@@ -142,8 +154,15 @@ class Runs:
         for queue, kind in (("bare", ""), ("sink", IDS)):
             self._timed(BATCH + kind, partial(self._source, queue))
             self._timed(WHOLE + kind, partial(self._stream, queue, kind))
-        self._bare()
-        self._timed(DRAIN, self._drain)
+        for name, column in SHAPES.items():
+            self._timed(name, partial(self._shape, column))
+            self.client.clear(self.client.queues("shape*"))
+        for kind, fill in (("", self._bare), (IDS, self._ids)):
+            for name in (DRAIN, DRAIN_OUTPUT):
+                fill()
+                self._timed(
+                    name + kind, partial(self._drain, "output" if "out" in name else "task")
+                )
         self.client.clear(["bare", "loop", "sink", "staged"])
         for key in self.client.backend.node.command(
             "KEYS", f"{self.client.prefix}:{{staged}}:commit:*"
@@ -162,6 +181,13 @@ class Runs:
         self.client.clear(["bare"])
         self.client.queue("bare").enqueue_many(BODY for _ in range(self.rows))
 
+    def _ids(self) -> None:
+        self.client.clear(["bare"])
+        names = iter(range(self.rows))
+        self.client.queue("bare").enqueue_many(
+            (BODY for _ in range(self.rows)), dedup=Dedup(lambda _: str(next(names)))
+        )
+
     def _loop(self) -> None:
         names = iter(range(self.rows))
         self.client.queue("loop").enqueue_many(
@@ -179,6 +205,14 @@ class Runs:
         write.options(queue="staged", **self.options).save()
         self._check("staged", self.rows)
 
+    def _shape(self, column: str) -> None:
+        frame = self.session.range(0, self.rows, 1, PARTITIONS)
+        payload = f"repeat('x', {len(BODY)}) AS payload"
+        rows = frame.selectExpr("CAST(id AS STRING) AS id", payload, column)
+        more = {"queueColumn": "q"} if "q" in rows.columns else {}
+        write = rows.write.format("penstock").mode("append")
+        write.options(queue="shape", **more, **self.options).save()
+
     def _source(self, queue: str) -> None:
         read = self.session.read.format("penstock").options(queue=queue, **self.options)
         read.load().write.format("noop").mode("overwrite").save()
@@ -195,10 +229,12 @@ class Runs:
         spent = sum(told["durationMs"]["triggerExecution"] for told in steady) / 1000
         self._noted(STREAM + kind, sum(told["numInputRows"] for told in steady) / spent)
 
-    def _drain(self) -> None:
+    def _drain(self, ack: str) -> None:
         from penstock.spark import drain
 
-        report = drain(self.session, queue="bare", handler=look, parallelism=2, **self.options)
+        output = {"path": str(self.place / f"out-{time.monotonic_ns()}")} if ack == "output" else {}
+        options: dict[str, Any] = {"ack": ack, **output, **self.options}
+        report = drain(self.session, queue="bare", handler=look, parallelism=2, **options)
         if report.done != self.rows:
             raise RuntimeError(f"{report.done} of {self.rows} jobs: {report}")
 

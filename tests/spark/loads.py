@@ -114,13 +114,9 @@ def written(spark: Any, url: str, sign: str, how: str, **options: str) -> int:
     return PARTS * EACH
 
 
-def speculated(spark: Any, url: str, sign: str, plainly: bool, **options: str) -> int:
+def speculated(spark: Any, url: str, sign: str, **options: str) -> int:
     """Write `rows` with a speculative attempt that outlives the faster one, and wait for it."""
-    if plainly:
-        frame = rows(spark).mapInArrow(breaking("sleep", sign), "id string, payload binary")
-        frame.foreachPartition(pushing(url))
-    else:
-        written(spark, url, sign, "sleep", **options)
+    written(spark, url, sign, "sleep", **options)
     say("saved")
     time.sleep(9)
     return PARTS * EACH

@@ -18,6 +18,9 @@ NAMES = [
     "enqueue_many, ids",
     "Arrow sink, ids",
     "Arrow sink, staged",
+    "3,600 delays",
+    "ready_at of each row",
+    "1,000 queues",
     "batch source",
     "batch source, ids",
     "stream source",
@@ -25,6 +28,9 @@ NAMES = [
     "stream source, start to end",
     "stream source, start to end, ids",
     "drain",
+    "drain, ids",
+    "drain, ack=output",
+    "drain, ack=output, ids",
 ]
 PLAN = dataclasses.replace(QUICK, rounds=ROUNDS, memory=ROWS)
 
@@ -37,7 +43,7 @@ def test_every_row_is_measured(redis_url: str, monkeypatch: pytest.MonkeyPatch) 
         table = spark.spark(bed, PLAN)
     assert [row.cells[0] for row in table.rows] == NAMES
     assert all(isinstance(row.cells[2], float) and row.cells[2] > 0 for row in table.rows)
-    assert [budget.least for budget in table.budgets] == [True] * 4
+    assert [budget.least for budget in table.budgets] == [True] * 9
     assert len(table.rounds) == len(NAMES)
     assert all(len(rates) == ROUNDS for rates in table.rounds.values())
     assert table.note.startswith(f"{ROWS} rows of 100 bytes")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
+from penstock.core.partitions import partition_of
 from penstock.spark import register
 from tests.spark.support import ROOT, Driver, environment
 
@@ -47,6 +48,14 @@ def test_a_view_is_read_and_written(spark: Any, ps: Penstock, redis_url: str) ->
         spark.sql("INSERT INTO letters VALUES ('ada', 'hello')")
     stats = jobs.stats()
     assert (stats.ready, stats.scheduled, stats.dead, stats.active) == (42, 1, 10, 0)
+
+
+def test_spark_computes_the_partition_of_an_id(spark: Any) -> None:
+    """`crc32(id) % n` is the partition of the queue to which a row with this id goes."""
+    names = ["ada", "50%;d=x", "größe", "日本", "7"]
+    frame = spark.createDataFrame([(name,) for name in names], "id string")
+    found = {row[0]: row[1] for row in frame.selectExpr("id", "crc32(id) % 16").collect()}
+    assert found == {name: partition_of(name, 16) for name in names}
 
 
 def test_a_view_of_one_state(spark: Any, ps: Penstock, redis_url: str) -> None:

@@ -46,8 +46,7 @@ def test_a_task_that_is_repeated_adds_nothing_twice(
     assert (tmp_path / "sign").exists()
 
 
-@pytest.mark.parametrize("how", ["raise", "kill"])
-@pytest.mark.parametrize("mode", ["direct", "staged"])
+@pytest.mark.parametrize("how, mode", [("raise", "staged"), ("kill", "direct")])
 def test_rows_without_ids_are_distinguished_by_content(
     how: str, mode: str, spark: Any, redis_url: str, tmp_path: Path
 ) -> None:

@@ -40,29 +40,13 @@ def test_an_attempt_that_outlives_the_write_adds_nothing(
     conf = {**SPECULATION, "spark.executor.memory": cluster.memory}
     started = driver(
         "tests.spark.loads:speculated", master=cluster.url, conf=conf, url=redis_url,
-        sign=str(tmp_path / "sign"), plainly=False, commitMode=mode, idFrom="content",
+        sign=str(tmp_path / "sign"), commitMode=mode, idFrom="content",
     )  # fmt: skip
     started.wait_for("saved")
     assert waiting(ps) == expected()
     started.result()
     assert (tmp_path / "sign").exists()
     assert waiting(ps) == expected()
-
-
-def test_the_same_by_hand_doubles(
-    cluster: StandaloneCluster,
-    driver: Callable[..., Driver],
-    ps: Penstock,
-    redis_url: str,
-    tmp_path: Path,
-) -> None:
-    """The control: such an attempt exists."""
-    conf = {**SPECULATION, "spark.executor.memory": cluster.memory}
-    driver(
-        "tests.spark.loads:speculated", master=cluster.url, conf=conf, url=redis_url,
-        sign=str(tmp_path / "sign"), plainly=True,
-    ).result()  # fmt: skip
-    assert waiting(ps).total() > expected().total()
 
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])

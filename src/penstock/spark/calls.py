@@ -133,7 +133,7 @@ def assigned(
 def fetch(
     ops: QueueOps, consumer: str, batch: int, start: int, count: int, full: int
 ) -> Call[replies.Fetch | replies.FetchGone]:
-    """Read the jobs of a part of a batch that are still held under its receipts."""
+    """Read jobs of a batch that are still held under its receipts."""
     return _of_checkpoint(ops, "fetch", consumer, batch, start, count, full)
 
 
