@@ -11,7 +11,7 @@ import pytest
 from penstock import Penstock
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.spark import drain
-from penstock.spark.connect import close_all
+from penstock.spark.shards import close_all
 from penstock.worker.results import Retry
 
 QueueIdentity = tuple[Penstock, dict[str, str]]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from penstock.errors import BadArgument
-from penstock.spark import OptionError, connect
+from penstock.spark import OptionError, shards
 from penstock.spark.checkpoint import BatchRange, BatchSlice
 from penstock.spark.errors import RowError
 from penstock.spark.options import OPTIONS, Connection, Read, Stream, Write
@@ -132,7 +132,7 @@ def test_no_error_shows_a_password(options: dict[str, str]) -> None:
     while error is not None:
         assert SECRET not in f"{error} {error!r} {error.args}"
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    connect.close_all()
+    shards.close_all()
 
 
 @pytest.mark.parametrize("way", ["url", "urlenv", "nodes"])
@@ -150,7 +150,7 @@ def test_no_part_of_a_generated_password_is_shown(
         found = [mark for mark in MARKS if mark in seen_in(error)]
         assert not found
     finally:
-        connect.close_all()
+        shards.close_all()
 
 
 def test_passwords_come_from_where_options_point(
@@ -161,13 +161,13 @@ def test_passwords_come_from_where_options_point(
     file = tmp_path / "password"
     file.write_text("line\n")
     by_env = Connection.parse({**HERE, "username": "ada", "passwordEnv": "QUEUE_PASSWORD"})
-    assert connect._completed("url", by_env.url, by_env).startswith("redis://ada:a%3Ab%40c@h:1/0?")
+    assert shards._completed("url", by_env.url, by_env).startswith("redis://ada:a%3Ab%40c@h:1/0?")
     by_file = Connection.parse({**HERE, "passwordFile": str(file)})
-    assert "//:line@" in connect._completed("url", by_file.url, by_file)
+    assert "//:line@" in shards._completed("url", by_file.url, by_file)
     for name, value in (("passwordEnv", "NOWHERE"), ("passwordFile", str(tmp_path / "none"))):
         missing = Connection.parse({**HERE, name: value})
         with pytest.raises(OptionError, match=name):
-            connect.client(missing)
+            shards.client(missing)
 
 
 @pytest.mark.parametrize(

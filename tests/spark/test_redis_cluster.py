@@ -12,7 +12,7 @@ import redis
 
 from penstock import Penstock
 from penstock.spark import drain
-from penstock.spark.connect import close_all
+from penstock.spark.shards import close_all
 from penstock.wire.keys import QueueKeys, key_slot
 from tests.spark.gates import Gate, move
 from tests.spark.loads import expected, rows

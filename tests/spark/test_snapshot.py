@@ -50,7 +50,7 @@ def schema(text: str = SCHEMA) -> StructType:
 def client(monkeypatch: pytest.MonkeyPatch) -> Penstock:
     """A client that readers use too; no Spark is needed."""
     found = Penstock(fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2))
-    monkeypatch.setattr("penstock.spark.connect.client", lambda *_: found)
+    monkeypatch.setattr("penstock.spark.shards.client", lambda *_: found)
     return found
 
 
@@ -207,7 +207,7 @@ def test_the_stream_is_cut_where_jobs_are(monkeypatch: pytest.MonkeyPatch) -> No
     use_test_clock(monkeypatch)
     raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
     clock, found = TestClock(raw, 1_700_000_000_000), Penstock(raw)
-    monkeypatch.setattr("penstock.spark.connect.client", lambda *_: found)
+    monkeypatch.setattr("penstock.spark.shards.client", lambda *_: found)
     found.queue("q").enqueue(b"old")
     for ms in range(40):
         clock.set(1_800_000_000_000 + ms)

@@ -105,7 +105,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def made(count: int = 2, partitions: int | None = None) -> Ground:
         ground = Ground(count, partitions)
-        monkeypatch.setattr("penstock.spark.connect.client", ground.client)
+        monkeypatch.setattr("penstock.spark.shards.client", ground.client)
         return ground
 
     return made

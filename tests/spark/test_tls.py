@@ -12,8 +12,8 @@ import pytest
 
 from penstock.embedded import EmbeddedServer
 from penstock.spark import drain
-from penstock.spark.connect import close_all
 from penstock.spark.errors import Unreachable
+from penstock.spark.shards import close_all
 from penstock.spark.snapshot import SnapshotReader
 from penstock.spark.writer import BatchWriter
 from tests.connection.tls import CERTIFICATE, STRANGER, TlsEnd

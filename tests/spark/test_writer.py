@@ -18,9 +18,9 @@ from penstock import BadArgument, Penstock, QueueFull, QueuePaused
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.errors import QueueMissing, UnsupportedVersion
 from penstock.spark import OptionError, WrongServer, enqueue_partition, sink
-from penstock.spark.connect import client, close_all
 from penstock.spark.errors import RowError, Unreachable
 from penstock.spark.options import Write
+from penstock.spark.shards import client, close_all
 from penstock.spark.staged_commit import StagedCommit
 from penstock.spark.writer import BatchWriter, StreamWriter
 from tests.spark.hands import PLAIN, ROWS, arrow, bodies, running, schema, write

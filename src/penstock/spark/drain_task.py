@@ -20,12 +20,11 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.core.logs import RateLimit, get_logger
 from penstock.core.options import MAX_DURATION_MS
 from penstock.core.outcomes import Outcome
-from penstock.spark.connect import new_client
 from penstock.spark.drain_output import DrainOutput, DrainResults
 from penstock.spark.errors import Unreachable
 from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Connection
-from penstock.spark.shards import open_in_task
+from penstock.spark.shards import new_client, open_in_task
 from penstock.worker._sync.worker import Worker
 from penstock.worker.handlers import Handlers
 
