@@ -229,7 +229,8 @@ def test_the_keyboard(ps: Penstock, visit: Visit) -> None:
             break
     assert "Schedules" in reached
     page.get_by_role("button", name="Redrive selected").press("Enter")
-    page.keyboard.press("Enter")  # the button that confirms has the focus
+    expect(page.get_by_role("button", name="Redrive 1 dead job")).to_be_focused()
+    page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_contain_text("1 of 1")
     assert counts(q) == (6, 4, 2, 4)
 
