@@ -88,8 +88,9 @@ ENQUEUE = (
     " retry key result_ttl priority"
 )
 QUEUE = (
-    "ack beat bury cancel clear close configure consume delete dequeue enqueue enqueue_many"
-    " exclusive extend find handler handlers nack name partitions pause pause_schedule peek promote"
+    "ack batch batch_status batches beat bury cancel clear close close_batch configure consume"
+    " delete dequeue enqueue enqueue_many exclusive extend find handler handlers nack name"
+    " partitions pause pause_schedule peek promote"
     " purge recover redrive release reopen reserve result resume resume_schedule scan scan_iter"
     " schedule schedules settle show stats status sweep trigger unschedule"
 )
