@@ -2,7 +2,9 @@
 
 `PyThreadState_SetAsyncExc` makes an exception pending in a thread; the interpreter raises it before
 one of the next bytecodes. So a run is armed just before its handler and disarmed just after it,
-under a lock of its own, and an exception that is still pending then is raised and dropped.
+and an exception that is still pending then is raised and dropped. The thread of a handler takes no
+lock while it is armed: an exception between the acquisition and the `with` block would leave the
+lock taken.
 """
 
 from __future__ import annotations
@@ -50,12 +52,13 @@ class _ThreadRun:
         item: the handler and its jobs; None = none is running.
     """
 
-    __slots__ = ("_fired", "_ident", "_lock", "item")
+    __slots__ = ("_fired", "_firing", "_ident", "_lock", "item")
 
     def __init__(self) -> None:
         self.item: Any = None
         self._ident = threading.get_ident()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the threads that raise exceptions in this one
+        self._firing = False
         self._fired: set[type[BaseException]] = set()
 
     def fire(self, item: Any, error: type[BaseException]) -> bool:
@@ -65,13 +68,17 @@ class _ThreadRun:
             False if this exception was raised before, and the handler still runs.
         """
         with self._lock:
-            if self.item is not item:
+            self._firing = True  # from here on the end of the run waits for this call
+            try:
+                if self.item is not item:
+                    return True
+                if error in self._fired:
+                    return False
+                self._fired.add(error)
+                _set_async_exc(self._ident, error)
                 return True
-            if error in self._fired:
-                return False
-            self._fired.add(error)
-            _set_async_exc(self._ident, error)
-            return True
+            finally:
+                self._firing = False
 
     def disarm(self, before: Any) -> None:
         """Let no exception be raised for this run from now on; `before` = the run around it.
@@ -79,9 +86,10 @@ class _ThreadRun:
         One that is pending is raised here, in a loop, as the interpreter looks for it at the end of
         each turn. To take it back by setting none would leave the interpreter looking for ever.
         """
-        with self._lock:
-            self.item = before
-            fired, self._fired = self._fired, set()
+        self.item = before
+        while self._firing:
+            time.sleep(0)
+        fired, self._fired = self._fired, set()
         if fired:
             with suppress(TimeLimit, CancelledRun):
                 for _ in range(100):
@@ -139,10 +147,10 @@ class Limits:
         before, watched = run.item, None
         try:
             try:
-                run.item = item
                 if limit is not None:
                     watched = _Watched(time.monotonic() + limit, run, item)
                     self._watch(watched)
+                run.item = item
                 return item[0].function(*args, **kwargs)
             finally:
                 run.disarm(before)
