@@ -47,6 +47,7 @@ COMMANDS = {
     "clear": Listed("queues", "Remove whole queues."),
     "sweep": Listed("queues", "Remove expired jobs and idle queues."),
     "schedules": Listed("schedules", "List the schedules of a queue, or change one."),
+    "batches": Listed("batches", "List the batches of a queue, or close one."),
     "workers": Listed("workers", "List the workers that run."),
     "web": Listed("web", "Serve a page that shows queues and jobs."),
     "info": Listed("server", "Show the server and what it holds."),

@@ -1,0 +1,68 @@
+"""The command about batches: list them, or close one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+from penstock import BatchStatus
+from penstock.cli import output
+from penstock.cli.app import Session, command
+from penstock.cli.jobs import QueueArgument, existing
+from penstock.cli.output import Failed
+from penstock.cli.parameters import Argument, BadUsage
+
+__all__ = ["batches"]
+
+COLUMNS = ("batch", "state", "on", "jobs", "done", "failed", "dead", "progress")
+
+
+@command("batches")
+def batches(
+    session: Session,
+    queue: QueueArgument,
+    action: Annotated[Literal["close"] | None, Argument("ACTION")] = None,
+    batch: Annotated[str | None, Argument("ID")] = None,
+) -> None:
+    """List the batches of a queue whose callbacks have not ended, or close one of them.
+
+    Args:
+        action: close = no more jobs join; for a batch whose producer did not close it.
+        batch: id of the batch: the job id of its callback.
+
+    Examples:
+        penstock batches images
+    """
+    if (action is None) != (batch is None):
+        raise BadUsage("close needs the id of a batch")
+    with session.client() as client:
+        target = client.open(queue)
+        if batch is not None:
+            status = target.close_batch(batch)
+            if status is None:
+                raise Failed(f"there is no batch {batch}, or its callback has ended")
+            session.answer({"queue": queue, **asdict(status)}, f"{status.id}: {status.state}")
+            return
+        found = target.batches()
+        if not found:
+            existing(client, queue)
+    document = {"queue": queue, "batches": [asdict(one) for one in found]}
+    session.answer(document, lambda: _print(found))
+
+
+def _print(found: Sequence[BatchStatus]) -> None:
+    rows = [
+        (
+            one.id,
+            one.state,
+            one.on,
+            one.total,
+            one.done,
+            one.failed,
+            one.dead,
+            f"{one.progress:.0%}",
+        )
+        for one in found
+    ]
+    output.table(COLUMNS, rows, right="jobs done failed dead progress")

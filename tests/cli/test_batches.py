@@ -1,0 +1,33 @@
+"""Tests of `penstock batches`."""
+
+from __future__ import annotations
+
+from penstock import Penstock
+from tests.cli.support import Cli
+
+
+def test_batches_are_listed_and_closed(cli: Cli, client: Penstock) -> None:
+    """A row for each with the numbers of its jobs; a batch that is closed can be called."""
+    queue = client.queue("q")
+    with queue.batch(then="sum") as batch:
+        batch.enqueue_many(["a", "b", "c"])
+        (job,) = queue.reserve(1)
+        job.ack()
+        head, _, line = cli("batches", "q").out.splitlines()
+        assert head.split()[:4] == ["batch", "state", "on", "jobs"]
+        assert line.split() == [batch.id, "open", "success", "3", "1", "0", "0", "33%"]
+        assert cli("batches", "q", "close", batch.id).out == f"{batch.id}: waiting\n"
+    document = cli("batches", "q", "--json").document
+    (one,) = document["batches"]
+    assert (document["queue"], one["id"], one["state"]) == ("q", batch.id, "waiting")
+    assert (one["total"], one["done"]) == (3, 1)
+
+
+def test_a_batch_that_is_not_there(cli: Cli, client: Penstock) -> None:
+    """A queue without batches has an empty list; closing needs the id of a batch."""
+    job = client.queue("q").enqueue("x")
+    assert cli("batches", "q", "--json").document == {"queue": "q", "batches": []}
+    assert "does not exist now" in cli("batches", "missing").err
+    refused = cli("batches", "q", "close", job.id)
+    assert (refused.code, "there is no batch" in refused.err) == (1, True)
+    assert cli("batches", "q", "close").code == 2
