@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Dedup, Penstock, Queue, QueueDamaged
+from penstock.core.troubles import TYPES
 from penstock.wire.keys import KINDS
 from tests.support.keyspace import Raw, advance, dump
 
@@ -163,9 +164,20 @@ def test_the_first_job_meets_another_type(
     assert raw.get(q.ops.keys[kind]) == b"a foreign value"
     if error is not None:
         assert isinstance(error, QueueDamaged)
+        told = f"{q.ops.keys[kind].decode()!r} has the wrong type: it is a string, not a "
+        assert told + TYPES[kind] in str(error)
         assert [key for key in raw.scan_iter() if b"{q}" in key] == [q.ops.keys[kind]]
     else:
-        others = ("active", "urgent", "dedup", "windows", "finished", "tickets")
+        others = (
+            "active",
+            "urgent",
+            "dedup",
+            "windows",
+            "finished",
+            "tickets",
+            "members",
+            "batches",
+        )
         assert kind in others or (kind, delay) == ("scheduled", 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import BadArgument
+from penstock.core.troubles import TYPES
 from penstock.wire.keys import (
     KINDS,
     QueueKeys,
@@ -22,6 +23,7 @@ def test_the_names_of_a_queues_keys() -> None:
     assert keys["ready"] == b"penstock:{emails}:ready"
     assert keys.of(("wake", "space")) == (b"penstock:{emails}:wake", b"penstock:{emails}:space")
     assert len(keys.names) == len(set(keys.names.values())) == len(KINDS) + 1 == 22  # writes
+    assert set(TYPES) == set(KINDS)
     assert (registry_key("p"), node_key("p")) == (b"p:queues", b"p:node")
 
 

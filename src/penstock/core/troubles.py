@@ -30,13 +30,14 @@ from penstock.errors import (
     ServerUnreachable,
 )
 
-__all__ = ["TYPES", "explained", "reason_of"]
+__all__ = ["TYPES", "explained", "reason_of", "wrong_type"]
 
 TYPES = {
     "ready": "stream", "held": "hash", "active": "zset", "scheduled": "zset", "once": "zset",
     "dead": "zset", "tally": "hash", "expiry": "zset", "finished": "stream", "dedup": "hash",
     "windows": "zset", "meta": "hash", "wake": "list", "space": "list", "ticks": "zset",
     "schedules": "hash", "parked": "zset", "tickets": "zset", "urgent": "zset",
+    "members": "hash", "batches": "hash",
 }  # fmt: skip
 """The types of a queue's keys, as the command TYPE names them."""
 PREAMBLE = re.compile(r"^Error (-?\d+) (?:while )?connecting to \S+\. ")
@@ -54,6 +55,19 @@ def reason_of(error: BaseException) -> str:
     if found and "Connect call failed" in text:  # asyncio's text has only the address
         return os.strerror(int(found[1]))
     return text[found.end() if found else 0 :].rstrip(".")
+
+
+def wrong_type(kind: str, key: bytes, actual: str) -> str:
+    """Return what is wrong with the type of a key of a queue; empty = nothing.
+
+    Args:
+        kind: the last part of its name.
+        key: its name.
+        actual: its type, as the command TYPE names it.
+    """
+    if actual in ("none", TYPES.get(kind, actual)):
+        return ""
+    return f"key {key.decode()!r} has the wrong type: it is a {actual}, not a {TYPES[kind]}"
 
 
 def explained(error: BaseException, address: str, *, tls: bool = False) -> BaseException:

@@ -22,6 +22,7 @@ from penstock.core.logs import get_logger
 from penstock.core.operations.base import Operations
 from penstock.core.refusals import refusal
 from penstock.core.servers import EvictionWarning, ServerFacts, parse_info, together
+from penstock.core.troubles import wrong_type
 from penstock.errors import NotPermitted, QueueDamaged, ReadOnlyReplica
 from penstock.wire.codes import Code
 from penstock.wire.keys import node_key, nodes_key, registry_key
@@ -219,8 +220,13 @@ class AsyncNode:
 
         Raises:
             MetaLost: the epoch of the queue is not known.
-            QueueDamaged: this user may not write.
+            QueueDamaged: this user may not write, or what looks like jobs is no key of a queue.
         """
+        for kind in ("ready", "held"):
+            key = ops.keys[kind]
+            told = wrong_type(kind, key, (await self.command("TYPE", key)).decode())
+            if told:
+                raise QueueDamaged(f"{told}; nothing was written")
         listed = [epoch for name, epoch in await self.registry() if name == ops.keys.name]
         repair = ops.repair(listed, call)
         try:

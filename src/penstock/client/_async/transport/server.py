@@ -31,7 +31,7 @@ from penstock.client._async.transport.sentinel import (
 from penstock.client._async.transport.settings import HURRY
 from penstock.core.calls import Argument, Call, Reply, longest_pause
 from penstock.core.logs import RateLimit, get_logger, span
-from penstock.core.troubles import TYPES, explained, reason_of
+from penstock.core.troubles import explained, reason_of, wrong_type
 from penstock.errors import (
     NotReplicated,
     ProtocolError,
@@ -239,10 +239,8 @@ class AsyncServer:
         for kind, key in zip(call.script.keys, call.head[1:], strict=False):
             with suppress(ResponseError):  # this user may not ask
                 actual = (await connection.command("TYPE", key)).decode()
-                if actual not in ("none", TYPES.get(kind, actual)):
-                    types = f"it is a {actual}, not a {TYPES[kind]}"
-                    found.append(f"key {key.decode()!r} has the wrong type: {types}")
-        return ", ".join(found)
+                found.append(wrong_type(kind, key, actual))
+        return ", ".join(filter(None, found))
 
     def _say(self, state: tenacity.RetryCallState) -> None:
         """Log that a call has been repeated for a while, for a person who waits for it."""
