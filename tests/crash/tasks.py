@@ -262,14 +262,22 @@ def consume(url: str, log: str) -> None:
                 queue.release(back, delay=0.01)
 
 
-def consume_in_order(url: str, log: str) -> None:
-    """Reserve single jobs of an ordered queue forever; finish, fail or release them."""
+def consume_in_order(url: str, log: str, *, dies: bool = False) -> None:
+    """Reserve single jobs of an ordered queue forever; finish, fail or release them.
+
+    Args:
+        url: of the server.
+        log: a file.
+        dies: die with the first job in hand.
+    """
     out = Log(log)
     queue = Penstock(url, retry_for=10).queue(QUEUE)
     while True:
         with suppress(PenstockError):
             for job in queue.reserve(1, block=0.5):
                 out.write("begun", job.body.decode(), job.deliveries)
+                if dies:
+                    die()
                 chance = random.random()
                 out.write("ending", job.body.decode(), job.deliveries)
                 if chance < 0.2:

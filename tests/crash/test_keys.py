@@ -16,11 +16,23 @@ from penstock import Penstock
 from penstock.embedded import EmbeddedServer
 from tests.crash.tasks import QUEUE
 from tests.support.keyspace import check_invariant
-from tests.support.workers import Nursery, until, whole_lines
+from tests.support.workers import Child, Nursery, until, whole_lines
 
 KEYS, JOBS, CONSUMERS, KILLS = 3, 25, 2, 15
 LEASE = 1.0
 """Longer than a consumer needs to write down what it has received."""
+
+
+def kill(consumers: list[Child]) -> None:
+    """Kill consumers, and wait for their ends."""
+    for child in consumers:
+        child.signal(signal.SIGKILL)
+        assert child.wait() == []
+
+
+def key_of(body: bytes) -> str:
+    """Return the key of a job."""
+    return body.split()[0].decode()
 
 
 @pytest.mark.slow
@@ -38,17 +50,18 @@ def test_the_order_of_a_key_survives_kills(
         places = {"url": crash_server.url, "log": str(log)}
         consumers = [home.start("consume_in_order", **places) for home in homes]
         bodies = [f"{key} {number}".encode() for number in range(JOBS) for key in range(KEYS)]
-        queue.enqueue_many(bodies, key=lambda body: body.split()[0].decode())
+        queue.enqueue_many(bodies[:-KEYS], key=key_of)
         for _ in range(KILLS):
             time.sleep(dice.uniform(0.0, 0.1))  # the work to be interrupted
             at = dice.randrange(CONSUMERS)
-            consumers[at].signal(signal.SIGKILL)
-            assert consumers[at].wait() == []
+            kill([consumers[at]])
             consumers[at] = homes[at].start("consume_in_order", **places)
+        kill(consumers)
+        queue.enqueue_many(bodies[-KEYS:], key=key_of)
+        assert homes[0].start("consume_in_order", **places, dies=True).wait() == []
+        consumers = [home.start("consume_in_order", **places) for home in homes]
         until(lambda: queue.stats().acked == KEYS * JOBS, timeout=60)
-        for child in consumers:
-            child.signal(signal.SIGKILL)
-            child.wait()
+        kill(consumers)
         stats = queue.stats()
     assert (stats.ready, stats.scheduled, stats.active, stats.parked, stats.dead) == (0,) * 5
     check_invariant(raw)
