@@ -103,6 +103,7 @@ class Event(str, enum.Enum):
     PUBLISH_TAKEN = "publish, its dedup id"
     PUBLISH_CLOSED = "publish, closed"
     TICK = "tick"
+    OPEN_BATCH = "open_batch"
     RESERVE = "reserve"
     RESERVE_LAST = "reserve, crashes used up"
     RESERVE_CANCELLED = "reserve, marked by cancel"
@@ -222,6 +223,7 @@ publish, delayed          | 1>S  .     >N    .    .     >N    .    .    .    >N 
 publish, its dedup id     | 1>R  .     >N    .    .     >N    .    >A~  .    >N    .    >N   .    .
 publish, closed           | -14  .     .     .    .     .     .    .    .    .     .    .    .    .
 tick                      | 1>R  .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
+open_batch                | 1>S  .     >N    .    .     >N    .    .    .    >N    .    >N   .    .
 reserve                   | .    >A/O  >N    .    >A/O  >N    .    >A   >A   >N    .    >N   .    .
 reserve, crashes used up  | .    >A/O  >N    .    >A/O  >N    .    >D   >D   >N    .    >N   .    .
 reserve, marked by cancel | .    >A/O  >N    .    >A/O  >N    .    >N   >N   >N    .    >N   .    .

@@ -89,6 +89,15 @@ def _tick(job: Job, place: StateCase) -> Code:
     return int(reply[0])
 
 
+def _open_batch(job: Job, place: StateCase) -> Code:
+    """Open a batch; the new job is its callback."""
+    reply = job.run("open_batch", 6, EPOCH, "", "success", NEW, at=AT)
+    if place is not StateCase.NONE:
+        return None
+    job.number = reply[2] if reply[0] == 1 else job.number
+    return int(reply[0])
+
+
 def _clear(job: Job, place: StateCase) -> Code:
     assert job.run("clear", 8, at=AT)[0] == 1
     return None
@@ -326,6 +335,7 @@ EVENTS: Mapping[Event, Happening] = {
     Event.PUBLISH_TAKEN: _publish(taken=True),
     Event.PUBLISH_CLOSED: _closed(_publish()),
     Event.TICK: _tick,
+    Event.OPEN_BATCH: _open_batch,
     Event.RESERVE: _reserve,
     Event.RESERVE_CANCELLED: _marked("A* A~", _reserve),
     Event.RESERVE_LAST: _configured("max_crashes", _reserve),

@@ -32,7 +32,7 @@ from tests.support.backends import Backend
 
 KEYS = QueueKeys("atomic")
 REMOVING = (
-    "enqueue", "claim", "publish", "reserve", "assign", "settle", "stats", "peek", "sweep",
+    "enqueue", "claim", "publish", "reserve", "assign", "settle", "peek", "sweep", "open_batch",
 )  # fmt: skip
 """Scripts that also remove expired jobs."""
 STATES: list[tuple[Any, ...]] = [

@@ -75,6 +75,7 @@ READ_LATE: dict[str, set[str]] = {
     "claim": SUCCESSORS | EXPIRED,
     "publish": SUCCESSORS | EXPIRED,
     "ack": SUCCESSORS | DRAINED,
+    "hand_over": SUCCESSORS,
     "reserve": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED | {"HGET held"},
     "assign": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED,
     "settle": TRIM | REST | SUCCESSORS | DRAINED | EXPIRED | {"HGET held"},
@@ -107,11 +108,6 @@ READ_LATE: dict[str, set[str]] = {
     "promote": SUCCESSORS,
     "dequeue": SUCCESSORS,
     "recover": TRIM | SUCCESSORS | DRAINED | {"HGET held"},
-    "stats": REST
-    | SUCCESSORS
-    | DRAINED
-    | {"HMGET meta", "XRANGE ready", "ZCOUNT expiry"}
-    | {f"{name} {index}" for name in ("ZCARD", "ZCOUNT") for index in INDEXES},
     "peek": {"XRANGE ready", "XREVRANGE ready", "HGET held", "HGET tally", "HMGET tally"}
     | SUCCESSORS
     | DRAINED
@@ -123,8 +119,8 @@ READ_LATE: dict[str, set[str]] = {
     "unschedule": {"HLEN schedules"},
 }
 """Reads that a script may make after its first write (protocol/core.md, Calling a script):
-bounds, remaining counts, and separately stored bodies; `stats` and `peek` remove expired jobs
-and then read. None of them can fail, as the types were checked.
+bounds, remaining counts, and separately stored bodies; `peek` removes expired jobs and then reads.
+None of them can fail, as the types were checked.
 """
 SIZES = {"HSTRLEN held", "HLEN tally"}
 """Sizes of separately stored bodies, and if there are marks: every script that ends jobs reads them

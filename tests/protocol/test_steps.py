@@ -350,7 +350,8 @@ def _left(scene: Scene) -> list[int]:
         ("ack", [300, 300, 194, 300]),
         ("bury", [300, 300, 300, 197]),
         ("sweep", [0, 0, 0, 0]),
-        ("stats", [200, 200, 300, 300]),
+        ("stats", [300, 300, 300, 300]),
+        ("peek", [200, 200, 300, 300]),
     ],
 )
 def test_the_larger_a_call_the_more_it_removes(
@@ -358,7 +359,7 @@ def test_the_larger_a_call_the_more_it_removes(
 ) -> None:
     """A hundred of each kind, and two for each job that is added or ended.
 
-    A call that delivers removes up to 2000, to reach the jobs behind them.
+    A call that delivers removes up to 2000, to reach the jobs behind them. A count removes none.
     """
     scene = scene_of(backend)
     active = _leftovers(scene, 300)
@@ -373,6 +374,7 @@ def test_the_larger_a_call_the_more_it_removes(
         "bury": (20, EPOCH, "1-009", "", "", *active),
         "sweep": (20, 60_000),
         "stats": (20,),
+        "peek": (20, "dead", 0, 1, 0),
     }
     name = call.partition(",")[0]
     scene.run(name, *rows[call], at=T0 + 200)

@@ -9,7 +9,6 @@
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 ---          {-9, nonce, epoch}            another epoch
 ---          {-19, nonce, name, value}     malformed argument: number
---- FROM scheduled  TO scheduled, dead
 --@include lib/check_version
 --@include lib/check_epoch
 --@include lib/now (gives: changes)

@@ -19,7 +19,7 @@
 ---          {-19, nonce, name, value}                         malformed argument: the lease of the record
 --- FROM none  TO scheduled
 local bound, delay, n, sweep_limit, list = '', '0', 1, 102, {record}
---@include lib/check_producer (gives: raw, now, created, wake_empty, change, expired, remove_expired, write_dedup)
+--@include lib/check_producer (gives: raw, now, created, wake_empty, space_empty, change, expired, remove_expired, write_dedup)
 --@include lib/assign_numbers (gives: first)
 local call, record_index, batch = redis.call, {}, nil
 --@include lib/split_body
@@ -27,7 +27,10 @@ if string.find(record, '^1[;l=%d]*;t=') or string.find(string.match(record, '^[^
   return {-10, nonce, 1}
 end
 --@include lib/check_records (gives: bodies)
-call('HLEN', batches)
+call('HLEN', batches) -- check the types before the first write
+call('ZCARD', scheduled)
+call('ZCARD', expiry)
+space_empty = call('LLEN', space) == 0
 call('HSET', held, first, split_body(first, record, bodies))
 if #bodies > 0 then
   call('HSET', held, unpack(bodies))
@@ -46,7 +49,7 @@ local successor_due = write_dedup()
 if successor_due and successor_due <= now and paused ~= 'out' and wake_empty then
   call('RPUSH', wake, '1')
 end
-if full > now and #expired > 0 and call('LLEN', space) == 0 then
+if full > now and #expired > 0 and space_empty then
   call('RPUSH', space, '1')
 end
 return {1, nonce, first, n, epoch, created, 0, 1, replicas}

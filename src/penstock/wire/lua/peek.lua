@@ -16,6 +16,7 @@
 --@include lib/check_damaged
 --@include lib/now (gives: score_of, end_of)
 redis.call('ZCARD', dead)
+redis.call('ZCARD', parked)
 --@include lib/check_closed
 --@include lib/drop_bodies
 --@include lib/forget
@@ -151,7 +152,6 @@ if state == 'ready' then
 elseif state == 'scheduled' then
   seen_in(scheduled, 'scheduled', '(' .. string.format('%.0f', now), '+inf')
 elseif state == 'parked' then
-  redis.call('ZCARD', parked)
   seen_in(parked, 'parked', '-inf', '+inf')
 elseif state == 'dead' then
   seen_in(dead, 'dead', '-inf', '+inf')

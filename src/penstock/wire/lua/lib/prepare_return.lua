@@ -2,7 +2,7 @@
 --- NEEDS  ready held active scheduled urgent parked tickets once dead tally expiry wake dedup windows dying nothing
 ---        now paused uses cancelled meta finished batches members
 --- SETS   uses
---- GIVES  keyed wake_empty drop_bodies has_urgent forget tell keep_results wake_drained write_dedup
+--- GIVES  keyed wake_empty drop_bodies has_urgent forget tell count_members keep_results wake_drained write_dedup
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', dead)
 redis.call('HLEN', tally)

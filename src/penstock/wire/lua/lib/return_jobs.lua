@@ -4,7 +4,7 @@
 -- A job that cancel has marked ends.
 --- NEEDS  ready held active scheduled parked tickets once dead tally expiry meta wake dedup windows nonce count codes
 ---        where ids counts alarm all_valid change changes common nothing now numbers paused uses finished urgent
----        batches count_members members
+---        batches members
 --- SETS   alarm uses
 --- GIVES  return_jobs
 --@include lib/void_receipts
