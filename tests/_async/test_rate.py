@@ -66,16 +66,16 @@ async def test_every_delivery_counts(q: AsyncQueue, raw: Raw) -> None:
     assert (await q.stats()).acked == 2
 
 
-async def test_what_is_held_back_is_an_event(q: AsyncQueue, real_backend: Any, raw: Raw) -> None:
+async def test_what_is_held_back_is_an_event(real_q: AsyncQueue, real_raw: Raw) -> None:
     """A consumer that waits sleeps until the next job is allowed."""
-    await q.configure(rate="10/s")
-    await q.enqueue_many(range(4))
-    before = evalshas(raw)
+    await real_q.configure(rate="10/s")
+    await real_q.enqueue_many(range(4))
+    before = evalshas(real_raw)
     for wanted in range(4):
-        [job] = await q.reserve(block=5)
+        [job] = await real_q.reserve(block=5)
         assert job.body == wanted
-    assert evalshas(raw) - before < 20
-    assert await q.reserve(block=0) == []
+    assert evalshas(real_raw) - before < 20
+    assert await real_q.reserve(block=0) == []
 
 
 async def test_a_later_event_waits_for_the_rate(q: AsyncQueue) -> None:

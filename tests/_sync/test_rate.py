@@ -67,16 +67,16 @@ def test_every_delivery_counts(q: Queue, raw: Raw) -> None:
     assert q.stats().acked == 2
 
 
-def test_what_is_held_back_is_an_event(q: Queue, real_backend: Any, raw: Raw) -> None:
+def test_what_is_held_back_is_an_event(real_q: Queue, real_raw: Raw) -> None:
     """A consumer that waits sleeps until the next job is allowed."""
-    q.configure(rate="10/s")
-    q.enqueue_many(range(4))
-    before = evalshas(raw)
+    real_q.configure(rate="10/s")
+    real_q.enqueue_many(range(4))
+    before = evalshas(real_raw)
     for wanted in range(4):
-        [job] = q.reserve(block=5)
+        [job] = real_q.reserve(block=5)
         assert job.body == wanted
-    assert evalshas(raw) - before < 20
-    assert q.reserve(block=0) == []
+    assert evalshas(real_raw) - before < 20
+    assert real_q.reserve(block=0) == []
 
 
 def test_a_later_event_waits_for_the_rate(q: Queue) -> None:

@@ -139,17 +139,15 @@ class AsyncBackend:
     async def has_others(self) -> bool:
         """Read the node's list; return True if it names other nodes.
 
-        Later errors are left to the next call of the client.
-
-        Raises:
-            As `connect`: the client has not met the node yet.
+        Errors are left to the next call of the client. A server that is down is tried once: the
+        call that asks checks its arguments first, and then waits for the server.
         """
         if not self.joins:
             return False
         node = self.member.node
-        await self.member.connect()  # the call that asks needs it, and would wait as long again
         try:
-            await node.reach()
+            await node.link.reach()
+            await self.member.connect()
             told = await node.listed()
             found = bool(told) and bool(others(told, await node.whole_id()))
         except Exception as error:  # noqa: BLE001  # the next call reports it

@@ -140,17 +140,15 @@ class Backend:
     def has_others(self) -> bool:
         """Read the node's list; return True if it names other nodes.
 
-        Later errors are left to the next call of the client.
-
-        Raises:
-            As `connect`: the client has not met the node yet.
+        Errors are left to the next call of the client. A server that is down is tried once: the
+        call that asks checks its arguments first, and then waits for the server.
         """
         if not self.joins:
             return False
         node = self.member.node
-        self.member.connect()  # the call that asks needs it, and would wait as long again
         try:
-            node.reach()
+            node.link.reach()
+            self.member.connect()
             told = node.listed()
             found = bool(told) and bool(others(told, node.whole_id()))
         except Exception as error:  # noqa: BLE001  # the next call reports it
