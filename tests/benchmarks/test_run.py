@@ -65,6 +65,16 @@ EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
         ("waiting job (used_memory)", "without", "bytes/job"),
         ("what an id adds (used_memory)", "a hash entry + the record's growth", "bytes/job"),
     ],
+    "keys": [
+        *(
+            (f"{step} by 100", base, "us CPU/job")
+            for step in ("add", "reserve", "ack", "whole life")
+            for base in ("Streams", "plain jobs")
+        ),
+        ("parked job (MEMORY USAGE)", "plain", "bytes/job"),
+        ("parked job (used_memory)", "plain", "bytes/job"),
+        ("calls for 10000 jobs of cold keys", "without the hot key", "calls"),
+    ],
     "python": [
         ("enqueue", "LPUSH"),
         ("enqueue_many by 100", "XADD pipelined by 100"),

@@ -107,7 +107,7 @@ def test_a_run_on_a_server_of_others(folder: Path, server: EmbeddedServer, run_c
     assert "came back" in result.out
     assert "the server you named" in result.out
     assert list(rows) == [
-        "files", "jobs acked", "redelivered after the kill", "lost", "jobs/s",
+        "files", "jobs acked", "redelivered after the kill", "lost", "jobs/s", "seconds",
         "pick-up latency p50", "pick-up latency p99", "Redis memory before",
         "with all jobs waiting", "after",
     ]  # fmt: skip

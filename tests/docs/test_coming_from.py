@@ -19,8 +19,8 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 SEEDS = [page for page in PAGES if page.name.startswith("coming-from-")]
 OF_SPARK = {"spark.md"}
 """Run by tests/spark."""
-WITHOUT_CODE = {"benchmarks.md", "frameworks.md", "index.md"}
-"""Measurements; examples that tests/examples runs; links."""
+WITHOUT_CODE = {"benchmarks.md", "frameworks.md", "index.md", "web.md"}
+"""Measurements; examples that tests/examples runs; links; commands, parts of programs."""
 OURS = [page for page in PAGES if page not in SEEDS and page.name not in OF_SPARK | WITHOUT_CODE]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ \t]*$", flags=re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "pycon", "text", "sh", "redis", "mermaid"}
