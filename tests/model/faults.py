@@ -8,6 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._sync.transport.connection import ProducerConnection
+from penstock.wire.codes import Code
 
 __all__ = ["Fault", "Faults"]
 
@@ -17,7 +18,8 @@ Fault = Literal["", "before", "after", "flushed", "token lost"]
 class Faults:
     """A fault for the next sent script: `before` it reaches the server, or `after` it ran.
 
-    The client then sends the same call again, with the same number.
+    The client then sends the same call again, with the same number. A plain form that refused has
+    not run: the fault strikes the full script that the client calls next.
 
     Attributes:
         armed: what is to happen.
@@ -37,7 +39,7 @@ class Faults:
                 self.armed = ""
                 raise RedisConnectionError("reset before the call was sent")
             reply = exchange(connection, call, caller)
-            if fault == "after" and not is_spared:
+            if fault == "after" and not is_spared and reply[0] != Code.NOT_PLAIN:
                 self.armed = ""
                 raise RedisConnectionError("reset before the reply came")
             return reply
