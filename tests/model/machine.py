@@ -299,7 +299,10 @@ class QueueMachine(Consuming):
         existed = self.model.exists
         wanted, got, _ = self.both(self.model.clear, self.queue.clear)
         assert got == wanted
-        assert not self.raw.exists(*(self.ops.keys[kind] for kind in self.ops.keys.names))
+        names = {*self.ops.keys.names} - {"finished"}
+        assert not self.raw.exists(*(self.ops.keys[kind] for kind in names))
+        # It ends by itself: until then it tells clients that wait for results.
+        assert self.raw.pttl(self.ops.keys["finished"]) in (-2, *range(1, 60_001))
         self.has_changed, self.had = False, (0, 0)
         if existed:
             self.reset_after_removal()

@@ -74,7 +74,9 @@ def check_invariant(raw: Raw, prefix: str = DEFAULT_PREFIX) -> None:
     """
     parts = [key.rpartition(b"}:") for key in raw.scan_iter(f"{prefix}:{{*", count=1000)]
     # keys of other programs have one more colon and a name
-    bases = {tagged + end for tagged, end, kind in parts if b":" not in kind}
+    kinds = [part for part in parts if b":" not in part[2]]
+    # only `finished` stays for a while behind a cleared queue
+    bases = {tagged + end for tagged, end, kind in kinds if kind != b"finished"}
     for base in bases:
         _check_queue(raw, base, raw.hvals(registry_key(prefix)))
 

@@ -25,7 +25,8 @@ for _, tokens in ipairs({wake, space}) do
   redis.call('LLEN', tokens)
 end
 redis.call('HDEL', held, '-')
-redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, finished, members, batches, dedup, windows, meta, wake, space, writes, ticks, schedules, parked, tickets)
+-- finished ends by its time to live: its ids go on, and a repeat does not remove the entry of the first call
+redis.call('UNLINK', ready, held, active, scheduled, urgent, once, dead, tally, expiry, members, batches, dedup, windows, meta, wake, space, writes, ticks, schedules, parked, tickets)
 if string.find(uses, 'w', 1, true) then -- clients wait for results: all of them look again
   --@include lib/add_entry
   add_entry('*')
