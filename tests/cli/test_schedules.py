@@ -77,6 +77,7 @@ def test_a_roll_back(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name, every in (("before", "1h"), ("after", "2h")):
+        monkeypatch.delitem(sys.modules, f"rolled_{name}", raising=False)  # of another server
         text = APP.format(every=every, url=real_backend.url)
         (tmp_path / f"rolled_{name}.py").write_text(text)
         assert cli("worker", f"rolled_{name}:worker").code == 0
