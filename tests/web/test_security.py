@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -171,10 +173,15 @@ def test_a_client_of_another_kind(ps: Penstock) -> None:
 def test_mounted_in_fastapi(ps: Penstock, real_backend: Backend) -> None:
     """All links and forms stay below the path of the mount."""
     ps.queue("emails").enqueue(1)
-    host = FastAPI()
-    host.mount(
-        "/admin/queues", app(AsyncPenstock(real_backend.url), write=True, auth=lambda _: "eve")
-    )
+    client = AsyncPenstock(real_backend.url)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with client:
+            yield
+
+    host = FastAPI(lifespan=lifespan)
+    host.mount("/admin/queues", app(client, write=True, auth=lambda _: "eve"))
     with TestClient(host, "http://localhost") as test:
         page = Browser(test)
         for path in ("/", "/queues/emails", "/schedules", "/nodes", "/runs"):

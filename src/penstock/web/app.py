@@ -48,7 +48,8 @@ def app(
     Raises:
         BadArgument: an argument can't be used.
 
-    When the application is shut down it closes the connections of the client.
+    When the application is shut down it closes the connections of the client. One that is mounted
+    is not told of that: close the client in the lifespan of the other application.
     """
     client = AsyncPenstock(ps) if isinstance(ps, str) else ps
     if not isinstance(client, AsyncPenstock):
