@@ -201,8 +201,8 @@ def _results(parse: Parser[replies.Results], raw: Reply) -> Looked:
 def purge_parts(states: Collection[str]) -> list[str]:
     """Return the parts to purge for states; in this order no job is missed when its time comes."""
     parts = {
-        "parked": "parked",
         "ready": "ready",
+        "parked": "parked",
         "scheduled": "scheduled",
         "active": "active",
         "once": "active",
