@@ -193,7 +193,7 @@ class AsyncCluster:
                 call.doubt()
             return await connection.exchange(call, caller)
 
-        act = partial(_used, use=exchange)
+        act = partial(_used, use=exchange, call=call)
         try:
             reply, resent = await self._tried(slot, act, call.script.name, patience)
         except BaseException as error:
@@ -427,6 +427,7 @@ async def _used(
     server: AsyncServer,
     use: Callable[[AsyncProducerConnection], Awaitable[T]],
     *,
+    call: Call[object] | None = None,
     asking: bool = False,
 ) -> T:
     connection = server.take()
@@ -438,7 +439,7 @@ async def _used(
         server.give(connection)
         raise
     except BaseException as error:
-        await server.failed(connection, error)
+        await server.failed(connection, error, call)
         raise
     server.give(connection)
     return result

@@ -194,7 +194,7 @@ class Cluster:
                 call.doubt()
             return connection.exchange(call, caller)
 
-        act = partial(_used, use=exchange)
+        act = partial(_used, use=exchange, call=call)
         try:
             reply, resent = self._tried(slot, act, call.script.name, patience)
         except BaseException as error:
@@ -426,6 +426,7 @@ def _used(
     server: Server,
     use: Callable[[ProducerConnection], T],
     *,
+    call: Call[object] | None = None,
     asking: bool = False,
 ) -> T:
     connection = server.take()
@@ -437,7 +438,7 @@ def _used(
         server.give(connection)
         raise
     except BaseException as error:
-        server.failed(connection, error)
+        server.failed(connection, error, call)
         raise
     server.give(connection)
     return result
