@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from penstock import AsyncPenstock, Penstock, Queue
+from penstock.client._sync.transport.settings import SOCKET_TIMEOUT
 from penstock.embedded import EmbeddedServer
 from penstock.worker import AsyncWorker, Worker
 from tests.model.clock import TestClock, use_test_clock
@@ -21,8 +22,9 @@ from tests.nodes.service import NAME, Service
 from tests.support.keyspace import check_invariant
 from tests.support.twins import Beside, spawn, wait_for
 
-MOVED = 5.0
-"""Maximum of seconds until a waiting consumer uses another primary."""
+MOVED = SOCKET_TIMEOUT + 1.0
+"""Maximum of seconds until a waiting consumer uses another primary: it may have sent a call to a
+primary that is frozen, and gives up that call after the time-out of its socket."""
 RETRY_FOR = 30.0
 
 
