@@ -84,7 +84,7 @@ def test_a_failover_while_a_client_waits(server: EmbeddedServer, make_server: Se
 
 
 async def test_a_failover_while_a_task_waits(server: EmbeddedServer, make_server: Server) -> None:
-    """The same as above, in an event loop."""
+    """A task that waits for a result finds the new primary after a failover."""
     new = make_server(tcp=True)
     with redis.Redis.from_url(new.url) as replica:
         replica.execute_command("REPLICAOF", "127.0.0.1", server.port)

@@ -57,7 +57,7 @@ def top(session: Session, interval: Annotated[float, Option(low=0.1, high=3600)]
 
 @dataclass
 class Board:
-    """What the screen shows.
+    """The contents of the screen.
 
     Attributes:
         rows: the queues, by name.

@@ -123,7 +123,7 @@ class AsyncQueueBatches(AsyncQueueAdmin):
 
     def _twin(self) -> AsyncQueue:
         """Return another object of the queue."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of queue makes its own
 
     async def batch_status(self, batch: JobName) -> BatchStatus | None:
         """Return the state of a batch.

@@ -124,7 +124,7 @@ class QueueBatches(QueueAdmin):
 
     def _twin(self) -> Queue:
         """Return another object of the queue."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of queue makes its own
 
     def batch_status(self, batch: JobName) -> BatchStatus | None:
         """Return the state of a batch.
