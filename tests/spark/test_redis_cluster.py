@@ -119,7 +119,7 @@ def test_streams(spark: Any, shards: Cluster, client: Penstock, gate: Gate, tmp_
     queue = client.queue(source, partitions=6)
     queue.enqueue_many([b"%d" % number for number in range(900)], key=str)
     client.queue(target).enqueue(b"first")
-    options = {"url": shards.url, "maxJobsPerTrigger": "600"}
+    options = {"url": shards.url, "maxJobsPerTrigger": "600", "numPartitions": "6"}
     stream = spark.readStream.format("penstock").options(queue=source, **options).load()
     held = stream.select("payload").mapInArrow(gate.batches(), "payload binary")
     sink = held.writeStream.format("penstock").options(queue=target, url=shards.url)
