@@ -66,7 +66,7 @@ class Filter:
 
 
 async def act(queue: AsyncQueue, action: ActionName, ids: Sequence[str]) -> int:
-    """BulkAction an action on jobs; return for how many it was done."""
+    """Apply an action to jobs; return for how many it was done."""
     if action == "redrive":
         return await queue.redrive(ids)
     settled: Settled
