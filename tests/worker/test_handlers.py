@@ -633,6 +633,8 @@ def test_the_policy_of_the_handler() -> None:
     delays = [failed(retry=RetryPolicy(base=10, cap=20)).delay_ms for _ in range(50)]
     assert all(0 < delay <= 20_000 for delay in delays)
     assert len(set(delays)) > 10
+    assert 0 < failed(retry=RetryPolicy(base=10)).delay_ms <= 40_000  # the third attempt
+    assert 0 < failed(retry=RetryPolicy(cap=0.5)).delay_ms <= 500
 
 
 def test_the_policy_of_the_job() -> None:

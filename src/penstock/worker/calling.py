@@ -18,7 +18,7 @@ from penstock.worker.failures import Backoff
 from penstock.worker.registered import RegisteredHandler
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Self, TypeIs, Unpack
 
     from penstock.client._async.queue import AsyncQueue
     from penstock.client._sync.queue import Queue
@@ -249,7 +249,7 @@ class Handler(CallableHandler[C, P, R_co]):
         return BadArgument("queue", given, reason)
 
 
-def is_queue(value: object) -> bool:
+def is_queue(value: object) -> TypeIs[Queue | AsyncQueue]:
     """Return True for a `Queue` or `AsyncQueue`."""
     return hasattr(value, "ops") and hasattr(value, "enqueue_many")
 

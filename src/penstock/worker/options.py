@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.client._sync.handling import handlers_of
 from penstock.core.options import (
@@ -25,6 +25,10 @@ from penstock.worker.handlers import Handlers
 from penstock.worker.monitor import Monitor
 from penstock.worker.registered import seconds_of
 
+if TYPE_CHECKING:
+    from penstock.client._async.queue import AsyncQueue
+    from penstock.client._sync.queue import Queue
+
 __all__ = [
     "HeartbeatKind",
     "Order",
@@ -43,7 +47,10 @@ __all__ = [
 HeartbeatKind: TypeAlias = Literal["thread", "process"]
 """Kind of the heartbeat that renews leases: a thread of the worker, or a process of its own."""
 
-Queues: TypeAlias = Any
+AnyQueue: TypeAlias = "str | Queue | AsyncQueue"
+"""A queue or its name."""
+
+Queues: TypeAlias = "AnyQueue | Iterable[AnyQueue] | Mapping[Any, int]"
 """A queue or its name, several of them, or a mapping of them to weights."""
 
 Order: TypeAlias = Literal["strict", "weighted"]
@@ -120,16 +127,26 @@ class WorkerOptions:
         }
 
 
+def _listed(queues: object) -> Collection[AnyQueue]:
+    """Return a queue or several as a collection, a mapping as it is.
+
+    Raises:
+        BadArgument: neither.
+    """
+    if isinstance(queues, str) or is_queue(queues):
+        return [queues]
+    if not isinstance(queues, Iterable) or isinstance(queues, (bytes, bytearray)):
+        raise BadArgument("queues", queues, "a name, names, or names with weights")
+    return queues if isinstance(queues, Mapping) else list(queues)
+
+
 def check_queues(queues: Any) -> dict[str, int]:
     """Return queue names and their weights.
 
     Raises:
         BadArgument: no queue, one that is named twice, or a weight below 1.
     """
-    if isinstance(queues, str) or is_queue(queues):
-        queues = [queues]
-    elif not isinstance(queues, Iterable) or isinstance(queues, (bytes, bytearray)):
-        raise BadArgument("queues", queues, "a name, names, or names with weights")
+    queues = _listed(queues)
     names = [queue.name if is_queue(queue) else queue for queue in queues]
     weights = queues.values() if isinstance(queues, Mapping) else [1] * len(names)
     found: dict[str, int] = {}
@@ -144,15 +161,14 @@ def check_queues(queues: Any) -> dict[str, int]:
     return found
 
 
-def served(queues: Queues | None, handlers: Any) -> Queues:
+def served(queues: Queues | None, handlers: Any) -> Collection[AnyQueue]:
     """Return the queues of a worker: the given ones, or else those that its handlers name.
 
     Raises:
         BadArgument: there are none.
     """
     if queues is not None:
-        is_one = isinstance(queues, (str, Mapping)) or is_queue(queues)
-        return queues if is_one or not isinstance(queues, Iterable) else list(queues)
+        return _listed(queues)
     named = handlers if isinstance(handlers, Handlers) else ()
     found = list(dict.fromkeys(handler.queue for handler in named if handler.queue is not None))
     if not found:
@@ -161,7 +177,7 @@ def served(queues: Queues | None, handlers: Any) -> Queues:
     return found
 
 
-def handler_sets(handlers: Any, queues: Queues, client: Any) -> list[Handlers]:
+def handler_sets(handlers: Any, queues: Collection[AnyQueue], client: Any) -> list[Handlers]:
     """Return the handlers of a worker: those that it was given, and those of its queues.
 
     Args:
@@ -173,8 +189,7 @@ def handler_sets(handlers: Any, queues: Queues, client: Any) -> list[Handlers]:
         BadArgument: there is no handler, or an argument can't be used.
     """
     found = [] if handlers is None else [check_handlers(handlers)]
-    queue: Any
-    for queue in [queues] if isinstance(queues, str) or is_queue(queues) else queues:
+    for queue in queues:
         if is_queue(queue) and queue.partitions is not None:
             client.queue(queue.name, partitions=queue.partitions)
         own = handlers_of(queue if is_queue(queue) else client.queue(queue))

@@ -24,7 +24,7 @@ local place_score, place_id = string.match(from, index and '^(%-?%d+) (%S+)$' or
 if from ~= '' and not (place_id and is_number(place_id)) then
   return {-19, nonce, 'from', string.sub(from, 1, 200)}
 end
-local reply, looked, bytes, most = {1, nonce, now, lease, epoch or '', '', 0}, 0, 0, tonumber(count)
+local jobs, looked, bytes, most = {}, 0, 0, tonumber(count)
 local backwards = newest == '1'
 local function stream_page(n) -- {number, score, record}...
   local rows, bound = {}, backwards and '+' or '-'
@@ -86,7 +86,7 @@ local function see(id, score, value)
     local head = string.find(record, '\n', 1, true) or 0
     local is_large = string.byte(record) == 43
     job[7] = (is_large and '1' or string.sub(record, 1, 1)) .. string.sub(record, 2, head + (is_large and 0 or body))
-    reply[#reply + 1] = job
+    jobs[#jobs + 1] = job
   end
 end
 local over = false
@@ -104,8 +104,5 @@ while not over and looked < most and bytes < 1048576 do
   end
   over = #rows < n
 end
-reply[7] = looked
-if not over then
-  reply[6] = index and place_score .. ' ' .. place_id or place_id
-end
-return reply
+local cursor = over and '' or index and place_score .. ' ' .. place_id or place_id
+return {1, nonce, now, lease, epoch or '', cursor, looked, unpack(jobs)}

@@ -59,20 +59,21 @@ for i = 1, decided do
     local size = record and record_size(id, record)
     bytes = bytes + (size or 0)
     if size and not (ends and tonumber(ends) <= now) then
-      local count, dies, crashed = count_crash(counts[i], record, value)
-      local is_cancelled = string.find(uses, 'm', 1, true) and redis.call('HEXISTS', tally, 'c' .. id) == 1
-      crashes = crashes + (is_cancelled and 0 or crashed)
-      if crashed > 0 and not is_cancelled then
-        marks[#marks + 1] = 'e' .. id
-        marks[#marks + 1] = describe_failure(id, value, 'taken over', '')
-      end
-      if is_cancelled then
+      if string.find(uses, 'm', 1, true) and redis.call('HEXISTS', tally, 'c' .. id) == 1 then
         cancelled[#cancelled + 1] = id
-      elseif dies then
-        dying[#dying + 1] = id
-        dying[#dying + 1] = count
       else
-        taken[#taken + 1], taken_records[#taken_records + 1], taken_counts[#taken_counts + 1] = id, record, count
+        local count, dies, crashed = count_crash(counts[i], record, value)
+        crashes = crashes + crashed
+        if crashed > 0 then
+          marks[#marks + 1] = 'e' .. id
+          marks[#marks + 1] = describe_failure(id, value, 'taken over', '')
+        end
+        if dies then
+          dying[#dying + 1] = id
+          dying[#dying + 1] = count
+        else
+          taken[#taken + 1], taken_records[#taken_records + 1], taken_counts[#taken_counts + 1] = id, record, count
+        end
       end
     end
   end

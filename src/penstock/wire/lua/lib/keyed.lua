@@ -29,7 +29,7 @@ if uses ~= '' and string.find(uses, 'q', 1, true) then
     freed[hash] = freed[hash] + count
   end
   --@include lib/priority_of
-  local function rob(id, hash) -- ordered: a lower number comes before a job that waits with the ticket
+  local function pass_ticket(id, hash) -- ordered: a lower number comes before a job that waits with the ticket
     local holder = holders[hash]
     if holder == nil then
       holder = call('ZRANGE', tickets, hash, hash, 'BYSCORE', 'LIMIT', '0', '1')[1] or false
@@ -74,7 +74,7 @@ if uses ~= '' and string.find(uses, 'q', 1, true) then
     rooms[hash] = 0
     waiting[#waiting + 1], waiting[#waiting + 2] = hash, id
     if is_ordered then
-      rob(id, hash)
+      pass_ticket(id, hash)
     end
     return false
   end
