@@ -41,12 +41,10 @@ def _rows(name: str) -> list[tuple[str, Any, str]]:
 
 
 def _unit(name: str, value: Any) -> Any:
-    """Return the unit: durations are kept in ms, sizes in bytes."""
+    """Return the unit: durations are kept in ms."""
     spans = ("Timeout", "Window", "Duration", "Ttl", "For", "delay")
     if isinstance(value, int) and not isinstance(value, bool) and name.endswith(spans):
         return _span(value)
-    if name.endswith("Bytes") and isinstance(value, int):
-        return f"{value >> 20}m"
     return value
 
 

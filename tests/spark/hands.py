@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from penstock import Penstock
-from penstock.spark import partition, writer
-from penstock.spark.tasks import Task
+from penstock.spark import sink, writer
+from penstock.spark.rows import Task
 from penstock.spark.writer import BatchWriter
 
 __all__ = ["PLAIN", "ROWS", "arrow", "bodies", "running", "schema", "write"]
@@ -65,7 +65,7 @@ def arrow(columns: dict[str, Sequence[Any]], **types: Any) -> list[Any]:
 def running(number: int = 0, query: str = "", batch: object = "") -> Iterator[None]:
     """Run the block as if in this task."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (writer, partition):
+        for module in (writer, sink):
             patch.setattr(module, "task", lambda: Task(number, query, str(batch)))
         yield
 

@@ -106,7 +106,7 @@ def consumed(url: str, queue: str = "mail") -> Iterator[Counter[bytes]]:
 
 def written(spark: Any, url: str, sign: str, how: str, **options: str) -> int:
     """Write `rows` with a fault, and return the number of rows."""
-    fields = "payload binary" if "idFrom" in options else "id string, payload binary"
+    fields = "id string, payload binary" if "idColumn" in options else "payload binary"
     names = [part.split(" ")[0] for part in fields.split(", ")]
     frame = rows(spark).select(*names).mapInArrow(breaking(how, sign), fields)
     sink = frame.write.format("penstock").mode("append")

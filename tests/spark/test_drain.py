@@ -17,8 +17,7 @@ import redis
 from penstock import BadArgument, Penstock, RetryPolicy
 from penstock.embedded import EmbeddedServer
 from penstock.spark import OptionError, drain, drain_task
-from penstock.spark.drain_output import DrainOutput
-from penstock.spark.drain_task import DrainTask
+from penstock.spark.drain_task import DrainOutput, DrainTask
 from penstock.spark.errors import Unreachable
 from penstock.spark.options import Connection
 from penstock.worker.handlers import Handlers

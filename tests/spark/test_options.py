@@ -31,7 +31,6 @@ HERE = {"queue": "mail", "url": "redis://h:1/0"}
         ({**HERE, "frobnicate": "1"}, "frobnicate"),
         ({**HERE, "batchsize": "0"}, "batchSize"),
         ({**HERE, "batchsize": "many"}, "batchSize"),
-        ({**HERE, "batchbytes": "2m"}, "batchBytes"),
         ({**HERE, "operation": "retry"}, "operation"),
         ({**HERE, "commitmode": "some"}, "commitMode"),
         ({**HERE, "onfull": "drop"}, "onFull"),
@@ -41,7 +40,6 @@ HERE = {"queue": "mail", "url": "redis://h:1/0"}
         ({**HERE, "replicas": "two"}, "replicas"),
         ({**HERE, "requirequeue": "yes"}, "requireQueue"),
         ({**HERE, "payloadformat": "xml"}, "payloadFormat"),
-        ({**HERE, "idfrom": "content", "idcolumn": "k"}, "idFrom"),
         ({**HERE, "commitmode": "staged", "queuecolumn": "q"}, "queueColumn"),
         ({**HERE, "commitmode": "staged", "operation": "ack"}, "commitMode"),
         ({**HERE, "passwordenv": "A", "passwordfile": "B"}, "passwordFile"),
@@ -92,7 +90,7 @@ def test_durations_have_units(text: str, ms: int) -> None:
 def test_default_options() -> None:
     """Defaults are as documented; options of other groups are allowed, as views read and write."""
     found = Write.parse({**HERE, "MAXJOBSPERTRIGGER": "5", "checkpointLocation": "/ck"})
-    assert (found.batch_size, found.batch_bytes, found.commit_mode) == (500, 1 << 20, "")
+    assert (found.batch_size, found.commit_mode) == (500, "")
     assert (found.full_timeout, found.dedup_window) == (60_000, 86_400_000)
     assert Read.parse({**HERE, "states": "dead, ready"}).states == ("dead", "ready")
     assert Stream.parse({**HERE, "maxJobsPerTrigger": "20000"}).max_jobs_per_trigger == 20_000
@@ -160,8 +158,10 @@ def test_passwords_come_from_where_options_point(
     monkeypatch.setenv("QUEUE_PASSWORD", "a:b@c")
     file = tmp_path / "password"
     file.write_text("line\n")
-    by_env = Connection.parse({**HERE, "username": "ada", "passwordEnv": "QUEUE_PASSWORD"})
-    assert shards._completed("url", by_env.url, by_env).startswith("redis://ada:a%3Ab%40c@h:1/0?")
+    url = "redis://ada@h:1/0?socket_timeout=3"
+    by_env = Connection.parse({**HERE, "url": url, "passwordEnv": "QUEUE_PASSWORD"})
+    made = shards._completed("url", by_env.url, by_env)
+    assert made == "redis://ada:a%3Ab%40c@h:1/0?socket_timeout=3&socket_connect_timeout=10"
     by_file = Connection.parse({**HERE, "passwordFile": str(file)})
     assert "//:line@" in shards._completed("url", by_file.url, by_file)
     for name, value in (("passwordEnv", "NOWHERE"), ("passwordFile", str(tmp_path / "none"))):
@@ -184,7 +184,6 @@ def test_passwords_come_from_where_options_point(
         ([("payload", "binary")], {"idcolumn": "key"}, "idColumn"),
         ([("payload", "binary")], {"queuecolumn": "to"}, "queueColumn"),
         ([("payload", "binary"), ("to", "long")], {"queuecolumn": "to"}, "to"),
-        ([("payload", "binary")], {"idfrom": "column"}, "idFrom"),
         ([("payload", "binary"), ("PAYLOAD", "binary")], {}, "payload"),
     ],
 )

@@ -24,8 +24,6 @@ from tests.spark.loads import (
 )
 from tests.spark.support import Driver, wait_for
 
-IDS = {"column": {"idColumn": "id"}, "content": {"idFrom": "content"}}
-
 
 def waiting(ps: Penstock, queue: str = "mail") -> Counter[bytes]:
     """Count the waiting bodies."""

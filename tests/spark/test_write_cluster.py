@@ -40,7 +40,7 @@ def test_an_attempt_that_outlives_the_write_adds_nothing(
     conf = {**SPECULATION, "spark.executor.memory": cluster.memory}
     started = driver(
         "tests.spark.loads:speculated", master=cluster.url, conf=conf, url=redis_url,
-        sign=str(tmp_path / "sign"), commitMode=mode, idFrom="content",
+        sign=str(tmp_path / "sign"), commitMode=mode,
     )  # fmt: skip
     started.wait_for("saved")
     assert waiting(ps) == expected()
@@ -63,7 +63,7 @@ def test_an_executor_that_is_lost(
     started = driver(
         "tests.spark.loads:written", master=cluster.url,
         conf={"spark.executor.memory": cluster.memory}, url=redis_url, sign=str(sign), how="hang",
-        commitMode=mode, idFrom="content",
+        commitMode=mode,
     )  # fmt: skip
     wait_for(lambda: sign.exists() or started.process.poll() is not None)
     for executor in cluster.executors():

@@ -614,7 +614,7 @@ def test_unsafe_repeats_are_refused(ps: Penstock, options: Any) -> None:
         lambda: StreamWriter(direct, schema(PLAIN), False),
         lambda: BatchWriter(options(commitMode="direct", writeId="w"), schema(PLAIN), False),
         lambda: BatchWriter(
-            options(commitMode="direct", writeId="w", idFrom="content", payloadFormat="json"),
+            options(commitMode="direct", writeId="w", payloadFormat="json"),
             schema("id string"),
             False,
         ),

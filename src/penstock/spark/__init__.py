@@ -13,7 +13,7 @@ from penstock.spark.errors import OptionError, WrongServer
 
 if TYPE_CHECKING:
     from penstock.spark.drain_driver import Drained, drain
-    from penstock.spark.partition import enqueue_partition
+    from penstock.spark.sink import enqueue_partition
     from penstock.spark.source import PenstockDataSource
 
 __all__ = [
@@ -30,7 +30,7 @@ PLACES = {
     "Drained": "drain_driver",
     "PenstockDataSource": "source",
     "drain": "drain_driver",
-    "enqueue_partition": "partition",
+    "enqueue_partition": "sink",
 }
 
 

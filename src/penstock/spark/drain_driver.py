@@ -14,8 +14,7 @@ from pyarrow import Field
 from penstock.core.options import BATCH, Duration, check_choice, check_count, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
-from penstock.spark.drain_output import KEYS, DrainOutput
-from penstock.spark.drain_task import COUNTS, FIGURES, AckTask, DrainTask
+from penstock.spark.drain_task import COUNTS, FIGURES, KEYS, AckTask, DrainOutput, DrainTask
 from penstock.spark.options import Connection
 from penstock.spark.shards import open_on_driver
 from penstock.worker.handlers import Handlers

@@ -1,27 +1,73 @@
-"""Acknowledges, nacks, redrives or deletes the jobs that rows name."""
+"""Acknowledges, nacks, redrives or deletes jobs that rows name by id and receipt."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.settling import settle_each
 from penstock.core.ids import parse_id
-from penstock.core.job import Delivery
+from penstock.core.job import Delivery, QueueIdentity, Reservation
 from penstock.core.operations import QueueOps
 from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
 from penstock.spark.errors import RowError
-from penstock.spark.job_ref import JobRef
 from penstock.spark.options import Write
 from penstock.spark.schema import plain
 from penstock.spark.shards import OpenShards
 from penstock.wire.codes import Code
+from penstock.wire.keys import queue_crc
 
-__all__ = ["Settler", "check_columns"]
+__all__ = ["JobRef", "Settler", "check_columns"]
+
+NOT_FIRST = b"2 0 0 0"
+"""Counters of a job with a receipt of its own, not that of a reservation."""
+
+
+class JobRef(Delivery):
+    """A delivery of which only id and receipt are known: enough to settle it.
+
+    Args:
+        queue: the queue's name.
+        job_id: the job's id.
+        receipt: of the delivery.
+        crcs: checksums of the names of its partitions, as ids carry them; empty = it has none.
+    """
+
+    __slots__ = ("_id", "_receipt")
+
+    def __init__(
+        self, queue: str, job_id: str, receipt: str, crcs: frozenset[int] = frozenset()
+    ) -> None:
+        found = parse_id(job_id)
+        is_own = found.crc in crcs or found.crc == queue_crc(queue)
+        reservation = _reservation(queue if is_own else "", found.node, found.crc, found.epoch)
+        super().__init__(reservation, found.number, NOT_FIRST, b"1\n")
+        self._id = job_id
+        self._receipt = receipt
+
+    @property
+    def id(self) -> str:
+        """Job id that was given."""
+        return self._id
+
+    @property
+    def receipt(self) -> str:
+        """Receipt that was given."""
+        return self._receipt
+
+
+@lru_cache(maxsize=256)
+def _reservation(queue: str, node: str, crc: int, epoch: str) -> Reservation:
+    """Return the values that jobs of one epoch of a queue share.
+
+    Jobs of another queue get a queue name that calls refuse.
+    """
+    name = queue or f"<the queue of crc {crc:08x}>"
+    return Reservation(None, QueueIdentity(name, node, crc, epoch), "", tag=0, now=0, lease_ms=0)
 
 
 def check_columns(fields: Sequence[tuple[str, str]], options: Write) -> dict[str, int]:

@@ -24,7 +24,6 @@ __all__ = ["OPTIONS", "Connection", "Read", "Stream", "Write", "spelled"]
 
 C = TypeVar("C", bound="Connection")
 SPANS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20}
 STATES = ("ready", "scheduled", "active", "dead")
 OPERATIONS = ("enqueue", "ack", "nack", "redrive", "delete")
 
@@ -76,38 +75,21 @@ def count(low: int = 1, high: int = 1 << 31) -> Callable[[str], int]:
     return parse
 
 
-def amount(value: str, units: Mapping[str, int], expected: str) -> int:
-    """Parse a number with one of these units; a fraction of the smallest unit counts as one."""
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]*)", value.strip().lower())
-    if found is None or found[2] not in units:
-        raise ValueError(expected)
-    return math.ceil(round(float(found[1]) * units[found[2]], 6))
-
-
 def span(high_ms: int = MAX_DURATION_MS, *, low_ms: int = 1) -> Callable[[str], int]:
     """Return a parser of durations, which returns ms.
 
-    It accepts `90`, `90s`, `1.5h`, `2d`, `500ms`; a bare number is seconds.
+    It accepts `90`, `90s`, `1.5h`, `2d`, `500ms`; a bare number is seconds, a fraction of a ms one.
     """
 
     def parse(value: str) -> int:
-        ms = amount(value, SPANS, "must be seconds, or a duration such as 500ms, 30s, 5m, 24h, 7d")
+        found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]*)", value.strip().lower())
+        if found is None or found[2] not in SPANS:
+            raise ValueError("must be seconds, or a duration such as 500ms, 30s, 5m, 24h, 7d")
+        ms = math.ceil(round(float(found[1]) * SPANS[found[2]], 6))
         if not low_ms <= ms <= high_ms:
             least = f"at least {low_ms} ms" if low_ms > 1 else "above 0"
             raise ValueError(f"must be {least} and at most {high_ms // 1000} s")
         return ms
-
-    return parse
-
-
-def size(low: int, high: int) -> Callable[[str], int]:
-    """Return a parser of sizes in bytes: `65536`, `64k`, `1m`."""
-
-    def parse(value: str) -> int:
-        number = amount(value, SIZES, "must be bytes, or a size such as 64k, 1m")
-        if not low <= number <= high:
-            raise ValueError(f"must be from {low} to {high} bytes")
-        return number
 
     return parse
 
@@ -194,11 +176,8 @@ class Connection:
     url: str = option(text, "", "URL of the server; prefer `urlEnv`", secret=True)
     url_env: str = option(text, "", "environment variable that holds the URL")
     nodes: tuple[str, ...] = option(listed, (), "URLs of several nodes instead", secret=True)
-    username: str = option(text, "", "user name; replaces that of the URL")
     password_env: str = option(text, "", "environment variable with the password")
     password_file: str = option(text, "", "file with the password")
-    connect_timeout: int = option(span(600_000), 10_000, "most time to connect")
-    socket_timeout: int = option(span(600_000), 10_000, "most time to wait for a reply")
     retry_for: int = option(
         span(300_000, low_ms=0), 5_000, "time for which failed calls are tried again"
     )
@@ -266,18 +245,12 @@ class Write(Connection):
         "no other meaning",
     )
     id_column: str = option(text, "", "column with the row's dedup id")
-    id_from: str = option(
-        choice("column", "content"),
-        "",
-        "column: rows must have an id column; content: a column id is not used, rows have no ids",
-    )
     queue_column: str = option(text, "", "column with the name of each row's queue")
     write_id: str = option(
         text, "", "name of the write: repeating it under the same name adds nothing"
     )
     dedup_window: int = option(span(), 86_400_000, "time an id stays taken after its job is done")
     batch_size: int = option(count(1, 1000), 500, "rows per script call")
-    batch_bytes: int = option(size(1024, 1 << 20), 1 << 20, "bytes per script call")
     commit_mode: str = option(
         choice("direct", "staged"),
         "",
@@ -331,8 +304,6 @@ class Write(Connection):
     def check(self) -> None:
         """Check the connection, and which options of the sink are used together."""
         super().check()
-        if self.id_from == "content" and self.id_column:
-            raise OptionError("idFrom", "content", "can't be used together with idColumn")
         if self.payload_format == "json" and self.payload_column != "payload":
             reason = "can't be used with payloadFormat=json: the body has all columns"
             raise OptionError("payloadColumn", self.payload_column, reason)

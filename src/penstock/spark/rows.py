@@ -1,4 +1,4 @@
-"""Converts rows to records: the meaning of columns, and the dedup id of each row.
+"""Converts the rows of a task to records: the meaning of columns, and the dedup id of each row.
 
 A row of a write has the same id in every attempt, in whatever order a repeated task reads its rows.
 The id is the value of the id column, or else a hash of write, partition and content, and of the
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.bulk import prepared, start_of
 from penstock.core.dedup import MARK, Dedup
@@ -30,15 +31,16 @@ from penstock.spark.options import Write
 from penstock.spark.schema import COLUMNS, plain
 from penstock.wire.keys import check_queue_name
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
 __all__ = [
-    "Columns",
-    "Encoder",
-    "Item",
-    "columns_of",
-    "lists",
-    "name_of",
-    "preferred",
-]
+    "Columns", "Encoder", "Item", "Task", "batches", "columns_of", "encoded", "lists", "name_of",
+    "preferred", "task", "type_name",
+]  # fmt: skip
+
+ROWS = 1000
+"""Rows that are converted at a time, unless they come in Arrow batches."""
 
 RULES = {name: name for name in ("delay", "ttl", "lease", "headers")} | {"ready_at": "at"}
 """Columns of the job's options, and the arguments of an enqueue."""
@@ -112,13 +114,13 @@ def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
         if name:
             places[meaning] = _named(names, option, name)
     known = {plain(name): name for name in COLUMNS if name not in ("payload", "id")}
-    if not packs and options.id_from != "content":
+    if not packs:
         known.setdefault("id", "id")
     for index, name in enumerate(names):
         meaning = known.get(plain(name), "")
         if meaning and meaning not in places and index not in places.values():
             places[meaning] = index
-    _check_types(fields, places, options)
+    _check_types(fields, places)
     rest = [index for index in range(len(names)) if index not in places.values()]
     if packs:
         own = {places[meaning] for meaning in ("id", "queue") if meaning in places}
@@ -148,7 +150,7 @@ def _named(names: Sequence[str], option: str, wanted: str) -> int:
     return found[0]
 
 
-def _check_types(fields: Sequence[tuple[str, str]], places: dict[str, int], options: Write) -> None:
+def _check_types(fields: Sequence[tuple[str, str]], places: dict[str, int]) -> None:
     for meaning, index in places.items():
         name, kind = fields[index]
         accepted = TYPES.get(meaning, ("binary", "string"))
@@ -160,8 +162,6 @@ def _check_types(fields: Sequence[tuple[str, str]], places: dict[str, int], opti
         raise BadArgument(
             "column", fields[places["ready_at"]][0], "can't be used together with delay"
         )
-    if options.id_from == "column" and "id" not in places:
-        raise OptionError("idFrom", "column", "needs an id column: set idColumn")
 
 
 def name_of(*words: object) -> bytes:
@@ -392,6 +392,65 @@ def _obstacle(value: Any) -> str:
     return ""
 
 
+# -- tasks ---------------------------------------------------------------------------------
+
+
+class Task(NamedTuple):
+    """The task in which code runs.
+
+    Attributes:
+        partition: its number.
+        query, batch: of the streaming query it belongs to, also inside `foreachBatch`; else ''.
+    """
+
+    partition: int
+    query: str = ""
+    batch: str = ""
+
+
+def task() -> Task:
+    """Return the task that runs in this process; outside of Spark, partition 0."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return Task(0)
+    return Task(
+        context.partitionId(),
+        context.getLocalProperty("sql.streaming.queryId") or "",
+        context.getLocalProperty("streaming.sql.batchId") or "",
+    )
+
+
+def encoded(
+    source: Iterable[Any],
+    fields: Sequence[tuple[str, str]],
+    options: Write,
+    *,
+    where: Task,
+    own: str,
+    attempt: str = "",
+) -> Iterator[Item]:
+    """Yield the records of rows. `own` names a write that has no `writeId`."""
+    write = name_of("batch", options.write_id or own)
+    if where.query:
+        write = name_of("stream", options.write_id, where.query, where.batch)
+    encoder = Encoder(columns_of(fields, options), options, write, where.partition, attempt)
+    for values, count in batches(source, len(fields)):
+        yield from encoder.encode(values, count)
+
+
+def batches(source: Iterable[Any], width: int) -> Iterator[tuple[list[list[Any]], int]]:
+    """Yield the values by columns, and the number of rows, of Arrow batches or of rows."""
+    iterator = iter(source)
+    for first in iterator:
+        if hasattr(first, "num_rows"):
+            yield lists(first)
+        else:
+            rows = [first, *islice(iterator, ROWS - 1)]
+            yield [[row[index] for row in rows] for index in range(width)], len(rows)
+
+
 def lists(batch: Any) -> tuple[list[list[Any]], int]:
     """Return the columns of an Arrow batch as lists, and the number of rows; maps become dicts."""
     named = zip(batch.schema.names, batch.columns, strict=True)
@@ -405,3 +464,12 @@ def _listed(name: str, column: Any) -> list[Any]:
         text = f"has a value that can't be converted: {error}"
         raise BadArgument("column", name, text) from None
     return found
+
+
+def type_name(kind: DataType) -> str:
+    """Return the name of a type in options and messages."""
+    from pyspark.sql.types import MapType
+
+    if isinstance(kind, MapType):
+        return f"map<{type_name(kind.keyType)},{type_name(kind.valueType)}>"
+    return "day-time interval" if kind.typeName() == "daytimeinterval" else kind.typeName()

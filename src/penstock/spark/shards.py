@@ -139,11 +139,7 @@ def _completed(name: str, url: str, options: Connection) -> str:
             "option 'url' has a password: use urlEnv, passwordEnv or passwordFile instead"
         )
     given = dict(parse_qsl(query))
-    settings = {
-        "socket_timeout": options.socket_timeout / 1000,
-        "socket_connect_timeout": options.connect_timeout / 1000,
-    }
-    merged = urlencode({**settings, **given})
+    merged = urlencode({"socket_timeout": 10, "socket_connect_timeout": 10, **given})
     user = _user(user, options)
     return f"{scheme}{user + '@' if user else ''}{place}?{merged}"
 
@@ -151,8 +147,6 @@ def _completed(name: str, url: str, options: Connection) -> str:
 def _user(given: str, options: Connection) -> str:
     name, colon, password = given.partition(":")
     secret = _password(options)
-    if options.username:
-        name = quote(options.username, safe="")
     if secret is not None:
         colon, password = ":", quote(secret, safe="")
     return f"{name}{colon}{password}"

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from time import monotonic, sleep
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.client._sync.adding import add_when_room, confirm
 from penstock.core.bulk import Prepared, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable
 from penstock.core.partitions import partition_of
-from penstock.errors import NodesUnavailable, QueueFull, QueuePaused
+from penstock.errors import BadArgument, NodesUnavailable, QueueFull, QueuePaused
+from penstock.spark.errors import OptionError
 from penstock.spark.options import Write
-from penstock.spark.rows import Item, preferred
-from penstock.spark.shards import OpenShards
+from penstock.spark.rows import Item, columns_of, encoded, preferred, task
+from penstock.spark.shards import OpenShards, open_shards
 
-__all__ = ["Packer", "RecordBatch", "Sink", "patiently", "with_text"]
+__all__ = ["Packer", "RecordBatch", "Sink", "enqueue_partition", "patiently", "with_text"]
 
 K = TypeVar("K")
 
+BATCH_BYTES = 1 << 20
+"""Most bytes of a call; a larger record has one of its own."""
 HELD_BYTES = 16 << 20
 """Memory of the batches that are being filled; when it is used up, all of them are sent."""
 RECORD_BYTES = 150
@@ -48,7 +53,6 @@ class Packer(Generic[K]):
 
     def __init__(self, options: Write, send: Callable[[K, RecordBatch], None]) -> None:
         self._rows = options.batch_size
-        self._bytes = options.batch_bytes
         self._send = send
         self._open: dict[K, RecordBatch] = {}
         self._held = 0
@@ -57,7 +61,7 @@ class Packer(Generic[K]):
         """Take a record, and send its batch if that is full."""
         size = len(record)
         batch = self._open.get(key)
-        if batch is not None and batch.size + size > self._bytes:
+        if batch is not None and batch.size + size > BATCH_BYTES:
             self._flush(key)
             batch = None
         if batch is None:
@@ -193,3 +197,73 @@ def _stuck(options: Write, refusal: Exception, done: int, total: int) -> str:
             "in the same application may have none"
         )
     return text
+
+
+# -- in a function of the user ---------------------------------------------------------------
+
+
+def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
+    """Enqueue the rows of a partition; a repeated attempt adds nothing twice.
+
+    All partitions in a process share its connection. Rows must have ids: only they identify a row
+    that comes again, perhaps in another partition.
+
+    Args:
+        rows: Rows or mappings, all with the same names.
+        options: the sink's, as in `df.write.options(…)`: `queue`, `urlEnv`, `idColumn`, …
+
+    Returns:
+        How many `rows` there were, how many were `added`, and how many were `duplicates`.
+
+    Raises:
+        OptionError: an option can't be used; nothing was written.
+        BadArgument: a column or a value can't be used; rows before it may have been added.
+        Unreachable: no server can be reached, or not every one of several nodes.
+        QueueMissing: there is no such queue, and `requireQueue` is set.
+        As `Queue.enqueue`.
+    """
+    given = Write.parse(options)
+    if given.operation != "enqueue":
+        raise OptionError("operation", given.operation, "must be enqueue in enqueue_partition")
+    if given.commit_mode == "staged":
+        raise OptionError("commitMode", "staged", "must be direct in enqueue_partition")
+    source = iter(rows)
+    first = next(source, None)
+    if first is None:
+        return {"rows": 0, "added": 0, "duplicates": 0}
+    names = _names(first)
+    fields = [(name, "") for name in names]
+    if "id" not in columns_of(fields, given).places:
+        raise OptionError(
+            "idColumn",
+            None,
+            "is required, or a column id: a repeat with another number of partitions would add "
+            "rows without ids again. df.write can stage them",
+        )
+    found = open_shards(given)
+    found.check(given, whole=not given.skip_unreachable)
+    sink = Sink(given, found.nodes, found)
+    values = _valued(chain([first], source), names)
+    sink.put(encoded(values, fields, given, where=task(), own=secrets.token_hex(8)))
+    return sink.finish()
+
+
+def _names(row: Any) -> tuple[str, ...]:
+    if isinstance(row, Mapping):
+        return tuple(row)
+    names = getattr(row, "__fields__", None)
+    if names is None:
+        raise TypeError(f"rows must be Rows or mappings, not {type(row).__name__}")
+    return tuple(names)
+
+
+def _valued(rows: Iterable[Any], names: tuple[str, ...]) -> Iterator[list[Any]]:
+    for at, row in enumerate(rows):
+        found = _names(row)
+        if found != names and set(found) != set(names):
+            raise BadArgument(
+                "columns",
+                found,
+                f"row {at} of its partition has other columns than the first: {names}",
+            )
+        yield [row[name] for name in names]

@@ -23,11 +23,19 @@ from penstock.spark.calls import Staged
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler, check_columns
 from penstock.spark.options import Write
-from penstock.spark.rows import columns_of, name_of, preferred
+from penstock.spark.rows import (
+    Task,
+    batches,
+    columns_of,
+    encoded,
+    name_of,
+    preferred,
+    task,
+    type_name,
+)
 from penstock.spark.shards import open_in_task, open_on_driver
 from penstock.spark.sink import Sink, with_text
 from penstock.spark.staged_commit import StagedAttempt, StagedCommit, shard_of
-from penstock.spark.tasks import Task, batches, encoded, task, type_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
