@@ -260,9 +260,7 @@ class Signal:
 
     def set(self) -> None:
         """End the wait, or the next one; from any thread, and from a signal handler."""
-        self._is_set = (
-            True  # first the flag, then the look at waits: `wait` does it in the other order
-        )
+        self._is_set = True  # before the look at waits: `wait` does it in the other order
         if self._asleep:
             self._asleep = False
             self._queue.put(None)
