@@ -267,5 +267,5 @@ def release(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure; arguments go to `python -m benchmarks`. The section `spark` needs Java."""
-    session.install(".[demo,spark]")
+    session.install(".[demo,spark]", *groups("bench"))
     session.run("python", "-m", "benchmarks", *session.posargs)

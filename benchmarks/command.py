@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import (
@@ -19,6 +19,8 @@ from benchmarks import (
     instructions,
     keys,
     overload,
+    page,
+    peers,
     pressure,
     report,
     single,
@@ -61,10 +63,15 @@ SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
 
 APART: dict[str, Callable[[Bed, Plan], Table]] = {
     "instructions": instructions.instructions,
+    "peers": peers.peers,
     "spark": spark.spark,
 }
 """Sections that need more than a server: part of a full run if it is installed, or by `--only`."""
-IS_THERE = {"instructions": instructions.is_there, "spark": spark.is_there}
+IS_THERE = {
+    "instructions": instructions.is_there,
+    "peers": peers.is_there,
+    "spark": spark.is_there,
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,6 +95,9 @@ def parser() -> argparse.ArgumentParser:
         help="add the counts of the section `instructions` to benchmarks/history.csv",
     )
     args.add_argument("--json", type=Path, metavar="FILE", help="write everything to a file")
+    args.add_argument(
+        "--page", action="store_true", help="measure for docs/benchmarks.md, and write its figures"
+    )
     args.add_argument("--markdown", action="store_true", help="print Markdown, for a README")
     args.add_argument("--check", action="store_true", help="exit 1 if a budget does not hold")
     return args
@@ -115,9 +125,8 @@ def run(argv: list[str] | None = None) -> int:
     try:
         with opened(args.url, sure=args.yes) as bed, pinned(bed.pid) as placement:
             apart = [] if args.quick else [name for name in APART if IS_THERE[name]()]
-            names = args.only or [*SECTIONS, *apart]
-            if args.record and "instructions" not in names:
-                raise Refused("--record needs the section instructions: --only instructions")
+            names = args.only or (page.SECTIONS if args.page else [*SECTIONS, *apart])
+            _check(args, names)
             tables, facts = _measure(bed, plan, names, placement)
     except Refused as error:
         report.say(f"python -m benchmarks: {error}", progress=True)
@@ -128,14 +137,24 @@ def run(argv: list[str] | None = None) -> int:
     if args.record:
         [counts] = [table for table in tables if table.name == "instructions"]
         instructions.record(counts, args.record)
+    found = report.as_json(tables, closing.budgets, facts=facts, plan=dataclasses.asdict(plan))
     if args.json:
-        found = report.as_json(tables, closing.budgets, facts=facts, plan=dataclasses.asdict(plan))
         args.json.write_text(json.dumps(found, indent=1) + "\n")
+    if args.page:
+        page.keep(found)
+        page.main([])
     return int(args.check and not all(budget.holds for budget in closing.budgets))
 
 
+def _check(args: argparse.Namespace, names: Sequence[str]) -> None:
+    if args.record and "instructions" not in names:
+        raise Refused("--record needs the section instructions: --only instructions")
+    if args.page and (args.only or not peers.is_there()):
+        raise Refused("--page needs all of its sections, and the group bench: nox -s bench")
+
+
 def _measure(
-    bed: Bed, plan: Plan, names: list[str], placement: str
+    bed: Bed, plan: Plan, names: Sequence[str], placement: str
 ) -> tuple[list[Table], dict[str, str]]:
     noise = Noise(bed.pid)
     facts = describe(bed.redis.info("server"), placement=placement, transport=bed.transport)

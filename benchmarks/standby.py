@@ -152,7 +152,7 @@ def _pop(pipe: Connection, url: str, key: str) -> None:
     seen: Seen = []
 
     def loop() -> None:
-        client: Any = Redis.from_url(url)
+        client: Any = Redis.from_url(url, socket_timeout=None)  # it waits between rounds
         while True:
             body = client.blpop([key], timeout=0)[1]
             seen.append((body, time.monotonic_ns(), 0.0))
