@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -86,6 +87,7 @@ def test_every_number_of_a_run(folder: Path, tmp_path: Path) -> None:
     assert list(temporary.iterdir()) == []  # the server's directory is removed with it
     assert f"(process {killed['pid']}) is killed with SIGKILL" in result.err
     assert "30 of 30 files done" in result.err
+    assert re.search(r"jobs of worker-\d wait until its lease ends", result.err)
 
 
 @pytest.mark.slow
@@ -163,7 +165,9 @@ def test_a_terminal_sees_a_bar(folder: Path) -> None:
     seen = b"".join(read_all(ours)).decode("utf-8", "replace")
     assert shown.wait(PATIENCE) == 0, seen
     assert "30/30" in seen
-    assert "worker-1: killed" in seen or "worker-2: killed" in seen or "worker-3: killed" in seen
+    assert re.search(r"worker-\d: \d+ \(killed\)", seen)
+    assert "starting 3 workers" in seen
+    assert "single jobs to idle workers" in seen
     assert "redelivered after the kill" in seen
 
 

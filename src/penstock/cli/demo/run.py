@@ -135,6 +135,7 @@ class DemoRun:
             self._enqueue()
             full = self._memory()
             began = time.monotonic()
+            self.screen.start()
             self.files.resume()
             self._work()
             ended = time.monotonic()
@@ -149,6 +150,7 @@ class DemoRun:
         return Memory(node.server_facts().number("used_memory") or 0, ours)
 
     def _start_workers(self) -> None:
+        self.screen.note(f"starting {self.plan.workers} workers")
         self._processes.start(self.plan.workers)
         while len(self.gathered.by) < self.plan.workers:
             self._gather(0.5)
@@ -158,6 +160,7 @@ class DemoRun:
         """Enqueue single jobs for idle workers; return the ms until the handler of each began."""
         waits = []
         for number in range(WARM_UP + PROBES):
+            self.screen.note(f"{max(number - WARM_UP, 0)} of {PROBES} single jobs to idle workers")
             time.sleep(PAUSE)
             asked = time.monotonic_ns()
             self.files.enqueue({"probe": number}, lease=LEASE)
@@ -184,7 +187,7 @@ class DemoRun:
         self.screen.say(f"{len(names)} jobs are enqueued, one for each file")
 
     def _work(self) -> None:
-        total = len(self.plan.listing)
+        total, waits = len(self.plan.listing), False
         while not self._finished():
             try:
                 self._gather(0.02)
@@ -195,6 +198,10 @@ class DemoRun:
             self.screen.progress(done, total, self._workers())
             if self.kill is None and total > done >= total // 3:
                 self._kill()
+            elif self.kill and not waits and total - done <= self.kill.held:
+                waits = True
+                told = f"{total - done} jobs of {self.kill.worker} wait until its lease ends"
+                self.screen.say(f"{told}, {LEASE:g} s after it took them")
 
     def _finished(self) -> bool:
         complete = len(self.gathered.first) == len(self.plan.listing)
@@ -230,7 +237,9 @@ class DemoRun:
 
     def _workers(self) -> dict[str, str]:
         states = {name: str(count) for name, count in sorted(self.gathered.by.items())}
-        return {**states, self.kill.worker: "killed"} if self.kill else states
+        if self.kill:
+            states[self.kill.worker] += " (killed)"
+        return states
 
     def _report(
         self, pickup: Sequence[float], began: float, ended: float, before: Memory, full: Memory

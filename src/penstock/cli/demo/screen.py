@@ -19,22 +19,30 @@ class Screen:
     """Shows a run: a bar with lines above it, or lines alone if the bar is disabled.
 
     Args:
-        bar: has a column for `workers`.
+        bar: has a column for `note`.
     """
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
-        self._task = bar.add_task("files", total=None, workers="")
+        self._task = bar.add_task("files", start=False, total=None, note="")
         self._quarters = 0
 
     def say(self, text: str) -> None:
         """Print a line."""
         self._bar.console.print(Text(printable(text)), soft_wrap=True)
 
+    def note(self, text: str) -> None:
+        """Show beside the bar what the run does."""
+        self._bar.update(self._task, note=text)
+
+    def start(self) -> None:
+        """Start the clock of the bar."""
+        self._bar.start_task(self._task)
+
     def progress(self, done: int, total: int, workers: Mapping[str, str]) -> None:
         """Show how many files are done, and the state of each worker; as lines in quarters."""
         each = ", ".join(f"{name}: {state}" for name, state in workers.items())
-        self._bar.update(self._task, completed=done, total=total, workers=each)
+        self._bar.update(self._task, completed=done, total=total, note=each)
         quarters = 4 * done // total
         if self._bar.disable and quarters > self._quarters:
             self._quarters = quarters
@@ -48,7 +56,7 @@ def screen(*, as_json: bool) -> Iterator[Screen]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[workers]}"),
+        TextColumn("{task.fields[note]}"),
     )
     disable = as_json or not sys.stdout.isatty()
     with Progress(*columns, console=Console(stderr=as_json), disable=disable) as bar:
