@@ -14,7 +14,15 @@ from penstock.errors import BadArgument
 
 __all__ = ["KEEP", "setting_fields"]
 
-KEEP: Any = enum.Enum("Keep", ["KEEP"]).KEEP  # type: ignore[attr-defined]  # a functional enum
+
+class _Unchanged(enum.Enum):
+    KEEP = 1
+
+    def __repr__(self) -> str:
+        return "unchanged"  # in help(Queue.configure)
+
+
+KEEP: Any = _Unchanged.KEEP
 """Leave a setting as it is."""
 
 
