@@ -1,8 +1,11 @@
-"""Hooks of the documentation site (mkdocs.yml): links out of docs/, and the help of commands."""
+"""Hooks of the documentation site (mkdocs.yml): links out of docs/, the help of commands, and the
+glossary, whose source is CONTRIBUTING.md.
+"""
 
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,18 @@ SOURCE = "https://penstock.example/source"
 """Where the files of the repository are: as `project.urls` in pyproject.toml."""
 LINK = re.compile(r"\]\(((?:\.\./)+)([^)#]+)(#[^)]*)?\)")
 COMMANDS_HERE = "<!-- commands -->"
+GLOSSARY_HERE = "<!-- glossary -->"
+EXPLAINED = {
+    *("ack", "bury", "dedup id", "epoch", "heartbeat", "hint", "lease", "nack", "partition"),
+    *("receipt", "recover", "redrive", "reserve", "shard", "suspect", "wake token"),
+}
+"""Words that show their meaning on every page; the others are too common."""
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Make links to files outside docs/ absolute, and insert the help of commands.
+    """Make links to files outside docs/ absolute, insert the help of commands and the glossary.
+
+    Each page ends with a link to the glossary and with the meanings of its words.
 
     Raises:
         FileNotFoundError: a link leads to no file.
@@ -26,7 +37,10 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     place = ROOT / "docs" / Path(page.file.src_uri).parent
     if COMMANDS_HERE in markdown:
         markdown = markdown.replace(COMMANDS_HERE, commands())
-    return LINK.sub(lambda found: absolute(found, place), markdown)
+    markdown = markdown.replace(GLOSSARY_HERE, "\n".join(glossary()))
+    markdown = LINK.sub(lambda found: absolute(found, place), markdown)
+    words = posixpath.relpath("glossary.md", posixpath.dirname(page.file.src_uri))
+    return f"{markdown}\n\n---\n\nWords: [glossary]({words})\n\n{abbreviations()}"
 
 
 def absolute(found: re.Match[str], place: Path) -> str:
@@ -37,6 +51,20 @@ def absolute(found: re.Match[str], place: Path) -> str:
     if target.is_relative_to(ROOT / "docs"):
         return found[0]
     return f"]({SOURCE}/{target.relative_to(ROOT)}{found[3] or ''})"
+
+
+def glossary() -> list[str]:
+    """Return the lines of the table of words in CONTRIBUTING.md."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Glossary\n")[2].partition("\n## ")[0]
+    return [line for line in section.splitlines() if line.startswith("|")]
+
+
+def abbreviations() -> str:
+    """Return the meanings of the words that are explained everywhere, in the form of `abbr`."""
+    rows = [line.strip("| ").split(" | ") for line in glossary()[2:]]
+    meanings = {word: row[1] for row in rows for word in row[0].split(", ")}
+    return "\n".join(f"*[{word}]: {meanings[word]}" for word in sorted(EXPLAINED))
 
 
 def commands() -> str:

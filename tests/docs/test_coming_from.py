@@ -19,8 +19,11 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 SEEDS = [page for page in PAGES if page.name.startswith("coming-from-")]
 OF_SPARK = {"spark.md"}
 """Run by tests/spark."""
-WITHOUT_CODE = {"benchmarks.md", "frameworks.md", "index.md", "web.md"}
-"""Measurements; examples that tests/examples runs; links; commands, parts of programs."""
+WITHOUT_CODE = {
+    *("benchmarks.md", "compared.md", "deploy.md", "frameworks.md", "glossary.md", "index.md"),
+    "web.md",
+}
+"""Measurements; files and parts of programs that other tests run; words and links."""
 OURS = [page for page in PAGES if page not in SEEDS and page.name not in OF_SPARK | WITHOUT_CODE]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ \t]*$", flags=re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "pycon", "text", "sh", "redis", "mermaid"}

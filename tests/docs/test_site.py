@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from configparser import ConfigParser
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from penstock.cli import COMMANDS
+from penstock.cli.app import loaded
+from penstock.worker.children import GRACE, LAST_WORD
 from tools import pages
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +41,43 @@ def test_links_lead_to_files(name: str) -> None:
             target = (DOCS / name).parent / link
             assert target.resolve().is_relative_to(DOCS)
             assert target.exists(), link
+
+
+@pytest.mark.parametrize("name", ["shop-worker.service", "Dockerfile"])
+def test_files_to_deploy_are_those_on_the_page(name: str) -> None:
+    """The page shows each file as it is in examples/deploy."""
+    text = (ROOT / "examples/deploy" / name).read_text()
+    assert f"```text\n{text}```" in (DOCS / "deploy.md").read_text(encoding="utf-8")
+
+
+def test_the_unit_of_systemd_starts_a_worker_and_waits_for_its_end() -> None:
+    """Its command is one of penstock; it is killed later than the supervisor kills processes."""
+    unit = ConfigParser(interpolation=None)
+    unit.read(ROOT / "examples/deploy/shop-worker.service")
+    service = unit["Service"]
+    _, command, *arguments = service["ExecStart"].split()
+    assert command == "worker"
+    loaded("worker").parser().parse_args(arguments)
+    assert service["KillMode"] == "mixed"
+    assert int(service["TimeoutStopSec"]) > GRACE + LAST_WORD
+    assert service["RestartPreventExitStatus"] == "2"
+
+
+def test_the_glossary_is_that_of_contributing() -> None:
+    """Each word is on the page, and the words that are explained everywhere are among them."""
+    text = rendered("glossary.md")
+    assert "| lease | exclusive holding" in text
+    assert len(pages.glossary()) > 25
+    assert pages.abbreviations().count("*[") == len(pages.EXPLAINED)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_page_leads_to_the_glossary(name: str) -> None:
+    """By a link at its end, and with the meanings of its words."""
+    text = rendered(name)
+    [link] = re.findall(r"Words: \[glossary\]\((.*)\)", text)
+    assert ((DOCS / name).parent / link).resolve() == DOCS / "glossary.md"
+    assert "*[lease]: exclusive holding" in text
 
 
 def test_links_out_of_the_pages_are_absolute() -> None:
