@@ -20,7 +20,18 @@ LINK = re.compile(r"\]\(((?:\.\./)+)([^)#]+)(#[^)]*)?\)")
 COMMANDS_HERE = "<!-- commands -->"
 GLOSSARY_HERE = "<!-- glossary -->"
 EXPLAINED = {
-    *("ack", "bury", "dedup id", "epoch", "heartbeat", "hint", "lease", "nack", "partition"),
+    *(
+        "ack",
+        "bury",
+        "dead letter",
+        "dedup id",
+        "epoch",
+        "heartbeat",
+        "hint",
+        "lease",
+        "nack",
+        "partition",
+    ),
     *("receipt", "recover", "redrive", "reserve", "shard", "suspect", "wake token"),
 }
 """Words that show their meaning on every page; the others are too common."""
