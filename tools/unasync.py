@@ -64,6 +64,7 @@ NAMES = {
     "acluster_settings": "cluster_settings",
     "afirst_ready": "first_ready",
     "agather": "gather",
+    "ahold_interrupts": "hold_interrupts",
     "ain_thread": "in_thread",
     "alock": "lock",
     "apool": "pool",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 import redis
 
 from penstock import QueueInUse
-from penstock.client._acompat import RedisConnection
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
-from penstock.pressure._sync import connections, waiting
+from penstock.pressure._sync import waiting
 from tests.protocol.pages import acl_rules
 from tests.support.twins import Beside, spawn, wait_for
 
@@ -49,7 +51,7 @@ def after(plain: redis.Redis, role: str | None, interrupted: threading.Event) ->
     def interrupt() -> None:
         wait_for(lambda: plain.info("clients")["blocked_clients"] == 1)
         signal.pthread_kill(main, signal.SIGINT)
-        assert interrupted.wait(20)  # a token that is read before that may be lost
+        assert interrupted.wait(20)
         if role:
             plain.lpush(role, 0)
 
@@ -97,26 +99,49 @@ def test_a_party_interrupted_while_waiting_returns_its_role(
         assert plain.llen("__pressure__:q") == 0
 
 
-def test_a_party_interrupted_while_it_begins_to_wait_returns_its_role(
-    server: EmbeddedServer, plain: redis.Redis, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["send", "pop", "answered", "read_response", "popped"])
+def test_a_party_interrupted_while_it_takes_the_token_returns_its_role(
+    server: EmbeddedServer, plain: redis.Redis, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The interrupt comes when the command that pops the token has just been sent."""
+    """The interrupt comes at the end of a function between the command and the note."""
 
-    def send(conn: RedisConnection, packed: bytes) -> None:
-        real(conn, packed)
-        if b"BRPOP" in packed:
-            plain.lpush(FREE, 0)
-            raise KeyboardInterrupt
+    def interrupt(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+        is_end = event == "return" and frame.f_code.co_name == name
+        if is_end and not struck and _is_in(frame, "_popped"):
+            if name in ("send", "pop"):
+                plain.lpush(FREE, 0)
+            struck.append(name)
+            signal.raise_signal(signal.SIGINT)
+        return interrupt
 
-    real = connections.send
+    struck = list[str]()
     monkeypatch.setattr(waiting, "LOST_RACES", 0)
-    monkeypatch.setattr(connections, "send", send)
     with PressureQueue("q", server.url) as q:
         q.create()
         plain.rpop(FREE)
-        with pytest.raises(KeyboardInterrupt):
-            q.put("a")
+        beside = None if name in ("send", "pop") else spawn(_push_when_awaited, plain)
+        sys.settrace(interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                q.put("a")
+        finally:
+            sys.settrace(None)
+        if beside:
+            beside.result()
+        assert struck
         assert tokens(plain) == [1, 1, 1]
+        assert plain.llen("__pressure__:q") == 0
+
+
+def _is_in(frame: FrameType | None, name: str) -> bool:
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _push_when_awaited(plain: redis.Redis) -> None:
+    wait_for(lambda: plain.info("clients")["blocked_clients"] == 1)
+    plain.lpush(FREE, 0)
 
 
 def test_the_rights_in_the_document_are_enough(server: EmbeddedServer, plain: redis.Redis) -> None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import queue
 import selectors
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_futures
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from redis import ConnectionPool, RedisCluster
@@ -45,12 +46,14 @@ __all__ = [
     "aclosed",
     "acluster_settings",
     "afirst_ready",
+    "ahold_interrupts",
     "asend",
     "ashield",
     "asleep",
     "closed",
     "cluster_settings",
     "first_ready",
+    "hold_interrupts",
     "send",
     "shield",
     "sleep",
@@ -146,6 +149,26 @@ async def ashield(work: Coroutine[object, object, T]) -> T:
 def shield(done: T) -> T:
     """Return the result of the work, which is done by now."""
     return done
+
+
+ahold_interrupts = nullcontext  # asyncio cancels a task, which `ashield` holds back
+
+
+@contextmanager
+def hold_interrupts() -> Iterator[None]:
+    """Hold SIGINT back in this block: its handler runs at the end of the block."""
+    held = list[tuple[Any, ...]]()
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield  # the handlers of signals run in the main thread only
+        return
+    signal.signal(signal.SIGINT, lambda *args: held.append(args))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(*held[0])
 
 
 async def asend(conn: AsyncRedisConnection, packed: bytes) -> None:

@@ -14,7 +14,15 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._acompat import PENDING, AsyncReader, asend, asleep, sliced
+from penstock.client._acompat import (
+    PENDING,
+    AsyncReader,
+    afirst_ready,
+    ahold_interrupts,
+    asend,
+    asleep,
+    sliced,
+)
 from penstock.client._async.transport.blocking import FAKE_SLICE
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import passing, raise_typed, transient
@@ -166,15 +174,17 @@ class AsyncWatchedConnection:
     async def pop(self, key: bytes, *, timeout: float) -> None:
         """Begin to wait for the element of a list, for at most `SLICE` seconds, and to take it."""
         limit = max(min(timeout, SLICE), 0.001)
-        try:
+        with ahold_interrupts():  # what was sent has a reader
             await asend(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
-        except KeyboardInterrupt:  # it may have been sent
             self._reader = AsyncReader(self.conn)
-            raise
-        self._reader = AsyncReader(self.conn)
+
+    async def answered(self) -> None:
+        """Wait for the reply, and leave it on the connection: an interrupt can't lose it."""
+        if self._reader is not None and not sliced(self.conn):
+            await afirst_ready([self._reader], SLICE + SOCKET_TIMEOUT)
 
     async def popped(self) -> bool:
-        """Return True if it was taken. If interrupted, call it again to learn that."""
+        """Return True if it was taken; an interrupt while the reply is read may lose it."""
         if self._reader is None:
             return False
         reply = await self._reader.read(SLICE + SOCKET_TIMEOUT)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
-from penstock.client._acompat import ashield
+from penstock.client._acompat import ahold_interrupts, ashield
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing, transient
 from penstock.core.calls import Call, Confirmed, Wait
@@ -233,13 +233,18 @@ class AsyncWaitingCall:
     async def _popped(self, watched: AsyncWatchedConnection, key: bytes, left: float) -> bool:
         try:
             await watched.pop(key, timeout=left)
-            is_ours = await watched.popped()
+            await watched.answered()
+            await self._note_token(watched)
         except KeyboardInterrupt:  # the command goes on
-            with suppress(RedisError):  # it had not been sent
-                self._held = POPPED if await watched.popped() else 0
+            with suppress(RedisError):
+                await self._note_token(watched)
             raise
-        self._held = POPPED if is_ours else 0
-        return is_ours
+        return self._held == POPPED
+
+    async def _note_token(self, watched: AsyncWatchedConnection) -> None:
+        with ahold_interrupts():  # none between the reply and the note
+            if await watched.popped():
+                self._held = POPPED
 
     def _awaited(self) -> tuple[bytes, bytes]:
         """Return the list whose element the call waits for, and the end where it is put back."""

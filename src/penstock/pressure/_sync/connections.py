@@ -15,7 +15,15 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from penstock.client._acompat import PENDING, Reader, send, sleep, sliced
+from penstock.client._acompat import (
+    PENDING,
+    Reader,
+    first_ready,
+    hold_interrupts,
+    send,
+    sleep,
+    sliced,
+)
 from penstock.client._sync.transport.blocking import FAKE_SLICE
 from penstock.client._sync.transport.connection import ProducerConnection, monotonic
 from penstock.client._sync.transport.failures import passing, raise_typed, transient
@@ -165,15 +173,17 @@ class WatchedConnection:
     def pop(self, key: bytes, *, timeout: float) -> None:
         """Begin to wait for the element of a list, for at most `SLICE` seconds, and to take it."""
         limit = max(min(timeout, SLICE), 0.001)
-        try:
+        with hold_interrupts():  # what was sent has a reader
             send(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
-        except KeyboardInterrupt:  # it may have been sent
             self._reader = Reader(self.conn)
-            raise
-        self._reader = Reader(self.conn)
+
+    def answered(self) -> None:
+        """Wait for the reply, and leave it on the connection: an interrupt can't lose it."""
+        if self._reader is not None and not sliced(self.conn):
+            first_ready([self._reader], SLICE + SOCKET_TIMEOUT)
 
     def popped(self) -> bool:
-        """Return True if it was taken. If interrupted, call it again to learn that."""
+        """Return True if it was taken; an interrupt while the reply is read may lose it."""
         if self._reader is None:
             return False
         reply = self._reader.read(SLICE + SOCKET_TIMEOUT)

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
-from penstock.client._acompat import shield
+from penstock.client._acompat import hold_interrupts, shield
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing, transient
 from penstock.core.calls import Call, Confirmed, Wait
@@ -232,13 +232,18 @@ class WaitingCall:
     def _popped(self, watched: WatchedConnection, key: bytes, left: float) -> bool:
         try:
             watched.pop(key, timeout=left)
-            is_ours = watched.popped()
+            watched.answered()
+            self._note_token(watched)
         except KeyboardInterrupt:  # the command goes on
-            with suppress(RedisError):  # it had not been sent
-                self._held = POPPED if watched.popped() else 0
+            with suppress(RedisError):
+                self._note_token(watched)
             raise
-        self._held = POPPED if is_ours else 0
-        return is_ours
+        return self._held == POPPED
+
+    def _note_token(self, watched: WatchedConnection) -> None:
+        with hold_interrupts():  # none between the reply and the note
+            if watched.popped():
+                self._held = POPPED
 
     def _awaited(self) -> tuple[bytes, bytes]:
         """Return the list whose element the call waits for, and the end where it is put back."""
