@@ -275,10 +275,10 @@ def test_a_limit_after_a_cancellation(worker_server: EmbeddedServer, queue: Queu
     assert seen == [CancelledRun, TimeLimit]
 
 
-def test_one_look_a_second(
+def test_looks_for_cancelled_jobs(
     worker_server: EmbeddedServer, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One call each 0.9 s is about all jobs that are 50 ms old, also those that have just begun."""
+    """One call each 0.7 s is about all jobs that are 50 ms old, also those that have just begun."""
     looks, beaten = list[tuple[float, int]](), heartbeat.beaten
 
     def counted(node: Any, jobs: Any) -> Any:
@@ -292,7 +292,8 @@ def test_one_look_a_second(
         until(lambda: len(looks) >= 4)
         free.set()
     assert {count for _, count in looks} == {4}
-    assert all(b[0] - a[0] > 0.85 for a, b in pairwise(looks))
+    gaps = [b[0] - a[0] for a, b in pairwise(looks)]
+    assert 0.65 < min(gaps) < 0.9, "a cancelled job ends within a second"
 
 
 @pytest.mark.parametrize("kind", [Worker, AsyncWorker])
