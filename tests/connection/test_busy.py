@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+import tenacity
 from redis.exceptions import ResponseError
 
 from penstock import AsyncPenstock, Durable, Penstock
@@ -156,6 +157,24 @@ def test_a_busy_server_is_given_up_in_time(server: EmbeddedServer, raw: redis.Re
             q.enqueue("new")
         assert q.stats().enqueued == 1
         assert refused(raw) > 2
+
+
+def test_the_first_call_to_a_busy_server_is_given_up_in_time(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new client, which reads the list of nodes first, waits no longer than another."""
+    slept: list[float] = []
+    monkeypatch.setattr("penstock.client._sync.backend.monotonic", lambda: 10.0 * len(slept))
+    with busy(server.url):
+        for call in (lambda q: q.enqueue(1), lambda q: q.stats(), lambda q: q.reserve(1)):
+            with closing(Penstock(server.url)) as ps:
+                link: Any = ps.backend.node.link
+                stop = tenacity.stop_after_attempt(3)
+                link._retrying = link._retrying.copy(sleep=slept.append, stop=stop)
+                with pytest.raises(ResponseError, match="BUSY"):
+                    call(ps.queue("q"))
+            assert len(slept) == 2
+            slept.clear()
 
 
 def test_wait_is_repeated_after_busy() -> None:

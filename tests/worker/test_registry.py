@@ -149,38 +149,52 @@ def test_several_nodes(make_server: Callable[..., EmbeddedServer]) -> None:
 
 
 class Recorder:
-    """Stands for a node; records the commands."""
+    """Stands for a node; records the commands.
+
+    Attributes:
+        entry: the present entry.
+    """
 
     def __init__(self) -> None:
         self.commands: list[str] = []
+        self.entry: str | None = None
 
     def time_ms(self) -> int:
         """Return the time of the server."""
         self.commands.append("TIME")
         return 5_000_000
 
-    def command(self, *args: Any) -> None:
-        """Record a command."""
+    def command(self, *args: Any) -> str | None:
+        """Record a command; SET returns the entry that was there."""
         self.commands.append(args[0])
+        before, self.entry = self.entry, args[2] if args[0] == "SET" else self.entry
+        return before
+
+
+LISTED = ["TIME", "ZADD", "ZREMRANGEBYSCORE", "PEXPIRE"]
 
 
 def test_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two small writes every 10 s; every 10 minutes two more."""
+    """A small write every 15 s; every 10 minutes, and if the entry was lost, three for the list."""
     clock = [100.0]
     monkeypatch.setattr(entries, "monotonic", lambda: clock[0])
     node: Any = Recorder()
-    entry = Registration(lambda since: f"since {since}", "penstock")
+    entry = Registration(lambda since, seen: f"since {since} seen {seen}", "penstock")
     entry.renew([node])
-    assert node.commands == ["TIME", "SET", "ZADD", "TIME", "ZREMRANGEBYSCORE", "PEXPIRE"]
+    assert node.commands == ["TIME", "SET", *LISTED]
     node.commands.clear()
-    for _ in range(59):
-        assert entry.at - clock[0] == 10
+    for _ in range(39):
+        assert entry.at - clock[0] == 15
         clock[0] = entry.at
         entry.renew([node])
-    assert node.commands == ["SET", "ZADD"] * 59
+    assert node.commands == ["SET"] * 39
+    assert node.entry == f"since {4_999_000 + 1000} seen {5_000_000 + 39 * 15_000}"
     clock[0] = entry.at
     entry.renew([node])
-    assert node.commands[-3:] == ["TIME", "ZREMRANGEBYSCORE", "PEXPIRE"]
+    assert node.commands[39:] == ["SET", *LISTED]
+    node.entry = None
+    entry.renew([node])
+    assert node.commands[44:] == ["SET", *LISTED]
 
 
 def test_the_entry_of_a_process_is_its_own(ps: Penstock) -> None:

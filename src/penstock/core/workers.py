@@ -56,7 +56,13 @@ class WorkerView:
 
 
 def worker_entry(
-    name: str, kind: str, version: str, queues: Sequence[str], concurrency: int, since_ms: int
+    name: str,
+    kind: str,
+    version: str,
+    queues: Sequence[str],
+    concurrency: int,
+    since_ms: int,
+    seen_ms: int,
 ) -> str:
     """Return the text that a worker of this process stores about itself."""
     fields = {
@@ -68,6 +74,7 @@ def worker_entry(
         "queues": _shortened(queues),
         "concurrency": concurrency,
         "since": since_ms,
+        "seen": seen_ms,
     }
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
@@ -87,7 +94,7 @@ def is_worker_id(text: str) -> bool:
     return ID.fullmatch(text) is not None
 
 
-def read_worker(worker_id: str, text: bytes, seen_ms: int) -> WorkerView | None:
+def read_worker(worker_id: str, text: bytes) -> WorkerView | None:
     """Return a worker from its entry; None = this version can't read it."""
     try:
         fields = json.loads(text)
@@ -101,7 +108,7 @@ def read_worker(worker_id: str, text: bytes, seen_ms: int) -> WorkerView | None:
             queues=tuple(map(check_queue_name, fields["queues"])),
             concurrency=int(fields["concurrency"]),
             since=int(fields["since"]) / 1000,
-            seen=seen_ms / 1000,
+            seen=int(fields["seen"]) / 1000,
         )
     except (BadArgument, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

@@ -109,6 +109,7 @@ class WorkerState:
         sample_at: when to read the sizes of the queues.
         sampled_at: when they were read last.
         tick_at: when the schedules of a queue need the loop, at the earliest.
+        brought_at: when a call brought jobs last; at first when it started.
         suspects: the suspects that it holds or makes room for.
         beat_at: when the heartbeat will look at the leases again.
         poke: makes the heartbeat look now; callable from signal handlers.
@@ -155,8 +156,8 @@ class WorkerState:
         self.failures = 0
         self.next_ask = 0.0
         self.lap = clock() + TICK
-        self.sample_at = self.sampled_at = 0.0
-        self.tick_at = 0.0
+        self.sample_at = self.sampled_at = self.tick_at = 0.0
+        self.brought_at = clock()
         self.suspects = Suspects(clock)
         self.beat_at = math.inf
         self.poke: Callable[[], None] = lambda: None
@@ -480,7 +481,7 @@ class WorkerState:
         several = len(self.polls) > 1
         poll.recheck_at = now + poll.pause if several else math.inf
         if taken.deliveries:
-            self.sample_at = min(self.sample_at, now + SAMPLE)
+            self.brought_at, self.sample_at = now, min(self.sample_at, now + SAMPLE)
             self._hold(poll, taken.deliveries, sent, now)
         if wanted > 0:
             throttle = self.options.throttle

@@ -22,6 +22,7 @@ from penstock.client._async.sharded.sharded_queue import (
 from penstock.client._async.sharded.single import AsyncObservedSingleQueue, AsyncSingleQueue
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
+from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core.config import ClientConfig, check_sources
 from penstock.core.logs import get_logger
@@ -139,20 +140,27 @@ class AsyncBackend:
     async def has_others(self) -> bool:
         """Read the node's list; return True if it names other nodes.
 
-        Errors are left to the next call of the client. A server that is down is tried once: the
-        call that asks checks its arguments first, and then waits for the server.
+        Errors are left to the call that asks: it checks its arguments first, and then waits for the
+        server. A server that is down is tried once.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError, ResponseError: the server does not serve
+                any command; it was tried for as long as a call is.
         """
         if not self.joins:
             return False
-        node = self.member.node
+        node, began = self.member.node, monotonic()
         try:
             await node.link.reach()
             await self.member.connect()
             told = await node.listed()
             found = bool(told) and bool(others(told, await node.whole_id()))
-        except Exception as error:  # noqa: BLE001  # the next call reports it
+        except Exception as error:
+            now = monotonic()
+            self.look_at = now + AGAIN
+            if passing(error) and now >= began + max(self.terms.retry_for, AGAIN):
+                raise  # or the call would wait as long again
             logger.debug("the list of nodes can't be read: %s", error)
-            self.look_at = monotonic() + AGAIN
             return False
         self.look_at = monotonic() + REFRESH
         return found

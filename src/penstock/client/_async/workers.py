@@ -28,13 +28,11 @@ async def listed_workers(node: AsyncNode, prefix: str) -> list[WorkerView]:
             *("ZRANGE", key, start, "+inf", "BYSCORE", "LIMIT", skip, PAGE, "WITHSCORES")
         )
         scores = page[1::2]
-        seen = dict(zip([one.decode("utf-8", "replace") for one in page[::2]], scores, strict=True))
-        ids = [one for one in seen if is_worker_id(one)]
+        names = [one.decode("utf-8", "replace") for one in page[::2]]
+        ids = [one for one in names if is_worker_id(one)]
         texts = await node.command("MGET", *(worker_key(prefix, one) for one in ids)) if ids else []
         for worker_id, text in zip(ids, texts, strict=True):
-            view = (
-                None if text is None else read_worker(worker_id, text, int(float(seen[worker_id])))
-            )
+            view = None if text is None else read_worker(worker_id, text)
             if view is not None:
                 found[worker_id] = view
         if len(scores) < PAGE:

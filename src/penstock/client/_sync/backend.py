@@ -23,6 +23,7 @@ from penstock.client._sync.sharded.sharded_queue import (
 from penstock.client._sync.sharded.single import ObservedSingleQueue, SingleQueue
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.driver import Driver
+from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.core.config import ClientConfig, check_sources
 from penstock.core.logs import get_logger
@@ -140,20 +141,27 @@ class Backend:
     def has_others(self) -> bool:
         """Read the node's list; return True if it names other nodes.
 
-        Errors are left to the next call of the client. A server that is down is tried once: the
-        call that asks checks its arguments first, and then waits for the server.
+        Errors are left to the call that asks: it checks its arguments first, and then waits for the
+        server. A server that is down is tried once.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError, ResponseError: the server does not serve
+                any command; it was tried for as long as a call is.
         """
         if not self.joins:
             return False
-        node = self.member.node
+        node, began = self.member.node, monotonic()
         try:
             node.link.reach()
             self.member.connect()
             told = node.listed()
             found = bool(told) and bool(others(told, node.whole_id()))
-        except Exception as error:  # noqa: BLE001  # the next call reports it
+        except Exception as error:
+            now = monotonic()
+            self.look_at = now + AGAIN
+            if passing(error) and now >= began + max(self.terms.retry_for, AGAIN):
+                raise  # or the call would wait as long again
             logger.debug("the list of nodes can't be read: %s", error)
-            self.look_at = monotonic() + AGAIN
             return False
         self.look_at = monotonic() + REFRESH
         return found

@@ -17,12 +17,12 @@ logger = get_logger("penstock")
 
 FIRST = 1.0
 """Seconds after the start of a worker until it is registered: a short burst writes nothing."""
-PAUSE = 10.0
+PAUSE = 15.0
 """Seconds between two writes of an entry."""
 TIDY = 600.0
-"""Seconds between two removals of entries whose workers were killed."""
+"""Seconds between two writes of its id in the list, and two removals of those that are too old."""
 GONE_MS = 3_600_000
-"""Age at which such an entry is removed, and time to live of the list after its last change."""
+"""Age at which an id is removed, and time to live of the list after its last change."""
 
 
 class AsyncRegistration:
@@ -31,14 +31,15 @@ class AsyncRegistration:
     A failure never disturbs work: the entry is written again later, or ends by itself.
 
     Args:
-        entry: returns the text of the entry; its argument is the time of the worker's start, ms.
+        entry: returns the text of the entry. Its arguments are the time of the worker's start and
+            the present one, ms.
         prefix: prefix of all keys.
 
     Attributes:
         at: when to write the entry next, by the clock.
     """
 
-    def __init__(self, entry: Callable[[int], str], prefix: str) -> None:
+    def __init__(self, entry: Callable[[int, int], str], prefix: str) -> None:
         self._entry = entry
         self._prefix = prefix
         self._id = secrets.token_hex(8)
@@ -51,14 +52,15 @@ class AsyncRegistration:
         self.at = self._began + FIRST
 
     async def renew(self, nodes: Iterable[AsyncNode]) -> None:
-        """Write the entry to nodes."""
+        """Write the entry to nodes: one command for each, and rarely the list."""
         self.at = monotonic() + PAUSE
         is_tidy = monotonic() < self._tidy_at
         for node in nodes:
             try:
-                await self._write(node)
-                if not is_tidy:
+                was_there = await self._write(node)
+                if not (was_there and is_tidy and node in self._nodes):
                     await self._tidy(node)
+                    self._nodes.add(node)
             except Exception as error:  # noqa: BLE001, PERF203  # a worker works without an entry
                 self._nodes.discard(node)
                 await node.close()
@@ -69,20 +71,22 @@ class AsyncRegistration:
         if not is_tidy:
             self._tidy_at = monotonic() + TIDY
 
-    async def _write(self, node: AsyncNode) -> None:
+    async def _write(self, node: AsyncNode) -> bool:
+        """Write the entry; return False if there was none, so that its id may not be listed."""
         if node not in self._nodes:  # else its clock is known
             self._ahead_ms[node] = await node.time_ms() - int(monotonic() * 1000)
         now_ms = self._ahead_ms[node] + int(monotonic() * 1000)
         self._since_ms = self._since_ms or now_ms - int((monotonic() - self._began) * 1000)
-        entry = self._entry(self._since_ms)
-        await node.command("SET", worker_key(self._prefix, self._id), entry, "PX", LIFE_MS)
-        await node.command("ZADD", workers_key(self._prefix), now_ms, self._id)
-        self._nodes.add(node)
+        entry = self._entry(self._since_ms, now_ms)
+        key = worker_key(self._prefix, self._id)
+        return await node.command("SET", key, entry, "PX", LIFE_MS, "GET") is not None
 
     async def _tidy(self, node: AsyncNode) -> None:
+        """List its id as a new one, and remove old ones."""
         now_ms = await node.time_ms()
         self._ahead_ms[node] = now_ms - int(monotonic() * 1000)
         key, old = workers_key(self._prefix), now_ms - GONE_MS
+        await node.command("ZADD", key, now_ms, self._id)
         await node.command("ZREMRANGEBYSCORE", key, "-inf", old)
         await node.command("PEXPIRE", key, GONE_MS)
 

@@ -18,12 +18,12 @@ logger = get_logger("penstock")
 
 FIRST = 1.0
 """Seconds after the start of a worker until it is registered: a short burst writes nothing."""
-PAUSE = 10.0
+PAUSE = 15.0
 """Seconds between two writes of an entry."""
 TIDY = 600.0
-"""Seconds between two removals of entries whose workers were killed."""
+"""Seconds between two writes of its id in the list, and two removals of those that are too old."""
 GONE_MS = 3_600_000
-"""Age at which such an entry is removed, and time to live of the list after its last change."""
+"""Age at which an id is removed, and time to live of the list after its last change."""
 
 
 class Registration:
@@ -32,14 +32,15 @@ class Registration:
     A failure never disturbs work: the entry is written again later, or ends by itself.
 
     Args:
-        entry: returns the text of the entry; its argument is the time of the worker's start, ms.
+        entry: returns the text of the entry. Its arguments are the time of the worker's start and
+            the present one, ms.
         prefix: prefix of all keys.
 
     Attributes:
         at: when to write the entry next, by the clock.
     """
 
-    def __init__(self, entry: Callable[[int], str], prefix: str) -> None:
+    def __init__(self, entry: Callable[[int, int], str], prefix: str) -> None:
         self._entry = entry
         self._prefix = prefix
         self._id = secrets.token_hex(8)
@@ -52,14 +53,15 @@ class Registration:
         self.at = self._began + FIRST
 
     def renew(self, nodes: Iterable[Node]) -> None:
-        """Write the entry to nodes."""
+        """Write the entry to nodes: one command for each, and rarely the list."""
         self.at = monotonic() + PAUSE
         is_tidy = monotonic() < self._tidy_at
         for node in nodes:
             try:
-                self._write(node)
-                if not is_tidy:
+                was_there = self._write(node)
+                if not (was_there and is_tidy and node in self._nodes):
                     self._tidy(node)
+                    self._nodes.add(node)
             except Exception as error:  # noqa: BLE001, PERF203  # a worker works without an entry
                 self._nodes.discard(node)
                 node.close()
@@ -70,20 +72,22 @@ class Registration:
         if not is_tidy:
             self._tidy_at = monotonic() + TIDY
 
-    def _write(self, node: Node) -> None:
+    def _write(self, node: Node) -> bool:
+        """Write the entry; return False if there was none, so that its id may not be listed."""
         if node not in self._nodes:  # else its clock is known
             self._ahead_ms[node] = node.time_ms() - int(monotonic() * 1000)
         now_ms = self._ahead_ms[node] + int(monotonic() * 1000)
         self._since_ms = self._since_ms or now_ms - int((monotonic() - self._began) * 1000)
-        entry = self._entry(self._since_ms)
-        node.command("SET", worker_key(self._prefix, self._id), entry, "PX", LIFE_MS)
-        node.command("ZADD", workers_key(self._prefix), now_ms, self._id)
-        self._nodes.add(node)
+        entry = self._entry(self._since_ms, now_ms)
+        key = worker_key(self._prefix, self._id)
+        return node.command("SET", key, entry, "PX", LIFE_MS, "GET") is not None
 
     def _tidy(self, node: Node) -> None:
+        """List its id as a new one, and remove old ones."""
         now_ms = node.time_ms()
         self._ahead_ms[node] = now_ms - int(monotonic() * 1000)
         key, old = workers_key(self._prefix), now_ms - GONE_MS
+        node.command("ZADD", key, now_ms, self._id)
         node.command("ZREMRANGEBYSCORE", key, "-inf", old)
         node.command("PEXPIRE", key, GONE_MS)
 

@@ -9,11 +9,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from redis.exceptions import RedisError
 
 from penstock import __version__
 from penstock.client._acompat import Signal
@@ -563,9 +565,10 @@ class Worker:
 
     def _look(self) -> None:
         state = self._state
-        if state is not None and self._client.backend.has_others():
-            state.moved = True
-            state.wake()
+        with suppress(RedisError):  # the loop meets it too
+            if state is not None and self._client.backend.has_others():
+                state.moved = True
+                state.wake()
 
     def _polls(self) -> list[QueuePoll]:
         """Return the polls. The partitions of a queue, on each node, share its weight."""

@@ -176,8 +176,11 @@ class AsyncServer:
     async def _open(self, connection: AsyncProducerConnection) -> bool:
         try:
             return await connection.open()
-        except BaseException:
+        except BaseException as error:
             await connection.close()
+            typed = explained(error, self.address, tls=connection.uses_tls)
+            if typed is not error:
+                raise typed from None
             raise
 
     async def run(self, call: Call[object], *, brief: bool = False) -> Reply:

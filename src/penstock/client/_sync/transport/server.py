@@ -164,8 +164,11 @@ class Server:
     def _open(self, connection: ProducerConnection) -> bool:
         try:
             return connection.open()
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            typed = explained(error, self.address, tls=connection.uses_tls)
+            if typed is not error:
+                raise typed from None
             raise
 
     def run(self, call: Call[object], *, brief: bool = False) -> Reply:
