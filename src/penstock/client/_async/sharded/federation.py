@@ -142,7 +142,7 @@ class AsyncFederation:
             if not is_reached or not all(
                 home.state.met or home.state.failures for home in self.homes
             ):
-                await self._await_rest()
+                await self.await_rest()
             for home in self.homes:
                 if home.fault is not None:
                     raise home.fault
@@ -152,8 +152,8 @@ class AsyncFederation:
                 raise self.unavailable()
             await asleep(0.02)
 
-    async def _await_rest(self) -> None:
-        """Wait for the background tasks; if one node has answered, only for a moment."""
+    async def await_rest(self) -> None:
+        """Wait for looks at nodes, 2 s at most; if one has answered, only for a moment."""
         until = monotonic() + BRIEF
         while True:
             self.tend()  # nodes may have been learned just now

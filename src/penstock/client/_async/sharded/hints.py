@@ -116,6 +116,8 @@ async def keep(
     Returns:
         For each job, whether a hint is kept.
     """
+    if not federation.up(home):
+        await federation.await_rest()  # a new client may not have met the others yet
     for keeper in federation.preferred():
         state = keeper.state
         if keeper is home or not state.is_up:

@@ -220,7 +220,7 @@ class AsyncShardedParts(AsyncQueue):
                 return cast("Sequence[T]", hinted(kept))
         # If another node can keep a hint, this one is asked once, with a short time-out.
         may_keep = intent is not None and not intent.waits and not all(map(is_once, names))
-        is_prompt = may_keep and place.is_federated and bool(self.backend.up(place))
+        is_prompt = may_keep and place.is_federated and len(self.backend.homes) > 1
         try:
             await self._declare(place)
             return await call(

@@ -143,7 +143,7 @@ class Federation:
             if not is_reached or not all(
                 home.state.met or home.state.failures for home in self.homes
             ):
-                self._await_rest()
+                self.await_rest()
             for home in self.homes:
                 if home.fault is not None:
                     raise home.fault
@@ -153,8 +153,8 @@ class Federation:
                 raise self.unavailable()
             sleep(0.02)
 
-    def _await_rest(self) -> None:
-        """Wait for the background tasks; if one node has answered, only for a moment."""
+    def await_rest(self) -> None:
+        """Wait for looks at nodes, 2 s at most; if one has answered, only for a moment."""
         until = monotonic() + BRIEF
         while True:
             self.tend()  # nodes may have been learned just now

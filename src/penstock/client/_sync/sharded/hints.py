@@ -117,6 +117,8 @@ def keep(
     Returns:
         For each job, whether a hint is kept.
     """
+    if not federation.up(home):
+        federation.await_rest()  # a new client may not have met the others yet
     for keeper in federation.preferred():
         state = keeper.state
         if keeper is home or not state.is_up:
