@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 PROJECT = PYPROJECT["project"]
 
+KINDS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
+
 
 def text_of(name: str) -> str:
     """Return the text of a file of the repository."""
@@ -33,10 +35,13 @@ def test_one_version() -> None:
 
 
 def test_changelog_has_a_form_that_tools_read() -> None:
-    """It is that of keepachangelog.com: a heading in brackets for each version."""
+    """It is that of keepachangelog.com: a heading in brackets for each version, each kind once."""
     heads = re.findall(r"^## (.*)$", text_of("CHANGELOG.md"), flags=re.MULTILINE)
     assert heads[0] == "[Unreleased]"
     assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", head) for head in heads[1:])
+    for version in text_of("CHANGELOG.md").split("\n## ")[1:]:
+        kinds = re.findall(r"^### (.*)$", version, flags=re.MULTILINE)
+        assert kinds == [one for one in KINDS if one in kinds]
 
 
 def test_pythons_are_those_of_ci() -> None:
