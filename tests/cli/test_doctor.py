@@ -17,6 +17,7 @@ from penstock.cli.doctor.findings import Finding, Severity
 from penstock.cli.doctor.server import CHECKS
 from penstock.core.servers import ServerFacts
 from penstock.embedded import EmbeddedServer
+from penstock.spark.calls import Staged, commit, stage, staged_chunk
 from penstock.wire.keys import end_of
 from penstock.wire.scripts import all_scripts
 from tests.cli.support import Cli, Result, poisoned
@@ -538,6 +539,24 @@ def test_unknown_keys(cli: Cli, client: Penstock, real_backend: Backend) -> None
     assert (data["count"], sorted(data["keys"])) == (4, sorted(strange))
     starred = cli("doctor", "--json", "--prefix", "p*[a-z]?")
     assert found(starred, "keys", "ok") == ["no unknown key under the prefix."]
+
+
+def test_staged_writes(cli: Cli, client: Penstock, real_backend: Backend) -> None:
+    """Staged rows are reported; those that were committed long ago are a warning."""
+    raw, ops, node = real_backend.sync_client(), client.queue("q").ops, client.backend.node
+    at = Staged(node.id, "0a", 7)
+    for number in range(2):
+        node.run(stage(ops, at, f"one:{number}", 60_000, staged_chunk(0, [b"1\nx"])))
+    [told] = found(cli("doctor", "--json"), "staged", "ok")
+    assert "queue 'q': batch 7 of writer 0a has 2 chunks of staged rows, not committed." in told
+    node.run(commit(ops, at, [("one", 2)], 60_000, None))
+    [told] = found(cli("doctor", "--json"), "staged", "ok")
+    assert " s ago: the write, repeated," in told
+    raw.hset("penstock:{q}:commit:0a", "at", 1_700_000_000_000)
+    assert len(found(cli("doctor", "--json"), "staged", "warning")) == 1
+    client.clear(["q"])
+    [told] = found(cli("doctor", "--json"), "staged", "ok")
+    assert "not committed" in told
 
 
 def test_times_that_a_wrong_clock_has_put_ahead(

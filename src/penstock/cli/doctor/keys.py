@@ -42,6 +42,8 @@ __all__ = ["queues"]
 SCAN_KEYS = 1_000_000
 SCAN_SECONDS = 5.0
 QUEUE_SECONDS = 10.0
+PROMISE_SECONDS = 60
+"""A committed write that is not published by then has perhaps lost its driver."""
 SAMPLE = 200
 FEW = 20
 NUMBER = re.compile(rb"\d+-\d+")
@@ -76,12 +78,14 @@ class ScannedKeys:
 
     Attributes:
         kinds: queue name -> the kinds of its keys.
+        staged: queue name -> writer and batch of its staged writes.
         unknown: keys under our prefix that no queue has.
         seen: how many keys were read.
         complete: True if these were all keys.
     """
 
     kinds: dict[str, set[str]] = field(default_factory=dict)
+    staged: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     seen: int = 0
     complete: bool = True
@@ -112,7 +116,11 @@ def _sort(key: bytes, prefix: str, found: ScannedKeys) -> None:
     if shape is None or shape[2] not in (MANY if shape[3] else (*KINDS, WRITES)):
         found.unknown.append(text)
     else:
-        found.kinds.setdefault(unquote(shape[1]), set()).add(shape[2])
+        name = unquote(shape[1])
+        found.kinds.setdefault(name, set()).add(shape[2])
+        of_stage = re.fullmatch(r":(\w+):(\d+)", shape[3] or "")
+        if shape[2] == "stage" and of_stage:
+            found.staged.setdefault(name, []).append((of_stage[1], int(of_stage[2])))
 
 
 def queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]:
@@ -148,6 +156,8 @@ def queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]
         for finding in _queue(node, name, listed.get(name, []), horizon, repair=repair):
             is_damaged |= finding.level is Severity.BROKEN
             yield finding
+        for writer, batch in sorted(found.staged.get(name, []))[:FEW]:
+            yield from named("staged", _staged(node, name, writer, batch))
     yield _summary(looked, len(names), found, is_damaged)
     yield from named("keys", [_unknown(found)])
 
@@ -196,6 +206,33 @@ def _queue(
         yield from _damage(queue)
     except ResponseError as error:
         yield _refused(f"queue {name!r}", error, repair=repair, queue=name)
+
+
+def _staged(node: DoctorNode, name: str, writer: str, batch: int) -> Iterator[Finding]:
+    """Describe a staged write (protocol/staging.md)."""
+    whole, number = split_name(name)
+    keys = QueueKeys(whole, node.prefix, number)
+    queue = DoctorQueue(node.at(keys["meta"]), keys, name)
+    stage = keys.stage(writer, batch)
+    try:
+        chunks, left = queue.server.ask("HLEN", stage), queue.server.ask("PTTL", stage)
+        promise = queue.server.ask("HMGET", keys.commit(writer), "batch", "state", "era", "at")
+        era, clock = queue.ask("GET", WRITES), queue.server.ask("TIME")
+    except ResponseError as error:
+        yield _refused(f"queue {name!r}: a staged write", error, repair=False, queue=name)
+        return
+    if not chunks:
+        return
+    text = f": batch {batch} of writer {writer} has {chunks} chunks of staged rows, "
+    age = None
+    if promise[:3] == [b"%d" % batch, b"promised", era]:
+        age = int(clock[0]) - int(promise[3]) // 1000
+        text += f"committed {age} s ago: the write, repeated, adds them if its driver has died."
+    else:
+        text += f"not committed. They expire in {left // 1000} s."
+    level = warning if age is not None and age > PROMISE_SECONDS else ok
+    data = {"writer": writer, "batch": batch, "chunks": chunks, "committed_ago": age}
+    yield queue.about(level, text, **data)
 
 
 def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
