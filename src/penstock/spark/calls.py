@@ -12,31 +12,13 @@ from penstock.core.operations.producing import Added
 from penstock.wire import replies
 
 __all__ = [
-    "Staged",
-    "ack_receipts",
-    "assign",
-    "assigned",
-    "commit",
-    "dismiss",
-    "extend_receipts",
-    "fetch",
-    "publish",
-    "stage",
-    "staged_chunk",
-    "survey",
-    "unstage",
-]
+    "Staged", "ack_receipts", "assign", "assigned", "commit", "dismiss", "extend_receipts",
+    "fetch", "publish", "stage", "staged_chunk", "survey", "unstage",
+]  # fmt: skip
 
 
 class Staged(NamedTuple):
-    """Names rows that are staged together: all of them become jobs, or none.
-
-    Attributes:
-        node: id of the node where they are.
-        writer: the writer's name, 1 to 64 letters and digits.
-        batch: number of a batch of this writer, from 0; a later one follows when all of this is
-            done.
-    """
+    """Node, writer and batch of rows that are staged together (protocol/staging.md)."""
 
     node: str
     writer: str

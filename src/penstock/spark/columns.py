@@ -54,8 +54,6 @@ class Origin:
     """The values that all jobs of a page share.
 
     Attributes:
-        queue: the queue's name.
-        node: 8 hex digits of the node's id.
         packed: crc32 of the name and epoch, as ids carry them.
         place: the structure in which they lie.
         asof: the queue's time at which states are reported; 0 = active jobs are active.

@@ -62,14 +62,10 @@ SILENCE = 10.0
 """Seconds for which a worker may be unhealthy before its task fails."""
 SAMPLE = 10.0
 """Fewest seconds between two log records of one kind about jobs."""
-KEYS = pa.schema(
-    [
-        ("id", pa.string()),
-        ("receipt", pa.string()),
-        ("attempt", pa.int32()),
-        ("dedup_window_ms", pa.int64()),
-    ]
-)
+KEYS = pa.schema([
+    ("id", pa.string()), ("receipt", pa.string()), ("attempt", pa.int32()),
+    ("dedup_window_ms", pa.int64()),
+])  # fmt: skip
 """The columns before the results."""
 WAITING = 10_000
 """Results that wait for Spark; if there are more, the handlers wait, too."""
@@ -83,12 +79,9 @@ class DrainTask:
     """Runs a worker until the queue is empty. Spark calls it in each task.
 
     Args:
-        connection: options of the connection.
         expected: ids of the nodes that the driver reaches.
-        handlers: of the jobs.
-        batch_size: most jobs that it holds.
         shares: most jobs of each Spark partition; empty = no limit.
-        output: settings of the output; None = results are dropped.
+        output: None = results are dropped.
     """
 
     connection: Connection
@@ -237,7 +230,6 @@ class DrainOutput:
     """Settings of the output.
 
     Attributes:
-        fields: Arrow fields of the results.
         encodes_json: whether the only field is a text, and other results become JSON.
         seconds: after which a task takes no more jobs.
         hold: seconds of the leases of finished jobs.

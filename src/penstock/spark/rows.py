@@ -65,14 +65,7 @@ TYPES = {
 
 
 class Item(NamedTuple):
-    """One row, converted.
-
-    Attributes:
-        queue: the name of its queue.
-        delay: ms, or `@` and an absolute time.
-        record: the record to be stored.
-        key: its dedup id.
-    """
+    """One row, converted. The delay is in ms, or `@` and an absolute time; the key is its id."""
 
     queue: str
     delay: int | str
@@ -82,13 +75,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """The meanings of columns.
-
-    Attributes:
-        names: of all columns, as they are spelled.
-        places: meaning -> index.
-        packed: indices of the columns that make up a JSON body, or None.
-    """
+    """Names of all columns, indices by meaning, and indices of the columns of a JSON body."""
 
     names: tuple[str, ...]
     places: dict[str, int]
@@ -96,13 +83,7 @@ class Columns:
 
 
 def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
-    """Return the meanings of columns.
-
-    Args:
-        fields: name and type of each column, the type as Spark's `typeName` has it; empty = not
-            known, and each value is checked.
-        options: of the write.
-    """
+    """Return the meanings of columns by name and type; without types each value is checked."""
     names = tuple(name for name, _ in fields)
     packs = options.payload_format == "json"
     places: dict[str, int] = {}
@@ -178,10 +159,7 @@ class Encoder:
     """Converts the rows of one partition to records.
 
     Args:
-        columns: their meanings.
-        options: of the write.
         write: the hash of the write's name, the same in each of its attempts.
-        partition: its number.
         attempt: of rows that are staged: names the attempt. Only one attempt is published, so rows
             without ids get ids of the attempt.
     """
@@ -396,12 +374,7 @@ def _obstacle(value: Any) -> str:
 
 
 class Task(NamedTuple):
-    """The task in which code runs.
-
-    Attributes:
-        partition: its number.
-        query, batch: of the streaming query it belongs to, also inside `foreachBatch`; else ''.
-    """
+    """The task in which code runs; query and batch also inside `foreachBatch`, else ''."""
 
     partition: int
     query: str = ""

@@ -45,15 +45,7 @@ FINE = MAX_SEQ + 1 - SEQ_BASE
 
 @dataclass(frozen=True)
 class SnapshotSlice(InputPartition):
-    """A Spark partition of a snapshot.
-
-    Attributes:
-        address: where.
-        epoch: of the queue.
-        place: the structure.
-        asof: the queue's time at which states are reported.
-        start, end: arguments of `survey`: after `start`, up to `end`.
-    """
+    """A Spark partition of a snapshot: a structure after `start`, up to `end`, as in `survey`."""
 
     address: ShardAddress
     epoch: str

@@ -68,12 +68,7 @@ def gone(options: Write) -> StagesLost:
 
 
 class StagedAttempt:
-    """Stages the rows of one attempt of a task.
-
-    Attributes:
-        token: names the attempt.
-        chunks: how many it has staged; 0 if the batch was committed before.
-    """
+    """Stages the rows of one attempt of a task: none if the batch was committed before."""
 
     def __init__(self, options: Write, at: Staged, found: OpenShards) -> None:
         self._options = options
@@ -111,10 +106,7 @@ class StagedAttempt:
 class StagedCommit:
     """Commits or removes the staged rows of a write, on the driver.
 
-    Args:
-        options: of the write.
-        at: where they are.
-        is_named: whether the write can be repeated under its name. It is remembered longer then.
+    A write that can be repeated under its name (`is_named`) is remembered longer.
     """
 
     def __init__(self, options: Write, at: Staged, *, is_named: bool = True) -> None:
