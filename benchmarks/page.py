@@ -166,7 +166,7 @@ def chart(title: str, bars: Mapping[str, float], notes: Sequence[str], ours: str
         )
     top = 40 + PITCH * len(bars)
     parts += [
-        f'<text x="0" y="{top + 16 + 18 * at}" font-size="12">{note}</text>'
+        f'<text x="0" y="{top + 16 + 18 * at}" font-size="11">{note}</text>'
         for at, note in enumerate(notes)
     ]
     height = top + 10 + 18 * len(notes)
@@ -181,12 +181,14 @@ def chart(title: str, bars: Mapping[str, float], notes: Sequence[str], ours: str
 def files(results: Results) -> dict[Path, str]:
     """Return the page and the charts as they have to be, by their paths."""
     facts = results["facts"]
-    run = f"Medians of one run: {facts['machine']};"
+    run = (
+        f"Medians of one run: {facts['machine']}; {facts.get('others', 'load unknown')}",
+        f"{facts['server']}; {facts['client']}",
+    )
     made = {PAGE: filled(PAGE.read_text(encoding="utf-8"), results)}
     for name, (title, bars, note) in CHARTS.items():
         ours = "" if name == "workers" else "penstock"
-        notes = (note, run, f"{facts['server']}; {facts['client']}")
-        made[IMAGES / f"{name}.svg"] = chart(title, bars(results), notes, ours)
+        made[IMAGES / f"{name}.svg"] = chart(title, bars(results), (note, *run), ours)
     return made
 
 

@@ -219,4 +219,4 @@ PEERS = (
     Peer("celery", "solo pool, prefetch 64, acks late", _celery, part=10),
     Peer("rq", "SimpleWorker: no process per job", _rq, part=30),
 )
-"""penstock first, then the others by the speed of their workers."""
+"""penstock first."""
