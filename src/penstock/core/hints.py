@@ -25,7 +25,7 @@ MOST_MS = 0xFFFF * 60_000
 SKEW_MS = 300_000
 """Difference of the clocks of two nodes up to which no hint is removed too early."""
 KINDS = ("ack", "delete", "bury")
-NUMBER = re.compile("[1-9][0-9]{0,14}-[1-9][0-9]{9}")
+NUMBER = "[1-9][0-9]{0,14}-[1-9][0-9]{9}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def read_hint(field: str, value: str) -> Hint | None:
         return None
     node, kind, epoch, number, receipt, queue = about
     until, window, reason = rest
-    if (window != "-" and not window.isdecimal()) or not NUMBER.fullmatch(number):
+    if (window != "-" and not window.isdecimal()) or not re.fullmatch(NUMBER, number):
         return None
     receipt = "" if receipt == "-" else receipt
     return Hint(node, kind, epoch, number, receipt, queue, int(until), window, reason)

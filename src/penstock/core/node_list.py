@@ -27,14 +27,14 @@ __all__ = [
 URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:([^@/?#]*)@)?([^?#]*)(?:\?([^#]*))?", re.IGNORECASE)
 LOCAL = "unix://"
 HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?"
-ADDRESS = re.compile(
+ADDRESS = (
     rf"(?P<tls>rediss?)://(?P<host>{HOST})/[0-9]{{1,5}}"
     rf"|(?P<sentinel>rediss?)\+sentinel://(?P<hosts>{HOST}(?:,{HOST})*)/[^@?#\s]+"
     r"|unix://(?P<path>/[^@?#\s]+)\?db=[0-9]{1,5}"
 )
-ID = re.compile(r"[0-9a-f]{40}")
-SECRET = re.compile(r"(?:sentinel_)?(?:username|password|ssl_certfile|ssl_keyfile|ssl_password)")
-OWN = re.compile(r"host|port|db|path|connection_pool|orig_.*|maint_notifications_pool_handler")
+ID = r"[0-9a-f]{40}"
+SECRET = r"(?:sentinel_)?(?:username|password|ssl_certfile|ssl_keyfile|ssl_password)"
+OWN = r"host|port|db|path|connection_pool|orig_.*|maint_notifications_pool_handler"
 """Settings of a connection that are part of the address."""
 
 
@@ -64,7 +64,7 @@ def merged_members(lists: Iterable[Mapping[str, str]]) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for one in lists:
         for node, text in one.items():
-            entry = read_entry(text) if ID.fullmatch(node) else None
+            entry = read_entry(text) if re.fullmatch(ID, node) else None
             if entry is not None and (node not in found or entry > found[node]):
                 found[node] = entry
     return found
@@ -140,7 +140,7 @@ def learned(address: str, given: Sequence[object], hosts: Sequence[str]) -> obje
     Raises:
         ConfigurationError: the node can't be used.
     """
-    found = ADDRESS.fullmatch(address)
+    found = re.fullmatch(ADDRESS, address)
     if found is None:
         raise ConfigurationError(
             "its address must have a scheme, host, port and database, and nothing else"
@@ -178,10 +178,10 @@ def _has_secret(source: object) -> bool:
         if found is None:
             return False
         _, user, _, query = found.groups(default="")
-        return bool(user) or any(SECRET.fullmatch(name) for name, _ in parse_qsl(query))
+        return bool(user) or any(re.fullmatch(SECRET, name) for name, _ in parse_qsl(query))
     settings = _settings(source)
     names = [name for name, value in settings.items() if value]
-    return "credential_provider" in names or any(SECRET.fullmatch(name) for name in names)
+    return "credential_provider" in names or any(re.fullmatch(SECRET, name) for name in names)
 
 
 def _settings(source: object) -> Mapping[str, Any]:
@@ -210,7 +210,9 @@ def _relocated(source: Any, address: str) -> object:
         name = type(source).__name__
         raise ConfigurationError(f"the settings of a {name} can't be used for other servers")
     place = pools[0].from_url(address)  # type: ignore[attr-defined]  # both of redis-py's have it
-    settings = {name: value for name, value in _settings(source).items() if not OWN.fullmatch(name)}
+    settings = {
+        name: value for name, value in _settings(source).items() if not re.fullmatch(OWN, name)
+    }
     for name in ("host", "port", "db", "path"):
         if name in place.connection_kwargs:
             settings[name] = place.connection_kwargs[name]

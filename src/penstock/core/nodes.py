@@ -329,11 +329,11 @@ def split_cursor(cursor: object) -> tuple[str, str]:
     Raises:
         BadArgument: neither "0" nor the cursor of a page.
     """
-    found = CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None
+    found = re.fullmatch(CURSOR, cursor) if isinstance(cursor, str) else None
     if found is None and cursor != "0":
         raise BadArgument("cursor", cursor, 'must be the cursor of a page, or "0" to begin')
     return (found.group(1), found.group(2)) if found else ("", "0")
 
 
-CURSOR = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{8})?):(.+)")
+CURSOR = r"([0-9a-f]{8}(?:-[0-9a-f]{8})?):(.+)"
 """Node, optional checksum of the part's name, and the cursor of that part."""

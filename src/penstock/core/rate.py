@@ -10,8 +10,8 @@ from penstock.errors import BadArgument
 __all__ = ["check_burst", "rate_field", "rate_text"]
 
 UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-GIVEN = re.compile(r"\s*([0-9]{1,9})\s*/\s*([0-9]{0,9})\s*(ms|s|min|h|d)\s*")
-STORED = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})(?:/[0-9]{1,3})?")
+GIVEN = r"\s*([0-9]{1,9})\s*/\s*([0-9]{0,9})\s*(ms|s|min|h|d)\s*"
+STORED = r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})(?:/[0-9]{1,3})?"
 MAX_COUNT = 1_000_000
 MAX_PERIOD_MS = 86_400_000
 MAX_BURST = 100_000
@@ -27,7 +27,7 @@ def rate_field(value: object, partitions: int | None) -> str:
     Raises:
         BadArgument: no such text, or a part of it is out of bounds.
     """
-    found = GIVEN.fullmatch(value) if isinstance(value, str) else None
+    found = re.fullmatch(GIVEN, value) if isinstance(value, str) else None
     if found is None:
         reason = 'must be jobs in a time, such as "100/min", "5/s", "10/h", "50/d" or "100/90s"'
         raise BadArgument("rate", value, reason)
@@ -40,7 +40,7 @@ def rate_field(value: object, partitions: int | None) -> str:
 
 def rate_text(field: str) -> str | None:
     """Return a stored rate as `configure` takes it; None = it is malformed, and no rate applies."""
-    found = STORED.fullmatch(field)
+    found = re.fullmatch(STORED, field)
     if found is None:
         return None
     period = int(found[2])

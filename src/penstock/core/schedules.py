@@ -38,10 +38,10 @@ MISSED_MS = 60_000
 which a tick is not brought forward: it might run twice."""
 MAX_VALUE = 65_536
 UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
-EVERY = re.compile(r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?")
+EVERY = r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?"
 REFUSED = ("delay", "at", "dedup", "dedup_id", "key", "block", "max_length", "replicas", "durable")
 """Options of an enqueue that the job of a schedule can't have."""
-FRONT = re.compile(rb"(\S+) (\d+) (\d+) (\d+) ([01]) ([0-9a-f ]+)")
+FRONT = rb"(\S+) (\d+) (\d+) (\d+) ([01]) ([0-9a-f ]+)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ def read_entry(name: bytes, tick: bytes, raw: bytes) -> StoredSchedule:
     """
     front, _, value = raw.partition(b"\n")
     spec, _, record = value.partition(b"\n")
-    found = FRONT.fullmatch(front)
+    found = re.fullmatch(FRONT, front)
     if found is None:
         raise ValueError(f"not an entry of a schedule: {front[:200]!r}")
     last_run, last_tick, runs, skipped, paused, marks = found.groups()
@@ -324,7 +324,7 @@ def check_spec(
 
 def _every_ms(every: Any) -> int:
     if isinstance(every, str):
-        found = EVERY.fullmatch(every.strip())
+        found = re.fullmatch(EVERY, every.strip())
         if not every.strip() or found is None:
             reason = 'must be seconds, a timedelta, or a text such as "15m", "1h30m" or "2d"'
             raise BadArgument("every", every, reason)

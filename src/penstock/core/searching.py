@@ -21,7 +21,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "dead": ("dead",),
 }
 """The parts of each state, in the order in which a search passes them."""
-CURSOR = re.compile(r"([a-z]+):((?:-?[0-9]{1,16} )?[0-9]{1,16}-[0-9]{10}|)")
+CURSOR = r"([a-z]+):((?:-?[0-9]{1,16} )?[0-9]{1,16}-[0-9]{10}|)"
 """A part, and a place in it: score and number, in the stream only a number; empty = its start."""
 
 
@@ -61,7 +61,7 @@ class Search:
         """
         if cursor == "0":
             return self._parts()[0], ""
-        found = CURSOR.fullmatch(cursor)
+        found = re.fullmatch(CURSOR, cursor)
         if found is None or found.group(1) not in self._parts():
             reason = f'must be the cursor of a page of {self.state} jobs, or "0" to begin'
             raise BadArgument("cursor", cursor, reason)

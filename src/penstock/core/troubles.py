@@ -40,18 +40,18 @@ TYPES = {
     "members": "hash", "batches": "hash",
 }  # fmt: skip
 """The types of a queue's keys, as the command TYPE names them."""
-PREAMBLE = re.compile(r"^Error (-?\d+) (?:while )?connecting to \S+\. ")
+PREAMBLE = r"^Error (-?\d+) (?:while )?connecting to \S+\. "
 NEEDED = (
     "+@read +@write +@blocking +client|id +client|unblock +evalsha +info +script|load +time +wait"
 )
 """The rules that allow all commands of the scripts (protocol/core.md, Access, has the fewest)."""
-COMMAND = re.compile(r"run the '([^']+)' command")
+COMMAND = r"run the '([^']+)' command"
 
 
 def reason_of(error: BaseException) -> str:
     """Return the message of redis-py's error without what it repeats of the address."""
     text = " ".join(str(error).split())
-    found = PREAMBLE.match(text)
+    found = re.match(PREAMBLE, text)
     if found and "Connect call failed" in text:  # asyncio's text has only the address
         return os.strerror(int(found[1]))
     return text[found.end() if found else 0 :].rstrip(".")
@@ -127,7 +127,7 @@ def _forbidden(text: str, address: str) -> str:
             f"{address}: this user may not use the keys of penstock: allow them with "
             "ACL SETUSER <user> ~penstock:* (or ~PREFIX:*)"
         )
-    found = COMMAND.search(text)
+    found = re.search(COMMAND, text)
     if found:
         return (
             f"{address}: this user may not run the command {found[1]!r}: allow it with "

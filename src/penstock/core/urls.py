@@ -15,7 +15,7 @@ __all__ = ["HIDDEN", "check_url", "fault_of", "redacted", "shown", "unusable"]
 
 SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
 PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
-PLACE = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]*)(?::\d{1,5})?")
+PLACE = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]*)(?::\d{1,5})?"
 HIDDEN = "<not shown>"
 IN_OPTION = r"[?&]\w*(?i:username|password)="
 IN_TEXT = re.compile(
@@ -74,7 +74,7 @@ def fault_of(url: str) -> str:
             "in a URL the characters / ? # @ % of a user name, a password, a path or an option "
             "must be percent-encoded, as urllib.parse.quote(password, safe='') does"
         )
-    if not all(PLACE.fullmatch(place) for place in authority.rpartition("@")[2].split(",")):
+    if not all(re.fullmatch(PLACE, place) for place in authority.rpartition("@")[2].split(",")):
         return "must be a URL with a host name and a port such as redis://host:6379/0"
     if found[1].lower() in SCHEMES[:2] and not re.fullmatch(r"/?[0-9]*/?", path):
         return (

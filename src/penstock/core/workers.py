@@ -19,7 +19,7 @@ LIFE_MS = 40_000
 """Time to live of an entry. A worker that was killed is listed for so long at most."""
 MAX_NAMES = 8192
 """Most bytes of the names of queues in an entry."""
-ID = re.compile(r"[0-9a-f]{16}")
+ID = r"[0-9a-f]{16}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _shortened(names: Sequence[str]) -> list[str]:
 
 def is_worker_id(text: str) -> bool:
     """Return True if this is the id of a worker."""
-    return ID.fullmatch(text) is not None
+    return re.fullmatch(ID, text) is not None
 
 
 def read_worker(worker_id: str, text: bytes) -> WorkerView | None:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 STEPS = 10
 """Limit of the steps of one sweep by a waiting client; a step removes up to 1,000 of each kind."""
 
-ENTRY = re.compile(rb"[0-9a-f]{16}")
+ENTRY = rb"[0-9a-f]{16}"
 """A field of the registry: checksum of the queue's name, and epoch."""
 
 
@@ -119,7 +119,7 @@ class AsyncDriver:
         at, _, behind = cursor.partition(".")
         after, flat = await self.node.command("HSCAN", self._registry, at, "COUNT", n)
         entries = sorted(zip(flat[::2], flat[1::2], strict=True))
-        known = [(key.decode(), name) for key, name in entries if ENTRY.fullmatch(key)]
+        known = [(key.decode(), name) for key, name in entries if re.fullmatch(ENTRY, key)]
         left = [entry for entry in known if entry[0] > behind]
         found = [(name.decode("utf-8", "replace"), key[8:]) for key, name in left[:n]]
         return (f"{at}.{left[n - 1][0]}" if len(left) > n else after.decode()), found

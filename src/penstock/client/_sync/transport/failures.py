@@ -32,7 +32,7 @@ FAILURES = (RedisConnectionError, RedisTimeoutError, ProtocolError)
 UNLESS = (AuthenticationError, AuthorizationError, MaxConnectionsError)
 CHANGES = (AskError, ClusterDownError, TryAgainError)
 """Errors of a cluster about a slot that has moved (MOVED is an AskError) or is in migration."""
-PASSING = re.compile(
+PASSING = (
     r"(?:^|-)(?:READONLY|MASTERDOWN|NOREPLICAS|UNBLOCKED|BUSY|MISCONF|TRYAGAIN) "
     r"|WAIT cannot be used with replica"
 )
@@ -70,7 +70,7 @@ def transient(error: BaseException) -> bool:
     """
     if isinstance(error, ResponseError):
         codes = (ReadOnlyError, MasterDownError, TryAgainError)
-        return isinstance(error, codes) or PASSING.search(str(error)) is not None
+        return isinstance(error, codes) or re.search(PASSING, str(error)) is not None
     return isinstance(error, FAILURES) and not isinstance(error, UNLESS)
 
 

@@ -47,7 +47,7 @@ SCHEME = re.compile(r"(?P<base>rediss?)\+sentinel://", re.IGNORECASE)
 FORM = (
     "redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?option=value...]"
 )
-HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@\s]+)(?::(?P<port>\d{1,5}))?")
+HOST = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@\s]+)(?::(?P<port>\d{1,5}))?"
 PORT = 26379
 OWN = "sentinel_"
 """Prefix of the options of a URL that are for the Sentinels."""
@@ -315,7 +315,7 @@ def sentinel_pool(url: str) -> SentinelConnectionPool:
 def _places(url: str, hosts: str) -> list[tuple[str, int]]:
     places = []
     for text in hosts.split(","):
-        found = HOST.fullmatch(text)
+        found = re.fullmatch(HOST, text)
         port = int(found["port"] or PORT) if found else 0
         if found is None or not 0 < port < 65536:
             raise _bad(url, "must be host or host:port for each Sentinel, with a port up to 65535")
