@@ -1,4 +1,4 @@
-"""Write `src/penstock/wire/replies.py`: a named tuple for each reply in the headers of the scripts.
+"""Write `src/penstock/wire/replies.py`: a class for each reply in the headers of the scripts.
 
     python tools/replies.py            # bring the file up to date
     python tools/replies.py --check    # only compare; exit status 1 if it is stale
@@ -62,17 +62,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from operator import itemgetter
+from typing import Any, TypeVar
 
-__all__ = ["PARSERS"]
+__all__ = ["PARSERS", "Reply"]
 
 T = TypeVar("T")
 Parser = Callable[[Sequence[Any]], T]
 
 
+class Reply(tuple[Any, ...]):
+    """A tuple with names for its items; much quicker to define than a `NamedTuple`."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        for at, name in enumerate(cls.__annotations__):
+            setattr(cls, name, property(itemgetter(at)))
+
+
 def _plain(kind: type[T]) -> Parser[T]:
     """Parse a reply of fixed length."""
-    return partial(tuple.__new__, kind)  # type: ignore[type-var]  # each is a NamedTuple
+    return partial(tuple.__new__, kind)  # type: ignore[type-var]  # each is a Reply
 
 
 def _tail(kind: type[T], at: int) -> Parser[T]:
@@ -198,10 +209,8 @@ def _form(script: str, code: int, told: Sequence[str]) -> Form:
 
 
 def _class(form: Form) -> Iterator[str]:
-    yield f"class {form.name}(NamedTuple):"
-    title = form.script if form.code == 1 else f"{form.script}, code {form.code}"
-    yield f'    """Reply of {title}."""'
-    yield ""
+    yield f"class {form.name}(Reply):"
+    yield "    __slots__ = ()"
     for name, kind in form.fields:
         note = "  # type: ignore[assignment]  # hides a method of tuples" if name == "count" else ""
         yield f"    {name}: {kind}{note}"

@@ -1,4 +1,7 @@
-"""The effects of flows: calls, waits, changes of the registry. The driver runs them."""
+"""The effects of flows: calls, waits, changes of the registry. The driver runs them.
+
+They are not frozen, as that would double the time to define and to make them; nothing changes one.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Effect:
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run(Effect):
     """Run a script; the answer is its result.
 
@@ -52,7 +55,7 @@ class Run(Effect):
         return self.call.ops
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReserveJobs(Effect):
     """Reserve up to n jobs of a queue; the answer is a `Taken`. `brief` is that of `Run`."""
 
@@ -62,7 +65,7 @@ class ReserveJobs(Effect):
     brief: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Register(Effect):
     """Write the queue into the registry with this epoch."""
 
@@ -70,7 +73,7 @@ class Register(Effect):
     epoch: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Unregister(Effect):
     """Remove the queue's entry with this epoch from the registry: no queue has that epoch."""
 
@@ -78,7 +81,7 @@ class Unregister(Effect):
     epoch: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tidy(Effect):
     """Sweep what is due: these queues, about once a minute each, and a few listed ones.
 
@@ -96,7 +99,7 @@ class Cancelled(BaseException):
     """Thrown into a flow whose wait was cancelled, so that it can leave in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Listen(Effect):
     """Wait for tokens of queues until a point of the clock; the answer is a `Heard`.
 
@@ -117,7 +120,7 @@ class Listen(Effect):
     follow: Callable[[], Call[Taken]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Heard:
     """The answer to `Listen` and to `Quit`.
 
@@ -132,12 +135,12 @@ class Heard:
     taken: Taken | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Quit(Effect):
     """End the pending wait, if there is one; the answer: a `Heard` with the tokens that it took."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Keep(Effect):
     """Keep a call about jobs of a node that is down on another one; the answer: a bool per job."""
 
@@ -146,23 +149,23 @@ class Keep(Effect):
     intent: Intent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rest(Effect):
     """Do nothing until a point of the clock, or until the flow's owner has something to tell."""
 
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cede(Effect):
     """Let runners start their jobs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drop(Effect):
     """Close the connections: the server at their other end has changed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hurry(Effect):
     """Give up calls after a second or two from now on: the flow's owner is about to end."""

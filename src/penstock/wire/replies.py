@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from operator import itemgetter
+from typing import Any, TypeVar
 
-__all__ = ["PARSERS"]
+__all__ = ["PARSERS", "Reply"]
 
 T = TypeVar("T")
 Parser = Callable[[Sequence[Any]], T]
 
 
+class Reply(tuple[Any, ...]):
+    """A tuple with names for its items; much quicker to define than a `NamedTuple`."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        for at, name in enumerate(cls.__annotations__):
+            setattr(cls, name, property(itemgetter(at)))
+
+
 def _plain(kind: type[T]) -> Parser[T]:
     """Parse a reply of fixed length."""
-    return partial(tuple.__new__, kind)  # type: ignore[type-var]  # each is a NamedTuple
+    return partial(tuple.__new__, kind)  # type: ignore[type-var]  # each is a Reply
 
 
 def _tail(kind: type[T], at: int) -> Parser[T]:
@@ -46,26 +57,23 @@ def _either(usual: Parser[Any], others: Mapping[int, Parser[Any]]) -> Parser[Any
     return parse
 
 
-class Ack(NamedTuple):
-    """Reply of ack."""
-
+class Ack(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     acked: int
     codes: list[int]
 
 
-class AckPlain(NamedTuple):
-    """Reply of ack_plain."""
-
+class AckPlain(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     acked: int
 
 
-class Acquire(NamedTuple):
-    """Reply of acquire."""
-
+class Acquire(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     fence: bytes
@@ -73,9 +81,8 @@ class Acquire(NamedTuple):
     created: int
 
 
-class Assign(NamedTuple):
-    """Reply of assign."""
-
+class Assign(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     fence: bytes
@@ -86,9 +93,8 @@ class Assign(NamedTuple):
     now: int
 
 
-class Assigned(NamedTuple):
-    """Reply of assigned."""
-
+class Assigned(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -98,26 +104,23 @@ class Assigned(NamedTuple):
     receipts: list[bytes]
 
 
-class AssignedGone(NamedTuple):
-    """Reply of assigned, code 0."""
-
+class AssignedGone(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     batch: bytes
 
 
-class Beat(NamedTuple):
-    """Reply of beat."""
-
+class Beat(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
     codes: list[int]
 
 
-class Browse(NamedTuple):
-    """Reply of browse."""
-
+class Browse(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -128,18 +131,16 @@ class Browse(NamedTuple):
     jobs: list[list[Any]]
 
 
-class Bury(NamedTuple):
-    """Reply of bury."""
-
+class Bury(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     done: int
     codes: list[int]
 
 
-class Claim(NamedTuple):
-    """Reply of claim."""
-
+class Claim(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     first: bytes
@@ -152,41 +153,36 @@ class Claim(NamedTuple):
     others: list[tuple[int, int, bytes, bytes, bytes]]
 
 
-class Clear(NamedTuple):
-    """Reply of clear."""
-
+class Clear(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     epoch: bytes
     jobs: int
 
 
-class CloseBatch(NamedTuple):
-    """Reply of close_batch."""
-
+class CloseBatch(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     state: bytes
 
 
-class CloseBatchGone(NamedTuple):
-    """Reply of close_batch, code 0."""
-
+class CloseBatchGone(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
 
 
-class Commit(NamedTuple):
-    """Reply of commit."""
-
+class Commit(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     chunks: int
 
 
-class CommitEnded(NamedTuple):
-    """Reply of commit, code 2."""
-
+class CommitEnded(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     batch: int
@@ -195,17 +191,15 @@ class CommitEnded(NamedTuple):
     at: bytes
 
 
-class CommitGone(NamedTuple):
-    """Reply of commit, code 0."""
-
+class CommitGone(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     attempt: bytes
 
 
-class Configure(NamedTuple):
-    """Reply of configure."""
-
+class Configure(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     epoch: bytes
@@ -213,17 +207,15 @@ class Configure(NamedTuple):
     fields: list[tuple[bytes, bytes]]
 
 
-class Dismiss(NamedTuple):
-    """Reply of dismiss."""
-
+class Dismiss(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     jobs: int
 
 
-class Enqueue(NamedTuple):
-    """Reply of enqueue."""
-
+class Enqueue(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     first: bytes
@@ -235,36 +227,32 @@ class Enqueue(NamedTuple):
     replicas: int
 
 
-class EnqueuePlain(NamedTuple):
-    """Reply of enqueue_plain."""
-
+class EnqueuePlain(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     first: bytes
     epoch: bytes
 
 
-class Evict(NamedTuple):
-    """Reply of evict."""
-
+class Evict(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     once: int
     dead: int
 
 
-class Extend(NamedTuple):
-    """Reply of extend."""
-
+class Extend(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
     untils: list[int]
 
 
-class Fetch(NamedTuple):
-    """Reply of fetch."""
-
+class Fetch(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -273,26 +261,23 @@ class Fetch(NamedTuple):
     jobs: list[Any]
 
 
-class HandOver(NamedTuple):
-    """Reply of hand_over."""
-
+class HandOver(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     first: bytes
     count: int  # type: ignore[assignment]  # hides a method of tuples
 
 
-class HandOverGone(NamedTuple):
-    """Reply of hand_over, code 0."""
-
+class HandOverGone(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     outcome: int
 
 
-class ListBatches(NamedTuple):
-    """Reply of list_batches."""
-
+class ListBatches(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -301,9 +286,8 @@ class ListBatches(NamedTuple):
     batches: list[tuple[bytes, bytes, bytes, int, int, int, int]]
 
 
-class Lookup(NamedTuple):
-    """Reply of lookup."""
-
+class Lookup(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -313,17 +297,15 @@ class Lookup(NamedTuple):
     jobs: list[list[Any]]
 
 
-class PauseSchedule(NamedTuple):
-    """Reply of pause_schedule."""
-
+class PauseSchedule(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     done: int
 
 
-class Peek(NamedTuple):
-    """Reply of peek."""
-
+class Peek(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -332,17 +314,15 @@ class Peek(NamedTuple):
     jobs: list[list[Any]]
 
 
-class PeekGone(NamedTuple):
-    """Reply of peek, code 0."""
-
+class PeekGone(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     removed: int
 
 
-class Pending(NamedTuple):
-    """Reply of pending."""
-
+class Pending(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -352,9 +332,8 @@ class Pending(NamedTuple):
     deliveries: list[tuple[bytes, bytes, bytes]]
 
 
-class Purge(NamedTuple):
-    """Reply of purge."""
-
+class Purge(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     removed: int
@@ -363,9 +342,8 @@ class Purge(NamedTuple):
     skip: int
 
 
-class Recover(NamedTuple):
-    """Reply of recover."""
-
+class Recover(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     seen: int
@@ -375,9 +353,8 @@ class Recover(NamedTuple):
     jobs: list[tuple[bytes, bytes, bytes]]
 
 
-class Redrive(NamedTuple):
-    """Reply of redrive."""
-
+class Redrive(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     done: int
@@ -386,9 +363,8 @@ class Redrive(NamedTuple):
     codes: list[int]
 
 
-class Reserve(NamedTuple):
-    """Reply of reserve."""
-
+class Reserve(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     next: int
@@ -398,9 +374,8 @@ class Reserve(NamedTuple):
     jobs: list[tuple[bytes, bytes, bytes]]
 
 
-class ReservePlain(NamedTuple):
-    """Reply of reserve_plain."""
-
+class ReservePlain(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     next: int
@@ -410,26 +385,23 @@ class ReservePlain(NamedTuple):
     jobs: list[tuple[bytes, bytes]]
 
 
-class Resign(NamedTuple):
-    """Reply of resign."""
-
+class Resign(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     given: int
 
 
-class Results(NamedTuple):
-    """Reply of results."""
-
+class Results(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     last: bytes
     jobs: list[list[Any]]
 
 
-class Retime(NamedTuple):
-    """Reply of retime."""
-
+class Retime(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     found: int
@@ -437,9 +409,8 @@ class Retime(NamedTuple):
     now: int
 
 
-class Scan(NamedTuple):
-    """Reply of scan."""
-
+class Scan(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -449,9 +420,8 @@ class Scan(NamedTuple):
     jobs: list[list[Any]]
 
 
-class Schedule(NamedTuple):
-    """Reply of schedule."""
-
+class Schedule(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     epoch: bytes
@@ -459,9 +429,8 @@ class Schedule(NamedTuple):
     what: int
 
 
-class Schedules(NamedTuple):
-    """Reply of schedules."""
-
+class Schedules(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -471,9 +440,8 @@ class Schedules(NamedTuple):
     schedules: list[tuple[bytes, bytes, bytes]]
 
 
-class Settle(NamedTuple):
-    """Reply of settle."""
-
+class Settle(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     next: int
@@ -485,17 +453,15 @@ class Settle(NamedTuple):
     jobs: list[tuple[bytes, bytes, bytes]]
 
 
-class StageGone(NamedTuple):
-    """Reply of stage, code 0."""
-
+class StageGone(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     promised: int
 
 
-class Stats(NamedTuple):
-    """Reply of stats."""
-
+class Stats(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -509,9 +475,8 @@ class Stats(NamedTuple):
     fields: list[tuple[bytes, bytes]]
 
 
-class Survey(NamedTuple):
-    """Reply of survey."""
-
+class Survey(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -520,9 +485,8 @@ class Survey(NamedTuple):
     jobs: list[Any]
 
 
-class Sweep(NamedTuple):
-    """Reply of sweep."""
-
+class Sweep(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     expired: int
@@ -532,50 +496,44 @@ class Sweep(NamedTuple):
     epoch: bytes
 
 
-class Unschedule(NamedTuple):
-    """Reply of unschedule."""
-
+class Unschedule(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     left: int
 
 
-class PressureCloseInUse(NamedTuple):
-    """Reply of pressure/close, code -5."""
-
+class PressureCloseInUse(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     party: bytes
 
 
-class PressureDeleteInUse(NamedTuple):
-    """Reply of pressure/delete, code -5."""
-
+class PressureDeleteInUse(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     role: bytes
     party: bytes
 
 
-class PressureGet(NamedTuple):
-    """Reply of pressure/get."""
-
+class PressureGet(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     message: bytes
 
 
-class PressurePeekReverse(NamedTuple):
-    """Reply of pressure/peek_reverse."""
-
+class PressurePeekReverse(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     founds: list[bytes]
 
 
-class PressureShow(NamedTuple):
-    """Reply of pressure/show."""
-
+class PressureShow(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     bound: bytes
@@ -587,9 +545,8 @@ class PressureShow(NamedTuple):
     sums: list[bytes]
 
 
-class PressureShowMissing(NamedTuple):
-    """Reply of pressure/show, code -1."""
-
+class PressureShowMissing(Reply):
+    __slots__ = ()
     code: int
     nonce: bytes
     left: int

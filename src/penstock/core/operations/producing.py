@@ -66,7 +66,7 @@ class Producing(Operations):
         reply = parse(raw)
         if isinstance(reply, replies.EnqueuePlain):
             first, epoch = reply.first, reply.epoch
-            return replies.Enqueue(reply.code, reply.nonce, first, count, epoch, 0, 0, 0, 0)
+            return replies.Enqueue((reply.code, reply.nonce, first, count, epoch, 0, 0, 0, 0))
         if reply.created:  # the plain form was refused because there was no queue
             self.declined.pop("enqueue", None)
         added: Added = reply
