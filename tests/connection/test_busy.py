@@ -148,6 +148,12 @@ async def test_consume_of_asyncio_survives_a_busy_server(
         assert (await q.stats()).acked == 3
 
 
+def change_retries(link: Any, **changes: Any) -> None:
+    """Change how the calls of a server are repeated."""
+    made = link._retrying
+    link._retrying = lambda **how: made(**how).copy(**changes)
+
+
 def test_a_busy_server_is_given_up_in_time(server: EmbeddedServer, raw: redis.Redis) -> None:
     """After `retry_for` the server's own error is raised, and no call has run."""
     with Penstock(server.url, retry_for=0.2) as ps:
@@ -168,9 +174,8 @@ def test_the_first_call_to_a_busy_server_is_given_up_in_time(
     with busy(server.url):
         for call in (lambda q: q.enqueue(1), lambda q: q.stats(), lambda q: q.reserve(1)):
             with closing(Penstock(server.url)) as ps:
-                link: Any = ps.backend.node.link
                 stop = tenacity.stop_after_attempt(3)
-                link._retrying = link._retrying.copy(sleep=slept.append, stop=stop)
+                change_retries(ps.backend.node.link, sleep=slept.append, stop=stop)
                 with pytest.raises(ResponseError, match="BUSY"):
                     call(ps.queue("q"))
             assert len(slept) == 2
@@ -268,8 +273,7 @@ def test_pauses_of_a_failing_call(server: EmbeddedServer, monkeypatch: pytest.Mo
     with Penstock(server.url) as ps:
         q = ps.queue("q")
         q.enqueue(1)
-        link = ps.backend.node.link
-        link._retrying = link._retrying.copy(sleep=sleep)  # type: ignore[union-attr]  # one server
+        change_retries(ps.backend.node.link, sleep=sleep)
         monkeypatch.setattr("tenacity.time.monotonic", lambda: now[0])
         server.kill()
         with pytest.raises(redis.ConnectionError):

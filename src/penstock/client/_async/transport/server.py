@@ -11,9 +11,8 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tenacity
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -36,6 +35,9 @@ from penstock.errors import (
     NotReplicated,
     ProtocolError,
 )
+
+if TYPE_CHECKING:
+    import tenacity
 
 logger = get_logger("penstock")
 
@@ -74,14 +76,8 @@ class AsyncServer:
         self._sends_once = False
         self._has_lost = False
         self._retry_for = retry_for
+        self._hurries = False
         self._complaints = RateLimit(60, monotonic)
-        self._retrying = tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_delay(retry_for),
-            wait=_pause,
-            retry=tenacity.retry_if_exception(transient),
-            reraise=True,
-            before_sleep=self._say,
-        )
 
     def adjust(self, **settings: float) -> None:
         """Change settings of the connections that are made from now on."""
@@ -94,7 +90,7 @@ class AsyncServer:
     async def hurry(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
         self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
-        self._retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
+        self._hurries = True
         await self.close()
 
     def forget(self) -> None:
@@ -245,6 +241,19 @@ class AsyncServer:
                 found.append(wrong_type(kind, key, actual))
         return ", ".join(filter(None, found))
 
+    def _retrying(self, *, brief: bool = False) -> tenacity.AsyncRetrying:
+        """Return a caller that repeats a call which has failed once; each is used for one call."""
+        import tenacity  # slow to import, and most programs repeat nothing
+
+        once, whole = tenacity.stop_after_attempt(1), tenacity.stop_after_delay(self._retry_for)
+        return tenacity.AsyncRetrying(
+            stop=once if brief or self._hurries else whole,
+            wait=_pause,
+            retry=tenacity.retry_if_exception(transient),
+            reraise=True,
+            before_sleep=self._say,
+        )
+
     def _say(self, state: tenacity.RetryCallState) -> None:
         """Log that a call has been repeated for a while, for a person who waits for it."""
         error = None if state.outcome is None else state.outcome.exception()
@@ -281,11 +290,8 @@ class AsyncServer:
                 doubts.append(failure)
                 raise
 
-        retrying = self._retrying.copy()
-        if brief:
-            retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
         try:
-            return await retrying(repeat)
+            return await self._retrying(brief=brief)(repeat)
         except ResponseError as refusal:
             if doubts and transient(refusal):
                 raise doubts[0] from refusal  # the call may have run before, so this does not tell
@@ -318,9 +324,13 @@ class AsyncServer:
                     await connection.close()
                 raise
 
-        retrying = self._retrying.copy()  # concurrent calls would mix their state
         try:
-            reply: Any = await retrying(attempt)
+            try:
+                reply: Any = await attempt()
+            except Exception as error:
+                if not transient(error):
+                    raise
+                reply = await self._retrying()(attempt)
         except BaseException as error:
             await self.failed(connection, error)
             raise

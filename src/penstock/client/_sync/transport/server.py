@@ -11,9 +11,8 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tenacity
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -36,6 +35,9 @@ from penstock.errors import (
     NotReplicated,
     ProtocolError,
 )
+
+if TYPE_CHECKING:
+    import tenacity
 
 logger = get_logger("penstock")
 
@@ -73,14 +75,8 @@ class Server:
         self._sends_once = False
         self._has_lost = False
         self._retry_for = retry_for
+        self._hurries = False
         self._complaints = RateLimit(60, monotonic)
-        self._retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(retry_for),
-            wait=_pause,
-            retry=tenacity.retry_if_exception(transient),
-            reraise=True,
-            before_sleep=self._say,
-        )
 
     def adjust(self, **settings: float) -> None:
         """Change settings of the connections that are made from now on."""
@@ -93,7 +89,7 @@ class Server:
     def hurry(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
         self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
-        self._retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
+        self._hurries = True
         self.close()
 
     def forget(self) -> None:
@@ -232,6 +228,19 @@ class Server:
                 found.append(wrong_type(kind, key, actual))
         return ", ".join(filter(None, found))
 
+    def _retrying(self, *, brief: bool = False) -> tenacity.Retrying:
+        """Return a caller that repeats a call which has failed once; each is used for one call."""
+        import tenacity  # slow to import, and most programs repeat nothing
+
+        once, whole = tenacity.stop_after_attempt(1), tenacity.stop_after_delay(self._retry_for)
+        return tenacity.Retrying(
+            stop=once if brief or self._hurries else whole,
+            wait=_pause,
+            retry=tenacity.retry_if_exception(transient),
+            reraise=True,
+            before_sleep=self._say,
+        )
+
     def _say(self, state: tenacity.RetryCallState) -> None:
         """Log that a call has been repeated for a while, for a person who waits for it."""
         error = None if state.outcome is None else state.outcome.exception()
@@ -268,11 +277,8 @@ class Server:
                 doubts.append(failure)
                 raise
 
-        retrying = self._retrying.copy()
-        if brief:
-            retrying = self._retrying.copy(stop=tenacity.stop_after_attempt(1))
         try:
-            return retrying(repeat)
+            return self._retrying(brief=brief)(repeat)
         except ResponseError as refusal:
             if doubts and transient(refusal):
                 raise doubts[0] from refusal  # the call may have run before, so this does not tell
@@ -305,9 +311,13 @@ class Server:
                     connection.close()
                 raise
 
-        retrying = self._retrying.copy()  # concurrent calls would mix their state
         try:
-            reply: Any = retrying(attempt)
+            try:
+                reply: Any = attempt()
+            except Exception as error:
+                if not transient(error):
+                    raise
+                reply = self._retrying()(attempt)
         except BaseException as error:
             self.failed(connection, error)
             raise
