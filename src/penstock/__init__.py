@@ -38,7 +38,6 @@ from penstock.core.middleware import EnqueueEvent, Middleware, RunEvent
 from penstock.core.options import OnUnknown, PauseSide, RoleName, StateName
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.policy import RetryPolicy
-from penstock.core.schedules import ScheduleView
 from penstock.core.servers import EvictionWarning
 from penstock.core.views import (
     DedupStatus,
@@ -118,6 +117,7 @@ if TYPE_CHECKING:
     from penstock.client._async.job import AsyncJob
     from penstock.client._async.queue import AsyncQueue
     from penstock.client._async.role import AsyncRole
+    from penstock.core.schedules import ScheduleView
     from penstock.worker import (
         AsyncWorker,
         Done,
@@ -255,6 +255,7 @@ _LATER = {
     "AsyncPenstock": "penstock.client._async.client",
     "AsyncQueue": "penstock.client._async.queue",
     "AsyncRole": "penstock.client._async.role",
+    "ScheduleView": "penstock.core.schedules",
     **dict.fromkeys(
         (
             "AsyncWorker",
@@ -275,7 +276,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of the worker or of the asyncio client on first use."""
+    """Import a name on first use."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_LATER[name]), name)

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from penstock.core import node_list as members
+from penstock.core.config import check_hosts
 from penstock.core.node_list import Entry
 from penstock.errors import BadArgument, ConfigurationError
 
@@ -141,7 +142,7 @@ def test_an_address_has_only_a_place(address: str) -> None:
 def test_invalid_lists_of_hosts(value: Any) -> None:
     """A URL, a single text or another value is refused as a list of hosts."""
     with pytest.raises(BadArgument, match="node_hosts"):
-        members.check_hosts(value)
+        check_hosts(value)
 
 
 def test_the_newest_entry_counts() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ from penstock.core.urls import shown
 from penstock.core.views import QueueStats
 from penstock.errors import BadArgument
 
-__all__ = ["ClientConfig", "QueueFilter", "check_sources", "queue_filter"]
+__all__ = ["ClientConfig", "QueueFilter", "check_hosts", "check_sources", "queue_filter"]
 
 QueueFilter: TypeAlias = Callable[[QueueStats], bool]
 
@@ -72,3 +73,21 @@ def queue_filter(min_length: object, max_length: object, max_idle: object) -> Qu
         return low <= stats.ready <= high and (stats.idle or 0) <= idle
 
     return is_wanted
+
+
+def check_hosts(value: object) -> tuple[str, ...]:
+    """Return an allow list of hosts.
+
+    Raises:
+        BadArgument: one of them is neither a host nor a pattern of hosts.
+    """
+    hosts = []
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
+        raise BadArgument("node_hosts", value, "must be a list of hosts")
+    for host in value:
+        if not isinstance(host, str) or not re.fullmatch(r"[^\s/@?#,]+", host):
+            raise BadArgument(
+                "node_hosts", host, "must be a host, or a pattern such as *.redis.internal"
+            )
+        hosts.append(host.lower())
+    return tuple(hosts)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.calls import Argument, Call, Confirmed
 from penstock.core.effects import (
@@ -39,7 +39,6 @@ from penstock.core.operations.producing import Added
 from penstock.core.options import BATCH
 from penstock.core.refusals import REFUSALS
 from penstock.core.roles import RoleLease
-from penstock.core.schedules import NewSchedule
 from penstock.errors import (
     NotReplicated,
     OutOfMemory,
@@ -51,6 +50,9 @@ from penstock.errors import (
 )
 from penstock.wire import replies
 from penstock.wire.codes import Code
+
+if TYPE_CHECKING:
+    from penstock.core.schedules import NewSchedule
 
 __all__ = [
     "TICK",

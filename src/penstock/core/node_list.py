@@ -12,12 +12,11 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from penstock.errors import BadArgument, ConfigurationError
+from penstock.errors import ConfigurationError
 
 __all__ = [
     "Entry",
     "address_of",
-    "check_hosts",
     "learned",
     "merged_members",
     "others",
@@ -79,24 +78,6 @@ def others(list_: Mapping[str, str], node: str) -> list[str]:
     """
     entries = merged_members([list_])
     return [entry.address for one, entry in entries.items() if entry.address and one != node]
-
-
-def check_hosts(value: object) -> tuple[str, ...]:
-    """Return an allow list of hosts.
-
-    Raises:
-        BadArgument: one of them is neither a host nor a pattern of hosts.
-    """
-    hosts = []
-    if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
-        raise BadArgument("node_hosts", value, "must be a list of hosts")
-    for host in value:
-        if not isinstance(host, str) or not re.fullmatch(r"[^\s/@?#,]+", host):
-            raise BadArgument(
-                "node_hosts", host, "must be a host, or a pattern such as *.redis.internal"
-            )
-        hosts.append(host.lower())
-    return tuple(hosts)
 
 
 def address_of(source: object) -> str:

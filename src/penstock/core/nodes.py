@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 LOOK = 0.75
 """Seconds after which a producer reads a node's flag `leaving` again."""
+REFRESH = 30.0
+"""Seconds after which the list of nodes is read again."""
 MEASURE = 1.0
 """Seconds after which a producer reads a node's memory again."""
 COOL = 0.1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from hashlib import sha1
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.effects import Effect, Run
 from penstock.core.flows import schedule
 from penstock.core.operations import QueueOps
-from penstock.core.schedules import NewSchedule
+
+if TYPE_CHECKING:
+    from penstock.core.schedules import NewSchedule
 
 __all__ = ["schedule_on"]
 

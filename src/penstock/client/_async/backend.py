@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.sharded.federated_node import AsyncFederatedNode
-from penstock.client._async.sharded.federation import REFRESH, AsyncFederation
 from penstock.client._async.sharded.node_client import AsyncNodeClient
 from penstock.client._async.sharded.sharded_queue import (
     AsyncShardedQueue,
@@ -26,7 +24,7 @@ from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core.config import ClientConfig, check_sources
 from penstock.core.logs import get_logger
-from penstock.core.node_list import others
+from penstock.core.nodes import REFRESH
 from penstock.core.operations import Taken
 from penstock.core.options import check_flag
 from penstock.errors import BadArgument, ConfigurationError, NodesUnavailable
@@ -34,6 +32,7 @@ from penstock.wire.keys import registry_key, split_name
 
 if TYPE_CHECKING:
     from penstock.client._async.job import AsyncJob
+    from penstock.client._async.sharded.federation import AsyncFederation
     from penstock.client._async.sharded.shard import AsyncShard
 
 __all__ = ["AsyncBackend"]
@@ -74,7 +73,11 @@ class AsyncBackend:
             reason = "a list of nodes needs federation=True: pass one URL without it"
             raise BadArgument("federation", False, reason)
         self._member = AsyncNodeClient(source, terms) if sources is None else None
-        self.federation = None if sources is None else AsyncFederation(sources, terms)
+        self.federation: AsyncFederation | None = None
+        if sources is not None:
+            from penstock.client._async.sharded.federation import AsyncFederation
+
+            self.federation = AsyncFederation(sources, terms)
         self.look_at = -math.inf if federation else math.inf
         self._queues: weakref.WeakSet[AsyncSingleQueue | AsyncShardedQueue] = weakref.WeakSet()
 
@@ -115,12 +118,12 @@ class AsyncBackend:
     async def queue_at(self, field: str) -> str | None:
         """Return the name of the queue with this field in the registry of any node."""
         key = registry_key(self.terms.prefix)
-        home = await self.current()
-        if isinstance(home, AsyncFederation):
-            answers, _ = await home.each(lambda one: one.brief.node.command("HGET", key, field))
-            found = next((name for _, name in answers if name is not None), None)
+        await self.current()
+        if self.federation is None:
+            found = await self.node.command("HGET", key, field)
         else:
-            found = await home.node.command("HGET", key, field)
+            ask = self.federation.each(lambda one: one.brief.node.command("HGET", key, field))
+            found = next((name for _, name in (await ask)[0] if name is not None), None)
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
     # -- as the node, or all nodes -----------------------------------------------------------
@@ -153,8 +156,11 @@ class AsyncBackend:
         try:
             await node.link.reach()
             await self.member.connect()
-            told = await node.listed()
-            found = bool(told) and bool(others(told, await node.whole_id()))
+            found = False
+            if told := await node.listed():
+                from penstock.core.node_list import others
+
+                found = bool(others(told, await node.whole_id()))
         except Exception as error:
             now = monotonic()
             self.look_at = now + AGAIN
@@ -168,6 +174,9 @@ class AsyncBackend:
     def join(self) -> AsyncNodeClient | AsyncFederation:
         """Become a client of several nodes, unless `federation` is False. Nothing is sent."""
         if self.federation is None and self.joins:
+            from penstock.client._async.sharded.federated_node import AsyncFederatedNode
+            from penstock.client._async.sharded.federation import AsyncFederation
+
             member = self.member
             home = AsyncFederatedNode(member.source, member.terms, node=member.node)
             made = AsyncFederation([member.source], member.terms, [home])
@@ -187,9 +196,9 @@ class AsyncBackend:
         else:
             queue = sharded_queue(self, name, partitions)
         self._queues.add(queue)
-        found = self.home
-        if isinstance(found, AsyncFederation):  # another thread has joined meanwhile
-            queue.join(found, found.homes[0])
+        home: Any = self.home
+        if home is not self._member:  # another thread has joined meanwhile
+            queue.join(home, home.homes[0])
         return queue
 
     async def each(self, ask: Callable[[Any], Awaitable[T]]) -> tuple[list[tuple[Any, T]], Any]:

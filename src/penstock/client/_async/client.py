@@ -7,23 +7,22 @@ import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
 
 from penstock.client._async.backend import AsyncBackend
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.sharded.nodes import AsyncNodes
 from penstock.client._async.workers import held_jobs, listed_workers, merged_workers, with_jobs
 from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
+    check_hosts,
     queue_filter,
 )
 from penstock.core.ids import parse_id
 from penstock.core.middleware import Middleware, check_middleware
-from penstock.core.node_list import check_hosts
 from penstock.core.nodes import Partial
 from penstock.core.options import (
     BATCH,
@@ -46,6 +45,9 @@ from penstock.wire.keys import (
     check_prefix,
     check_queue_name,
 )
+
+if TYPE_CHECKING:
+    from penstock.client._async.sharded.nodes import AsyncNodes
 
 Source = str | Redis
 
@@ -142,6 +144,8 @@ class AsyncPenstock:
         Raises:
             ConfigurationError: the client was made with `federation=False`.
         """
+        from penstock.client._async.sharded.nodes import AsyncNodes
+
         return AsyncNodes(self.backend.join())
 
     async def connect(self) -> AsyncPenstock:

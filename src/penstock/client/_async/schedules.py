@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.admin import AsyncQueueAdmin
 from penstock.core import flows
@@ -11,16 +11,10 @@ from penstock.core.job import Enqueued
 from penstock.core.operations.scheduling import ListedSchedules
 from penstock.core.options import check_flag, check_party
 from penstock.core.record import stable_id_of
-from penstock.core.schedules import (
-    Missed,
-    NewSchedule,
-    ScheduleView,
-    StoredSchedule,
-    check_spec,
-    new_schedule,
-    view,
-)
 from penstock.errors import BadArgument
+
+if TYPE_CHECKING:
+    from penstock.core.schedules import Missed, NewSchedule, ScheduleView, StoredSchedule
 
 __all__ = ["AsyncQueueSchedules"]
 
@@ -65,6 +59,8 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
             NodesUnavailable: it is new, and one of several nodes can't be reached, which may have
                 it.
         """
+        from penstock.core.schedules import check_spec, new_schedule
+
         spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
         new = new_schedule(name, job, spec, self.ops.codec)
         check_flag("force", force)
@@ -191,8 +187,11 @@ async def _triggered(part: AsyncQueueAdmin, name: str) -> Enqueued | None:
 
 
 async def _listed(part: AsyncQueueAdmin) -> list[ScheduleView]:
+    from penstock.core.schedules import view
+
     await part.backend.connect()
-    cursor, entries = "0", dict[str, StoredSchedule]()
+    cursor = "0"
+    entries: dict[str, StoredSchedule] = {}
     while True:
         listed = await part.backend.node.run(part.ops.schedules(cursor))
         entries.update((entry.name, entry) for entry in listed.entries)  # a page may repeat some

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.sharded.federated_node import FederatedNode
-from penstock.client._sync.sharded.federation import REFRESH, Federation
 from penstock.client._sync.sharded.node_client import NodeClient
 from penstock.client._sync.sharded.sharded_queue import (
     ShardedQueue,
@@ -27,7 +25,7 @@ from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.core.config import ClientConfig, check_sources
 from penstock.core.logs import get_logger
-from penstock.core.node_list import others
+from penstock.core.nodes import REFRESH
 from penstock.core.operations import Taken
 from penstock.core.options import check_flag
 from penstock.errors import BadArgument, ConfigurationError, NodesUnavailable
@@ -35,6 +33,7 @@ from penstock.wire.keys import registry_key, split_name
 
 if TYPE_CHECKING:
     from penstock.client._sync.job import Job
+    from penstock.client._sync.sharded.federation import Federation
     from penstock.client._sync.sharded.shard import Shard
 
 __all__ = ["Backend"]
@@ -75,7 +74,11 @@ class Backend:
             reason = "a list of nodes needs federation=True: pass one URL without it"
             raise BadArgument("federation", False, reason)
         self._member = NodeClient(source, terms) if sources is None else None
-        self.federation = None if sources is None else Federation(sources, terms)
+        self.federation: Federation | None = None
+        if sources is not None:
+            from penstock.client._sync.sharded.federation import Federation
+
+            self.federation = Federation(sources, terms)
         self.look_at = -math.inf if federation else math.inf
         self._queues: weakref.WeakSet[SingleQueue | ShardedQueue] = weakref.WeakSet()
 
@@ -116,12 +119,12 @@ class Backend:
     def queue_at(self, field: str) -> str | None:
         """Return the name of the queue with this field in the registry of any node."""
         key = registry_key(self.terms.prefix)
-        home = self.current()
-        if isinstance(home, Federation):
-            answers, _ = home.each(lambda one: one.brief.node.command("HGET", key, field))
-            found = next((name for _, name in answers if name is not None), None)
+        self.current()
+        if self.federation is None:
+            found = self.node.command("HGET", key, field)
         else:
-            found = home.node.command("HGET", key, field)
+            ask = self.federation.each(lambda one: one.brief.node.command("HGET", key, field))
+            found = next((name for _, name in ask[0] if name is not None), None)
         return None if found is None else split_name(found.decode("utf-8", "replace"))[0]
 
     # -- as the node, or all nodes -----------------------------------------------------------
@@ -154,8 +157,11 @@ class Backend:
         try:
             node.link.reach()
             self.member.connect()
-            told = node.listed()
-            found = bool(told) and bool(others(told, node.whole_id()))
+            found = False
+            if told := node.listed():
+                from penstock.core.node_list import others
+
+                found = bool(others(told, node.whole_id()))
         except Exception as error:
             now = monotonic()
             self.look_at = now + AGAIN
@@ -169,6 +175,9 @@ class Backend:
     def join(self) -> NodeClient | Federation:
         """Become a client of several nodes, unless `federation` is False. Nothing is sent."""
         if self.federation is None and self.joins:
+            from penstock.client._sync.sharded.federated_node import FederatedNode
+            from penstock.client._sync.sharded.federation import Federation
+
             member = self.member
             home = FederatedNode(member.source, member.terms, node=member.node)
             made = Federation([member.source], member.terms, [home])
@@ -188,9 +197,9 @@ class Backend:
         else:
             queue = sharded_queue(self, name, partitions)
         self._queues.add(queue)
-        found = self.home
-        if isinstance(found, Federation):  # another thread has joined meanwhile
-            queue.join(found, found.homes[0])
+        home: Any = self.home
+        if home is not self._member:  # another thread has joined meanwhile
+            queue.join(home, home.homes[0])
         return queue
 
     def each(self, ask: Callable[[Any], T]) -> tuple[list[tuple[Any, T]], Any]:

@@ -8,23 +8,22 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis import Redis
 
 from penstock.client._sync.backend import Backend
 from penstock.client._sync.job import Job
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.sharded.nodes import Nodes
 from penstock.client._sync.workers import held_jobs, listed_workers, merged_workers, with_jobs
 from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
+    check_hosts,
     queue_filter,
 )
 from penstock.core.ids import parse_id
 from penstock.core.middleware import Middleware, check_middleware
-from penstock.core.node_list import check_hosts
 from penstock.core.nodes import Partial
 from penstock.core.options import (
     BATCH,
@@ -47,6 +46,9 @@ from penstock.wire.keys import (
     check_prefix,
     check_queue_name,
 )
+
+if TYPE_CHECKING:
+    from penstock.client._sync.sharded.nodes import Nodes
 
 Source = str | Redis
 
@@ -143,6 +145,8 @@ class Penstock:
         Raises:
             ConfigurationError: the client was made with `federation=False`.
         """
+        from penstock.client._sync.sharded.nodes import Nodes
+
         return Nodes(self.backend.join())
 
     def connect(self) -> Penstock:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.admin import QueueAdmin
 from penstock.core import flows
@@ -12,16 +12,10 @@ from penstock.core.job import Enqueued
 from penstock.core.operations.scheduling import ListedSchedules
 from penstock.core.options import check_flag, check_party
 from penstock.core.record import stable_id_of
-from penstock.core.schedules import (
-    Missed,
-    NewSchedule,
-    ScheduleView,
-    StoredSchedule,
-    check_spec,
-    new_schedule,
-    view,
-)
 from penstock.errors import BadArgument
+
+if TYPE_CHECKING:
+    from penstock.core.schedules import Missed, NewSchedule, ScheduleView, StoredSchedule
 
 __all__ = ["QueueSchedules"]
 
@@ -66,6 +60,8 @@ class QueueSchedules(QueueAdmin):
             NodesUnavailable: it is new, and one of several nodes can't be reached, which may have
                 it.
         """
+        from penstock.core.schedules import check_spec, new_schedule
+
         spec = check_spec(cron, every, tz, overlap=overlap, missed=missed)
         new = new_schedule(name, job, spec, self.ops.codec)
         check_flag("force", force)
@@ -190,8 +186,11 @@ def _triggered(part: QueueAdmin, name: str) -> Enqueued | None:
 
 
 def _listed(part: QueueAdmin) -> list[ScheduleView]:
+    from penstock.core.schedules import view
+
     part.backend.connect()
-    cursor, entries = "0", dict[str, StoredSchedule]()
+    cursor = "0"
+    entries: dict[str, StoredSchedule] = {}
     while True:
         listed = part.backend.node.run(part.ops.schedules(cursor))
         entries.update((entry.name, entry) for entry in listed.entries)  # a page may repeat some

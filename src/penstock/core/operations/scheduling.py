@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.calls import Call
 from penstock.core.operations.base import Operations, Reply
-from penstock.core.schedules import NewSchedule, StoredSchedule, read_entry
 from penstock.wire import replies
 from penstock.wire.codes import Code
 from penstock.wire.replies import Parser
+
+if TYPE_CHECKING:
+    from penstock.core.schedules import NewSchedule, StoredSchedule
 
 __all__ = ["ListedSchedules", "Scheduling"]
 
@@ -100,8 +102,11 @@ def _ticked(parse: Parser[Any], raw: Reply) -> replies.Tick | None:
 
 
 def _listed(parse: Parser[replies.Schedules], raw: Reply) -> ListedSchedules:
+    from penstock.core.schedules import read_entry
+
     reply = parse(raw)
-    entries, unread = list[StoredSchedule](), dict[str, str]()
+    entries: list[StoredSchedule] = []
+    unread: dict[str, str] = {}
     for name, tick, entry in reply.schedules:
         try:
             entries.append(read_entry(name, tick, entry))

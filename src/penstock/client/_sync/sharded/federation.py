@@ -35,7 +35,7 @@ from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
 from penstock.core.node_list import Entry, address_of, learned, merged_members
-from penstock.core.nodes import Partial, Sticky
+from penstock.core.nodes import REFRESH, Partial, Sticky
 from penstock.core.options import QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION
 from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
@@ -57,8 +57,6 @@ GRACE = 0.5
 """Seconds that a connect waits for the other nodes when one has answered."""
 GLANCE = 0.1
 """Seconds after which a waiting consumer looks again for a node that was down."""
-REFRESH = 30.0
-"""Seconds after which the list of nodes is read again."""
 
 
 class Federation:
