@@ -41,12 +41,8 @@ from penstock.core.policy import RetryPolicy
 from penstock.core.servers import EvictionWarning
 from penstock.core.views import (
     DedupStatus,
-    Drain,
-    Hello,
     Holder,
-    Info,
     JobView,
-    NodeView,
     QueuePage,
     QueueStats,
     ScanPage,
@@ -117,6 +113,7 @@ if TYPE_CHECKING:
     from penstock.client._async.job import AsyncJob
     from penstock.client._async.queue import AsyncQueue
     from penstock.client._async.role import AsyncRole
+    from penstock.core.node_views import Drain, Hello, Info, NodeView
     from penstock.core.schedules import ScheduleView
     from penstock.worker import (
         AsyncWorker,
@@ -256,6 +253,7 @@ _LATER = {
     "AsyncQueue": "penstock.client._async.queue",
     "AsyncRole": "penstock.client._async.role",
     "ScheduleView": "penstock.core.schedules",
+    **dict.fromkeys(("Drain", "Hello", "Info", "NodeView"), "penstock.core.node_views"),
     **dict.fromkeys(
         (
             "AsyncWorker",

@@ -21,10 +21,11 @@ from penstock.core.flows import (
     Tidy,
 )
 from penstock.core.job import Delivery, QueueIdentity, Reservation
+from penstock.core.node_views import Info, merged_info
 from penstock.core.nodes import NodeState, Partial, PollOrder, Sticky
 from penstock.core.operations import QueueOps, Taken
 from penstock.core.servers import ServerFacts
-from penstock.core.views import Info, QueueStats, Settings
+from penstock.core.views import QueueStats, Settings
 from penstock.errors import BadArgument, NodesUnavailable, PenstockError, QueueClosed
 from penstock.wire.keys import QueueKeys
 from tests.core.test_flows import Clock, is_transient
@@ -374,7 +375,7 @@ def test_nodes_taken_together() -> None:
     """Merged info has sums; values that differ are left out."""
     one = Info("a" * 40, "Redis 7", 5, 1, 0, 10, 0, "noeviction", True, 0, 1, 2, 2)
     two = replace(one, node="b" * 40, uptime=3, used_memory=None, maxmemory_policy="x")
-    merged = nodes.merged_info([one, two])
+    merged = merged_info([one, two])
     assert merged.node == f"{'a' * 40} {'b' * 40}"
     assert (merged.server, merged.uptime) == ("Redis 7", 3)
     assert (merged.registered_jobs, merged.connected_clients) == (4, 2)

@@ -10,12 +10,12 @@ import heapq
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from penstock.core.flows import AGAIN
 from penstock.core.servers import ServerFacts
-from penstock.core.views import COUNTS, SETTING_KINDS, TOTALS, Info, JobView, QueueStats, number_in
+from penstock.core.views import COUNTS, SETTING_KINDS, TOTALS, JobView, QueueStats, number_in
 from penstock.errors import BadArgument
 from penstock.wire.keys import PRIORITY_SPAN
 
@@ -25,7 +25,6 @@ __all__ = [
     "Partial",
     "PollOrder",
     "Sticky",
-    "merged_info",
     "merged_peek",
     "merged_stats",
     "stats_of_nodes",
@@ -275,21 +274,6 @@ def to_store(found: Mapping[T, Sequence[bytes | None]]) -> dict[T, list[Any]]:
 def _best(choose: Callable[..., float], values: Iterable[float | None]) -> float | None:
     present = [value for value in values if value is not None]
     return choose(present) if present else None
-
-
-def merged_info(found: Sequence[Info]) -> Info:
-    """Merge the info of nodes: numbers are added, texts that differ become None."""
-    values: dict[str, Any] = {}
-    for one in fields(Info):
-        of_all = [getattr(info, one.name) for info in found]
-        if all(type(value) is int for value in of_all) and one.name != "uptime":
-            values[one.name] = sum(of_all)
-        else:
-            values[one.name] = of_all[0] if all(v == of_all[0] for v in of_all) else None
-    values["uptime"] = _best(min, [info.uptime for info in found])
-    values["node"] = " ".join(info.node for info in found)
-    values["server"] = ", ".join(dict.fromkeys(info.server for info in found))
-    return Info(**values)
 
 
 def merged_peek(

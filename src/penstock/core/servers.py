@@ -6,9 +6,12 @@ import enum
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from penstock.core.views import Info
 from penstock.errors import CannotSync, UnsupportedServer
+
+if TYPE_CHECKING:
+    from penstock.core.node_views import Info
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -108,6 +111,8 @@ class ServerFacts:
 
     def info(self, *, node: str, queues: int, jobs: int, waiting: int) -> Info:
         """Return these facts together with the counts."""
+        from penstock.core.node_views import Info
+
         aof = self.number("aof_enabled")
         return Info(
             node=node,

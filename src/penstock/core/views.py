@@ -1,4 +1,4 @@
-"""Read-only views of jobs, queues and nodes, and pages of them."""
+"""Read-only views of jobs and queues, and pages of them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,9 @@ from penstock.wire import replies
 __all__ = [
     "SETTING_KINDS",
     "DedupStatus",
-    "Drain",
-    "Hello",
     "Holder",
-    "Info",
     "JobResult",
     "JobView",
-    "NodeView",
     "QueuePage",
     "QueueStats",
     "ScanPage",
@@ -434,100 +430,6 @@ class QueuePage:
     cursor: str
     queues: list[QueueStats]
     unreachable: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """A node as this client sees it.
-
-    Attributes:
-        id: 40 hex digits; the ids of its jobs contain the first 8.
-        address: host and port, or the path of its socket.
-        priority: 1 = healthy, 10 = above three quarters of its `maxmemory`, 100 = leaving or
-            unreachable: no jobs are added there.
-        used_memory: bytes; None = the server does not report it.
-        max_memory: bytes; 0 = no limit; None = the server does not report it.
-        leaving: whether it takes no new jobs.
-        error: reason why it can't be reached; empty if it was reached.
-    """
-
-    id: str
-    address: str
-    priority: int = 100
-    used_memory: int | None = None
-    max_memory: int | None = None
-    leaving: bool = False
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """The jobs left on a node that is being drained. It is true when the node is drained.
-
-    Attributes:
-        waiting: jobs that are ready, scheduled or parked.
-        active: leased jobs.
-        hints: calls that it stores for other nodes.
-        dead: dead letters; they are never delivered.
-    """
-
-    waiting: int
-    active: int
-    hints: int
-    dead: int
-
-    def __bool__(self) -> bool:
-        return not (self.waiting or self.active or self.hints)
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """The client's node and the nodes that it knows.
-
-    Attributes:
-        version: version of the protocol.
-        node: id of the node that answered, 40 hex digits.
-        nodes: every node this client knows, the one that answered first.
-    """
-
-    version: int
-    node: str
-    nodes: tuple[NodeView, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Info:
-    """The state of a node. Figures that the server does not report are None.
-
-    Attributes:
-        node: its id, 40 hex digits.
-        server: product and version.
-        uptime: seconds since the server was started.
-        connected_clients: clients of the whole server.
-        blocked_clients: clients of the whole server in a blocking call. Redis does not report
-            which client waits for which queue.
-        used_memory, max_memory: bytes.
-        maxmemory_policy: the server's policy at `max_memory`; it should be "noeviction".
-        aof_enabled: whether it writes an append-only file.
-        connected_replicas: number of its replicas.
-        registered_queues: queues that exist.
-        registered_jobs: jobs in all of them, in every state.
-        waiting_jobs: registered jobs that are ready, scheduled or parked.
-    """
-
-    node: str
-    server: str
-    uptime: int | None
-    connected_clients: int | None
-    blocked_clients: int | None
-    used_memory: int | None
-    max_memory: int | None
-    maxmemory_policy: str | None
-    aof_enabled: bool | None
-    connected_replicas: int | None
-    registered_queues: int
-    registered_jobs: int
-    waiting_jobs: int
 
 
 def read_view(

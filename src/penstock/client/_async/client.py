@@ -37,7 +37,7 @@ from penstock.core.options import (
     duration_ms,
 )
 from penstock.core.partitions import check_partitions
-from penstock.core.views import Hello, Info, JobView, QueuePage, QueueStats
+from penstock.core.views import JobView, QueuePage, QueueStats
 from penstock.core.workers import WorkerView
 from penstock.errors import BadArgument, ResultGone
 from penstock.wire.keys import (
@@ -48,6 +48,7 @@ from penstock.wire.keys import (
 
 if TYPE_CHECKING:
     from penstock.client._async.sharded.nodes import AsyncNodes
+    from penstock.core.node_views import Hello, Info
 
 Source = str | Redis
 

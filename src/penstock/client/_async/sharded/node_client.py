@@ -27,12 +27,13 @@ from penstock.core.nodes import LOOK, NodeState
 from penstock.core.operations import Taken
 from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION
-from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
+from penstock.core.views import QueuePage, QueueStats
 from penstock.errors import NodesUnavailable, QueueDamaged, WrongNode
 from penstock.wire.keys import QueueKeys, node_key, split_name
 
 if TYPE_CHECKING:
     from penstock.client._async.sharded.shard import AsyncShard
+    from penstock.core.node_views import Hello, Info, NodeView
 
 __all__ = ["BRIEF", "AsyncNodeClient"]
 
@@ -259,12 +260,16 @@ class AsyncNodeClient:
 
     async def hello(self) -> Hello:
         """Return the protocol version and the node."""
+        from penstock.core.node_views import Hello
+
         await self.connect()
         view = await self.view()
         return Hello(PROTOCOL_VERSION, view.id, (view,))
 
     async def view(self) -> NodeView:
         """Return address, memory and flags of the node."""
+        from penstock.core.node_views import NodeView
+
         facts = await self.node.server_facts()
         leaving = await self.is_leaving()
         return NodeView(

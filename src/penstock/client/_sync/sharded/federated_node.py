@@ -18,9 +18,9 @@ from penstock.client._sync.transport.node import Node
 from penstock.core.config import ClientConfig
 from penstock.core.logs import get_logger
 from penstock.core.node_list import address_of
+from penstock.core.node_views import NodeView
 from penstock.core.nodes import NodeState, NotTaken
 from penstock.core.servers import ServerFacts, parse_info
-from penstock.core.views import NodeView
 from penstock.errors import ConfigurationError
 from penstock.wire.keys import node_key
 

@@ -35,10 +35,11 @@ from penstock.core import flows, nodes
 from penstock.core.config import ClientConfig, QueueFilter
 from penstock.core.logs import get_logger
 from penstock.core.node_list import Entry, address_of, learned, merged_members
+from penstock.core.node_views import Hello, Info, NodeView, merged_info
 from penstock.core.nodes import REFRESH, Partial, Sticky
 from penstock.core.options import QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION
-from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
+from penstock.core.views import QueuePage, QueueStats
 from penstock.errors import (
     BadArgument,
     ConfigurationError,
@@ -469,7 +470,7 @@ class Federation:
     def info(self) -> Info:
         """Return the state of all nodes together."""
         found, _ = self.each(lambda home: home.brief.info())
-        return nodes.merged_info([info for _, info in found])
+        return merged_info([info for _, info in found])
 
     # -- consuming -------------------------------------------------------------------------
 

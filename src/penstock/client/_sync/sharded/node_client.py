@@ -28,12 +28,13 @@ from penstock.core.nodes import LOOK, NodeState
 from penstock.core.operations import Taken
 from penstock.core.options import BATCH, QUEUE_CURSOR, check_cursor
 from penstock.core.servers import PROTOCOL_VERSION
-from penstock.core.views import Hello, Info, NodeView, QueuePage, QueueStats
+from penstock.core.views import QueuePage, QueueStats
 from penstock.errors import NodesUnavailable, QueueDamaged, WrongNode
 from penstock.wire.keys import QueueKeys, node_key, split_name
 
 if TYPE_CHECKING:
     from penstock.client._sync.sharded.shard import Shard
+    from penstock.core.node_views import Hello, Info, NodeView
 
 __all__ = ["BRIEF", "NodeClient"]
 
@@ -260,12 +261,16 @@ class NodeClient:
 
     def hello(self) -> Hello:
         """Return the protocol version and the node."""
+        from penstock.core.node_views import Hello
+
         self.connect()
         view = self.view()
         return Hello(PROTOCOL_VERSION, view.id, (view,))
 
     def view(self) -> NodeView:
         """Return address, memory and flags of the node."""
+        from penstock.core.node_views import NodeView
+
         facts = self.node.server_facts()
         leaving = self.is_leaving()
         return NodeView(
