@@ -26,13 +26,7 @@ from penstock.core.bulk import NewJob, NewJobs, Prepared, chunks, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
-from penstock.core.job import (
-    BulkEnqueued,
-    Delivery,
-    Enqueued,
-    JobName,
-    reservation_of,
-)
+from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName, reservation_of
 from penstock.core.logs import get_logger
 from penstock.core.marks import check_trace
 from penstock.core.operations import QueueOps
@@ -78,10 +72,6 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         client: provides the connections.
         name: any non-empty text.
         number: number of the partition; None = the queue has no partitions.
-
-    Attributes:
-        ops, backend: internal, for workers, Spark and the command line: they build the calls of the
-            queue, and run them.
     """
 
     def __repr__(self) -> str:
