@@ -51,6 +51,23 @@ async def test_an_ordered_queue(q: AsyncQueue) -> None:
     assert (await q.configure(ordered=False)).ordered is None
 
 
+async def test_a_redrive_while_a_job_waits_for_its_next_try(q: AsyncQueue) -> None:
+    """The key still waits for that job: the redriven one comes next, before later jobs."""
+    await q.configure(ordered=True)
+    dead, failed, last = [added.id for added in await q.enqueue_many([b"1", b"2", b"3"], key="a")]
+    await (await q.reserve(1, block=0))[0].bury("no use")
+    await (await q.reserve(1, block=0))[0].nack(delay=60)
+    assert await q.redrive([dead]) == 1
+    assert await q.reserve(10, block=0) == []
+    assert await q.promote([failed])
+    seen = []
+    while jobs := await q.reserve(10, block=0):
+        [job] = jobs
+        seen.append(job.id)
+        await job.ack()
+    assert seen == [failed, dead, last]
+
+
 async def test_a_key_may_be_computed(q: AsyncQueue) -> None:
     """In bulk, a function gives the key of each body; also with dedup ids."""
     await q.configure(per_key=1)

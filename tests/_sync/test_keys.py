@@ -52,6 +52,23 @@ def test_an_ordered_queue(q: Queue) -> None:
     assert q.configure(ordered=False).ordered is None
 
 
+def test_a_redrive_while_a_job_waits_for_its_next_try(q: Queue) -> None:
+    """The key still waits for that job: the redriven one comes next, before later jobs."""
+    q.configure(ordered=True)
+    dead, failed, last = [added.id for added in q.enqueue_many([b"1", b"2", b"3"], key="a")]
+    q.reserve(1, block=0)[0].bury("no use")
+    q.reserve(1, block=0)[0].nack(delay=60)
+    assert q.redrive([dead]) == 1
+    assert q.reserve(10, block=0) == []
+    assert q.promote([failed])
+    seen = []
+    while jobs := q.reserve(10, block=0):
+        [job] = jobs
+        seen.append(job.id)
+        job.ack()
+    assert seen == [failed, dead, last]
+
+
 def test_a_key_may_be_computed(q: Queue) -> None:
     """In bulk, a function gives the key of each body; also with dedup ids."""
     q.configure(per_key=1)

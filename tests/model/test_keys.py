@@ -115,7 +115,8 @@ class Model:
     def _rob(self, job: Job) -> None:
         holders = sorted(self.tickets(job.key), key=lambda one: one.number)[:1]
         for holder in holders:
-            is_waiting = self.before[holder.number][0] != "active"
+            is_late = holder.place == "scheduled" and holder.at > holder.created
+            is_waiting = self.before[holder.number][0] != "active" and not is_late
             if holder.number not in self.used and is_waiting and job.number < holder.number:
                 holder.has_ticket = False
                 self.robbed.add(job.key)

@@ -29,11 +29,12 @@ if uses ~= '' and string.find(uses, 'q', 1, true) then
     freed[hash] = freed[hash] + count
   end
   --@include lib/priority_of
-  local function pass_ticket(id, hash) -- ordered: a lower number comes before a job that waits with the ticket
+  local function pass_ticket(id, hash) -- ordered: a lower number comes before a job that has the ticket and is ready, not before a later try
     local holder = holders[hash]
     if holder == nil then
       holder = call('ZRANGE', tickets, hash, hash, 'BYSCORE', 'LIMIT', '0', '1')[1] or false
-      holder = holder and not used[holder] and not call('ZSCORE', active, holder) and not call('ZSCORE', once, holder) and holder
+      holder = holder and not used[holder] and not call('ZSCORE', active, holder) and not call('ZSCORE', once, holder)
+        and tonumber(call('ZSCORE', scheduled, holder) or 0) <= tonumber(string.sub(holder, 1, -12)) and holder
       holders[hash] = holder
     end
     if holder and id < holder then
