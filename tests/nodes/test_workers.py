@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from penstock import AsyncPenstock, AsyncWorker, BadArgument, Penstock, Worker
+from penstock import AsyncPenstock, AsyncWorker, BadArgument, Done, Handlers, Penstock, Worker
 from penstock.client import _async, _sync
 from tests.nodes.federation import Servers
 from tests.support.twins import await_for, wait_for
@@ -200,6 +200,34 @@ def test_a_job_is_done_while_its_home_is_down(three: Servers) -> None:
         wait_for(lambda: left(three) == 0)
         time.sleep(1)
     assert seen.bodies == {"x": 1}
+
+
+def test_a_job_hands_over_while_its_home_is_down(three: Servers) -> None:
+    """A hint has no next jobs, so the report waits for the node: the next job is not lost."""
+    seen, handlers = Seen(), Handlers()
+
+    @handlers.handler("then")
+    def then(name: str) -> None:
+        seen.bodies[name] += 1
+
+    @handlers.handler(None)
+    def first(job: Any) -> Any:
+        seen.slow(job)
+        return Done(then=[then.job("then")])
+
+    add(three, 1, ["first"], lease=30)
+    with Worker(Penstock(three.urls, retry_for=1), "q", handlers, concurrency=1):
+        assert seen.begun.wait(20)
+        three.all[1].kill()
+        with three.client() as ps:
+            wait_for(lambda: bool(ps.queue("q").stats().unreachable))
+        seen.gate.set()
+        wait_for(lambda: seen.bodies["first"] == 1)
+        time.sleep(1)  # the first reports fail
+        three.all[1].restart()
+        wait_for(lambda: len(seen.bodies) == 2)
+        wait_for(lambda: left(three) == 0)
+    assert set(seen.bodies.values()) == {1}
 
 
 @pytest.mark.parametrize("how, lease", [("killed", 1), ("frozen", 4)])

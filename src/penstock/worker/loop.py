@@ -237,10 +237,14 @@ def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
 
 
 def _keep(state: WorkerState, poll: QueuePoll) -> Flow:
-    """Store reports for a node that is down as hints on another node, as far as it accepts them."""
+    """Store reports for a node that is down as hints on another node, as far as it accepts them.
+
+    A hint has no next jobs: such an ack waits for the node.
+    """
     reports = state.unsettled[poll]
     for verdict, finished in list(reports.items()):
-        for done in list(finished) if verdict.kind in ("ack", "bury") else ():
+        is_short = verdict.then is None or not verdict.then.records
+        for done in list(finished) if verdict.kind in ("ack", "bury") and is_short else ():
             intent = Intent(verdict.kind, verdict.window_ms, verdict.text)
             answer: list[bool] = yield Keep(poll.ops, done.jobs, intent)
             if all(answer):
