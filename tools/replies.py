@@ -45,6 +45,7 @@ APART = {
     ("commit", "batch"): "int",
     ("sweep", "removed"): "bytes",
     ("settle", "codes"): "bytes",
+    ("stats", "batches"): "int",
     ("show", "jobs"): "list[Any]",
     ("lookup", "jobs"): "list[Any]",
     ("peek", "jobs"): "list[Any]",

@@ -60,12 +60,14 @@ async def test_a_batch_from_begin_to_end(ps: AsyncPenstock, q: AsyncQueue) -> No
         await resize.enqueue(q, 4)  # no member
         assert await figures(q, batch.id) == ("open", 4, 0, 0, 0)
     assert await figures(q, batch.id) == ("waiting", 4, 0, 0, 0)
+    assert (await q.stats()).batches == 1
     (listed,) = await q.batches()
     assert (listed.id, listed.on, listed.open, listed.progress) == (batch.id, "success", 4, 0.0)
     await AsyncWorker(ps, q, handlers, burst=True).run()
     assert ran == [0, 1, 2, 3, 4, "b1"]
     assert await figures(q, batch.id) is None
     assert await q.batches() == []
+    assert (await q.stats()).batches == 0
 
 
 @pytest.mark.parametrize("on", ["success", "finished"])
@@ -280,6 +282,7 @@ async def test_a_callback_that_was_promoted(q: AsyncQueue) -> None:
     await q.ack(jobs)
     assert await q.reserve(1, block=0) == []
     assert await q.batches() == []
+    assert (await q.stats()).batches == 0
 
 
 async def test_duplicates_do_not_join(q: AsyncQueue) -> None:

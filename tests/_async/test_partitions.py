@@ -590,3 +590,41 @@ async def test_a_hand_over_within_and_between_partitions(ps: AsyncPenstock, q: A
     await AsyncWorker(ps, q, handlers, burst=True).run()
     keyed = {key: partition_of(key, COUNT) for key in "abcdef"}
     assert ran == {"first": ran["first"], "own": ran["first"], **keyed}
+
+
+async def test_limits_per_key_hold_for_the_whole_queue(q: AsyncQueue) -> None:
+    """Jobs of a key share a partition, so one of them runs at a time, in order."""
+    await q.configure(ordered=True)
+    bodies = [(key, number) for number in range(3) for key in "abcdef"]
+    await q.enqueue_many(bodies, key=lambda body: body[0])
+    for number in range(3):
+        jobs = [job for _ in range(COUNT) for job in await q.reserve(30, block=0)]
+        assert sorted(job.body for job in jobs) == [[key, number] for key in "abcdef"]
+        assert (await q.stats()).parked == 6 * (2 - number)
+        await q.ack(jobs)
+
+
+async def test_a_priority_acts_within_a_partition(q: AsyncQueue) -> None:
+    """The jobs of each partition come in the order of their priorities."""
+    for priority in (0, 3, 9):
+        await q.enqueue_many(list("abcdef"), key=lambda body: body, priority=priority)
+    found = defaultdict(list)
+    while jobs := await q.reserve(1, block=0):
+        found[partition(jobs[0].id)].append(jobs[0].priority)
+    assert sum(map(len, found.values())) == 18
+    assert all(one == sorted(one, reverse=True) for one in found.values())
+
+
+async def test_a_batch_lies_in_one_partition(q: AsyncQueue) -> None:
+    """Its jobs are in the partition of its callback, also those with another key."""
+    async with q.batch(then="callback", on="finished") as batch:
+        added = await batch.enqueue_many(list("abcdef"), key=lambda body: body)
+        assert {partition(one) for one in added.ids} == {partition(batch.id)}
+        assert (await q.stats()).batches == 1
+    assert [one.id for one in await q.batches()] == [batch.id]
+    await q.cancel(added.ids[:1])
+    await q.ack(await q.reserve(30, block=0))
+    status = await q.batch_status(batch.id)
+    assert status is not None
+    assert (status.state, status.total, status.done, status.failed) == ("called", 6, 5, 1)
+    assert [job.id for job in await q.reserve(30, block=0)] == [batch.id]

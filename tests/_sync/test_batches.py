@@ -61,12 +61,14 @@ def test_a_batch_from_begin_to_end(ps: Penstock, q: Queue) -> None:
         resize.enqueue(q, 4)  # no member
         assert figures(q, batch.id) == ("open", 4, 0, 0, 0)
     assert figures(q, batch.id) == ("waiting", 4, 0, 0, 0)
+    assert q.stats().batches == 1
     (listed,) = q.batches()
     assert (listed.id, listed.on, listed.open, listed.progress) == (batch.id, "success", 4, 0.0)
     Worker(ps, q, handlers, burst=True).run()
     assert ran == [0, 1, 2, 3, 4, "b1"]
     assert figures(q, batch.id) is None
     assert q.batches() == []
+    assert q.stats().batches == 0
 
 
 @pytest.mark.parametrize("on", ["success", "finished"])
@@ -281,6 +283,7 @@ def test_a_callback_that_was_promoted(q: Queue) -> None:
     q.ack(jobs)
     assert q.reserve(1, block=0) == []
     assert q.batches() == []
+    assert q.stats().batches == 0
 
 
 def test_duplicates_do_not_join(q: Queue) -> None:

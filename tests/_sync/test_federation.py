@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -812,3 +813,60 @@ def test_handlers_with_schedules_on_several_nodes(three: Nodes, ps: Penstock, q:
 
 def report() -> None:
     """Do nothing."""
+
+
+def test_limits_hold_on_each_node(three: Nodes, q: Queue) -> None:
+    """Limits per key, priorities and rates are those of each node."""
+    q.configure(per_key=1)
+    for _ in range(2):
+        one_on_each(three, key="customer:7")
+    jobs = q.reserve(30, block=0)
+    assert len({parse_id(job.id).node for job in jobs}) == len(jobs) == 3
+    assert q.stats().parked == 3
+    q.purge()
+    for priority in (0, 9):
+        one_on_each(three, priority=priority)
+    found = defaultdict(list)
+    for job in q.reserve(30, block=0):
+        found[parse_id(job.id).node].append(job.priority)
+    assert [*found.values()] == [[9, 0]] * 3
+    q.configure(per_key=None, rate="1/h", burst=1)
+    for _ in range(2):
+        one_on_each(three)
+    jobs = q.reserve(30, block=0)
+    assert len({parse_id(job.id).node for job in jobs}) == len(jobs) == 3
+
+
+def test_an_order_is_kept_on_each_node(three: Nodes, q: Queue) -> None:
+    """A failed job holds back the jobs of its key on its node, and on no other."""
+    q.configure(ordered=True)
+    first, second = [one_on_each(three, key="account:7") for _ in range(2)]
+    jobs = q.reserve(30, block=0)
+    assert sorted(job.id for job in jobs) == sorted(first)
+    q.nack([job for job in jobs if job.id == first[0]], delay=60)
+    q.ack([job for job in jobs if job.id != first[0]])
+    assert sorted(job.id for job in q.reserve(30, block=0)) == sorted(second[1:])
+
+
+def test_a_batch_lies_on_one_node(
+    three: Nodes, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs are on the node of its callback, whichever node their producer prefers."""
+    with q.batch(then="callback") as batch:
+        home = parse_id(batch.id).node
+        for number in range(3):
+            federation = ps.backend.home
+            assert federation is not None
+            preferred = sorted(federation.preferred(), key=lambda one: one.id.startswith(home))  # type: ignore[union-attr]  # a federation
+            monkeypatch.setattr(federation, "preferred", lambda preferred=preferred: preferred)
+            ids = [batch.enqueue(number).id, *batch.enqueue_many([number]).ids]
+            assert {parse_id(one).node for one in ids} == {home}
+        assert q.stats().batches == 1
+    with three.client() as other:
+        assert [one.id for one in other.queue("q").batches()] == [batch.id]
+        jobs = other.queue("q").reserve(30, block=0)
+        other.queue("q").ack(jobs)
+        status = other.queue("q").batch_status(batch.id)
+    assert status is not None
+    assert (status.state, status.total, status.done) == ("called", 6, 6)
+    assert [job.id for job in q.reserve(30, block=0)] == [batch.id]

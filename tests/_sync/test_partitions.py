@@ -591,3 +591,41 @@ def test_a_hand_over_within_and_between_partitions(ps: Penstock, q: Queue) -> No
     Worker(ps, q, handlers, burst=True).run()
     keyed = {key: partition_of(key, COUNT) for key in "abcdef"}
     assert ran == {"first": ran["first"], "own": ran["first"], **keyed}
+
+
+def test_limits_per_key_hold_for_the_whole_queue(q: Queue) -> None:
+    """Jobs of a key share a partition, so one of them runs at a time, in order."""
+    q.configure(ordered=True)
+    bodies = [(key, number) for number in range(3) for key in "abcdef"]
+    q.enqueue_many(bodies, key=lambda body: body[0])
+    for number in range(3):
+        jobs = [job for _ in range(COUNT) for job in q.reserve(30, block=0)]
+        assert sorted(job.body for job in jobs) == [[key, number] for key in "abcdef"]
+        assert q.stats().parked == 6 * (2 - number)
+        q.ack(jobs)
+
+
+def test_a_priority_acts_within_a_partition(q: Queue) -> None:
+    """The jobs of each partition come in the order of their priorities."""
+    for priority in (0, 3, 9):
+        q.enqueue_many(list("abcdef"), key=lambda body: body, priority=priority)
+    found = defaultdict(list)
+    while jobs := q.reserve(1, block=0):
+        found[partition(jobs[0].id)].append(jobs[0].priority)
+    assert sum(map(len, found.values())) == 18
+    assert all(one == sorted(one, reverse=True) for one in found.values())
+
+
+def test_a_batch_lies_in_one_partition(q: Queue) -> None:
+    """Its jobs are in the partition of its callback, also those with another key."""
+    with q.batch(then="callback", on="finished") as batch:
+        added = batch.enqueue_many(list("abcdef"), key=lambda body: body)
+        assert {partition(one) for one in added.ids} == {partition(batch.id)}
+        assert q.stats().batches == 1
+    assert [one.id for one in q.batches()] == [batch.id]
+    q.cancel(added.ids[:1])
+    q.ack(q.reserve(30, block=0))
+    status = q.batch_status(batch.id)
+    assert status is not None
+    assert (status.state, status.total, status.done, status.failed) == ("called", 6, 5, 1)
+    assert [job.id for job in q.reserve(30, block=0)] == [batch.id]

@@ -19,6 +19,9 @@ def test_batches_are_listed_and_closed(cli: Cli, client: Penstock) -> None:
         assert cli("batches", "q", "close", batch.id).out == f"{batch.id}: waiting\n"
     document = cli("batches", "q", "--json").document
     (one,) = document["batches"]
+    (stats,) = cli("stats", "q", "--json").document["queues"]
+    assert stats["batches"] == 1
+    assert "batches" in cli("stats", "q").out
     assert (document["queue"], one["id"], one["state"]) == ("q", batch.id, "waiting")
     assert (one["total"], one["done"]) == (3, 1)
 

@@ -258,7 +258,7 @@ def test_a_full_server_refuses_only_jobs(
 
 def _ordered(reply: list[Any], script: str) -> list[Any]:
     """Return a reply with the fields of a hash sorted."""
-    start = {"stats": 10, "configure": 4, "scan": 6}.get(script, len(reply))
+    start = {"stats": 11, "configure": 4, "scan": 6}.get(script, len(reply))
     return [*reply[:start], *sorted(map(str, reply[start:]))]
 
 

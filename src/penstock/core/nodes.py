@@ -194,7 +194,7 @@ class Partial(list[T]):
         self.unreachable = tuple(unreachable)
 
 
-SUMMED = (*COUNTS, *TOTALS, "kept", "parked")
+SUMMED = (*COUNTS, *TOTALS, "kept", "parked", "batches")
 
 
 def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:

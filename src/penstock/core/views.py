@@ -322,8 +322,8 @@ class QueueStats:
         settings: the settings stored on the queue.
         kept: results kept of jobs that have ended.
         parked: jobs that wait for other jobs of their keys.
+        batches: batches whose callbacks have not ended.
         has_schedules: whether it has schedules, or had some a while ago.
-        has_batches: whether it has batches, or had some a while ago.
         configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
             server's clock; None = never.
         unreachable: addresses of nodes that did not answer: their jobs are in no figure.
@@ -369,8 +369,8 @@ class QueueStats:
     settings: Settings
     kept: int = 0
     parked: int = 0
+    batches: int = 0
     has_schedules: bool = False
-    has_batches: bool = False
     configured: float | None = None
     unreachable: tuple[str, ...] = ()
     partitions: int | None = None
@@ -493,7 +493,7 @@ COUNTS = ("ready", "scheduled", "active", "dead", "expired")
 TOTALS = {
     one.name: one.name
     for one in fields(QueueStats)
-    if one.type == "int" and one.name not in (*COUNTS, "kept", "parked")
+    if one.type == "int" and one.name not in (*COUNTS, "kept", "parked", "batches")
 } | {"deliveries": "delivered", "swept": "expired"}
 """The totals of `QueueStats`, each with its field of meta."""
 
@@ -523,9 +523,9 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
         settings=read_settings(fields),
         kept=number_in(fields.get("kept", "")) or 0,
         parked=reply.parked,
+        batches=reply.batches,
         configured=None if configured is None else configured / 1000,
         has_schedules="e" in fields.get("uses", ""),
-        has_batches="g" in fields.get("uses", ""),
         **figures,
     )
 

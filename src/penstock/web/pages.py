@@ -192,7 +192,7 @@ async def schedules(site: Site, request: Request) -> Response:
 async def batches(site: Site, request: Request) -> Response:
     """Show the batches of all queues."""
     sample = await site.sampler.sample()
-    names = sorted(name for name, one in sample.queues.items() if one.has_batches)
+    names = sorted(name for name, one in sample.queues.items() if one.batches)
     found = [
         (name, one)
         for name in names[:QUEUES]

@@ -472,6 +472,7 @@ class Stats(Reply):
     expired: int
     oldest: int
     parked: int
+    batches: int
     fields: list[tuple[bytes, bytes]]
 
 
@@ -624,7 +625,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "settle_plain": _rows(ReservePlain, 6, 2),
     "show": _tail(Peek, 5),
     "stage": _either(_plain(Commit), {0: _plain(StageGone)}),
-    "stats": _rows(Stats, 10, 2),
+    "stats": _rows(Stats, 11, 2),
     "survey": _tail(Survey, 5),
     "sweep": _plain(Sweep),
     "tick": _either(_plain(Enqueue), {0: _plain(CloseBatchGone)}),

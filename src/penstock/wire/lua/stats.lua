@@ -1,11 +1,11 @@
 --- Count the jobs of a queue exactly, without reading them. Nothing changes.
---- KEYS     ready held active scheduled once dead expiry meta parked
+--- KEYS     ready held active scheduled once dead expiry meta parked batches
 --- ARGV     nonce
 --- META     v seen off
---- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, parked, fields: (field, value)...}  ready: jobs
+--- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, parked, batches, fields: (field, value)...}  ready: jobs
 ---                     that can be reserved now; expired: jobs whose ttl has ended, which no other number includes; oldest: for
 ---                     how many ms the oldest of the ready jobs has been ready, -1 = none; parked: jobs that wait for others of their keys, with
----                     those whose ttl has ended; then the fields of meta, and
+---                     those whose ttl has ended; batches: those whose callbacks have not ended; then the fields of meta, and
 ---                     `kept`, the number of kept results
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
@@ -48,4 +48,4 @@ if available == 0 then -- all of them have expired
 end
 return {1, nonce, now, available, redis.call('ZCARD', scheduled) - due,
   redis.call('ZCARD', active) - ended_leases + redis.call('ZCARD', once) - expired_once_jobs, redis.call('ZCARD', dead),
-  expired_jobs + expired_once_jobs, oldest, parked_jobs, unpack(fields)}
+  expired_jobs + expired_once_jobs, oldest, parked_jobs, redis.call('HLEN', batches), unpack(fields)}
