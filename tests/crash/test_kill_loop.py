@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -17,48 +16,12 @@ from penstock import Penstock, Queue
 from penstock.embedded import EmbeddedServer
 from tests.crash.tasks import QUEUE
 from tests.support.keyspace import advance, check_invariant
-from tests.support.workers import Child, Nursery, whole_lines
+from tests.support.workers import Nursery, Slot, whole_lines
 
 SECONDS = 12.0
 PRODUCERS = 2
 CONSUMERS = 3
 LEASE = 0.6
-
-
-class Slot:
-    """A place for one client: a new client replaces a dead one."""
-
-    def __init__(self, nursery: Nursery, task: str, **arguments: str) -> None:
-        self._nursery = nursery
-        self._task = task
-        self._arguments = arguments
-        self._births = 0
-        self.is_frozen = False
-        self.child = self._born()
-
-    def _born(self) -> Child:
-        self._births += 1
-        arguments = dict(self._arguments)
-        if "name" in arguments:  # unique bodies, also after a restart
-            arguments["name"] += f".{self._births}"
-        return self._nursery.start(self._task, **arguments)
-
-    def kill(self) -> None:
-        """Kill the client with SIGKILL."""
-        self.child.signal(signal.SIGKILL)
-        assert self.child.wait() == []
-        assert self.child.killed
-        self.is_frozen = False
-
-    def renew(self) -> None:
-        """Kill the client and start another one."""
-        self.kill()
-        self.child = self._born()
-
-    def freeze(self) -> None:
-        """Stop the client, or let it continue."""
-        self.child.signal(signal.SIGCONT if self.is_frozen else signal.SIGSTOP)
-        self.is_frozen = not self.is_frozen
 
 
 class Story:

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-__all__ = ["Child", "Log", "Nursery", "await_word", "die", "tell", "until", "whole_lines"]
+__all__ = ["Child", "Log", "Nursery", "Slot", "await_word", "die", "tell", "until", "whole_lines"]
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
@@ -177,6 +177,42 @@ class Nursery:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Slot:
+    """A place for one client: a new client replaces a dead one."""
+
+    def __init__(self, nursery: Nursery, task: str, **arguments: str) -> None:
+        self._nursery = nursery
+        self._task = task
+        self._arguments = arguments
+        self._births = 0
+        self.is_frozen = False
+        self.child = self._born()
+
+    def _born(self) -> Child:
+        self._births += 1
+        arguments = dict(self._arguments)
+        if "name" in arguments:  # unique bodies, also after a restart
+            arguments["name"] += f".{self._births}"
+        return self._nursery.start(self._task, **arguments)
+
+    def kill(self) -> None:
+        """Kill the client with SIGKILL."""
+        self.child.signal(signal.SIGKILL)
+        assert self.child.wait() == []
+        assert self.child.killed
+        self.is_frozen = False
+
+    def renew(self) -> None:
+        """Kill the client and start another one."""
+        self.kill()
+        self.child = self._born()
+
+    def freeze(self) -> None:
+        """Stop the client, or let it continue."""
+        self.child.signal(signal.SIGCONT if self.is_frozen else signal.SIGSTOP)
+        self.is_frozen = not self.is_frozen
 
 
 def until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
