@@ -33,7 +33,7 @@ def test_examples(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
         for case in finder.find(importlib.import_module(name))
         if case.examples
     }
-    assert len(found) >= 6
+    assert len(found) >= 10
     for case in found.values():
         client = Penstock(backend.sync_client())
         client.clear_all(confirm=client.prefix)

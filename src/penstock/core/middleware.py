@@ -109,17 +109,16 @@ class RunEvent:
 class Middleware:
     """A hook around enqueues and around runs of handlers; override one method or both.
 
-    The methods are called in the thread or the task that makes the call or runs the handler, so
-    that context variables set there are seen inside. They must be quick, and not block: they are
-    the same for threads and for asyncio.
+    The methods run in the thread or the task of the call or the handler, which therefore sees the
+    context variables that they set. They must not block: they are the same for threads and asyncio.
 
-    What a context raises before its `yield` stops the call: nothing is sent, the handler is not
-    run, which counts as its failure. What the call or the handler raises comes out of the `yield`.
-    What a context raises after it takes the place of that, for those outside of it too: a handler
-    whose transaction could not be committed has failed. To swallow an error changes nothing: an
-    enqueue has no other answer, and what becomes of a job is said by `Done`, `Retry` and their
-    like, raised in the error's place. When a context raises after an enqueue that went well, its
-    jobs are there.
+    An exception before the `yield` stops the call. Nothing is sent; a handler is not run, and that
+    counts as its failure. An exception of the call or the handler is raised at the `yield`. An
+    exception after the `yield` takes its place, also for outer contexts. So a handler whose
+    transaction could not be committed has failed.
+
+    Catching an exception does not change the outcome. Raise `Done`, `Retry`, `Snooze` or `Reject`
+    instead. If a context raises after an enqueue that succeeded, the jobs have been added.
     """
 
     def enqueue(self, event: EnqueueEvent) -> AbstractContextManager[None]:

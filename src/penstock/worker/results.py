@@ -96,6 +96,12 @@ class Done(Result):
     Raises:
         BadArgument: not a duration; or the jobs are too many, or have an option that they can't
             have: `at`, `dedup_id`, `dedup`, `max_length`, `block`, `replicas`, `durable`.
+
+    Examples:
+        >>> job = q.enqueue(3, result_ttl=60)
+        >>> Worker(ps, q, lambda job: Done(job.body**2), burst=True).run()
+        >>> job.result(timeout=10)
+        9
     """
 
     def __init__(
@@ -141,6 +147,12 @@ class Retry(Result):
 
     Raises:
         BadArgument: not a duration, or not a text.
+
+    Examples:
+        >>> job = q.enqueue("ping")
+        >>> Worker(ps, q, lambda job: Retry(after=60, error="line busy"), burst=True).run()
+        >>> [(view.nacks, view.error) for view in q.peek(state="scheduled")]
+        [(1, 'line busy')]
     """
 
     def __init__(self, after: Duration | None = None, error: str = "") -> None:
@@ -163,6 +175,12 @@ class Snooze(Result):
 
     Raises:
         BadArgument: not a duration.
+
+    Examples:
+        >>> job = q.enqueue("ping")
+        >>> Worker(ps, q, lambda job: Snooze(60), burst=True).run()
+        >>> [view.nacks for view in q.peek(state="scheduled")]
+        [0]
     """
 
     def __init__(self, seconds: Duration) -> None:
@@ -178,6 +196,12 @@ class Reject(Result):
 
     Raises:
         BadArgument: not a text.
+
+    Examples:
+        >>> job = q.enqueue("ping")
+        >>> Worker(ps, q, lambda job: Reject("no such host"), burst=True).run()
+        >>> [letter.error for letter in q.peek(state="dead")]
+        ['no such host']
     """
 
     def __init__(self, reason: str) -> None:
