@@ -12,11 +12,13 @@ import pytest
 from penstock.cli import COMMANDS
 from penstock.cli.app import loaded
 from penstock.worker.children import GRACE, LAST_WORD
+from tests.protocol.pages import anchor, prose, titles
 from tools import pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+FILES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
 NAV = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
 
 
@@ -100,3 +102,13 @@ def test_the_page_of_the_command_line_has_each_command(monkeypatch: pytest.Monke
         name for name in COMMANDS if f"## {name}\n\n```text\nusage: penstock {name}" not in text
     ] == []
     assert "<!--" not in text
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_links_lead_to_headings(path: Path) -> None:
+    """Also those of pages outside the site, such as the changelog."""
+    text = re.sub(r"`[^`\n]*`", "", prose(path.read_text(encoding="utf-8")))
+    for link, name in re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", text):
+        target = path.parent / link if link else path
+        heads = map(anchor, titles(target.read_text(encoding="utf-8")))
+        assert name in heads, f"{link}#{name}"
