@@ -35,9 +35,11 @@ __all__ = [
     "SCRIPTS",
     "STEPS",
     "STEPS_AFTER_RUN",
+    "batched",
     "consume",
     "consume_in_order",
     "handed_over",
+    "in_batches",
     "killed",
     "produce",
     "scheduled",
@@ -45,6 +47,7 @@ __all__ = [
     "struck",
     "tick",
     "ticked",
+    "worked",
 ]
 
 QUEUE = "crash"
@@ -181,6 +184,38 @@ def handing_over(note: Callable[..., None]) -> Handlers:
         return Done(then=[then.job(number), there.job(number)])
 
     return handlers
+
+
+def batched(url: str, log: str, script_name: str, step: str) -> None:
+    """Add a batch of three jobs, and die at one step of a script."""
+    patched: Any = Socket
+    patched.trip = struck(script_name, step, 0, lambda: None, die)
+    _, member, summary = in_batches(Log(log).write)
+    with Penstock(url).queue(QUEUE).batch(then=summary.job()) as batch:
+        batch.enqueue_many([member.job(number) for number in range(3)])
+
+
+def worked(url: str, log: str, script_name: str, step: str) -> None:
+    """Work on the jobs of a batch, and die at one step of a script."""
+    patched: Any = Socket
+    patched.trip = struck(script_name, step, 0, lambda: None, die)
+    handlers, *_ = in_batches(Log(log).write)
+    Worker(url, QUEUE, handlers, concurrency=1).run()
+
+
+def in_batches(note: Callable[..., None]) -> tuple[Handlers, Any, Any]:
+    """Return handlers, that of the jobs of a batch, and that of its callback."""
+    handlers = Handlers()
+
+    @handlers.handler("member")
+    def member(job: Job, number: int) -> None:
+        note("member", number, job.id)
+
+    @handlers.handler("summary")
+    def summary(job: Job) -> None:
+        note("summary", "-", job.id)
+
+    return handlers, member, summary
 
 
 def scheduled(urls: list[str], step: str) -> None:
