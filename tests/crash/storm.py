@@ -398,7 +398,8 @@ class Story:
             for member in self.members[batch]:
                 joined |= self.ids_of(member) | self.ids_of(f"{member}.a")
             for total, done, failed, dead in counts:
-                is_whole = total == len(joined) and done + failed + dead == total
+                left = total - done - failed - dead  # redriven when the callback was due
+                is_whole = total == len(joined) and 0 <= left <= len(joined & self.rejected)
                 is_done = self.conditions[name] == "finished" or done == total
                 if not is_whole or failed or not is_done:
                     found.append((name, batch, len(joined), (total, done, failed, dead)))
