@@ -11,6 +11,7 @@ import pytest
 
 from penstock.cli import COMMANDS
 from penstock.cli.app import loaded
+from penstock.core.views import SETTING_KINDS
 from penstock.worker.children import GRACE, LAST_WORD
 from tests.protocol.pages import anchor, prose, titles
 from tools import pages
@@ -43,6 +44,14 @@ def test_links_lead_to_files(name: str) -> None:
             target = (DOCS / name).parent / link
             assert target.resolve().is_relative_to(DOCS)
             assert target.exists(), link
+
+
+def test_each_setting_of_a_queue_is_described() -> None:
+    """The table has all that `configure` takes, and nothing else."""
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    rows = text.partition("| setting | meaning")[2].partition("\n\n")[0].splitlines()[2:]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(SETTING_KINDS)
 
 
 @pytest.mark.parametrize("name", ["shop-worker.service", "Dockerfile"])
