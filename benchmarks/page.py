@@ -44,10 +44,10 @@ COLUMNS = {
 """Columns of a table on the page; other tables have all."""
 
 
-def keep(found: Results, path: Path = RESULTS) -> None:
+def keep(found: Results) -> None:
     """Write the results of a run, without the figures of single rounds."""
     tables = [{k: v for k, v in table.items() if k != "rounds"} for table in found["tables"]]
-    path.write_text(json.dumps({**found, "tables": tables}, indent=1) + "\n", encoding="utf-8")
+    RESULTS.write_text(json.dumps({**found, "tables": tables}, indent=1) + "\n", encoding="utf-8")
 
 
 # -- tables --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import benchmarks
 from benchmarks import page, peers
 from benchmarks.bed import Bed
 from benchmarks.plan import QUICK
@@ -43,10 +44,32 @@ def test_a_table_is_replaced_as_a_whole() -> None:
     assert "old" not in text
 
 
-def test_results_are_stored_without_rounds(tmp_path: Path) -> None:
+def test_results_are_stored_without_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The medians are enough for the page."""
-    page.keep({"facts": {}, "tables": [{"name": "a", "rounds": {"x": [1.0]}}]}, tmp_path / "r")
+    monkeypatch.setattr(page, "RESULTS", tmp_path / "r")
+    page.keep({"facts": {}, "tables": [{"name": "a", "rounds": {"x": [1.0]}}]})
     assert json.loads((tmp_path / "r").read_text()) == {"facts": {}, "tables": [{"name": "a"}]}
+
+
+@pytest.mark.slow
+def test_a_run_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It measures the sections of the page, and fills in their tables."""
+    shown = tmp_path / "page.md"
+    shown.write_text("before\n<!-- figures: memory -->\n<!-- end -->\n")
+    monkeypatch.setattr(page, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(page, "PAGE", shown)
+    monkeypatch.setattr(page, "SECTIONS", ("memory",))
+    monkeypatch.setattr(page, "CHARTS", {})
+    monkeypatch.setattr(peers, "is_there", lambda: True)
+    assert benchmarks.main(["--quick", "--rounds", "1", "--scale", "0.001", "--page"]) == 0
+    assert "| used_memory | " in shown.read_text()
+    assert page.main(["--check"]) == 0
+
+
+def test_a_run_of_other_sections_writes_no_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page is of one run."""
+    assert benchmarks.main(["--quick", "--page", "--only", "memory"]) == 2
+    assert "--page needs all of its sections" in capsys.readouterr().err
 
 
 def test_bars_are_as_long_as_their_values() -> None:
