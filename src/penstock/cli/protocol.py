@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
 import json
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +43,8 @@ def scripts(
         _write(out / f"{script.name}.lua", script.source)
     _write(out / "SHA1SUMS", "".join(f"{one.sha}  {one.name}.lua\n" for one in found))
     _write(out / "index.json", json.dumps(index, indent=2) + "\n")
-    shutil.copytree(vectors(), out / "vectors", dirs_exist_ok=True)
+    for name, text in vectors().items():
+        _write(out / "vectors" / name, text)
     told = f"{len(found)} scripts, SHA1SUMS, index.json and vectors written to {out}"
     session.answer(index, told)
 
@@ -65,7 +66,14 @@ def _write(file: Path, text: str) -> None:
     file.write_bytes(text.encode())  # a SHA-1 is that of these bytes: no newline is translated
 
 
-def vectors() -> Path:
-    """Return the folder of test cases: in the installed package, or in the tests of a checkout."""
-    inside = Path(__file__).parents[1] / "vectors"
-    return inside if inside.is_dir() else Path(__file__).parents[3] / "tests" / "vectors"
+def vectors() -> dict[str, str]:
+    """Return the files of test cases, name -> text: those packed by `tools/wheel.py` into an
+    installed package, or those in the tests of a checkout.
+    """
+    packed = Path(__file__).parents[1] / "vectors.json.bz2"
+    if packed.is_file():
+        found: dict[str, str] = json.loads(bz2.decompress(packed.read_bytes()))
+        return found
+    folder = Path(__file__).parents[3] / "tests" / "vectors"
+    files = sorted(folder.rglob("*.json"))
+    return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in files}
