@@ -21,11 +21,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from penstock.client._sync.batches import Batch
-from penstock.client._sync.client import Penstock
-from penstock.client._sync.job import Job
-from penstock.client._sync.queue import Queue
-from penstock.client._sync.role import Role
 from penstock.core.batches import BatchStatus
 from penstock.core.bulk import NewJob, NewJobs
 from penstock.core.codec import Codec
@@ -113,6 +108,11 @@ if TYPE_CHECKING:
     from penstock.client._async.job import AsyncJob
     from penstock.client._async.queue import AsyncQueue
     from penstock.client._async.role import AsyncRole
+    from penstock.client._sync.batches import Batch
+    from penstock.client._sync.client import Penstock
+    from penstock.client._sync.job import Job
+    from penstock.client._sync.queue import Queue
+    from penstock.client._sync.role import Role
     from penstock.core.node_views import Drain, Hello, Info, NodeView
     from penstock.core.schedules import ScheduleView
     from penstock.worker import (
@@ -248,10 +248,15 @@ __all__ = [
 
 _LATER = {
     "AsyncBatch": "penstock.client._async.batches",
-    "AsyncJob": "penstock.client._async.job",
     "AsyncPenstock": "penstock.client._async.client",
+    "AsyncJob": "penstock.client._async.job",
     "AsyncQueue": "penstock.client._async.queue",
     "AsyncRole": "penstock.client._async.role",
+    "Batch": "penstock.client._sync.batches",
+    "Penstock": "penstock.client._sync.client",
+    "Job": "penstock.client._sync.job",
+    "Queue": "penstock.client._sync.queue",
+    "Role": "penstock.client._sync.role",
     "ScheduleView": "penstock.core.schedules",
     **dict.fromkeys(("Drain", "Hello", "Info", "NodeView"), "penstock.core.node_views"),
     **dict.fromkeys(
@@ -270,7 +275,7 @@ _LATER = {
         "penstock.worker",
     ),
 }
-"""Name -> its module. These are imported on first use: most programs need none of them."""
+"""Name -> its module. These are imported on first use: a program needs one client, not both."""
 
 
 def __getattr__(name: str) -> Any:

@@ -5,21 +5,27 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import penstock
 
 NAMES = """
 import sys
-import penstock
+from penstock import {}
 print(*sorted(name for name in sys.modules if name.startswith("penstock.")))
 """
 
 
-def test_asyncio_and_workers_are_imported_when_they_are_asked_for() -> None:
-    """An enqueueing program imports neither asyncio nor the worker nor extras."""
-    done = subprocess.run([sys.executable, "-c", NAMES], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("name, other", [("Penstock", "_async"), ("AsyncPenstock", "_sync")])
+def test_the_other_client_and_workers_are_imported_when_they_are_asked_for(
+    name: str, other: str
+) -> None:
+    """An enqueueing program imports neither the other client nor the worker nor extras."""
+    code = NAMES.format(name)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
-    assert "penstock.client._sync.client" in loaded
-    apart = ("penstock.client._async", "penstock.worker", "penstock.spark", "penstock.cli.")
+    assert "penstock.core.calls" in loaded
+    apart = (f"penstock.client.{other}", "penstock.worker", "penstock.spark", "penstock.cli.")
     assert [name for name in loaded if name.startswith(apart)] == []
 
 
