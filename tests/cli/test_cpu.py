@@ -31,8 +31,9 @@ def cpu_of(arguments: list[str], **changes: str) -> float:
         (["-m", "penstock", "stats"], 2.0),
         (["-m", "penstock", "--help"], 2.0),
         (["-c", "from penstock import Penstock"], 1.7),
+        (["-c", "import penstock"], 1.4),
     ],
-    ids=["stats", "help", "import"],
+    ids=["stats", "help", "client", "import"],
 )
 def test_cpu_beside_that_of_an_import_of_redis(
     server: EmbeddedServer, tmp_path: Path, arguments: list[str], most: float
