@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
 import itertools
 import json
 import logging
@@ -136,8 +137,8 @@ class Deeds:
         do, seconds = body["do"], body.get("s", 0.0)
         if do in ("nap", "block", "deaf"):
             time.sleep(seconds)
-        elif do == "keep":
-            self._keep(seconds, body["slice"])
+        elif do in ("keep", "seize"):
+            self._keep(body)
         elif do in FAULTS:
             FAULTS[do]()
         elif do == "stumble" and job.attempt == 1:
@@ -151,11 +152,15 @@ class Deeds:
             while not os.path.exists(body["for"]):  # noqa: PTH110  # a file that the test creates
                 time.sleep(0.01)
 
-    def _keep(self, seconds: float, piece: float) -> None:
-        """Hold the interpreter lock in slices with short breaks."""
-        until = time.monotonic() + seconds
+    def _keep(self, body: Any) -> None:
+        """Hold the interpreter lock: in slices with short breaks, or until a file is unlocked."""
+        if body["do"] == "seize":
+            with open(body["for"]) as file:  # noqa: PTH123
+                LIBC.flock(file.fileno(), fcntl.LOCK_EX)
+            return
+        until = time.monotonic() + body["s"]
         while time.monotonic() < until:
-            LIBC.usleep(ctypes.c_uint(round(piece * 1e6)))
+            LIBC.usleep(ctypes.c_uint(round(body["slice"] * 1e6)))
 
 
 def work(

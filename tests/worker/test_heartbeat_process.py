@@ -212,8 +212,10 @@ def test_a_helper_that_hangs(crew: Crew, queue: Queue) -> None:
 def test_a_slow_helper_gets_all_jobs(helper: HeartbeatProcess, queue: Queue) -> None:
     """A slow helper gets all jobs, even more than a socket holds, and is not killed."""
     pid = stop(helper)
-    jobs = taken(queue, 6000, lease=6.0)  # it must not end before the helper runs again
-    began = term_of(jobs[0])
+    jobs = taken(queue, 6000, lease=30.0)
+    began = Term(monotonic() + 20, 30.0)  # to be renewed at once; it ends long after that
+    for job in jobs:
+        set_term(job, began)
     helper.hold(jobs)
     helper.news()
     assert helper.pid == pid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import signal
@@ -84,23 +85,32 @@ def test_ordinary_jobs_continue_in_the_same_worker(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("heartbeat", ["thread", "process"])
 def test_a_suspect_that_keeps_the_interpreter(
-    kind: str, heartbeat: str, crew: Crew, queue: Queue
+    kind: str, heartbeat: str, crew: Crew, queue: Queue, tmp_path: Path
 ) -> None:
     """A suspect that holds the interpreter lock stalls only its own process.
 
     With a helper process that renews its lease it is done.
     """
-    crashed_twice(queue, {"n": 0, "do": "keep", "s": 6, "slice": 6}, lease=2)
-    worker = started(crew, kind, heartbeat=heartbeat)
-    begun(crew, worker, n=0)
-    queue.enqueue_many({"n": n, "do": "no"} for n in range(1, 10))
-    until(lambda: queue.stats().acked >= 9)
-    assert crew.diary.events("end", n=0) == []
+    gate = tmp_path / "gate"
+    gate.touch()
+    is_renewed = heartbeat == "process"
+    suspect = {"n": 0, "do": "seize", "for": str(gate)}
+    crashed_twice(queue, suspect, lease=6 if is_renewed else 2)
+    with gate.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        worker = started(crew, kind, heartbeat=heartbeat)
+        begun(crew, worker, n=0)
+        queue.enqueue_many({"n": n, "do": "no"} for n in range(1, 10))
+        until(lambda: queue.stats().acked >= 9)
+        if is_renewed:
+            [held] = queue.find("active").jobs
+            until(lambda: queue.find("active").jobs[0].lease_until != held.lease_until)
+        else:
+            until(lambda: queue.stats().dead == 1)
+        assert crew.diary.events("end", n=0) == []
     crew.diary.wait("end", n=0)
     until(lambda: (stats := queue.stats()).acked + stats.dead == 10)
-    assert [letter.body["n"] for letter in queue.peek(state="dead")] == [0] * (
-        heartbeat == "thread"
-    )
+    assert [letter.body["n"] for letter in queue.peek(state="dead")] == [0] * (not is_renewed)
 
 
 @pytest.mark.slow  # a short run has one partition, in the tests above
