@@ -39,6 +39,7 @@ __all__ = ["SECTIONS", "run"]
 SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
     "batches": cost.batches,
     "commands": cost.commands,
+    "results": cost.results,
     "memory": cost.memory,
     "dedup": dedup.dedup,
     "keys": keys.keys,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.bed import Bed
-from benchmarks.contenders import Ids, Jobs, Streams
+from benchmarks.contenders import Ids, Jobs, KeptJobs, Streams
 from benchmarks.figures import Budget, Sample, Table, median, pairwise
 from benchmarks.plan import IN_FLIGHT, Plan
 
@@ -18,6 +18,7 @@ __all__ = [
     "commands",
     "life",
     "memory",
+    "results",
     "steps",
     "stock",
     "weigh",
@@ -26,7 +27,7 @@ __all__ = [
 STEPS = ("add", "reserve", "ack")
 LIFE = "whole life"
 SETTLED = "life, settle"
-CPU_BUDGET, MEMORY_BUDGET = 1.6, 1.2
+CPU_BUDGET, KEPT_BUDGET, MEMORY_BUDGET = 1.6, 1.86, 1.2
 
 Samples = dict[str, Sample]
 
@@ -85,6 +86,39 @@ def _rounds(bed: Bed, plan: Plan, n: int, jobs: int) -> list[tuple[Samples, Samp
         found.append((base, own))
     bed.drop(streams.keys() + ours.keys())
     return found
+
+
+def results(bed: Bed, plan: Plan) -> Table:
+    """Measure server CPU of jobs whose results are kept, against handwritten Streams."""
+    table = Table(
+        "results",
+        "Jobs whose results are kept",
+        ("step", "Streams us CPU/job", "penstock us CPU/job", "x Streams"),
+        "Calls of 100 jobs; a small value goes with each ack, which also removes as many results"
+        f" as it keeps. us CPU/job is INFO cpu of the server; {IN_FLIGHT} jobs are in flight.",
+    )
+    contenders = Streams(bed.redis, bed.key("stream:results")), KeptJobs(bed.client, "results")
+    for contender in contenders:
+        stock(contender, plan.standing)
+        life(bed, contender, 100, max(plan.cost[100] // 2, IN_FLIGHT))  # and past the first refusal
+    rounds = []
+    for _ in range(plan.rounds):
+        base, ours = (life(bed, one, 100, plan.cost[100]) for one in contenders)
+        rounds.append((base, ours))
+    for step in (*STEPS, LIFE):
+        streams, kept = ([one[side][step] for one in rounds] for side in (0, 1))
+        ratio = pairwise([s.server for s in kept], [s.server for s in streams])
+        budget = None
+        if step == LIFE:
+            name = "server CPU, whole life with results, batch 100, x Streams"
+            budget = Budget(name, ratio, KEPT_BUDGET)
+        figures = (median(s.server_us for s in streams), median(s.server_us for s in kept), ratio)
+        table.add(f"{step} by 100", *figures, budget=budget)
+        table.rounds[f"{step} Streams us"] = [s.server_us for s in streams]
+        table.rounds[f"{step} penstock us"] = [s.server_us for s in kept]
+    for contender in contenders:
+        bed.drop(contender.keys())
+    return table
 
 
 def stock(contender: Streams | Jobs | Ids, jobs: int) -> None:

@@ -65,6 +65,7 @@ EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
         ("waiting job (used_memory)", "without", "bytes/job"),
         ("what an id adds (used_memory)", "a hash entry + the record's growth", "bytes/job"),
     ],
+    "results": [(f"{step} by 100",) for step in ("add", "reserve", "ack", "whole life")],
     "keys": [
         *(
             (f"{step} by 100", base, "us CPU/job")

@@ -7,47 +7,50 @@ local keep_results = nothing
 if uses ~= '' and string.find(uses, 'k', 1, true) then
   --@include lib/drop_results (gives: results_from)
   --@include lib/states_to_keep
-  local function without_values(results)
-    for i = 2, #results, 2 do
-      local front, value = string.match(results[i], '^([^\n]*)\n(.*)$')
-      results[i] = value == '' and results[i] or front .. ' full\n'
+  local function without_values(values)
+    for i = 1, #values do
+      local front, value = string.match(values[i], '^([^\n]*)\n(.*)$')
+      values[i] = value == '' and values[i] or front .. ' full\n'
     end
-    return results
+  end
+  local function entries(given, ended, most) -- fields and values for held, scores and members for expiry, bytes
+    local names, values, spans = given.ids, given.values, given.spans
+    local count, usual, results, ends, i, at, bytes = #names, spans[1], {}, {}, 1, 0, 0
+    while i <= count do -- up to 100 results with one end
+      local first, span, size = i, spans[i] or usual, 0
+      local begin, stop = ended .. span .. ' ', math.min(i + 99, count)
+      repeat
+        local result = values[i]
+        if #result > most and #result - (string.find(result, '\n', 1, true) or 0) > most then
+          result = string.match(result, '^%d* ?%d*') .. ' large\n'
+          values[i] = result
+        end
+        results[at + 1], results[at + 2] = '>' .. names[i], begin .. result
+        size, at, i = size + #result, at + 2, i + 1
+      until i > stop or (spans[i] or usual) ~= span
+      size = size + (i - first) * #begin
+      ends[#ends + 1] = string.format('%.0f', results_from + now + span)
+      ends[#ends + 1] = '>' .. size .. ' >' .. table.concat(names, ' >', first, i - 1)
+      bytes = bytes + size
+    end
+    return results, ends, bytes
   end
   keep_results = function(ids, state, given)
     if #ids == 0 then
       return
     end
     given = given or states_to_keep(ids)
-    local names, values, spans, results, last, begin = given.ids, given.values, given.spans, {}, nil, nil
-    local usual = spans[1]
-    local most, ended = tonumber(redis.call('HGET', meta, 'result_size')) or 65536, state .. string.format(' %.0f ', now)
-    for i = 1, #names do
-      local result, span = values[i], spans[i] or usual
-      if #result > most and #result - (string.find(result, '\n', 1, true) or 0) > most then
-        result = string.match(result, '^%d* ?%d*') .. ' large\n'
-      end
-      if span ~= last then
-        begin, last = ended .. span .. ' ', span
-      end
-      results[i * 2 - 1], results[i * 2] = '>' .. names[i], begin .. result
-    end
-    if #names > 0 then
+    if #given.ids > 0 then
+      local most, ended = tonumber(redis.call('HGET', meta, 'result_size')) or 65536, state .. string.format(' %.0f ', now)
+      local results, ends, bytes = entries(given, ended, most)
       if not tonumber(redis.pcall('HSET', held, unpack(results))) then -- OOM
+        without_values(given.values)
+        results, ends, bytes = entries(given, ended, most)
         redis.call('HDEL', held, '-')
-        redis.call('HSET', held, unpack(without_values(results)))
-      end
-      local ends, first, size, bytes = {}, 1, 0, 0
-      for i = 1, #names do
-        size = size + #results[i * 2]
-        if i == #names or i == first + 99 or spans[i + 1] ~= spans[i] then
-          ends[#ends + 1] = string.format('%.0f', results_from + now + (spans[i] or usual))
-          ends[#ends + 1] = '>' .. size .. ' >' .. table.concat(names, ' >', first, i)
-          first, size, bytes = i + 1, 0, bytes + size
-        end
+        redis.call('HSET', held, unpack(results))
       end
       redis.call('ZADD', expiry, unpack(ends))
-      drop_results(100 + 2 * #ids, #names, bytes)
+      drop_results(100 + 2 * #ids, #given.ids, bytes)
     end
   end
 end
