@@ -12,6 +12,7 @@ def test_batches_are_listed_and_closed(cli: Cli, client: Penstock) -> None:
     with queue.batch(then="sum") as batch:
         batch.enqueue_many(["a", "b", "c"])
         (job,) = queue.reserve(1)
+        assert f"batch {batch.id}" in " ".join(cli("show", "q", job.id).out.split())
         job.ack()
         head, _, line = cli("batches", "q").out.splitlines()
         assert head.split()[:4] == ["batch", "state", "on", "jobs"]

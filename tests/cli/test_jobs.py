@@ -505,6 +505,7 @@ def test_a_job_has_the_same_fields_everywhere(cli: Cli, client: Penstock) -> Non
             "delivered": view.delivered, "owner": client.owner, "deliveries": 1, "nacks": 1,
             "crashes": 0, "releases": 0, "error": "line busy", "attempt": 2, "redeliveries": 0,
             "snoozes": 0, "cancelled": None, "progress": None, "priority": 0, "key_hash": None,
+            "batch": None,
             "ttl": 600.0, "retry": {"max_attempts": 5, "base": None, "cap": None},
         }  # fmt: skip
 

@@ -427,6 +427,7 @@ def _print_job(view: JobView) -> None:
         "attempt": view.attempt,
         "retry policy": _policy_text(view.retry),
         "priority": view.priority or "",
+        "batch": view.batch or "",
         **{name: getattr(view, name) for name in COUNTERS},
         "error": view.error,
         "progress": view.progress,

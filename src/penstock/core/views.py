@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from penstock.core.codec import Codec
-from penstock.core.ids import encode_id, ttl_code
+from penstock.core.ids import AT_LEAST_ONCE_FOREVER, encode_id, ttl_code
 from penstock.core.job import QueueIdentity, parse_counters
 from penstock.core.marks import Failure, Progress, read_failures, read_progress
 from penstock.core.policy import RetryPolicy
@@ -52,6 +52,7 @@ class JobView:
         codec: "json", the name of another codec, or "" for bytes.
         headers: the headers that the producer set.
         dedup_id: its dedup id, or None.
+        batch: the id of its batch, or None; only of `show` and of the jobs of a dedup id.
         key_hash: the hash of its key, 13 hex digits (protocol/keys.md), or None.
         retry: its own retry policy; None = the queue's applies.
         priority: 0 to 9; jobs with a higher one are delivered first.
@@ -108,6 +109,7 @@ class JobView:
     trace: str = field(default="", repr=False)
     stable_id: str = field(default="", compare=False)
     key_hash: str | None = None
+    batch: str | None = None
     finished: float | None = None
     _codec: Codec | None = field(default=None, repr=False, compare=False)
 
@@ -437,7 +439,7 @@ def read_view(
 ) -> JobView:
     """Parse a job in a script's reply: number, state, score, delivered, owner, counters, record.
 
-    Behind them are its marks: cancelled, progress, snoozes, failures.
+    Behind them: the marks cancelled, progress, snoozes, failures; in `show` also receipt, batch.
     """
     number, state, score, delivered, owner, counts, data, cancelled, told, snoozes, failed = entry[
         :11
@@ -448,6 +450,7 @@ def read_view(
     name = "active" if state == b"once" else state.decode()
     at = int(score) / 1000
     created = int(number[:-11])
+    batch = entry[12] if len(entry) > 12 else b""
     was = int(delivered)
     counters = parse_counters(counts)
     ttl = ttl_code(record.ttl_ms, at_most_once=once)
@@ -484,6 +487,7 @@ def read_view(
         stable_id=record.stable_id or job_id,
         key_hash=record.key_hash or None,
         finished=at if len(entry) > 11 and entry[11] == b"kept" else None,
+        batch=encode_id(place.node, place.packed, batch, AT_LEAST_ONCE_FOREVER) if batch else None,
         _codec=codec,
     )
 

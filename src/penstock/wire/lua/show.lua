@@ -1,15 +1,16 @@
 --- Read jobs by number. Nothing changes.
---- KEYS     ready held active scheduled once dead tally expiry meta parked
+--- KEYS     ready held active scheduled once dead tally expiry meta parked members
 --- ARGV     nonce wanted [number...]
 ---          number  1 to 100
 --- META     v epoch seen off lease uses
 --- RETURNS  {1, nonce, now, lease, epoch, job...}  job: {} gone, else {number, state, score, delivered, owner, counters, record,
----                                        cancelled, progress, snoozes, failures, receipt};
+---                                        cancelled, progress, snoozes, failures, receipt, batch};
 ---                                        state: ready, scheduled, parked, active, once, dead, expired, or dangling = in no index,
 ---                                        or done, cancelled, expired: ended, and its result is kept, then receipt is 'kept', see results;
 ---                                        damaged; score: due time, end of lease, time of death; delivered and owner: of
 ---                                        the last delivery; cancelled, progress, snoozes and failures: the marks of the
----                                        job; receipt: of a delivery that has not ended. '' = none.
+---                                        job; receipt: of a delivery that has not ended; batch: number of the callback of its
+---                                        batch. '' = none.
 ---                                        A reply has about 1 MiB, and at least one job: name the missing last ones in another call
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure

@@ -1,10 +1,14 @@
--- describe(id) returns a job for a reader, with its body, and with the receipt if a delivery has not ended; {} = gone. Of a
+-- describe(id) returns a job for a reader, with its body, its batch, and the receipt if a delivery has not ended; {} = gone. Of a
 -- job that has ended it returns the state, time and attempt that are kept.
---- NEEDS  ready held active scheduled parked once dead tally expiry end_of now uses
+--- NEEDS  ready held active scheduled parked once dead tally expiry members end_of now uses
 --- GIVES  describe
 --@include lib/job_fields (gives: with_body)
 --@include lib/state_of
 --@include lib/read_kept
+local has_batches = string.find(uses, 'g', 1, true)
+local function batch_of(id) -- the number of its callback
+  return has_batches and string.gsub(redis.call('HGET', members, id) or '', '^!', '') or ''
+end
 local function describe(id)
   local value = redis.call('HGET', held, id)
   if value then
@@ -12,6 +16,7 @@ local function describe(id)
     local job = with_body(job_fields(id, state, at, value, true))
     local ended = string.find(job[6], '^%d+%+')
     job[12] = lasting and not ended and (string.match(job[6], '^%d+') or '1') .. string.format('-%03x', lasting % 4096) or ''
+    job[13] = batch_of(id)
     return job
   end
   local entry = redis.call('XRANGE', ready, id, id)[1]
@@ -20,6 +25,6 @@ local function describe(id)
     return kept and {id, kept[1], kept[2], '0', '', kept[3] .. ' 0 0 0', '1\n', '', '', '', '', 'kept'} or {}
   end
   local job = with_body(job_fields(id, 'ready', string.sub(id, 1, -12), entry[2][2], true))
-  job[12] = ''
+  job[12], job[13] = '', batch_of(id)
   return job
 end
