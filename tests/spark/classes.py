@@ -3,7 +3,7 @@
     python -m tests.spark.classes spark.jsa
     JAVA_TOOL_OPTIONS="-XX:SharedArchiveFile=spark.jsa" pytest tests/spark
 
-The tests start about fifty JVMs. One that can't use the file ignores it.
+The tests start about thirty JVMs. One that can't use the file ignores it.
 """
 
 from __future__ import annotations

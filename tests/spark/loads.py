@@ -15,11 +15,25 @@ from typing import Any
 import psutil
 
 from penstock import Penstock
-from tests.spark.support import say
+from tests.spark.support import say, wait_for
 
-__all__ = ["breaking", "consumed", "expected", "rows", "speculated", "streamed", "written"]
+__all__ = [
+    "MODES",
+    "breaking",
+    "consumed",
+    "expected",
+    "files",
+    "forget_last",
+    "hung",
+    "pushing",
+    "rows",
+    "speculated",
+    "streamed",
+    "written",
+]  # fmt: skip
 
 PARTS, EACH, BATCH = 3, 1200, 200
+MODES = ("direct", "staged")
 PAD = 600
 """Bytes: the first half has to exceed the JVM's buffers."""
 
@@ -44,7 +58,7 @@ def breaking(how: str, sign: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
     Args:
         how: `raise`: the task does. `kill`: Python processes beside it, the writer's among them.
-            `sleep`: it hangs for 8 s. `hang`: for ever.
+            `hang`: it waits until there is a file `<sign>-over`.
         sign: a file that says that it has happened.
     """
 
@@ -54,6 +68,8 @@ def breaking(how: str, sign: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
         context = TaskContext.get()
         assert context is not None
         first = context.attemptNumber() == 0
+        if not first and context.partitionId() == 1:
+            wait_for(Path(sign).exists)  # a speculative attempt may come too early
         for number, batch in enumerate(batches):
             if first and context.partitionId() == 1 and number == EACH // BATCH // 2:
                 go_wrong()
@@ -68,14 +84,20 @@ def breaking(how: str, sign: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
         if how == "raise":
             raise RuntimeError("as planned")
         if how == "kill":
-            parent = psutil.Process(os.getpid()).parent()
-            assert parent is not None
-            for other in parent.children():
-                if other.pid != os.getpid():
-                    os.kill(other.pid, signal.SIGKILL)
-        time.sleep(3600 if how == "hang" else 8 if how == "sleep" else 0)
+            kill_others()
+        if how == "hang":
+            wait_for(Path(f"{sign}-over").exists, 3600)
 
     return passed
+
+
+def kill_others() -> None:
+    """Kill the other Python processes of tasks."""
+    parent = psutil.Process(os.getpid()).parent()
+    assert parent is not None
+    for other in parent.children():
+        if other.pid != os.getpid():
+            os.kill(other.pid, signal.SIGKILL)
 
 
 @contextmanager
@@ -110,16 +132,28 @@ def written(spark: Any, url: str, sign: str, how: str, **options: str) -> int:
     names = [part.split(" ")[0] for part in fields.split(", ")]
     frame = rows(spark).select(*names).mapInArrow(breaking(how, sign), fields)
     sink = frame.write.format("penstock").mode("append")
-    sink.options(queue="mail", url=url, batchSize="100", **options).save()
+    sink.options(**{"queue": "mail", "url": url, "batchSize": "100", **options}).save()
     return PARTS * EACH
 
 
-def speculated(spark: Any, url: str, sign: str, **options: str) -> int:
-    """Write `rows` with a speculative attempt that outlives the faster one, and wait for it."""
-    written(spark, url, sign, "sleep", **options)
-    say("saved")
-    time.sleep(9)
-    return PARTS * EACH
+def speculated(spark: Any, url: str, sign: str) -> None:
+    """Write `rows` in both modes, each with an attempt that ends after `save()`."""
+    executors = spark.sparkContext._jsc.sc().statusStore().executorList
+
+    def is_idle() -> bool:
+        found = executors(True)
+        return not sum(found.apply(at).activeTasks() for at in range(found.size()))
+
+    for mode in MODES:
+        written(spark, url, f"{sign}-{mode}", "hang", queue=mode, commitMode=mode)
+        say(mode)
+        wait_for(is_idle)
+
+
+def hung(spark: Any, url: str, sign: str) -> None:
+    """Write `rows` in both modes; an attempt of each hangs until it is killed."""
+    for mode in MODES:
+        written(spark, url, f"{sign}-{mode}", "hang", queue=mode, commitMode=mode)
 
 
 def pushing(url: str) -> Callable[[Iterator[Any]], None]:
@@ -174,6 +208,3 @@ def forget_last(checkpoint: Path) -> None:
     done = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     done[-1].unlink()
     (done[-1].parent / f".{done[-1].name}.crc").unlink(missing_ok=True)
-
-
-__all__ += ["files", "forget_last", "pushing"]

@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.spark.support import say
-
 __all__ = [
-    "add_up",
     "connected",
     "drain_slowly",
     "every_kind",
     "registered",
-    "sleep_once",
     "watched",
 ]
-
-
-def add_up(spark: Any, rows: int) -> int:
-    """Count rows in Python, in two partitions."""
-
-    def passed(batches: Iterator[Any]) -> Iterator[Any]:
-        yield from batches
-
-    say("started")
-    return int(spark.range(0, rows, 1, 2).mapInArrow(passed, "id long").count())
-
-
-def sleep_once(spark: Any, rows: int, sign: str) -> int:
-    """Count rows in Python; the first attempt of partition 0 leaves a sign and never ends."""
-
-    def passed(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        first = context.partitionId() == 0 and context.attemptNumber() == 0
-        if first:
-            Path(sign).write_text(str(os.getpid()))
-            time.sleep(3600)
-        yield from batches
-
-    return int(spark.range(0, rows, 1, 2).mapInArrow(passed, "id long").count())
 
 
 def drain_slowly(spark: Any, url: str) -> int:
@@ -80,8 +48,8 @@ def registered(spark: Any, url: str) -> int:
     return int(spark.read.format("penstock").options(**options).load().count())
 
 
-def connected(spark: Any, url: str, directory: str) -> dict[str, Any]:
-    """Read and write in every way on Spark Connect."""
+def connected(spark: Any, url: str, directory: str, place: str) -> dict[str, Any]:
+    """Read and write in every way on Spark Connect; repeat the writes of `every_kind`."""
     from penstock.spark import drain, enqueue_partition
 
     def sized(job: Any) -> int:
@@ -112,6 +80,7 @@ def connected(spark: Any, url: str, directory: str) -> dict[str, Any]:
     found["output"] = drain(queue="partition", ack="output", path=path, **options).done
     each_batch(spark, url, Path(directory))
     found["batches"] = reader("batches").count()
+    every_kind(spark, url, place, 5)
     return found
 
 

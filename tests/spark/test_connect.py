@@ -1,23 +1,48 @@
-"""Group 12: Spark Connect, which has no SparkContext and a client in another process."""
+"""Groups 7 and 12: Spark Connect, which has no SparkContext and a client in another process."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from penstock import Penstock
+from tests.spark.loads import files, forget_last
+from tests.spark.programs import every_kind
 from tests.spark.support import Driver
 
 
 def test_everything_goes_through_connect(
-    driver: Callable[..., Driver], ps: Penstock, redis_url: str, tmp_path: Path
+    driver: Callable[..., Driver], spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """Batch, SQL, stream, `foreachPartition`, `foreachBatch` and drain work without an RDD."""
+    """Batch, SQL, stream, `foreachPartition`, `foreachBatch` and drain work without an RDD.
+
+    Batches and streams of a classic session, with and without ids, add nothing when they are
+    repeated through Connect in other partitions. A stream's last batch is repeated because its
+    commit is lost.
+    """
+    lines = files(tmp_path / "in", 2, 300)
+    single = files(tmp_path / "ids", 2, 150, equal=False)
+    wanted = {"batch.ids": single, "stream.ids": single, "batch.numbered": lines}
+    wanted |= {"batch.staged": lines, "stream.staged": lines}
+
+    def check() -> None:
+        for queue, expected in wanted.items():
+            found = Counter(job.raw for job in ps.queue(queue).scan_iter(n=1000))
+            assert found == expected, queue
+
+    every_kind(spark, redis_url, str(tmp_path), 1)
+    check()
+    for name in ("ids", "staged"):
+        forget_last(tmp_path / f"stream.{name}")
+    (tmp_path / "connect").mkdir()
     started = driver(
         "tests.spark.programs:connected",
-        master="connect:local[2]",
+        master="connect:local[4]",
         url=redis_url,
-        directory=str(tmp_path),
+        directory=str(tmp_path / "connect"),
+        place=str(tmp_path),
     )
     assert started.result() == {
         "module": "pyspark.sql.connect.session",
@@ -29,5 +54,6 @@ def test_everything_goes_through_connect(
         "output": 100,
         "batches": 4,
     }
+    check()
     stats = ps.queue("in").stats()
     assert (stats.ready, stats.active) == (0, 0)

@@ -20,9 +20,10 @@ from penstock.spark import OptionError, drain, drain_task
 from penstock.spark.drain_task import DrainOutput, DrainTask
 from penstock.spark.errors import Unreachable
 from penstock.spark.options import Connection
+from penstock.worker import state
 from penstock.worker.handlers import Handlers
 from penstock.worker.results import Reject, Retry, Snooze
-from tests.spark.support import Driver, StandaloneCluster, wait_for
+from tests.spark.support import wait_for
 
 
 def nothing(job: Any) -> None:
@@ -268,31 +269,6 @@ def test_a_killed_python_loses_nothing(
         assert client.get("died")
 
 
-def test_a_killed_executor_loses_nothing(
-    cluster: StandaloneCluster,
-    driver: Callable[..., Driver],
-    ps: Penstock,
-    redis_url: str,
-) -> None:
-    """Acknowledged in the tasks: at most the killed one's block is done again."""
-    jobs = ps.queue("mail")
-    jobs.enqueue_many(range(400), lease=3, headers={"url": redis_url, "key": "marks"})
-    started = driver(
-        "tests.spark.programs:drain_slowly",
-        master=cluster.url,
-        conf={"spark.executor.memory": cluster.memory},
-        url=redis_url,
-    )
-    wait_for(lambda: jobs.stats().acked > 50)
-    cluster.kill_executor()
-    started.result()
-    assert jobs.stats().acked == 400
-    with redis.Redis.from_url(redis_url) as client:
-        marks = [int(count) for count in client.hvals("marks")]
-    assert len(marks) == 400
-    assert sum(marks) - 400 <= 32  # the block of the killed executor
-
-
 def test_an_interrupt_ends_a_task(ps: Penstock, redis_url: str) -> None:
     """An interrupt (SIGINT) ends the task and is no failure of its jobs, which are released."""
     jobs, handlers = ps.queue("mail"), Handlers()
@@ -350,6 +326,7 @@ def test_a_server_that_is_gone_fails_the_task(
 ) -> None:
     """A task fails when the server does not answer any more, so that Spark can try it again."""
     monkeypatch.setattr(drain_task, "SILENCE", 0.1)
+    monkeypatch.setattr(state, "HEALTHY", 2.0)
     server = make_server(args=(), tcp=True)
     handlers = Handlers()
     with Penstock(server.url) as client:

@@ -1,4 +1,7 @@
-"""Group 2: draining a partitioned queue and a queue on two nodes."""
+"""Group 2: draining a queue on two nodes, without and with partitions.
+
+One server with partitions is a Redis Cluster's case (test_redis_cluster).
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,17 @@ from penstock.worker.results import Retry
 QueueIdentity = tuple[Penstock, dict[str, str]]
 
 
-@pytest.fixture(params=["partitions", "nodes", "both"])
+@pytest.fixture(params=["nodes", "both"])
 def place(request: pytest.FixtureRequest, redis_url: str) -> Iterator[QueueIdentity]:
     """A client, Spark's options, and the queue `mail` with 300 jobs."""
     count = None if request.param == "nodes" else 3
     with EmbeddedServer(find_server(), tcp=True) as other:
-        urls = [redis_url] if request.param == "partitions" else [redis_url, other.url]
+        urls = [redis_url, other.url]
         for url in urls:
             with Penstock(url) as one:
-                one.queue("mail", partitions=count).enqueue_many(range(300 // len(urls)))
-        where = {"url": redis_url} if len(urls) == 1 else {"nodes": ",".join(urls)}
-        with Penstock(urls[0] if len(urls) == 1 else urls) as ps:
-            yield ps, where
+                one.queue("mail", partitions=count).enqueue_many(range(150))
+        with Penstock(urls) as ps:
+            yield ps, {"nodes": ",".join(urls)}
         close_all()
 
 
@@ -63,6 +65,7 @@ def test_results_are_acknowledged_where_their_jobs_are(
     assert (stats.ready, stats.active, stats.scheduled, stats.acked) == (0, 0, 150, 150)
 
 
+@pytest.mark.parametrize("place", ["both"], indirect=True)
 def test_sources(spark: Any, place: QueueIdentity, tmp_path: Path) -> None:
     """These queues work as a table, and as a stream whose checkpoint has each shard."""
     ps, where = place

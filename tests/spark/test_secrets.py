@@ -42,6 +42,7 @@ def test_no_password_is_shown(
     events.mkdir()
     started = driver(
         "tests.spark.programs:watched",
+        master="local[2]",  # no second attempt of the tasks that fail
         conf={
             "spark.ui.enabled": "true",
             "spark.ui.port": "0",

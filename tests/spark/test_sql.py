@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import pytest
 from penstock import Penstock
 from penstock.core.partitions import partition_of
 from penstock.spark import register
-from tests.spark.support import ROOT, Driver, environment
+from tests.spark import smoke
+from tests.spark.support import ROOT, environment
 
 VIEW = "CREATE TEMP VIEW {name} USING penstock OPTIONS (queue '{queue}', url '{url}')"
 
@@ -79,22 +80,21 @@ def test_a_wrong_option_is_named(spark: Any, redis_url: str) -> None:
     assert "nonsense-with-a-secret" not in str(caught.value)
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the library as a zip."""
+def test_a_zip_shipped_with_the_job_beside_a_broken_module(tmp_path: Path, redis_url: str) -> None:
+    """`spark.submit.pyFiles`: executors import the library and its Lua files from the zip.
+
+    A broken `pyspark_*` module hides all others; `register` does not need the lookup.
+    """
     import penstock
 
-    place = tmp_path_factory.mktemp("zip")
     source = Path(penstock.__file__).parent
-    shutil.copytree(source, place / "src" / "penstock", ignore=shutil.ignore_patterns("*.pyc"))
-    return Path(shutil.make_archive(str(place / "library"), "zip", place / "src"))
-
-
-def test_a_zip_shipped_with_the_job(package: Path, redis_url: str) -> None:
-    """`spark.submit.pyFiles`: executors import the library and its Lua files from the zip."""
+    shutil.copytree(source, tmp_path / "src/penstock", ignore=shutil.ignore_patterns("*.pyc"))
+    package = Path(shutil.make_archive(str(tmp_path / "library"), "zip", tmp_path / "src"))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "pyspark_broken.py").write_text("raise RuntimeError('broken')\n")
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "spark" / "zipped.py"), str(package), redis_url],
-        env={**environment(), "PYTHONPATH": ""},
+        env=environment() | {"PYTHONPATH": str(tmp_path / "broken")},
         capture_output=True,
         text=True,
         check=False,
@@ -103,18 +103,6 @@ def test_a_zip_shipped_with_the_job(package: Path, redis_url: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     count, path = done.stdout.split()[-2:]
     assert (count, Path(path).name) == ("100", package.name), done.stdout
-
-
-def test_a_broken_neighbour(driver: Callable[..., Driver], tmp_path: Path, redis_url: str) -> None:
-    """A broken `pyspark_*` module hides all others; `register` does not need the lookup."""
-    (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken')\n")
-    path = environment()["PYTHONPATH"]
-    started = driver(
-        "tests.spark.programs:registered",
-        env={"PYTHONPATH": f"{tmp_path}:{path}"},
-        url=redis_url,
-    )
-    assert started.result() == 10
 
 
 def test_our_module_never_raises(tmp_path: Path) -> None:
@@ -140,15 +128,21 @@ def test_register_makes_it_known_again(spark: Any, ps: Penstock, redis_url: str)
     assert spark.read.format("penstock").options(queue="mail", url=redis_url).load().count() == 1
 
 
-def test_every_way_of_this_spark(redis_url: str) -> None:
-    """The program for each version of Spark, on the newest one."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "spark" / "smoke.py")],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "write, read, stream and drain" in done.stdout
+def test_another_thread_with_an_active_session(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """Spark looks for sources in the active session of a thread; `createDataFrame` sets it."""
+    rows = spark.range(3).selectExpr("CAST(id AS STRING) AS payload")
+
+    def write() -> None:
+        spark.createDataFrame([], "id int")
+        rows.write.format("penstock").mode("append").options(queue="mail", url=redis_url).save()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
+    assert ps.queue("mail").stats().ready == 3
+
+
+def test_every_way_of_this_spark(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
+    """The steps of the program for each version of Spark, on the newest one."""
+    smoke.batch(spark, ps, redis_url)
+    smoke.stream(spark, ps, redis_url, tmp_path)
+    smoke.work(spark, ps, redis_url)

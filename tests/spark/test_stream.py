@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
+from tests.spark.streams import consume
 from tests.spark.support import Driver, wait_for
 
 BODIES = [f"{number}" for number in range(500)]
@@ -69,7 +70,7 @@ def left(ps: Penstock) -> tuple[int, int, int]:
 
 
 def test_a_killed_driver_loses_nothing(
-    driver: Callable[..., Driver], ps: Penstock, redis_url: str, tmp_path: Path
+    driver: Callable[..., Driver], spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
     """Killed after the reserve, after the sink, and after the commit log, in turn.
 
@@ -85,8 +86,10 @@ def test_a_killed_driver_loses_nothing(
     for point in ("reserved", "written", "committed"):
         run = driver("tests.spark.streams:consume", env={"PENSTOCK_TEST_HALT": point}, **arguments)
         run.wait_for(point)
+        jvm = run.jvm()
         run.kill()
-    driver("tests.spark.streams:consume", **arguments).result()
+        assert not jvm.is_running()
+    consume(spark, **arguments)
     notes = [json.loads(line) for line in results.read_text().splitlines()]
     seen = Counter(body for _, had in notes for body in had)
     assert set(seen) == set(BODIES)

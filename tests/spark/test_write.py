@@ -30,8 +30,7 @@ def waiting(ps: Penstock, queue: str = "mail") -> Counter[bytes]:
     return Counter(job.raw for job in ps.queue(queue).scan_iter(n=1000))
 
 
-@pytest.mark.parametrize("how", ["raise", "kill"])
-@pytest.mark.parametrize("mode", ["direct", "staged"])
+@pytest.mark.parametrize("how, mode", [("raise", "direct"), ("kill", "staged")])
 def test_a_task_that_is_repeated_adds_nothing_twice(
     how: str, mode: str, spark: Any, redis_url: str, tmp_path: Path
 ) -> None:
@@ -150,27 +149,6 @@ def test_a_batch_that_spark_has_forgotten_comes_again(
     assert waiting(ps) == lines
 
 
-def test_repeats_in_other_partitions_add_nothing(
-    driver: Callable[..., Driver], ps: Penstock, redis_url: str, tmp_path: Path
-) -> None:
-    """Batch and stream, with and without ids, repeated in other partitions, then with Connect.
-
-    A stream's last batch is repeated because its commit is lost.
-    """
-    lines = files(tmp_path / "in", 2, 300)
-    single = files(tmp_path / "ids", 2, 150, equal=False)
-    expected = {"batch.ids": single, "stream.ids": single, "batch.numbered": lines}
-    expected |= {"batch.staged": lines, "stream.staged": lines}
-    for number, (master, parts) in enumerate((("local[1]", 1), ("connect:local[4]", 5))):
-        if number:
-            for name in ("ids", "staged"):
-                forget_last(tmp_path / f"stream.{name}")
-        given = {"url": redis_url, "place": str(tmp_path), "parts": parts}
-        driver("tests.spark.programs:every_kind", master=master, **given).result()
-        for queue, wanted in expected.items():
-            assert waiting(ps, queue) == wanted, (queue, master)
-
-
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch(
     spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
@@ -194,7 +172,7 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_batch(
 
 
 def test_a_driver_that_dies_while_staged_rows_are_moved(
-    ps: Penstock, redis_url: str, tmp_path: Path, driver: Callable[..., Driver]
+    spark: Any, ps: Penstock, redis_url: str, tmp_path: Path, driver: Callable[..., Driver]
 ) -> None:
     """The driver is killed while rows are published; the next start publishes the rest."""
     lines = files(tmp_path / "in", 1, 1500)
@@ -208,7 +186,7 @@ def test_a_driver_that_dies_while_staged_rows_are_moved(
     first.kill()
     assert ps.queue("mail").stats().ready == 600
     ps.queue("mail").configure(max_length=None)
-    driver("tests.spark.loads:streamed", **given).result()
+    streamed(spark, **given)
     assert waiting(ps) == lines
     assert ps.backend.node.command("KEYS", "penstock:{mail}:stage:*") == []
 
