@@ -177,8 +177,10 @@ def _command(text: str) -> Command:
 def test_scripts_read_before_they_write(
     act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
 ) -> None:
-    """After its first write a script reads only bounds and remains; it writes only
-    declared keys.
+    """After its first write a script reads only bounds and remains; it writes only declared keys.
+
+    Scripts that add jobs first run a command that needs memory, others one that does not: so a full
+    server refuses them, or not.
     """
     raw = real_backend.sync_client()
     known = cache(lambda name: flags_of(raw, name))
@@ -190,25 +192,12 @@ def test_scripts_read_before_they_write(
     writing = [c for c in commands if known(c.name).writes]
     if not writing:
         return
+    assert known(writing[0].name).needs_memory == (act.name in ADDING)
     begun = commands.index(writing[0])
     if (writing[0].name, *writing[0].args) == NOTHING:  # a check of the type, without a change
         begun = commands.index(writing[1]) if len(writing) > 1 else len(commands)
     late = {c.shown for c in commands[begun:] if not known(c.name).writes}
     assert late <= READ_LATE.get(act.script, set()) | SIZES
-
-
-@CASES
-def test_the_first_write_decides_for_a_full_server(
-    act: Act, build: Callable[[Raw, QueueKeys], Scene], real_backend: Backend
-) -> None:
-    """Scripts that add jobs first run a command that needs memory, others one that does not."""
-    raw = real_backend.sync_client()
-    scene = build(raw, KEYS)
-    act.prepare(scene)
-    commands = watched(real_backend, lambda: act.happen(scene))
-    first = next((flags for c in commands if (flags := flags_of(raw, c.name)).writes), None)
-    if first is not None:
-        assert first.needs_memory == (act.name in ADDING)
 
 
 @contextmanager
