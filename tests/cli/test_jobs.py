@@ -521,6 +521,18 @@ def test_peek_knows_every_state(cli: Cli, client: Penstock, state: str) -> None:
     assert ("hopeless" in rows[0][-1]) == (state == "dead")
 
 
+def test_peek_hints_at_groups(cli: Cli, client: Penstock) -> None:
+    """Below several dead letters a line says how to count them by handler and error."""
+    queue, hint = client.queue("q"), "--groups"
+    for n in (1, 2):
+        queue.enqueue(n)
+        queue.bury(queue.reserve(), reason="hopeless")
+        assert (hint in cli("peek", "q", "--state", "dead").err) == (n == 2)
+    assert hint not in cli("peek", "q", "--state", "dead", "--json").err
+    queue.enqueue_many([3, 4])
+    assert hint not in cli("peek", "q").err
+
+
 def test_peek_pages(cli: Cli, client: Penstock) -> None:
     """--n and --start select the page."""
     client.queue("q").enqueue_many(range(30))

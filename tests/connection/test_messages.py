@@ -263,6 +263,9 @@ def test_a_client_of_the_other_kind(name: str) -> None:
         ("integrations.otel", "opentelemetry"),
         ("integrations.prometheus", "prometheus_client"),
         ("integrations.pydantic", "pydantic"),
+        ("integrations.django", "django"),
+        ("web", "starlette"),
+        ("web", "jinja2"),
     ],
 )
 def test_a_missing_extra(module: str, package: str) -> None:

@@ -124,7 +124,8 @@ def test_a_fault_of_a_worker(
 ) -> None:
     """No job is lost or done twice, and the cancelled one does not run again.
 
-    The jobs of a dead or stopped worker start in the idle one within lease + 1 s.
+    The jobs of a dead or stopped worker, and one whose lease ends, start in the idle one within
+    lease + 1 s.
     """
     fault, gate = FAULTS[name], tmp_path / "gate"
     options = {"concurrency": GATED + 2, **fault.options}
@@ -144,6 +145,10 @@ def test_a_fault_of_a_worker(
                 queue.result(causing, timeout=60)
         else:
             assert queue.result(causing, timeout=60)["n"] == "fault"
+        if fault.error.startswith("lease ended"):
+            first, again, *_ = crew.diary.events("start", n="fault")
+            assert LEASE / 2 < again["t"] - first["t"] <= LEASE + SLACK
+            assert again["pid"] != first["pid"]
     else:
         struck = fault.strike(victim)
         again = [crew.diary.wait("start", n=n, pid=other.pid) for n in range(GATED)]

@@ -239,6 +239,8 @@ def peek(
     at = TIME_OF_STATE[state]
     columns = ("id", *_handler(views), at, "attempt", "owner", *told, "body", "error")
     session.answer(document, lambda: output.job_table(views, columns, f"{state} jobs"))
+    if state == "dead" and len(views) > 1 and not session.as_json:
+        output.note(f"penstock peek {queue} --state dead --groups counts them by handler and error")
 
 
 def _peek_groups(session: Session, queue: str) -> None:

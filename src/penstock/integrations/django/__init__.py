@@ -24,9 +24,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.conf import settings
-from django.db import close_old_connections
-from django.utils.module_loading import autodiscover_modules
+try:
+    from django.conf import settings
+    from django.db import close_old_connections
+    from django.utils.module_loading import autodiscover_modules
+except ModuleNotFoundError as error:
+    reason = "penstock.integrations.django needs django: pip install 'penstock[django]'"
+    raise ModuleNotFoundError(reason, name=error.name) from None
 
 from penstock.client._sync.client import Penstock
 from penstock.core.middleware import Middleware, RunEvent
