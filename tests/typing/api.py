@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -461,7 +461,7 @@ class Quiet(Middleware):
     """Overrides one hook by a generator, the other by a method."""
 
     @contextmanager
-    def enqueue(self, event: EnqueueEvent) -> Iterator[None]:
+    def enqueue(self, event: EnqueueEvent) -> Generator[None, None, None]:
         assert_type(event.headers, dict[str, str])
         assert_type(event.count, int | None)
         assert_type(event.handler, str | None)
