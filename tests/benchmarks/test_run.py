@@ -74,7 +74,7 @@ EXPECTED: dict[str, list[tuple[str | None, ...]]] = {
         ),
         ("parked job (MEMORY USAGE)", "plain", "bytes/job"),
         ("parked job (used_memory)", "plain", "bytes/job"),
-        ("calls for 10000 jobs of cold keys", "without the hot key", "calls"),
+        ("calls for all jobs of cold keys", "without the hot key", "calls"),
     ],
     "python": [
         ("enqueue", "LPUSH"),

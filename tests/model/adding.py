@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from tests.model.jobs import (
@@ -16,16 +16,19 @@ from tests.model.jobs import (
     Policy,
     reach,
 )
+from tests.model.keys import script
 from tests.model.state import ModelState
 
 
 class ModelAdding(ModelState):
     """A modelled queue that accepts jobs."""
 
+    @script
     def enqueue(
         self,
         bodies: Sequence[bytes],
         *,
+        keys: Mapping[bytes, str] | None = None,
         delay: int = 0,
         lease: int | None = None,
         ttl: int | None = None,
@@ -38,7 +41,12 @@ class ModelAdding(ModelState):
             return refused
         due = self.now + delay if delay > 0 else 0
         jobs = [ModelJob((0, 0), body, lease, ttl, "ready", 0, retry=retry) for body in bodies]
-        return [self._added(job, due) for job in jobs]
+        for job in jobs:
+            job.key = (keys or {}).get(job.body, "")
+            self._added(job, due)
+            if not due:
+                self.take(job)
+        return jobs
 
     def _admitted(
         self, count: int, bound: int | None, asked: int
@@ -50,7 +58,9 @@ class ModelAdding(ModelState):
             return "paused"
         limits = [x for x in (bound, self.settings.get("max_length")) if x is not None]
         while count and limits and self.waiting + count > min(limits):
-            if not self.expire(reach(asked))[0]:
+            gone = self.expire(reach(asked))[0]
+            self.admit()  # the script ends, and the client calls again
+            if not gone:
                 return "full"
         self._begin()
         self.expire(reach(asked))
@@ -64,7 +74,7 @@ class ModelAdding(ModelState):
             ahead = job.number[0] - self.now > MONTH
             job.ends = (self.now if ahead else job.number[0]) + job.ttl
         if due:
-            job.place, job.at = "scheduled", job.capped(due)
+            job.place, job.at, job.is_late = "scheduled", job.capped(due), True
         elif job.priority:
             job.at = min(self.now, job.at)
         job.place_by(self.now)
@@ -81,11 +91,13 @@ class ModelAdding(ModelState):
 
     # -- dedup ids -----------------------------------------------------------------------
 
+    @script
     def claim(
         self,
         jobs: Sequence[tuple[str, bytes]],
         mode: str,
         *,
+        keys: Mapping[bytes, str] | None = None,
         delay: int = 0,
         lease: int | None = None,
         ttl: int | None = None,
@@ -116,6 +128,8 @@ class ModelAdding(ModelState):
             action, about = self._verdict(name, mode)
             one = self.ids.get(name, DedupId())
             if action not in adding:
+                if action == "updated" and about and about.number in new:
+                    about.key = (keys or {}).get(body, "")  # its record is the last one
                 answers.append(
                     self._duplicate(
                         action, about, body, new, begins="d" in mode, delay=delay, lease=lease,
@@ -125,6 +139,7 @@ class ModelAdding(ModelState):
                 continue
             job = ModelJob((0, 0), body, lease, ttl, "ready", 0, retry=retry)
             job.dedup_id, job.window, job.until = name, window, until
+            job.key = (keys or {}).get(body, "")
             due = self.now + delay if delay > 0 else 0
             if action == "added":
                 self._added(job, due)
@@ -192,10 +207,16 @@ class ModelAdding(ModelState):
         due = self.now + delay if begins and delay > 0 else 0
         if one.successor == about.number:
             one.due = due if begins else one.due
-        elif about.place == "ready" or (about.place == "scheduled" and begins):
+        elif (
+            about.place == "ready"
+            or (about.place == "scheduled" and begins)
+            or (about.place == "parked" and due)
+        ):
             about.place = "scheduled"
             end = one.end if one.end > self.now else 0
             about.at = about.capped(max(end, due or min(self.now, about.number[0])))
+            about.is_late |= about.at > self.now
+            self.postpone(about)
         if about.place == "scheduled":
             about.place_by(self.now)
         return Answer(about.number, self.state(about), action)

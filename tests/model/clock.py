@@ -30,6 +30,8 @@ USUAL_SWEEP, SWEEP = "local sweep_limit = 2000", f"local sweep_limit = {REACH}"
 """Number of expired jobs that a delivering call lists, and its value here."""
 USUAL_ROOM, ROOM = "bytes_left, bodies_left = 67108864", "bytes_left, bodies_left = 8000"
 """Bytes of large bodies that a call removes, and its value here: one or two bodies."""
+SEED = "tonumber(string.sub(number, -8))"
+"""The seed of job numbers in a hand-over."""
 COMPACTING = {
     "redis.call('XLEN', ready) >= 64": "redis.call('XLEN', ready) > 0",
     "nodes >= 64 and nodes * 4096 > 2 * jobs * (size + 300)": (
@@ -58,6 +60,9 @@ def clocked(name: str) -> Script:
     source = source.replace(USUAL_SWEEP, SWEEP)
     if name != "evict":  # evict removes no more jobs than bodies
         source = source.replace(USUAL_ROOM, ROOM)
+    if name == "hand_over":  # no gaps in the numbers
+        assert SEED in source
+        source = source.replace(SEED, "0")
     if name == "sweep":
         for usual, ours in COMPACTING.items():
             assert usual in source

@@ -15,10 +15,12 @@ from penstock import (
     QueueClosed,
     WrongEpoch,
 )
+from penstock.core.record import key_hash
 from tests.model.draws import (
     AMONG,
     DELAYS,
     ENDS,
+    KEYS,
     PICKS,
     PROVISIONAL,
     call,
@@ -143,6 +145,33 @@ class Consuming(Producing):
         assert list(settled) == outcomes
         self.received(wanted, got)
         self.check_rearmed("settle left something")
+
+    @rule(
+        pick=st.integers(0, 3),
+        count=st.sampled_from([1, 1, 2, 3]),
+        delay=st.sampled_from([0, 0, 50]),
+        key=KEYS,
+    )
+    def hand_over(self, pick: int, count: int, delay: int, key: str) -> None:
+        """Finish a job, and add those that follow it."""
+        names, jobs, current = self.named([(pick, "receipt")])
+        if not jobs or not current or not self.model.exists:
+            return
+        bodies = [self.body() for _ in range(count)]
+        keys = self.keys_of(bodies, key)
+        heads = [b"1;q=" + key_hash(keys[one]).encode() if one in keys else b"1" for one in bodies]
+        records = [(delay, head + b"\n" + body) for head, body in zip(heads, bodies, strict=True)]
+        self.fault = ""
+        (outcomes, added), got, _ = self.both(
+            lambda: self.model.hand_over(names[0], bodies, keys, delay),
+            lambda: list(self.client.backend.node.run(self.ops.hand_over(jobs, records))),
+        )
+        assert got == outcomes
+        epoch = self.raw.hget(self.ops.keys["meta"], "epoch")
+        for job in added:
+            self.learn(self.ops.id_of(b"%d-%d" % job.number, epoch, "ffff"))
+        if added and not delay and self.model.paused not in ("out", "all"):
+            self.must_wake = "jobs were handed over"
 
     @call(
         picks=PICKS,

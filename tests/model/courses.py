@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
+from hypothesis.stateful import initialize, rule
 
 from tests.model.machine import QueueMachine
 from tests.model.side import STATES
 from tests.model.waiting import TAGS
 
-__all__ = ["CoursesMachine"]
+__all__ = ["CoursesMachine", "KeysMachine"]
 
 
 class CoursesMachine(QueueMachine):
@@ -74,7 +76,7 @@ class CoursesMachine(QueueMachine):
         if window:
             self.claim(
                 fault="", names=[0], many=False, how="refuse", until="enqueued", window=window,
-                delay=0, lease=None, ttl=None, bound=None, retry=None,
+                delay=0, lease=None, ttl=None, bound=None, retry=None, key="",
             )  # fmt: skip
             self.purge(fault="", states=list(STATES))
         self.clock.set(self.clock.ms + span)
@@ -109,6 +111,37 @@ class CoursesMachine(QueueMachine):
         """Add a job whose id is taken for a minute from now."""
         self.claim(
             fault="", names=[0], many=False, how="refuse", until="enqueued", window=60_000,
-            delay=0, lease=None, ttl=None, bound=None, retry=None,
+            delay=0, lease=None, ttl=None, bound=None, retry=None, key="",
         )  # fmt: skip
         self.tokens_are_there()
+
+
+class KeysMachine(CoursesMachine):
+    """Runs whose jobs have keys, on a queue with a limit."""
+
+    has_keys = True
+
+    def teardown(self) -> None:
+        """Deliver and finish all jobs: no key is blocked."""
+        if sys.exc_info()[0] is None and self.model.exists:
+            self.queue.reopen()
+            self.queue.resume()
+            self.queue.configure(rate=None, max_crashes=0, max_attempts=0)
+            kinds = ("ready", "scheduled", "active", "parked", "once")
+            for _ in range(50):
+                self.clock.set(self.clock.latest + 1_000_000)
+                if taken := self.queue.reserve(100, block=0):
+                    self.queue.ack(taken)
+                if not self.raw.exists(*(self.ops.keys[kind] for kind in kinds)):
+                    break
+            assert not self.raw.exists(self.ops.keys["parked"], self.ops.keys["tickets"])
+            self.queue.clear()
+            self.model.clear()
+        super().teardown()
+
+    @initialize(limit=st.sampled_from(["per_key", "ordered"]), most=st.integers(1, 2))
+    def begin_with_keys(self, limit: str, most: int) -> None:
+        """Set a limit, perhaps after some jobs."""
+        self.configure(fault="", values={limit: most if limit == "per_key" else 1})
+        self.reserve_some(2, 5)
+        self.add([self.body() for _ in range(3)], 0, None, None, None, None, None, many=True)

@@ -10,11 +10,13 @@ from tests.model.jobs import (
     ModelJob,
     reach,
 )
+from tests.model.keys import script
 
 
 class ModelDelivering(ModelAdding):
     """A modelled queue that delivers its jobs."""
 
+    @script
     def reserve(
         self,
         n: int,
@@ -45,12 +47,14 @@ class ModelDelivering(ModelAdding):
         due = [job for job in self.candidates if self._may_go(job)]
         self._choose(taken, due, n)
         for job in taken:
+            self.check_order(job)
             self._deliver(job, tag, provisional)
         self.spend(len(taken))
         if len(taken) < n:  # it has met every job before the live ones
             met = [*(self.at("active") if held else []), *self.candidates]
             self._remove_expired([job for job in met if self.has_expired(job)])
         self._turns()
+        self.admit()
         return taken, self.has_more
 
     def _raise_due(self) -> None:
@@ -67,8 +71,10 @@ class ModelDelivering(ModelAdding):
             count = self.totals["deliveries"] + len(taken)
             most = count // 16 % 9 if count % 16 == 15 else 9
             lower = [job for job in waiting if -job.order[0] <= most]
-            taken.append(lower[0] if lower else waiting[0])
-            waiting.remove(taken[-1])
+            job = lower[0] if lower else waiting[0]
+            waiting.remove(job)
+            if self.take(job):
+                taken.append(job)
 
     def _take_ended(self, ended: Iterable[ModelJob], n: int, step: int) -> list[ModelJob]:
         taken: list[ModelJob] = []
@@ -78,8 +84,12 @@ class ModelDelivering(ModelAdding):
                 break
             if job.number not in self.jobs or self.has_expired(job):
                 continue
-            if self._crash(job, "lease ended"):
+            if not self._crash(job, "lease ended"):
+                continue
+            if self.take(job):
                 taken.append(job)
+            else:
+                job.void = True
         self._trim_after(died, step)
         return taken
 
@@ -131,14 +141,19 @@ class ModelDelivering(ModelAdding):
         taken: list[ModelJob] = []
         while left and len(taken) < n:
             part, left = left[: n - len(taken)], left[n - len(taken) :]
-            died = self.totals["died"]
-            alive = [job for job in part if self._crash(job, "taken over")]
-            for job in alive:
-                self._deliver(job, tag)
-            self._trim_after(died, reach(len(part)))
+            alive = self._recover_part(part, tag)
             taken += [] if lost else alive
             lost = False
         return taken
+
+    @script
+    def _recover_part(self, part: Sequence[ModelJob], tag: int) -> list[ModelJob]:
+        died = self.totals["died"]
+        alive = [job for job in part if self._crash(job, "taken over")]
+        for job in alive:
+            self._deliver(job, tag)
+        self._trim_after(died, reach(len(part)))
+        return alive
 
     def _deliver(self, job: ModelJob, tag: int, provisional: bool = False) -> None:
         if job.until == "s":  # it usually has lost it already

@@ -20,6 +20,7 @@ __all__ = [
     "FAULTS",
     "ID_ACTIONS",
     "ID_START",
+    "KEYS",
     "LEASES",
     "LIMITS",
     "MODES",
@@ -48,6 +49,8 @@ WRONG = 19 * 365 * 86_400_000
 
 DELAYS = st.sampled_from([0, 0, 0, 1, 50, 3_000, 4_000, 60_000])
 TTLS = st.sampled_from([None, None, None, 1, 60, 2_000, 70_000])
+KEYS = st.sampled_from(["", "", "", "a", "a", "b", "mixed"])
+"""The key of the jobs of a call; or several of them."""
 LEASES = st.sampled_from([None, None, 0, 1, 1_000, 5_000])
 PROVISIONAL = (1, 8)
 """Tags of the reserves that deliver suspects provisionally."""
@@ -68,6 +71,8 @@ SETTINGS = st.fixed_dictionaries(
         "dead_age": st.sampled_from([None, 1, 5_000]),
         "rate": st.sampled_from([None, None, 1, 1_000, 3_000, 20_000]),
         "burst": st.sampled_from([None, 1, 3]),
+        "per_key": st.sampled_from([None, None, 1, 2]),
+        "ordered": st.sampled_from([None, None, 1]),
     },
 )
 MODES = {
@@ -144,6 +149,7 @@ ACTIONS: dict[str, dict[str, Sequence[Any]]] = {
         "many": [False, True],
         "retry": POLICIES,
         "bound": [None],
+        "key": ["", "a", "b"],
     },
     "cancel": {"picks": [0]},
     "clear": {},
@@ -208,6 +214,8 @@ LIMITS = st.sampled_from(
         {"max_releases": 1},
         {"max_snoozes": 1},
         {"max_crashes": 0},
+        {"per_key": 1},
+        {"ordered": 1},
     ]
 )
 """Limits that most runs meet."""

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from penstock.core.record import key_hash
 from tests.model.clock import REACH
 
 Number: TypeAlias = tuple[int, int]
@@ -16,7 +17,7 @@ Name: TypeAlias = tuple[Number, Receipt | None]
 """A job in a call: with the receipt of a delivery, or by id only."""
 Policy: TypeAlias = tuple[int | None, int | None, int | None, int | None]
 """Attempts, base and cap in ms, and priority; None leaves a part to the queue."""
-Place = Literal["ready", "scheduled", "active", "once", "dead"]
+Place = Literal["ready", "scheduled", "parked", "active", "once", "dead"]
 
 FIRST_SEQ = 1_000_000_000
 MONTH = 30 * 86_400_000  # a number further ahead was made at a wrong time
@@ -72,6 +73,9 @@ class ModelJob:
     retry: Policy | None = None  # its own policy
     ends: int | None = None  # end of its ttl
     raised: bool = False  # it has a priority, and its time has come
+    key: str = ""
+    has_ticket: bool = False
+    is_late: bool = False  # it was delayed or dead: it has lost its place in the order of its key
     until: str = ""  # s: the id is free from the first delivery on; e: the job never has it
 
     @property
@@ -95,7 +99,7 @@ class ModelJob:
     @property
     def may_expire(self) -> bool:
         """Return True if the job expires with its ttl: not if it is dead, or in `once`."""
-        return self.ttl is not None and self.place in ("ready", "scheduled", "active")
+        return self.ttl is not None and self.place in ("ready", "scheduled", "parked", "active")
 
     @property
     def priority(self) -> int:
@@ -111,6 +115,8 @@ class ModelJob:
     @property
     def order(self) -> tuple[int, int, int, Number]:
         """Return its place in the order of its state."""
+        if self.place == "parked":
+            return (int(key_hash(self.key), 16), 0, 0, self.number)
         before = -self.priority if self.raised and self.place == "scheduled" else 0
         return (before, self.at, self.tag if self.place in ("active", "once") else 0, self.number)
 

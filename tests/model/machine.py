@@ -54,7 +54,7 @@ class QueueMachine(Consuming):
     ) -> None:
         """Start most queues with jobs in several places; some allow few failures."""
         if limits:
-            self.both(lambda: self.model.configure(limits), lambda: self.queue.configure(**limits))
+            self.configure(fault="", values=limits)
         self.fill(shape, tag, side, acts)
 
     @rule(shape=SHAPES, tag=TAGS, side=SIDES, acts=ACTS)
@@ -248,10 +248,10 @@ class QueueMachine(Consuming):
         """Cancel jobs by name."""
         self.move_with(picks, self.model.cancel, self.queue.cancel, Outcome.GONE, ["active"])
 
-    @call(states=st.lists(st.sampled_from(STATES), unique=True, max_size=4))
+    @call(states=st.lists(st.sampled_from(STATES), unique=True, max_size=5))
     def purge(self, states: list[str]) -> None:
         """Remove all jobs of some states."""
-        chosen = states or ["ready", "scheduled"]
+        chosen = states or ["ready", "scheduled", "parked"]
         first = 0 if self.fault == "after" else None  # only the first step is run twice
         wanted, got, _ = self.both(
             lambda: self.model.purge(chosen, first),
@@ -310,6 +310,7 @@ class QueueMachine(Consuming):
     def reset_after_removal(self) -> None:
         """Reset the state after a removal: later jobs have another epoch."""
         self.life += 1
+        self.is_prioritised = False
         self.by_number.clear()
         self.latest_seen = 0
 
@@ -318,12 +319,16 @@ class QueueMachine(Consuming):
     @call(values=SETTINGS)
     def configure(self, values: dict[str, int | None]) -> None:
         """Change settings."""
+        if self.is_prioritised:  # then an order of keys is refused
+            values = {name: value for name, value in values.items() if name != "ordered"}
         given: dict[str, Any] = {
             name: value / 1000 if value and SETTING_KINDS[name] in ("lease", "duration") else value
             for name, value in values.items()
         }
         if given.get("rate"):
             given["rate"] = f"1/{values['rate']}ms"
+        if given.get("ordered"):
+            given["ordered"] = True
         _, got, _ = self.both(
             lambda: self.model.configure(values), lambda: self.queue.configure(**given)
         )

@@ -10,7 +10,7 @@ calls; reports, moves and removals are here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock import Outcome
 from tests.model.delivering import ModelDelivering
@@ -21,6 +21,7 @@ from tests.model.jobs import (
     Name,
     Number,
 )
+from tests.model.keys import script
 
 
 class Model(ModelDelivering):
@@ -64,7 +65,7 @@ class Model(ModelDelivering):
         for name, (outcome, job) in [(name, self._held(name)) for name in names]:
             if outcome is Outcome.DONE and job.place == "once" and job.number not in ended:
                 outcome = Outcome.REFUSED
-            waits = job.place in ("ready", "scheduled")
+            waits = job.place in ("ready", "scheduled", "parked")
             if outcome is Outcome.REFUSED and may_wait and (waits or job.number in ended):
                 outcome = Outcome.DONE
             if outcome is Outcome.DONE and job.number in ended:
@@ -81,12 +82,13 @@ class Model(ModelDelivering):
         self._trim_after(died, STEP + 2 * (self.totals["died"] - died))
         return outcomes
 
+    @script
     def ack(self, names: Iterable[Name], window: int | None = None) -> list[Outcome]:
         """Finish jobs; by id waiting ones too. A given window overrides their own."""
         outcomes = []
         done: dict[Number, None] = {}  # in the order of the call
         for outcome, job in [self._held(name) for name in names]:
-            if outcome is Outcome.REFUSED and job.place in ("ready", "scheduled"):
+            if outcome is Outcome.REFUSED and job.place in ("ready", "scheduled", "parked"):
                 outcome = Outcome.DONE
             if outcome is Outcome.DONE:
                 done[job.number] = None
@@ -96,6 +98,21 @@ class Model(ModelDelivering):
         self.totals["acked"] += len(done)
         return outcomes
 
+    @script
+    def hand_over(
+        self, name: Name, bodies: Sequence[bytes], keys: Mapping[bytes, str], delay: int
+    ) -> tuple[list[Outcome], list[ModelJob]]:
+        """Finish a job and add those that follow it; return the outcome, and the new jobs."""
+        outcomes = self.ack([name])
+        if outcomes != [Outcome.DONE]:
+            return outcomes, []
+        jobs = [ModelJob((0, 0), body, None, None, "ready", 0) for body in bodies]
+        for job in jobs:
+            job.key = keys.get(job.body, "")
+            self._added(job, self.now + delay if delay else 0)
+        return outcomes, jobs
+
+    @script
     def settle(
         self, names: Sequence[Name], n: int, tag: int
     ) -> tuple[list[Outcome], list[ModelJob], bool]:
@@ -106,6 +123,7 @@ class Model(ModelDelivering):
         finished = [before[number] for number in before if number not in self.jobs]
         return outcomes, *self.reserve(n, tag, finished, len(names))
 
+    @script
     def nack(self, names: Iterable[Name], delay: int | None, error: str) -> list[Outcome]:
         """Count failures: back off (None = by the policy), or bury."""
 
@@ -125,6 +143,7 @@ class Model(ModelDelivering):
 
         return self._each(names, fail)
 
+    @script
     def release(self, names: Iterable[Name], delay: int) -> list[Outcome]:
         """Release jobs; without a delay a bounded number of times."""
 
@@ -158,7 +177,13 @@ class Model(ModelDelivering):
             job.at = job.capped(min(job.number[0], self.now))
         if delay is not None:
             job.place_by(self.now)
+        job.is_late |= job.drawn is None and job.at > self.now
+        if job.drawn is None:
+            self.postpone(job)
+        elif job.drawn[0] > self.now and not self.is_ordered:
+            self.give_back(job)
 
+    @script
     def bury(self, names: Sequence[Name], reason: str) -> list[Outcome]:
         """Bury jobs; by id waiting ones too."""
 
@@ -171,6 +196,7 @@ class Model(ModelDelivering):
 
         return self._each(names, give_up, may_wait=True)
 
+    @script
     def extend(
         self, names: Iterable[Name], lease: int | None, late: bool = False
     ) -> list[Outcome | int]:
@@ -212,6 +238,7 @@ class Model(ModelDelivering):
             outcomes.append(answers[number])
         return outcomes
 
+    @script
     def promote(self, numbers: Iterable[Number]) -> list[Outcome]:
         """Make jobs ready at the place of their creation; a delivery ends."""
 
@@ -229,6 +256,7 @@ class Model(ModelDelivering):
 
         return self._move(numbers, forward)
 
+    @script
     def dequeue(self, numbers: Iterable[Number]) -> list[Outcome]:
         """Move ready jobs out for the time of their lease."""
 
@@ -250,11 +278,12 @@ class Model(ModelDelivering):
             job.void = True
             job.others += 1
 
+    @script
     def withdraw(self, numbers: Iterable[Number]) -> list[Outcome]:
         """Remove jobs that were never delivered."""
 
         def take_back(job: ModelJob) -> Outcome:
-            if job.place not in ("ready", "scheduled") or job.delivered is not None:
+            if job.place not in ("ready", "scheduled", "parked") or job.delivered is not None:
                 return Outcome.REFUSED
             self._drop(job)
             self.totals["withdrawn"] += 1
@@ -262,6 +291,7 @@ class Model(ModelDelivering):
 
         return self._move(numbers, take_back)
 
+    @script
     def evict(self, n: int, dead: bool) -> int:
         """Remove jobs that are not delivered again: delivered at most once, then dead letters."""
         gone = (self.at("once") + (self.at("dead") if dead else []))[:n]
@@ -272,6 +302,7 @@ class Model(ModelDelivering):
 
     # -- removing, redriving -------------------------------------------------------------
 
+    @script
     def redrive(self, limit: int | None = None, *, step: bool = False) -> int:
         """Redrive the oldest dead letters; their attempts start again.
 
@@ -289,6 +320,7 @@ class Model(ModelDelivering):
                 done += 1
         return done
 
+    @script
     def redrive_these(self, numbers: Iterable[Number]) -> list[Outcome]:
         """Redrive dead letters by number; a repeated number is refused."""
         outcomes = []
@@ -334,6 +366,7 @@ class Model(ModelDelivering):
         job.error = ""
         self.totals["redriven"] += 1
 
+    @script
     def delete(self, numbers: Iterable[Number]) -> list[Outcome]:
         """Remove jobs in any state."""
 
@@ -344,6 +377,7 @@ class Model(ModelDelivering):
 
         return self._move(numbers, remove)
 
+    @script
     def cancel(self, numbers: Iterable[Number]) -> list[Outcome]:
         """Remove waiting jobs, and mark active ones."""
 
@@ -365,17 +399,22 @@ class Model(ModelDelivering):
             states: as a reader sees them.
             step: one step alone, of those that these states take.
         """
-        steps = [("ready", "ready", 0), ("scheduled", "scheduled", 1), ("active", "active", 1)]
+        steps = [("ready", "ready", 0), ("parked", "parked", 0)]
+        steps += [("scheduled", "scheduled", 1), ("active", "active", 1)]
         steps += [("active", "once", 1), ("ready", "scheduled", 0), ("ready", "active", 0)]
         steps += [("dead", "dead", 0)]
         wanted = [(place, later) for state, place, later in steps if state in states]
         chosen = wanted if step is None else [wanted[step]]
         count = 0
-        for part in chosen:
-            jobs = self.jobs.values()
-            gone = [job for job in jobs if (job.place, int(self._is_later(job))) == part]
-            for job in sorted(gone, key=lambda job: job.order):
-                self._drop(job)
-            count += len(gone)
+        for place, later in chosen:
+            count += self._purge_part(place, later)
         self.totals["purged"] += count
         return count
+
+    @script
+    def _purge_part(self, place: str, later: int) -> int:
+        jobs = self.jobs.values()
+        gone = [job for job in jobs if (job.place, int(self._is_later(job))) == (place, later)]
+        for job in sorted(gone, key=lambda job: job.order):
+            self._drop(job)
+        return len(gone)

@@ -22,6 +22,7 @@ from penstock import (
 from penstock.wire.codes import Code
 from tests.model.draws import (
     DELAYS,
+    KEYS,
     LEASES,
     MODES,
     NAMES,
@@ -39,12 +40,34 @@ __all__ = ["Producing"]
 
 
 class Producing(Waiting):
-    """Rules that add jobs, with or without dedup ids, and wait for room."""
+    """Rules that add jobs, with or without dedup ids, and wait for room.
+
+    Attributes:
+        has_keys: all jobs that producers add by themselves have keys.
+    """
+
+    has_keys = False
 
     def body(self) -> bytes:
         """Return a unique body; some are of the maximum inline size, or longer."""
         self.bodies += 1
         return (b"body %d" % self.bodies).ljust({0: 4096, 1: 4097, 2: 9000}.get(self.bodies % 9, 0))
+
+    def keys_of(self, bodies: Sequence[bytes], key: str) -> dict[bytes, str]:
+        """Return the key of each body; mixed = a or b."""
+        key = key or ("mixed" if self.has_keys else "")
+        if key != "mixed":
+            return dict.fromkeys(bodies, key) if key else {}
+        return {body: "aba"[(self.bodies + at) % 3] for at, body in enumerate(bodies)}
+
+    def allowed(self, retry: Policy | None) -> Policy | None:
+        """Return a policy without its priority if the queue is ordered, or shall be."""
+        if retry and (
+            self.model.is_ordered or (self.has_keys and "per_key" not in self.model.settings)
+        ):
+            return (*retry[:3], None)
+        self.is_prioritised |= bool(retry and retry[3])
+        return retry
 
     @call(
         count=st.sampled_from([1, 1, 1, 2, 3, 120]),
@@ -55,6 +78,7 @@ class Producing(Waiting):
         ttl=TTLS,
         bound=st.sampled_from([None, None, None, 1, 4]),
         retry=RETRY,
+        key=KEYS,
     )
     def enqueue(
         self,
@@ -66,9 +90,10 @@ class Producing(Waiting):
         ttl: int | None,
         bound: int | None,
         retry: Policy | None,
+        key: str,
     ) -> None:
         """Add one job, or several."""
-        count = count if many else 1
+        count = min(count, 6 if key or self.has_keys else 120) if many else 1
         if lease == 0 and count > 100:
             lease = None  # one script removes 100 of them
         if lease == 0 and ttl is None:
@@ -78,7 +103,7 @@ class Producing(Waiting):
         elif ttl is not None and ttl <= delay:
             delay = 0
         bodies = [self.body() for _ in range(count)]
-        self.add(bodies, delay, at, lease, ttl, bound, retry, many=many)
+        self.add(bodies, delay, at, lease, ttl, bound, retry, many=many, key=key)
 
     def add(
         self,
@@ -91,8 +116,10 @@ class Producing(Waiting):
         retry: Policy | None,
         *,
         many: bool,
+        key: str = "",
     ) -> None:
         """Add jobs to the model and the queue."""
+        keys, retry = self.keys_of(bodies, key), self.allowed(retry)
         options: dict[str, Any] = {
             "delay": delay / 1000 if at is None else 0,
             "at": None if at is None else (self.clock.ms + at) / 1000,
@@ -108,7 +135,13 @@ class Producing(Waiting):
             if not answers:
                 answers.append(
                     self.model.enqueue(
-                        bodies, delay=delay, lease=lease, ttl=ttl, bound=bound, retry=retry
+                        bodies,
+                        delay=delay,
+                        lease=lease,
+                        ttl=ttl,
+                        bound=bound,
+                        retry=retry,
+                        keys=keys,
                     )
                 )
             return answers[0]
@@ -117,8 +150,9 @@ class Producing(Waiting):
             self.ops.plain_from = 0.0  # try the script of plain jobs each time
             try:
                 if many:
-                    return self.queue.enqueue_many(bodies, **options)
-                return [self.queue.enqueue(bodies[0], **options)]
+                    by_body = keys.__getitem__ if keys else None
+                    return self.queue.enqueue_many(bodies, key=by_body, **options)
+                return [self.queue.enqueue(bodies[0], key=keys.get(bodies[0]), **options)]
             except QueueFull:
                 return "full"
             except QueuePaused:
@@ -133,7 +167,8 @@ class Producing(Waiting):
         assert isinstance(got, (list, BulkEnqueued))
         assert [self.learn(result.id).number for result in got] == [job.number for job in wanted]
         assert {result.state for result in got} == {"scheduled" if delay else "ready"}
-        if self.model.paused != "out" and not delay:
+        is_there = any(job.place != "parked" for job in wanted)
+        if self.model.paused != "out" and not delay and is_there:
             self.must_wake = "jobs were added"
 
     @call(
@@ -147,6 +182,7 @@ class Producing(Waiting):
         ttl=TTLS,
         bound=st.sampled_from([None, None, None, 1, 4]),
         retry=RETRY,
+        key=KEYS,
     )
     def claim(
         self,
@@ -160,6 +196,7 @@ class Producing(Waiting):
         ttl: int | None,
         bound: int | None,
         retry: Policy | None,
+        key: str,
     ) -> None:
         """Add jobs with dedup ids that may be taken."""
         how, window = (
@@ -173,6 +210,7 @@ class Producing(Waiting):
         jobs = [(IDS[at], self.body()) for at in (names if many else names[:1])]
         bodies = [body for _, body in jobs]
         of = {body: name for name, body in jobs}
+        keys, retry = self.keys_of(bodies, key), self.allowed(retry)
         options: dict[str, Any] = {
             "delay": delay / 1000,
             "lease": None if lease is None else lease / 1000,
@@ -201,6 +239,7 @@ class Producing(Waiting):
                         window=window,
                         bound=bound,
                         retry=retry,
+                        keys=keys,
                     )
                 )
             return answers[0]
@@ -208,8 +247,10 @@ class Producing(Waiting):
         def queue() -> Sequence[Enqueued] | str:
             try:
                 if many:
-                    return self.queue.enqueue_many(bodies, dedup=chosen, **options)
-                return [self.queue.enqueue(bodies[0], dedup=chosen, **options)]
+                    by_body = keys.__getitem__ if keys else None
+                    return self.queue.enqueue_many(bodies, dedup=chosen, key=by_body, **options)
+                key = keys.get(bodies[0])
+                return [self.queue.enqueue(bodies[0], dedup=chosen, key=key, **options)]
             except QueueFull:
                 return "full"
             except QueuePaused:

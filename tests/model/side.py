@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from penstock import Job, JobView, Penstock, QueueStats, RetryPolicy, Settings, parse_id
 from penstock.core.job import number_of
 from penstock.core.rate import rate_text
-from penstock.core.record import escaped
+from penstock.core.record import escaped, key_hash
 from penstock.core.views import SETTING_KINDS, read_settings
 from penstock.wire.keys import PRIORITY_SPAN, node_key, registry_key, score_of
 from tests.model.clock import CLOCK, TestClock
@@ -30,10 +30,10 @@ QUEUE = "model"
 START = 1_700_000_000_000
 IDS = ("a", "b;d=a", "ö%\n")
 """Dedup ids: few, so that they collide; some are escaped in the record."""
-STATES = ("ready", "scheduled", "active", "dead")
+STATES = ("ready", "scheduled", "parked", "active", "dead")
 GONE_TOO = 5
 """Picks from this one on may name a job that no longer exists."""
-PLACES = ("active", "once", "scheduled", "dead")
+PLACES = ("active", "once", "scheduled", "parked", "dead")
 TOTALS = {
     **{name: name for name in (
         "enqueued", "acked", "nacked", "released", "crashed", "died", "redriven", "trimmed",
@@ -126,6 +126,7 @@ class SideBySide(RuleBasedStateMachine):
         self.opened: defaultdict[str, set[int]] = defaultdict(set)  # ends of windows, by dedup id
         self.has_changed = False
         self.timer: int | None = None  # until when a consumer waits, unless a token comes
+        self.is_prioritised = False  # jobs of this queue have had priorities
 
     def teardown(self) -> None:
         """Check that no ended window leaves data, and close the client."""
@@ -284,11 +285,13 @@ class SideBySide(RuleBasedStateMachine):
     def settings(self) -> Settings:
         """Return the model's settings as the queue shows them."""
         values: dict[str, Any] = {
-            name: value if SETTING_KINDS[name] in ("count", "limit") else value / 1000
+            name: value if SETTING_KINDS[name] in ("count", "limit", "flag") else value / 1000
             for name, value in self.model.settings.items()
         }
         if "rate" in values:
             values["rate"] = rate_text(f"1/{self.model.settings['rate']}")
+        if "ordered" in values:
+            values["ordered"] = True
         return Settings(**values, paused=self.model.paused or None)
 
     # -- comparisons -----------------------------------------------------------------------
@@ -348,7 +351,8 @@ class SideBySide(RuleBasedStateMachine):
         assert self.client.queues() == ([QUEUE] if model.exists else [])
         assert stats.settings == self.settings()
         for state in STATES:
-            assert getattr(stats, state) == len(model.listed(state)), state
+            assert getattr(stats, state) == len(model.listed(state)) or state == "parked", state
+        assert stats.parked == len(model.at("parked"))  # expired ones, too
         assert stats.expired == len(model.listed("expired"))
         oldest = None if model.oldest is None else model.oldest / 1000
         if oldest is not None and stats.expired:  # an expired job that is still stored may count
@@ -402,8 +406,10 @@ class SideBySide(RuleBasedStateMachine):
             dedup_id=job.dedup_id,
             retry=policy(job.retry),
             priority=job.priority,
+            key_hash=key_hash(job.key) if job.key else None,
         )
-        assert view == wanted, (view, wanted)
+        other = [name for name in JobView.__slots__ if getattr(view, name) != getattr(wanted, name)]
+        assert view == wanted, [(x, getattr(view, x), getattr(wanted, x)) for x in other]
         assert (view.cancelled is not None) == job.marked
         if state != "expired":
             unsaid = job.place == "active" and state == "ready"  # a crash that no call has seen yet
@@ -485,10 +491,16 @@ class SideBySide(RuleBasedStateMachine):
             assert self.scores(place) == {
                 job.number: score_of(job.at, job.tag)
                 if leased
+                else int(key_hash(job.key), 16)
+                if place == "parked"
                 else job.at - (job.raised and place == "scheduled") * job.priority * PRIORITY_SPAN
                 for job in jobs
                 if job.place == place
             }, place
+        tickets = {job.number: int(key_hash(job.key), 16) for job in jobs if job.has_ticket}
+        assert self.scores("tickets") == tickets
+        waiting = {job.key for job in jobs if job.place == "parked"}
+        assert waiting <= {job.key for job in jobs if job.has_ticket}, "a key is blocked"
         assert self.scores("expiry") == {job.number: job.ends for job in jobs if job.may_expire}
         keys = {self.ops.keys[kind] for kind in self.ops.keys.names}
         keys |= {CLOCK, node_key("penstock"), registry_key("penstock")}

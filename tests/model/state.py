@@ -16,11 +16,13 @@ from tests.model.jobs import (
     Number,
     Place,
 )
+from tests.model.keys import ModelKeys, script
 
 WAITING: tuple[Place, ...] = ("ready", "scheduled")
+"""Places of the jobs that a reserve considers."""
 
 
-class ModelState:
+class ModelState(ModelKeys):
     """The state of one queue.
 
     Attributes:
@@ -35,13 +37,14 @@ class ModelState:
             swept, deleted, cancelled, purged, promoted, dequeued, withdrawn, evicted.
         made: creation time of the queue.
         ids: dedup ids that a job has, or had until a ttl or a window ended.
-        freed: successors that the last call made due.
+        freed: successors and parked jobs that the last call made due.
     """
 
     def __init__(self) -> None:
         self.now = 0
         self.freed: list[Number] = []
         self._forget()
+        self.begin_script()
 
     def _forget(self) -> None:
         self.exists = False
@@ -108,7 +111,7 @@ class ModelState:
     @property
     def waiting(self) -> int:
         """Return the jobs that count for the bound."""
-        return sum(job.place in ("ready", "scheduled") for job in self.jobs.values())
+        return sum(job.place in ("ready", "scheduled", "parked") for job in self.jobs.values())
 
     @property
     def oldest(self) -> int | None:
@@ -145,6 +148,7 @@ class ModelState:
     def _drop(self, job: ModelJob, *, done: bool = False, window: int | None = None) -> None:
         """Remove a job; done means acknowledged, perhaps with a window that overrides its own."""
         del self.jobs[job.number]
+        self.give_back(job)
         span = job.window if window is None else window
         if job.place != "dead":
             self._release(job, (span or 0) if done else 0)
@@ -233,6 +237,7 @@ class ModelState:
         for job in gone:
             self._drop(job)
 
+    @script
     def found(self, there: Collection[Number]) -> None:
         """Remove the expired jobs that a call found in addition to the listed ones."""
         self._successors = self._successors or []
@@ -249,6 +254,8 @@ class ModelState:
 
     def _die(self, job: ModelJob, why: str) -> None:
         job.place, job.at, job.error = "dead", self.now, why or job.error
+        job.is_late = True
+        self.give_back(job)
         self._release(job)
         self.totals["died"] += 1
 
@@ -265,8 +272,9 @@ class ModelState:
         return count
 
     def _is_later(self, job: ModelJob) -> bool:
-        return job.place != "dead" and not self._is_due(job)
+        return job.place not in ("dead", "parked") and not self._is_due(job)
 
+    @script
     def expire(self, step: int = STEP, finished: Sequence[ModelJob] = ()) -> tuple[int, int]:
         """Run one step of removing expired jobs; return how many, and how many of them with lease
         0.
@@ -300,6 +308,7 @@ class ModelState:
         self.totals["trimmed"] += len(gone)
         return len(gone)
 
+    @script
     def sweep(self, quiet: int, *, compacts: bool = False, closed: int = 0) -> tuple[int, bool]:
         """Run the script once; return how many were removed, and whether to call again.
 
@@ -311,6 +320,8 @@ class ModelState:
         self._shut()
         steps = (*self.expire(SWEPT), self._trim(SWEPT))
         removed = sum(steps)
+        for job in self.at("parked"):
+            self.free(job.key)
         for job in self.at("ready") if compacts and not self.paused else ():
             job.place, job.at = "scheduled", min(self.now, job.number[0])
         kept = self.ids or self.jobs or self.settings or self.paused or self.closed
@@ -348,7 +359,7 @@ class ModelState:
     def drained(self) -> bool:
         """Return True if the queue is closed and no job is left that could be delivered."""
         places = {job.place for job in self.jobs.values()}
-        return self.closed and not places & {"ready", "scheduled", "active"}
+        return self.closed and not places & {"ready", "scheduled", "parked", "active"}
 
     def pause(self, side: str) -> None:
         """Pause a side; '' = none."""

@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from penstock.wire.scripts import all_scripts
 from tests.model.clock import REAL, USUAL_REACH, USUAL_ROOM, USUAL_SWEEP, use_test_clock
-from tests.model.courses import CoursesMachine
+from tests.model.courses import CoursesMachine, KeysMachine
 from tests.model.draws import WRONG
 from tests.model.faults import Faults
 from tests.model.machine import IdsMachine
@@ -70,6 +70,21 @@ def test_dedup_ids_agree_with_their_model(
     count = _examples(20 if backend.is_fake else 30)
     run_state_machine_as_test(
         Machine, settings=settings(PROFILE, max_examples=count, stateful_step_count=12)
+    )
+
+
+def test_keys_agree_with_their_model(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tickets and parked jobs agree, and no key is blocked, whatever happens to its jobs."""
+    use_test_clock(monkeypatch)
+    dice = Dice()
+    monkeypatch.setattr("penstock.core.operations.consuming.random", dice)
+
+    class Machine(KeysMachine):
+        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
+
+    count = _examples(15 if backend.is_fake else 25)
+    run_state_machine_as_test(
+        Machine, settings=settings(PROFILE, max_examples=count, stateful_step_count=25)
     )
 
 
