@@ -158,7 +158,8 @@ class Service:
 
     def told(self, sentinel: Sentinel) -> Address:
         """Return the primary's address according to a Sentinel."""
-        return _told(self.raw(sentinel))
+        with redis.Redis.from_url(sentinel.url, retry=Retry(NoBackoff(), 0)) as client:
+            return _told(client)
 
     def primary(self) -> EmbeddedServer:
         """Return the primary according to the first running Sentinel."""
