@@ -211,7 +211,6 @@ def _form(script: str, code: int, told: Sequence[str]) -> Form:
 
 def _class(form: Form) -> Iterator[str]:
     yield f"class {form.name}(Reply):"
-    yield "    __slots__ = ()"
     for name, kind in form.fields:
         note = "  # type: ignore[assignment]  # hides a method of tuples" if name == "count" else ""
         yield f"    {name}: {kind}{note}"

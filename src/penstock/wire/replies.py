@@ -58,7 +58,6 @@ def _either(usual: Parser[Any], others: Mapping[int, Parser[Any]]) -> Parser[Any
 
 
 class Ack(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     acked: int
@@ -66,14 +65,12 @@ class Ack(Reply):
 
 
 class AckPlain(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     acked: int
 
 
 class Acquire(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     fence: bytes
@@ -82,7 +79,6 @@ class Acquire(Reply):
 
 
 class Assign(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     fence: bytes
@@ -94,7 +90,6 @@ class Assign(Reply):
 
 
 class Assigned(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -105,14 +100,12 @@ class Assigned(Reply):
 
 
 class AssignedGone(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     batch: bytes
 
 
 class Beat(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -120,7 +113,6 @@ class Beat(Reply):
 
 
 class Browse(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -132,7 +124,6 @@ class Browse(Reply):
 
 
 class Bury(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     done: int
@@ -140,7 +131,6 @@ class Bury(Reply):
 
 
 class Claim(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     first: bytes
@@ -154,7 +144,6 @@ class Claim(Reply):
 
 
 class Clear(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     epoch: bytes
@@ -162,27 +151,23 @@ class Clear(Reply):
 
 
 class CloseBatch(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     state: bytes
 
 
 class CloseBatchGone(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
 
 
 class Commit(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     chunks: int
 
 
 class CommitEnded(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     batch: int
@@ -192,14 +177,12 @@ class CommitEnded(Reply):
 
 
 class CommitGone(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     attempt: bytes
 
 
 class Configure(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     epoch: bytes
@@ -208,14 +191,12 @@ class Configure(Reply):
 
 
 class Dismiss(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     jobs: int
 
 
 class Enqueue(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     first: bytes
@@ -228,7 +209,6 @@ class Enqueue(Reply):
 
 
 class EnqueuePlain(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     first: bytes
@@ -236,7 +216,6 @@ class EnqueuePlain(Reply):
 
 
 class Evict(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     once: int
@@ -244,7 +223,6 @@ class Evict(Reply):
 
 
 class Extend(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -252,7 +230,6 @@ class Extend(Reply):
 
 
 class Fetch(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -262,7 +239,6 @@ class Fetch(Reply):
 
 
 class HandOver(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     first: bytes
@@ -270,14 +246,12 @@ class HandOver(Reply):
 
 
 class HandOverGone(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     outcome: int
 
 
 class ListBatches(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -287,7 +261,6 @@ class ListBatches(Reply):
 
 
 class Lookup(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -298,14 +271,12 @@ class Lookup(Reply):
 
 
 class PauseSchedule(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     done: int
 
 
 class Peek(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -315,14 +286,12 @@ class Peek(Reply):
 
 
 class PeekGone(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     removed: int
 
 
 class Pending(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -333,7 +302,6 @@ class Pending(Reply):
 
 
 class Purge(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     removed: int
@@ -343,7 +311,6 @@ class Purge(Reply):
 
 
 class Recover(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     seen: int
@@ -354,7 +321,6 @@ class Recover(Reply):
 
 
 class Redrive(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     done: int
@@ -364,7 +330,6 @@ class Redrive(Reply):
 
 
 class Reserve(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     next: int
@@ -375,7 +340,6 @@ class Reserve(Reply):
 
 
 class ReservePlain(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     next: int
@@ -386,14 +350,12 @@ class ReservePlain(Reply):
 
 
 class Resign(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     given: int
 
 
 class Results(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     last: bytes
@@ -401,7 +363,6 @@ class Results(Reply):
 
 
 class Retime(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     found: int
@@ -410,7 +371,6 @@ class Retime(Reply):
 
 
 class Scan(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -421,7 +381,6 @@ class Scan(Reply):
 
 
 class Schedule(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     epoch: bytes
@@ -430,7 +389,6 @@ class Schedule(Reply):
 
 
 class Schedules(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -441,7 +399,6 @@ class Schedules(Reply):
 
 
 class Settle(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     next: int
@@ -454,14 +411,12 @@ class Settle(Reply):
 
 
 class StageGone(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     promised: int
 
 
 class Stats(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -477,7 +432,6 @@ class Stats(Reply):
 
 
 class Survey(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     now: int
@@ -487,7 +441,6 @@ class Survey(Reply):
 
 
 class Sweep(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     expired: int
@@ -498,21 +451,18 @@ class Sweep(Reply):
 
 
 class Unschedule(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     left: int
 
 
 class PressureCloseInUse(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     party: bytes
 
 
 class PressureDeleteInUse(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     role: bytes
@@ -520,21 +470,18 @@ class PressureDeleteInUse(Reply):
 
 
 class PressureGet(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     message: bytes
 
 
 class PressurePeekReverse(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     founds: list[bytes]
 
 
 class PressureShow(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     bound: bytes
@@ -547,7 +494,6 @@ class PressureShow(Reply):
 
 
 class PressureShowMissing(Reply):
-    __slots__ = ()
     code: int
     nonce: bytes
     left: int
