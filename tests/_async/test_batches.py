@@ -287,6 +287,19 @@ async def test_a_callback_that_was_promoted(q: AsyncQueue) -> None:
     assert (await q.stats()).batches == 0
 
 
+async def test_a_callback_of_an_open_batch_that_was_promoted(q: AsyncQueue, raw: Raw) -> None:
+    """It has no deadline any more, and the batch takes no more jobs."""
+    batch = await q.batch(then="callback").__aenter__()
+    await batch.enqueue("member")
+    assert (await q.promote([batch.id])).all_done
+    assert raw.zcard(q.ops.keys["expiry"]) == 0
+    assert await figures(q, batch.id) == ("called", 1, 0, 0, 0)
+    with pytest.raises(BatchClosed):
+        await batch.enqueue("late")
+    jobs = await q.reserve(2, block=0)
+    assert {job.body for job in jobs} == {"callback", "member"}
+
+
 async def test_duplicates_do_not_join(q: AsyncQueue) -> None:
     """A duplicate is no member; an update leaves the job a member."""
     await q.enqueue("old", dedup_id="a")

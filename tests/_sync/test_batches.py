@@ -288,6 +288,19 @@ def test_a_callback_that_was_promoted(q: Queue) -> None:
     assert q.stats().batches == 0
 
 
+def test_a_callback_of_an_open_batch_that_was_promoted(q: Queue, raw: Raw) -> None:
+    """It has no deadline any more, and the batch takes no more jobs."""
+    batch = q.batch(then="callback").__enter__()
+    batch.enqueue("member")
+    assert q.promote([batch.id]).all_done
+    assert raw.zcard(q.ops.keys["expiry"]) == 0
+    assert figures(q, batch.id) == ("called", 1, 0, 0, 0)
+    with pytest.raises(BatchClosed):
+        batch.enqueue("late")
+    jobs = q.reserve(2, block=0)
+    assert {job.body for job in jobs} == {"callback", "member"}
+
+
 def test_duplicates_do_not_join(q: Queue) -> None:
     """A duplicate is no member; an update leaves the job a member."""
     q.enqueue("old", dedup_id="a")

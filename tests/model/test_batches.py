@@ -193,9 +193,8 @@ class BatchesMachine(RuleBasedStateMachine):
         """Name a callback by id."""
         if self.groups:
             group = self.groups[pick % len(self.groups)]
-            if how == "promote" and group.state == "open":
-                return  # its deadline stays
-            waits = group.state in ("open", "waiting") and not group.is_ended
+            entry = self.raw.hget(self.queue.ops.keys["batches"], number(group.id)) or b""
+            waits = entry[-2:] in (b" 0", b" 1")  # also if no call has met its deadline yet
             done = self.name(number(group.id), how)
             if done and waits and how in ("promote", "bury"):
                 group.state, group.may_run = "called", True

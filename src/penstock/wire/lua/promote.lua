@@ -52,6 +52,13 @@ redis.call('ZCARD', active)
 --@include lib/write_return
 if #returned > 0 then
   redis.call('HINCRBY', meta, 'promoted', #returned / 2)
+  for i = 1, string.find(uses, 'g', 1, true) and #returned or 0, 2 do
+    local entry = redis.call('HGET', batches, returned[i])
+    if entry and string.find(entry, ' [01]$') then -- a callback that does not wait for its batch any more, nor has a deadline
+      redis.call('ZREM', expiry, returned[i])
+      redis.call('HSET', batches, returned[i], string.sub(entry, 1, -2) .. '2')
+    end
+  end
 end
 if not refused then
   return {1, nonce, #returned / 2}
