@@ -21,11 +21,13 @@ from penstock.client._async.client import AsyncPenstock
 from penstock.client._sync.client import Penstock
 from penstock.client._sync.queue import Queue
 from penstock.worker import AsyncWorker, Worker
+from penstock.worker.loop import BRISK
 
 __all__ = ["pickup", "standby"]
 
 BARE, KINDS = "LPUSH to BLPOP", ("thread", "asyncio")
 GAP = 0.004  # seconds between two jobs
+LISTS = ("set", "hgetall")  # of workers and of nodes; an idle queue's scripts run none of them
 ROUNDS = 7
 PATIENCE = 60.0
 GOALS_MS = {"p50": 0.5, "p99": 2.0}
@@ -112,15 +114,17 @@ def _waiting(bed: Bed, name: str) -> Iterator[tuple[dict[str, Queue], dict[str, 
 def standby(bed: Bed, plan: Plan) -> Table:
     """Measure the traffic of idle workers, and the lateness of delayed jobs; none may be early."""
     seconds = plan.idle * 4 / 3
+    quiet = min(BRISK, 2 * seconds)
     table = Table(
         "standby",
         "Idle workers, and delayed jobs",
         ("worker", "figure", "value"),
-        f"Watched for {seconds:.3g} s; then {plan.delayed} jobs with a delay: the handler's first"
-        " line less the moment asked for.",
+        f"Watched for {seconds:.3g} s, {quiet:.3g} s after the last job; then {plan.delayed} jobs"
+        " with a delay: the handler's first line less the moment asked for.",
     )
     with _waiting(bed, "standby") as (queues, pipes):
-        sent = bed.count(lambda: time.sleep(seconds)).of(SENT)
+        time.sleep(quiet)
+        sent = bed.count(lambda: time.sleep(seconds)).of((*SENT, *LISTS))
         rate = sent / seconds / len(KINDS)
         late = {kind: _late(queues[kind], pipes[kind], plan.delayed) for kind in KINDS}
     idle = Budget("commands/s of an idle worker", rate, IDLE_BUDGET, unit="/s")
