@@ -39,9 +39,9 @@ __all__ = ["SECTIONS", "run"]
 SECTIONS: dict[str, Callable[[Bed, Plan], Table]] = {
     "batches": cost.batches,
     "commands": cost.commands,
-    "results": cost.results,
     "memory": cost.memory,
     "dedup": dedup.dedup,
+    "results": cost.results,
     "keys": keys.keys,
     "python": client.python,
     "single": single.single,
