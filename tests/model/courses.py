@@ -139,9 +139,15 @@ class KeysMachine(CoursesMachine):
             self.model.clear()
         super().teardown()
 
-    @initialize(limit=st.sampled_from(["per_key", "ordered"]), most=st.integers(1, 2))
-    def begin_with_keys(self, limit: str, most: int) -> None:
-        """Set a limit, perhaps after some jobs."""
-        self.configure(fault="", values={limit: most if limit == "per_key" else 1})
+    @initialize(
+        limit=st.sampled_from(["per_key", "ordered"]), most=st.integers(1, 2), early=st.booleans()
+    )
+    def begin_with_keys(self, limit: str, most: int, early: bool) -> None:
+        """Set a limit; jobs from before it have no tickets, and come first."""
+        self.open_up()
+        for has_limit in (False, True) if early else (True,):
+            value = most if limit == "per_key" else 1
+            self.configure(fault="", values={limit: value if has_limit else None})
+            self.add([self.body() for _ in range(3)], 0, None, None, None, None, None, many=True)
         self.reserve_some(2, 5)
-        self.add([self.body() for _ in range(3)], 0, None, None, None, None, None, many=True)
+        self.jobs_agree()
