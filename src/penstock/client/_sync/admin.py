@@ -570,7 +570,7 @@ class QueueAdmin:
     def _receipt_of(self, job: Delivery) -> str | None:
         try:
             [found] = self.backend.node.run(self.ops.showing([job])).jobs
-            return (found[-1].decode() or None) if found else None
+            return (found[11].decode() or None) if found else None
         except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
             logger.info("the holder of %s is not known: %s", job.id, error)
             return None
