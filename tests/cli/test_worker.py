@@ -300,7 +300,7 @@ def test_health_of_several(worker: Worker, told: Told, tmp_path: Path, run_cli: 
 def test_the_page_about_running(
     worker: Worker, server: EmbeddedServer, app: Path, run_cli: Cli
 ) -> None:
-    """The page's app runs unchanged, and its table has every option of the command."""
+    """The page's app runs unchanged, and the table of deploy.md has every option of the command."""
     text = PAGE.read_text(encoding="utf-8")
     found = re.search(r"^```python\n(# app.py\n.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     assert found
@@ -312,7 +312,8 @@ def test_the_page_about_running(
     options = set(
         re.findall(r"^  (--[a-z-]+)", run_cli("worker", "--help").out, flags=re.MULTILINE)
     )
-    assert options == set(re.findall(r"^\| `(--[a-z-]+)", text, flags=re.MULTILINE))
+    table = PAGE.with_name("deploy.md").read_text(encoding="utf-8")
+    assert options == set(re.findall(r"^\| `(--[a-z-]+)", table, flags=re.MULTILINE))
 
 
 def test_lines_of_log() -> None:
