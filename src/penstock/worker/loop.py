@@ -58,17 +58,13 @@ from penstock.worker.suspects import ASIDE
 __all__ = ["leave", "work"]
 
 logger = get_logger("penstock")
-
 DAMAGES = (QueueDamaged, NoPermissionError)
 """Errors that concern one queue, and not the server."""
-
 LATE = TICK + 0.5
 """Seconds after which a tick comes that should have come with the answer to a wait."""
-
 BRISK = 20.0
 """Seconds without a job after which a wait is one BLPOP for a minute, not one for each tick with a
 reserve behind it: a call a tick less, but the next job takes one trip more."""
-
 R = TypeVar("R")
 Flow = Generator[Effect, Any, None]
 Count = Generator[Effect, Any, int]
