@@ -60,8 +60,10 @@ async def test_a_batch_from_begin_to_end(ps: AsyncPenstock, q: AsyncQueue) -> No
         await resize.enqueue(q, 4)  # no member
         assert await figures(q, batch.id) == ("open", 4, 0, 0, 0)
     assert await figures(q, batch.id) == ("waiting", 4, 0, 0, 0)
-    views = [await q.show(view.id) for view in await q.peek(10)]
-    assert [view and view.batch for view in views] == [batch.id] * 4 + [None]
+    views = await q.peek(10)
+    shown = [await q.show(view.id) for view in views]
+    assert [view.batch for view in views] == [batch.id] * 4 + [None]
+    assert [view and view.batch for view in shown] == [batch.id] * 4 + [None]
     assert (await q.stats()).batches == 1
     (listed,) = await q.batches()
     assert (listed.id, listed.on, listed.open, listed.progress) == (batch.id, "success", 4, 0.0)

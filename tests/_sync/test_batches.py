@@ -61,8 +61,10 @@ def test_a_batch_from_begin_to_end(ps: Penstock, q: Queue) -> None:
         resize.enqueue(q, 4)  # no member
         assert figures(q, batch.id) == ("open", 4, 0, 0, 0)
     assert figures(q, batch.id) == ("waiting", 4, 0, 0, 0)
-    views = [q.show(view.id) for view in q.peek(10)]
-    assert [view and view.batch for view in views] == [batch.id] * 4 + [None]
+    views = q.peek(10)
+    shown = [q.show(view.id) for view in views]
+    assert [view.batch for view in views] == [batch.id] * 4 + [None]
+    assert [view and view.batch for view in shown] == [batch.id] * 4 + [None]
     assert q.stats().batches == 1
     (listed,) = q.batches()
     assert (listed.id, listed.on, listed.open, listed.progress) == (batch.id, "success", 4, 0.0)

@@ -235,7 +235,11 @@ def peek(
         "newest": newest,
         "jobs": [output.job_document(view) for view in views],
     }
-    told = [name for name in ("priority", "progress") if any(getattr(view, name) for view in views)]
+    told = [
+        name
+        for name in ("batch", "priority", "progress")
+        if any(getattr(view, name) for view in views)
+    ]
     at = TIME_OF_STATE[state]
     columns = ("id", *_handler(views), at, "attempt", "owner", *told, "body", "error")
     session.answer(document, lambda: output.job_table(views, columns, f"{state} jobs"))

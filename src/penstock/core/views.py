@@ -52,7 +52,7 @@ class JobView:
         codec: "json", the name of another codec, or "" for bytes.
         headers: the headers that the producer set.
         dedup_id: its dedup id, or None.
-        batch: the id of its batch, or None; only of `show` and of the jobs of a dedup id.
+        batch: the id of its batch, or None; only of `show`, `peek` and of the jobs of a dedup id.
         key_hash: the hash of its key, 13 hex digits (protocol/keys.md), or None.
         retry: its own retry policy; None = the queue's applies.
         priority: 0 to 9; jobs with a higher one are delivered first.
@@ -439,7 +439,7 @@ def read_view(
 ) -> JobView:
     """Parse a job in a script's reply: number, state, score, delivered, owner, counters, record.
 
-    Behind them: the marks cancelled, progress, snoozes, failures; in `show` also receipt, batch.
+    Behind them: the marks cancelled, progress, snoozes, failures; in some also receipt and batch.
     """
     number, state, score, delivered, owner, counts, data, cancelled, told, snoozes, failed = entry[
         :11

@@ -7,7 +7,8 @@
 ---          count   1 to 1000; a reply has about 1 MiB, and at least one job
 ---          newest  1 = from the end backwards (start is not negative then), else 0
 --- META     v epoch seen off lease uses full paused
---- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show, without the receipt
+--- RETURNS  {1, nonce, now, lease, epoch, job...}  job as in show; receipt: ''. In a queue without
+---                               batches both are left out
 ---          {0, nonce, removed}           1000 expired jobs, or 1 MiB of them, were removed first: call again
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
@@ -185,5 +186,9 @@ elseif #jobs == tail then
       bytes = (i == tail and 0 or bytes) + #jobs[i][7]
     end
   end
+end
+--@include lib/batch_of (gives: has_batches)
+for i = 6, has_batches and #reply or 0 do
+  reply[i][12], reply[i][13] = '', batch_of(reply[i][1])
 end
 return reply

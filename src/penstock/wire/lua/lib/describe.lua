@@ -5,10 +5,7 @@
 --@include lib/job_fields (gives: with_body)
 --@include lib/state_of
 --@include lib/read_kept
-local has_batches = string.find(uses, 'g', 1, true)
-local function batch_of(id) -- the number of its callback
-  return has_batches and string.gsub(redis.call('HGET', members, id) or '', '^!', '') or ''
-end
+--@include lib/batch_of
 local function describe(id)
   local value = redis.call('HGET', held, id)
   if value then
