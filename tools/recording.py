@@ -60,7 +60,7 @@ def recorded(command: Sequence[str]) -> list[Frame]:
         os.environ.update(TERM="xterm-256color", COLUMNS=str(COLUMNS), LINES=str(ROWS))
         os.execvp(command[0], list(command))
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    began, frames = time.monotonic(), [Frame(0.0, ())]
+    began, frames = time.monotonic(), list[Frame]()
     while True:
         try:
             stream.feed(os.read(terminal, 65536))
@@ -68,11 +68,10 @@ def recorded(command: Sequence[str]) -> list[Frame]:
             break
         lines = tuple(_spans(screen.buffer[row]) for row in range(ROWS))
         at = time.monotonic() - began
-        if at - frames[-1].at < LEAST:
+        if frames and at - frames[-1].at < LEAST:
             at = frames.pop().at
         if not frames or frames[-1].lines != lines:
             frames.append(Frame(at, lines))
-    frames = frames[1:]
     frames = [Frame(frame.at - frames[0].at, frame.lines) for frame in frames]
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code:

@@ -151,7 +151,7 @@ async def test_consume_of_asyncio_survives_a_busy_server(
 def change_retries(link: Any, **changes: Any) -> None:
     """Change how the calls of a server are repeated."""
     made = link._retrying
-    link._retrying = lambda **how: made(**how).copy(**changes)
+    link._retrying = lambda seconds, **how: made(seconds, **how).copy(**changes)
 
 
 def test_a_busy_server_is_given_up_in_time(server: EmbeddedServer, raw: redis.Redis) -> None:

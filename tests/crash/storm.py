@@ -458,12 +458,14 @@ class Storm:
     """
 
     def __init__(self, site: Site, log: Path, seed: int) -> None:
-        logging.getLogger("penstock").setLevel(logging.CRITICAL)
         log.touch()
         self.site, self.log, self.dice = site, log, random.Random(seed)
         self.faults: Counter[str] = Counter()
         self.calm = log.parent / "calm"
         self.stack = ExitStack()
+        logger = logging.getLogger("penstock")
+        self.stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.CRITICAL)
         self.client = self.stack.enter_context(Penstock(site.url, retry_for=30))
         self.tasks, self.orders = self.client.queue(TASKS), self.client.queue(ORDERS)
         patient: dict[str, Any] = {"lease": LEASE, "max_crashes": 0, "max_attempts": 1000}

@@ -241,11 +241,11 @@ class AsyncServer:
                 found.append(wrong_type(kind, key, actual))
         return ", ".join(filter(None, found))
 
-    def _retrying(self, *, brief: bool = False) -> tenacity.AsyncRetrying:
+    def _retrying(self, seconds: float, *, brief: bool = False) -> tenacity.AsyncRetrying:
         """Return a caller that repeats a call which has failed once; each is used for one call."""
         import tenacity  # slow to import, and most programs repeat nothing
 
-        once, whole = tenacity.stop_after_attempt(1), tenacity.stop_after_delay(self._retry_for)
+        once, whole = tenacity.stop_after_attempt(1), tenacity.stop_after_delay(seconds)
         return tenacity.AsyncRetrying(
             stop=once if brief or self._hurries else whole,
             wait=_pause,
@@ -291,7 +291,7 @@ class AsyncServer:
                 raise
 
         try:
-            return await self._retrying(brief=brief)(repeat)
+            return await self._retrying(self._retry_for, brief=brief)(repeat)
         except ResponseError as refusal:
             if doubts and transient(refusal):
                 raise doubts[0] from refusal  # the call may have run before, so this does not tell
@@ -314,7 +314,7 @@ class AsyncServer:
 
     async def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated; its reply is undecoded."""
-        connection = await self._connection()
+        connection, began = await self._connection(), monotonic()
 
         async def attempt() -> Any:
             try:
@@ -328,9 +328,10 @@ class AsyncServer:
             try:
                 reply: Any = await attempt()
             except Exception as error:
-                if not transient(error):
+                left = self._retry_for - (monotonic() - began)
+                if not transient(error) or self._hurries or left <= 0:
                     raise
-                reply = await self._retrying()(attempt)
+                reply = await self._retrying(left)(attempt)
         except BaseException as error:
             await self.failed(connection, error)
             raise

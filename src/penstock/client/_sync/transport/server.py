@@ -228,11 +228,11 @@ class Server:
                 found.append(wrong_type(kind, key, actual))
         return ", ".join(filter(None, found))
 
-    def _retrying(self, *, brief: bool = False) -> tenacity.Retrying:
+    def _retrying(self, seconds: float, *, brief: bool = False) -> tenacity.Retrying:
         """Return a caller that repeats a call which has failed once; each is used for one call."""
         import tenacity  # slow to import, and most programs repeat nothing
 
-        once, whole = tenacity.stop_after_attempt(1), tenacity.stop_after_delay(self._retry_for)
+        once, whole = tenacity.stop_after_attempt(1), tenacity.stop_after_delay(seconds)
         return tenacity.Retrying(
             stop=once if brief or self._hurries else whole,
             wait=_pause,
@@ -278,7 +278,7 @@ class Server:
                 raise
 
         try:
-            return self._retrying(brief=brief)(repeat)
+            return self._retrying(self._retry_for, brief=brief)(repeat)
         except ResponseError as refusal:
             if doubts and transient(refusal):
                 raise doubts[0] from refusal  # the call may have run before, so this does not tell
@@ -301,7 +301,7 @@ class Server:
 
     def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated; its reply is undecoded."""
-        connection = self._connection()
+        connection, began = self._connection(), monotonic()
 
         def attempt() -> Any:
             try:
@@ -315,9 +315,10 @@ class Server:
             try:
                 reply: Any = attempt()
             except Exception as error:
-                if not transient(error):
+                left = self._retry_for - (monotonic() - began)
+                if not transient(error) or self._hurries or left <= 0:
                     raise
-                reply = self._retrying()(attempt)
+                reply = self._retrying(left)(attempt)
         except BaseException as error:
             self.failed(connection, error)
             raise
