@@ -16,6 +16,7 @@ from penstock.core.record import Record, parse_record
 from penstock.wire import replies
 
 __all__ = [
+    "RECEIPT",
     "SETTING_KINDS",
     "DedupStatus",
     "Holder",
@@ -434,6 +435,10 @@ class QueuePage:
     unreachable: tuple[str, ...] = ()
 
 
+RECEIPT, BATCH = 11, 12
+"""Places of two items of a job in the reply of `show`."""
+
+
 def read_view(
     place: QueueIdentity, entry: list[Any], lease_ms: int, now: int, codec: Codec | None = None
 ) -> JobView:
@@ -450,7 +455,7 @@ def read_view(
     name = "active" if state == b"once" else state.decode()
     at = int(score) / 1000
     created = int(number[:-11])
-    batch = entry[12] if len(entry) > 12 else b""
+    batch = entry[BATCH] if len(entry) > BATCH else b""
     was = int(delivered)
     counters = parse_counters(counts)
     ttl = ttl_code(record.ttl_ms, at_most_once=once)
@@ -486,7 +491,7 @@ def read_view(
         trace=trace,
         stable_id=record.stable_id or job_id,
         key_hash=record.key_hash or None,
-        finished=at if len(entry) > 11 and entry[11] == b"kept" else None,
+        finished=at if len(entry) > RECEIPT and entry[RECEIPT] == b"kept" else None,
         batch=encode_id(place.node, place.packed, batch, AT_LEAST_ONCE_FOREVER) if batch else None,
         _codec=codec,
     )

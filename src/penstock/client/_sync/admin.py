@@ -35,7 +35,15 @@ from penstock.core.options import (
 from penstock.core.outcomes import Settled
 from penstock.core.results import value_of
 from penstock.core.settings import KEEP, setting_fields
-from penstock.core.views import DedupStatus, JobResult, JobView, QueueStats, ScanPage, Settings
+from penstock.core.views import (
+    RECEIPT,
+    DedupStatus,
+    JobResult,
+    JobView,
+    QueueStats,
+    ScanPage,
+    Settings,
+)
 from penstock.errors import NodesMissed, ResultTimeout
 from penstock.wire.codes import Code
 from penstock.wire.keys import QueueKeys
@@ -570,7 +578,7 @@ class QueueAdmin:
     def _receipt_of(self, job: Delivery) -> str | None:
         try:
             [found] = self.backend.node.run(self.ops.showing([job])).jobs
-            return (found[11].decode() or None) if found else None
+            return (found[RECEIPT].decode() or None) if found else None
         except Exception as error:  # noqa: BLE001  # the caller raises an error of its own
             logger.info("the holder of %s is not known: %s", job.id, error)
             return None
