@@ -55,7 +55,7 @@ BASES = {
     **dict.fromkeys((SINK, CONTENT, STAGED, *SHAPES), (XADD, 1.5)),
     XADD: ("", 0.0), BARE: ("", 0.0), LOOP: ("", 0.0), NODES: (STREAM, 1.0),
 }  # fmt: skip
-"""What a row is compared with, and the least ratio of their rates."""
+"""Row -> the row that it is compared with, and the least ratio of their rates."""
 LEAST = {
     DELAYS: 30_000, TIMES: 40_000, QUEUES: 30_000, BATCH: 300_000, STREAM: 50_000,
     DRAIN: 100_000, DRAIN + IDS: 120_000, DRAIN_OUTPUT + IDS: 80_000,
@@ -311,7 +311,7 @@ class Runs:
             rate.options(rowsPerBatch=1, numPartitions=1).load(), processingTime="0 seconds"
         )
         while len(base := _seconds(query)) < count:
-            time.sleep(0.05)
+            time.sleep(0.05)  # Spark tells of triggers only when it is asked
         query.stop()
         self.client.queue("few").enqueue_many(BODY for _ in range(10 * count))
         read = self.session.readStream.format("penstock").options(queue="few", **self.options)

@@ -123,7 +123,7 @@ def standby(bed: Bed, plan: Plan) -> Table:
         " with a delay: the handler's first line less the moment asked for.",
     )
     with _waiting(bed, "standby") as (queues, pipes):
-        time.sleep(quiet)
+        time.sleep(quiet)  # the measured state: idle for a while
         sent = bed.count(lambda: time.sleep(seconds)).of((*SENT, *LISTS))
         rate = sent / seconds / len(KINDS)
         late = {kind: _late(queues[kind], pipes[kind], plan.delayed) for kind in KINDS}

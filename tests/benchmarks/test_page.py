@@ -36,7 +36,7 @@ def test_a_table_without_results_is_an_error() -> None:
 
 
 def test_a_table_is_replaced_as_a_whole() -> None:
-    """What was between the marks goes."""
+    """The old text between the marks is removed."""
     text = page.filled("a\n<!-- figures: peers -->\nold\n<!-- end -->\nb\n", RESULTS)
     assert text.startswith("a\n<!-- figures: peers -->\n\n100-byte bodies")
     assert "| system | version | worker | enqueue jobs/s | worker jobs/s |\n" in text

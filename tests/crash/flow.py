@@ -40,7 +40,7 @@ __all__ = ["DEEDS", "ORDERS", "TASKS", "produce", "work"]
 TASKS, ORDERS = "tasks", "orders"
 KEYS = 4
 DEEDS = ("ok", "ok", "ok", "nap", "fail", "snooze", "reject", "then")
-"""What a job may do; `then` hands over to one job in each queue."""
+"""Names of the things that jobs do; a `then` job hands over to one job in each queue."""
 RESULT = 600
 
 
@@ -109,7 +109,7 @@ class Deeds:
         out, delivered = self._out, round(job.delivered * 1000)
         out.write("begun", name, job.id, job.deliveries, delivered, key)
         if do == "nap":
-            time.sleep(random.uniform(0, 0.1))
+            time.sleep(random.uniform(0, 0.1))  # the work of the handler
         if not Path(self._calm).exists():
             if do == "fail" and job.attempt == 1:
                 raise ValueError(name)
@@ -172,10 +172,10 @@ def produce(url: str | list[str], log: str, calm: str, name: str, retry_for: flo
         try:
             _add(out, random.randrange(8), one, tasks, orders, deeds)
             if tasks.stats().ready > 500:
-                time.sleep(0.2)
+                time.sleep(0.2)  # the workers are behind: wait for them
         except (RedisError, PenstockError) as error:
             out.write("error", type(error).__name__)
-        time.sleep(random.uniform(0, 0.03))
+        time.sleep(random.uniform(0, 0.03))  # the pace of the producer
 
 
 def _add(out: Log, kind: int, name: str, tasks: Queue, orders: Queue, deeds: Deeds) -> None:

@@ -73,7 +73,7 @@ class Site:
         """Stop a server for a moment."""
         server = dice.choice(self.servers)
         server.pause()
-        time.sleep(dice.uniform(0.1, 0.6))
+        time.sleep(dice.uniform(0.1, 0.6))  # the length of the fault
         server.resume()
 
     def cut(self, _: random.Random) -> None:
@@ -126,7 +126,7 @@ class FederationSite(ServerSite):
         """Kill a node, and start it again later."""
         server = dice.choice(self.servers)
         server.kill()
-        time.sleep(dice.uniform(0.5, 2))
+        time.sleep(dice.uniform(0.5, 2))  # the length of the fault
         server.restart()
 
 
@@ -199,7 +199,7 @@ class SentinelSite(Site):
         """Stop the primary for less time than Sentinels wait."""
         [server] = self.servers
         server.pause()
-        time.sleep(dice.uniform(0.05, 0.3))
+        time.sleep(dice.uniform(0.05, 0.3))  # the length of the fault
         server.resume()
 
     def fail_over(self, _: random.Random) -> None:
@@ -231,7 +231,7 @@ SITES: dict[str, Callable[[], Site]] = {
 
 @dataclass
 class Story:
-    """What the clients have written down.
+    """The lines that the clients have logged, by job and batch.
 
     Attributes:
         accepted: name of a job -> its ids.
@@ -531,7 +531,7 @@ class Storm:
         while not all([self._is_empty(self.tasks), self._is_empty(self.orders)]):
             left = [queue.stats() for queue in (self.tasks, self.orders)]
             assert time.monotonic() < deadline, f"stuck: {left} {self.tasks.batches()}"
-            time.sleep(0.2)
+            time.sleep(0.2)  # other processes empty the queues: no event tells
         for slot in self.workers:
             slot.kill()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -42,50 +43,42 @@ def _examples(usual: int) -> int:
     return EXAMPLES or min(usual, settings().max_examples)
 
 
-def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each step answers, stats and structures agree with the model."""
+def _run(
+    kind: type[Any],
+    backend: Backend,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    fake: int,
+    real: int,
+    steps: int = STEPS,
+) -> None:
+    """Run a machine with so many examples on fakeredis, which is the slowest, or on a server."""
     use_test_clock(monkeypatch)
     dice = Dice()
     monkeypatch.setattr("penstock.core.operations.consuming.random", dice)
+    faults = Faults(monkeypatch)
+    bench = Bench(backend.sync_client(), faults, dice, backend.is_fake)
+    machine = type("Machine", (kind,), {"bench": bench})
+    count = _examples(fake if backend.is_fake else real)
+    profile = settings(PROFILE, max_examples=count, stateful_step_count=steps)
+    run_state_machine_as_test(machine, settings=profile)
 
-    class Machine(CoursesMachine):
-        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
 
-    # The rules are the same everywhere, and fakeredis is the slowest.
-    count = _examples(25 if backend.is_fake else 40)
-    run_state_machine_as_test(Machine, settings=settings(PROFILE, max_examples=count))
+def test_queue_agrees_with_its_model(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each step answers, stats and structures agree with the model."""
+    _run(CoursesMachine, backend, monkeypatch, fake=25, real=40)
 
 
 def test_dedup_ids_agree_with_their_model(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Holders of dedup ids and outcomes of duplicates agree, however jobs end."""
-    use_test_clock(monkeypatch)
-    dice = Dice()
-    monkeypatch.setattr("penstock.core.operations.consuming.random", dice)
-
-    class Machine(IdsMachine):
-        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
-
-    count = _examples(20 if backend.is_fake else 30)
-    run_state_machine_as_test(
-        Machine, settings=settings(PROFILE, max_examples=count, stateful_step_count=12)
-    )
+    _run(IdsMachine, backend, monkeypatch, fake=20, real=30, steps=12)
 
 
 def test_keys_agree_with_their_model(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tickets and parked jobs agree, and no key is blocked, whatever happens to its jobs."""
-    use_test_clock(monkeypatch)
-    dice = Dice()
-    monkeypatch.setattr("penstock.core.operations.consuming.random", dice)
-
-    class Machine(KeysMachine):
-        bench = Bench(backend.sync_client(), Faults(monkeypatch), dice, backend.is_fake)
-
-    count = _examples(15 if backend.is_fake else 25)
-    run_state_machine_as_test(
-        Machine, settings=settings(PROFILE, max_examples=count, stateful_step_count=25)
-    )
+    _run(KeysMachine, backend, monkeypatch, fake=15, real=25, steps=25)
 
 
 @pytest.mark.parametrize("span", [-WRONG, WRONG])
