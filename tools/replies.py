@@ -3,10 +3,11 @@
     python tools/replies.py            # bring the file up to date
     python tools/replies.py --check    # only compare; exit status 1 if it is stale
 
-`{1, nonce, seen, jobs: (number, record)...}` becomes a class with the fields `code`, `nonce`,
-`seen` and `jobs`, the last a list of pairs. Lines of one code are one class: fields that the
-shorter one lacks are empty. Scripts with equal replies share a class. A code below 0 becomes an
-error (`core/refusals.py`), and has no class; in the protocol pressure it is an answer.
+`{1, nonce, seen, jobs: (number, record)...}` becomes a class with the fields `seen` and `jobs`, the
+last a list of pairs; `code` and `nonce` are those of the base class `Reply`. Lines of one code are
+one class: fields that the shorter one lacks are empty. Scripts with equal replies share a class. A
+code below 0 becomes an error (`core/refusals.py`), and has no class; in the protocol pressure it is
+an answer.
 """
 
 from __future__ import annotations
@@ -73,12 +74,18 @@ Parser = Callable[[Sequence[Any]], T]
 
 
 class Reply(tuple[Any, ...]):
-    """A tuple with names for its items; much quicker to define than a `NamedTuple`."""
+    """A tuple with names for its items; much quicker to define than a `NamedTuple`.
+
+    Each reply begins with a code and the nonce of its call; a subclass names the items behind them.
+    """
 
     __slots__ = ()
 
+    code: int = property(itemgetter(0))  # type: ignore[assignment]  # has this type
+    nonce: bytes = property(itemgetter(1))  # type: ignore[assignment]  # same
+
     def __init_subclass__(cls) -> None:
-        for at, name in enumerate(cls.__annotations__):
+        for at, name in enumerate(cls.__annotations__, 2):
             setattr(cls, name, property(itemgetter(at)))
 
 
@@ -124,7 +131,7 @@ class Form:
     Attributes:
         script: the script's name.
         code: the code.
-        fields: name and type of each field.
+        fields: name and type of each field behind code and nonce.
         at: where the tail begins, None = there is none.
         width: how many entries of the reply make one of the tail; 0 = it is left flat: rows of
             two forms are told apart by the call.
@@ -193,7 +200,9 @@ def _form(script: str, code: int, told: Sequence[str]) -> Form:
     fixed = next(each.fixed for each in shapes if not any(part.isdigit() for part in each.fixed))
     if any(len(each.fixed) != len(fixed) for each in shapes):
         raise ValueError(f"{script}: lines of code {code} have several lengths")
-    fields = [(name, _type(script, name)) for name in fixed]
+    if fixed[:2] != ["code", "nonce"]:
+        raise ValueError(f"{script}: a reply must begin with a code and the nonce")
+    fields = [(name, _type(script, name)) for name in fixed[2:]]
     tails = [each for each in shapes if each.tail]
     if not tails:
         return Form(script, code, tuple(fields), None, 1)
@@ -246,7 +255,7 @@ def written() -> str:
     """Return the current content of the file."""
     lines = [HEAD, ""]
     entries, shared = list[str](), list[str]()
-    first: dict[tuple[tuple[str, str], ...], str] = {}
+    first: dict[tuple[tuple[str, str], ...], str] = {(): "Reply"}
     for found in (*all_scripts(), *pressure_scripts()):
         parsers: dict[int, str] = {}
         for form in forms(found):
@@ -254,7 +263,7 @@ def written() -> str:
             parsers[form.code] = _parser(form, name)
             if name == form.name:
                 lines += _class(form)
-            elif not found.name.startswith("pressure/"):
+            elif form.fields and not found.name.startswith("pressure/"):
                 shared.append(f"{form.name} = {name}")
         entries.append(_entry(found.name, parsers))
     lines += [*shared, "", "PARSERS: Mapping[str, Parser[Any]] = {", *entries, "}"]

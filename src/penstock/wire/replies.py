@@ -14,12 +14,18 @@ Parser = Callable[[Sequence[Any]], T]
 
 
 class Reply(tuple[Any, ...]):
-    """A tuple with names for its items; much quicker to define than a `NamedTuple`."""
+    """A tuple with names for its items; much quicker to define than a `NamedTuple`.
+
+    Each reply begins with a code and the nonce of its call; a subclass names the items behind them.
+    """
 
     __slots__ = ()
 
+    code: int = property(itemgetter(0))  # type: ignore[assignment]  # has this type
+    nonce: bytes = property(itemgetter(1))  # type: ignore[assignment]  # same
+
     def __init_subclass__(cls) -> None:
-        for at, name in enumerate(cls.__annotations__):
+        for at, name in enumerate(cls.__annotations__, 2):
             setattr(cls, name, property(itemgetter(at)))
 
 
@@ -58,29 +64,21 @@ def _either(usual: Parser[Any], others: Mapping[int, Parser[Any]]) -> Parser[Any
 
 
 class Ack(Reply):
-    code: int
-    nonce: bytes
     acked: int
     codes: list[int]
 
 
 class AckPlain(Reply):
-    code: int
-    nonce: bytes
     acked: int
 
 
 class Acquire(Reply):
-    code: int
-    nonce: bytes
     fence: bytes
     epoch: bytes
     created: int
 
 
 class Assign(Reply):
-    code: int
-    nonce: bytes
     fence: bytes
     jobs: int
     sealed: int
@@ -90,8 +88,6 @@ class Assign(Reply):
 
 
 class Assigned(Reply):
-    code: int
-    nonce: bytes
     now: int
     epoch: bytes
     jobs: int
@@ -100,21 +96,15 @@ class Assigned(Reply):
 
 
 class AssignedGone(Reply):
-    code: int
-    nonce: bytes
     batch: bytes
 
 
 class Beat(Reply):
-    code: int
-    nonce: bytes
     now: int
     codes: list[int]
 
 
 class Browse(Reply):
-    code: int
-    nonce: bytes
     now: int
     lease: int
     epoch: bytes
@@ -124,15 +114,11 @@ class Browse(Reply):
 
 
 class Bury(Reply):
-    code: int
-    nonce: bytes
     done: int
     codes: list[int]
 
 
 class Claim(Reply):
-    code: int
-    nonce: bytes
     first: bytes
     count: int  # type: ignore[assignment]  # hides a method of tuples
     epoch: bytes
@@ -144,32 +130,19 @@ class Claim(Reply):
 
 
 class Clear(Reply):
-    code: int
-    nonce: bytes
     epoch: bytes
     jobs: int
 
 
 class CloseBatch(Reply):
-    code: int
-    nonce: bytes
     state: bytes
 
 
-class CloseBatchGone(Reply):
-    code: int
-    nonce: bytes
-
-
 class Commit(Reply):
-    code: int
-    nonce: bytes
     chunks: int
 
 
 class CommitEnded(Reply):
-    code: int
-    nonce: bytes
     batch: int
     state: bytes
     stages: bytes
@@ -177,28 +150,20 @@ class CommitEnded(Reply):
 
 
 class CommitGone(Reply):
-    code: int
-    nonce: bytes
     attempt: bytes
 
 
 class Configure(Reply):
-    code: int
-    nonce: bytes
     epoch: bytes
     created: int
     fields: list[tuple[bytes, bytes]]
 
 
 class Dismiss(Reply):
-    code: int
-    nonce: bytes
     jobs: int
 
 
 class Enqueue(Reply):
-    code: int
-    nonce: bytes
     first: bytes
     count: int  # type: ignore[assignment]  # hides a method of tuples
     epoch: bytes
@@ -209,29 +174,21 @@ class Enqueue(Reply):
 
 
 class EnqueuePlain(Reply):
-    code: int
-    nonce: bytes
     first: bytes
     epoch: bytes
 
 
 class Evict(Reply):
-    code: int
-    nonce: bytes
     once: int
     dead: int
 
 
 class Extend(Reply):
-    code: int
-    nonce: bytes
     now: int
     untils: list[int]
 
 
 class Fetch(Reply):
-    code: int
-    nonce: bytes
     now: int
     epoch: bytes
     next: int
@@ -239,21 +196,15 @@ class Fetch(Reply):
 
 
 class HandOver(Reply):
-    code: int
-    nonce: bytes
     first: bytes
     count: int  # type: ignore[assignment]  # hides a method of tuples
 
 
 class HandOverGone(Reply):
-    code: int
-    nonce: bytes
     outcome: int
 
 
 class ListBatches(Reply):
-    code: int
-    nonce: bytes
     now: int
     epoch: bytes
     cursor: bytes
@@ -261,8 +212,6 @@ class ListBatches(Reply):
 
 
 class Lookup(Reply):
-    code: int
-    nonce: bytes
     now: int
     lease: int
     epoch: bytes
@@ -271,14 +220,10 @@ class Lookup(Reply):
 
 
 class PauseSchedule(Reply):
-    code: int
-    nonce: bytes
     done: int
 
 
 class Peek(Reply):
-    code: int
-    nonce: bytes
     now: int
     lease: int
     epoch: bytes
@@ -286,14 +231,10 @@ class Peek(Reply):
 
 
 class PeekGone(Reply):
-    code: int
-    nonce: bytes
     removed: int
 
 
 class Pending(Reply):
-    code: int
-    nonce: bytes
     now: int
     epoch: bytes
     score: bytes
@@ -302,8 +243,6 @@ class Pending(Reply):
 
 
 class Purge(Reply):
-    code: int
-    nonce: bytes
     removed: int
     more: int
     fence: bytes
@@ -311,8 +250,6 @@ class Purge(Reply):
 
 
 class Recover(Reply):
-    code: int
-    nonce: bytes
     seen: int
     epoch: bytes
     lease: int
@@ -321,8 +258,6 @@ class Recover(Reply):
 
 
 class Redrive(Reply):
-    code: int
-    nonce: bytes
     done: int
     more: int
     kept: int
@@ -330,8 +265,6 @@ class Redrive(Reply):
 
 
 class Reserve(Reply):
-    code: int
-    nonce: bytes
     next: int
     epoch: bytes
     lease: int
@@ -340,8 +273,6 @@ class Reserve(Reply):
 
 
 class ReservePlain(Reply):
-    code: int
-    nonce: bytes
     next: int
     epoch: bytes
     lease: int
@@ -350,29 +281,21 @@ class ReservePlain(Reply):
 
 
 class Resign(Reply):
-    code: int
-    nonce: bytes
     given: int
 
 
 class Results(Reply):
-    code: int
-    nonce: bytes
     last: bytes
     jobs: list[list[Any]]
 
 
 class Retime(Reply):
-    code: int
-    nonce: bytes
     found: int
     skip: int
     now: int
 
 
 class Scan(Reply):
-    code: int
-    nonce: bytes
     now: int
     lease: int
     epoch: bytes
@@ -381,16 +304,12 @@ class Scan(Reply):
 
 
 class Schedule(Reply):
-    code: int
-    nonce: bytes
     epoch: bytes
     created: int
     what: int
 
 
 class Schedules(Reply):
-    code: int
-    nonce: bytes
     now: int
     next: int
     epoch: bytes
@@ -399,8 +318,6 @@ class Schedules(Reply):
 
 
 class Settle(Reply):
-    code: int
-    nonce: bytes
     next: int
     epoch: bytes
     lease: int
@@ -411,14 +328,10 @@ class Settle(Reply):
 
 
 class StageGone(Reply):
-    code: int
-    nonce: bytes
     promised: int
 
 
 class Stats(Reply):
-    code: int
-    nonce: bytes
     now: int
     ready: int
     scheduled: int
@@ -432,8 +345,6 @@ class Stats(Reply):
 
 
 class Survey(Reply):
-    code: int
-    nonce: bytes
     now: int
     epoch: bytes
     cursor: bytes
@@ -441,8 +352,6 @@ class Survey(Reply):
 
 
 class Sweep(Reply):
-    code: int
-    nonce: bytes
     expired: int
     trimmed: int
     more: int
@@ -451,39 +360,27 @@ class Sweep(Reply):
 
 
 class Unschedule(Reply):
-    code: int
-    nonce: bytes
     left: int
 
 
 class PressureCloseInUse(Reply):
-    code: int
-    nonce: bytes
     party: bytes
 
 
 class PressureDeleteInUse(Reply):
-    code: int
-    nonce: bytes
     role: bytes
     party: bytes
 
 
 class PressureGet(Reply):
-    code: int
-    nonce: bytes
     message: bytes
 
 
 class PressurePeekReverse(Reply):
-    code: int
-    nonce: bytes
     founds: list[bytes]
 
 
 class PressureShow(Reply):
-    code: int
-    nonce: bytes
     bound: bytes
     length: int
     closed: int
@@ -494,8 +391,6 @@ class PressureShow(Reply):
 
 
 class PressureShowMissing(Reply):
-    code: int
-    nonce: bytes
     left: int
     puts: int
     gets: int
@@ -508,7 +403,6 @@ DismissGone = AssignedGone
 FetchGone = AssignedGone
 Nack = Bury
 OpenBatch = Enqueue
-PauseScheduleGone = CloseBatchGone
 Promote = Bury
 Publish = Claim
 Release = Bury
@@ -516,8 +410,6 @@ SettlePlain = ReservePlain
 Show = Peek
 Stage = Commit
 Tick = Enqueue
-TickGone = CloseBatchGone
-UnscheduleGone = CloseBatchGone
 Unstage = Commit
 UnstageGone = StageGone
 Withdraw = Bury
@@ -534,7 +426,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "cancel": _tail(Bury, 3),
     "claim": _rows(Claim, 9, 5),
     "clear": _plain(Clear),
-    "close_batch": _either(_plain(CloseBatch), {0: _plain(CloseBatchGone)}),
+    "close_batch": _either(_plain(CloseBatch), {0: _plain(Reply)}),
     "commit": _either(_plain(Commit), {2: _plain(CommitEnded), 0: _plain(CommitGone)}),
     "configure": _rows(Configure, 4, 2),
     "delete": _tail(Bury, 3),
@@ -550,7 +442,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "lookup": _tail(Lookup, 6),
     "nack": _tail(Bury, 3),
     "open_batch": _plain(Enqueue),
-    "pause_schedule": _either(_plain(PauseSchedule), {0: _plain(CloseBatchGone)}),
+    "pause_schedule": _either(_plain(PauseSchedule), {0: _plain(Reply)}),
     "peek": _either(_tail(Peek, 5), {0: _plain(PeekGone)}),
     "pending": _rows(Pending, 6, 3),
     "promote": _tail(Bury, 3),
@@ -574,22 +466,22 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "stats": _rows(Stats, 11, 2),
     "survey": _tail(Survey, 5),
     "sweep": _plain(Sweep),
-    "tick": _either(_plain(Enqueue), {0: _plain(CloseBatchGone)}),
-    "unschedule": _either(_plain(Unschedule), {0: _plain(CloseBatchGone)}),
+    "tick": _either(_plain(Enqueue), {0: _plain(Reply)}),
+    "unschedule": _either(_plain(Unschedule), {0: _plain(Reply)}),
     "unstage": _either(_plain(Commit), {0: _plain(StageGone)}),
     "withdraw": _tail(Bury, 3),
-    "pressure/close": _either(_plain(CloseBatchGone), {-5: _plain(PressureCloseInUse)}),
-    "pressure/create": _plain(CloseBatchGone),
-    "pressure/delete": _either(_plain(CloseBatchGone), {-5: _plain(PressureDeleteInUse)}),
-    "pressure/free": _plain(CloseBatchGone),
+    "pressure/close": _either(_plain(Reply), {-5: _plain(PressureCloseInUse)}),
+    "pressure/create": _plain(Reply),
+    "pressure/delete": _either(_plain(Reply), {-5: _plain(PressureDeleteInUse)}),
+    "pressure/free": _plain(Reply),
     "pressure/get": _either(
-        _plain(CloseBatchGone), {1: _plain(PressureGet), -5: _plain(PressureCloseInUse)}
+        _plain(Reply), {1: _plain(PressureGet), -5: _plain(PressureCloseInUse)}
     ),
-    "pressure/leave": _plain(CloseBatchGone),
+    "pressure/leave": _plain(Reply),
     "pressure/peek_reverse": _either(
-        _plain(CloseBatchGone), {1: _tail(PressurePeekReverse, 2), -5: _plain(PressureCloseInUse)}
+        _plain(Reply), {1: _tail(PressurePeekReverse, 2), -5: _plain(PressureCloseInUse)}
     ),
-    "pressure/put": _either(_plain(CloseBatchGone), {-5: _plain(PressureCloseInUse)}),
+    "pressure/put": _either(_plain(Reply), {-5: _plain(PressureCloseInUse)}),
     "pressure/show": _either(_tail(PressureShow, 8), {-1: _plain(PressureShowMissing)}),
 }
 """Script -> the parser of its replies."""
