@@ -13,9 +13,11 @@ import pytest
 import redis
 
 from penstock import QueueInUse
+from penstock.core.calls import Call
 from penstock.embedded import EmbeddedServer
 from penstock.pressure import PressureQueue
 from penstock.pressure._sync import waiting
+from penstock.pressure._sync.connections import PressureServer
 from tests.protocol.pages import acl_rules
 from tests.support.twins import Beside, spawn, wait_for
 
@@ -131,6 +133,35 @@ def test_a_party_interrupted_while_it_takes_the_token_returns_its_role(
         assert struck
         assert tokens(plain) == [1, 1, 1]
         assert plain.llen("__pressure__:q") == 0
+
+
+@pytest.mark.parametrize("operation", ["put", "get"])
+def test_a_second_interrupt_does_not_lose_the_role(
+    server: EmbeddedServer,
+    plain: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: threading.Event,
+    operation: str,
+) -> None:
+    """It comes while the interrupted call gives its role back, and ends the call afterwards."""
+    leave, struck = PressureServer.repeatable, list[int]()
+
+    def interrupted_leave(server: PressureServer, call: Call[Any]) -> Any:
+        struck.append(1)
+        signal.raise_signal(signal.SIGINT)
+        return leave(server, call)
+
+    monkeypatch.setattr(PressureServer, "repeatable", interrupted_leave)
+    with PressureQueue("q", server.url) as q:
+        q.create(1)
+        if operation == "put":
+            q.put("a")
+        beside = after(plain, None, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            q.put("b") if operation == "put" else q.get()
+        beside.result()
+        assert struck == [1]
+        assert tokens(plain) == ([1, 1, 0] if operation == "put" else [1, 1, 1])
 
 
 def _is_in(frame: FrameType | None, name: str) -> bool:

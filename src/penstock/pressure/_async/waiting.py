@@ -131,8 +131,9 @@ class AsyncWaitingCall:
             raise
         finally:
             try:
-                if self._held:
-                    await ashield(self._leave())
+                with ahold_interrupts():  # a second one must not lose the role
+                    if self._held:
+                        await ashield(self._leave())
             finally:
                 if is_sound:
                     self._server.keep(watched)

@@ -132,8 +132,9 @@ class WaitingCall:
             raise
         finally:
             try:
-                if self._held:
-                    shield(self._leave())
+                with hold_interrupts():  # a second one must not lose the role
+                    if self._held:
+                        shield(self._leave())
             finally:
                 if is_sound:
                     self._server.keep(watched)
