@@ -622,6 +622,22 @@ async def test_forgetting_the_queue(ps: AsyncPenstock, q: AsyncQueue) -> None:
     assert (await q.stats()).ready == 0
 
 
+async def test_a_handler_is_not_a_body(backend: Backend) -> None:
+    """A handler that is enqueued itself is refused with the way out, whatever the codec."""
+    codec = Codec("x-repr", lambda body: repr(body).encode(), lambda raw: raw.decode())
+    for options in ({}, {"codec": codec}):
+        async with backend.async_client() as lent, AsyncPenstock(lent, **options) as client:  # type: ignore[arg-type]  # a dict of options
+            q = client.queue("q")
+            bound = q.handler("bound")(welcome.function)
+            reason = r"use queue\.enqueue\(welcome\.job\(\.\.\.\)\) or welcome\.enqueue"
+            for handler, arguments in ((welcome, "queue, "), (bound, "")):
+                with pytest.raises(BadArgument, match=rf"{reason}\({arguments}\.\.\.\)"):
+                    await q.enqueue(handler)
+                with pytest.raises(BadArgument, match=reason):
+                    await q.enqueue_many([handler])
+            assert (await q.stats()).ready == 0
+
+
 async def test_calls_that_do_not_fit_add_nothing(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """Arguments that do not fit the function are an error at the call, in every form of it."""
     bound: Any = q.handler("bound")(welcome.function)

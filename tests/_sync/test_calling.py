@@ -623,6 +623,22 @@ def test_forgetting_the_queue(ps: Penstock, q: Queue) -> None:
     assert q.stats().ready == 0
 
 
+def test_a_handler_is_not_a_body(backend: Backend) -> None:
+    """A handler that is enqueued itself is refused with the way out, whatever the codec."""
+    codec = Codec("x-repr", lambda body: repr(body).encode(), lambda raw: raw.decode())
+    for options in ({}, {"codec": codec}):
+        with backend.sync_client() as lent, Penstock(lent, **options) as client:  # type: ignore[arg-type]  # a dict of options
+            q = client.queue("q")
+            bound = q.handler("bound")(welcome.function)
+            reason = r"use queue\.enqueue\(welcome\.job\(\.\.\.\)\) or welcome\.enqueue"
+            for handler, arguments in ((welcome, "queue, "), (bound, "")):
+                with pytest.raises(BadArgument, match=rf"{reason}\({arguments}\.\.\.\)"):
+                    q.enqueue(handler)
+                with pytest.raises(BadArgument, match=reason):
+                    q.enqueue_many([handler])
+            assert q.stats().ready == 0
+
+
 def test_calls_that_do_not_fit_add_nothing(ps: Penstock, q: Queue) -> None:
     """Arguments that do not fit the function are an error at the call, in every form of it."""
     bound: Any = q.handler("bound")(welcome.function)

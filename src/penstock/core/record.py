@@ -80,16 +80,18 @@ def _parts_of(encoder: json.JSONEncoder) -> Callable[[object, int], Iterable[str
 _parts = _parts_of(json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False))
 
 
-def encode_body(body: object, codec: Codec | None = None) -> tuple[bytes, bool]:
+def encode_body(body: Any, codec: Codec | None = None) -> tuple[bytes, bool]:
     """Return the body's bytes, and whether JSON or the codec made them. bytes pass untouched.
 
     Raises:
-        BadArgument: the codec can't express the object.
+        BadArgument: it is a handler, or the codec can't express it.
     """
     if isinstance(body, bytes):
         return body, False
     if isinstance(body, (bytearray, memoryview)):
         return bytes(body), False
+    if hasattr(type(body), "not_a_body"):  # a handler
+        raise BadArgument("body", body, body.not_a_body)
     if codec is not None:
         return codec.encoded(body), True
     raw = encode_json(body)
@@ -108,9 +110,8 @@ def encode_json(body: object) -> bytes:
         return "".join(_parts(body, 0)).encode()
     except (TypeError, ValueError, RecursionError) as error:
         why = "it contains itself" if isinstance(error, RecursionError) else error
-        raise BadArgument(
-            "body", body, f"can't be written as JSON, pass bytes or another value: {why}"
-        ) from error
+        reason = f"can't be written as JSON, pass bytes or another value: {why}"
+        raise BadArgument("body", body, reason) from error
 
 
 def _check_keys(body: Any) -> None:

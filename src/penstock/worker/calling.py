@@ -48,6 +48,8 @@ class CallableHandler(RegisteredHandler, Generic[C, P, R_co]):
         **registration: other arguments of a `RegisteredHandler`.
     """
 
+    usage = "enqueue(queue, ...)"
+
     def __init__(
         self,
         function: Callable[..., R_co],
@@ -75,6 +77,12 @@ class CallableHandler(RegisteredHandler, Generic[C, P, R_co]):
         """Call the function."""
         result: R_co = self.function(*args, **kwargs)
         return result
+
+    @property
+    def not_a_body(self) -> str:
+        """Reason why `queue.enqueue` refuses the handler itself."""
+        name = getattr(self, "__name__", "handler")
+        return f"a handler is not a body: use queue.enqueue({name}.job(...)) or {name}.{self.usage}"
 
     @property
     def lease(self) -> Duration | None:
@@ -244,7 +252,7 @@ class Handler(CallableHandler[C, P, R_co]):
         return queue.enqueue_many(self.jobs(*iterables, **constants))
 
     def _no_queue(self, given: object) -> BadArgument:
-        call = f"{self.name or self.function.__name__}.enqueue(queue, ...)"
+        call = f"{self.name or self.function.__name__}.{self.usage}"
         reason = f"the first argument is the queue, such as client.queue('emails'): {call}"
         return BadArgument("queue", given, reason)
 

@@ -32,6 +32,8 @@ class AsyncBoundHandler(CallableHandler[C, P, R_co]):
         function, **registration: as of a `CallableHandler`.
     """
 
+    usage = "enqueue(...)"
+
     def __init__(
         self, bound: AsyncQueue, function: Callable[..., R_co], *args: Any, **registration: Any
     ) -> None:

@@ -33,6 +33,8 @@ class BoundHandler(CallableHandler[C, P, R_co]):
         function, **registration: as of a `CallableHandler`.
     """
 
+    usage = "enqueue(...)"
+
     def __init__(
         self, bound: Queue, function: Callable[..., R_co], *args: Any, **registration: Any
     ) -> None:
