@@ -21,6 +21,7 @@ from penstock.core.job import (
 )
 from penstock.core.outcomes import Settled
 from penstock.core.roles import RoleLease
+from penstock.core.views import JobView, read_view
 from penstock.errors import MetaLost, WrongEpoch, WrongNode, WrongQueue
 from penstock.wire import replies
 from penstock.wire.keys import QueueKeys, queue_crc
@@ -34,16 +35,21 @@ __all__ = [
     "R",
     "Read",
     "Reply",
+    "Views",
     "outcomes",
     "read_codes",
 ]
 
 PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish", "tick", "open_batch")
-Form = tuple[Script, tuple[Any, ...], Parser[Any], QueueKeys | None]
+"""Scripts that add jobs: their calls take the producer's id, and bear its role if it is held."""
+CONSUMING = ("reserve", "settle", "recover")
+"""Scripts whose calls bear the role of the consumer if it is held."""
+Form = tuple[Script, tuple[Any, ...], Parser[Any], QueueKeys | None, RoleLease | None]
 Names: TypeAlias = Sequence[JobName]
 Reply: TypeAlias = Sequence[Any]
 """A reply as it comes from the server."""
 R = TypeVar("R")
+Views: TypeAlias = list[JobView | None]
 Read: TypeAlias = Callable[[Parser[Any], Reply], R]
 PLAIN = {name: f"{name}_plain" for name in ("enqueue", "reserve", "ack", "settle")}
 """The plain form of a script, which has fewer keys and steps."""
@@ -124,11 +130,12 @@ class Operations:
             self.producing = role_lease.mark
         else:
             self.consuming = role_lease.mark
+        self._forms.clear()  # they have no role lease, or an earlier one
 
     def call(self, name: str, *args: Argument) -> Call[Any]:
         """Return the call of a script; its result is the reply with names."""
-        found, head, parse, queue = self._forms.get(name) or self._form(name)
-        return Call(found, head, args, parse, queue, ops=self)
+        found, head, parse, queue, bearer = self._forms.get(name) or self._form(name)
+        return Call(found, head, args, parse, queue, bearer=bearer, ops=self)
 
     def usual(
         self,
@@ -150,15 +157,15 @@ class Operations:
             self.declined[name] = left - 1
             return self.reading(name, read, args)
         plain = PLAIN[name]
-        found, head, parse, queue = self._forms.get(plain) or self._form(plain)
+        found, head, parse, queue, _ = self._forms.get(plain) or self._form(plain)
         full = partial(self.reading, name, read, args)
         given = args if plain_args is None else plain_args
         return Call(found, head, given, partial(read, parse), queue, ops=self, full=full)
 
     def reading(self, name: str, read: Read[R], args: tuple[Argument, ...]) -> Call[R]:
         """Return the call of a script; `read` makes its result of a parser and the reply."""
-        found, head, parse, queue = self._forms.get(name) or self._form(name)
-        return Call(found, head, args, partial(read, parse), queue, ops=self)
+        found, head, parse, queue, bearer = self._forms.get(name) or self._form(name)
+        return Call(found, head, args, partial(read, parse), queue, bearer=bearer, ops=self)
 
     def decline(self, full: Script) -> None:
         """Note a refusal of the plain form of a script: the next calls use the full one."""
@@ -168,8 +175,9 @@ class Operations:
         found = script(name)
         kinds = tuple(kind for kind in found.keys if kind not in APART)
         head = (len(found.keys), *self.keys.of(kinds))
-        queue = self.keys if name in PRODUCING else None
-        form = self._forms[name] = (found, head, replies.PARSERS[name], queue)
+        role = "producer" if name in PRODUCING else "consumer" if name in CONSUMING else ""
+        queue, bearer = self.keys if role == "producer" else None, self.role_leases.get(role)
+        form = self._forms[name] = (found, head, replies.PARSERS[name], queue, bearer)
         return form
 
     @property
@@ -192,6 +200,14 @@ class Operations:
             place = self._place = QueueIdentity(self.name, node, self.crc, epoch.decode())
             self._placed = epoch
         return place
+
+    def views(self, reply: replies.Show | replies.Scan | replies.Browse | replies.Lookup) -> Views:
+        """Return the jobs in a reply; None for one that is gone."""
+        place, lease, now = self.place(reply.epoch), reply.lease, reply.now
+        return [
+            read_view(place, entry, lease, now, self.codec) if entry else None
+            for entry in reply.jobs
+        ]
 
     def repair(self, epochs: Sequence[str], call: Call[Any]) -> Call[replies.Configure]:
         """Restore lost meta with the epoch of known job ids.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 from penstock.core.batches import BatchStatus, statuses
@@ -25,11 +24,7 @@ class Batching(Operations):
 
     def open_batch(self, record: bytes, on: str, *, create: str = "") -> Call[replies.Enqueue]:
         """Add the callback of a new batch."""
-        role = self.producing
-        call: Call[Any] = self.call("open_batch", create, role, on, record)
-        if role:
-            call.bearer = self.role_leases["producer"]
-        return call
+        return self.call("open_batch", create, self.producing, on, record)
 
     def close_batch(self, name: Any) -> Call[Any]:
         """Close a batch, named by its callback; the code of the reply is 0 if it is gone."""
@@ -40,7 +35,7 @@ class Batching(Operations):
         """Return the cursor of the next page ("0" = none), and batches: those named, or a page."""
         epoch, _, numbers = self.named(names)
         args: tuple[Argument, ...] = (epoch, "" if names else cursor, *numbers)
-        return self.reading("list_batches", partial(self._listed_batches), args)
+        return self.reading("list_batches", self._listed_batches, args)
 
     def _listed_batches(
         self, parse: Parser[replies.ListBatches], raw: Reply

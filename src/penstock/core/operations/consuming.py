@@ -78,12 +78,8 @@ class Consuming(Operations):
         wanted = -n if provisional else n
         args = (wanted, tag, self.owner_name, 1 if idle else 0, role)
         read = partial(self._taken, tag)
-        if n and not role:
-            return self.usual("reserve", read, args)
-        call = self.reading("reserve", read, args)
-        if role:
-            call.bearer = self.role_leases["consumer"]
-        return call
+        form = self.usual if n and not role else self.reading
+        return form("reserve", read, args)
 
     def _taken(self, tag: int, parse: Parser[Delivered], raw: Reply) -> Taken:
         reply = parse(raw)
@@ -154,16 +150,12 @@ class Consuming(Operations):
         epoch, proof, rest = self.named(names, receipts=True)
         if results is not None:
             proof, rest = f"{proof}\n{results.spans}", [*rest, *results.values]
-        role = self.consuming if n else ""
+        role = self.consuming
         wanted = -n if provisional else n
         args = (epoch, proof, wanted, tag, self.owner_name, role, *rest)
         read = partial(self._exchanged, tag, names)
-        if proof[:2] == FIRST and results is None and not role:
-            return self.usual("settle", read, args)
-        call = self.reading("settle", read, args)
-        if role:
-            call.bearer = self.role_leases["consumer"]
-        return call
+        is_plain = proof[:2] == FIRST and results is None and not role
+        return (self.usual if is_plain else self.reading)("settle", read, args)
 
     def _exchanged(self, tag: int, names: Names, parse: Parser[Delivered], raw: Reply) -> Exchanged:
         reply = parse(raw)
@@ -204,13 +196,10 @@ class Consuming(Operations):
     def recover(self, epoch: str, pairs: Sequence[Argument]) -> Call[Recovered]:
         """Take over deliveries: number, receipt, number, receipt …"""
         tag = random.getrandbits(12)
-        call: Call[Any]
-        call = self.call("recover", epoch, "*", tag, self.owner_name, self.consuming, *pairs)
-        call.parse = partial(self._recovered, call.parse, tag)
-        call.bearer = self.role_leases.get("consumer")
-        return call
+        args = (epoch, "*", tag, self.owner_name, self.consuming, *pairs)
+        return self.reading("recover", partial(self._recovered, tag), args)
 
-    def _recovered(self, parse: Parser[replies.Recover], tag: int, raw: Reply) -> Recovered:
+    def _recovered(self, tag: int, parse: Parser[replies.Recover], raw: Reply) -> Recovered:
         reply = parse(raw)
         jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
         return Recovered(reply.seen, jobs)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, get_args
 
 from penstock.core.calls import Argument, Call
-from penstock.core.operations.base import Names, Operations, Reply
+from penstock.core.operations.base import Names, Operations, Reply, Views
 from penstock.core.options import StateName
 from penstock.core.outcomes import Settled
 from penstock.core.roles import RoleLease
@@ -20,16 +20,12 @@ from penstock.core.views import (
     read_result,
     read_settings,
     read_stats,
-    read_view,
 )
 from penstock.errors import BadArgument
 from penstock.wire import replies
 from penstock.wire.replies import Parser
 
 __all__ = ["Managing", "check_states", "purge_parts"]
-
-
-Views: TypeAlias = Parser[replies.Show | replies.PeekGone | replies.Scan]
 
 
 class Looked(NamedTuple):
@@ -110,22 +106,19 @@ class Managing(Operations):
 
     def stats(self) -> Call[QueueStats]:
         """Return counts."""
-        call = self.call("stats")
-        call.parse = partial(self._stats, call.parse)
-        return call
+        return self.reading("stats", self._stats, ())
 
     def _stats(self, parse: Parser[replies.Stats], raw: Reply) -> QueueStats:
         return read_stats(self.name, parse(raw))
 
-    def peek(
-        self, state: str, start: int, count: int, *, newest: bool
-    ) -> Call[list[JobView | None] | None]:
+    def peek(self, state: str, start: int, count: int, *, newest: bool) -> Call[Views | None]:
         """Return jobs of a state, or None when it has removed expired ones: call it again."""
-        return self._viewing(self.call("peek", state, start, count, 1 if newest else 0))
+        return self.reading("peek", self._peeked, (state, start, count, 1 if newest else 0))
 
-    def show(self, names: Names) -> Call[list[JobView | None]]:
+    def show(self, names: Names) -> Call[Views]:
         """Return jobs by id; None for one that is gone."""
-        return self._viewing(self.showing(names))
+        epoch, _, rest = self.named(names)
+        return self.reading("show", self._shown, (epoch, *rest))
 
     def showing(self, names: Names) -> Call[replies.Show]:
         """Return the call of `show` whose result is the reply."""
@@ -135,50 +128,36 @@ class Managing(Operations):
     def results(self, names: Names, *, awaited: bool = False) -> Call[Looked]:
         """Look at the results of jobs; mark those that have not ended if they are awaited."""
         epoch, _, rest = self.named(names)
-        call: Call[Any] = self.call("results", epoch, 1 if awaited else "", *rest)
-        call.parse = partial(_results, call.parse)
-        return call
+        return self.reading("results", _results, (epoch, 1 if awaited else "", *rest))
 
-    def _viewing(self, call: Call[Any]) -> Call[Any]:
-        call.parse = partial(self._views, call.parse)
-        return call
-
-    def _views(self, parse: Views, raw: Reply) -> list[JobView | None] | None:
+    def _peeked(self, parse: Parser[Any], raw: Reply) -> Views | None:
         reply = parse(raw)
-        if isinstance(reply, replies.PeekGone):
-            return None
-        place = self.place(reply.epoch)
-        return [
-            read_view(place, entry, reply.lease, reply.now, self.codec) if entry else None
-            for entry in reply.jobs
-        ]
+        return None if isinstance(reply, replies.PeekGone) else self.views(reply)
+
+    def _shown(self, parse: Parser[replies.Show], raw: Reply) -> Views:
+        return self.views(parse(raw))
 
     def scan(
         self, cursor: str, count: int, states: Collection[str], *, full: bool
     ) -> Call[ScanPage]:
         """Return one page of all jobs."""
-        call: Call[Any] = self.call("scan", cursor, count, 1 if full else 0, *states)
-        call.parse = partial(self._page, call.parse, full)
-        return call
+        args = (cursor, count, 1 if full else 0, *states)
+        return self.reading("scan", partial(self._page, full), args)
 
-    def _page(self, parse: Parser[replies.Scan], full: bool, raw: Reply) -> ScanPage:  # by partial
+    def _page(self, full: bool, parse: Parser[replies.Scan], raw: Reply) -> ScanPage:  # by partial
         reply = parse(raw)
-        jobs = [view for view in self._views(lambda _: reply, raw) or () if view]
+        jobs = [view for view in self.views(reply) if view]
         return ScanPage(reply.cursor.decode(), [view.id for view in jobs], jobs if full else [])
 
     def browse(
         self, part: str, place: str, count: int, *, newest: bool, body: int
     ) -> Call[tuple[str, int, list[JobView]]]:
         """Return jobs of a part of a state: the next place, the number looked at, the jobs."""
-        call: Call[Any] = self.call("browse", part, place, count, 1 if newest else 0, body)
-        call.parse = partial(self._browsed, call.parse)
-        return call
+        return self.reading("browse", self._browsed, (part, place, count, 1 if newest else 0, body))
 
     def _browsed(self, parse: Parser[replies.Browse], raw: Reply) -> tuple[str, int, list[JobView]]:
         reply = parse(raw)
-        place = self.place(reply.epoch)
-        jobs = [read_view(place, entry, reply.lease, reply.now, self.codec) for entry in reply.jobs]
-        return reply.cursor.decode(), reply.looked, jobs
+        return reply.cursor.decode(), reply.looked, [job for job in self.views(reply) if job]
 
     # -- settings --------------------------------------------------------------------------
 

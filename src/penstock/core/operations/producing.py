@@ -12,7 +12,7 @@ from penstock.core.job import Enqueued, QueueIdentity
 from penstock.core.operations.base import Names, Operations, Reply
 from penstock.core.outcomes import Settled
 from penstock.core.record import escaped, parse_record, stable_id_of
-from penstock.core.views import DedupStatus, read_view
+from penstock.core.views import DedupStatus
 from penstock.wire import replies
 from penstock.wire.packing import front_of
 from penstock.wire.replies import Parser
@@ -53,8 +53,6 @@ class Producing(Operations):
             call = self.usual("enqueue", read, args, tuple(records))
         else:
             call = self.reading(name, read, args)
-        if role:
-            call.bearer = self.role_leases["producer"]
         if wait is not None:
             expected = self.replicas if wait.replicas is None else wait.replicas
             if expected or wait.fsynced:
@@ -74,7 +72,9 @@ class Producing(Operations):
 
     def enqueue_plain(self, record: bytes) -> Call[replies.EnqueuePlain]:
         """Add one record without options. Its script and keys are packed once for all calls."""
-        found, head, parse, queue = self._forms.get("enqueue_plain") or self._form("enqueue_plain")
+        found, head, parse, queue, _ = self._forms.get("enqueue_plain") or self._form(
+            "enqueue_plain"
+        )
         if not self._front:
             self._front = front_of(found.sha, head)
         return Call(found, head, (record,), parse, queue, ops=self, front=self._front)
@@ -111,12 +111,7 @@ class Producing(Operations):
 
     def status(self, dedup_id: str, reply: replies.Lookup) -> DedupStatus | None:
         """Return the job that has a dedup id; None = the id is free."""
-        place = self.place(reply.epoch)
-        jobs = [
-            read_view(place, entry, reply.lease, reply.now, self.codec)
-            for entry in reply.jobs
-            if entry
-        ]
+        jobs = [job for job in self.views(reply) if job]
         ends = int(reply.ends) / 1000 or None
         if not jobs and ends is None:
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.calls import Call
@@ -62,9 +61,7 @@ class Scheduling(Operations):
 
     def schedules(self, cursor: str = "", names: Sequence[str] = ()) -> Call[ListedSchedules]:
         """Read the schedules with these names, or a page of all."""
-        call: Call[Any] = self.call("schedules", cursor, *names)
-        call.parse = partial(_listed, call.parse)
-        return call
+        return self.reading("schedules", _listed, (cursor, *names))
 
     def near_schedules(self, span_ms: int) -> Call[ListedSchedules]:
         """Read the schedules with a tick within this time."""
@@ -90,11 +87,7 @@ class Scheduling(Operations):
         record: bytes,
     ) -> Call[replies.Tick | None]:
         args = (entry.name, entry.mark, expected, next_ms, what, self.producing, record)
-        call: Call[Any] = self.call("tick", *args)
-        call.parse = partial(_ticked, call.parse)
-        if self.producing:
-            call.bearer = self.role_leases["producer"]
-        return call
+        return self.reading("tick", _ticked, args)
 
 
 def _ticked(parse: Parser[Any], raw: Reply) -> replies.Tick | None:
