@@ -14,7 +14,6 @@ from penstock.client._sync.client import Penstock
 from penstock.client._sync.job import Job
 from penstock.core.calls import Call
 from penstock.core.job import set_result
-from penstock.core.record import PLAIN
 from penstock.core.results import results_of
 
 __all__ = [
@@ -299,7 +298,7 @@ class PipelinedJobs(Jobs):
 
     def add(self, n: int) -> None:
         """Add n jobs in one trip."""
-        self._run([self.ops.enqueue((PLAIN + BODY,)) for _ in range(n)])
+        self._run([self.ops.enqueue((b"1\n" + BODY,)) for _ in range(n)])
 
     def reserve(self, n: int) -> list[Job]:
         """Take up to n jobs in one trip."""

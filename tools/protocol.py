@@ -24,7 +24,6 @@ from penstock.wire.codes import Code  # noqa: E402 - behind the path
 from penstock.wire.scripts import (  # noqa: E402 - same
     Script,
     all_scripts,
-    pressure_scripts,
     script,
 )
 from tools.states import (  # noqa: E402 - same
@@ -220,12 +219,12 @@ def _acl(user: str, keys: str, allowed: Sequence[str]) -> Iterator[str]:
 
 
 def _pressure_acl() -> Iterator[str]:
-    allowed = sorted(_inner(pressure_scripts()) | {*PRESSURE_COMMANDS})
+    allowed = sorted(_inner(all_scripts("pressure/")) | {*PRESSURE_COMMANDS})
     return _acl("party", "~__pressure__:*", allowed)
 
 
 def _pressure() -> Iterator[str]:
-    for found in pressure_scripts():
+    for found in all_scripts("pressure/"):
         yield f"**{found.name}.lua** `{found.sha}`"
         yield ""
         yield from _script(found)

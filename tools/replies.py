@@ -28,7 +28,7 @@ if __name__ == "__main__":  # the scripts of this checkout, installed or not
     sys.modules["penstock"].__path__ = [str(ROOT / "src" / "penstock")]
 
 from penstock.wire.codes import Code, PressureCode  # noqa: E402 - behind the path
-from penstock.wire.scripts import Script, all_scripts, pressure_scripts  # noqa: E402 - same
+from penstock.wire.scripts import Script, all_scripts  # noqa: E402 - same
 from tools.protocol import replies  # noqa: E402 - same
 
 __all__ = ["Form", "forms", "main", "written"]
@@ -256,7 +256,7 @@ def written() -> str:
     lines = [HEAD, ""]
     entries, shared = list[str](), list[str]()
     first: dict[tuple[tuple[str, str], ...], str] = {(): "Reply"}
-    for found in (*all_scripts(), *pressure_scripts()):
+    for found in (*all_scripts(), *all_scripts("pressure/")):
         parsers: dict[int, str] = {}
         for form in forms(found):
             name = first.setdefault(form.fields, form.name)

@@ -38,7 +38,7 @@ from penstock.pressure import AsyncPressureQueue, PressureCounters
 from penstock.pressure._async import connections, deletion, waiting
 from penstock.pressure._async.connections import AsyncWatchedConnection
 from penstock.wire.codes import PressureCode
-from penstock.wire.scripts import pressure_scripts
+from penstock.wire.scripts import all_scripts
 from tests.support.backends import Backend, clustered
 from tests.support.keyspace import Raw, dump
 from tests.support.proxy import Proxy
@@ -1046,7 +1046,7 @@ async def test_a_deletion_with_popped_sentinels(
 def plain(server: EmbeddedServer) -> Raw:
     """A client of `server`, which knows the scripts."""
     with redis.Redis.from_url(server.url) as client:
-        for one in pressure_scripts():
+        for one in all_scripts("pressure/"):
             client.script_load(one.source)
         yield client
 

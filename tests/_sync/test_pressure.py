@@ -38,7 +38,7 @@ from penstock.pressure import PressureCounters, PressureQueue
 from penstock.pressure._sync import connections, deletion, waiting
 from penstock.pressure._sync.connections import WatchedConnection
 from penstock.wire.codes import PressureCode
-from penstock.wire.scripts import pressure_scripts
+from penstock.wire.scripts import all_scripts
 from tests.support.backends import Backend, clustered
 from tests.support.keyspace import Raw, dump
 from tests.support.proxy import Proxy
@@ -973,7 +973,7 @@ def test_a_deletion_with_popped_sentinels(make: Make, raw: Raw, turning: Turning
 def plain(server: EmbeddedServer) -> Raw:
     """A client of `server`, which knows the scripts."""
     with redis.Redis.from_url(server.url) as client:
-        for one in pressure_scripts():
+        for one in all_scripts("pressure/"):
             client.script_load(one.source)
         yield client
 

@@ -6,12 +6,12 @@ import hashlib
 import json
 from pathlib import Path
 
-from penstock.wire.scripts import all_scripts, pressure_scripts
+from penstock.wire.scripts import all_scripts
 from tests.cli.support import Cli, in_process_of_its_own
 from tests.protocol.vectors import FOLDER
 from tests.support.backends import Backend
 
-EVERY = (*all_scripts(), *pressure_scripts())
+EVERY = (*all_scripts(), *all_scripts("pressure/"))
 
 
 def test_scripts_are_written_complete(run_cli: Cli, real_backend: Backend, tmp_path: Path) -> None:

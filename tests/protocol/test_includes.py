@@ -7,7 +7,7 @@ from importlib import resources
 
 import pytest
 
-from penstock.wire.scripts import all_scripts, pressure_scripts, script
+from penstock.wire.scripts import all_scripts, script
 from tests.protocol.lua import (
     Names,
     free_names,
@@ -25,7 +25,7 @@ INCLUDES = [
     for folder in FOLDERS
     for file in sorted((LUA / folder).iterdir(), key=lambda file: file.name)
 ]
-SCRIPTS = [found.name for found in (*all_scripts(), *pressure_scripts())]
+SCRIPTS = [found.name for found in (*all_scripts(), *all_scripts("pressure/"))]
 LOCALS, UPVALUES = 200, 60  # limits of Lua 5.1 for a function
 
 

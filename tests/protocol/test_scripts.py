@@ -10,14 +10,16 @@ import pytest
 from penstock.pressure.keys import OF_ROLE, PressureKeys
 from penstock.wire.codes import Code
 from penstock.wire.keys import KINDS
-from penstock.wire.scripts import DEFAULTS, Script, all_scripts, pressure_scripts
+from penstock.wire.scripts import DEFAULTS, Script, all_scripts
 from tests.protocol.headers import returns_of
 
 STAGING = ("stage", "commit", "unstage")
 SCRIPTS = pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
-PRESSURE = pytest.mark.parametrize("script", pressure_scripts(), ids=lambda script: script.name)
+PRESSURE = pytest.mark.parametrize(
+    "script", all_scripts("pressure/"), ids=lambda script: script.name
+)
 EVERY = pytest.mark.parametrize(
-    "script", [*all_scripts(), *pressure_scripts()], ids=lambda script: script.name
+    "script", [*all_scripts(), *all_scripts("pressure/")], ids=lambda script: script.name
 )
 
 FORBIDDEN = ("KEYS", "SCAN", "ZSCAN", "RANDOMKEY", "FLUSHDB", "EVAL", "PUBLISH", "WAIT")
@@ -165,7 +167,7 @@ def test_every_lua_file_of_pressure_is_used() -> None:
     """Every file of pressure is part of a script."""
     place = resources.files("penstock.wire") / "lua" / "pressure"
     files = {file.name.removesuffix(".lua") for file in place.iterdir() if file.is_file()}
-    assert {f"pressure/{name}" for name in files} == {one.name for one in pressure_scripts()}
+    assert {f"pressure/{name}" for name in files} == {one.name for one in all_scripts("pressure/")}
     included = "\n".join((place / f"{name}.lua").read_text() for name in files)
     for file in (place / "lib").iterdir():
         assert f"--@include pressure/lib/{file.name.removesuffix('.lua')}" in included

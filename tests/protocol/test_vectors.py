@@ -10,7 +10,7 @@ import pytest
 
 from penstock.pressure.keys import PressureKeys, Role
 from penstock.wire.keys import KINDS
-from penstock.wire.scripts import Script, all_scripts, pressure_scripts
+from penstock.wire.scripts import Script, all_scripts
 from tests.protocol.clock import T0, TIME
 from tests.protocol.headers import codes_of, returns_of
 from tests.protocol.vectors import (
@@ -30,9 +30,11 @@ OTHER_T0 = 1_712_345_678_901
 MANY = re.compile(r":(stage|commit|checkpoint):.*")
 """Keys of which a queue has many."""
 SCRIPTS = pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
-PRESSURE = pytest.mark.parametrize("script", pressure_scripts(), ids=lambda script: script.name)
+PRESSURE = pytest.mark.parametrize(
+    "script", all_scripts("pressure/"), ids=lambda script: script.name
+)
 EVERY = pytest.mark.parametrize(
-    "script", [*all_scripts(), *pressure_scripts()], ids=lambda script: script.name
+    "script", [*all_scripts(), *all_scripts("pressure/")], ids=lambda script: script.name
 )
 CODES_AT = {
     "ack": 3, "bury": 3, "delete": 3, "dequeue": 3, "extend": 3, "nack": 3, "promote": 3,
@@ -149,7 +151,7 @@ def test_every_key_of_pressure_appears() -> None:
     """Each key is read and removed in some case, and written except the Go client's."""
     named = {name.decode() for name in PressureKeys("jobs", "__pressure__").names.values()}
     came, went, was = set(), set(), set()
-    for script in pressure_scripts():
+    for script in all_scripts("pressure/"):
         for vector in vectors_of(script.name):
             was |= set(vector.before)
             if vector.after != "unchanged":

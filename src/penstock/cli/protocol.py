@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.parameters import BadUsage, Option
-from penstock.wire.scripts import Script, all_scripts, pressure_scripts
+from penstock.wire.scripts import Script, all_scripts
 
 __all__ = ["scripts"]
 
@@ -31,7 +31,7 @@ def scripts(
     Examples:
         penstock scripts --out lua
     """
-    found = (*all_scripts(), *pressure_scripts())
+    found = (*all_scripts(), *all_scripts("pressure/"))
     index = {"scripts": [_described(script) for script in found]}
     rows = [(one.name, one.sha, one.purpose) for one in found]
     if out is None:

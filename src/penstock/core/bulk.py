@@ -11,7 +11,7 @@ from penstock.core import stable
 from penstock.core.calls import Wait
 from penstock.core.codec import Codec
 from penstock.core.dedup import Dedup, dedup_of, with_id
-from penstock.core.durable import WAIT_MS, Durable, enqueue_wait
+from penstock.core.durable import Durable, enqueue_wait
 from penstock.core.ids import AT_LEAST_ONCE_FOREVER, ttl_code
 from penstock.core.logs import get_logger
 from penstock.core.middleware import HANDLER
@@ -31,8 +31,6 @@ from penstock.core.partitions import partition_of
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import (
     KEY_MARK,
-    PLAIN,
-    PLAIN_JSON,
     check_size,
     encode_body,
     encode_head,
@@ -161,22 +159,10 @@ class Prepared:
         return b"%b;i=%b\n%b" % (head, stable.next_id(), raw)
 
 
-USUAL = Prepared(
-    PLAIN[:-1],
-    PLAIN_JSON[:-1],
-    0,
-    "",
-    0.0,
-    AT_LEAST_ONCE_FOREVER,
-    Wait(None, WAIT_MS),
-    is_plain=True,
-)
-
-
 @lru_cache(maxsize=64)
 def _usual(codec: Codec | None, given: tuple[Any, ...] = ()) -> Prepared:
-    name = "json" if codec is None else codec.name
-    return replace(USUAL, coded_head=encode_head(codec=name)[1][:-1], codec=codec, given=given)
+    """Return the options of an enqueue without any; empty headers lead to the whole check."""
+    return replace(prepared(headers={}, codec=codec), given=given)
 
 
 def prepared(
@@ -296,6 +282,10 @@ def _storable(retry: Any) -> RetryPolicy | None:
             "rules for exceptions (on=) can't be stored with a job: give them to the worker",
         )
     return retry
+
+
+USUAL = _usual(None)
+"""The options of an enqueue without any, by a client without a codec."""
 
 
 class EnqueueOptions(TypedDict, total=False):

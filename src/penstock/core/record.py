@@ -54,8 +54,6 @@ STABLE_ID = len(";i=") + 16
 POLICY = re.compile(rb"1[;lt=0-9]*;p=([^,;]*),?([^,;]*),?([^,;]*)(?:,([0-9])(?![^,;]))?")
 """Where the scripts look for it, and how."""
 USUAL = re.compile(rb"1(;c=json)?(?:;i=([-0-9A-Z_a-z]*))?")
-PLAIN = b"1\n"
-PLAIN_JSON = b"1;c=json\n"
 _SAFE = " !\"#$&'()*+,-./:<>?@[]^_`{|}~"
 
 _TEXT = frozenset((str,))
@@ -172,9 +170,6 @@ def encode_head(
     """
     if priority == 0 and not dedup:
         priority = None
-    usual = lease_ms is None and ttl_ms is None and retry is None and result_ms is None
-    if usual and priority is None and not headers and not dedup and not key:
-        return PLAIN, PLAIN_JSON if codec == "json" else f"1;c={codec}\n".encode()
     front = "1"
     if lease_ms is not None:
         front += f";l={lease_ms}"

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-__all__ = ["Script", "all_scripts", "header_field", "parts", "pressure_scripts", "script"]
+__all__ = ["Script", "all_scripts", "header_field", "parts", "script"]
 
 DEFAULTS = {
     **dict.fromkeys(
@@ -142,13 +142,8 @@ def script(name: str) -> Script:
 
 
 def all_scripts(folder: str = "") -> tuple[Script, ...]:
-    """Return every script of the protocol, by name."""
+    """Return every script of the protocol, by name; of the folder "pressure/" those of pressure."""
     place = resources.files("penstock.wire") / "lua"
     files = (place / folder if folder else place).iterdir()
     names = sorted(path.name[:-4] for path in files if path.name.endswith(".lua"))
     return tuple(script(folder + name) for name in names)
-
-
-def pressure_scripts() -> tuple[Script, ...]:
-    """Return every script with which `penstock.pressure` speaks the protocol of that name."""
-    return all_scripts("pressure/")

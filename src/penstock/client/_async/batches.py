@@ -123,7 +123,7 @@ class AsyncQueueBatches(AsyncQueueAdmin):
 
     def _twin(self) -> AsyncQueue:
         """Return another object of the queue."""
-        raise NotImplementedError  # each kind of queue makes its own
+        return type(self)(self.backend, self.name)  # type: ignore[return-value]  # a kind of queue
 
     async def batch_status(self, batch: JobName) -> BatchStatus | None:
         """Return the state of a batch.

@@ -88,9 +88,6 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
         return f"<{AsyncQueue.__name__} {self.name!r}{parts} at {self.backend.address}>"
 
-    def _twin(self) -> AsyncQueue:
-        return type(self)(self.backend, self.name)
-
     # -- producing -------------------------------------------------------------------------
 
     async def enqueue(
@@ -365,8 +362,17 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
 
         Raises:
             BadArgument: an argument can't be used, or this queue object has the role already.
+            ConfigurationError: the queue lies on several nodes, or has partitions.
         """
+        self._check_roles()
         return AsyncRole(self, role, lease, block)
+
+    def _check_roles(self) -> None:
+        """Check that the queue can have exclusive roles: a queue of several parts raises here."""
+
+    async def _lone(self) -> AsyncQueue:
+        """Return the queue on its only node, for a role."""
+        return self
 
     # -- consuming -------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from penstock.client._async.transport.connection import monotonic
@@ -32,22 +31,15 @@ class AsyncRole:
         role: "producer" or "consumer".
         lease: seconds for which the role is held after the last call that uses it.
         block: seconds to wait for the role; 0 = not at all, None = for ever.
-        locate: returns the queue on its one node, or raises; None = use `queue`.
 
     Raises:
         BadArgument: an argument can't be used, or the queue object has this role already.
     """
 
     def __init__(
-        self,
-        queue: AsyncQueue,
-        role: RoleName,
-        lease: Duration,
-        block: Duration | None,
-        locate: Callable[[], Awaitable[AsyncQueue]] | None = None,
+        self, queue: AsyncQueue, role: RoleName, lease: Duration, block: Duration | None
     ) -> None:
-        self._parent = queue
-        self._locate = locate
+        self._given = self._parent = queue
         self._role = check_choice("role", role, RoleName)
         self._lease_ms = role_lease_ms(lease)
         self._block = check_block(block)
@@ -111,9 +103,7 @@ class AsyncRole:
         """
         if self._role_lease is not None and not self.lost:
             raise BadArgument("role", self._role, "the role is held already: release it first")
-        parent = self._parent
-        if self._locate is not None:
-            parent = self._parent = await self._locate()
+        parent = self._parent = await self._given._lone()
         await parent.backend.connect()
         # Popped, so that two callers at once use two leases.
         owed = self._unanswered
@@ -126,7 +116,7 @@ class AsyncRole:
         except BaseException:
             self._unanswered.append(role_lease)
             raise
-        queue = type(parent)(parent.backend, parent.name)
+        queue = parent._twin()
         for other in (*parent.ops.role_leases.values(), role_lease):
             queue.ops.bear(other)
         self._role_lease, self._queue = role_lease, queue

@@ -78,9 +78,6 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         parts = "" if self.partitions is None else f" in {self.partitions} partitions"
         return f"<{Queue.__name__} {self.name!r}{parts} at {self.backend.address}>"
 
-    def _twin(self) -> Queue:
-        return type(self)(self.backend, self.name)
-
     # -- producing -------------------------------------------------------------------------
 
     def enqueue(
@@ -340,8 +337,17 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
 
         Raises:
             BadArgument: an argument can't be used, or this queue object has the role already.
+            ConfigurationError: the queue lies on several nodes, or has partitions.
         """
+        self._check_roles()
         return Role(self, role, lease, block)
+
+    def _check_roles(self) -> None:
+        """Check that the queue can have exclusive roles: a queue of several parts raises here."""
+
+    def _lone(self) -> Queue:
+        """Return the queue on its only node, for a role."""
+        return self
 
     # -- consuming -------------------------------------------------------------------------
 

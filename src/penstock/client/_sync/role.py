@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.client._sync.transport.connection import monotonic
@@ -33,22 +32,15 @@ class Role:
         role: "producer" or "consumer".
         lease: seconds for which the role is held after the last call that uses it.
         block: seconds to wait for the role; 0 = not at all, None = for ever.
-        locate: returns the queue on its one node, or raises; None = use `queue`.
 
     Raises:
         BadArgument: an argument can't be used, or the queue object has this role already.
     """
 
     def __init__(
-        self,
-        queue: Queue,
-        role: RoleName,
-        lease: Duration,
-        block: Duration | None,
-        locate: Callable[[], Queue] | None = None,
+        self, queue: Queue, role: RoleName, lease: Duration, block: Duration | None
     ) -> None:
-        self._parent = queue
-        self._locate = locate
+        self._given = self._parent = queue
         self._role = check_choice("role", role, RoleName)
         self._lease_ms = role_lease_ms(lease)
         self._block = check_block(block)
@@ -112,9 +104,7 @@ class Role:
         """
         if self._role_lease is not None and not self.lost:
             raise BadArgument("role", self._role, "the role is held already: release it first")
-        parent = self._parent
-        if self._locate is not None:
-            parent = self._parent = self._locate()
+        parent = self._parent = self._given._lone()
         parent.backend.connect()
         # Popped, so that two callers at once use two leases.
         owed = self._unanswered
@@ -127,7 +117,7 @@ class Role:
         except BaseException:
             self._unanswered.append(role_lease)
             raise
-        queue = type(parent)(parent.backend, parent.name)
+        queue = parent._twin()
         for other in (*parent.ops.role_leases.values(), role_lease):
             queue.ops.bear(other)
         self._role_lease, self._queue = role_lease, queue

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.client._acompat import asleep
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.observed import AsyncObservedQueue
-from penstock.client._async.role import AsyncRole
 from penstock.client._async.settling import check_jobs
 from penstock.client._async.sharded.parts import AsyncShardedParts, next_page
 from penstock.client._async.sharded.shard import AsyncShard
@@ -29,7 +28,6 @@ from penstock.core.options import (
     BATCH,
     JOB_CURSOR,
     Duration,
-    RoleName,
     StateName,
     check_block,
     check_choice,
@@ -170,18 +168,7 @@ class AsyncShardedQueue(AsyncShardedParts):
                 answers.pop()
             results.append(answers)
 
-    def exclusive(
-        self,
-        role: RoleName,  # noqa: ARG002  # the form of `AsyncQueue.exclusive`
-        *,
-        lease: Duration = 30,  # noqa: ARG002  # same
-        block: Duration | None = None,  # noqa: ARG002  # same
-    ) -> AsyncRole:
-        """Refuse the call: an exclusive role needs a queue on one node, without partitions.
-
-        Raises:
-            ConfigurationError: always.
-        """
+    def _check_roles(self) -> None:
         if self.partitions is not None:
             raise ConfigurationError("only a queue without partitions has exclusive roles")
         raise ConfigurationError("a role is held on one node: make a client of that node alone")

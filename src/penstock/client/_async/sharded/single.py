@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.observed import AsyncObservedQueue
 from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.role import AsyncRole
 from penstock.client._async.sharded.sharded_queue import (
     AsyncObservedShardedQueue,
     AsyncShardedQueue,
 )
 from penstock.client._async.transport.connection import monotonic
-from penstock.core.options import BATCH, Duration, RoleName, check_block, check_count
+from penstock.core.options import BATCH, Duration, check_block, check_count
 from penstock.errors import NodesUnavailable
 
 if TYPE_CHECKING:
@@ -70,8 +69,7 @@ class AsyncSingleQueue(AsyncQueue):
         return True
 
     def _twin(self) -> AsyncQueue:
-        member = self._root.member
-        return type(member.queue(self.name))(member, self.name)
+        return self._root.member.queue(self.name)
 
     async def _has_moved(self) -> bool:
         return await self._root.look()
@@ -91,16 +89,10 @@ class AsyncSingleQueue(AsyncQueue):
             return []
         return await self._root.reserve([self], n, wait, taken if taken.next_ms else None)
 
-    def exclusive(
-        self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
-    ) -> AsyncRole:
-        """Return an exclusive role. Args, raises: as `AsyncQueue.exclusive`."""
-        return AsyncRole(self, role, lease, block, self._lone)
-
     async def _lone(self) -> AsyncQueue:
         if await self._root.look():
-            self.exclusive("producer")  # it is a sharded queue now, which raises
-        return self._root.member.queue(self.name)
+            self._check_roles()  # it is a sharded queue now, which raises
+        return self._twin()
 
 
 class AsyncObservedSingleQueue(AsyncObservedQueue, AsyncSingleQueue):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.client._acompat import sleep
 from penstock.client._sync.job import Job
 from penstock.client._sync.observed import ObservedQueue
-from penstock.client._sync.role import Role
 from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.sharded.parts import ShardedParts, next_page
 from penstock.client._sync.sharded.shard import Shard
@@ -30,7 +29,6 @@ from penstock.core.options import (
     BATCH,
     JOB_CURSOR,
     Duration,
-    RoleName,
     StateName,
     check_block,
     check_choice,
@@ -165,18 +163,7 @@ class ShardedQueue(ShardedParts):
                 answers.pop()
             results.append(answers)
 
-    def exclusive(
-        self,
-        role: RoleName,  # noqa: ARG002  # the form of `Queue.exclusive`
-        *,
-        lease: Duration = 30,  # noqa: ARG002  # same
-        block: Duration | None = None,  # noqa: ARG002  # same
-    ) -> Role:
-        """Refuse the call: an exclusive role needs a queue on one node, without partitions.
-
-        Raises:
-            ConfigurationError: always.
-        """
+    def _check_roles(self) -> None:
         if self.partitions is not None:
             raise ConfigurationError("only a queue without partitions has exclusive roles")
         raise ConfigurationError("a role is held on one node: make a client of that node alone")

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client._sync.observed import ObservedQueue
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.role import Role
 from penstock.client._sync.sharded.sharded_queue import (
     ObservedShardedQueue,
     ShardedQueue,
 )
 from penstock.client._sync.transport.connection import monotonic
-from penstock.core.options import BATCH, Duration, RoleName, check_block, check_count
+from penstock.core.options import BATCH, Duration, check_block, check_count
 from penstock.errors import NodesUnavailable
 
 if TYPE_CHECKING:
@@ -71,8 +70,7 @@ class SingleQueue(Queue):
         return True
 
     def _twin(self) -> Queue:
-        member = self._root.member
-        return type(member.queue(self.name))(member, self.name)
+        return self._root.member.queue(self.name)
 
     def _has_moved(self) -> bool:
         return self._root.look()
@@ -92,16 +90,10 @@ class SingleQueue(Queue):
             return []
         return self._root.reserve([self], n, wait, taken if taken.next_ms else None)
 
-    def exclusive(
-        self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
-    ) -> Role:
-        """Return an exclusive role. Args, raises: as `Queue.exclusive`."""
-        return Role(self, role, lease, block, self._lone)
-
     def _lone(self) -> Queue:
         if self._root.look():
-            self.exclusive("producer")  # it is a sharded queue now, which raises
-        return self._root.member.queue(self.name)
+            self._check_roles()  # it is a sharded queue now, which raises
+        return self._twin()
 
 
 class ObservedSingleQueue(ObservedQueue, SingleQueue):
