@@ -12,7 +12,7 @@ import pytest
 from penstock.embedded import EmbeddedServer
 from tests.cli.support import environment
 
-ROUNDS = 5
+ROUNDS = 8
 
 
 def cpu_of(arguments: list[str], **changes: str) -> float:
@@ -30,20 +30,24 @@ def cpu_of(arguments: list[str], **changes: str) -> float:
     [
         (["-m", "penstock", "stats"], 2.0),
         (["-m", "penstock", "--help"], 2.0),
-        (["-c", "from penstock import Penstock"], 1.7),
+        (["-c", "import penstock; penstock.Penstock('redis://localhost')"], 1.6),
         (["-c", "import penstock"], 1.4),
     ],
     ids=["stats", "help", "client", "import"],
 )
-def test_cpu_beside_that_of_an_import_of_redis(
+def test_cpu_beside_that_of_a_client_of_redis(
     server: EmbeddedServer, tmp_path: Path, arguments: list[str], most: float
 ) -> None:
-    """A command takes less than twice the time of `import redis`: the least of five runs each."""
+    """A program takes little more time than one that makes a client of redis-py.
+
+    The least of eight runs each counts. A client of penstock takes 1.3 times as much, an import
+    1.2 times; the aim is 60 ms more for a client, 1.4 times.
+    """
     compiled = {
         "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "",
         "PENSTOCK_URL": server.url,
     }  # fmt: skip
-    redis = ["-c", "import redis"]
+    redis = ["-c", "import redis; redis.Redis()"]
     cpu_of(arguments, **compiled)  # compiles the modules
     runs = [(cpu_of(arguments, **compiled), cpu_of(redis, **compiled)) for _ in range(ROUNDS)]
     own, base = map(min, zip(*runs, strict=True))
