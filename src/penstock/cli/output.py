@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from penstock import JobView
 from penstock.cli.grid import Medium, grid
 from penstock.cli.ids import short_id
-from penstock.core.logs import printable
+from penstock.core.logs import byte_size, printable
 from penstock.core.logs import span as span_of
 from penstock.core.middleware import HANDLER
 from penstock.core.urls import redacted
@@ -46,7 +46,6 @@ __all__ = [
     "write",
     "write_json",
     "write_lines",
-    "write_script",
 ]
 
 
@@ -66,11 +65,6 @@ def write(text: str) -> None:
 def write_lines(lines: Iterable[str]) -> None:
     """Write lines to stdout."""
     sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
-
-
-def write_script(text: str) -> None:
-    """Write a program's text to stdout, as it is."""
-    sys.stdout.write(text)
 
 
 def complain(text: str, hide: Callable[[str], str] = redacted) -> None:
@@ -170,13 +164,8 @@ def span(seconds: float | timedelta | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Format a number of bytes in the largest unit of which it has one; None = empty."""
-    if count is None:
-        return ""
-    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if abs(count) >= limit:
-            return f"{count / limit:.2f} {unit}"
-    return f"{count} B"
+    """Format a number of bytes; None = empty."""
+    return "" if count is None else byte_size(count)
 
 
 def limit(count: int | None) -> str:

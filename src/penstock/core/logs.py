@@ -25,6 +25,7 @@ __all__ = [
     "USUAL",
     "Fields",
     "RateLimit",
+    "byte_size",
     "get_logger",
     "indented",
     "log_failure",
@@ -70,6 +71,14 @@ def span(seconds: float) -> str:
         if seconds >= 2 * limit:
             return f"{seconds / limit:.1f} {unit}"
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def byte_size(count: int) -> str:
+    """Format a number of bytes in the largest unit of which it has one."""
+    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= limit:
+            return f"{count / limit:.2f} {unit}"
+    return f"{count} B"
 
 
 def get_logger(name: str) -> logging.Logger:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import get_args
+from typing import Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,21 +12,26 @@ from penstock.core.options import PauseSide
 from penstock.web.pages import filter_of
 from penstock.web.runs import ACTIONS, ActionName, BulkAction, act
 from penstock.web.shapes import job_path, queue_path
-from penstock.web.site import Refused, Site
+from penstock.web.site import Refused, Site, one_of
 
 __all__ = ["jobs", "pause", "run", "schedule"]
 
 COUNT_WAIT = 0.3
 """Seconds that a request waits for a count."""
+ScheduleAction = Literal["trigger", "pause", "resume", "remove"]
+SCHEDULE_METHODS: dict[ScheduleAction, str] = {
+    "trigger": "trigger", "pause": "pause_schedule", "resume": "resume_schedule",
+    "remove": "unschedule",
+}  # fmt: skip
 
 
 async def jobs(site: Site, request: Request) -> Response:
     """Ask for a confirmation, then run an action on named jobs; or begin to count a filter's."""
     form = await site.form(request)
-    queue = await site.queue(form.get("queue"))
+    queue = await site.queue(form.get("queue", ""))
     chosen = filter_of(form)
     whole = form.get("all")
-    action = _action(whole or form.get("action"))
+    action = one_of(ActionName, "action", whole or form.get("action"))
     if action not in ACTIONS[chosen.state]:
         raise Refused(400, f"{action} is no action on {chosen.state} jobs.")
     if whole:
@@ -35,7 +40,7 @@ async def jobs(site: Site, request: Request) -> Response:
             raise Refused(503, "Too many actions are under way: wait for one to end.")
         await site.runs.settle(run, COUNT_WAIT)
         return site.redirect(request, f"/runs/{run.id}")
-    ids = list(dict.fromkeys(form.all("id")))[:1000]
+    ids = list(dict.fromkeys(form.getlist("id")))[:1000]
     if not ids:
         raise Refused(400, "No job is selected: go back and select some.")
     if not form.get("confirmed"):
@@ -84,50 +89,26 @@ def _note_run(site: Site, request: Request, what: str, found: BulkAction) -> Non
 async def pause(site: Site, request: Request) -> Response:
     """Pause a side of a queue, or resume it."""
     form = await site.form(request)
-    queue = await site.queue(form.get("queue"))
+    queue = await site.queue(form.get("queue", ""))
     side = form.get("side")
-    if side == "":
-        await queue.resume()
+    if side:
+        await queue.pause(one_of(PauseSide, "side", side))
     else:
-        await queue.pause(_side(side))
+        await queue.resume()
     site.sampler.forget()
     action = "pause" if side else "resume"
-    site.note(request, action, queue=queue.name, side=side)
+    site.note(request, action, queue=queue.name, side=side or "")
     return site.redirect(request, queue_path(queue.name, note=action))
 
 
 async def schedule(site: Site, request: Request) -> Response:
     """Trigger, pause, resume or remove a schedule."""
     form = await site.form(request)
-    queue, name, action = await site.queue(form.get("queue")), form.get("name"), form.get("action")
-    if action == "trigger":
-        await queue.trigger(name)
-    elif action == "pause":
-        await queue.pause_schedule(name)
-    elif action == "resume":
-        await queue.resume_schedule(name)
-    elif action == "remove":
-        if not form.get("confirmed"):
-            return site.page(request, "confirm_schedule.html", queue=queue.name, name=name)
-        await queue.unschedule(name)
-    else:
-        raise Refused(400, f"There is no action {action!r}.")
+    queue, name = await site.queue(form.get("queue", "")), form.get("name", "")
+    action = one_of(ScheduleAction, "action", form.get("action"))
+    if action == "remove" and not form.get("confirmed"):
+        return site.page(request, "confirm_schedule.html", queue=queue.name, name=name)
+    await getattr(queue, SCHEDULE_METHODS[action])(name)
     site.sampler.forget()
     site.note(request, f"{action}-schedule", queue=queue.name, schedule=name)
     return site.redirect(request, f"/schedules?note={action}")
-
-
-def _action(text: str) -> ActionName:
-    for action in get_args(ActionName):
-        if action == text:
-            found: ActionName = action
-            return found
-    raise Refused(400, f"There is no action {text!r}.")
-
-
-def _side(text: str) -> PauseSide:
-    for side in get_args(PauseSide):
-        if side == text:
-            found: PauseSide = side
-            return found
-    raise Refused(400, f"There is no side {text!r}.")

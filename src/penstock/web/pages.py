@@ -16,7 +16,7 @@ from penstock.core.views import JobView, QueueStats, ScanPage
 from penstock.errors import BadJobId, JobCancelled, JobExpired, JobFailed, ResultGone, ResultTimeout
 from penstock.web.runs import ACTIONS, Filter
 from penstock.web.shapes import body_text
-from penstock.web.site import Refused, Site
+from penstock.web.site import Refused, Site, one_of
 from penstock.web.timeline import timeline_of
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "run",
     "runs",
     "schedules",
-    "state_of",
     "workers",
 ]
 
@@ -179,26 +178,33 @@ async def workers(site: Site, request: Request) -> Response:
 
 async def schedules(site: Site, request: Request) -> Response:
     """Show the schedules of all queues."""
-    sample = await site.sampler.sample()
-    names = sorted(name for name, one in sample.queues.items() if one.has_schedules)
-    found = [
-        (name, one)
-        for name in names[:QUEUES]
-        for one in await (await site.client.open(name)).schedules()
-    ]
-    return site.page(request, "schedules.html", found=found, left=len(names) - QUEUES)
+    return await _of_queues(site, request, "schedules", "has_schedules")
 
 
 async def batches(site: Site, request: Request) -> Response:
     """Show the batches of all queues."""
+    return await _of_queues(site, request, "batches", "batches", QUEUES)
+
+
+async def _of_queues(
+    site: Site, request: Request, kind: str, figure: str, most: int | None = None
+) -> Response:
+    """Show the schedules or batches of all queues for which a figure is not zero.
+
+    Args:
+        site: the site.
+        request: for this page.
+        kind: "schedules" or "batches".
+        figure: of the statistics of a queue.
+        most: of one queue.
+    """
     sample = await site.sampler.sample()
-    names = sorted(name for name, one in sample.queues.items() if one.batches)
-    found = [
-        (name, one)
-        for name in names[:QUEUES]
-        for one in (await (await site.client.open(name)).batches())[:QUEUES]
-    ]
-    return site.page(request, "batches.html", found=found, left=len(names) - QUEUES)
+    names = sorted(name for name, one in sample.queues.items() if getattr(one, figure))
+    found = []
+    for name in names[:QUEUES]:
+        queue = await site.client.open(name)
+        found += [(name, one) for one in (await getattr(queue, kind)())[:most]]
+    return site.page(request, f"{kind}.html", found=found, left=len(names) - QUEUES)
 
 
 async def nodes(site: Site, request: Request) -> Response:
@@ -224,20 +230,8 @@ async def run(site: Site, request: Request) -> Response:
 def filter_of(fields: Any) -> Filter:
     """Return the filter in the fields of a query or a form."""
     handler, error, key = (fields.get(name) or None for name in ("handler", "error", "key"))
-    return Filter(state_of(fields.get("state") or "ready"), handler, error, key)
-
-
-def state_of(text: str) -> StateName:
-    """Return a state.
-
-    Raises:
-        Refused: there is none of this name.
-    """
-    for state in get_args(StateName):
-        if state == text:
-            found: StateName = state
-            return found
-    raise Refused(400, f"There is no state {text!r}.")
+    state = one_of(StateName, "state", fields.get("state") or "ready")
+    return Filter(state, handler, error, key)
 
 
 def _settings(stats: QueueStats) -> dict[str, object]:

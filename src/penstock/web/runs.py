@@ -67,16 +67,10 @@ class Filter:
 
 async def act(queue: AsyncQueue, action: ActionName, ids: Sequence[str]) -> int:
     """Apply an action to jobs; return for how many it was done."""
-    if action == "redrive":
-        return await queue.redrive(ids)
-    settled: Settled
-    if action == "promote":
-        settled = await queue.promote(ids)
-    elif action == "cancel":
-        settled = await queue.cancel(ids)
-    else:
-        settled = await queue.delete(ids)
-    return sum(outcome in (Outcome.DONE, Outcome.CANCELLED) for outcome in settled)
+    done: int | Settled = await getattr(queue, action)(ids)
+    if isinstance(done, int):
+        return done
+    return sum(outcome in (Outcome.DONE, Outcome.CANCELLED) for outcome in done)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from penstock.core.logs import printable, span
+from penstock.core.logs import byte_size, printable, span
 from penstock.core.views import JobView
 
 __all__ = ["FILTERS", "body_text", "job_path", "preview", "queue_path", "rate", "sparkline", "when"]
@@ -37,14 +37,7 @@ def duration(seconds: float | None) -> str:
 
 def size(number: int | None) -> str:
     """Format a number of bytes; None = a dash."""
-    if number is None:
-        return "-"
-    value = float(number)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
+    return "-" if number is None else byte_size(number)
 
 
 def when(at: float | None, now: float) -> Markup:

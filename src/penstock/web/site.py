@@ -8,11 +8,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from redis.exceptions import RedisError
+from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -28,7 +29,7 @@ from penstock.web.runs import Runs
 from penstock.web.sampler import Sampler
 from penstock.web.security import Options, is_token
 
-__all__ = ["Endpoint", "Refused", "Site"]
+__all__ = ["Endpoint", "Refused", "Site", "one_of"]
 
 HERE = Path(__file__).parent
 FORM_BYTES = 256 * 1024
@@ -138,7 +139,7 @@ class Site:
         """Return a redirection to a page, which is read by GET."""
         return RedirectResponse(request.scope.get("root_path", "") + path, 303)
 
-    async def form(self, request: Request) -> Form:
+    async def form(self, request: Request) -> ImmutableMultiDict[str, str]:
         """Return the fields of an action's form.
 
         Raises:
@@ -152,10 +153,11 @@ class Site:
             if len(body) > FORM_BYTES:
                 raise Refused(413, "The form is too large.")
         try:
-            found = Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=2000))
+            fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=2000)
         except ValueError:
             raise Refused(400, "The form can't be read.") from None
-        if not is_token(request, self.options, found.get("csrf")):
+        found = ImmutableMultiDict(fields)
+        if not is_token(request, self.options, found.get("csrf", "")):
             raise Refused(403, "The form is too old: go back, load the page again, and repeat.")
         return found
 
@@ -189,23 +191,15 @@ class Site:
 Endpoint = Callable[[Site, Request], Awaitable[Response]]
 
 
-class Form:
-    """The fields of a form.
+def one_of(choices: Any, kind: str, text: str | None) -> Any:
+    """Return a word of a request that is one of a `Literal`.
 
-    Args:
-        fields: names and values, in order.
+    Raises:
+        Refused: it is not.
     """
-
-    def __init__(self, fields: list[tuple[str, str]]) -> None:
-        self._fields = fields
-
-    def get(self, name: str) -> str:
-        """Return the first value of a field; empty if there is none."""
-        return next((value for field, value in self._fields if field == name), "")
-
-    def all(self, name: str) -> list[str]:
-        """Return all values of a field."""
-        return [value for field, value in self._fields if field == name]
+    if text not in get_args(choices):
+        raise Refused(400, f"There is no {kind} {text!r}.")
+    return text
 
 
 def _note_of(request: Request) -> str:
