@@ -288,41 +288,41 @@ WELL = {"redis_version": "7.0.1", "role": "master", "maxmemory_policy": "noevict
 @pytest.mark.parametrize(
     "check, fields, level, words",
     [
-        ("version", {"redis_version": "6.0.16"}, Severity.BROKEN, "needs Redis 6.2"),
-        ("version", {"redis_version": "6.2.0"}, Severity.OK, "Redis 6.2.0"),
+        ("version", {"redis_version": "6.0.16"}, "broken", "needs Redis 6.2"),
+        ("version", {"redis_version": "6.2.0"}, "ok", "Redis 6.2.0"),
         (
             "version",
             {"server_name": "valkey", "valkey_version": "9.1.2"},
-            Severity.OK,
+            "ok",
             "Valkey 9.1",
         ),
         (
             "persistence",
             {"aof_enabled": "1", "aof_last_write_status": "err"},
-            Severity.BROKEN,
+            "broken",
             "fail",
         ),
         (
             "persistence",
             {"rdb_last_bgsave_status": "err"},
-            Severity.WARNING,
+            "warning",
             "last snapshot failed",
         ),
-        ("memory", {"maxmemory": "100", "used_memory": "91"}, Severity.WARNING, "91 B of 100 B"),
-        ("memory", {"maxmemory": "100", "used_memory": "89"}, Severity.OK, "89 B of 100 B"),
-        ("memory", {"maxmemory_policy": "allkeys-lfu"}, Severity.BROKEN, "allkeys-lfu"),
-        ("evicted", {"evicted_keys": "1"}, Severity.BROKEN, "1 keys were evicted"),
-        ("evicted", {"evicted_keys": "0"}, Severity.OK, "no key was evicted"),
+        ("memory", {"maxmemory": "100", "used_memory": "91"}, "warning", "91 B of 100 B"),
+        ("memory", {"maxmemory": "100", "used_memory": "89"}, "ok", "89 B of 100 B"),
+        ("memory", {"maxmemory_policy": "allkeys-lfu"}, "broken", "allkeys-lfu"),
+        ("evicted", {"evicted_keys": "1"}, "broken", "1 keys were evicted"),
+        ("evicted", {"evicted_keys": "0"}, "ok", "no key was evicted"),
         (
             "replicas",
             {"connected_slaves": "1", "slave0": "ip=h,port=1,state=online,offset=5,lag=11"},
-            Severity.WARNING,
+            "warning",
             "h:1 is online, last heard from 11 s ago",
         ),
         (
             "replicas",
             {"connected_slaves": "1", "slave0": "ip=h,port=1,state=wait_bgsave,lag=0"},
-            Severity.WARNING,
+            "warning",
             "h:1 is wait_bgsave",
         ),
     ],
@@ -334,9 +334,7 @@ def test_levels_of_info(check: str, fields: dict[str, str], level: Severity, wor
     assert words in findings[-1].text
 
 
-@pytest.mark.parametrize(
-    "ahead, level", [(0, Severity.OK), (30, Severity.WARNING), (-30, Severity.WARNING)]
-)
+@pytest.mark.parametrize("ahead, level", [(0, "ok"), (30, "warning"), (-30, "warning")])
 def test_a_clock_that_is_wrong(
     ahead: int, level: Severity, monkeypatch: pytest.MonkeyPatch
 ) -> None:

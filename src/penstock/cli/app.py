@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import penstock
-from penstock import BadArgument, EvictionWarning, Penstock, PenstockError, ServerError
+from penstock import BadArgument, EvictionWarning, Penstock, PenstockError, Queue, ServerError
 from penstock.cli import COMMANDS, output
 from penstock.cli.output import Failed
 from penstock.cli.parameters import BadUsage, Described, Option, Parser, described
@@ -65,6 +65,18 @@ class Session:
         given = {name: value for name, value in options.items() if value is not None}
         return replace(self, **given)  # type: ignore[arg-type]  # the parser has checked the values
 
+    @property
+    def source(self) -> str | list[str]:
+        """URL of the server, or those of several."""
+        urls = self.urls()
+        return urls if len(urls) > 1 else urls[0]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of clients."""
+        hosts = self.node_hosts.split()
+        return {"prefix": self.prefix, "retry_for": RETRY_FOR, "node_hosts": hosts}
+
     def urls(self) -> list[str]:
         """Return the URL of each server.
 
@@ -83,13 +95,7 @@ class Session:
     @contextlib.contextmanager
     def client(self) -> Iterator[Penstock]:
         """Connect a client, and print its warnings to stderr."""
-        urls = self.urls()
-        client = Penstock(
-            urls if len(urls) > 1 else urls[0],
-            prefix=self.prefix,
-            retry_for=RETRY_FOR,
-            node_hosts=self.node_hosts.split(),
-        )
+        client = Penstock(self.source, **self.options)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", EvictionWarning)
             client.connect()
@@ -99,6 +105,12 @@ class Session:
             yield client
         finally:
             client.close()
+
+    @contextlib.contextmanager
+    def queue(self, name: str) -> Iterator[Queue]:
+        """Connect a client, and open a queue."""
+        with self.client() as client:
+            yield client.open(name)
 
     def answer(self, document: object, shown: str | Callable[[], None]) -> None:
         """Print the result of a command.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Annotated, Literal
 
 from penstock import BatchStatus
@@ -36,8 +37,7 @@ def batches(
     """
     if (action is None) != (batch is None):
         raise BadUsage("close needs the id of a batch")
-    with session.client() as client:
-        target = client.open(queue)
+    with session.queue(queue) as target:
         if batch is not None:
             status = target.close_batch(batch)
             if status is None:
@@ -46,23 +46,12 @@ def batches(
             return
         found = target.batches()
         if not found:
-            existing(client, queue)
+            existing(target)
     document = {"queue": queue, "batches": [asdict(one) for one in found]}
     session.answer(document, lambda: _print(found))
 
 
 def _print(found: Sequence[BatchStatus]) -> None:
-    rows = [
-        (
-            one.id,
-            one.state,
-            one.on,
-            one.total,
-            one.done,
-            one.failed,
-            one.dead,
-            f"{one.progress:.0%}",
-        )
-        for one in found
-    ]
+    figures = attrgetter("id", "state", "on", "total", "done", "failed", "dead")
+    rows = [(*figures(one), f"{one.progress:.0%}") for one in found]
     output.table(COLUMNS, rows, right="jobs done failed dead progress")

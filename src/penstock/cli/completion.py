@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, get_args, get_origin
 
-from penstock.cli import COMMANDS, output
+from penstock.cli import COMMANDS
 from penstock.cli.app import COMMON, Session, command, loaded
 from penstock.cli.parameters import Argument, Option, Parameter, described, plain
 
@@ -61,7 +62,7 @@ def completion(
     Examples:
         penstock completion bash > ~/.local/share/bash-completion/completions/penstock
     """
-    output.write_script(script())
+    sys.stdout.write(script())
 
 
 def script() -> str:

@@ -33,12 +33,11 @@ def configure(
         penstock configure emails lease=60 max_attempts=5 max_length=default
     """
     changes = dict(map(_parsed, settings or ()))
-    with session.client() as client:
-        target = client.open(queue)
+    with session.queue(queue) as target:
         if changes:
             stored = target.configure(**changes)
         else:
-            existing(client, queue)
+            existing(target)
             stored = target.stats().settings
     figures = asdict(stored)
     session.answer({"queue": queue, "settings": figures}, lambda: output.facts(figures))

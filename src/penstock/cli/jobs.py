@@ -122,8 +122,7 @@ def enqueue(
         "result_ttl": result_ttl, "priority": priority,
     }  # fmt: skip
     stdin = sys.stdin.buffer
-    with session.client() as client:
-        target = client.open(queue)
+    with session.queue(queue) as target:
         if lines:
             jobs = list(target.enqueue_many(_each_line(stdin, json_body), **options))
         else:
@@ -193,15 +192,7 @@ def peek(
     session: Session,
     queue: QueueArgument,
     state: StateName = "ready",
-    n: Annotated[
-        int,
-        Option(
-            (
-                "--n",
-                "-n",
-            )
-        ),
-    ] = 10,
+    n: Annotated[int, Option(("--n", "-n"))] = 10,
     start: int = 0,
     newest: bool = False,
     groups: bool = False,
@@ -224,10 +215,10 @@ def peek(
             raise BadUsage("--groups needs --state dead")
         _peek_groups(session, queue)
         return
-    with session.client() as client:
-        views = client.open(queue).peek(n, state=state, start=start, newest=newest)
+    with session.queue(queue) as target:
+        views = target.peek(n, state=state, start=start, newest=newest)
         if not views:
-            existing(client, queue)
+            existing(target)
     document = {
         "queue": queue,
         "state": state,
@@ -235,11 +226,8 @@ def peek(
         "newest": newest,
         "jobs": [output.job_document(view) for view in views],
     }
-    told = [
-        name
-        for name in ("batch", "priority", "progress")
-        if any(getattr(view, name) for view in views)
-    ]
+    rare = ("batch", "priority", "progress")
+    told = [name for name in rare if any(getattr(view, name) for view in views)]
     at = TIME_OF_STATE[state]
     columns = ("id", *_handler(views), at, "attempt", "owner", *told, "body", "error")
     session.answer(document, lambda: output.job_table(views, columns, f"{state} jobs"))
@@ -250,13 +238,13 @@ def peek(
 def _peek_groups(session: Session, queue: str) -> None:
     found: Counter[tuple[str, str]] = Counter()
     example: dict[tuple[str, str], str] = {}
-    with session.client() as client:
-        for view in client.open(queue).scan_iter(states=["dead"]):
+    with session.queue(queue) as target:
+        for view in target.scan_iter(states=["dead"]):
             group = (view.headers.get(HANDLER, ""), view.error.partition("\n")[0])
             found[group] += 1
             example.setdefault(group, view.id)
         if not found:
-            existing(client, queue)
+            existing(target)
     columns = ("jobs", "handler", "error", "example")
     rows = [(count, *group, example[group]) for group, count in found.most_common()]
     document = [dict(zip(columns, row, strict=True)) for row in rows]
@@ -297,7 +285,7 @@ def scan(
     with session.client() as client:
         names = client.queues() if queue is None else [queue]
         if queue is not None:
-            existing(client, queue)
+            existing(client.open(queue))
         if ids and not session.as_json:
             output.write_lines(_ids_of(client, names, states))
             return
@@ -481,10 +469,10 @@ def status(
     Examples:
         penstock status emails welcome:ada
     """
-    with session.client() as client:
-        found = client.open(queue).status(dedup_id)
+    with session.queue(queue) as target:
+        found = target.status(dedup_id)
         if found is None:
-            existing(client, queue)
+            existing(target)
     told = found or DedupStatus(dedup_id, "", None, None, None)
     jobs = {"job": told.job, "successor": told.successor}
     document = {
@@ -512,10 +500,9 @@ def _print_status(found: DedupStatus, jobs: Mapping[str, JobView | None]) -> Non
         output.table(("", *columns), rows, right="attempt")
 
 
-def existing(client: Penstock, name: str) -> Queue | None:
-    """Open a queue; if it does not exist, say so on stderr: its name may be mistyped."""
-    queue = client.open(name)
-    if queue.stats().exists:
-        return queue
-    output.note(f"queue {name!r} does not exist now")
-    return None
+def existing(queue: Queue) -> bool:
+    """Return whether a queue exists; if not, say so on stderr: its name may be mistyped."""
+    exists = queue.stats().exists
+    if not exists:
+        output.note(f"queue {queue.name!r} does not exist now")
+    return exists

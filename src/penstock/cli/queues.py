@@ -34,15 +34,7 @@ __all__ = [
 
 QueuesArgument = Annotated[list[str] | None, Argument("QUEUE")]
 IdsArgument = Annotated[list[str], Argument("ID")]
-YesOption = Annotated[
-    bool,
-    Option(
-        (
-            "--yes",
-            "-y",
-        )
-    ),
-]
+YesOption = Annotated[bool, Option(("--yes", "-y"))]
 
 
 @command("queues")
@@ -161,8 +153,8 @@ def pause(session: Session, queue: QueueArgument, side: PauseSide = "all") -> No
     Examples:
         penstock pause emails --side out
     """
-    with session.client() as client:
-        client.open(queue).pause(side)
+    with session.queue(queue) as target:
+        target.pause(side)
     session.answer({"queue": queue, "paused": side}, f"{queue}: paused ({side})")
 
 
@@ -173,8 +165,8 @@ def resume(session: Session, queue: QueueArgument) -> None:
     Examples:
         penstock resume emails
     """
-    with session.client() as client:
-        if target := existing(client, queue):  # resume() would create it
+    with session.queue(queue) as target:
+        if existing(target):  # resume() would create it
             target.resume()
     session.answer({"queue": queue, "paused": None}, f"{queue}: not paused")
 
@@ -188,8 +180,8 @@ def close(session: Session, queue: QueueArgument) -> None:
     Examples:
         penstock close emails
     """
-    with session.client() as client:
-        client.open(queue).close()
+    with session.queue(queue) as target:
+        target.close()
     session.answer({"queue": queue, "closed": True}, f"{queue}: closed")
 
 
@@ -200,8 +192,8 @@ def reopen(session: Session, queue: QueueArgument) -> None:
     Examples:
         penstock reopen emails
     """
-    with session.client() as client:
-        if target := existing(client, queue):  # reopen() would create it
+    with session.queue(queue) as target:
+        if existing(target):  # reopen() would create it
             target.reopen()
     session.answer({"queue": queue, "closed": False}, f"{queue}: open")
 
@@ -236,14 +228,13 @@ def redrive(
         raise BadUsage(
             "--limit, --handler and --error choose among all dead letters: give them, or ids"
         )
-    with session.client() as client:
+    with session.queue(queue) as target:
         if chosen:
-            count = _redrive_chosen(client.open(queue), handler, error, limit)
+            count = _redrive_chosen(target, handler, error, limit)
         else:
-            target = client.open(queue)
             count = target.redrive(whole_ids(target, ids) if ids else None, limit=limit)
         if not count:
-            existing(client, queue)
+            existing(target)
     session.answer({"queue": queue, "redriven": count}, f"{count} dead letters redriven")
     if ids and count < len(ids):
         failed = f"{len(ids) - count} of {len(ids)} could not be redriven"
@@ -330,12 +321,11 @@ def _settle(
     words: str,
 ) -> None:
     """Act on jobs, and print the outcomes: the number of changed jobs has this key and words."""
-    with session.client() as client:
-        target = client.open(queue)
+    with session.queue(queue) as target:
         names = list(dict.fromkeys(whole_ids(target, ids)))
         settled = act(target, names)
         if not settled.done:
-            existing(client, queue)
+            existing(target)
     outcomes = dict(zip(names, settled, strict=True))
     document = {
         "queue": queue,
@@ -368,15 +358,13 @@ def evict(
     Examples:
         penstock evict emails --count 1000 --keep-dead
     """
-    with session.client() as client:
-        target = client.open(queue)
-        removed = 0
-        while removed < count and (
-            step := target.sweep(evict=min(count - removed, STEP), dead=not keep_dead)
-        ):
+    removed, step = 0, 1
+    with session.queue(queue) as target:
+        while step and removed < count:
+            step = target.sweep(evict=min(count - removed, STEP), dead=not keep_dead)
             removed += step
         if not removed:
-            existing(client, queue)
+            existing(target)
     session.answer({"queue": queue, "evicted": removed}, f"{removed} jobs removed")
 
 
@@ -402,12 +390,9 @@ def purge(
     """
     given: list[StateName] = list(dict.fromkeys(state or ()))
     states: list[StateName] = given or ["ready", "scheduled", "parked"]
-    with session.client() as client:
-        target = client.open(queue)
-        before = target.stats()
-        if not before.exists:
-            existing(client, queue)
-        elif not yes:
+    with session.queue(queue) as target:
+        if existing(target) and not yes:
+            before = target.stats()
             counts = ", ".join(f"{getattr(before, one)} {one}" for one in states)
             output.confirm(f"Remove these jobs of {queue}: {counts}?")
         count = target.purge(*states)  # also of a queue that has staged writes alone
@@ -437,7 +422,7 @@ def clear(
         raise BadUsage("give QUEUE names, or --all")
     with session.client() as client:
         asked = client.queues() if every else list(dict.fromkeys(queues or ()))
-        names = [name for name in asked if every or existing(client, name)]
+        names = [name for name in asked if every or existing(client.open(name))]
         if names and not yes:
             output.confirm(_question(client, names))
         cleared = [(name, client.open(name).clear()) for name in names]

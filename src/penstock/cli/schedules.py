@@ -46,15 +46,14 @@ def schedules(
         raise BadUsage("an action needs the name of a schedule")
     if (action == "restore") != (app is not None):
         raise BadUsage("restore needs --app MODULE:NAME, and no other action takes it")
-    with session.client() as client:
-        target = client.open(queue)
+    with session.queue(queue) as target:
         if action is not None and name is not None:
             document, line = _changed(target, action, name, app or "")
             session.answer({"queue": queue, "schedule": name, **document}, line)
             return
         found = target.schedules()
         if not found:
-            existing(client, queue)
+            existing(target)
     document = {"queue": queue, "schedules": [asdict(one) for one in found]}
     session.answer(document, lambda: _print(found))
 
@@ -66,9 +65,8 @@ def _changed(queue: Queue, action: Action, name: str, app: str) -> tuple[dict[st
         return {"id": job_id}, job_id
     if action == "remove":
         removed = queue.unschedule(name)
-        return {
-            "removed": removed
-        }, f"{name}: {'removed' if removed else 'there is no such schedule'}"
+        told = "removed" if removed else "there is no such schedule"
+        return {"removed": removed}, f"{name}: {told}"
     if action == "restore":
         changed = _restore(queue, name, app)
         told = "restored" if changed else "it has this version already"

@@ -7,7 +7,7 @@ import os
 
 from penstock import AsyncPenstock
 from penstock.cli import output
-from penstock.cli.app import RETRY_FOR, Session, command
+from penstock.cli.app import Session, command
 from penstock.cli.output import Failed
 from penstock.core.logs import get_logger
 
@@ -57,13 +57,7 @@ def web(
     if auth is None and not is_loopback(host):
         told = f"{host} is reachable from other machines: give --user, and set ${PASSWORD}"
         raise Failed(told)
-    urls = session.urls()
-    client = AsyncPenstock(
-        urls if len(urls) > 1 else urls[0],
-        prefix=session.prefix,
-        retry_for=RETRY_FOR,
-        node_hosts=session.node_hosts.split(),
-    )
+    client = AsyncPenstock(session.source, **session.options)
     names = (*LOOPBACK, f"[{host}]" if ":" in host else host, *allow_host.split())
     page = app(client, write=write, auth=auth, hosts=names, hide_bodies=hide_bodies)
     _log_actions()

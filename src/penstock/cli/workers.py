@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from operator import attrgetter
 from typing import Any
 
 from penstock import WorkerView
 from penstock.cli import output
 from penstock.cli.app import Session, command
-from penstock.core.middleware import HANDLER
 
 __all__ = ["workers"]
 
 COLUMNS = ("worker", "host", "pid", "version", "concurrency", "since", "seen", "queues")
-HELD = ("worker", "job", "queue", "handler", "attempt", "delivered", "progress")
+HELD = ("id", "queue", "handler", "attempt", "delivered", "progress")
 
 
 @command("workers")
@@ -45,11 +45,9 @@ def _print(found: Sequence[WorkerView], *, jobs: bool) -> None:
     if not found:
         output.note("no workers")
         return
+    facts = attrgetter("name", "host", "pid", "version", "concurrency")
     rows = [
-        (
-            *(one.name, one.host, one.pid, one.version, one.concurrency),
-            *(output.moment(one.since), output.moment(one.seen), ", ".join(one.queues)),
-        )
+        (*facts(one), output.moment(one.since), output.moment(one.seen), ", ".join(one.queues))
         for one in found
     ]
     output.table(COLUMNS, rows, right="pid concurrency")
@@ -59,12 +57,9 @@ def _print(found: Sequence[WorkerView], *, jobs: bool) -> None:
 
 def _print_jobs(found: Sequence[WorkerView]) -> None:
     rows = [
-        (
-            *(one.name, job.id, job.queue, job.headers.get(HANDLER), job.attempt),
-            *(output.moment(job.delivered), job.progress),
-        )
+        (one.name, *(output.job_cell(job, name) for name in HELD))
         for one in found
         for job in one.jobs
     ]
     output.write("")
-    output.table(HELD, rows, right="attempt")
+    output.table(("worker", "job", *HELD[1:]), rows, right="attempt")

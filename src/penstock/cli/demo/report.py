@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from penstock.cli import output
 from penstock.cli.demo.files import Listing, digest, path_of, stamp
+from penstock.worker.statistics import Summary
 
 __all__ = ["DemoReport", "DemoVerdict", "Kill", "Memory", "check", "print_report"]
 
@@ -126,7 +126,7 @@ class DemoReport:
     recovered_after: float | None
     jobs_per_second: float
     pace: float
-    pickup: Sequence[float]
+    pickup: Summary
     memory: Mapping[Literal["before", "full", "after"], Memory]
 
     @property
@@ -141,24 +141,18 @@ class DemoReport:
         """True if each file has its result, and the memory was given back."""
         return not self.verdict.missing and not self.verdict.wrong and self.came_back
 
-    @property
-    def percentiles(self) -> tuple[float, float]:
-        """Median of `pickup`, and the bound of its slowest hundredth."""
-        found = statistics.quantiles(self.pickup, n=100, method="inclusive")
-        return found[49], found[98]
-
     def document(self) -> dict[str, Any]:
         """Return the report for JSON."""
         found = asdict(self)
         del found["verdict"], found["pickup"]
         names = {kind: some[:SHOWN] for kind, some in self.verdict._asdict().items()}
-        p50, p99 = (round(value, 3) for value in self.percentiles)
+        p50, p99 = round(self.pickup.p50, 3), round(self.pickup.p99, 3)
         return {
             "ok": self.ok,
             **found,
             "lost": len(self.verdict.missing),
             **names,
-            "pickup_ms": {"p50": p50, "p99": p99, "samples": len(self.pickup)},
+            "pickup_ms": {"p50": p50, "p99": p99, "samples": self.pickup.count},
             "memory": {**found["memory"], "came_back": self.came_back},
         }
 
@@ -169,7 +163,6 @@ def print_report(report: DemoReport) -> None:
     held = f"{kill.worker} held {kill.held} when it was killed" if kill else "no worker was killed"
     late = report.recovered_after
     slowed = f", each made {report.pace * 1000:.0f} ms longer to be seen" if report.pace else ""
-    p50, p99 = report.percentiles
     back = "came back" if report.came_back else "did not come back"
     rows = [
         ("files", report.files, report.path),
@@ -182,8 +175,8 @@ def print_report(report: DemoReport) -> None:
         ("lost", len(report.verdict.missing), "checked against the directory"),
         ("jobs/s", f"{report.jobs_per_second:.0f}", f"without the wait for a lease{slowed}"),
         ("seconds", f"{report.seconds:.1f}", "in all, with the wait for the killed worker's lease"),
-        ("pick-up latency p50", f"{p50:.2f} ms", "enqueue to handler"),
-        ("pick-up latency p99", f"{p99:.2f} ms", "by idle workers"),
+        ("pick-up latency p50", f"{report.pickup.p50:.2f} ms", "enqueue to handler"),
+        ("pick-up latency p99", f"{report.pickup.p99:.2f} ms", "by idle workers"),
         ("Redis memory before", *_memory(memory["before"])),
         ("with all jobs waiting", *_memory(memory["full"])),
         ("after", *_memory(memory["after"], f": {back}")),

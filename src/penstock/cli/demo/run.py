@@ -16,6 +16,7 @@ from penstock.cli.demo.screen import Screen
 from penstock.cli.demo.worker import FILES, LEASE, RESULTS
 from penstock.cli.demo.workers import DemoWorkers
 from penstock.cli.output import Failed
+from penstock.worker.statistics import summary
 
 __all__ = ["DemoPlan", "DemoRun", "keys"]
 
@@ -265,7 +266,7 @@ class DemoRun:
             recovered_after=recovered,
             jobs_per_second=round(firsts / max(gathered.last_first - began, 1e-9), 1),
             pace=plan.pace,
-            pickup=pickup,
+            pickup=summary(pickup),
             memory={"before": before, "full": full, "after": self._memory()},
         )
 

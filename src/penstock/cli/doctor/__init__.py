@@ -13,7 +13,7 @@ from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.doctor import cluster, keys, server, times
 from penstock.cli.doctor.connections import DoctorNode
-from penstock.cli.doctor.findings import Finding, Severity, examined, named, placed
+from penstock.cli.doctor.findings import Finding, examined, named, placed
 from penstock.cli.doctor.nodes import DoctorNodes
 from penstock.cli.parameters import Option
 from penstock.core.urls import shown
@@ -58,7 +58,7 @@ def doctor(
             except (RedisError, OSError) as error:
                 nodes.missed[node.address] = str(error)
         findings = [*named("nodes", nodes.findings(repair=repair)), *findings]
-    healthy = all(finding.level is not Severity.BROKEN for finding in findings)
+    healthy = all(finding.level != "broken" for finding in findings)
     document = {
         "url": " ".join(map(shown, urls)),
         "prefix": session.prefix,

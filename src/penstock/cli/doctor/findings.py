@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -14,16 +13,8 @@ __all__ = ["Finding", "Severity", "broken", "examined", "named", "ok", "placed",
 T = TypeVar("T")
 
 
-class Severity(str, Enum):
-    """The severity of a finding."""
-
-    OK = "ok"
-    WARNING = "warning"
-    BROKEN = "broken"
-    """It breaks a promise (PROTOCOL.md, Guarantees)."""
-
-    def __str__(self) -> str:
-        return self.value
+Severity: TypeAlias = Literal["ok", "warning", "broken"]
+"""The severity of a finding; "broken" = it breaks a promise (PROTOCOL.md, Guarantees)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +36,17 @@ class Finding:
 
 def ok(text: str, **data: object) -> Finding:
     """Return a finding of a check that has no name yet."""
-    return Finding("", Severity.OK, text, data)
+    return Finding("", "ok", text, data)
 
 
 def warning(text: str, **data: object) -> Finding:
     """Return a finding that the user should know about."""
-    return Finding("", Severity.WARNING, text, data)
+    return Finding("", "warning", text, data)
 
 
 def broken(text: str, **data: object) -> Finding:
     """Return a finding that breaks a promise."""
-    return Finding("", Severity.BROKEN, text, data)
+    return Finding("", "broken", text, data)
 
 
 def examined(subject: T, *checks: Callable[[T], Iterable[Finding]]) -> Iterator[Finding]:
@@ -64,7 +55,7 @@ def examined(subject: T, *checks: Callable[[T], Iterable[Finding]]) -> Iterator[
         try:
             yield from named(check.__name__, check(subject))
         except ResponseError as error:  # noqa: PERF203  # each may be refused
-            yield Finding(check.__name__, Severity.WARNING, f"could not be checked: {error}", {})
+            yield Finding(check.__name__, "warning", f"could not be checked: {error}", {})
 
 
 def named(check: str, findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from penstock.cli.doctor import times
 from penstock.cli.doctor.connections import Command, DoctorNode, DoctorQueue
-from penstock.cli.doctor.findings import Finding, Severity, broken, named, ok, warning
+from penstock.cli.doctor.findings import Finding, broken, named, ok, warning
 from penstock.core.partitions import read_mark
 from penstock.core.rate import rate_text
 from penstock.core.troubles import TYPES
@@ -154,7 +154,7 @@ def queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]
             break
         looked += 1
         for finding in _queue(node, name, listed.get(name, []), horizon, repair=repair):
-            is_damaged |= finding.level is Severity.BROKEN
+            is_damaged |= finding.level == "broken"
             yield finding
         for writer, batch in sorted(found.staged.get(name, []))[:FEW]:
             yield from named("staged", _staged(node, name, writer, batch))
@@ -195,7 +195,7 @@ def _queue(
     try:
         wrong = list(_meta(queue, fields))
         yield from wrong
-        if any(one.level is Severity.BROKEN for one in wrong):
+        if any(one.level == "broken" for one in wrong):
             return
         version = queue.ask("HGET", "meta", "v")
         if version is None or read_mark(version) is not None:
