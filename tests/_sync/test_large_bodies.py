@@ -201,7 +201,7 @@ def test_staged_jobs(q: Queue, raw: Raw) -> None:
     q.enqueue(b"before")
     records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
     q.backend.node.run(stage(q.ops, at, "a:0", 60_000, staged_chunk(0, records)))
-    q.backend.node.run(commit(q.ops, at, [("a", 1)], 60_000, None))
+    q.backend.node.run(commit(q.ops, at, [("a", 1)], 1, 60_000, None))
     for most in (2, 2):
         call = publish(q.ops, at, "a:0", most, create="", wait_ms=0, wait=None)
         assert q.backend.node.run(call).code == 1

@@ -524,7 +524,7 @@ def test_unknown_keys(cli: Cli, client: Penstock, real_backend: Backend) -> None
     """
     raw = real_backend.sync_client()
     client.queue("q").enqueue("x")
-    for rest in ("writes", "commit:0a", "stage:0a:7", "checkpoint:0a"):  # those of Spark
+    for rest in ("writes", "staged", "commit:0a", "stage:0a:7", "checkpoint:0a"):  # those of Spark
         raw.set(f"penstock:{{q}}:{rest}", 1)
     strange = ["penstock:x", "penstock:{q}:nosuch", "penstock:{q}", "penstock:{a}b:meta"]
     for key in strange:
@@ -547,7 +547,7 @@ def test_staged_writes(cli: Cli, client: Penstock, real_backend: Backend) -> Non
         node.run(stage(ops, at, f"one:{number}", 60_000, staged_chunk(0, [b"1\nx"])))
     [told] = found(cli("doctor", "--json"), "staged", "ok")
     assert "queue 'q': batch 7 of writer 0a has 2 chunks of staged rows, not committed." in told
-    node.run(commit(ops, at, [("one", 2)], 60_000, None))
+    node.run(commit(ops, at, [("one", 2)], 2, 60_000, None))
     [told] = found(cli("doctor", "--json"), "staged", "ok")
     assert " s ago: the write, repeated," in told
     raw.hset("penstock:{q}:commit:0a", "at", 1_700_000_000_000)

@@ -10,6 +10,7 @@ from dataclasses import asdict
 import pytest
 
 from penstock import Penstock
+from penstock.spark.calls import Staged, commit, stage, staged_chunk
 from tests.cli.support import Cli
 from tests.support.backends import Backend
 
@@ -145,6 +146,19 @@ def test_stats_shows_moved_jobs(cli: Cli, client: Penstock) -> None:
     assert [row[at : at + 4] for row in values] == [["0"] * 4, ["4", "3", "2", "1"]]
     documents = cli("stats", "--json").document["queues"]
     assert [[one[name] for name in MOVED] for one in documents] == [[0] * 4, [4, 3, 2, 1]]
+
+
+def test_stats_shows_staged_rows(cli: Cli, client: Penstock) -> None:
+    """Rows of staged writes have columns while there are any, also if there is no queue yet."""
+    ops, node = client.queue("q").ops, client.backend.node
+    assert "staged" not in cli("stats", "q").out
+    at, chunk = Staged("node", "0a", 7), staged_chunk(0, [b"1;d=a\nx", b"1;d=b\nx"])
+    node.run(stage(ops, at, "one:0", 60_000, chunk))
+    shown = cli("stats", "q").out
+    assert ("staged" in shown, "promised" in shown) == (True, False)
+    node.run(commit(ops, at, [("one", 1)], 2, 60_000, None))
+    (stats,) = cli("stats", "q", "--json").document["queues"]
+    assert (stats["staged"], stats["promised"]) == (0, 2)
 
 
 def test_stats_shows_the_holder_of_a_role(cli: Cli, client: Penstock) -> None:

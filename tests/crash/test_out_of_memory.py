@@ -176,7 +176,7 @@ def test_staging_is_refused(queue: Queue, raw: redis.Redis) -> None:
     """Neither staging, nor promising, nor publishing is done in part."""
     steps = [
         _staged(queue, "a:1"),
-        commit(queue.ops, STAGED, [("a", 2)], 60_000, None),
+        commit(queue.ops, STAGED, [("a", 2)], 2, 60_000, None),
         _published(queue),
     ]
     _ran(queue, _staged(queue, "a:0"))

@@ -248,6 +248,8 @@ class Act:
             two = "0 11 11\n1;d=x\nnew 11;d=y\nnew 2"
             taken = "500 13 14\n1;d=owner\nnew1;d=mortal\nnew"
             scene.raw.hset(scene.keys.stage(*STAGED), mapping={"a:0": two, "b:0": taken})
+            entry = f"{STAGED[0]}:{STAGED[1]}"
+            scene.raw.hset(scene.keys["staged"], entry, f"{T0 + 60_000} 4")
         if "ticks" in script(self.script).keys:
             scene.run("schedule", 4, EPOCH, "hourly", T0, "f" * 16, "", '{"every":9000}\n1\nbody')
         if self.script == "close_batch":
@@ -313,7 +315,7 @@ def _calls() -> Iterator[Act]:
     yield Act("claim, refused", "claim", (90, "", 0, "", 0, "", "", "1;d=owner\nnew"))
     staged = "0 9\n1;d=z\nnew"
     yield Act("stage", "stage", (90, 4, "c:0", 60_000, staged))
-    yield Act("commit", "commit", (90, 4, 60_000, "a", 1, "b", 1))
+    yield Act("commit", "commit", (90, 4, 60_000, 4, "a", 1, "b", 1))
     for attempt in ("a", "b", "c"):
         act = (90, "", "", 0, "", f"{attempt}:0", 1000)
         yield Act(f"publish, {attempt}", "publish", act)

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.pressure.keys import OF_ROLE, PressureKeys
 from penstock.wire.codes import Code
-from penstock.wire.keys import KINDS
+from penstock.wire.keys import KINDS, STAGING
 from penstock.wire.scripts import DEFAULTS, Script, all_scripts
 from tests.protocol.headers import returns_of
 
-STAGING = ("stage", "commit", "unstage")
+OF_STAGES = ("stage", "commit", "unstage")
 SCRIPTS = pytest.mark.parametrize("script", all_scripts(), ids=lambda script: script.name)
 PRESSURE = pytest.mark.parametrize(
     "script", all_scripts("pressure/"), ids=lambda script: script.name
@@ -57,7 +57,7 @@ def test_names_are_used_not_numbers() -> None:
 @SCRIPTS
 def test_keys_are_kinds_of_the_layout(script: Script) -> None:
     """Every declared key is one of the queue's."""
-    assert set(script.keys) <= {*KINDS, "stage", "commit", "writes", "checkpoint"}
+    assert set(script.keys) <= {*KINDS, *STAGING, "stage", "commit", "checkpoint"}
     assert len(set(script.keys)) == len(script.keys)
     assert script.args[0] == "nonce"
 
@@ -141,12 +141,13 @@ def test_replies_of_pressure_are_those_of_the_header(script: Script) -> None:
 def test_the_clock_is_read_before_anything_else_but_meta(script: Script) -> None:
     """`now` is read once, from the server."""
     commands = re.findall(r"\bcall\('(\w+)'", body_of(script))
-    if script.name in STAGING:  # they use no time
+    if script.name in OF_STAGES:  # they use no clock of the queue
         assert commands[0] == "HMGET"
         return
     assert "TIME" in commands
-    # EXISTS: checks if meta is lost, which ends the call; publish: the promise and the moved jobs
-    more = ["HGET", "GET", "HGET"] if script.name == "publish" else []
+    # EXISTS: checks if meta is lost, which ends the call; publish: the promise, the moved jobs
+    # and their entry
+    more = ["HGET", "GET", "HGET", "HGET"] if script.name == "publish" else []
     assert commands[: commands.index("TIME")] in (["HMGET", *more], ["HMGET", *more, "EXISTS"])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.pressure.keys import PressureKeys, Role
-from penstock.wire.keys import KINDS
+from penstock.wire.keys import KINDS, STAGING
 from penstock.wire.scripts import Script, all_scripts
 from tests.protocol.clock import T0, TIME
 from tests.protocol.headers import codes_of, returns_of
@@ -51,7 +51,7 @@ def _plain(outcome: Outcome, script: str) -> Outcome:
     """Sort a reply's fields of meta and held jobs, whose order is the server's own."""
     if script == "scan" and outcome.reply[0] == 1:
         return Outcome([*outcome.reply[:6], *sorted(outcome.reply[6:])], outcome.after)
-    start = {"stats": 11, "configure": 4}.get(script, 0)
+    start = {"stats": 13, "configure": 4}.get(script, 0)
     if not start or outcome.reply[0] != 1:
         return outcome
     fields = sorted(zip(outcome.reply[start::2], outcome.reply[start + 1 :: 2], strict=True))
@@ -172,8 +172,8 @@ def test_every_kind_of_key_appears() -> None:
                 for key in {*vector.before, *vector.after}
                 if vector.before.get(key) != vector.after.get(key)
             }
-    assert before == {*KINDS, "stage", "commit", "writes", "checkpoint"}
-    assert changed == {*KINDS, "stage", "commit", "writes", "checkpoint"}
+    assert before == {*KINDS, *STAGING, "stage", "commit", "checkpoint"}
+    assert changed == {*KINDS, *STAGING, "stage", "commit", "checkpoint"}
 
 
 def _kind(key: str) -> str:

@@ -10,7 +10,7 @@ import redis
 
 from penstock.core.operations import QueueOps
 from penstock.core.partitions import read_mark
-from penstock.wire.keys import DEFAULT_PREFIX, KINDS, PRIORITY_SPAN, registry_key, tag
+from penstock.wire.keys import DEFAULT_PREFIX, KINDS, PRIORITY_SPAN, STAGING, registry_key, tag
 from penstock.wire.scripts import all_scripts
 from tests.support.twins import wait_for
 
@@ -75,8 +75,9 @@ def check_invariant(raw: Raw, prefix: str = DEFAULT_PREFIX) -> None:
     parts = [key.rpartition(b"}:") for key in raw.scan_iter(f"{prefix}:{{*", count=1000)]
     # keys of other programs have one more colon and a name
     kinds = [part for part in parts if b":" not in part[2]]
-    # only `finished` stays for a while behind a cleared queue
-    bases = {tagged + end for tagged, end, kind in kinds if kind != b"finished"}
+    # these stay for a while behind a cleared queue, or come before it exists
+    apart = {b"finished", *(kind.encode() for kind in STAGING)}
+    bases = {tagged + end for tagged, end, kind in kinds if kind not in apart}
     for base in bases:
         _check_queue(raw, base, raw.hvals(registry_key(prefix)))
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock import Handlers, Penstock, Queue, Worker
 from penstock.core.workers import worker_entry
+from penstock.spark.calls import Staged, commit, stage, staged_chunk
 from penstock.wire.keys import worker_key, workers_key
 from tests.support.keyspace import Raw, dump
 from tests.web.conftest import Open
@@ -94,6 +95,19 @@ def test_jobs_are_filtered(ps: Penstock, page: Browser) -> None:
     assert "1 job among the 2 looked at" in page.get("/queues/emails?state=dead&error=key").text
     assert "No dead job matches" in page.get("/queues/emails?state=dead&handler=report").text
     assert "3 jobs" in page.get("/queues/emails?state=scheduled&handler=report").text
+
+
+def test_a_queue_counts_staged_rows(ps: Penstock, page: Browser) -> None:
+    """Rows of staged writes have figures of their own while there are any."""
+    q = ps.queue("q")
+    q.enqueue("x")
+    ps.queue("other").enqueue("x")
+    at, chunk = Staged("node", "0a", 7), staged_chunk(0, [b"1;d=a\nx", b"1;d=b\nx"])
+    ps.backend.node.run(stage(q.ops, at, "one:0", 60_000, chunk))
+    ps.backend.node.run(stage(q.ops, at._replace(batch=8), "one:0", 60_000, chunk))
+    ps.backend.node.run(commit(q.ops, at, [("one", 1)], 1, 60_000, None))
+    assert "staged rows 2 promised rows 1" in page.get("/queues/q").text
+    assert "staged" not in page.get("/queues/other").text
 
 
 def test_pages_of_a_long_queue(ps: Penstock, page: Browser) -> None:

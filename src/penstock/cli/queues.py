@@ -97,7 +97,10 @@ def _counted(client: Penstock, names: Sequence[str]) -> Iterator[QueueStats]:
 
 
 COUNTS = ("ready", "scheduled", "active", "dead", "expired", "enqueued", "acked", "nacked")
-RARE = ("parked", "batches", "promoted", "dequeued", "withdrawn", "evicted", "expired_active")
+RARE = (
+    "parked", "batches", "staged", "promised", "promoted", "dequeued", "withdrawn", "evicted",
+    "expired_active",
+)  # fmt: skip
 SPANS = ("oldest", "age", "idle")
 COLUMNS = ("queue", *COUNTS, *RARE, *SPANS, "roles", "settings")
 SPARE = ("idle", "age", "nacked", "acked", "enqueued", "expired", *RARE, "roles", "oldest")

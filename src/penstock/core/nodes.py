@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from penstock.core.flows import AGAIN
 from penstock.core.servers import ServerFacts
-from penstock.core.views import COUNTS, SETTING_KINDS, TOTALS, JobView, QueueStats, number_in
+from penstock.core.views import ASIDE, COUNTS, SETTING_KINDS, TOTALS, JobView, QueueStats, number_in
 from penstock.errors import BadArgument
 from penstock.wire.keys import PRIORITY_SPAN
 
@@ -194,7 +194,7 @@ class Partial(list[T]):
         self.unreachable = tuple(unreachable)
 
 
-SUMMED = (*COUNTS, *TOTALS, "kept", "parked", "batches")
+SUMMED = (*COUNTS, *ASIDE, *TOTALS, "kept")
 
 
 def merged_stats(found: Sequence[QueueStats], unreachable: Iterable[str] = ()) -> QueueStats:

@@ -326,6 +326,8 @@ class QueueStats:
         kept: results kept of jobs that have ended.
         parked: jobs that wait for other jobs of their keys.
         batches: batches whose callbacks have not ended.
+        staged: rows of staged writes that are not committed yet; in no other figure.
+        promised: rows of committed writes that are not in the queue yet; in no other figure.
         has_schedules: whether it has schedules, or had some a while ago.
         configured: when settings, pause or `closed` were changed last, seconds since 1970 by the
             server's clock; None = never.
@@ -373,6 +375,8 @@ class QueueStats:
     kept: int = 0
     parked: int = 0
     batches: int = 0
+    staged: int = 0
+    promised: int = 0
     has_schedules: bool = False
     configured: float | None = None
     unreachable: tuple[str, ...] = ()
@@ -499,10 +503,12 @@ def read_view(
 
 COUNTS = ("ready", "scheduled", "active", "dead", "expired")
 """The numbers of jobs of `QueueStats`."""
+ASIDE = ("parked", "batches", "staged", "promised")
+"""Other numbers that the script counts."""
 TOTALS = {
     one.name: one.name
     for one in fields(QueueStats)
-    if one.type == "int" and one.name not in (*COUNTS, "kept", "parked", "batches")
+    if one.type == "int" and one.name not in (*COUNTS, "kept", *ASIDE)
 } | {"deliveries": "delivered", "swept": "expired"}
 """The totals of `QueueStats`, each with its field of meta."""
 
@@ -512,7 +518,7 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
     fields = {field.decode(): value.decode() for field, value in reply.fields}
     figures: dict[str, Any] = {
         total: number_in(fields.get(field, "")) or 0 for total, field in TOTALS.items()
-    } | {name: getattr(reply, name) for name in COUNTS}
+    } | {name: getattr(reply, name) for name in (*COUNTS, *ASIDE)}
     configured = number_in(fields.get("configured", ""))
 
     def since(field: str) -> float | None:
@@ -531,8 +537,6 @@ def read_stats(name: str, reply: replies.Stats) -> QueueStats:
         consumer=_holder(fields.get("consumer", ""), reply.now),
         settings=read_settings(fields),
         kept=number_in(fields.get("kept", "")) or 0,
-        parked=reply.parked,
-        batches=reply.batches,
         configured=None if configured is None else configured / 1000,
         has_schedules="e" in fields.get("uses", ""),
         **figures,

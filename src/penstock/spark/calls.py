@@ -30,7 +30,8 @@ class Staged(NamedTuple):
 
 def _staging(ops: QueueOps, name: str, at: Staged, *args: Any) -> Call[Any]:
     call, keys = ops.call(name, at.batch, *args), ops.keys
-    call.head = (4, keys.stage(at.writer, at.batch), keys.commit(at.writer), *call.head[1:])
+    count, *others = call.head
+    call.head = (count, keys.stage(at.writer, at.batch), keys.commit(at.writer), *others)
     return call
 
 
@@ -45,12 +46,13 @@ def commit(
     ops: QueueOps,
     at: Staged,
     stages: Sequence[tuple[str, int]],
+    rows: int,
     keep_ms: int,
     wait: Wait | None,
 ) -> Call[replies.Commit | replies.CommitEnded | replies.CommitGone]:
     """Commit the rows of these attempts: token and number of chunks of each."""
     flat = [item for stage in stages for item in stage]
-    call = _staging(ops, "commit", at, keep_ms, *flat)
+    call = _staging(ops, "commit", at, keep_ms, rows, *flat)
     call.wait = wait
     return call
 

@@ -135,7 +135,7 @@ class StagedCommit:
             NotReplicated: all is published, and too few replicas have confirmed it in time.
         """
         while True:
-            reply = self._commit(attempts)
+            reply = self._commit(attempts, rows)
             if isinstance(reply, CommitGone):
                 raise gone(self._options)
             if not isinstance(reply, CommitEnded):
@@ -170,10 +170,12 @@ class StagedCommit:
             "" if is_done else ", the committed ones are",
         )
 
-    def _commit(self, attempts: Sequence[tuple[str, int]]) -> Committed | CommitEnded | CommitGone:
+    def _commit(
+        self, attempts: Sequence[tuple[str, int]], rows: int
+    ) -> Committed | CommitEnded | CommitGone:
         wanted = self._options.replicas
         wait = self._wait if wanted else None
-        call = commit(self._shard.ops, self._at, attempts, self._kept, wait)
+        call = commit(self._shard.ops, self._at, attempts, rows, self._kept, wait)
         reply = self._shard.backend.node.run(call)
         if wanted and reply.code == Code.DONE:
             self._note_replicas(wanted, call.confirmed)

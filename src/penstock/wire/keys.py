@@ -21,7 +21,7 @@ __all__ = [
     "PRIORITY_SPAN",
     "SCORE_ORIGIN_MS",
     "SLOTS",
-    "WRITES",
+    "STAGING",
     "QueueKeys",
     "check_prefix",
     "check_queue_name",
@@ -46,8 +46,8 @@ KINDS = (
     "tally", "expiry", "finished", "members", "batches", "dedup", "windows", "meta", "wake",
     "space", "ticks", "schedules", "parked", "tickets",
 )  # fmt: skip
-WRITES = "writes"
-"""Stands for all promises of staged writes; it outlives an idle queue, as none of KINDS does."""
+STAGING = ("staged", "writes")
+"""Index and promises of staged writes; they outlive an idle queue, as none of KINDS does."""
 MAX_NAME_BYTES = 1024
 SCORE_ORIGIN_MS = 1_735_689_600_000
 """2025-01-01: scores of `active` and `once` count from there, so they are exact until 2094."""
@@ -157,7 +157,7 @@ class QueueKeys:
         self.name = name if partition is None else partition_name(name, partition)
         self.prefix = check_prefix(prefix)
         self._base = f"{prefix}:{{{tag(self.name)}}}:"
-        self.names = {kind: (self._base + kind).encode() for kind in (*KINDS, WRITES)}
+        self.names = {kind: (self._base + kind).encode() for kind in (*KINDS, *STAGING)}
 
     def __getitem__(self, kind: str) -> bytes:
         return self.names[kind]

@@ -341,6 +341,8 @@ class Stats(Reply):
     oldest: int
     parked: int
     batches: int
+    staged: int
+    promised: int
     fields: list[tuple[bytes, bytes]]
 
 
@@ -463,7 +465,7 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "settle_plain": _rows(ReservePlain, 6, 2),
     "show": _tail(Peek, 5),
     "stage": _either(_plain(Commit), {0: _plain(StageGone)}),
-    "stats": _rows(Stats, 11, 2),
+    "stats": _rows(Stats, 13, 2),
     "survey": _tail(Survey, 5),
     "sweep": _plain(Sweep),
     "tick": _either(_plain(Enqueue), {0: _plain(Reply)}),

@@ -25,7 +25,7 @@ from penstock.core.troubles import TYPES
 from penstock.core.views import SETTING_KINDS
 from penstock.wire.keys import (
     KINDS,
-    WRITES,
+    STAGING,
     QueueKeys,
     hints_key,
     node_key,
@@ -113,7 +113,7 @@ def _sort(key: bytes, prefix: str, found: ScannedKeys) -> None:
         return
     text = key.decode("utf-8", "backslashreplace")
     shape = re.fullmatch(r":\{([^{}]+)\}:(\w+)(:[0-9a-zA-Z:]+)?", text[len(prefix) :], re.DOTALL)
-    if shape is None or shape[2] not in (MANY if shape[3] else (*KINDS, WRITES)):
+    if shape is None or shape[2] not in (MANY if shape[3] else (*KINDS, *STAGING)):
         found.unknown.append(text)
     else:
         name = unquote(shape[1])
@@ -217,7 +217,7 @@ def _staged(node: DoctorNode, name: str, writer: str, batch: int) -> Iterator[Fi
     try:
         chunks, left = queue.server.ask("HLEN", stage), queue.server.ask("PTTL", stage)
         promise = queue.server.ask("HMGET", keys.commit(writer), "batch", "state", "era", "at")
-        era, clock = queue.ask("GET", WRITES), queue.server.ask("TIME")
+        era, clock = queue.ask("GET", "writes"), queue.server.ask("TIME")
     except ResponseError as error:
         yield _refused(f"queue {name!r}: a staged write", error, repair=False, queue=name)
         return

@@ -1,9 +1,10 @@
 --- Promise that the staged jobs of these attempts will be in the queue. Only the first promise of a batch counts: a later
 --- call returns it, and its writer publishes what was promised first. A clear or purge of the queue ends promises.
---- KEYS     stage commit writes meta
---- ARGV     nonce batch keep [attempt chunks...]
+--- KEYS     stage commit writes staged meta
+--- ARGV     nonce batch keep rows [attempt chunks...]
 ---          batch    number of the writer's batch
 ---          keep     ms for which the promise is kept
+---          rows     the number of jobs of these attempts, for `stats`
 ---          attempt  its name, and the number of its chunks, at least 1; if the last chunk is there, all are
 --- META     v
 --- RETURNS  {1, nonce, chunks}                     promised; chunks: the number of staged chunks, those of other attempts included
@@ -24,13 +25,21 @@ for i = 1, #attempts, 2 do
   end
   stages[#stages + 1] = attempts[i] .. ' ' .. attempts[i + 1]
 end
-local chunks, left = redis.call('HLEN', stage), redis.call('PTTL', writes)
+--@include lib/read_staged (gives: batch_name, batch_rows)
+local chunks, left, index_left = redis.call('HLEN', stage), redis.call('PTTL', writes), redis.call('PTTL', staged)
 local time = redis.call('TIME')
-local at = string.format('%.0f', time[1] * 1000 + (time[2] - time[2] % 1000) / 1000)
+local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+local at = string.format('%.0f', now)
 era = era or at .. ' ' .. (attempts[1] or '') -- attempts have random names
 redis.call('HSET', commit, 'batch', batch, 'state', 'promised', 'stages', table.concat(stages, ' '), 'at', at, 'era', era)
 redis.call('PEXPIRE', commit, keep)
 redis.call('PEXPIRE', stage, keep)
+if batch_rows then
+  redis.call('HSET', staged, batch_name, string.format('%.0f %s %s', now + keep, rows, era))
+  if index_left < tonumber(keep) then
+    redis.call('PEXPIRE', staged, keep)
+  end
+end
 if left < tonumber(keep) then
   redis.call('SET', writes, era, 'PX', keep)
 end

@@ -1,5 +1,5 @@
 --- Move staged jobs of one chunk into the queue: as many as requested, or none.
---- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space writes parked tickets stage commit
+--- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches dedup windows meta wake space writes parked tickets staged stage commit
 --- ARGV     nonce producer create bound wait role field most
 ---          nonce, producer, create, bound, wait, role   as in enqueue
 ---          field   the chunk; if it does not exist, it was moved before
@@ -25,6 +25,7 @@ if redis.call('HGET', commit, 'era') ~= redis.call('GET', writes) then
   return {-18, nonce}
 end
 local mode, chunk = '', redis.call('HGET', stage, field)
+--@include lib/read_staged (gives: batch_name, batch_ends, batch_rows, batch_era)
 local delay, asked, given, rest = '0', 0, {}, nil
 if chunk then
   local stop = string.find(chunk, '\n', 1, true)
@@ -50,5 +51,8 @@ if rest then
   redis.call('HSET', stage, field, rest)
 else
   redis.call('HDEL', stage, field)
+end
+if batch_rows then
+  redis.call('HSET', staged, batch_name, string.format('%s %.0f%s', batch_ends, math.max(0, batch_rows - asked), batch_era))
 end
 return reply

@@ -1,5 +1,5 @@
 --- Store a chunk of jobs of a staged write. All jobs of the write are moved into the queue together, or none.
---- KEYS     stage commit writes meta
+--- KEYS     stage commit writes staged meta
 --- ARGV     nonce batch field ttl chunk
 ---          batch   number of the writer's batch: 0, 1, ...
 ---          field   an attempt, a colon and the chunk's place in it, from 0; the same field again = a repeat
@@ -19,7 +19,30 @@ local attempt, place = string.match(field, '^(.*:)(%d+)$')
 if place and tonumber(place) > 0 and redis.call('HEXISTS', stage, attempt .. string.format('%.0f', place - 1)) == 0 then
   return {-18, nonce}
 end
-local chunks = redis.call('HLEN', stage)
-chunks = chunks + redis.call('HSET', stage, field, chunk)
+--@include lib/read_staged (gives: batch_name, batch_rows)
+local time = redis.call('TIME')
+local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+local chunks, others, left = redis.call('HLEN', stage), redis.call('HLEN', staged), redis.call('PTTL', staged)
+local ended = {}
+if not batch_rows and others > 0 then -- a new write removes the entries of those that have expired
+  local entries = redis.call('HGETALL', staged)
+  for i = 1, #entries, 2 do
+    if tonumber(string.match(entries[i + 1], '^%d+')) <= now then
+      ended[#ended + 1] = entries[i]
+    end
+  end
+end
+local added = redis.call('HSET', stage, field, chunk)
 redis.call('PEXPIRE', stage, ttl)
+if #ended > 0 then
+  redis.call('HDEL', staged, unpack(ended))
+end
+if batch_rows or others - #ended < 1000 then
+  local _, rows = string.gsub(string.match(chunk, '^[^\n]*'), ' ', ' ')
+  redis.call('HSET', staged, batch_name, string.format('%.0f %.0f', now + ttl, (batch_rows or 0) + added * rows))
+  if left < tonumber(ttl) then
+    redis.call('PEXPIRE', staged, ttl)
+  end
+end
+chunks = chunks + added
 return {1, nonce, chunks}

@@ -1,17 +1,18 @@
 --- Count the jobs of a queue exactly, without reading them. Nothing changes.
---- KEYS     ready held active scheduled once dead expiry meta parked batches
+--- KEYS     ready held active scheduled once dead expiry meta parked batches staged writes
 --- ARGV     nonce
 --- META     v seen off
---- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, parked, batches, fields: (field, value)...}  ready: jobs
+--- RETURNS  {1, nonce, now, ready, scheduled, active, dead, expired, oldest, parked, batches, staged, promised, fields: (field, value)...}  ready: jobs
 ---                     that can be reserved now; expired: jobs whose ttl has ended, which no other number includes; oldest: for
 ---                     how many ms the oldest of the ready jobs has been ready, -1 = none; parked: jobs that wait for others of their keys, with
----                     those whose ttl has ended; batches: those whose callbacks have not ended; then the fields of meta, and
+---                     those whose ttl has ended; batches: those whose callbacks have not ended; staged, promised: rows that are not yet in
+---                     the queue, see protocol/staging.md; then the fields of meta, and
 ---                     `kept`, the number of kept results
 ---          {-6, nonce, version}          written by a newer protocol
 ---          {-8, nonce}                   damaged: jobs, but no meta; see configure
 --@include lib/check_version
 --@include lib/check_damaged
---@include lib/now (gives: score_of, end_of)
+--@include lib/now (gives: raw, score_of, end_of)
 --@include lib/all_fields
 local fields = all_fields()
 local stream, due = redis.call('XLEN', ready), redis.call('ZCOUNT', scheduled, '-inf', now)
@@ -46,6 +47,17 @@ local available = math.max(0, stream + due + ended_leases - expired_jobs + expir
 if available == 0 then -- all of them have expired
   oldest = -1
 end
+local staged_rows, promised_rows, era = 0, 0, redis.call('GET', writes)
+for _, entry in ipairs(redis.call('HVALS', staged)) do -- at most 1000
+  local ends, rows, promise = string.match(entry, '^(%d+) (%d+) ?(.*)$')
+  if tonumber(ends) > raw then
+    if promise == era then
+      promised_rows = promised_rows + rows
+    else
+      staged_rows = staged_rows + rows
+    end
+  end
+end
 return {1, nonce, now, available, redis.call('ZCARD', scheduled) - due,
   redis.call('ZCARD', active) - ended_leases + redis.call('ZCARD', once) - expired_once_jobs, redis.call('ZCARD', dead),
-  expired_jobs + expired_once_jobs, oldest, parked_jobs, redis.call('HLEN', batches), unpack(fields)}
+  expired_jobs + expired_once_jobs, oldest, parked_jobs, redis.call('HLEN', batches), staged_rows, promised_rows, unpack(fields)}

@@ -1,5 +1,5 @@
 --- Delete the staged chunks of a batch, after all promised jobs are in the queue, or if nothing was promised.
---- KEYS     stage commit writes meta
+--- KEYS     stage commit writes staged meta
 --- ARGV     nonce batch keep
 ---          batch  number of the writer's batch
 ---          keep   ms for which to remember that all jobs are in the queue; '' = they are not known to be there
@@ -22,5 +22,6 @@ if promised_batch and promised_batch >= tonumber(batch) then
     end
   end
 end
+redis.call('HDEL', staged, string.match(stage, '%w+:%d+$'))
 redis.call('UNLINK', stage)
 return {1, nonce, chunks}

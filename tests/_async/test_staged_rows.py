@@ -1,0 +1,83 @@
+"""Rows of staged writes in the figures of a queue, from the first chunk to the end."""
+
+from __future__ import annotations
+
+import time
+
+from penstock import AsyncQueue
+from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk, unstage
+from tests.support.keyspace import Raw
+
+AT = Staged("node", "aa11", 0)
+
+
+async def staged(q: AsyncQueue, field: str, rows: int, at: Staged = AT) -> None:
+    """Stage a chunk of this many rows."""
+    chunk = staged_chunk(0, [b"1;d=%b-%d\nx" % (field.encode(), i) for i in range(rows)])
+    await q.backend.node.run(stage(q.ops, at, field, 60_000, chunk))
+
+
+async def counted(q: AsyncQueue) -> tuple[int, int, int]:
+    """Return the numbers of staged, promised and ready rows."""
+    stats = await q.stats()
+    return stats.staged, stats.promised, stats.ready
+
+
+async def test_a_write_from_stage_to_queue(q: AsyncQueue, raw: Raw) -> None:
+    """Each row is staged, then promised, then a ready job. A failed attempt counts until the
+    commit, and a chunk that is sent twice counts once.
+    """
+    run = q.backend.node.run
+    await q.enqueue("before")
+    for field, rows in (("a:0", 3), ("a:1", 2), ("a:1", 2), ("failed:0", 4)):
+        await staged(q, field, rows)
+    assert await counted(q) == (9, 0, 1)
+    await run(commit(q.ops, AT, [("a", 2)], 5, 60_000, None))
+    assert await counted(q) == (0, 5, 1)
+    for field, most, promised in (("a:0", 2, 3), ("a:0", 2, 2), ("a:0", 2, 2), ("a:1", 9, 0)):
+        await run(publish(q.ops, AT, field, most, None, "", 0))
+        assert await counted(q) == (0, promised, 6 - promised)
+    await run(unstage(q.ops, AT, 60_000))
+    assert not raw.exists(q.ops.keys["staged"])
+
+
+async def test_a_write_that_is_given_up(q: AsyncQueue) -> None:
+    """Its rows are in no figure any more; those of another write stay."""
+    await staged(q, "a:0", 3)
+    await staged(q, "b:0", 2, AT._replace(writer="bb22"))
+    await q.backend.node.run(unstage(q.ops, AT, None))
+    assert await counted(q) == (2, 0, 0)
+
+
+async def test_a_write_whose_driver_has_died(q: AsyncQueue, raw: Raw) -> None:
+    """Its rows are in no figure when they expire, also while another write is staged."""
+    await staged(q, "a:0", 3)
+    index = q.ops.keys["staged"]
+    assert 0 < raw.pttl(index) <= 60_000
+    raw.hset(index, "aa11:0", f"{int(time.time() * 1000) - 1} 3")
+    assert await counted(q) == (0, 0, 0)
+    await staged(q, "b:0", 2, AT._replace(writer="bb22"))
+    assert raw.hkeys(index) == [b"bb22:0"]
+
+
+async def test_a_clear_ends_promises(q: AsyncQueue) -> None:
+    """Promised rows are then staged rows that expire."""
+    await q.enqueue("x")
+    await staged(q, "a:0", 3)
+    await q.backend.node.run(commit(q.ops, AT, [("a", 1)], 3, 60_000, None))
+    await q.clear()
+    assert await counted(q) == (3, 0, 0)
+
+
+async def test_a_thousand_writes_are_counted(q: AsyncQueue, raw: Raw) -> None:
+    """A further one is staged and committed like the others, and not counted."""
+    ends = int(time.time() * 1000) + 60_000
+    index = q.ops.keys["staged"]
+    raw.hset(index, mapping={f"cc33:{i}": f"{ends} 1" for i in range(999)})
+    await staged(q, "a:0", 3)
+    await staged(q, "b:0", 2, AT._replace(writer="bb22"))
+    assert await counted(q) == (1002, 0, 0)
+    reply = await q.backend.node.run(
+        commit(q.ops, AT._replace(writer="bb22"), [("b", 1)], 2, 9000, None)
+    )
+    assert (reply.code, raw.hlen(index)) == (1, 1000)
