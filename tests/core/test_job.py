@@ -10,7 +10,14 @@ import pytest
 
 from penstock import BulkEnqueued, Outcome, Settled, errors, parse_id
 from penstock.core.ids import encode_id
-from penstock.core.job import Delivery, QueueIdentity, Reservation, epoch_of, parse_counters
+from penstock.core.job import (
+    Delivery,
+    JobSpan,
+    QueueIdentity,
+    Reservation,
+    epoch_of,
+    parse_counters,
+)
 
 PLACE = QueueIdentity("q", "deadbeef", 0xCAFEBABE, "01020304")
 NUMBER = b"1700000000000-1000000005"
@@ -70,8 +77,8 @@ def test_bulk_results_over_several_chunks() -> None:
     results = BulkEnqueued()
     assert len(results) == 0
     assert not results
-    results.add(b"1700000000000-1000000008", 3, PLACE, "ready")
-    results.add(b"1700000000001-1000000000", 2, PLACE, "scheduled")
+    results.append(JobSpan(b"1700000000000-1000000008", 3, PLACE, "ready"))
+    results.append(JobSpan(b"1700000000001-1000000000", 2, PLACE, "scheduled"))
     numbers = [parse_id(result.id).number for result in results]
     assert numbers == [
         b"1700000000000-1000000008",
@@ -92,7 +99,7 @@ def test_bulk_results_over_several_chunks() -> None:
 
 def test_outcomes_when_all_are_done() -> None:
     """If the script lists no exceptions, all jobs are done."""
-    settled = Settled(["a", "b"], None)
+    settled = Settled(["a", "b"])
     assert settled
     assert list(settled) == [DONE, DONE]
     assert (settled[-1], settled[:1], settled.done) == (DONE, [DONE], 2)
@@ -104,25 +111,31 @@ def test_outcomes_when_all_are_done() -> None:
 
 def test_outcomes_of_each() -> None:
     """Done and dead both count as done."""
-    settled = Settled(["a", "b", "c", "d"], [1, 3, 0, -1])
+    settled = Settled(["a", "b", "c", "d"], [DONE, DEAD, GONE, STALE])
     assert not settled
     assert list(settled) == [DONE, DEAD, GONE, STALE]
     assert (settled.done, settled.ids()) == (2, ["a", "b"])
     assert settled.ids(GONE, STALE) == ["c", "d"]
-    assert Settled(["a", "b"], [1, 3])
+    assert Settled(["a", "b"], [DONE, DEAD])
     assert "2 of 4" in repr(settled)
+
+
+def test_outcomes_of_the_first_jobs() -> None:
+    """Of a call that has failed there are outcomes of the first jobs only."""
+    some = Settled(["a", "b", "c"], [DONE, GONE])
+    assert (some.ids(), some.ids(GONE), len(some)) == (["a"], ["b"], 2)
 
 
 def test_outcomes_of_several_calls() -> None:
     """Outcomes of several calls are joined in order."""
-    both = Settled(["a"], None).joined(Settled(["b", "c"], [0, 1]))
+    both = Settled(["a"]).joined(Settled(["b", "c"], [GONE, DONE]))
     assert (list(both), both.ids()) == ([DONE, GONE, DONE], ["a", "c"])
-    assert list(Settled(["a"], None).joined(Settled(["b"], None))) == [DONE, DONE]
+    assert list(Settled(["a"]).joined(Settled(["b"]))) == [DONE, DONE]
 
 
 def test_the_effect_of_a_first_sending_counts_as_done() -> None:
     """After a lost reply an ack that finds no job, or a nack that finds its own mark, is done."""
-    sent = Settled(["a", "b", "c"], [0, 2, -1])
+    sent = Settled(["a", "b", "c"], [GONE, ENDED, STALE])
     assert list(sent.after_resend(0)) == [DONE, ENDED, STALE]
     assert list(sent.after_resend(2)) == [GONE, DONE, STALE]
 

@@ -462,14 +462,28 @@ class Enqueued:
 
 
 @dataclass(slots=True)
-class _Span:
+class JobSpan:
+    """The results of jobs that were added in one step, with numbers first, first + 1, …
+
+    Attributes:
+        first: number of the first job.
+        count: how many jobs.
+        place: of the queue.
+        state, replicas: of each result.
+        heads: the heads of the records, which have the stable ids; empty = not known.
+        ttl: the last four digits of the ids.
+    """
+
     first: bytes
     count: int
     place: QueueIdentity
     state: str
-    replicas: int
-    heads: Sequence[bytes]
-    ttl: str
+    replicas: int = 0
+    heads: Sequence[bytes] = ()
+    ttl: str = AT_LEAST_ONCE_FOREVER
+
+    def __len__(self) -> int:
+        return self.count
 
     def __getitem__(self, offset: int) -> Enqueued:
         number = number_after(self.first, offset)
@@ -483,38 +497,19 @@ class BulkEnqueued(Sequence[Enqueued]):
 
     def __init__(self, queue: Any = None) -> None:
         self._queue = queue
-        self._parts: list[_Span | Sequence[Enqueued]] = []
+        self._parts: list[JobSpan | Sequence[Enqueued]] = []
         self._starts: list[int] = []
         self._length = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_queue": None}  # it can't be pickled
 
-    def add(
-        self,
-        first: bytes,
-        count: int,
-        place: QueueIdentity,
-        state: str,
-        replicas: int = 0,
-        heads: Sequence[bytes] = (),
-        *,
-        ttl: str = AT_LEAST_ONCE_FOREVER,
-    ) -> None:
-        """Append the jobs of one chunk: numbers first, first + 1, …"""
-        self._append(_Span(first, count, place, state, replicas, heads, ttl), count)
-
-    def append(self, results: Sequence[Enqueued]) -> None:
-        """Append results one by one: those of jobs with dedup ids."""
-        for result in (one for one in results if one.state != "missing"):  # that one is shared
-            result.queue = self._queue
-        self._append(results, len(results))
-
-    def _append(self, part: _Span | Sequence[Enqueued], count: int) -> None:
-        if count:
+    def append(self, part: JobSpan | Sequence[Enqueued]) -> None:
+        """Append the results of a chunk: a span, or one by one those of jobs with dedup ids."""
+        if len(part):
             self._parts.append(part)
             self._starts.append(self._length)
-            self._length += count
+            self._length += len(part)
 
     def __len__(self) -> int:
         return self._length
@@ -534,11 +529,10 @@ class BulkEnqueued(Sequence[Enqueued]):
 
     def __iter__(self) -> Iterator[Enqueued]:
         for part in self._parts:
-            count = part.count if isinstance(part, _Span) else len(part)
-            for i in range(count):
+            for i in range(len(part)):
                 yield self._result(part, i)
 
-    def _result(self, part: _Span | Sequence[Enqueued], offset: int) -> Enqueued:
+    def _result(self, part: JobSpan | Sequence[Enqueued], offset: int) -> Enqueued:
         result = part[offset]
         result.queue = self._queue
         return result
@@ -561,7 +555,7 @@ class BulkEnqueued(Sequence[Enqueued]):
     def _listed(self) -> Iterator[Enqueued]:
         """Yield the results that were appended one by one."""
         for part in self._parts:
-            if not isinstance(part, _Span):
+            if not isinstance(part, JobSpan):
                 yield from part
 
     def __repr__(self) -> str:

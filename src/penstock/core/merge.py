@@ -69,7 +69,7 @@ class Answers(Generic[T]):
             raise NodesMissed(self.missed, self._found) from self.short
         short = self.short
         if short is not None:
-            whole = Settled.of(names, cast("list[Outcome]", self._found))
+            whole = Settled(names, cast("list[Outcome]", self._found))
             raise AckNotReplicated(whole, 0, short.wanted, short.got, short.fsynced)
         return self._found
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import overload
+from collections.abc import Iterable, Sequence
 
 from penstock.core.job import JobName
 
-__all__ = ["CODES", "HINTED", "OUTCOMES", "UNKNOWN", "Outcome", "Settled"]
+__all__ = ["OUTCOMES", "Outcome", "Settled"]
 
 
 class Outcome(str, enum.Enum):
@@ -43,9 +42,7 @@ class Outcome(str, enum.Enum):
         return self.value
 
 
-HINTED, UNKNOWN = 100, -100
-"""Outcomes that the client sets for jobs whose node can't be reached."""
-OUTCOMES = {
+OUTCOMES: dict[int, Outcome] = {
     1: Outcome.DONE,
     2: Outcome.ENDED,
     3: Outcome.DEAD,
@@ -56,20 +53,20 @@ OUTCOMES = {
     -3: Outcome.EXPIRED,
     -11: Outcome.TOO_LATE,
     -13: Outcome.TAKEN,
-    HINTED: Outcome.HINTED,
-    UNKNOWN: Outcome.UNKNOWN,
 }
-
-
+"""The outcome for each code of a job in a reply. The others are set by the client."""
 CHANGED = (Outcome.DONE, Outcome.DEAD, Outcome.CANCELLED)
 """Outcomes of jobs that the call has changed."""
-CODES = {outcome: code for code, outcome in OUTCOMES.items()}
 
 
-class Settled(Sequence[Outcome]):
+class Settled(list[Outcome]):
     """The outcome of each job, in the order in which the jobs were named.
 
     It is true if every job is done.
+
+    Args:
+        names: the jobs.
+        outcomes: of each job, or of the first of them; None = all are done.
 
     Attributes:
         replicas: how many replicas confirmed the call (of several chunks: the fewest); 0 when none
@@ -77,36 +74,22 @@ class Settled(Sequence[Outcome]):
     """
 
     def __init__(
-        self, names: Sequence[JobName], codes: Sequence[int] | None, replicas: int = 0
+        self,
+        names: Sequence[JobName],
+        outcomes: Iterable[Outcome] | None = None,
+        replicas: int = 0,
     ) -> None:
+        super().__init__([Outcome.DONE] * len(names) if outcomes is None else outcomes)
         self._names = names
-        self._codes = codes or (1,) * len(names)
         self.replicas = replicas
 
-    @classmethod
-    def of(cls, names: Sequence[JobName], outcomes: Sequence[Outcome]) -> Settled:
-        """Make one of outcomes."""
-        return cls(names, [CODES[outcome] for outcome in outcomes])
-
-    def __len__(self) -> int:
-        return len(self._codes)
-
     def __bool__(self) -> bool:
-        return all(code in (1, 3, 4) for code in self._codes)
-
-    @overload
-    def __getitem__(self, index: int) -> Outcome: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Outcome]: ...
-    def __getitem__(self, index: int | slice) -> Outcome | list[Outcome]:
-        if isinstance(index, slice):
-            return [OUTCOMES[code] for code in self._codes[index]]
-        return OUTCOMES[self._codes[index]]
+        return self.done == len(self)
 
     @property
     def all_done(self) -> bool:
         """True if every outcome is `Outcome.DONE`."""
-        return all(code == 1 for code in self._codes)
+        return all(outcome is Outcome.DONE for outcome in self)
 
     def ids(self, *outcomes: Outcome) -> list[str]:
         """Return the ids of the jobs with one of these outcomes, in order, each once.
@@ -117,15 +100,15 @@ class Settled(Sequence[Outcome]):
         wanted = outcomes or CHANGED
         found = (
             name if isinstance(name, str) else name.id
-            for name, outcome in zip(self._names, self, strict=True)
+            for name, outcome in zip(self._names, self, strict=False)
             if outcome in wanted
         )
         return list(dict.fromkeys(found))
 
     def joined(self, other: Settled) -> Settled:
         """Return these outcomes and the other's behind them."""
-        names, codes = [*self._names, *other._names], [*self._codes, *other._codes]
-        return Settled(names, codes, min(self.replicas, other.replicas))
+        names = [*self._names, *other._names]
+        return Settled(names, [*self, *other], min(self.replicas, other.replicas))
 
     def after_resend(self, code: int) -> Settled:
         """Return the outcomes of a call that was sent again: those of the first sending are done.
@@ -133,7 +116,8 @@ class Settled(Sequence[Outcome]):
         Args:
             code: of a job with which the first sending was done.
         """
-        return Settled(self._names, [1 if c == code else c for c in self._codes], self.replicas)
+        outcomes = [Outcome.DONE if one is OUTCOMES[code] else one for one in self]
+        return Settled(self._names, outcomes, self.replicas)
 
     @property
     def done(self) -> int:

@@ -308,7 +308,7 @@ def _report(
     taken = None
     try:
         if verdict.kind == "none":
-            outcomes = Settled(jobs, None)
+            outcomes = Settled(jobs)
         elif n:
             both = poll.ops.settle(jobs, n, provisional=True, results=results)
             outcomes, taken = yield from _call(state, poll, both)

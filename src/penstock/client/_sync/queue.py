@@ -26,7 +26,7 @@ from penstock.core.bulk import NewJob, NewJobs, Prepared, chunks, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
-from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName, reservation_of
+from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName, JobSpan, reservation_of
 from penstock.core.logs import get_logger
 from penstock.core.marks import check_trace
 from penstock.core.operations import QueueOps
@@ -313,11 +313,12 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             if isinstance(reply, Claim):
                 results.append(self.ops.claimed(reply, chunk, options.ttl_code, replicas))
                 return
-            place, state = self.ops.place(reply.epoch), "scheduled" if reply.scheduled else "ready"
-            heads = [record[: record.index(b"\n")] for record in chunk[: reply.count]]
-            code = options.ttl_code
-            results.add(reply.first, reply.count, place, state, replicas, heads, ttl=code)
-            chunk = chunk[reply.count :]
+            count, place = reply.count, self.ops.place(reply.epoch)
+            state = "scheduled" if reply.scheduled else "ready"
+            heads = [record[: record.index(b"\n")] for record in chunk[:count]]
+            span = JobSpan(reply.first, count, place, state, replicas, heads, options.ttl_code)
+            results.append(span)
+            chunk = chunk[count:]
 
     # -- roles -----------------------------------------------------------------------------
 

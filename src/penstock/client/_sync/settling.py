@@ -75,7 +75,7 @@ def settle_each(
         queue.backend.connect()
     names = check_jobs("jobs", jobs, ops=queue.ops)
     if not names:
-        return Settled(names, None)
+        return Settled(names)
     whole: Settled | None = None
     short: tuple[Wait, int, Confirmed] | None = None
     try:
@@ -89,7 +89,7 @@ def settle_each(
             if call.resent:
                 settled = settled.after_resend(resent_code)
             if call.wait is not None and not got.covers(call.wait.expected, call.wait):
-                short = (call.wait, len(whole or ()), got)
+                short = (call.wait, 0 if whole is None else len(whole), got)
             whole = settled if whole is None else whole.joined(settled)
     except Exception as error:
         if whole is not None:

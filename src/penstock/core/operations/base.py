@@ -19,7 +19,7 @@ from penstock.core.job import (
     number_of,
     reservation_of,
 )
-from penstock.core.outcomes import Settled
+from penstock.core.outcomes import OUTCOMES, Settled
 from penstock.core.roles import RoleLease
 from penstock.core.views import JobView, read_view
 from penstock.errors import MetaLost, WrongEpoch, WrongNode, WrongQueue
@@ -311,7 +311,8 @@ class Operations:
 
 def outcomes(names: Names, parse: Parser[Any], raw: Reply) -> Settled:
     """Return the outcome of each job."""
-    return Settled(names, read_codes(parse, raw))
+    codes = read_codes(parse, raw)
+    return Settled(names, map(OUTCOMES.__getitem__, codes) if codes else None)
 
 
 def read_codes(parse: Parser[Any], raw: Reply) -> Sequence[int]:

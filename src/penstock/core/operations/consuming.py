@@ -18,7 +18,7 @@ from penstock.core.operations.base import (
     outcomes,
     read_codes,
 )
-from penstock.core.outcomes import Settled
+from penstock.core.outcomes import OUTCOMES, Settled
 from penstock.errors import QueueClosed
 from penstock.wire import replies
 from penstock.wire.replies import Parser
@@ -160,9 +160,10 @@ class Consuming(Operations):
     def _exchanged(self, tag: int, names: Names, parse: Parser[Delivered], raw: Reply) -> Exchanged:
         reply = parse(raw)
         codes = reply.codes.split() if isinstance(reply, replies.Settle) else ()
+        told = [OUTCOMES[int(code)] for code in codes] if codes else None
         jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
         taken = Taken(reply.next, jobs, reply.lease, reply.now)
-        return Exchanged(Settled(names, [int(code) for code in codes]), taken)
+        return Exchanged(Settled(names, told), taken)
 
     def nack(self, names: Names, delay_ms: int, error: str, trace: str = "") -> Call[Settled]:
         """Report failures; delay -1 = by the queue's policy; trace = the end of a traceback."""
@@ -217,4 +218,5 @@ class Consuming(Operations):
 
 def _handed_over(names: Names, parse: Parser[Any], raw: Reply) -> Settled:
     reply = parse(raw)
-    return Settled(names, [reply.outcome] if isinstance(reply, replies.HandOverGone) else ())
+    is_gone = isinstance(reply, replies.HandOverGone)
+    return Settled(names, [OUTCOMES[reply.outcome]] if is_gone else None)

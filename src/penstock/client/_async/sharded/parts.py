@@ -264,7 +264,7 @@ class AsyncShardedParts(AsyncQueue):
         """
         names = check_jobs("jobs", jobs)
         if not names:
-            return Settled(names, None)
+            return Settled(names)
         confirmed: list[int] = []
 
         async def counted(part: AsyncShard, own: list[Any]) -> Settled:
@@ -275,13 +275,13 @@ class AsyncShardedParts(AsyncQueue):
         try:
             found = await self._routed(names, counted, Outcome.UNKNOWN, intent)
         except NodesMissed as error:
-            error.results = Settled.of(names, error.results)
+            error.results = Settled(names, error.results)
             raise
         except IncompleteSettle as error:
             if not isinstance(error.outcomes, Settled):
-                error.outcomes = Settled.of(names, error.outcomes)
+                error.outcomes = Settled(names, error.outcomes)
             raise
-        whole = found if isinstance(found, Settled) else Settled.of(names, found)
+        whole = found if isinstance(found, Settled) else Settled(names, found)
         whole.replicas = min(confirmed, default=0)
         return whole
 

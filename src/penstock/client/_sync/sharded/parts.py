@@ -263,7 +263,7 @@ class ShardedParts(Queue):
         """
         names = check_jobs("jobs", jobs)
         if not names:
-            return Settled(names, None)
+            return Settled(names)
         confirmed: list[int] = []
 
         def counted(part: Shard, own: list[Any]) -> Settled:
@@ -274,13 +274,13 @@ class ShardedParts(Queue):
         try:
             found = self._routed(names, counted, Outcome.UNKNOWN, intent)
         except NodesMissed as error:
-            error.results = Settled.of(names, error.results)
+            error.results = Settled(names, error.results)
             raise
         except IncompleteSettle as error:
             if not isinstance(error.outcomes, Settled):
-                error.outcomes = Settled.of(names, error.outcomes)
+                error.outcomes = Settled(names, error.outcomes)
             raise
-        whole = found if isinstance(found, Settled) else Settled.of(names, found)
+        whole = found if isinstance(found, Settled) else Settled(names, found)
         whole.replicas = min(confirmed, default=0)
         return whole
 
