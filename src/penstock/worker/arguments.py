@@ -119,28 +119,19 @@ def decoded(job: Delivery) -> Any:
         raise Unfit(f"body can't be decoded: {error}") from error
 
 
-class _Kind(NamedTuple):
-    """The JSON values that an annotation allows.
+_Kind: TypeAlias = dict[Any, str]
+"""The JSON values that an annotation allows, with their names; empty = any value.
 
-    Attributes:
-        types: exact types; None = any value.
-        literals: values with their types, as 1 and True are equal.
-        names: the names of all these for an error message.
-    """
-
-    types: frozenset[type] | None
-    literals: tuple[tuple[type, Any], ...] = ()
-    names: tuple[str, ...] = ()
-
-    def check(self, name: str, value: Any) -> None:
-        """Raise `Misfit` for a value that is not allowed."""
-        types = self.types
-        if not (types is None or type(value) in types or (type(value), value) in self.literals):
-            raise Misfit(name, f"not {' or '.join(self.names)}", value)
+A key is a type, or a pair of type and value: 1 and True are equal.
+"""
 
 
-ANYTHING = _Kind(None)
-NOTHING = _Kind(frozenset())
+def _check(kind: _Kind, name: str, value: Any) -> None:
+    """Raise `Misfit` for a value that is not allowed."""
+    of_type = type(value)
+    if not kind or of_type in kind or (of_type in _SCALARS and (of_type, value) in kind):
+        return
+    raise Misfit(name, f"not {' or '.join(dict.fromkeys(kind.values()))}", value)
 
 
 def _kind(annotation: Any, *, loose: bool = False) -> _Kind | None:
@@ -155,41 +146,32 @@ def _kind(annotation: Any, *, loose: bool = False) -> _Kind | None:
     if loose and hasattr(annotation, "__metadata__"):
         return _kind(annotation.__origin__, loose=True)
     if any(annotation is one for one in (Any, object, Parameter.empty)):
-        return ANYTHING
-    origin = typing.get_origin(annotation)
+        return {}
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
-        return _union([_kind(part, loose=loose) for part in typing.get_args(annotation)])
+        return _union([_kind(part, loose=loose) for part in parts])
     if origin is Literal:
-        return _literal(typing.get_args(annotation))
+        fits = _SCALARS.issuperset(map(type, parts))
+        return {(type(value), value): repr(value) for value in parts} if fits else None
     if annotation is None:
         annotation = type(None)
     elif loose and origin in (list, dict):
         annotation = origin
     if not isinstance(annotation, type) or annotation not in _JSON:
-        return ANYTHING if isinstance(annotation, typing.TypeVar) else None
-    allowed = {int, float} if annotation is float else {annotation}
+        return {} if isinstance(annotation, typing.TypeVar) else None
     name = "None" if annotation is type(None) else annotation.__name__
-    return _Kind(frozenset(allowed), names=(name,))
-
-
-def _literal(values: tuple[Any, ...]) -> _Kind | None:
-    if not all(type(value) in _JSON for value in values):
-        return None
-    literals = tuple((type(value), value) for value in values)
-    return _Kind(frozenset(), literals, tuple(repr(value) for value in values))
+    allowed = (int, float) if annotation is float else (annotation,)
+    return dict.fromkeys(allowed, name)
 
 
 def _union(parts: list[_Kind | None]) -> _Kind | None:
-    allowed: frozenset[type] = frozenset()
-    literals: tuple[tuple[type, Any], ...] = ()
-    names: dict[str, None] = {}
+    whole: _Kind = {}
     for part in parts:
-        if part is None or part.types is None:
+        if not part:
             return part
-        allowed |= part.types
-        literals += part.literals
-        names.update(dict.fromkeys(part.names))
-    return _Kind(allowed, literals, tuple(names))
+        for key, name in part.items():
+            whole.setdefault(key, name)
+    return whole
 
 
 def _is_job(annotation: Any) -> bool:
@@ -209,7 +191,7 @@ def _receiver(
     found = None
     for name, parameter in signature.parameters.items():
         annotation = known.get(name, Parameter.empty)
-        is_named = name == "job" and (_kind(annotation) or ANYTHING).types is None
+        is_named = name == "job" and not _kind(annotation)
         if parameter.kind in _VARIABLE or not (is_named or _is_job(annotation)):
             continue
         if found is not None:
@@ -263,10 +245,7 @@ class Parameters:
         """Types of scalars that each parameter takes; None = some parameters are unusual."""
         if not (self._only or self._rest or self._more or self._dumps):
             kinds = self._kinds.items()
-            self._scalars = {
-                name: _SCALARS if kind.types is None else _SCALARS & kind.types
-                for name, kind in kinds
-            }
+            self._scalars = {name: _SCALARS & (kind.keys() or _SCALARS) for name, kind in kinds}
 
     def _add(self, parameter: Parameter, annotation: Any, convert: Converter | None) -> None:
         name = parameter.name
@@ -282,10 +261,11 @@ class Parameters:
         conversion = convert(annotation) if convert and kind is None else None
         if conversion is not None:
             self._loads[name], self._dumps[name] = conversion
-            kind = ANYTHING
-        kind = kind or _kind(annotation, loose=True) or ANYTHING
-        if parameter.default is None and kind.types is not None:
-            kind = kind._replace(types=kind.types | {type(None)})
+            kind = {}
+        elif kind is None:
+            kind = _kind(annotation, loose=True) or {}
+        if parameter.default is None and kind:
+            kind |= {type(None): "None"}
         self._kinds[name] = kind
 
     def bind(self, body: Any, job: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -338,7 +318,7 @@ class Parameters:
         return bound
 
     def _loaded(self, parameter: str, name: str, value: Any) -> Any:
-        self._kinds[parameter].check(name, value)
+        _check(self._kinds[parameter], name, value)
         load = self._loads.get(parameter)
         if load is None:
             return value
