@@ -39,7 +39,7 @@ from penstock.worker import (
     State,
     Verdict,
 )
-from penstock.worker.registered import RegisteredHandler
+from penstock.worker.registered import AnyHandler
 
 POLICY = RetryPolicy(max_attempts=3)
 handlers = Handlers()
@@ -182,7 +182,7 @@ def looking(job: Job, other: Handlers) -> None:
     assert_type(other.handler(bare), Handler[[Job], [object], None])
     assert_type(other.handler(bound).enqueue("ada"), Enqueued)
     found = handlers.find(job)
-    assert_type(found, RegisteredHandler | None)
+    assert_type(found, AnyHandler | None)
     if found is None:
         assert_type(handlers.missing(job), str)
     else:

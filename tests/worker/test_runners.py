@@ -22,7 +22,7 @@ import pytest
 from penstock.worker import Handlers
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
 from penstock.worker._sync.handler_runner import HandlerRunner
-from penstock.worker.registered import RegisteredHandler
+from penstock.worker.registered import AnyHandler
 from penstock.worker.runners import AsyncRunners, Runners
 from tests.support.twins import await_for, wait_for
 from tests.worker.deliveries import made
@@ -44,7 +44,7 @@ class Scene:
     ) -> None:
         handlers = Handlers()
         (handlers.handler(None) if size is None else handlers.chunk(None, size=size))(function)
-        self.handler: RegisteredHandler = next(iter(handlers))
+        self.handler: AnyHandler = next(iter(handlers))
         is_async = self.handler.is_async
         handler_runner: Any = (AsyncHandlerRunner if is_async else HandlerRunner)(
             handlers, (), lambda: None

@@ -13,7 +13,6 @@ from penstock.cli.jobs import QueueArgument, existing
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Argument, BadUsage, Option
 from penstock.core.schedules import every_of
-from penstock.worker.calling import CallableHandler
 from penstock.worker.target import NoWorker, load
 
 __all__ = ["schedules"]
@@ -90,8 +89,7 @@ def _restore(queue: Queue, name: str, app: str) -> bool:
         raise Failed(str(error)) from error
     for handler in worker.handlers:
         spec = handler.schedule
-        is_named = (handler.queue, handler.name) == (queue.name, name)
-        if is_named and isinstance(handler, CallableHandler) and spec is not None:
+        if spec is not None and (handler.queue, handler.name) == (queue.name, name):
             return queue.schedule(
                 name,
                 job=handler.scheduled_job(),

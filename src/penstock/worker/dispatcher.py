@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.core.job import Delivery, epoch_of
 from penstock.worker.handlers import Handlers
-from penstock.worker.registered import RegisteredHandler
+from penstock.worker.registered import AnyHandler
 from penstock.worker.runners import AsyncRunners, Runners
 
 __all__ = ["Dispatcher"]
@@ -41,7 +41,7 @@ class Dispatcher:
         self.runners = runners
         self._unknown = unknown
         self._clock = clock
-        self._open: dict[tuple[RegisteredHandler, str, str], tuple[float, list[Delivery]]] = {}
+        self._open: dict[tuple[AnyHandler, str, str], tuple[float, list[Delivery]]] = {}
 
     def knows(self, job: Delivery) -> bool:
         """Return whether there is a handler for a job."""
@@ -61,7 +61,7 @@ class Dispatcher:
         if self._open:
             self.flush()
 
-    def _gather(self, handler: RegisteredHandler, job: Delivery) -> None:
+    def _gather(self, handler: AnyHandler, job: Delivery) -> None:
         key = (handler, job.queue_name, epoch_of(job))
         entry = self._open.get(key)
         if entry is None:

@@ -41,7 +41,7 @@ from penstock.worker.arguments import Converter
 from penstock.worker.calling import Handler
 from penstock.worker.failures import Backoff
 from penstock.worker.functions import qualified
-from penstock.worker.registered import DEFAULT, RegisteredHandler, title_of
+from penstock.worker.registered import DEFAULT, AnyHandler, RegisteredHandler, title_of
 
 if TYPE_CHECKING:
     from tenacity.stop import stop_base
@@ -59,8 +59,8 @@ C = ParamSpec("C")
 P = ParamSpec("P")
 R = TypeVar("R")
 J = TypeVar("J", bound=Delivery)
-H = TypeVar("H", bound=RegisteredHandler)
-T = TypeVar("T", bound=RegisteredHandler)
+H = TypeVar("H", bound=AnyHandler)
+T = TypeVar("T", bound=AnyHandler)
 
 
 class _Unnamed:
@@ -169,15 +169,15 @@ class Handlers:
             check_queue_name(queue)
         self._convert = convert
         self._queue = queue
-        self._registered: list[RegisteredHandler] = []
-        self._first: dict[str | None, RegisteredHandler] = {}  # by its key
-        self._shared: dict[str | None, dict[str | None, RegisteredHandler]] = {}
+        self._registered: list[AnyHandler] = []
+        self._first: dict[str | None, AnyHandler] = {}  # by its key
+        self._shared: dict[str | None, dict[str | None, AnyHandler]] = {}
         """Handlers by their queues, of the keys whose handler depends on the queue of the job."""
-        self._nameless: RegisteredHandler | None = None
-        self._routes: dict[bytes, RegisteredHandler] = {}
+        self._nameless: AnyHandler | None = None
+        self._routes: dict[bytes, AnyHandler] = {}
 
     @overload
-    def handler(self, name: H, /) -> H: ...
+    def handler(self, name: H, /) -> H: ...  # type: ignore[overload-overlap]  # a handler can be called too
     @overload
     def handler(self, name: None, /, **options: Unpack[_FreeOptions]) -> _Whole: ...
     @overload
@@ -222,7 +222,7 @@ class Handlers:
 
     def _decorated(
         self,
-        make: Callable[..., RegisteredHandler],
+        make: Callable[..., AnyHandler],
         name: Any = UNNAMED,
         *,
         retry: RetryPolicy | None = None,
@@ -239,7 +239,7 @@ class Handlers:
             options["schedule"] = spec
         options |= {"backoff": Backoff(retry, wait, stop), "convert": convert or self._convert}
 
-        def decorate(function: Any, name: Any = name) -> RegisteredHandler:
+        def decorate(function: Any, name: Any = name) -> AnyHandler:
             return self._add(make(function, _name_of(function, name), **options))
 
         if callable(name):
@@ -324,13 +324,13 @@ class Handlers:
             if not handler.is_whole:
                 handler.check()
 
-    def __iter__(self) -> Iterator[RegisteredHandler]:
+    def __iter__(self) -> Iterator[AnyHandler]:
         return iter([*self._registered])
 
     def __repr__(self) -> str:
         return f"<Handlers {', '.join(map(title_of, self._first))}>"
 
-    def find(self, job: Delivery) -> RegisteredHandler | None:
+    def find(self, job: Delivery) -> AnyHandler | None:
         """Return the handler for a job without parsing its record; None if there is none."""
         data = data_of(job)
         if data.startswith(_BARE) or data.find(_FIELD, 0, data.find(b"\n")) < 0:
@@ -341,7 +341,7 @@ class Handlers:
         found = self._routes.get(written) or self._first.get(_read(written))
         return found or self._first.get(DEFAULT)
 
-    def _of_queue(self, key: str | None, queue: str) -> RegisteredHandler | None:
+    def _of_queue(self, key: str | None, queue: str) -> AnyHandler | None:
         """Return the handler of a key for jobs of a queue, or else the default handler."""
         for one in (key, DEFAULT):
             found = self._first.get(one)
@@ -369,7 +369,7 @@ class Handlers:
         self._nameless = self._first.get(None) or self._first.get(DEFAULT)
         return handler
 
-    def _check_free(self, handler: RegisteredHandler) -> None:
+    def _check_free(self, handler: AnyHandler) -> None:
         key, queue = handler.key, handler.queue
         for one in self._registered:
             if one.key == key and (one.queue == queue or None in (one.queue, queue)):

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock.core.job import Delivery
-from penstock.worker.registered import RegisteredHandler
+from penstock.worker.registered import AnyHandler
 
 __all__ = ["NO_LIMITS", "CancelledRun", "Item", "Limits", "TimeLimit", "within"]
 
-Item = tuple[RegisteredHandler, Sequence[Delivery]]
+Item = tuple[AnyHandler, Sequence[Delivery]]
 """A handler, and the jobs of one run of it."""
 T = TypeVar("T")
 _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc

@@ -1,14 +1,20 @@
-"""A registered function: its arguments for a job, and the verdict on a job that it handled."""
+"""A registered function: its jobs, its arguments for a job, and the verdict on a job."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from functools import partial
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
+from penstock.core import stable
+from penstock.core.bulk import EnqueueOptions, JobOptions, NewJob, NewJobs, Prepared
 from penstock.core.job import Delivery
+from penstock.core.middleware import HANDLER
 from penstock.core.options import Duration, check_text, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.core.schedules import Spec
@@ -19,14 +25,36 @@ from penstock.worker.failures import Backoff
 from penstock.worker.functions import check_function, is_async, qualified
 from penstock.worker.results import ACK, MAX_TEXT, Result, Retry, Verdict, described
 
-__all__ = ["DEFAULT", "RegisteredHandler", "seconds_of", "title_of"]
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+__all__ = ["DEFAULT", "AnyHandler", "RegisteredHandler", "seconds_of", "title_of"]
+
+C = ParamSpec("C")
+P = ParamSpec("P")
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
 
 DEFAULT = ""
 """The key of the default handler in its set. No name is empty."""
 
 
-class RegisteredHandler:
-    """A registered function: what `Handler` and `BoundHandler` have in common.
+class RegisteredHandler(Generic[C, P, R_co]):
+    """A registered function: `Handler` and `BoundHandler` enqueue its jobs.
+
+    It can be called like its function, in tests for example.
+
+    The function of a handler with a name gets the arguments. A parameter that is annotated as a
+    `Job`, or named `job` without an annotation of a JSON type, receives the job, and is not an
+    argument of `job` and `enqueue`. Type checkers know this if it is the first parameter; give it a
+    default otherwise. The functions of chunk handlers, of the default handler and of the handler
+    for jobs without a name get whole jobs. Their only argument is the body.
+
+    Args:
+        lease: the lease of its jobs; None = the queue's.
+        result_ttl: seconds for which the results of its jobs are kept; None = the queue's setting.
+        chunk_wait: the attribute `wait`.
+        backoff: the policies for failures.
 
     Attributes:
         name: the name in the header of its jobs; None = it has none.
@@ -45,9 +73,11 @@ class RegisteredHandler:
         BadArgument: the function can't be a handler.
     """
 
+    usage = "enqueue(queue, ...)"
+
     def __init__(
         self,
-        function: Any,
+        function: Callable[..., R_co],
         name: str | None = None,
         *,
         key: str | None = None,
@@ -55,6 +85,8 @@ class RegisteredHandler:
         convert: Converter | None = None,
         size: int | None = None,
         chunk_wait: float = 0.0,
+        lease: Duration | None = None,
+        result_ttl: Duration | None = None,
         backoff: Backoff | None = None,
         time_limit: Duration | None = None,
         schedule: Spec | None = None,
@@ -74,7 +106,7 @@ class RegisteredHandler:
         functools.update_wrapper(wrapper, function, updated=())
         self.name, self.key = name, name if key is None else key
         self.queue = queue
-        self.function: Callable[..., Any] = function
+        self.function = function
         self.is_async = is_async(function)
         self.size = size
         self.takes_job = self.is_whole and size is None
@@ -83,10 +115,134 @@ class RegisteredHandler:
         self.schedule = schedule
         self._backoff = backoff or Backoff()
         self._convert = convert
+        given = {"lease": lease, "retry": self._backoff.stored, "result_ttl": result_ttl}
+        known = {name: value for name, value in given.items() if value is not None}
+        self._options = JobOptions(known | ({"headers": {HANDLER: name}} if name else {}))
         self._parameters: Parameters | None = None
-        if not self.is_whole:
-            with contextlib.suppress(NameError):  # an annotation names what is defined later
-                self._parameters = Parameters(function, convert, strict=True)
+        self._body: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._late_body
+        if self.is_whole:
+            self._body = _only
+            return
+        with contextlib.suppress(NameError):  # an annotation names what is defined later
+            self._body = self.check(strict=True).body
+            if schedule is not None:
+                self.scheduled_job()
+
+    def __call__(self, /, *args: C.args, **kwargs: C.kwargs) -> R_co:
+        """Call the function."""
+        result: R_co = self.function(*args, **kwargs)
+        return result
+
+    @property
+    def not_a_body(self) -> str:
+        """Reason why `queue.enqueue` refuses the handler itself."""
+        name = getattr(self, "__name__", "handler")
+        return f"a handler is not a body: use queue.enqueue({name}.job(...)) or {name}.{self.usage}"
+
+    @property
+    def lease(self) -> Duration | None:
+        """Lease of its jobs in seconds; None = the queue's."""
+        lease: Duration | None = self._options.given.get("lease")
+        return lease
+
+    @property
+    def result_ttl(self) -> Duration | None:
+        """Seconds for which the results of its jobs are kept; None = not at all."""
+        result_ttl: Duration | None = self._options.given.get("result_ttl")
+        return result_ttl
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of its jobs."""
+        return self._options.headers
+
+    def options(self, **options: Unpack[EnqueueOptions]) -> Self:
+        """Return a copy of the handler whose jobs have these options; the handler stays as it is.
+
+            later = welcome.options(delay=60, ttl=3600)
+            later.enqueue(queue, "ada")
+
+        The copy may be kept and used again. Its `options` adds to these; later values win, and
+        headers are added by name.
+
+        Args:
+            **options: as of `Queue.enqueue`: delay, at, lease, ttl, headers, max_length, block,
+                replicas, durable, dedup_id, dedup, retry, key, result_ttl, priority. A `lease`,
+                `retry` or `ttl` of None is the queue's.
+
+        Raises:
+            BadArgument: there is no such option, or one can't be used.
+        """
+        made = copy(self)
+        made._options = self._options.updated(options)
+        return made
+
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """Describe a job, for `queue.enqueue(welcome.job("ada"), delay=5)`. Nothing is sent.
+
+        Args:
+            *args, **kwargs: the arguments of the function, without the parameter that receives the
+                job. For a handler that gets whole jobs there is one argument: the body.
+
+        Raises:
+            BadArgument: the handler could not be called with them, or JSON can't express them.
+        """
+        return NewJob(self._body(args, kwargs), self._options, self.queue)
+
+    def scheduled_job(self) -> NewJob:
+        """Return the job that its schedule adds: one without arguments.
+
+        Raises:
+            BadArgument: the function needs arguments.
+        """
+        try:
+            return NewJob(self._body((), {}), self._options)
+        except BadArgument as error:
+            reason = (
+                f"its schedule calls it without arguments, and {error}: give the parameter a"
+                " default, or create the schedule with queue.schedule(name, job=...)"
+            )
+            raise BadArgument("handler", self.name, reason) from error
+
+    def jobs(self, /, *iterables: Iterable[Any], **constants: Any) -> NewJobs:
+        """Describe many jobs, for `queue.enqueue_many(welcome.jobs(["ada", "eve"]))`.
+
+        As with `map`, each job takes one element of each iterable, in order, as its positional
+        arguments. The shortest iterable ends the jobs. Iterables are read as the jobs go out, so
+        they may be generators of any length. Each job is checked as in `job` when it is read.
+
+        Args:
+            *iterables: at least one.
+            **constants: keyword arguments, the same for every job. If they differ from job to job,
+                describe each one: `enqueue_many(resize.job(p, width=w) for p, w in sizes)`.
+
+        Raises:
+            BadArgument: one of them is no iterable, or is a text or a mapping.
+        """
+        for one in iterables:
+            if isinstance(one, (str, bytes, bytearray, Mapping)) or not isinstance(one, Iterable):
+                raise BadArgument("iterables", one, "pass a list or generator for each argument")
+        if not iterables:
+            raise BadArgument("iterables", iterables, "pass at least one list or generator")
+
+        def each(make: Callable[[Any, Any], T]) -> Iterable[T]:
+            return map(make, zip(*iterables, strict=False), repeat(constants))
+
+        known = self._parameters
+        encoded = None if known is None else partial(each, known.encoded)
+        return NewJobs(partial(each, self._body), self._options, encoded, self.queue)
+
+    def _record(self, options: Prepared, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return the record of a job."""
+        known = self._parameters
+        if known is None or options.codec is not None or options.dedup is not None:
+            return options.record(self._body(args, kwargs))
+        raw = known.encoded(args, kwargs)
+        return b"%b;i=%b\n%b" % (options.coded_head, stable.next_id(), raw)
+
+    def _late_body(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._body = self.check().body
+        return self._body(args, kwargs)
 
     @property
     def retry(self) -> RetryPolicy | None:
@@ -102,14 +258,18 @@ class RegisteredHandler:
         named = repr(self.name) if self.name else self.title
         return f"<{type(self).__name__} {named}: {qualified(self.function)}>"
 
-    def check(self) -> Parameters:
+    def check(self, *, strict: bool = False) -> Parameters:
         """Return the parameters, with the annotations that can be resolved now.
+
+        Args:
+            strict: all annotations must be resolved.
 
         Raises:
             BadArgument: the function can't be a handler.
+            NameError: an annotation can't be resolved.
         """
         if self._parameters is None:
-            self._parameters = Parameters(self.function, self._convert)
+            self._parameters = Parameters(self.function, self._convert, strict=strict)
         return self._parameters
 
     def arguments(self, job: Delivery) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -193,6 +353,16 @@ class RegisteredHandler:
         if verdict.kind == "nack" and own.delay_ms >= 0:
             return verdict._replace(delay_ms=own.delay_ms, is_asked=True)
         return verdict
+
+
+AnyHandler: TypeAlias = RegisteredHandler[..., ..., Any]
+
+
+def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the body of a job whose handler gets whole jobs."""
+    if kwargs or len(args) != 1:
+        raise BadArgument("body", kwargs or args, "one argument: the body of the job")
+    return args[0]
 
 
 def seconds_of(name: str, value: Duration | None) -> float | None:

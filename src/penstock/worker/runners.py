@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from penstock.core.job import Delivery
 from penstock.core.logs import get_logger
 from penstock.worker.limits import NO_LIMITS, CancelledRun, Item, within
-from penstock.worker.registered import RegisteredHandler
+from penstock.worker.registered import AnyHandler
 
 __all__ = [
     "Activity",
@@ -130,7 +130,7 @@ class Runners(DaemonThreads[Item]):
 
     def call(
         self,
-        handler: RegisteredHandler,
+        handler: AnyHandler,
         jobs: Sequence[Delivery],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -270,7 +270,7 @@ class AsyncRunners:
 
     async def call(
         self,
-        handler: RegisteredHandler,
+        handler: AnyHandler,
         jobs: Sequence[Delivery],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],

@@ -30,8 +30,7 @@ from penstock.errors import (
     QueuePaused,
     RoleLost,
 )
-from penstock.worker.calling import CallableHandler
-from penstock.worker.registered import RegisteredHandler
+from penstock.worker.registered import AnyHandler
 
 __all__ = ["Ticker", "declared", "own_part", "tend"]
 
@@ -120,7 +119,7 @@ class Ticker:
 
 
 def declared(
-    handlers: Iterable[RegisteredHandler], queues: Iterable[str], codec: Codec | None
+    handlers: Iterable[AnyHandler], queues: Iterable[str], codec: Codec | None
 ) -> dict[str, list[NewSchedule]]:
     """Return the schedules that handlers declare, by the names of their queues.
 
@@ -134,7 +133,7 @@ def declared(
     """
     found: dict[str, list[NewSchedule]] = {name: [] for name in queues}
     for handler in handlers:
-        if isinstance(handler, CallableHandler) and handler.schedule is not None:
+        if handler.schedule is not None:
             new = new_schedule(handler.name, handler.scheduled_job(), handler.schedule, codec)
             found.setdefault(handler.queue or "", []).append(new)
     return found

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from penstock.core.bulk import NewJob, NewJobs
 from penstock.core.job import BulkEnqueued, Enqueued
 from penstock.errors import BadArgument
-from penstock.worker.calling import CallableHandler, is_queue
+from penstock.worker.calling import is_queue
+from penstock.worker.registered import RegisteredHandler
 
 if TYPE_CHECKING:
     from penstock.client._async.queue import AsyncQueue
@@ -20,7 +21,7 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class AsyncBoundHandler(CallableHandler[C, P, R_co]):
+class AsyncBoundHandler(RegisteredHandler[C, P, R_co]):
     """A registered function whose jobs go to one queue. `AsyncQueue.handler` makes it.
 
         await welcome.enqueue("ada", lang="de")
@@ -29,7 +30,7 @@ class AsyncBoundHandler(CallableHandler[C, P, R_co]):
 
     Args:
         bound: the queue.
-        function, **registration: as of a `CallableHandler`.
+        function, **registration: as of a `RegisteredHandler`.
     """
 
     usage = "enqueue(...)"

@@ -23,7 +23,7 @@ from penstock.worker.handlers import Handlers
 from penstock.worker.limits import TimeLimit
 from penstock.worker.messages import is_last, prospect
 from penstock.worker.polls import Finished
-from penstock.worker.registered import RegisteredHandler
+from penstock.worker.registered import AnyHandler
 from penstock.worker.results import ACK, Done, Result, Verdict, described
 from penstock.worker.runners import AsyncRunners, Item
 from penstock.worker.state import CANCELLED, KEPT, OUTCOMES
@@ -140,7 +140,7 @@ class AsyncHandlerRunner:
         self._wake()
 
     def _broken(
-        self, handler: RegisteredHandler, jobs: Sequence[Delivery], error: BaseException
+        self, handler: AnyHandler, jobs: Sequence[Delivery], error: BaseException
     ) -> Judged:
         """Judge a run that was cancelled, or raised a BaseException that is not an Exception."""
         try:
@@ -172,7 +172,7 @@ class AsyncHandlerRunner:
             told = verdict if kind == "told" else KEPT
             self.finished.append(Finished(part, told, seconds, error))
 
-    async def _hooked(self, handler: RegisteredHandler, jobs: Sequence[Delivery]) -> Judged:
+    async def _hooked(self, handler: AnyHandler, jobs: Sequence[Delivery]) -> Judged:
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
         found: Judged = (None, None)
 
@@ -194,7 +194,7 @@ class AsyncHandlerRunner:
         return found
 
     async def _call(
-        self, handler: RegisteredHandler, jobs: Sequence[Delivery], event: RunEvent | None = None
+        self, handler: AnyHandler, jobs: Sequence[Delivery], event: RunEvent | None = None
     ) -> Judged:
         verdicts: list[Verdict] | None
         verdicts, error = None, None
@@ -224,7 +224,7 @@ class AsyncHandlerRunner:
         return await self._followed(handler, jobs, verdicts)
 
     async def _followed(
-        self, handler: RegisteredHandler, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]
+        self, handler: AnyHandler, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]
     ) -> Judged:
         """Prepare the jobs that follow. Those of other queues are added now, before the ack.
 
@@ -248,7 +248,7 @@ class AsyncHandlerRunner:
                     found += judged or [UNCLEAR]
         return found, error
 
-    def _keep(self, handler: RegisteredHandler, jobs: Sequence[Delivery], value: Any) -> None:
+    def _keep(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> None:
         """Note the values of jobs whose results are kept, for their acks.
 
         A value that is not JSON, or too large, does not fail the job: its work is done.
@@ -281,7 +281,7 @@ class AsyncHandlerRunner:
         return b"", "large"
 
     def _judged(
-        self, handler: RegisteredHandler, jobs: Sequence[Delivery], error: BaseException
+        self, handler: AnyHandler, jobs: Sequence[Delivery], error: BaseException
     ) -> Judged:
         """Judge a run that has raised. One failure is logged once for all jobs."""
         trace = trace_of(error.__cause__ if isinstance(error, Result) else error)
@@ -325,9 +325,7 @@ def _is_void(job: Delivery) -> bool:
     return job.lost or job.cancelled
 
 
-def _returned(
-    handler: RegisteredHandler, jobs: Sequence[Delivery], value: Any
-) -> list[Verdict] | None:
+def _returned(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> list[Verdict] | None:
     """Return the verdicts on jobs whose handler returned a value; None = all are acknowledged.
 
     A chunk handler was not interrupted for a part of its jobs, so those that are cancelled end as

@@ -16,14 +16,13 @@ from penstock.core.outcomes import Outcome
 from penstock.core.views import JobView
 from penstock.errors import QueueClosed
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
-from penstock.worker.calling import CallableHandler
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
 from penstock.worker.options import check_handlers
 
 # sync only: from penstock.worker.options import refuse_coroutines
 from penstock.worker.polls import Finished, verdict_call
-from penstock.worker.registered import RegisteredHandler
+from penstock.worker.registered import AnyHandler
 from penstock.worker.runners import Item
 from penstock.worker.state import OUTCOMES
 
@@ -108,9 +107,7 @@ class AsyncPenstockKit(AsyncPenstock):
             name = "dead" if outcome is Outcome.DEAD else OUTCOMES[done.verdict.kind]
             counts[name] = counts.get(name, 0) + 1
 
-    async def assert_enqueued(
-        self, handler: CallableHandler[..., ..., Any], /, *args: Any, **kwargs: Any
-    ) -> JobView:
+    async def assert_enqueued(self, handler: AnyHandler, /, *args: Any, **kwargs: Any) -> JobView:
         """Check that a job of this handler waits, in any queue; return the first one.
 
         Args:
@@ -149,7 +146,7 @@ class _AsyncInline:
 
     async def call(
         self,
-        handler: RegisteredHandler,
+        handler: AnyHandler,
         jobs: Sequence[Delivery],  # noqa: ARG002  # as the runners of a worker
         args: Sequence[Any],
         kwargs: Mapping[str, Any],

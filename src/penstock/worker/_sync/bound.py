@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from penstock.core.bulk import NewJob, NewJobs
 from penstock.core.job import BulkEnqueued, Enqueued
 from penstock.errors import BadArgument
-from penstock.worker.calling import CallableHandler, is_queue
+from penstock.worker.calling import is_queue
+from penstock.worker.registered import RegisteredHandler
 
 if TYPE_CHECKING:
     from penstock.client._sync.queue import Queue
@@ -21,7 +22,7 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class BoundHandler(CallableHandler[C, P, R_co]):
+class BoundHandler(RegisteredHandler[C, P, R_co]):
     """A registered function whose jobs go to one queue. `Queue.handler` makes it.
 
         welcome.enqueue("ada", lang="de")
@@ -30,7 +31,7 @@ class BoundHandler(CallableHandler[C, P, R_co]):
 
     Args:
         bound: the queue.
-        function, **registration: as of a `CallableHandler`.
+        function, **registration: as of a `RegisteredHandler`.
     """
 
     usage = "enqueue(...)"

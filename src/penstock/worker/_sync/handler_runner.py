@@ -24,7 +24,7 @@ from penstock.worker.handlers import Handlers
 from penstock.worker.limits import TimeLimit
 from penstock.worker.messages import is_last, prospect
 from penstock.worker.polls import Finished
-from penstock.worker.registered import RegisteredHandler
+from penstock.worker.registered import AnyHandler
 from penstock.worker.results import ACK, Done, Result, Verdict, described
 from penstock.worker.runners import Item, Runners
 from penstock.worker.state import CANCELLED, KEPT, OUTCOMES
@@ -141,7 +141,7 @@ class HandlerRunner:
         self._wake()
 
     def _broken(
-        self, handler: RegisteredHandler, jobs: Sequence[Delivery], error: BaseException
+        self, handler: AnyHandler, jobs: Sequence[Delivery], error: BaseException
     ) -> Judged:
         """Judge a run that was cancelled, or raised a BaseException that is not an Exception."""
         try:
@@ -173,7 +173,7 @@ class HandlerRunner:
             told = verdict if kind == "told" else KEPT
             self.finished.append(Finished(part, told, seconds, error))
 
-    def _hooked(self, handler: RegisteredHandler, jobs: Sequence[Delivery]) -> Judged:
+    def _hooked(self, handler: AnyHandler, jobs: Sequence[Delivery]) -> Judged:
         event = RunEvent(jobs[0].queue_name, tuple(jobs), handler.name)
         found: Judged = (None, None)
 
@@ -195,7 +195,7 @@ class HandlerRunner:
         return found
 
     def _call(
-        self, handler: RegisteredHandler, jobs: Sequence[Delivery], event: RunEvent | None = None
+        self, handler: AnyHandler, jobs: Sequence[Delivery], event: RunEvent | None = None
     ) -> Judged:
         verdicts: list[Verdict] | None
         verdicts, error = None, None
@@ -225,7 +225,7 @@ class HandlerRunner:
         return self._followed(handler, jobs, verdicts)
 
     def _followed(
-        self, handler: RegisteredHandler, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]
+        self, handler: AnyHandler, jobs: Sequence[Delivery], verdicts: Sequence[Verdict]
     ) -> Judged:
         """Prepare the jobs that follow. Those of other queues are added now, before the ack.
 
@@ -249,7 +249,7 @@ class HandlerRunner:
                     found += judged or [UNCLEAR]
         return found, error
 
-    def _keep(self, handler: RegisteredHandler, jobs: Sequence[Delivery], value: Any) -> None:
+    def _keep(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> None:
         """Note the values of jobs whose results are kept, for their acks.
 
         A value that is not JSON, or too large, does not fail the job: its work is done.
@@ -282,7 +282,7 @@ class HandlerRunner:
         return b"", "large"
 
     def _judged(
-        self, handler: RegisteredHandler, jobs: Sequence[Delivery], error: BaseException
+        self, handler: AnyHandler, jobs: Sequence[Delivery], error: BaseException
     ) -> Judged:
         """Judge a run that has raised. One failure is logged once for all jobs."""
         trace = trace_of(error.__cause__ if isinstance(error, Result) else error)
@@ -326,9 +326,7 @@ def _is_void(job: Delivery) -> bool:
     return job.lost or job.cancelled
 
 
-def _returned(
-    handler: RegisteredHandler, jobs: Sequence[Delivery], value: Any
-) -> list[Verdict] | None:
+def _returned(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> list[Verdict] | None:
     """Return the verdicts on jobs whose handler returned a value; None = all are acknowledged.
 
     A chunk handler was not interrupted for a part of its jobs, so those that are cancelled end as

@@ -17,12 +17,11 @@ from penstock.core.outcomes import Outcome
 from penstock.core.views import JobView
 from penstock.errors import QueueClosed
 from penstock.worker._sync.handler_runner import HandlerRunner
-from penstock.worker.calling import CallableHandler
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
 from penstock.worker.options import check_handlers, refuse_coroutines
 from penstock.worker.polls import Finished, verdict_call
-from penstock.worker.registered import RegisteredHandler
+from penstock.worker.registered import AnyHandler
 from penstock.worker.runners import Item
 from penstock.worker.state import OUTCOMES
 
@@ -107,9 +106,7 @@ class PenstockKit(Penstock):
             name = "dead" if outcome is Outcome.DEAD else OUTCOMES[done.verdict.kind]
             counts[name] = counts.get(name, 0) + 1
 
-    def assert_enqueued(
-        self, handler: CallableHandler[..., ..., Any], /, *args: Any, **kwargs: Any
-    ) -> JobView:
+    def assert_enqueued(self, handler: AnyHandler, /, *args: Any, **kwargs: Any) -> JobView:
         """Check that a job of this handler waits, in any queue; return the first one.
 
         Args:
@@ -148,7 +145,7 @@ class _Inline:
 
     def call(
         self,
-        handler: RegisteredHandler,
+        handler: AnyHandler,
         jobs: Sequence[Delivery],  # noqa: ARG002  # as the runners of a worker
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
