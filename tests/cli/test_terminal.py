@@ -9,9 +9,10 @@ import subprocess
 import sys
 
 import pytest
+from rich.cells import cell_len as width_of
 
 from penstock import Penstock
-from penstock.cli.grid import Medium, grid, width_of
+from penstock.cli.grid import Medium, grid
 from tests.cli.support import TIMEOUT, Cli, environment
 from tests.cli.test_demo import read_all
 from tests.cli.test_hostile import EVIL
@@ -163,14 +164,21 @@ def test_hostile_text_on_a_terminal(
 
 def test_wide_characters() -> None:
     """A character of two cells takes two, and a combining one none."""
-    lines = list(grid(["name", "body"], [["日本語", "e\u0301" * 30]], medium=Medium(width=30)))
+    lines = grid(["name", "body"], [["日本語", "e\u0301" * 30]], medium=Medium(width=30))
     assert lines[2] == "日本語  " + "e\u0301" * 22
     assert lines[3] == "        " + "e\u0301" * 8
+
+
+def test_a_terminal_without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are those of a pipe: nothing is wrapped or left out."""
+    table: tuple[list[str], list[list[str]]] = ["name", "b"], [["x" * 50, ""]]
+    monkeypatch.setattr("penstock.cli.grid.find_spec", lambda _: None)
+    assert grid(*table, medium=Medium(width=30, colours=True)) == grid(*table, medium=Medium())
 
 
 def test_spare_columns_are_left_out() -> None:
     """The first named one goes first, and only as long as the table is too wide."""
     columns, row = ["a", "b", "c"], ["x" * 10, "y" * 10, "z" * 10]
     for width, left in ((34, "abc"), (33, "ac"), (22, "ac"), (21, "c")):
-        head = next(grid(columns, [row], spare=["b", "a"], medium=Medium(width=width)))
+        head, *_ = grid(columns, [row], spare=["b", "a"], medium=Medium(width=width))
         assert head.split() == list(left)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from rich.cells import cell_len as width_of
 
 from penstock import Penstock
-from penstock.cli.grid import Medium, width_of
+from penstock.cli.grid import Medium
 from penstock.cli.top import Board
 from tests.cli.support import TIMEOUT, Cli, environment
 from tests.cli.test_hostile import EVIL

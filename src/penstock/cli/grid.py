@@ -1,13 +1,12 @@
-"""Tables in lines of text, as wide as the terminal, with colours if it has some."""
+"""Tables in lines of text. With rich (extra `cli`) they fit the terminal, and have colours."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from importlib.util import find_spec
 from typing import TextIO
 
 __all__ = ["Medium", "grid"]
@@ -17,9 +16,11 @@ WHOLE = ("id", "sha1", "example", "created", "due", "lease_until", "died", "job"
 NARROWEST = 8
 """Cells that a wrapped column has at least."""
 GAP = "  "
+RULE = "    \n    \n ── \n    \n    \n    \n    \n    \n"
+"""Borders for rich: a line below the headings."""
 COLOURS = {
-    "ready": 32, "active": 36, "scheduled": 34, "dead": 31, "error": 31, "broken": 31,
-    "warning": 33, "healthy": 32,
+    "ready": "green", "active": "cyan", "scheduled": "blue", "dead": "red", "error": "red",
+    "broken": "red", "warning": "yellow", "healthy": "green",
 }  # fmt: skip
 """The colour of a cell that is one of these words, and of a column with this heading."""
 
@@ -44,12 +45,6 @@ class Medium:
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         return cls(shutil.get_terminal_size().columns, not plain)
 
-    def painted(self, text: str, *codes: int) -> str:
-        """Return a text in colours, if there are any."""
-        if not (self.colours and codes and text.strip()):
-            return text
-        return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
-
 
 def grid(
     columns: Sequence[str],
@@ -58,8 +53,8 @@ def grid(
     right: Sequence[str] = (),
     spare: Sequence[str] = (),
     medium: Medium,
-) -> Iterator[str]:
-    """Yield the lines of a table.
+) -> list[str]:
+    """Return the lines of a table.
 
     Args:
         columns: the headings; _ is printed as a space.
@@ -68,93 +63,62 @@ def grid(
         spare: headings of columns that a narrow terminal leaves out, the first one first.
         medium: the place where it is shown.
     """
-    chosen = list(range(len(columns)))
-    if medium.width is not None and rows:
-        chosen = [at for at in chosen if any(row[at] for row in rows)]
-    wanted = [_wanted(columns[at], [row[at] for row in rows]) for at in range(len(columns))]
+    heads = [name.replace("_", " ") for name in columns]
+    if medium.width is not None and find_spec("rich") is not None:
+        return _fitted(columns, heads, rows, right, spare, medium.width, colours=medium.colours)
+    widths = [max(map(len, cells)) for cells in zip(heads, *rows, strict=True)]
+    lines = [
+        GAP.join(
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in zip(columns, row, widths, strict=True)
+        ).rstrip()
+        for row in (heads, *rows)
+    ]
+    return [lines[0], "─" * (sum(widths) + len(GAP) * (len(widths) - 1)), *lines[1:]]
+
+
+def _fitted(
+    columns: Sequence[str],
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[str],
+    spare: Sequence[str],
+    most: int,
+    *,
+    colours: bool,
+) -> list[str]:
+    """Return the lines of a table of at most this width: cells are wrapped if need be."""
+    from rich.box import Box
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    widths = [max(map(cell_len, cells)) for cells in zip(heads, *rows, strict=True)]
+    chosen = [at for at in range(len(columns)) if not rows or any(row[at] for row in rows)]
     for name in spare:
-        if medium.width is None or _total([wanted[at] for at in chosen]) <= medium.width:
+        if sum(widths[at] + len(GAP) for at in chosen) - len(GAP) <= most:
             break
         chosen = [at for at in chosen if columns[at] != name]
-    names = [columns[at] for at in chosen]
-    widths = _fitted(names, [wanted[at] for at in chosen], medium.width)
-    heads = [name.replace("_", " ") for name in names]
-    yield from _lines(names, heads, widths, right, medium, head=True)
-    yield medium.painted("─" * _total(widths), 2)
+    table = Table(box=Box(RULE), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.border_style = "dim"
+    for at in chosen:
+        is_whole, is_number = columns[at] in WHOLE, columns[at] in right
+        table.add_column(
+            Text(heads[at], "bold"),
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=is_whole,
+            min_width=widths[at] if is_whole else min(widths[at], NARROWEST),
+        )
     for row in rows:
-        yield from _lines(names, [row[at] for at in chosen], widths, right, medium)
+        table.add_row(*(Text(row[at], _colour(columns[at], row[at])) for at in chosen))
+    console = Console(width=most, color_system="standard" if colours else None)
+    with console.capture() as captured:
+        console.print(table, crop=False)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def _wanted(name: str, cells: Sequence[str]) -> int:
-    return max(map(width_of, [name, *cells]))
-
-
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + len(GAP) * max(0, len(widths) - 1)
-
-
-def _fitted(names: Sequence[str], widths: Sequence[int], most: int | None) -> list[int]:
-    """Return widths whose total is at most `most`, if wrapped columns can make it so."""
-    fitted = list(widths)
-    while most is not None and _total(fitted) > most:
-        flexible = [
-            at for at, name in enumerate(names) if name not in WHOLE and fitted[at] > NARROWEST
-        ]
-        if not flexible:
-            break
-        widest = max(flexible, key=fitted.__getitem__)
-        fitted[widest] = max(NARROWEST, min(fitted[widest] - 1, most))
-    return fitted
-
-
-def _lines(
-    names: Sequence[str],
-    cells: Sequence[str],
-    widths: Sequence[int],
-    right: Sequence[str],
-    medium: Medium,
-    *,
-    head: bool = False,
-) -> Iterator[str]:
-    """Yield the lines of one row: more than one if a cell is wrapped."""
-    folded = [list(_folded(cell, width)) for cell, width in zip(cells, widths, strict=True)]
-    for parts in zip_longest(*folded, fillvalue=""):
-        line = []
-        for name, cell, part, width in zip(names, cells, parts, widths, strict=True):
-            blank = " " * (width - width_of(part))
-            padded = blank + part if name in right else part + blank
-            codes = (1,) if head else _codes(name, cell)
-            line.append(medium.painted(padded, *codes))
-        yield GAP.join(line).rstrip()
-
-
-def _codes(name: str, cell: str) -> tuple[int, ...]:
-    colour = COLOURS.get(cell) if name in ("", "state") else COLOURS.get(name)
-    return () if colour is None or cell == "0" else (colour,)
-
-
-def width_of(text: str) -> int:
-    """Return how many cells of a terminal a printable text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_cells, text))
-
-
-def _cells(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def _folded(text: str, width: int) -> Iterator[str]:
-    """Yield parts of a text, each at most this wide: whole words if they are short enough."""
-    while width_of(text) > width:
-        end = taken = 0
-        while taken + _cells(text[end]) <= max(2, width):
-            taken += _cells(text[end])
-            end += 1
-        blank = text.rfind(" ", 1, end + 1)
-        end = blank if blank > width // 2 else end
-        yield text[:end].rstrip()
-        text = text[end:].lstrip()
-    yield text
+def _colour(name: str, cell: str) -> str:
+    colour = COLOURS.get(cell if name in ("", "state") else name, "")
+    return "" if cell == "0" else colour

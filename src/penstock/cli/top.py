@@ -99,7 +99,7 @@ class Board:
         at = next((n for n, one in enumerate(self.rows) if one.name == self.chosen), 0)
         first = max(0, min(at - room // 2, len(self.rows) - room))
         cells = [self._cells(one) for one in self.rows[first : first + room]]
-        lines = list(grid(COLUMNS, cells, right=NUMBERS, spare=SPARE, medium=medium))
+        lines = grid(COLUMNS, cells, right=NUMBERS, spare=SPARE, medium=medium)
         body = lines if self.rows else ["no queues"]
         foot = [printable(self.message)[: medium.width], KEYS[: medium.width]]
         # A cell that is wrapped takes lines: what is too much is left out above the foot.
