@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -329,18 +330,28 @@ async def test_bad_input(q: AsyncQueue, options: Any, argument: str) -> None:
     assert not (await q.stats()).exists
 
 
-@pytest.mark.parametrize("name", ["delay", "ttl", "dedup_id", "replicas", "key"])
-async def test_options_of_a_callback(q: AsyncQueue, name: str) -> None:
-    """A callback has no delay, ttl, dedup id, key, or confirmations."""
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("delay", 5),
+        ("ttl", 5),
+        ("dedup_id", "x"),
+        ("replicas", 5),
+        ("key", "x"),
+        ("lease", 0),
+        ("lease", timedelta(0)),
+    ],
+)
+async def test_options_of_a_callback(q: AsyncQueue, name: str, value: Any) -> None:
+    """A callback has no delay, ttl, dedup id, key, or confirmations; it has a lease."""
     handlers = Handlers()
 
     @handlers.handler
     async def summary() -> None:
         """Not reached."""
 
-    options: Any = {name: 5 if name in ("delay", "ttl", "replicas") else "x"}
     with pytest.raises(BadArgument) as caught:
-        q.batch(then=summary.options(**options).job())
+        q.batch(then=summary.options(**{name: value}).job())
     assert caught.value.argument == name
 
 

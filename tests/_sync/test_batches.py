@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -330,18 +331,28 @@ def test_bad_input(q: Queue, options: Any, argument: str) -> None:
     assert not q.stats().exists
 
 
-@pytest.mark.parametrize("name", ["delay", "ttl", "dedup_id", "replicas", "key"])
-def test_options_of_a_callback(q: Queue, name: str) -> None:
-    """A callback has no delay, ttl, dedup id, key, or confirmations."""
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("delay", 5),
+        ("ttl", 5),
+        ("dedup_id", "x"),
+        ("replicas", 5),
+        ("key", "x"),
+        ("lease", 0),
+        ("lease", timedelta(0)),
+    ],
+)
+def test_options_of_a_callback(q: Queue, name: str, value: Any) -> None:
+    """A callback has no delay, ttl, dedup id, key, or confirmations; it has a lease."""
     handlers = Handlers()
 
     @handlers.handler
     def summary() -> None:
         """Not reached."""
 
-    options: Any = {name: 5 if name in ("delay", "ttl", "replicas") else "x"}
     with pytest.raises(BadArgument) as caught:
-        q.batch(then=summary.options(**options).job())
+        q.batch(then=summary.options(**{name: value}).job())
     assert caught.value.argument == name
 
 

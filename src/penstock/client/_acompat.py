@@ -13,11 +13,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
 from concurrent.futures import wait as wait_futures
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from redis import ConnectionPool, RedisCluster
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
@@ -51,6 +51,7 @@ __all__ = [
     "ashield",
     "asleep",
     "closed",
+    "cluster_nodes",
     "cluster_settings",
     "first_ready",
     "hold_interrupts",
@@ -363,12 +364,7 @@ class AsyncReader:
 
     async def read(self, timeout: float, signal: AsyncSignal | None = None) -> Any:
         """Return the reply; PENDING = not within `timeout` seconds, or not before the signal."""
-        if not self._task.done():
-            self._told = AsyncSignal() if signal is None else signal
-            try:
-                await self._told.wait(max(timeout, 0))
-            finally:
-                self._told = None
+        await afirst_ready([self], timeout, signal)
         return self._task.result() if self._task.done() else PENDING
 
     @property
@@ -446,54 +442,32 @@ def _with_reply(readers: Sequence[Reader], timeout: float) -> list[Reader]:
     return [by_sock[sock] for sock in _readable(by_sock, timeout)]
 
 
-class ClusterSettings(NamedTuple):
-    """The settings of a redis-py cluster client.
+def acluster_settings(source: object) -> tuple[Callable[..., Any], dict[str, Any]] | None:
+    """Return what makes connections for a client of a cluster, and its keyword arguments.
 
-    Attributes:
-        make: makes connections.
-        settings: keyword arguments of `make`.
-        places: host and port of each node that the client knows.
-        remap: maps an address that a node announces to the one to use; None = the same.
+    None = `source` is no client of a cluster.
     """
-
-    make: Callable[..., Any]
-    settings: dict[str, Any]
-    places: list[tuple[str, int]]
-    remap: Callable[[tuple[str, int]], tuple[str, int]] | None
-
-
-def acluster_settings(source: object) -> ClusterSettings | None:
-    """Return the settings of a cluster client; None = `source` is no cluster client."""
     if not isinstance(source, AsyncRedisCluster):
         return None
-    node = _nodes_of(source.nodes_manager)[0]
-    return _settings(source.nodes_manager, node.connection_class, node.connection_kwargs)
+    node = cluster_nodes(source)[0]
+    return node.connection_class, {**node.connection_kwargs, "redis_connect_func": None}
 
 
-def cluster_settings(source: object) -> ClusterSettings | None:
-    """Return the settings of a cluster client, as `acluster_settings`."""
+def cluster_settings(source: object) -> tuple[Callable[..., Any], dict[str, Any]] | None:
+    """Return the same as `acluster_settings`, its plain twin."""
     if not isinstance(source, RedisCluster) or isinstance(source, ClusterPipeline):
         return None
-    manager = source.nodes_manager
-    given = source.get_redis_connection(_nodes_of(manager)[-1]).connection_pool
-    found = _settings(manager, given.connection_class, given.connection_kwargs)
+    given = source.get_redis_connection(cluster_nodes(source)[-1]).connection_pool
     own = source.user_on_connect_func
-    if own is not None:
-        found.settings["redis_connect_func"] = lambda conn: (conn.on_connect(), own(conn))
-    return found
+    # That of redis-py makes replicas answer.
+    connect = own and (lambda conn: (conn.on_connect(), own(conn)))
+    return given.connection_class, {**given.connection_kwargs, "redis_connect_func": connect}
 
 
-def _nodes_of(manager: Any) -> list[Any]:
+def cluster_nodes(source: Any) -> list[Any]:
+    """Return the nodes that a client of a cluster knows; each has a host and a port."""
+    manager = source.nodes_manager
     return [*manager.startup_nodes.values(), *manager.nodes_cache.values()]
-
-
-def _settings(
-    manager: object, make: Callable[..., Any], given: Mapping[str, Any]
-) -> ClusterSettings:
-    settings = dict(given)
-    settings.pop("redis_connect_func", None)  # it makes replicas answer
-    places = [(str(node.host), int(node.port)) for node in _nodes_of(manager)]
-    return ClusterSettings(make, settings, places, getattr(manager, "address_remap", None))
 
 
 class AsyncBackgroundTask:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from penstock.core.bulk import JobOptions, NewJob
 from penstock.core.codec import Codec
-from penstock.core.options import check_choice
+from penstock.core.options import check_choice, lease_ms
 from penstock.errors import BadArgument
 from penstock.wire.replies import ListBatches
 
@@ -66,13 +66,10 @@ def callback_record(then: Any, on: BatchCondition, codec: Codec | None) -> bytes
     """
     check_choice("on", on, BatchCondition)
     job = then if isinstance(then, NewJob) else NewJob(then, JobOptions({}))
-    given = job.options.given
-    for name in REFUSED:
-        if given.get(name) is not None:
-            reason = "a callback can't have this option: it waits for the jobs of its batch"
-            raise BadArgument(name, given[name], reason)
-    if given.get("lease") == 0:
-        raise BadArgument("lease", 0, "a callback is delivered at least once")
+    job.options.refuse(REFUSED, "a callback can't have it: it waits for the jobs of its batch")
+    lease = job.options.given.get("lease")
+    if lease is not None and lease_ms("lease", lease) == 0:
+        raise BadArgument("lease", lease, "a callback is delivered at least once: omit lease=0")
     return job.options.prepared(codec).record(job.body)
 
 

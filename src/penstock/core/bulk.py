@@ -368,6 +368,16 @@ class JobOptions:
             found = self.by_codec[codec] = prepared(**self.given, codec=codec)
         return found
 
+    def refuse(self, names: Iterable[str], reason: str) -> None:
+        """Refuse the options with these names.
+
+        Raises:
+            BadArgument: one of them is given; with this reason.
+        """
+        for name in names:
+            if self.given.get(name) is not None:
+                raise BadArgument(name, self.given[name], reason)
+
     def updated(self, given: Mapping[str, Any]) -> JobOptions:
         """Return these options with others, which win.
 
@@ -425,24 +435,6 @@ def headers_of(bodies: Any, headers: Any) -> Any:
     return _merged(bodies.options.given, {"headers": headers})["headers"]
 
 
-class _Merge(dict[JobOptions, Prepared]):
-    """Options of handlers -> their options in one call.
-
-    Args:
-        call: the options of the call.
-    """
-
-    def __init__(self, call: Prepared) -> None:
-        super().__init__()
-        self._call = call
-
-    def __missing__(self, options: JobOptions) -> Prepared:
-        if len(self) >= BATCH:
-            self.clear()
-        found = self[options] = self._call.over(options)
-        return found
-
-
 def chunks(
     bodies: Iterable[Any], options: Prepared, *, parted: bool = False
 ) -> Iterator[tuple[list[bytes], Prepared]]:
@@ -461,14 +453,14 @@ def chunks(
     is_plain = options.dedup is None and not callable(options.key)
     head, bodies = _encoded(bodies, options)
     own = shared = options
-    most, merge = _most(options), _Merge(options)
+    most, over = _most(options), lru_cache(maxsize=BATCH)(options.over)
     chunk: list[bytes] = []
     size = 0
     for body in bodies:
         if is_plain and type(body) is bytes:
             own, record = options, b"%b;i=%b\n%b" % (head, stable.next_id(), body)
         elif type(body) is NewJob:
-            own = merge[body.options]
+            own = over(body.options)
             record = own.record(body.body)
         else:
             own, record = options, options.record(body)
@@ -561,11 +553,11 @@ def windows(bodies: Iterable[Any], options: Prepared, count: int) -> Iterator[Wi
     """
     _check_bodies(bodies)
     bodies = bodies.bodies() if type(bodies) is NewJobs else bodies
-    window, merge = Window(options), _Merge(options)
+    window, over = Window(options), lru_cache(maxsize=BATCH)(options.over)
     for body in bodies:
         own = options
         if type(body) is NewJob:
-            own, body = merge[body.options], body.body
+            own, body = over(body.options), body.body
         name = own.chooser(body)
         record = own.record(body, name if own.key is None else None)
         check_size(len(record))

@@ -61,10 +61,7 @@ def next_jobs(then: Any) -> NextJobs | None:
         reason = f"an ack adds at most {MOST} jobs, not {len(jobs)}: add them in a handler"
         raise BadArgument("then", f"<{len(jobs)} jobs>", reason)
     for job in jobs:
-        for name in REFUSED:
-            if job.options.given.get(name) is not None:
-                reason = "a job that is handed over can't have this option: enqueue it instead"
-                raise BadArgument(name, job.options.given[name], reason)
+        job.options.refuse(REFUSED, "a job that is handed over can't have it: enqueue it instead")
     return NextJobs(jobs) if jobs else None
 
 

@@ -96,13 +96,13 @@ def duration_ms(argument: str, value: Any, *, zero: bool = True) -> int:
     return ms
 
 
-def lease_ms(argument: str, value: Any) -> int:
+def lease_ms(argument: str, value: Any, *, zero: bool = True) -> int:
     """Return a lease in ms; 0 = at most once.
 
     Raises:
         BadArgument: as `duration_ms`, or above 24 days.
     """
-    ms = duration_ms(argument, value)
+    ms = duration_ms(argument, value, zero=zero)
     if ms > MAX_LEASE_MS:
         raise BadArgument(argument, value, "must be at most 24 days")
     return ms
@@ -189,15 +189,13 @@ def check_cursor(argument: str, value: Any, form: str) -> str:
     return value
 
 
-def check_block(value: Any) -> float | None:
+def check_block(value: Any, argument: str = "block") -> float | None:
     """Return the longest wait of a call in seconds; 0 = no wait, None = for ever.
 
     Raises:
         BadArgument: not a duration, negative or NaN.
     """
-    if value is None:
-        return None
-    return duration_ms("block", value) / 1000
+    return None if value is None else duration_ms(argument, value) / 1000
 
 
 def check_label(argument: str, value: object) -> str:

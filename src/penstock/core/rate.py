@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 
-from penstock.core.options import check_count
 from penstock.errors import BadArgument
 
-__all__ = ["check_burst", "rate_field", "rate_text"]
+__all__ = ["rate_field", "rate_text"]
 
 UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 GIVEN = r"\s*([0-9]{1,9})\s*/\s*([0-9]{0,9})\s*(ms|s|min|h|d)\s*"
 STORED = r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})(?:/[0-9]{1,3})?"
 MAX_COUNT = 1_000_000
 MAX_PERIOD_MS = 86_400_000
-MAX_BURST = 100_000
 
 
 def rate_field(value: object, partitions: int | None) -> str:
@@ -47,12 +45,3 @@ def rate_text(field: str) -> str | None:
     unit = max((unit for unit, ms in UNITS.items() if period % ms == 0), key=UNITS.__getitem__)
     times = period // UNITS[unit]
     return f"{found[1]}/{times if times > 1 else ''}{unit}"
-
-
-def check_burst(value: object) -> int:
-    """Return a burst if it is a whole number from 1 to 100000.
-
-    Raises:
-        BadArgument: otherwise.
-    """
-    return check_count("burst", value, high=MAX_BURST)

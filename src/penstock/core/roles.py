@@ -6,10 +6,10 @@ import math
 import secrets
 from dataclasses import dataclass, field
 
-from penstock.core.options import RoleName, duration_ms, lease_ms
+from penstock.core.options import RoleName
 from penstock.wire.codes import Code
 
-__all__ = ["RoleLease", "role_lease_ms"]
+__all__ = ["RoleLease"]
 
 RENEWING = (Code.DONE, Code.FULL)
 """Codes of calls that have renewed the role they bear: done, and full."""
@@ -52,12 +52,3 @@ class RoleLease:
             self.is_refused = True
         elif code in RENEWING and not repeated:
             self.until = max(self.until, sent + self.lease_ms / 1000)
-
-
-def role_lease_ms(value: object) -> int:
-    """Return the lease of a role in ms.
-
-    Raises:
-        BadArgument: not a duration from a ms up to 24 days.
-    """
-    return lease_ms("lease", value) or duration_ms("lease", value, zero=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone, tzinfo
 from functools import cache
 from typing import Any, Literal
@@ -279,18 +279,13 @@ def new_schedule(name: object, job: Any, spec: Spec, codec: Codec | None) -> New
     options, body = prepared(codec=codec), job
     if isinstance(job, NewJob):
         options, body = job.options.prepared(codec), job.body
-        for option in REFUSED:
-            value = job.options.given.get(option)
-            if value is not None:
-                reason = "the job of a schedule can't have it: leave it out of options()"
-                raise BadArgument(option, value, reason)
+        job.options.refuse(REFUSED, "the job of a schedule can't have it: omit it in options()")
     raw, is_coded = encode_body(body, codec)
     record = b"%b\n%b" % (options.coded_head if is_coded else options.head, raw)
     if len(record) > MAX_VALUE:
         reason = f"the job of a schedule has at most {MAX_VALUE} bytes: store large data elsewhere"
         raise BadArgument("job", f"{len(record)} bytes", reason)
-    made = Spec(spec.cron, spec.every_ms, spec.tz, spec.overlap, spec.missed, options.ttl_code)
-    return NewSchedule(checked, made, record)
+    return NewSchedule(checked, replace(spec, ttl_code=options.ttl_code), record)
 
 
 def check_spec(

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.core.calls import Argument
-from penstock.core.options import check_count, duration_ms, lease_ms
-from penstock.core.rate import check_burst, rate_field
+from penstock.core.options import check_count, check_flag, duration_ms, lease_ms
+from penstock.core.rate import rate_field
 from penstock.core.views import SETTING_KINDS
-from penstock.errors import BadArgument
 
 __all__ = ["KEEP", "setting_fields"]
 
@@ -22,6 +21,7 @@ class _Unchanged(enum.Enum):
         return "unchanged"  # in help(Queue.configure)
 
 
+MAX_BURST = 100_000
 KEEP: Any = _Unchanged.KEEP
 """Leave a setting as it is."""
 
@@ -40,24 +40,20 @@ def setting_fields(given: Mapping[str, object], partitions: int | None = None) -
     for name, value in given.items():
         if name not in SETTING_KINDS or value is KEEP:
             continue
-        is_none = value is None or (value is False and SETTING_KINDS[name] == "flag")
-        if name == "rate" and value is not None:
-            fields += [name, rate_field(value, partitions)]
-        else:
-            fields += [name, "" if is_none else _field(name, value)]
+        fields += [name, "" if value is None else _field(name, value, partitions)]
     return fields
 
 
-def _field(name: str, value: object) -> int:
-    if name == "lease":
-        ms = lease_ms(name, value)
-        return ms or duration_ms(name, value, zero=False)
-    if SETTING_KINDS[name] == "flag":
-        if value is not True:
-            raise BadArgument(name, value, "must be a bool")
-        return 1
-    if SETTING_KINDS[name] == "duration":
+def _field(name: str, value: object, partitions: int | None) -> Argument:
+    kind = SETTING_KINDS[name]
+    if kind == "rate":
+        return rate_field(value, partitions)
+    if kind == "lease":
+        return lease_ms(name, value, zero=False)
+    if kind == "flag":
+        return 1 if check_flag(name, value) else ""
+    if kind == "duration":
         return duration_ms(name, value, zero=False)
     if name == "burst":
-        return check_burst(value)
-    return check_count(name, value, low=0 if SETTING_KINDS[name] == "limit" else 1)
+        return check_count(name, value, high=MAX_BURST)
+    return check_count(name, value, low=0 if kind == "limit" else 1)

@@ -13,7 +13,6 @@ from penstock.pressure.keys import DEFAULT_PREFIX, utf8
 __all__ = [
     "PressureCounters",
     "check_replicas",
-    "check_timeout",
     "message_bytes",
     "prefix_in",
     "url_in",
@@ -54,15 +53,6 @@ def _number(environ: Mapping[str, str], name: str, default: str, *, low: int, hi
 def prefix_in(environ: Mapping[str, str]) -> str:
     """Return the prefix that PRESSURE_PREFIX names."""
     return environ.get("PRESSURE_PREFIX") or DEFAULT_PREFIX
-
-
-def check_timeout(value: Duration | None) -> float | None:
-    """Return the longest wait of a call in seconds; None = without an end.
-
-    Raises:
-        BadArgument: not a duration, or negative.
-    """
-    return None if value is None else duration_ms("timeout", value) / 1000
 
 
 def check_replicas(replicas: object, timeout: Duration) -> Wait | None:

@@ -48,7 +48,6 @@ from penstock.core.policy import RetryPolicy
 from penstock.core.record import check_size
 from penstock.core.refusals import NotPlain
 from penstock.errors import (
-    BadArgument,
     IncompleteEnqueue,
     NodesUnavailable,
     OutOfMemory,
@@ -632,9 +631,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         Raises:
             BadArgument, BadJobId: nothing was done.
         """
-        span = 0 if lease is None else lease_ms("lease", lease)
-        if lease is not None and span == 0:
-            raise BadArgument("lease", lease, "must be more than 0")
+        span = 0 if lease is None else lease_ms("lease", lease, zero=False)
 
         async def extended(part: AsyncQueueAdmin, own: list[JobName]) -> list[float | Outcome]:
             await part.backend.connect()

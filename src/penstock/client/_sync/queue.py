@@ -48,7 +48,6 @@ from penstock.core.policy import RetryPolicy
 from penstock.core.record import check_size
 from penstock.core.refusals import NotPlain
 from penstock.errors import (
-    BadArgument,
     IncompleteEnqueue,
     NodesUnavailable,
     OutOfMemory,
@@ -603,9 +602,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         Raises:
             BadArgument, BadJobId: nothing was done.
         """
-        span = 0 if lease is None else lease_ms("lease", lease)
-        if lease is not None and span == 0:
-            raise BadArgument("lease", lease, "must be more than 0")
+        span = 0 if lease is None else lease_ms("lease", lease, zero=False)
 
         def extended(part: QueueAdmin, own: list[JobName]) -> list[float | Outcome]:
             part.backend.connect()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core import flows
 from penstock.core.logs import get_logger
-from penstock.core.options import Duration, RoleName, check_block, check_choice
-from penstock.core.roles import RoleLease, role_lease_ms
+from penstock.core.options import Duration, RoleName, check_block, check_choice, lease_ms
+from penstock.core.roles import RoleLease
 from penstock.errors import BadArgument, QueueInUse
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Role:
     ) -> None:
         self._given = self._parent = queue
         self._role = check_choice("role", role, RoleName)
-        self._lease_ms = role_lease_ms(lease)
+        self._lease_ms = lease_ms("lease", lease, zero=False)
         self._block = check_block(block)
         if self._role in queue.ops.role_leases:
             raise BadArgument("role", role, "this queue object holds it already")

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from penstock.core.calls import Call, Confirmed
-from penstock.core.options import Duration, check_count, check_flag, check_party
+from penstock.core.options import Duration, check_block, check_count, check_flag, check_party
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.errors import (
     ConfigurationError,
@@ -31,7 +31,6 @@ from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
     PressureCounters,
     check_replicas,
-    check_timeout,
     message_bytes,
     prefix_in,
     url_in,
@@ -137,7 +136,7 @@ class AsyncPressureQueue:
             QueueMissing: there is no queue.
             QueueInUse: a client had its role all the time. Call `delete` again to continue.
         """
-        wait = check_timeout(timeout)
+        wait = check_block(timeout, "timeout")
         await self._check()
         await delete(self._server, self._calls, wait)
 
@@ -379,7 +378,7 @@ class AsyncPressureQueue:
     async def _waited(
         self, operation: Operation, timeout: Duration | None
     ) -> tuple[Any, Confirmed]:
-        wait = check_timeout(timeout)
+        wait = check_block(timeout, "timeout")
         await self._check()
         if operation.is_unblocked():  # an iteration, between two of its messages
             raise OperationUnblocked(f"queue {self.name!r}: unblock() ended the call")

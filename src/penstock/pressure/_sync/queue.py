@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from penstock.core.calls import Call, Confirmed
-from penstock.core.options import Duration, check_count, check_flag, check_party
+from penstock.core.options import Duration, check_block, check_count, check_flag, check_party
 from penstock.core.servers import ServerFacts, parse_info
 from penstock.errors import (
     ConfigurationError,
@@ -30,7 +30,6 @@ from penstock.pressure.keys import PressureKeys, Role, check_names, check_role
 from penstock.pressure.options import (
     PressureCounters,
     check_replicas,
-    check_timeout,
     message_bytes,
     prefix_in,
     url_in,
@@ -131,7 +130,7 @@ class PressureQueue:
             QueueMissing: there is no queue.
             QueueInUse: a client had its role all the time. Call `delete` again to continue.
         """
-        wait = check_timeout(timeout)
+        wait = check_block(timeout, "timeout")
         self._check()
         delete(self._server, self._calls, wait)
 
@@ -371,7 +370,7 @@ class PressureQueue:
         return reply
 
     def _waited(self, operation: Operation, timeout: Duration | None) -> tuple[Any, Confirmed]:
-        wait = check_timeout(timeout)
+        wait = check_block(timeout, "timeout")
         self._check()
         if operation.is_unblocked():  # an iteration, between two of its messages
             raise OperationUnblocked(f"queue {self.name!r}: unblock() ended the call")

@@ -20,6 +20,7 @@ from penstock.client._acompat import (
     AsyncRedisConnection,
     acluster_settings,
     asleep,
+    cluster_nodes,
 )
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import (
@@ -97,7 +98,7 @@ class AsyncCluster:
         self._lock = AsyncLoopLock()
 
     @classmethod
-    def lent(cls, source: object, retry_for: float) -> AsyncCluster | None:
+    def lent(cls, source: Any, retry_for: float) -> AsyncCluster | None:
         """Return one with the settings of a client of redis-py; None = it is no cluster client.
 
         Raises:
@@ -106,9 +107,11 @@ class AsyncCluster:
         found = acluster_settings(source)
         if found is None:
             return None
-        factory = own_factory(found.make, own_settings(found.settings))
-        places = dict.fromkeys(Address(*place) for place in found.places)
-        return cls(factory, places, retry_for, found.remap)
+        make, settings = found
+        factory = own_factory(make, own_settings(settings))
+        places = dict.fromkeys(Address(one.host, int(one.port)) for one in cluster_nodes(source))
+        remap = source.nodes_manager.address_remap
+        return cls(factory, places, retry_for, remap)
 
     @classmethod
     async def behind(cls, server: AsyncServer, retry_for: float) -> AsyncCluster | None:

@@ -19,6 +19,7 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseErr
 from penstock.client._acompat import (
     LoopLock,
     RedisConnection,
+    cluster_nodes,
     cluster_settings,
     sleep,
 )
@@ -98,7 +99,7 @@ class Cluster:
         self._lock = LoopLock()
 
     @classmethod
-    def lent(cls, source: object, retry_for: float) -> Cluster | None:
+    def lent(cls, source: Any, retry_for: float) -> Cluster | None:
         """Return one with the settings of a client of redis-py; None = it is no cluster client.
 
         Raises:
@@ -107,9 +108,11 @@ class Cluster:
         found = cluster_settings(source)
         if found is None:
             return None
-        factory = own_factory(found.make, own_settings(found.settings))
-        places = dict.fromkeys(Address(*place) for place in found.places)
-        return cls(factory, places, retry_for, found.remap)
+        make, settings = found
+        factory = own_factory(make, own_settings(settings))
+        places = dict.fromkeys(Address(one.host, int(one.port)) for one in cluster_nodes(source))
+        remap = source.nodes_manager.address_remap
+        return cls(factory, places, retry_for, remap)
 
     @classmethod
     def behind(cls, server: Server, retry_for: float) -> Cluster | None:
