@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import redis
@@ -374,3 +377,23 @@ def test_a_second_signal_inside_of_stop() -> None:
     calls.append(lambda: state.stop(0))
     state.stop()
     assert state.deadline == 100.0
+
+
+def test_jobs_are_taken_while_the_heartbeat_looks_at_the_held_ones() -> None:
+    """The loop may run whenever memory is allocated: garbage collection can run any code."""
+    held: dict[object, float] = {object(): math.inf for _ in range(5000)}
+    state: Any = SimpleNamespace(held=held, suspects=SimpleNamespace(unbegun=()))
+    beat = heartbeat.Heartbeat(state, cast(Any, None), name="leases")
+
+    def take(_phase: str, _info: dict[str, int]) -> None:
+        held[object()] = math.inf
+
+    often = gc.get_threshold()
+    gc.callbacks.append(take)
+    gc.set_threshold(1)
+    try:
+        beat._ask()
+    finally:
+        gc.set_threshold(*often)
+        gc.callbacks.remove(take)
+    assert len(held) > 5000

@@ -166,7 +166,7 @@ class Heartbeat:
     def _ask(self) -> None:
         """Store the progress of jobs, and learn which are cancelled: one call for each queue."""
         taken_by = monotonic() - YOUNG
-        held = [job for job, taken in list(self._state.held.items()) if taken < taken_by]
+        held = [job for job, taken in self._state.held.copy().items() if taken < taken_by]
         asked: dict[Any, list[Delivery]] = {}
         for job in self._renewable(held):
             if not (job.settled or job.cancelled):

@@ -374,7 +374,7 @@ class AsyncCluster:
 
     def _askable(self, first: AsyncServer | None) -> Iterator[Address]:
         """Return addresses to query for the map: `first`, then owners, seeds and former owners."""
-        known = list(self._servers.items())
+        known = [*self._servers.copy().items()]
         random.shuffle(known)
         known.sort(key=lambda one: one[1] is not first)
         owners = {first, *self._primaries()}
@@ -407,7 +407,7 @@ class AsyncCluster:
         return ""
 
     async def _leave(self, owners: Collection[AsyncServer | None]) -> None:
-        idle = [found for found in list(self._servers.items()) if found[1] not in owners]
+        idle = [found for found in self._servers.copy().items() if found[1] not in owners]
         for number, (address, server) in enumerate(reversed(idle)):
             await server.close()
             if number >= FORMER:

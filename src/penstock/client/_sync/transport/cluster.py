@@ -375,7 +375,7 @@ class Cluster:
 
     def _askable(self, first: Server | None) -> Iterator[Address]:
         """Return addresses to query for the map: `first`, then owners, seeds and former owners."""
-        known = list(self._servers.items())
+        known = [*self._servers.copy().items()]
         random.shuffle(known)
         known.sort(key=lambda one: one[1] is not first)
         owners = {first, *self._primaries()}
@@ -408,7 +408,7 @@ class Cluster:
         return ""
 
     def _leave(self, owners: Collection[Server | None]) -> None:
-        idle = [found for found in list(self._servers.items()) if found[1] not in owners]
+        idle = [found for found in self._servers.copy().items() if found[1] not in owners]
         for number, (address, server) in enumerate(reversed(idle)):
             server.close()
             if number >= FORMER:

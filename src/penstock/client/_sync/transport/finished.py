@@ -206,7 +206,7 @@ class EndReader:
         with self._lock:
             wanted = dict(self._read_to)
         spots = self._node.link.spots(tuple(wanted)) if wanted else {}
-        for spot, line in list(self._lines.items()):
+        for spot, line in self._lines.copy().items():
             if self._has_moved(spot, line):
                 raise RedisConnectionError(f"{spot[0].address} is not the right server now")
             if spot not in spots:
