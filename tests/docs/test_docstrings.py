@@ -11,12 +11,13 @@ import pydoc
 import pytest
 
 import penstock
-from penstock import Penstock, Worker
+from penstock import Handlers, Worker
+from penstock.testing import PenstockKit
 from tests.docs.test_coming_from import URL
 from tests.support.backends import Backend
 
-APART = ("_async", "_sync", "penstock.spark", "penstock.__main__", "penstock.cli.__main__")
-"""Generated twins have no examples; Spark has tests of its own."""
+APART = ("_async", "penstock.spark", "penstock.__main__", "penstock.cli.__main__")
+"""Examples of asynchronous code run in its generated twin; Spark has tests of its own."""
 MODULES = [
     one.name
     for one in pkgutil.walk_packages(penstock.__path__, "penstock.")
@@ -33,12 +34,12 @@ def test_examples(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
         for case in finder.find(importlib.import_module(name))
         if case.examples
     }
-    assert len(found) >= 10
+    assert len(found) >= 30
     for case in found.values():
-        client = Penstock(backend.sync_client())
+        client = PenstockKit(backend.sync_client())
         client.clear_all(confirm=client.prefix)
         monkeypatch.setattr(penstock, "Penstock", {URL: client}.__getitem__)
-        case.globs.update(ps=client, q=client.queue("q"), Worker=Worker)
+        case.globs.update(ps=client, q=client.queue("q"), Worker=Worker, Handlers=Handlers)
         runner.run(case)
         client.close()
     assert runner.summarize(verbose=False).failed == 0

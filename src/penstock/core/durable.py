@@ -30,6 +30,10 @@ class Durable:
 
     Raises:
         BadArgument: an argument can't be used.
+
+    Examples:
+        >>> q.enqueue(b"order", durable=Durable(0, timeout=0.5)).replicas
+        0
     """
 
     replicas: int | None = None

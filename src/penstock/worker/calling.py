@@ -48,6 +48,13 @@ class Handler(RegisteredHandler[C, P, R_co]):
 
         Raises:
             As `job` and `Queue.enqueue`; nothing was added.
+
+        Examples:
+            >>> @Handlers().handler
+            ... def welcome(to: str, lang: str = "en") -> None: ...
+            >>> job = welcome.enqueue(q, "ada", lang="de")
+            >>> [view.body for view in q.peek()]
+            [{'to': 'ada', 'lang': 'de'}]
         """
         try:
             codec, has_hooks = queue.ops.codec, queue.backend.terms.middleware

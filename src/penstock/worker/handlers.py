@@ -215,6 +215,14 @@ class Handlers:
             BadArgument: an argument can't be used, there is a handler with that name for the same
                 queue or any queue, the function can't be a handler, or has no name that can be used
                 (a lambda).
+
+        Examples:
+            >>> handlers = Handlers()
+            >>> @handlers.handler("mail.welcome", time_limit=60, result_ttl=3600)
+            ... def welcome(to: str) -> str:
+            ...     return f"sent to {to}"
+            >>> welcome.name
+            'mail.welcome'
         """
         if isinstance(name, RegisteredHandler):
             return self._add(name)

@@ -159,9 +159,6 @@ class RegisteredHandler(Generic[C, P, R_co]):
     def options(self, **options: Unpack[EnqueueOptions]) -> Self:
         """Return a copy of the handler whose jobs have these options; the handler stays as it is.
 
-            later = welcome.options(delay=60, ttl=3600)
-            later.enqueue(queue, "ada")
-
         The copy may be kept and used again. Its `options` adds to these; later values win, and
         headers are added by name.
 
@@ -172,6 +169,13 @@ class RegisteredHandler(Generic[C, P, R_co]):
 
         Raises:
             BadArgument: there is no such option, or one can't be used.
+
+        Examples:
+            >>> @Handlers().handler
+            ... def welcome(to: str) -> None: ...
+            >>> later = welcome.options(delay=60, ttl=3600)
+            >>> later.enqueue(q, "ada").state
+            'scheduled'
         """
         made = copy(self)
         made._options = self._options.updated(options)
@@ -218,6 +222,13 @@ class RegisteredHandler(Generic[C, P, R_co]):
 
         Raises:
             BadArgument: one of them is no iterable, or is a text or a mapping.
+
+        Examples:
+            >>> @Handlers().handler
+            ... def resize(path: str, width: int) -> None: ...
+            >>> added = q.enqueue_many(resize.jobs(["a.png", "b.png"], width=100))
+            >>> [view.body["path"] for view in q.peek()]
+            ['a.png', 'b.png']
         """
         for one in iterables:
             if isinstance(one, (str, bytes, bytearray, Mapping)) or not isinstance(one, Iterable):

@@ -194,6 +194,32 @@ class AsyncQueueAdmin:
 
     # -- removing --------------------------------------------------------------------------
 
+    async def recover(self, n: int = 1, *, idle: Duration) -> list[AsyncJob]:
+        """Take over jobs of consumers that no longer respond, before their leases end.
+
+        Each is a new delivery with its own lease, and the old delivery counts as a crash. A job
+        that has crashed too often becomes a dead letter instead. The old receipt is void. Nothing
+        is taken while the queue is paused. Jobs delivered at most once are never taken.
+
+        Args:
+            n: most jobs to take, up to 1000.
+            idle: seconds; take only jobs delivered at least this long ago, extended or not.
+
+        Returns:
+            The jobs, oldest delivery first.
+        """
+        check_count("n", n, high=BATCH)
+        span = duration_ms("idle", idle)
+        jobs: list[AsyncJob] = []
+
+        async def some(part: AsyncQueueAdmin) -> None:
+            if len(jobs) < n:
+                flow = flows.recover(part.ops, n - len(jobs), span)
+                jobs.extend(await part.backend.driver.drive(flow))
+
+        await self._asked(some)
+        return jobs
+
     async def delete(self, jobs: Iterable[JobName], *, if_undelivered: bool = False) -> Settled:
         """Remove jobs in any state. Deliveries of these jobs end.
 
@@ -332,7 +358,14 @@ class AsyncQueueAdmin:
     # -- looking ---------------------------------------------------------------------------
 
     async def stats(self) -> QueueStats:
-        """Return exact counts, in time that does not grow with the number of jobs."""
+        """Return exact counts, in time that does not grow with the number of jobs.
+
+        Examples:
+            >>> added = await q.enqueue_many([b"a", b"b"], delay=60)
+            >>> stats = await q.stats()
+            >>> stats.ready, stats.scheduled
+            (0, 2)
+        """
         await self.backend.connect()
         return await self.backend.node.run(self.ops.stats())
 
@@ -351,6 +384,11 @@ class AsyncQueueAdmin:
             start: number of jobs to skip, up to 1000; negative = the first job, counted from the
                 end: -3 is the last but two. Beyond either end there are no jobs.
             newest: go backwards from the end.
+
+        Examples:
+            >>> added = await q.enqueue({"to": "ada"})
+            >>> [(view.state, view.body) for view in await q.peek()]
+            [('ready', {'to': 'ada'})]
         """
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
@@ -392,6 +430,12 @@ class AsyncQueueAdmin:
             ResultGone: the job is gone and nothing is kept of it, or its value was not kept: it was
                 too large, not JSON, or the server's memory was full.
             ResultTimeout: it has not ended in time.
+
+        Examples:
+            >>> job = await q.enqueue(3, result_ttl=60)
+            >>> await AsyncWorker(ps, q, lambda job: job.body**2, burst=True).run()
+            >>> await q.result(job.id, timeout=10)
+            9
         """
         span = None if timeout is None else duration_ms("timeout", timeout) / 1000
         names = check_jobs("job", [job])
@@ -535,6 +579,11 @@ class AsyncQueueAdmin:
 
         Returns:
             All settings as they are now.
+
+        Examples:
+            >>> settings = await q.configure(lease=60, max_attempts=5)
+            >>> settings.lease, settings.max_attempts
+            (60.0, 5)
         """
         given = locals()
         return await self._configured(setting_fields(given, self.partitions))

@@ -110,6 +110,13 @@ class AsyncQueueBatches(AsyncQueueAdmin):
 
         Raises:
             BadArgument: an argument can't be used.
+
+        Examples:
+            >>> async with q.batch(then="report") as batch:
+            ...     added = await batch.enqueue_many([b"a", b"b"])
+            >>> outcomes = await q.ack(await q.reserve(2))
+            >>> [job.body for job in await q.reserve()]  # when both are done
+            ['report']
         """
         return AsyncBatch(self, callback_record(then, on, self.ops.codec), on)
 

@@ -96,6 +96,13 @@ class AsyncPenstock:
 
     Raises:
         BadArgument, ConfigurationError: the source can't be used.
+
+    Examples:
+        >>> from penstock import AsyncPenstock
+        >>> ps = AsyncPenstock("redis://localhost:6379/0")
+        >>> added = await ps.queue("emails").enqueue({"to": "ada"})
+        >>> await ps.queues()
+        ['emails']
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from penstock.client._async.searching import AsyncQueueSearch
 from penstock.client._async.settling import check_jobs
 from penstock.client._async.transport.connection import monotonic
 from penstock.client.gathering import Gathering  # async only
-from penstock.core import flows, stable
+from penstock.core import stable
 from penstock.core.bulk import NewJob, NewJobs, Prepared, chunks, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
@@ -71,10 +71,11 @@ PLAIN_PAUSE = 5.0
 class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, AsyncQueueBatches):
     """A queue, made by `AsyncPenstock.queue`. It exists on the server from its first use.
 
-    Args:
-        client: provides the connections.
-        name: any non-empty text.
-        number: number of the partition; None = the queue has no partitions.
+    - Produce: `enqueue`, `enqueue_many`, `batch`, `schedule`, `exclusive`; `result`, `status`.
+    - Consume: `handler` and a `Worker`; or `reserve`, `consume` and `settle`, then `ack`, `nack`,
+      `release`, `bury`, `extend`.
+    - Look: `stats`, `peek`, `show`, `find`, `scan_iter`, `schedules`, `batches`.
+    - Manage: `configure`, `pause`, `close`, `redrive`, `cancel`, `delete`, `purge`, `sweep`.
     """
 
     # [async only
@@ -157,6 +158,11 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
                 taken back, unless a consumer already had it. If too few replicas are connected,
                 the call is refused at once and nothing is added.
             CannotSync: the server can't report which writes are on disk; the job was not added.
+
+        Examples:
+            >>> job = await q.enqueue({"to": "ada"}, delay=60, ttl=3600)
+            >>> job.state
+            'scheduled'
         """
         options = prepared(
             delay,
@@ -280,6 +286,11 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             IncompleteEnqueue: a chunk failed after others were accepted. `results` holds the
                 accepted jobs; `__cause__` is the error of the chunk.
             As `enqueue`: nothing was accepted.
+
+        Examples:
+            >>> added = await q.enqueue_many(({"n": n} for n in range(2500)), priority=5)
+            >>> len(added)
+            2500
         """
         options = prepared(
             delay,
@@ -344,8 +355,6 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             results.append(span)
             chunk = chunk[count:]
 
-    # -- roles -----------------------------------------------------------------------------
-
     def exclusive(
         self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
     ) -> AsyncRole:
@@ -392,6 +401,12 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         Raises:
             QueueClosed: the queue is closed, and no job is left that could be delivered. Every
                 waiting consumer gets this error at once.
+
+        Examples:
+            >>> added = await q.enqueue({"to": "ada"})
+            >>> [job] = await q.reserve(10, block=0)
+            >>> job.body, job.attempt
+            ({'to': 'ada'}, 1)
         """
         check_count("n", n)
         return await self.backend.reserve([self], n, check_block(block))
@@ -435,15 +450,9 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
     def _report(self, done: list[AsyncJob], outcomes: Settled) -> None:
         if not outcomes:
             for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
-                logger.warning(
-                    "%s finished after its lease had ended; it may run again",
-                    job_id,
-                    extra={
-                        "job_id": job_id,
-                        "queue": self.name,
-                        "worker": self.backend.terms.owner,
-                    },
-                )
+                extra = {"job_id": job_id, "queue": self.name, "worker": self.backend.terms.owner}
+                text = "%s finished after its lease had ended; it may run again"
+                logger.warning(text, job_id, extra=extra)
         done.clear()
 
     # -- settling --------------------------------------------------------------------------
@@ -484,6 +493,12 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
                 acknowledged all the same, and the error has their outcomes.
             CannotSync: the server can't report which writes are on disk; nothing was done.
             IncompleteSettle: of more than 1000 jobs some were settled, and then a call failed.
+
+        Examples:
+            >>> added = await q.enqueue_many([b"a", b"b"])
+            >>> outcomes = await q.ack(await q.reserve(2))
+            >>> [str(outcome) for outcome in outcomes]
+            ['done', 'done']
         """
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         build = QueueOps.ack if window is None else partial(QueueOps.ack, window_ms=window)
@@ -498,32 +513,6 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         if not codes or (call.resent and codes[0] == Code.GONE):
             return Outcome.DONE
         return OUTCOMES[codes[0]]
-
-    async def recover(self, n: int = 1, *, idle: Duration) -> list[AsyncJob]:
-        """Take over jobs of consumers that no longer respond, before their leases end.
-
-        Each is a new delivery with its own lease, and the old delivery counts as a crash. A job
-        that has crashed too often becomes a dead letter instead. The old receipt is void. Nothing
-        is taken while the queue is paused. Jobs delivered at most once are never taken.
-
-        Args:
-            n: most jobs to take, up to 1000.
-            idle: seconds; take only jobs delivered at least this long ago, extended or not.
-
-        Returns:
-            The jobs, oldest delivery first.
-        """
-        check_count("n", n, high=BATCH)
-        span = duration_ms("idle", idle)
-        jobs: list[AsyncJob] = []
-
-        async def some(part: AsyncQueueAdmin) -> None:
-            if len(jobs) < n:
-                flow = flows.recover(part.ops, n - len(jobs), span)
-                jobs.extend(await part.backend.driver.drive(flow))
-
-        await self._asked(some)
-        return jobs
 
     async def settle(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
@@ -579,6 +568,13 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
 
         Raises:
             BadArgument, BadJobId: nothing was done.
+
+        Examples:
+            >>> added = await q.enqueue(b"a")
+            >>> outcomes = await q.nack(await q.reserve(), delay=0, error="no answer")
+            >>> [job] = await q.reserve()
+            >>> job.attempt, job.last_error
+            (2, 'no answer')
         """
         wait = -1 if delay is None else duration_ms("delay", delay)
         text, tail = check_text("error", error, limit=1024), check_trace(trace)

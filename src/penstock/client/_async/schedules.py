@@ -58,6 +58,12 @@ class AsyncQueueSchedules(AsyncQueueAdmin):
                 Nothing was written.
             NodesUnavailable: it is new, and one of several nodes can't be reached, which may have
                 it.
+
+        Examples:
+            >>> await q.schedule("report", job={"kind": "daily"}, every="1h")
+            True
+            >>> [(one.name, one.spec) for one in await q.schedules()]
+            [('report', 'every 1h')]
         """
         from penstock.core.schedules import check_spec, new_schedule
 

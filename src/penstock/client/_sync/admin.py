@@ -191,6 +191,32 @@ class QueueAdmin:
 
     # -- removing --------------------------------------------------------------------------
 
+    def recover(self, n: int = 1, *, idle: Duration) -> list[Job]:
+        """Take over jobs of consumers that no longer respond, before their leases end.
+
+        Each is a new delivery with its own lease, and the old delivery counts as a crash. A job
+        that has crashed too often becomes a dead letter instead. The old receipt is void. Nothing
+        is taken while the queue is paused. Jobs delivered at most once are never taken.
+
+        Args:
+            n: most jobs to take, up to 1000.
+            idle: seconds; take only jobs delivered at least this long ago, extended or not.
+
+        Returns:
+            The jobs, oldest delivery first.
+        """
+        check_count("n", n, high=BATCH)
+        span = duration_ms("idle", idle)
+        jobs: list[Job] = []
+
+        def some(part: QueueAdmin) -> None:
+            if len(jobs) < n:
+                flow = flows.recover(part.ops, n - len(jobs), span)
+                jobs.extend(part.backend.driver.drive(flow))
+
+        self._asked(some)
+        return jobs
+
     def delete(self, jobs: Iterable[JobName], *, if_undelivered: bool = False) -> Settled:
         """Remove jobs in any state. Deliveries of these jobs end.
 
@@ -329,7 +355,14 @@ class QueueAdmin:
     # -- looking ---------------------------------------------------------------------------
 
     def stats(self) -> QueueStats:
-        """Return exact counts, in time that does not grow with the number of jobs."""
+        """Return exact counts, in time that does not grow with the number of jobs.
+
+        Examples:
+            >>> added = q.enqueue_many([b"a", b"b"], delay=60)
+            >>> stats = q.stats()
+            >>> stats.ready, stats.scheduled
+            (0, 2)
+        """
         self.backend.connect()
         return self.backend.node.run(self.ops.stats())
 
@@ -348,6 +381,11 @@ class QueueAdmin:
             start: number of jobs to skip, up to 1000; negative = the first job, counted from the
                 end: -3 is the last but two. Beyond either end there are no jobs.
             newest: go backwards from the end.
+
+        Examples:
+            >>> added = q.enqueue({"to": "ada"})
+            >>> [(view.state, view.body) for view in q.peek()]
+            [('ready', {'to': 'ada'})]
         """
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
@@ -389,6 +427,12 @@ class QueueAdmin:
             ResultGone: the job is gone and nothing is kept of it, or its value was not kept: it was
                 too large, not JSON, or the server's memory was full.
             ResultTimeout: it has not ended in time.
+
+        Examples:
+            >>> job = q.enqueue(3, result_ttl=60)
+            >>> Worker(ps, q, lambda job: job.body**2, burst=True).run()
+            >>> q.result(job.id, timeout=10)
+            9
         """
         span = None if timeout is None else duration_ms("timeout", timeout) / 1000
         names = check_jobs("job", [job])
@@ -532,6 +576,11 @@ class QueueAdmin:
 
         Returns:
             All settings as they are now.
+
+        Examples:
+            >>> settings = q.configure(lease=60, max_attempts=5)
+            >>> settings.lease, settings.max_attempts
+            (60.0, 5)
         """
         given = locals()
         return self._configured(setting_fields(given, self.partitions))

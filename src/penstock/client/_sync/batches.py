@@ -111,6 +111,13 @@ class QueueBatches(QueueAdmin):
 
         Raises:
             BadArgument: an argument can't be used.
+
+        Examples:
+            >>> with q.batch(then="report") as batch:
+            ...     added = batch.enqueue_many([b"a", b"b"])
+            >>> outcomes = q.ack(q.reserve(2))
+            >>> [job.body for job in q.reserve()]  # when both are done
+            ['report']
         """
         return Batch(self, callback_record(then, on, self.ops.codec), on)
 

@@ -97,6 +97,13 @@ class Penstock:
 
     Raises:
         BadArgument, ConfigurationError: the source can't be used.
+
+    Examples:
+        >>> from penstock import Penstock
+        >>> ps = Penstock("redis://localhost:6379/0")
+        >>> added = ps.queue("emails").enqueue({"to": "ada"})
+        >>> ps.queues()
+        ['emails']
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from penstock.client._sync.schedules import QueueSchedules
 from penstock.client._sync.searching import QueueSearch
 from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.transport.connection import monotonic
-from penstock.core import flows, stable
+from penstock.core import stable
 from penstock.core.bulk import NewJob, NewJobs, Prepared, chunks, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
@@ -67,10 +67,11 @@ PLAIN_PAUSE = 5.0
 class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
     """A queue, made by `Penstock.queue`. It exists on the server from its first use.
 
-    Args:
-        client: provides the connections.
-        name: any non-empty text.
-        number: number of the partition; None = the queue has no partitions.
+    - Produce: `enqueue`, `enqueue_many`, `batch`, `schedule`, `exclusive`; `result`, `status`.
+    - Consume: `handler` and a `Worker`; or `reserve`, `consume` and `settle`, then `ack`, `nack`,
+      `release`, `bury`, `extend`.
+    - Look: `stats`, `peek`, `show`, `find`, `scan_iter`, `schedules`, `batches`.
+    - Manage: `configure`, `pause`, `close`, `redrive`, `cancel`, `delete`, `purge`, `sweep`.
     """
 
     def __repr__(self) -> str:
@@ -147,6 +148,11 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
                 taken back, unless a consumer already had it. If too few replicas are connected,
                 the call is refused at once and nothing is added.
             CannotSync: the server can't report which writes are on disk; the job was not added.
+
+        Examples:
+            >>> job = q.enqueue({"to": "ada"}, delay=60, ttl=3600)
+            >>> job.state
+            'scheduled'
         """
         options = prepared(
             delay,
@@ -259,6 +265,11 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             IncompleteEnqueue: a chunk failed after others were accepted. `results` holds the
                 accepted jobs; `__cause__` is the error of the chunk.
             As `enqueue`: nothing was accepted.
+
+        Examples:
+            >>> added = q.enqueue_many(({"n": n} for n in range(2500)), priority=5)
+            >>> len(added)
+            2500
         """
         options = prepared(
             delay,
@@ -319,8 +330,6 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             results.append(span)
             chunk = chunk[count:]
 
-    # -- roles -----------------------------------------------------------------------------
-
     def exclusive(
         self, role: RoleName, *, lease: Duration = 30, block: Duration | None = None
     ) -> Role:
@@ -367,6 +376,12 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         Raises:
             QueueClosed: the queue is closed, and no job is left that could be delivered. Every
                 waiting consumer gets this error at once.
+
+        Examples:
+            >>> added = q.enqueue({"to": "ada"})
+            >>> [job] = q.reserve(10, block=0)
+            >>> job.body, job.attempt
+            ({'to': 'ada'}, 1)
         """
         check_count("n", n)
         return self.backend.reserve([self], n, check_block(block))
@@ -408,15 +423,9 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
     def _report(self, done: list[Job], outcomes: Settled) -> None:
         if not outcomes:
             for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
-                logger.warning(
-                    "%s finished after its lease had ended; it may run again",
-                    job_id,
-                    extra={
-                        "job_id": job_id,
-                        "queue": self.name,
-                        "worker": self.backend.terms.owner,
-                    },
-                )
+                extra = {"job_id": job_id, "queue": self.name, "worker": self.backend.terms.owner}
+                text = "%s finished after its lease had ended; it may run again"
+                logger.warning(text, job_id, extra=extra)
         done.clear()
 
     # -- settling --------------------------------------------------------------------------
@@ -457,6 +466,12 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
                 acknowledged all the same, and the error has their outcomes.
             CannotSync: the server can't report which writes are on disk; nothing was done.
             IncompleteSettle: of more than 1000 jobs some were settled, and then a call failed.
+
+        Examples:
+            >>> added = q.enqueue_many([b"a", b"b"])
+            >>> outcomes = q.ack(q.reserve(2))
+            >>> [str(outcome) for outcome in outcomes]
+            ['done', 'done']
         """
         window = None if dedup_window is None else duration_ms("dedup_window", dedup_window)
         build = QueueOps.ack if window is None else partial(QueueOps.ack, window_ms=window)
@@ -471,32 +486,6 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         if not codes or (call.resent and codes[0] == Code.GONE):
             return Outcome.DONE
         return OUTCOMES[codes[0]]
-
-    def recover(self, n: int = 1, *, idle: Duration) -> list[Job]:
-        """Take over jobs of consumers that no longer respond, before their leases end.
-
-        Each is a new delivery with its own lease, and the old delivery counts as a crash. A job
-        that has crashed too often becomes a dead letter instead. The old receipt is void. Nothing
-        is taken while the queue is paused. Jobs delivered at most once are never taken.
-
-        Args:
-            n: most jobs to take, up to 1000.
-            idle: seconds; take only jobs delivered at least this long ago, extended or not.
-
-        Returns:
-            The jobs, oldest delivery first.
-        """
-        check_count("n", n, high=BATCH)
-        span = duration_ms("idle", idle)
-        jobs: list[Job] = []
-
-        def some(part: QueueAdmin) -> None:
-            if len(jobs) < n:
-                flow = flows.recover(part.ops, n - len(jobs), span)
-                jobs.extend(part.backend.driver.drive(flow))
-
-        self._asked(some)
-        return jobs
 
     def settle(
         self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
@@ -552,6 +541,13 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
 
         Raises:
             BadArgument, BadJobId: nothing was done.
+
+        Examples:
+            >>> added = q.enqueue(b"a")
+            >>> outcomes = q.nack(q.reserve(), delay=0, error="no answer")
+            >>> [job] = q.reserve()
+            >>> job.attempt, job.last_error
+            (2, 'no answer')
         """
         wait = -1 if delay is None else duration_ms("delay", delay)
         text, tail = check_text("error", error, limit=1024), check_trace(trace)

@@ -59,6 +59,12 @@ class QueueSchedules(QueueAdmin):
                 Nothing was written.
             NodesUnavailable: it is new, and one of several nodes can't be reached, which may have
                 it.
+
+        Examples:
+            >>> q.schedule("report", job={"kind": "daily"}, every="1h")
+            True
+            >>> [(one.name, one.spec) for one in q.schedules()]
+            [('report', 'every 1h')]
         """
         from penstock.core.schedules import check_spec, new_schedule
 

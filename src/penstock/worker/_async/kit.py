@@ -68,6 +68,14 @@ class AsyncPenstockKit(AsyncPenstock):
 
         Returns:
             The number of jobs by outcome, such as done, retried, snoozed, dead, rejected.
+
+        Examples:
+            >>> handlers = Handlers()
+            >>> @handlers.handler
+            ... def welcome(to: str) -> None: ...
+            >>> job = await welcome.enqueue(ps.queue("emails"), "ada")
+            >>> await ps.work(handlers)
+            {'done': 1}
         """
         chosen = check_handlers(handlers)
         # sync only: refuse_coroutines(chosen)
@@ -117,6 +125,13 @@ class AsyncPenstockKit(AsyncPenstock):
         Raises:
             AssertionError: there is none.
             BadArgument: the handler could not be called with these arguments.
+
+        Examples:
+            >>> @Handlers().handler
+            ... def welcome(to: str) -> None: ...
+            >>> job = await welcome.enqueue(ps.queue("emails"), "ada")
+            >>> await ps.assert_enqueued(welcome, "ada")  # doctest: +ELLIPSIS
+            <JobView ... ready in 'emails', attempt 1>
         """
         waiting = [view for name in await self.queues() for view in await self._waiting(name)]
         found = [view for view in waiting if view.headers.get(HANDLER) == handler.name]

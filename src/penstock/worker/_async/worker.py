@@ -124,6 +124,16 @@ class AsyncWorker:
 
     Raises:
         BadArgument: an argument can't be used.
+
+    Examples:
+        >>> from penstock import Handlers
+        >>> handlers = Handlers()
+        >>> @handlers.handler
+        ... def welcome(to: str) -> None:
+        ...     print("welcome", to)
+        >>> job = await welcome.enqueue(q, "ada")
+        >>> await AsyncWorker(ps, q, handlers, burst=True).run()
+        welcome ada
     """
 
     def __init__(

@@ -67,6 +67,14 @@ class PenstockKit(Penstock):
 
         Returns:
             The number of jobs by outcome, such as done, retried, snoozed, dead, rejected.
+
+        Examples:
+            >>> handlers = Handlers()
+            >>> @handlers.handler
+            ... def welcome(to: str) -> None: ...
+            >>> job = welcome.enqueue(ps.queue("emails"), "ada")
+            >>> ps.work(handlers)
+            {'done': 1}
         """
         chosen = check_handlers(handlers)
         refuse_coroutines(chosen)
@@ -116,6 +124,13 @@ class PenstockKit(Penstock):
         Raises:
             AssertionError: there is none.
             BadArgument: the handler could not be called with these arguments.
+
+        Examples:
+            >>> @Handlers().handler
+            ... def welcome(to: str) -> None: ...
+            >>> job = welcome.enqueue(ps.queue("emails"), "ada")
+            >>> ps.assert_enqueued(welcome, "ada")  # doctest: +ELLIPSIS
+            <JobView ... ready in 'emails', attempt 1>
         """
         waiting = [view for name in self.queues() for view in self._waiting(name)]
         found = [view for view in waiting if view.headers.get(HANDLER) == handler.name]

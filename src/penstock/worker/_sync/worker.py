@@ -124,6 +124,16 @@ class Worker:
 
     Raises:
         BadArgument: an argument can't be used.
+
+    Examples:
+        >>> from penstock import Handlers
+        >>> handlers = Handlers()
+        >>> @handlers.handler
+        ... def welcome(to: str) -> None:
+        ...     print("welcome", to)
+        >>> job = welcome.enqueue(q, "ada")
+        >>> Worker(ps, q, handlers, burst=True).run()
+        welcome ada
     """
 
     def __init__(
