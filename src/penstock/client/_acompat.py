@@ -50,6 +50,7 @@ __all__ = [
     "asend",
     "ashield",
     "asleep",
+    "async_timeout",
     "closed",
     "cluster_nodes",
     "cluster_settings",

@@ -99,24 +99,23 @@ class ScheduleOptions(TypedDict, total=False):
 SCHEDULE_OPTIONS = tuple(ScheduleOptions.__annotations__)
 
 
-class HandlerOptions(Policies, ScheduleOptions, total=False):
-    """Options of a handler with or without a name; see `Handlers.handler`."""
-
+class _JobOptions(TypedDict, total=False):
     lease: Duration | None
     result_ttl: Duration | None
     time_limit: Duration | None
+
+
+class HandlerOptions(Policies, ScheduleOptions, _JobOptions, total=False):
+    """Options of a handler with or without a name; see `Handlers.handler`."""
 
 
 class _FreeOptions(HandlerOptions, total=False):
     queue: str | None
 
 
-class _ChunkOptions(TypedDict, total=False):
+class _ChunkOptions(_JobOptions, total=False):
     queue: str | None
     retry: RetryPolicy | None
-    lease: Duration | None
-    result_ttl: Duration | None
-    time_limit: Duration | None
 
 
 class _Whole(Protocol):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from penstock.client._acompat import async_timeout
 from penstock.core.job import Delivery
 from penstock.worker.registered import AnyHandler
 
@@ -212,26 +212,15 @@ async def within(limit: float, awaited: Awaitable[T]) -> T:
     Raises:
         TimeLimit: it took longer.
     """
-    task = asyncio.current_task()
-    assert task is not None
-    has_expired = False
-
-    def expire() -> None:
-        nonlocal has_expired
-        has_expired = True
-        task.cancel(exceeded(limit))
-
-    timer = asyncio.get_running_loop().call_later(limit, expire)
+    timer = async_timeout(limit)
     try:
-        return await awaited
-    except asyncio.CancelledError:
-        if has_expired:
-            if sys.version_info >= (3, 11):
-                task.uncancel()
+        async with timer:
+            return await awaited
+    except asyncio.TimeoutError:
+        expired: Any = timer.expired  # a method; before Python 3.11 a property
+        if expired() if callable(expired) else expired:
             raise TimeLimit(exceeded(limit)) from None
-        raise
-    finally:
-        timer.cancel()
+        raise  # it is the handler's own
 
 
 def exceeded(limit: float) -> str:

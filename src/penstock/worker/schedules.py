@@ -100,10 +100,6 @@ class Ticker:
         """Return the server's time, or a little less."""
         return self.now_ms + int((now - self.at) * 1000)
 
-    def has_due(self, now: float) -> bool:
-        """Return True if the tick of a schedule has come."""
-        return any(at <= now for at, _ in self.near)
-
     def due_by(self, now: float) -> list[StoredSchedule]:
         """Return the schedules whose tick has come, and remove them from `near`."""
         due = [entry for at, entry in self.near if at <= now]
@@ -170,7 +166,8 @@ def tend(
             yield from _check(ticker, ops, run)
     for entry in ticker.due_by(clock()):
         added |= yield from _tick(ticker, ops, run, clock(), log, entry)
-    may_store = ticker.at and not ticker.has_due(clock())  # ticks of older versions come first
+    # Ticks of older versions come first.
+    may_store = ticker.at and not any(at <= clock() for at, _ in ticker.near)
     if ticker.own and may_store and (yield from _store(ticker, ops, parts, run, log)):
         ticker.look_now()
     return added
@@ -246,7 +243,8 @@ def _store(
     while ticker.own:
         batch, ticker.own = ticker.own[:NAMED], ticker.own[NAMED:]
         listed = yield from run(ops.schedules(names=[new.name for new in batch]))
-        same = {entry.name for new in batch for entry in listed.entries if _is(entry, new)}
+        marks = {entry.name: entry.mark for entry in listed.entries}
+        same = {new.name for new in batch if marks.get(new.name) == new.mark}
         for new in batch if len(parts) > 1 else [new for new in batch if new.name not in same]:
             try:
                 what = yield from schedule_on(up, new, is_whole=not missing)
@@ -265,7 +263,3 @@ def _store(
         log.warning(text, ", ".join(repr(new.name) for new in waiting))
     ticker.own, ticker.has_waited = waiting, bool(waiting)
     return stored
-
-
-def _is(entry: StoredSchedule, new: NewSchedule) -> bool:
-    return (entry.name, entry.mark) == (new.name, new.mark)

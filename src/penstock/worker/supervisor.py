@@ -16,7 +16,7 @@ from penstock.core.logs import get_logger
 from penstock.worker.children import Child
 from penstock.worker.processes import ending
 
-__all__ = ["BROKEN", "DRAINED", "UNSTARTED", "ProcessStatus", "Supervisor", "SupervisorStatus"]
+__all__ = ["BROKEN", "DRAINED", "UNSTARTED", "Supervisor", "SupervisorStatus"]
 
 LOG = get_logger(__name__)
 
@@ -40,29 +40,6 @@ Memory = Callable[[Sequence[int]], Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessStatus:
-    """The status of one process.
-
-    Args:
-        number: from 1; a replacement has the same number.
-        pid: its process id; None while there is no process.
-        healthy: whether it reports that it is healthy, or is being replaced on purpose.
-        age: seconds since its start.
-        starts: how many processes there have been with this number.
-        leaving: why it was asked to end; empty = it was not.
-        worker: its last report.
-    """
-
-    number: int
-    pid: int | None
-    healthy: bool
-    age: float | None
-    starts: int
-    leaving: str
-    worker: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class SupervisorStatus:
     """The status of a supervisor and its processes.
 
@@ -70,13 +47,13 @@ class SupervisorStatus:
         pid: its own process id.
         healthy: whether all processes are healthy.
         stopping: whether it was asked to end.
-        processes: one for each number.
+        processes: the status of each process, as `ChildSlot.status` returns it.
     """
 
     pid: int
     healthy: bool
     stopping: bool
-    processes: tuple[ProcessStatus, ...]
+    processes: tuple[Mapping[str, Any], ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the status as JSON takes it."""
@@ -142,18 +119,23 @@ class ChildSlot:
             return False
         return child.status.get("healthy") is True
 
-    def status(self, now: float) -> ProcessStatus:
-        """Return the status of its process."""
+    def status(self, now: float) -> dict[str, Any]:
+        """Return the status of its process as JSON takes it.
+
+        `number` is that of the slot, `starts` counts its processes, `age` is in seconds, `leaving`
+        says why it was asked to end, and `worker` is its last report. Without a process `pid` and
+        `age` are None.
+        """
         child = self.child
-        return ProcessStatus(
-            number=self.number,
-            pid=None if child is None else child.pid,
-            healthy=self.healthy(now),
-            age=None if child is None else round(child.age, 3),
-            starts=self.starts,
-            leaving=child.leaving if child else "",
-            worker=child.status if child else {},
-        )
+        return {
+            "number": self.number,
+            "pid": child and child.pid,
+            "healthy": self.healthy(now),
+            "age": child and round(child.age, 3),
+            "starts": self.starts,
+            "leaving": child.leaving if child else "",
+            "worker": child.status if child else {},
+        }
 
 
 class Supervisor:
