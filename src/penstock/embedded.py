@@ -210,7 +210,7 @@ class EmbeddedServer:
     def kill(self) -> None:
         """End the process at once (SIGKILL); the directory stays, for `restart()`."""
         self._process()
-        _kill(self._running.pop())
+        _kill(self._running)
 
     def restart(self) -> None:
         """Start the server again, in the same directory and at the same address.
@@ -221,7 +221,7 @@ class EmbeddedServer:
             raise EmbeddedServerError(
                 "the server was stopped and its directory removed: create another EmbeddedServer"
             )
-        self._terminate()
+        _kill(self._running)
         self._start()
 
     def pause(self) -> None:
@@ -246,18 +246,6 @@ class EmbeddedServer:
         if not self.is_running:
             raise EmbeddedServerError("the server is not running: restart() starts it again")
         return self._running[0]
-
-    def _terminate(self) -> None:
-        """Send SIGTERM, and SIGCONT for a paused process; after 5 s, SIGKILL."""
-        if not self._running:
-            return
-        process = self._running.pop()
-        process.terminate()
-        process.send_signal(signal.SIGCONT)
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            _kill(process)
 
     def _start_on_some_port(self) -> None:
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
@@ -284,7 +272,7 @@ class EmbeddedServer:
         try:
             self._await_answer(process)
         except BaseException:
-            self._terminate()
+            _kill(self._running)
             raise
 
     def _command(self) -> list[str]:
@@ -369,14 +357,15 @@ def _ends_with_parent() -> list[str]:
     return [path, "--pdeathsig", "KILL", "--"] if path else []
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
+def _kill(running: list[subprocess.Popen[bytes]]) -> None:
+    while running:
+        process = running.pop()
+        process.kill()
+        process.wait()
 
 
 def _clean_up(running: list[subprocess.Popen[bytes]], directory: Path, owner: int) -> None:
     if os.getpid() != owner:  # a forked child has copies of these, not the server
         return
-    while running:
-        _kill(running.pop())
+    _kill(running)
     shutil.rmtree(directory, ignore_errors=True)
