@@ -147,6 +147,19 @@ def test_a_run_is_stopped(q: Queue, writable: Browser) -> None:
     assert counts(q)[3] == 5
 
 
+def test_a_run_that_raises_has_failed(
+    q: Queue, writable: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any exception ends a run, and the page shows it."""
+    asked = writable.press(writable.get("/queues/emails?state=dead"), "all", "delete")
+    monkeypatch.setattr("penstock.web.runs.act", lambda *_: 1 // 0)
+    done = writable.press(asked, "do", "start")
+    while "running" in done.text:
+        done = writable.get(done.url)
+    assert "ZeroDivisionError" in done.text
+    assert counts(q)[3] == 5
+
+
 def test_a_queue_is_paused_and_resumed(q: Queue, writable: Browser) -> None:
     """Each side has a button."""
     for side, expected in (("out", "out"), ("", None), ("all", "all"), ("", None)):

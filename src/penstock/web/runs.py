@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from redis.exceptions import RedisError
-
 from penstock.client._async.queue import AsyncQueue
+from penstock.core.logs import get_logger
 from penstock.core.options import StateName
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.urls import redacted
-from penstock.errors import PenstockError
 
 __all__ = ["ACTIONS", "ActionName", "BulkAction", "Filter", "Runs", "act"]
+
+logger = get_logger("penstock.web")
 
 ActionName = Literal["redrive", "promote", "cancel", "delete"]
 ACTIONS: dict[StateName, tuple[ActionName, ...]] = {
@@ -177,8 +177,9 @@ class Runs:
         async def guarded() -> None:
             try:
                 await work
-            except (PenstockError, RedisError, OSError) as error:
+            except Exception as error:  # noqa: BLE001  # the page shows it
                 run.status, run.error = "failed", redacted(f"{type(error).__name__}: {error}")
+                logger.warning("%s of jobs of %r failed: %s", run.action, run.queue.name, run.error)
             finally:
                 self._tasks.pop(run.id, None)
                 ended(run)
