@@ -99,13 +99,13 @@ class ScheduleOptions(TypedDict, total=False):
 SCHEDULE_OPTIONS = tuple(ScheduleOptions.__annotations__)
 
 
-class _JobOptions(TypedDict, total=False):
+class _CommonOptions(TypedDict, total=False):
     lease: Duration | None
     result_ttl: Duration | None
     time_limit: Duration | None
 
 
-class HandlerOptions(Policies, ScheduleOptions, _JobOptions, total=False):
+class HandlerOptions(Policies, ScheduleOptions, _CommonOptions, total=False):
     """Options of a handler with or without a name; see `Handlers.handler`."""
 
 
@@ -113,7 +113,7 @@ class _FreeOptions(HandlerOptions, total=False):
     queue: str | None
 
 
-class _ChunkOptions(_JobOptions, total=False):
+class _ChunkOptions(_CommonOptions, total=False):
     queue: str | None
     retry: RetryPolicy | None
 
