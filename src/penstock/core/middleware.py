@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from penstock.core.job import Delivery, Enqueued, counts_of
@@ -167,7 +166,7 @@ def enqueuing(
             event.error = error
             event.results = getattr(error, "results", event.results)
 
-    return _Nested((one.enqueue(event) for one in middleware), event, failed)
+    return _nested((one.enqueue(event) for one in middleware), event, failed)
 
 
 def running(
@@ -194,11 +193,16 @@ def running(
             event.error = error
             event.outcome = judge(error)
 
-    return _Nested((one.run(event) for one in middleware), event, failed)
+    return _nested((one.run(event) for one in middleware), event, failed)
 
 
-class _Nested(AbstractContextManager[None]):
-    """Nests contexts, and updates the event between any two of them.
+@contextmanager
+def _nested(
+    contexts: Iterator[AbstractContextManager[None]],
+    event: EnqueueEvent | RunEvent,
+    failed: Callable[[BaseException], None],
+) -> Iterator[None]:
+    """Nest contexts, and update the event between any two of them.
 
     An error that one of them swallows is raised all the same.
 
@@ -208,63 +212,24 @@ class _Nested(AbstractContextManager[None]):
         failed: notes an error in the event.
     """
 
-    def __init__(
-        self,
-        contexts: Iterator[AbstractContextManager[None]],
-        event: EnqueueEvent | RunEvent,
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._contexts = contexts
-        self._event = event
-        self._failed = failed
-        self._entered: list[AbstractContextManager[None]] = []
-        self._began = 0.0
-
-    def __enter__(self) -> None:
-        try:
-            for context in self._contexts:
-                context.__enter__()
-                self._entered.append(context)
-        except BaseException as error:
-            self._leave(error)
-            raise
-        self._began = time.perf_counter()
-
-    def __exit__(
-        self, _kind: object, error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        event = self._event
-        if error is None and isinstance(event, RunEvent):
-            event.outcome = event.outcome or "done"
-        event.seconds = time.perf_counter() - self._began
-        self._leave(error)
-
-    def _leave(self, error: BaseException | None) -> None:
-        """Leave the contexts; raise the error that comes out, if it is another one."""
-        last = self._last(error)
-        try:
-            if last is not None and last is not error:
-                raise last
-        finally:
-            del last  # its traceback holds this frame
+    def note(_kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
-            self._failed(error)  # also if it was swallowed
+            failed(error)
 
-    def _last(self, error: BaseException | None) -> BaseException | None:
-        """Leave the contexts, and return the error that comes out of the outermost one."""
-        try:
-            if error is not None:
-                self._failed(error)
-            while self._entered:
-                trace = None if error is None else error.__traceback__
-                try:
-                    kind = None if error is None else type(error)
-                    if self._entered.pop().__exit__(kind, error, trace):
-                        error = None
-                except BaseException as raised:  # noqa: BLE001  # the next one gets it
-                    error = raised
-                if error is not None:
-                    self._failed(error)
-            return error
-        finally:
-            del error  # its traceback may hold this frame
+    stack, began = ExitStack(), None
+    stack.push(note)
+    try:
+        for context in contexts:
+            stack.enter_context(context)
+            stack.push(note)
+        began = time.perf_counter()
+        yield
+    except BaseException as error:
+        event.seconds = 0.0 if began is None else time.perf_counter() - began
+        stack.__exit__(type(error), error, error.__traceback__)
+        failed(error)  # also if it was swallowed
+        raise
+    event.seconds = time.perf_counter() - began
+    if isinstance(event, RunEvent):
+        event.outcome = event.outcome or "done"
+    stack.close()

@@ -88,17 +88,16 @@ class Spec:
 
     def encoded(self) -> bytes:
         """Return the JSON that is stored: fields with their defaults are left out."""
-        given: dict[str, Any] = {}
-        if self.every_ms is not None:
-            given["every"] = self.every_ms
-        else:
-            given |= {"cron": self.cron, "tz": self.tz}
-        if self.overlap:
-            given["overlap"] = True
-        if self.missed != "one":
-            given["missed"] = self.missed
-        if self.ttl_code != AT_LEAST_ONCE_FOREVER:
-            given["ttl"] = self.ttl_code
+        given = {
+            "cron": self.cron,
+            "every": self.every_ms,
+            "missed": self.missed,
+            "overlap": self.overlap,
+            "ttl": self.ttl_code,
+            "tz": None if self.cron is None else self.tz,
+        }
+        usual = (None, "one", False, AT_LEAST_ONCE_FOREVER)
+        given = {name: value for name, value in given.items() if value not in usual}
         return json.dumps(given, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
