@@ -160,13 +160,7 @@ def enqueuing(
     middleware: Iterable[Middleware], event: EnqueueEvent
 ) -> AbstractContextManager[None]:
     """Return the hooks around an enqueue; each of them sees its error in the event."""
-
-    def failed(error: BaseException) -> None:
-        if error is not event.error:
-            event.error = error
-            event.results = getattr(error, "results", event.results)
-
-    return _nested((one.enqueue(event) for one in middleware), event, failed)
+    return _nested((one.enqueue(event) for one in middleware), event)
 
 
 def running(
@@ -187,20 +181,14 @@ def running(
     """
     if not middleware:
         return NOTHING
-
-    def failed(error: BaseException) -> None:
-        if error is not event.error:
-            event.error = error
-            event.outcome = judge(error)
-
-    return _nested((one.run(event) for one in middleware), event, failed)
+    return _nested((one.run(event) for one in middleware), event, judge)
 
 
 @contextmanager
 def _nested(
     contexts: Iterator[AbstractContextManager[None]],
     event: EnqueueEvent | RunEvent,
-    failed: Callable[[BaseException], None],
+    judge: Callable[[BaseException], str] = str,
 ) -> Iterator[None]:
     """Nest contexts, and update the event between any two of them.
 
@@ -209,12 +197,17 @@ def _nested(
     Args:
         contexts: outermost first; each is made when the one before is entered.
         event: of the call.
-        failed: notes an error in the event.
+        judge: returns the outcome of a run with this error.
     """
 
-    def note(_kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None:
-            failed(error)
+    def note(_kind: object, error: BaseException | None, _trace: object = None) -> None:
+        if error is None or error is event.error:
+            return
+        event.error = error
+        if isinstance(event, RunEvent):
+            event.outcome = judge(error)
+        else:
+            event.results = getattr(error, "results", event.results)
 
     stack, began = ExitStack(), None
     stack.push(note)
@@ -227,7 +220,7 @@ def _nested(
     except BaseException as error:
         event.seconds = 0.0 if began is None else time.perf_counter() - began
         stack.__exit__(type(error), error, error.__traceback__)
-        failed(error)  # also if it was swallowed
+        note(None, error)  # also if it was swallowed
         raise
     event.seconds = time.perf_counter() - began
     if isinstance(event, RunEvent):

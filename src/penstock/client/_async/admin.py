@@ -385,6 +385,10 @@ class AsyncQueueAdmin:
                 end: -3 is the last but two. Beyond either end there are no jobs.
             newest: go backwards from the end.
 
+        With several nodes or partitions, n and start together are at most 1000, and jobs are merged
+        by time: consumers do not reserve in this order. `unreachable` of the list names the nodes
+        that did not answer.
+
         Examples:
             >>> added = await q.enqueue({"to": "ada"})
             >>> [(view.state, view.body) for view in await q.peek()]
@@ -392,11 +396,13 @@ class AsyncQueueAdmin:
         """
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
-        chosen = check_choice("state", state, StateName)
+        return await self._peeked(check_choice("state", state, StateName), start, n, newest=newest)
+
+    async def _peeked(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
         await self.backend.connect()
         views = None
         while views is None:
-            views = await self.backend.node.run(self.ops.peek(chosen, start, n, newest=newest))
+            views = await self.backend.node.run(self.ops.peek(state, start, n, newest=newest))
         return [view for view in views if view]
 
     async def show(self, job: JobName) -> JobView | None:
@@ -515,13 +521,20 @@ class AsyncQueueAdmin:
             states: only jobs in these states: ready, scheduled, parked, active, dead; None = all.
             full: False = return only ids; no bodies are sent.
 
+        Returns:
+            The page. With several nodes they are read one after another, and `unreachable` names
+            those that were skipped.
+
         Raises:
             BadArgument: not a cursor, count or state; nothing was sent.
         """
         check_count("n", n, high=BATCH)
-        call = self.ops.scan(
-            check_cursor("cursor", cursor, JOB_CURSOR), n, check_states("states", states), full=full
-        )
+        return await self._scanned(cursor, n, check_states("states", states), full=full)
+
+    async def _scanned(
+        self, cursor: str, n: int, states: Sequence[StateName], *, full: bool
+    ) -> ScanPage:
+        call = self.ops.scan(check_cursor("cursor", cursor, JOB_CURSOR), n, states, full=full)
         await self.backend.connect()
         return await self.backend.node.run(call)
 

@@ -207,17 +207,17 @@ class AsyncBackend:
 
     async def produce(
         self,
-        parts: Callable[[], Sequence[AsyncShard]],
+        part_on: Callable[[Any], AsyncShard],
         attempt: Callable[[AsyncShard], Awaitable[T]],
     ) -> T:
         """Add jobs to the first part that takes them; if the only node is leaving, join others."""
         site = await self.current()
         try:
-            return await site.produce(parts, attempt)
+            return await site.produce(part_on, attempt)
         except NodesUnavailable:
             if site is self.federation or not await self.look():
                 raise
-        return await self.home.produce(parts, attempt)
+        return await self.home.produce(part_on, attempt)
 
     async def reserve(
         self, queues: Sequence[AsyncQueue], n: int, wait: float | None, seen: Taken | None = None

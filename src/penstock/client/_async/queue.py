@@ -529,12 +529,14 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             and drained there are none, and the next `reserve` raises `QueueClosed`.
         """
         names = check_jobs("done", done, most=BATCH)
-        check_count("n", n, high=BATCH)
-        wait = check_block(block)
+        return await self._exchanged(names, check_count("n", n, high=BATCH), check_block(block))
+
+    async def _exchanged(
+        self, names: list[JobName], n: int, wait: float | None
+    ) -> tuple[Settled, list[AsyncJob]]:
         await self.backend.connect()
         call = self.ops.settle(names, n)
-        found = await self.backend.node.run(call)
-        outcomes, taken = found
+        outcomes, taken = await self.backend.node.run(call)
         if call.resent:
             outcomes = outcomes.after_resend(Code.GONE)
         jobs = taken.deliveries
@@ -542,7 +544,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             # The jobs are finished: the next call raises if the connection fails now.
             refusals = (QueueClosed, QueueInUse, RoleLost)
             with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
-                jobs = await self.ops.queue.reserve(n, block=block)
+                jobs = await self.ops.queue.reserve(n, block=wait)
         return outcomes, jobs
 
     async def nack(

@@ -382,6 +382,10 @@ class QueueAdmin:
                 end: -3 is the last but two. Beyond either end there are no jobs.
             newest: go backwards from the end.
 
+        With several nodes or partitions, n and start together are at most 1000, and jobs are merged
+        by time: consumers do not reserve in this order. `unreachable` of the list names the nodes
+        that did not answer.
+
         Examples:
             >>> added = q.enqueue({"to": "ada"})
             >>> [(view.state, view.body) for view in q.peek()]
@@ -389,11 +393,13 @@ class QueueAdmin:
         """
         check_count("n", n, high=BATCH)
         check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
-        chosen = check_choice("state", state, StateName)
+        return self._peeked(check_choice("state", state, StateName), start, n, newest=newest)
+
+    def _peeked(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
         self.backend.connect()
         views = None
         while views is None:
-            views = self.backend.node.run(self.ops.peek(chosen, start, n, newest=newest))
+            views = self.backend.node.run(self.ops.peek(state, start, n, newest=newest))
         return [view for view in views if view]
 
     def show(self, job: JobName) -> JobView | None:
@@ -512,13 +518,18 @@ class QueueAdmin:
             states: only jobs in these states: ready, scheduled, parked, active, dead; None = all.
             full: False = return only ids; no bodies are sent.
 
+        Returns:
+            The page. With several nodes they are read one after another, and `unreachable` names
+            those that were skipped.
+
         Raises:
             BadArgument: not a cursor, count or state; nothing was sent.
         """
         check_count("n", n, high=BATCH)
-        call = self.ops.scan(
-            check_cursor("cursor", cursor, JOB_CURSOR), n, check_states("states", states), full=full
-        )
+        return self._scanned(cursor, n, check_states("states", states), full=full)
+
+    def _scanned(self, cursor: str, n: int, states: Sequence[StateName], *, full: bool) -> ScanPage:
+        call = self.ops.scan(check_cursor("cursor", cursor, JOB_CURSOR), n, states, full=full)
         self.backend.connect()
         return self.backend.node.run(call)
 

@@ -208,17 +208,17 @@ class Backend:
 
     def produce(
         self,
-        parts: Callable[[], Sequence[Shard]],
+        part_on: Callable[[Any], Shard],
         attempt: Callable[[Shard], T],
     ) -> T:
         """Add jobs to the first part that takes them; if the only node is leaving, join others."""
         site = self.current()
         try:
-            return site.produce(parts, attempt)
+            return site.produce(part_on, attempt)
         except NodesUnavailable:
             if site is self.federation or not self.look():
                 raise
-        return self.home.produce(parts, attempt)
+        return self.home.produce(part_on, attempt)
 
     def reserve(
         self, queues: Sequence[Queue], n: int, wait: float | None, seen: Taken | None = None

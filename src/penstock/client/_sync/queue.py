@@ -502,12 +502,14 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             and drained there are none, and the next `reserve` raises `QueueClosed`.
         """
         names = check_jobs("done", done, most=BATCH)
-        check_count("n", n, high=BATCH)
-        wait = check_block(block)
+        return self._exchanged(names, check_count("n", n, high=BATCH), check_block(block))
+
+    def _exchanged(
+        self, names: list[JobName], n: int, wait: float | None
+    ) -> tuple[Settled, list[Job]]:
         self.backend.connect()
         call = self.ops.settle(names, n)
-        found = self.backend.node.run(call)
-        outcomes, taken = found
+        outcomes, taken = self.backend.node.run(call)
         if call.resent:
             outcomes = outcomes.after_resend(Code.GONE)
         jobs = taken.deliveries
@@ -515,7 +517,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             # The jobs are finished: the next call raises if the connection fails now.
             refusals = (QueueClosed, QueueInUse, RoleLost)
             with suppress(RedisConnectionError, RedisTimeoutError, *refusals):
-                jobs = self.ops.queue.reserve(n, block=block)
+                jobs = self.ops.queue.reserve(n, block=wait)
         return outcomes, jobs
 
     def nack(

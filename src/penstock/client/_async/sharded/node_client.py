@@ -107,10 +107,6 @@ class AsyncNodeClient:
 
     # -- as a federation of one node -------------------------------------------------------
 
-    def preferred(self) -> list[AsyncNodeClient]:
-        """Return this node."""
-        return self.homes
-
     def home_of(self, node: str, name: object) -> AsyncNodeClient:
         """Return this node.
 
@@ -140,11 +136,11 @@ class AsyncNodeClient:
 
     async def produce(
         self,
-        parts: Callable[[], Sequence[AsyncShard]],
+        part_on: Callable[[AsyncNodeClient], AsyncShard],
         attempt: Callable[[AsyncShard], Awaitable[T]],
     ) -> T:
         """Add jobs to the only part."""
-        return await attempt(parts()[0])
+        return await attempt(part_on(self))
 
     # -- this node -------------------------------------------------------------------------
 

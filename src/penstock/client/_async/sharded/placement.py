@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from redis.exceptions import ResponseError
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 async def produce(
     federation: AsyncFederation,
-    parts: Callable[[], Sequence[AsyncShard]],
+    part_on: Callable[[AsyncFederatedNode], AsyncShard],
     attempt: Callable[[AsyncShard], Awaitable[T]],
 ) -> T:
     """Add jobs on the first node that takes them.
 
     Args:
         federation: the nodes.
-        parts: returns the parts of the queue, in order of preference.
+        part_on: returns the part of the queue on a node.
         attempt: adds to a part.
 
     Raises:
@@ -45,9 +45,9 @@ async def produce(
     while True:
         found = _PlacementRound(federation)
         for crowded in (False, True):
-            for part in parts():
-                if await found.offer(part, attempt, crowded=crowded):
-                    federation.sticky.chose(part.home)
+            for home in federation.preferred():
+                if await found.offer(part_on(home), attempt, crowded=crowded):
+                    federation.sticky.chose(home)
                     return cast("T", found.result)
         if found.refusal is not None:
             raise found.refusal

@@ -6,7 +6,7 @@ merges the answers.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.client._acompat import asleep
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.observed import AsyncObservedQueue
-from penstock.client._async.settling import check_jobs
 from penstock.client._async.sharded.parts import AsyncShardedParts, next_page
 from penstock.client._async.sharded.shard import AsyncShard
 from penstock.client._async.transport.connection import monotonic
@@ -23,15 +22,10 @@ from penstock.core.batches import BatchCondition
 from penstock.core.bulk import Prepared, Window, prepared, windows
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName
 from penstock.core.nodes import Partial
-from penstock.core.operations.managing import check_states
 from penstock.core.options import (
     BATCH,
     JOB_CURSOR,
-    Duration,
     StateName,
-    check_block,
-    check_choice,
-    check_count,
     check_cursor,
 )
 from penstock.core.outcomes import Outcome, Settled
@@ -137,11 +131,8 @@ class AsyncShardedQueue(AsyncShardedParts):
             await self._declare(part.home)
             return await attempt(part, options)
 
-        def preferred() -> list[AsyncShard]:
-            return [self._part(home, number) for home in self.backend.preferred()]
-
         site: AsyncFederation | AsyncNodeClient = self.backend
-        return await site.produce(preferred, on_part)
+        return await site.produce(partial(self._part, number=number), on_part)
 
     async def _add_all(
         self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued
@@ -175,23 +166,13 @@ class AsyncShardedQueue(AsyncShardedParts):
 
     # -- consuming -------------------------------------------------------------------------
 
-    async def settle(
-        self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
+    async def _exchanged(
+        self, names: list[JobName], n: int, wait: float | None
     ) -> tuple[Settled, list[AsyncJob]]:
-        """Finish jobs and take up to n more.
-
-        Args, returns: as `AsyncQueue.settle`.
-        """
-        names = check_jobs("done", done, most=BATCH)
-        check_count("n", n, high=BATCH)
-        wait = check_block(block)
         outcomes = await self.ack(names)
         try:
             return outcomes, await self.backend.reserve([self], n, wait)
-        except (
-            NodesUnavailable,
-            QueueClosed,
-        ):  # the jobs are finished: the next call raises
+        except (NodesUnavailable, QueueClosed):  # the next call raises it: these jobs are finished
             return outcomes, []
 
     # -- settling --------------------------------------------------------------------------
@@ -232,48 +213,21 @@ class AsyncShardedQueue(AsyncShardedParts):
             whole = nodes.merged_stats(found[0][1])
         return replace(whole, partitions=self.partitions)
 
-    async def peek(
-        self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
-    ) -> list[JobView]:
-        """Return jobs of all nodes that answer, merged by time.
-
-        Consumers do not reserve in this order: it holds only within a node.
-
-        Args:
-            n, state, newest: as in `AsyncQueue.peek`.
-            start: as in `AsyncQueue.peek`; n and start together at most 1000.
-
-        Returns:
-            The jobs; `unreachable` of the list names the nodes that did not answer.
-        """
-        check_count("n", n, high=BATCH)
-        check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
-        check_choice("state", state, StateName)
+    async def _peeked(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
         if start + n > BATCH:
             raise BadArgument("start", start, f"n and start together must be at most {BATCH}")
-        most = -start if start < 0 else start + n
+        most, backwards = (-start if start < 0 else start + n), newest or start < 0
         found, missed = await self._asked(
-            lambda part: part.peek(most, state=state, newest=newest or start < 0)
+            lambda part: part._peeked(state, 0, most, newest=backwards)
         )
         return Partial(nodes.merged_peek(found, state, start, n, newest=newest), missed)
 
-    async def scan(
-        self,
-        cursor: str = "0",
-        n: int = 100,
-        *,
-        states: Iterable[StateName] | None = None,
-        full: bool = True,
+    async def _scanned(
+        self, cursor: str, n: int, states: Sequence[StateName], *, full: bool
     ) -> ScanPage:
-        """Return the next page of jobs, node after node.
-
-        Args, returns: as `AsyncQueue.scan`; `unreachable` names the nodes that were skipped.
-        """
-        check_count("n", n, high=BATCH)
-        chosen = check_states("states", states) or None
         check_cursor("cursor", nodes.split_cursor(cursor)[1], JOB_CURSOR)
         return await self._page_of_parts(
-            cursor, lambda part, at: part.scan(at, n, states=chosen, full=full)
+            cursor, lambda part, at: part._scanned(at, n, states, full=full)
         )
 
     async def _found(self, search: Search, cursor: str, n: int) -> ScanPage:

@@ -112,7 +112,7 @@ def _looking(name: str) -> Any:
 
 
 for _name in (
-    "_ack_one", "_add_all", "_asked", "_clear", "_configured", "_found", "_opened", "_receipt_of",
-    "_routed", "_settled", "_store_schedule", "peek", "scan", "settle", "stats",
+    "_ack_one", "_add_all", "_asked", "_clear", "_configured", "_exchanged", "_found", "_opened",
+    "_peeked", "_receipt_of", "_routed", "_scanned", "_settled", "_store_schedule", "stats",
 ):  # fmt: skip
     setattr(AsyncSingleQueue, _name, _looking(_name))

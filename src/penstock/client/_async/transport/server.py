@@ -76,7 +76,6 @@ class AsyncServer:
         self._sends_once = False
         self._has_lost = False
         self._retry_for = retry_for
-        self._hurries = False
         self._complaints = RateLimit(60, monotonic)
 
     def adjust(self, **settings: float) -> None:
@@ -90,7 +89,7 @@ class AsyncServer:
     async def hurry(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
         self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
-        self._hurries = True
+        self._retry_for = 0.0
         await self.close()
 
     def forget(self) -> None:
@@ -173,10 +172,7 @@ class AsyncServer:
         try:
             return await connection.open()
         except BaseException as error:
-            await connection.close()
-            typed = explained(error, self.address, tls=connection.uses_tls)
-            if typed is not error:
-                raise typed from None
+            await self.failed(connection, error)
             raise
 
     async def run(self, call: Call[object], *, brief: bool = False) -> Reply:
@@ -241,13 +237,15 @@ class AsyncServer:
                 found.append(wrong_type(kind, key, actual))
         return ", ".join(filter(None, found))
 
-    def _retrying(self, seconds: float, *, brief: bool = False) -> tenacity.AsyncRetrying:
-        """Return a caller that repeats a call which has failed once; each is used for one call."""
+    def _retrying(self, seconds: float) -> tenacity.AsyncRetrying:
+        """Return a caller that repeats a call which has failed once; each is used for one call.
+
+        It repeats the call once at least.
+        """
         import tenacity  # slow to import, and most programs repeat nothing
 
-        once, whole = tenacity.stop_after_attempt(1), tenacity.stop_after_delay(seconds)
         return tenacity.AsyncRetrying(
-            stop=once if brief or self._hurries else whole,
+            stop=tenacity.stop_after_delay(seconds),
             wait=_pause,
             retry=tenacity.retry_if_exception(transient),
             reraise=True,
@@ -291,7 +289,7 @@ class AsyncServer:
                 raise
 
         try:
-            return await self._retrying(self._retry_for, brief=brief)(repeat)
+            return await self._retrying(0.0 if brief else self._retry_for)(repeat)
         except ResponseError as refusal:
             if doubts and transient(refusal):
                 raise doubts[0] from refusal  # the call may have run before, so this does not tell
@@ -329,7 +327,7 @@ class AsyncServer:
                 reply: Any = await attempt()
             except Exception as error:
                 left = self._retry_for - (monotonic() - began)
-                if not transient(error) or self._hurries or left <= 0:
+                if not transient(error) or left <= 0:
                     raise
                 reply = await self._retrying(left)(attempt)
         except BaseException as error:

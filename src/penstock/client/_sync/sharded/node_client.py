@@ -108,10 +108,6 @@ class NodeClient:
 
     # -- as a federation of one node -------------------------------------------------------
 
-    def preferred(self) -> list[NodeClient]:
-        """Return this node."""
-        return self.homes
-
     def home_of(self, node: str, name: object) -> NodeClient:
         """Return this node.
 
@@ -141,11 +137,11 @@ class NodeClient:
 
     def produce(
         self,
-        parts: Callable[[], Sequence[Shard]],
+        part_on: Callable[[NodeClient], Shard],
         attempt: Callable[[Shard], T],
     ) -> T:
         """Add jobs to the only part."""
-        return attempt(parts()[0])
+        return attempt(part_on(self))
 
     # -- this node -------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from redis.exceptions import ResponseError
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 def produce(
     federation: Federation,
-    parts: Callable[[], Sequence[Shard]],
+    part_on: Callable[[FederatedNode], Shard],
     attempt: Callable[[Shard], T],
 ) -> T:
     """Add jobs on the first node that takes them.
 
     Args:
         federation: the nodes.
-        parts: returns the parts of the queue, in order of preference.
+        part_on: returns the part of the queue on a node.
         attempt: adds to a part.
 
     Raises:
@@ -46,9 +46,9 @@ def produce(
     while True:
         found = _PlacementRound(federation)
         for crowded in (False, True):
-            for part in parts():
-                if found.offer(part, attempt, crowded=crowded):
-                    federation.sticky.chose(part.home)
+            for home in federation.preferred():
+                if found.offer(part_on(home), attempt, crowded=crowded):
+                    federation.sticky.chose(home)
                     return cast("T", found.result)
         if found.refusal is not None:
             raise found.refusal

@@ -7,7 +7,7 @@ merges the answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.client._acompat import sleep
 from penstock.client._sync.job import Job
 from penstock.client._sync.observed import ObservedQueue
-from penstock.client._sync.settling import check_jobs
 from penstock.client._sync.sharded.parts import ShardedParts, next_page
 from penstock.client._sync.sharded.shard import Shard
 from penstock.client._sync.transport.connection import monotonic
@@ -24,15 +23,10 @@ from penstock.core.batches import BatchCondition
 from penstock.core.bulk import Prepared, Window, prepared, windows
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName
 from penstock.core.nodes import Partial
-from penstock.core.operations.managing import check_states
 from penstock.core.options import (
     BATCH,
     JOB_CURSOR,
-    Duration,
     StateName,
-    check_block,
-    check_choice,
-    check_count,
     check_cursor,
 )
 from penstock.core.outcomes import Outcome, Settled
@@ -134,11 +128,8 @@ class ShardedQueue(ShardedParts):
             self._declare(part.home)
             return attempt(part, options)
 
-        def preferred() -> list[Shard]:
-            return [self._part(home, number) for home in self.backend.preferred()]
-
         site: Federation | NodeClient = self.backend
-        return site.produce(preferred, on_part)
+        return site.produce(partial(self._part, number=number), on_part)
 
     def _add_all(self, bodies: Iterable[Any], options: Prepared, results: BulkEnqueued) -> None:
         if self.partitions is None or not options.is_keyed:
@@ -170,23 +161,13 @@ class ShardedQueue(ShardedParts):
 
     # -- consuming -------------------------------------------------------------------------
 
-    def settle(
-        self, done: Iterable[JobName], n: int, *, block: Duration | None = 0
+    def _exchanged(
+        self, names: list[JobName], n: int, wait: float | None
     ) -> tuple[Settled, list[Job]]:
-        """Finish jobs and take up to n more.
-
-        Args, returns: as `Queue.settle`.
-        """
-        names = check_jobs("done", done, most=BATCH)
-        check_count("n", n, high=BATCH)
-        wait = check_block(block)
         outcomes = self.ack(names)
         try:
             return outcomes, self.backend.reserve([self], n, wait)
-        except (
-            NodesUnavailable,
-            QueueClosed,
-        ):  # the jobs are finished: the next call raises
+        except (NodesUnavailable, QueueClosed):  # the next call raises it: these jobs are finished
             return outcomes, []
 
     # -- settling --------------------------------------------------------------------------
@@ -227,49 +208,16 @@ class ShardedQueue(ShardedParts):
             whole = nodes.merged_stats(found[0][1])
         return replace(whole, partitions=self.partitions)
 
-    def peek(
-        self, n: int = 10, *, state: StateName = "ready", start: int = 0, newest: bool = False
-    ) -> list[JobView]:
-        """Return jobs of all nodes that answer, merged by time.
-
-        Consumers do not reserve in this order: it holds only within a node.
-
-        Args:
-            n, state, newest: as in `Queue.peek`.
-            start: as in `Queue.peek`; n and start together at most 1000.
-
-        Returns:
-            The jobs; `unreachable` of the list names the nodes that did not answer.
-        """
-        check_count("n", n, high=BATCH)
-        check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
-        check_choice("state", state, StateName)
+    def _peeked(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
         if start + n > BATCH:
             raise BadArgument("start", start, f"n and start together must be at most {BATCH}")
-        most = -start if start < 0 else start + n
-        found, missed = self._asked(
-            lambda part: part.peek(most, state=state, newest=newest or start < 0)
-        )
+        most, backwards = (-start if start < 0 else start + n), newest or start < 0
+        found, missed = self._asked(lambda part: part._peeked(state, 0, most, newest=backwards))
         return Partial(nodes.merged_peek(found, state, start, n, newest=newest), missed)
 
-    def scan(
-        self,
-        cursor: str = "0",
-        n: int = 100,
-        *,
-        states: Iterable[StateName] | None = None,
-        full: bool = True,
-    ) -> ScanPage:
-        """Return the next page of jobs, node after node.
-
-        Args, returns: as `Queue.scan`; `unreachable` names the nodes that were skipped.
-        """
-        check_count("n", n, high=BATCH)
-        chosen = check_states("states", states) or None
+    def _scanned(self, cursor: str, n: int, states: Sequence[StateName], *, full: bool) -> ScanPage:
         check_cursor("cursor", nodes.split_cursor(cursor)[1], JOB_CURSOR)
-        return self._page_of_parts(
-            cursor, lambda part, at: part.scan(at, n, states=chosen, full=full)
-        )
+        return self._page_of_parts(cursor, lambda part, at: part._scanned(at, n, states, full=full))
 
     def _found(self, search: Search, cursor: str, n: int) -> ScanPage:
         search.check_cursor(nodes.split_cursor(cursor)[1])

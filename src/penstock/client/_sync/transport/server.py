@@ -75,7 +75,6 @@ class Server:
         self._sends_once = False
         self._has_lost = False
         self._retry_for = retry_for
-        self._hurries = False
         self._complaints = RateLimit(60, monotonic)
 
     def adjust(self, **settings: float) -> None:
@@ -89,7 +88,7 @@ class Server:
     def hurry(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
         self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
-        self._hurries = True
+        self._retry_for = 0.0
         self.close()
 
     def forget(self) -> None:
@@ -161,10 +160,7 @@ class Server:
         try:
             return connection.open()
         except BaseException as error:
-            connection.close()
-            typed = explained(error, self.address, tls=connection.uses_tls)
-            if typed is not error:
-                raise typed from None
+            self.failed(connection, error)
             raise
 
     def run(self, call: Call[object], *, brief: bool = False) -> Reply:
@@ -228,13 +224,15 @@ class Server:
                 found.append(wrong_type(kind, key, actual))
         return ", ".join(filter(None, found))
 
-    def _retrying(self, seconds: float, *, brief: bool = False) -> tenacity.Retrying:
-        """Return a caller that repeats a call which has failed once; each is used for one call."""
+    def _retrying(self, seconds: float) -> tenacity.Retrying:
+        """Return a caller that repeats a call which has failed once; each is used for one call.
+
+        It repeats the call once at least.
+        """
         import tenacity  # slow to import, and most programs repeat nothing
 
-        once, whole = tenacity.stop_after_attempt(1), tenacity.stop_after_delay(seconds)
         return tenacity.Retrying(
-            stop=once if brief or self._hurries else whole,
+            stop=tenacity.stop_after_delay(seconds),
             wait=_pause,
             retry=tenacity.retry_if_exception(transient),
             reraise=True,
@@ -278,7 +276,7 @@ class Server:
                 raise
 
         try:
-            return self._retrying(self._retry_for, brief=brief)(repeat)
+            return self._retrying(0.0 if brief else self._retry_for)(repeat)
         except ResponseError as refusal:
             if doubts and transient(refusal):
                 raise doubts[0] from refusal  # the call may have run before, so this does not tell
@@ -316,7 +314,7 @@ class Server:
                 reply: Any = attempt()
             except Exception as error:
                 left = self._retry_for - (monotonic() - began)
-                if not transient(error) or self._hurries or left <= 0:
+                if not transient(error) or left <= 0:
                     raise
                 reply = self._retrying(left)(attempt)
         except BaseException as error:
