@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -69,3 +70,18 @@ def test_a_burst_runs_its_suspects(backend: Backend, queue: Queue) -> None:
     assert at_once == [1, 1, 1]
     assert (queue.stats().acked, queue.stats().crashed) == (3, 6)
     assert worker.status().taken == 3
+
+
+def test_a_long_job_delays_no_report(backend: Backend, queue: Queue) -> None:
+    """A single runner reports a job that is done while it runs the next one of the reserve."""
+    reported = threading.Event()
+
+    def handle(job: Any) -> None:
+        if job.body == 2:
+            wait_for(lambda: queue.stats().acked == 2)
+            reported.set()
+
+    queue.enqueue_many(range(6))
+    Worker(backend.sync_client(), "work", handle, concurrency=1, prefetch=5, burst=True).run()
+    assert reported.is_set()
+    assert queue.stats().acked == 6

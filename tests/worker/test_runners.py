@@ -8,22 +8,26 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import os
 import queue
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from penstock.core.job import Delivery, reservation_of
 from penstock.worker import Handlers
 from penstock.worker._async.handler_runner import AsyncHandlerRunner
 from penstock.worker._sync.handler_runner import HandlerRunner
+from penstock.worker.polls import FinishedJobs
 from penstock.worker.registered import AnyHandler
+from penstock.worker.results import ACK
 from penstock.worker.runners import AsyncRunners, Runners
+from penstock.worker.state import KEPT
 from tests.support.twins import await_for, wait_for
 from tests.worker.deliveries import made
 
@@ -51,7 +55,7 @@ class Scene:
         )
         kind: Any = AsyncRunners if is_async else Runners
         self.runners = handler_runner.runners = kind(count, "w", handler_runner.execute)
-        self._finished = handler_runner.finished = deque()
+        self._finished = handler_runner.finished = FinishedJobs(time.monotonic)
 
     @property
     def verdicts(self) -> dict[Any, str]:
@@ -311,7 +315,8 @@ def test_a_dead_letter_that_cannot_be_logged(strict: None) -> None:
     """A job without a handler becomes a dead letter although the log raises."""
     scene = Scene(lambda job: job)
     handler_runner = HandlerRunner(Handlers(), (), lambda: None)
-    handler_runner.runners, handler_runner.finished = scene.runners, deque()
+    handler_runner.runners = scene.runners
+    handler_runner.finished = FinishedJobs(time.monotonic)
     handler_runner.unknown(made(0, {"handler": "unknown"}))
     assert [done.verdict.kind for done in handler_runner.finished] == ["bury"]
 
@@ -410,7 +415,7 @@ def test_a_forked_child_that_comes_back_to_its_thread_ends() -> None:
 async def test_a_forked_child_that_comes_back_to_its_task_ends(is_async: bool) -> None:
     """A forked child that returns to its task ends, in an event loop and in its threads."""
     forking = Forking()
-    handlers, finished = Handlers(), deque[Any]()
+    handlers, finished = Handlers(), FinishedJobs(time.monotonic)
     made_of = handlers.handler(None)(forking.coroutine if is_async else forking)
     handler_runner = AsyncHandlerRunner(handlers, (), lambda: None)
     handler_runner.runners, handler_runner.finished = (
@@ -424,3 +429,30 @@ async def test_a_forked_child_that_comes_back_to_its_task_ends(is_async: bool) -
     assert forking.codes == [0, 1, 3]
     assert [done.verdict.kind for done in finished] == ["ack"] * 3
     assert await handler_runner.runners.close(1)
+
+
+# -- reports -----------------------------------------------------------------------------------
+
+
+def test_jobs_of_one_reserve_are_one_report() -> None:
+    """A runner with more jobs at hand reports those of one reserve together, or after a while."""
+    now = [0.0]
+    finished = FinishedJobs(lambda: now[0])
+    jobs = [made(n) for n in range(4)]
+    shared = reservation_of(jobs[0])
+    first = [jobs[0], *(Delivery(shared, b"%d" % n, b"", b"1\n") for n in range(2))]
+    finished.is_last = lambda: False
+    assert [finished.add(job, ACK, 0.1) for job in first] == [True, False, False]
+    assert [*finished.take()] == []  # the runner goes on
+    assert finished.add(jobs[1], ACK, 0.2)  # of another reserve
+    assert finished.add(jobs[2], KEPT, 0.3)  # another report
+    [report] = finished.take()  # each in its own call
+    assert (report.jobs, report.verdict, report.spans) == (tuple(first), ACK, (0.1,) * 3)
+    assert [done.jobs for done in finished.take()] == [(jobs[1],)]
+    assert [*finished.take()] == []
+    now[0] = finished.due_at
+    assert [(done.jobs, done.verdict) for done in finished.take()] == [((jobs[2],), KEPT)]
+    assert finished.due_at == math.inf
+    finished.is_last = lambda: True
+    assert finished.add(jobs[3], ACK, 0.4)
+    assert [done.jobs for done in finished.take()] == [(jobs[3],)]

@@ -206,7 +206,7 @@ class Delivery:
     @property
     def raw(self) -> bytes:
         """Bytes of the body as they are stored."""
-        return self._parsed.raw
+        return self._data.partition(b"\n")[2]
 
     @property
     def headers(self) -> Mapping[str, str]:

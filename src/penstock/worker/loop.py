@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from redis.exceptions import NoPermissionError
@@ -34,7 +35,7 @@ from penstock.core.flows import (
     Tidy,
 )
 from penstock.core.hints import Intent
-from penstock.core.job import Delivery, data_of, epoch_of, ops_of, term_of
+from penstock.core.job import Delivery, data_of, ops_of, term_of
 from penstock.core.logs import Fields, get_logger, span
 from penstock.core.middleware import HANDLER
 from penstock.core.operations import Taken
@@ -49,7 +50,7 @@ from penstock.errors import (
     WrongEpoch,
 )
 from penstock.worker.messages import FAILED, is_last
-from penstock.worker.polls import Finished, QueuePoll, Reports, verdict_call
+from penstock.worker.polls import Finished, QueuePoll, Reports, first_of, verdict_call
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.schedules import tend
 from penstock.worker.state import FAR, HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
@@ -299,11 +300,12 @@ def _report(
         verdict: one of the keys of `reports`.
         n: maximum number of jobs to reserve in the same call; only with `ACK`.
     """
-    finished = reports[verdict] if len(reports[verdict]) == 1 else _first(reports[verdict])
+    finished = first_of(reports[verdict], TRIP)
     jobs, sent, resent = [job for done in finished for job in done.jobs], state.clock(), 0.0
     results = None
     if any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
-        results = results_of(jobs, [done.seconds for done in finished for _ in done.jobs])
+        spans = [done.spans or [done.seconds] * len(done.jobs) for done in finished]
+        results = results_of(jobs, [*chain.from_iterable(spans)])
     outcomes: Settled | None = None
     taken = None
     try:
@@ -333,16 +335,6 @@ def _report(
         return 0
     state.asked(poll, taken, n, resent or sent)
     return len(taken.deliveries)
-
-
-def _first(finished: Sequence[Finished]) -> Sequence[Finished]:
-    """Return as many as fit in one call, at least one, all with the same epoch."""
-    count, epoch = 0, epoch_of(finished[0].jobs[0])
-    for i, done in enumerate(finished):
-        count += len(done.jobs)
-        if i and (count > TRIP or epoch_of(done.jobs[0]) != epoch):
-            return finished[:i]
-    return finished
 
 
 def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Effect, Any, R]:
@@ -632,7 +624,7 @@ def _hand_back(state: WorkerState) -> None:
 
 
 def _report_all(state: WorkerState) -> Flow:
-    for poll, reports in list(state.collect().items()):
+    for poll, reports in list(state.collect(everything=True).items()):
         with _unless_refused(state):
             yield from _report_rest(state, poll, reports)
             del state.unsettled[poll]

@@ -3,35 +3,106 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.core.calls import Call
-from penstock.core.job import Delivery
+from penstock.core.job import Delivery, Reservation, epoch_of, reservation_of
 from penstock.core.operations import AckResults, QueueOps
 from penstock.core.outcomes import Settled
 from penstock.core.views import Settings
-from penstock.worker.results import Verdict
+from penstock.worker.results import ACK, Verdict
 from penstock.worker.schedules import Ticker
 
-__all__ = ["Finished", "QueuePoll", "Reports", "verdict_call"]
+__all__ = ["Finished", "FinishedJobs", "QueuePoll", "Reports", "first_of", "verdict_call"]
+
+
+PERIOD = 0.02
+"""Most seconds for which a job that is done waits for the next ones of its reserve."""
 
 
 class Finished(NamedTuple):
     """Jobs that a handler has finished, and the verdict on them.
 
     Attributes:
-        jobs: the jobs of one run.
+        jobs: the jobs of one run, or of one reserve that were run one after the other.
         verdict: the report to make.
         seconds: the time that the handler took; 0 = no handler has run.
         error: the exception that it raised, for the log in case the job is not tried again.
+        spans: the time of each job, if they were run one after the other; `seconds` is 0 then.
     """
 
     jobs: Sequence[Delivery]
     verdict: Verdict
     seconds: float
     error: BaseException | None = None
+    spans: Sequence[float] = ()
+
+
+class FinishedJobs(deque[Finished]):
+    """The reports of the runners for the loop, the oldest first.
+
+    A single runner that has more jobs at hand reports the done jobs of one reserve together: the
+    call names them by one receipt, which saves time here and on the server.
+
+    Args:
+        clock: returns monotonic seconds.
+
+    Attributes:
+        is_last: returns whether the runner that adds a job has no other job at hand.
+        due_at: when to report done jobs although the runner has more; inf = there are none.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self.is_last: Callable[[], bool] = lambda: True
+        self.due_at = math.inf
+        self._clock = clock
+        self._done = deque[tuple[Delivery, float]]()
+        self._alike: tuple[Reservation | None, Verdict] = (None, ACK)
+
+    def add(self, job: Delivery, verdict: Verdict, seconds: float) -> bool:
+        """Add a job that is done; return whether the loop has to look."""
+        is_last, is_due = self.is_last(), False
+        if is_last and not self._done:
+            self.append(Finished((job,), verdict, seconds))
+            return True
+        reservation, usual = self._alike
+        if reservation is not reservation_of(job) or usual is not verdict:
+            self.flush()
+            self._alike, is_due = (reservation_of(job), verdict), True
+        self._done.append((job, seconds))
+        if is_last:
+            self.flush()
+        elif self.due_at == math.inf:
+            self.due_at = self._clock() + PERIOD
+        else:
+            return is_due
+        return True
+
+    def take(self, *, everything: bool = False) -> Iterator[Finished]:
+        """Remove and yield the reports that are due; of whole reserves, those of one."""
+        if everything or self.due_at <= self._clock():
+            self.flush()
+        while self:
+            found = self.popleft()
+            yield found
+            if found.spans and not everything:
+                return
+
+    def flush(self) -> None:
+        """Report the jobs that are done. The runner and the loop may call it at once."""
+        self.due_at, verdict = math.inf, self._alike[1]
+        found = list[tuple[Delivery, float]]()
+        with suppress(IndexError):
+            while True:
+                found.append(self._done.popleft())
+        if found:
+            jobs, spans = zip(*found, strict=True)
+            self.append(Finished(jobs, verdict, 0.0, None, spans))
 
 
 Reports: TypeAlias = dict[Verdict, list[Finished]]
@@ -101,6 +172,19 @@ class QueuePoll:
     def is_usable(self) -> bool:
         """True if it may give this worker jobs, as far as is known."""
         return not self.failures and not self.refusals and not self.is_slow
+
+
+def first_of(finished: Sequence[Finished], most: int) -> Sequence[Finished]:
+    """Return as many reports as fit in one call, at least one, all with the same epoch.
+
+    The jobs of a whole reserve get a call of their own.
+    """
+    count, epoch = 0, epoch_of(finished[0].jobs[0])
+    for i, done in enumerate(finished):
+        count += len(done.jobs)
+        if i and (count > most or done.spans or epoch_of(done.jobs[0]) != epoch):
+            return finished[:i]
+    return finished
 
 
 def verdict_call(

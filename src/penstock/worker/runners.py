@@ -69,6 +69,7 @@ class DaemonThreads(Generic[T]):
 
     Attributes:
         put: queues an item; the next free thread runs it.
+        is_empty: returns whether no item waits for a thread.
     """
 
     def __init__(self, count: int, name: str, execute: Callable[[T], None]) -> None:
@@ -78,6 +79,7 @@ class DaemonThreads(Generic[T]):
         self._pid = os.getpid()
         self._inbox: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self.put: Callable[[T], None] = self._inbox.put
+        self.is_empty = self._inbox.empty
         self._threads: list[threading.Thread] = []
 
     def grow(self) -> None:
@@ -218,6 +220,10 @@ class AsyncRunners:
             self._begin(item)
         else:
             self._inbox.append(item)
+
+    def is_empty(self) -> bool:
+        """Return whether no item waits for a task."""
+        return not self._inbox
 
     def _begin(self, item: Item) -> None:
         task = self._loop.create_task(self._run(item), name=self._name)

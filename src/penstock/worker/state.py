@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from penstock.core.views import Settings
 from penstock.errors import QueueInUse, QueuePartitioned, UnsupportedVersion
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
-from penstock.worker.polls import Finished, QueuePoll, Reports
+from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports
 from penstock.worker.results import Verdict
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import ASIDE, Suspects, suspects_among
@@ -140,9 +140,10 @@ class WorkerState:
         self.clock = clock
         self.options = options
         self.capacity = options.concurrency * dispatcher.size + options.prefetch
+        self._step = self.capacity // 2 if options.concurrency == dispatcher.size == 1 else 0
         self.statistics = Statistics()
         self.held: dict[Delivery, float] = {}
-        self.finished: deque[Finished] = deque()
+        self.finished = FinishedJobs(clock)
         self.unsettled: dict[QueuePoll, Reports] = {}
         self.stopping = False
         self._deadlines: list[float] = []
@@ -264,6 +265,8 @@ class WorkerState:
         if self.unsettled:
             reports = (done for part in self.unsettled.values() for done in part.values())
             free += sum(len(done.jobs) for finished in reports for done in finished)
+        if free < self._step and self.held:
+            return 0  # a single runner has enough: take as many as it reports together
         most = self.options.max_jobs
         return free if most is None else min(free, most - self.taken)
 
@@ -273,7 +276,7 @@ class WorkerState:
 
     def shares(self) -> dict[QueuePoll, int]:
         """Return how many jobs to ask each queue for now; only queues that may have some."""
-        now, room = self.clock(), min(self.room(), TRIP)
+        now, room = self.clock(), min(self.room(), self._step or TRIP, TRIP)
         if room <= 0 or now < self.next_ask:
             return {}
         asked = [
@@ -303,7 +306,7 @@ class WorkerState:
 
     def until(self) -> float:
         """Return when the loop has to act next, if nothing happens before."""
-        found = min(self.lap, self.sample_at, self.dispatcher.flush_at)
+        found = min(self.lap, self.sample_at, self.dispatcher.flush_at, self.finished.due_at)
         for poll in self.unsettled:
             found = min(found, poll.barred)
         if self.stopping:
@@ -347,10 +350,9 @@ class WorkerState:
 
     # -- reports and answers ---------------------------------------------------------------
 
-    def collect(self) -> dict[QueuePoll, Reports]:
-        """Return the reports that are due, by queue."""
-        while self.finished:
-            done = self.finished.popleft()
+    def collect(self, *, everything: bool = False) -> dict[QueuePoll, Reports]:
+        """Return the reports that are due, by queue; of whole reserves, those of one."""
+        for done in self.finished.take(everything=everything):
             reports = self.unsettled.setdefault(self.poll_of[ops_of(done.jobs[0])], {})
             reports.setdefault(done.verdict, []).append(done)
         return self.unsettled
@@ -614,13 +616,12 @@ class WorkerState:
         waited = None
         if not counts_of(job):  # its first delivery
             waited = (reservation_of(job).now - int(number_of(job)[:-11])) / 1000
-        seconds = done.seconds or None  # 0 = none has run
         is_asked = done.verdict.is_asked and outcome in ("retried", "dead")
-        self.statistics.finished(outcome, count, seconds, waited, is_asked=is_asked)
+        told: dict[str, Any] = {"outcome": outcome, "count": count, "is_asked": is_asked}
+        told |= {"handling": done.seconds or None, "queueing": waited}  # 0 = none has run
+        self.statistics.finished(**told, spans=done.spans)
         if self.isolated is not None:
-            self.isolated.counted(
-                outcome=outcome, count=count, handling=seconds, queueing=waited, is_asked=is_asked
-            )
+            self.isolated.counted(**told)
 
     def put_aside(self, poll: QueuePoll, count: int) -> None:
         """Note that so many suspects were released for a moment."""

@@ -58,7 +58,8 @@ class WorkerStats:
             once), handed back (at a stop, or suspects beside other jobs), lost (with the lease).
         queue_size: jobs that could be reserved, in all queues of the worker together.
         queue_sizes: jobs that could be reserved, by queue.
-        queueing: seconds from enqueue to delivery, of first attempts.
+        queueing: seconds from enqueue to delivery, of first attempts; jobs that are reported
+            together count once.
         handling: seconds that handlers took; a chunk counts once.
         backoffs: failed attempts whose handler asked for a delay: `Retry(after=...)`.
     """
@@ -101,6 +102,7 @@ class Statistics:
         queueing: float | None = None,
         *,
         is_asked: bool = False,
+        spans: Sequence[float] = (),
     ) -> None:
         """Add the outcome of jobs.
 
@@ -110,11 +112,13 @@ class Statistics:
             handling: seconds that the handler took; None = it did not run, or is counted elsewhere.
             queueing: seconds from enqueue to delivery; None = not a first attempt.
             is_asked: whether the handler has asked for the delay of the next attempt.
+            spans: seconds that the handler took for each of jobs that are reported together.
         """
         with self._lock:
             self._counts[outcome] = self._counts.get(outcome, 0) + count
             if handling is not None:
                 self._handling.append(handling)
+            self._handling.extend(spans)
             if queueing is not None:
                 self._queueing.append(queueing)
             if is_asked:

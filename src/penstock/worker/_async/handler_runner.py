@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -22,14 +21,14 @@ from penstock.worker.arguments import Unfit
 from penstock.worker.handlers import Handlers
 from penstock.worker.limits import TimeLimit
 from penstock.worker.messages import is_last, prospect
-from penstock.worker.polls import Finished
+from penstock.worker.polls import Finished, FinishedJobs
 from penstock.worker.registered import AnyHandler
 from penstock.worker.results import ACK, Done, Result, Verdict, described
 from penstock.worker.runners import AsyncRunners, Item
 from penstock.worker.state import CANCELLED, KEPT, OUTCOMES
 from penstock.worker.status import RunningJob
 
-__all__ = ["AsyncHandlerRunner"]
+__all__ = ["AsyncHandlerRunner", "Take"]
 
 logger = get_logger("penstock")
 
@@ -38,6 +37,8 @@ Judged = tuple[list[Verdict] | None, BaseException | None]
 
 No verdicts = all jobs are acknowledged.
 """
+Take = Callable[[AnyHandler, Sequence[Delivery], Any], None]
+"""Takes what a handler has returned for jobs."""
 LATER = Verdict("release", 0)
 """For the other jobs of a chunk when one has lost its lease, and for all when the loop ends."""
 PLAIN = frozenset({type(None), bool, int, float, str, bytes, dict})
@@ -62,10 +63,12 @@ class AsyncHandlerRunner:
         settings_of: returns the settings of a job's queue; None = they are not known.
         state: `job.state` of each job, unless it is None.
         client: adds the jobs of other queues that follow a job.
+        take: takes what a handler returned, and settles the jobs whose values it keeps: they are
+            not acknowledged. Its exception is the handler's failure. None = nothing is taken.
     """
 
     runners: AsyncRunners
-    finished: deque[Finished]
+    finished: FinishedJobs
     settings_of: Callable[[Delivery], Settings | None] = staticmethod(lambda _: None)
 
     def __init__(
@@ -77,6 +80,7 @@ class AsyncHandlerRunner:
         self._at_work: dict[int, tuple[Item, float]] = {}
         self.state: Any = None
         self.client: Any = None
+        self.take: Take | None = None
 
     def at_work(self) -> tuple[RunningJob, ...]:
         """Return the jobs that handlers are processing, the oldest first."""
@@ -105,11 +109,8 @@ class AsyncHandlerRunner:
         handler, jobs = item
         first = jobs[0]
         if first.lost or first.cancelled or (len(jobs) > 1 and any(map(_is_void, jobs))):
-            self._finish([job for job in jobs if job.lost], KEPT, 0.0)  # lost before they began
-            self._finish([job for job in jobs if not job.lost and job.cancelled], CANCELLED, 0.0)
-            jobs = [job for job in jobs if not _is_void(job)]
+            jobs = self._without_void(jobs)
             if not jobs:
-                self._wake()
                 return
         if self.state is not None:
             for job in jobs:
@@ -124,20 +125,26 @@ class AsyncHandlerRunner:
             verdicts, cause = self._broken(handler, jobs, error)
         del self._at_work[id(item)]
         seconds = monotonic() - began
-        if verdicts is None:
-            if len(jobs) == 1 and not (jobs[0].settled or jobs[0].lost):
-                jobs[0].settled = True
-                self.finished.append(Finished(jobs, ACK, seconds))
-            else:
-                self._finish(jobs, ACK, seconds)
-        else:
-            alike: dict[Verdict, list[Delivery]] = {}
-            for job, verdict in zip(jobs, verdicts, strict=True):
-                alike.setdefault(verdict, []).append(job)
-            for verdict, part in alike.items():
-                self._finish(part, verdict, seconds, cause)
+        if verdicts is None and len(jobs) == 1 and not first.lost:
+            verdict = KEPT if first.settled else ACK
+            first.settled = True
+            if self.finished.add(first, verdict, seconds):
+                self._wake()
+            return
+        alike: dict[Verdict, list[Delivery]] = {}
+        for job, verdict in zip(jobs, verdicts or [ACK] * len(jobs), strict=True):
+            alike.setdefault(verdict, []).append(job)
+        for verdict, part in alike.items():
+            self._finish(part, verdict, seconds, cause)
         del cause  # its traceback refers to this frame
         self._wake()
+
+    def _without_void(self, jobs: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return the jobs that shall run; report those that were lost or cancelled before."""
+        self._finish([job for job in jobs if job.lost], KEPT, 0.0)
+        self._finish([job for job in jobs if not job.lost and job.cancelled], CANCELLED, 0.0)
+        self._wake()
+        return [job for job in jobs if not _is_void(job)]
 
     def _broken(
         self, handler: AnyHandler, jobs: Sequence[Delivery], error: BaseException
@@ -206,8 +213,7 @@ class AsyncHandlerRunner:
             value = await self.runners.call(handler, jobs, args, kwargs)
             if event is not None:
                 event.value = value
-            if handler.size or KEPT_FIELD in data_of(jobs[0])[:FIRST_FIELDS]:
-                self._keep(handler, jobs, value)
+            self._keep(handler, jobs, value)
             if type(value) in PLAIN and not handler.size:
                 return None, None
             verdicts = _returned(handler, jobs, value)
@@ -249,10 +255,14 @@ class AsyncHandlerRunner:
         return found, error
 
     def _keep(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> None:
-        """Note the values of jobs whose results are kept, for their acks.
+        """Pass values on: to `take`, and, of jobs whose results are kept, to their acks.
 
         A value that is not JSON, or too large, does not fail the job: its work is done.
         """
+        if self.take is not None:
+            self.take(handler, jobs, value)
+        if not (handler.size or KEPT_FIELD in data_of(jobs[0])[:FIRST_FIELDS]):
+            return
         each = [value]
         if handler.size:
             fits = type(value) in (list, tuple) and len(value) == len(jobs)

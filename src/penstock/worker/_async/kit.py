@@ -21,7 +21,7 @@ from penstock.worker.handlers import Handlers
 from penstock.worker.options import check_handlers
 
 # sync only: from penstock.worker.options import refuse_coroutines
-from penstock.worker.polls import Finished, verdict_call
+from penstock.worker.polls import Finished, FinishedJobs, verdict_call
 from penstock.worker.registered import AnyHandler
 from penstock.worker.runners import Item
 from penstock.worker.state import OUTCOMES
@@ -84,7 +84,7 @@ class AsyncPenstockKit(AsyncPenstock):
         runner = AsyncHandlerRunner(chosen, self.middleware, lambda: None)
         runner.state, runner.client = state, self
         inline: Any = _AsyncInline(items.append)
-        runner.runners, runner.finished = inline, deque[Finished]()
+        runner.runners, runner.finished = inline, FinishedJobs(lambda: math.inf)
         dispatcher = Dispatcher(chosen, inline, runner.unknown, lambda: math.inf)
         counts: dict[str, int] = {}
         while jobs := await self._taken(queues, dispatcher.size):

@@ -28,7 +28,7 @@ from penstock.core.options import Duration, duration_ms
 from penstock.core.schedules import NewSchedule
 from penstock.core.workers import worker_entry
 from penstock.errors import BadArgument, OutOfMemory
-from penstock.worker._async.handler_runner import AsyncHandlerRunner
+from penstock.worker._async.handler_runner import AsyncHandlerRunner, Take
 from penstock.worker._async.heartbeat import OVERDUE, AsyncHeartbeat
 from penstock.worker._async.lifespan import AsyncLifespan
 from penstock.worker._async.registration import AsyncRegistration
@@ -191,6 +191,7 @@ class AsyncWorker:
         self._looking = AsyncBackgroundTasks()
         self._isolated: Isolated | None = None
         self._declared: dict[str, list[NewSchedule]] = {}
+        self.take: Take | None = None  # internal: as that of a handler runner
 
     def _twinned(self, name: str | None) -> AsyncPenstock:
         """Return a separate client. Beside a helper process it has one node, like the helper."""
@@ -310,7 +311,7 @@ class AsyncWorker:
         codec = self._client.backend.terms.codec
         self._declared = declared(self.handlers, options.queues, codec)
         handler_runner = AsyncHandlerRunner(self.handlers, self._client.middleware, wake.set)
-        handler_runner.client = self._client
+        handler_runner.client, handler_runner.take = self._client, self.take
         runners = AsyncRunners(options.concurrency, self.name, handler_runner.execute)
         self._state = state = WorkerState(
             self._polls(),
@@ -331,6 +332,8 @@ class AsyncWorker:
         self._handler_runner = handler_runner
         handler_runner.runners, handler_runner.finished = runners, state.finished
         handler_runner.settings_of = state.settings_of
+        if options.concurrency == 1:
+            state.finished.is_last = runners.is_empty
         runners.limits = Limits(options.limit_s, options.grace_s, self._is_stuck)
         for grace in self._stops:
             state.stop(grace)

@@ -20,7 +20,7 @@ from penstock.worker._sync.handler_runner import HandlerRunner
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.handlers import Handlers
 from penstock.worker.options import check_handlers, refuse_coroutines
-from penstock.worker.polls import Finished, verdict_call
+from penstock.worker.polls import Finished, FinishedJobs, verdict_call
 from penstock.worker.registered import AnyHandler
 from penstock.worker.runners import Item
 from penstock.worker.state import OUTCOMES
@@ -83,7 +83,7 @@ class PenstockKit(Penstock):
         runner = HandlerRunner(chosen, self.middleware, lambda: None)
         runner.state, runner.client = state, self
         inline: Any = _Inline(items.append)
-        runner.runners, runner.finished = inline, deque[Finished]()
+        runner.runners, runner.finished = inline, FinishedJobs(lambda: math.inf)
         dispatcher = Dispatcher(chosen, inline, runner.unknown, lambda: math.inf)
         counts: dict[str, int] = {}
         while jobs := self._taken(queues, dispatcher.size):

@@ -29,7 +29,7 @@ from penstock.core.options import Duration, duration_ms
 from penstock.core.schedules import NewSchedule
 from penstock.core.workers import worker_entry
 from penstock.errors import BadArgument, OutOfMemory
-from penstock.worker._sync.handler_runner import HandlerRunner
+from penstock.worker._sync.handler_runner import HandlerRunner, Take
 from penstock.worker._sync.heartbeat import OVERDUE, Heartbeat
 from penstock.worker._sync.lifespan import Lifespan
 from penstock.worker._sync.registration import Registration
@@ -191,6 +191,7 @@ class Worker:
         self._looking = BackgroundTasks()
         self._isolated: Isolated | None = None
         self._declared: dict[str, list[NewSchedule]] = {}
+        self.take: Take | None = None  # internal: as that of a handler runner
 
     def _twinned(self, name: str | None) -> Penstock:
         """Return a separate client. Beside a helper process it has one node, like the helper."""
@@ -310,7 +311,7 @@ class Worker:
         codec = self._client.backend.terms.codec
         self._declared = declared(self.handlers, options.queues, codec)
         handler_runner = HandlerRunner(self.handlers, self._client.middleware, wake.set)
-        handler_runner.client = self._client
+        handler_runner.client, handler_runner.take = self._client, self.take
         runners = Runners(options.concurrency, self.name, handler_runner.execute)
         self._state = state = WorkerState(
             self._polls(),
@@ -331,6 +332,8 @@ class Worker:
         self._handler_runner = handler_runner
         handler_runner.runners, handler_runner.finished = runners, state.finished
         handler_runner.settings_of = state.settings_of
+        if options.concurrency == 1:
+            state.finished.is_last = runners.is_empty
         runners.limits = Limits(options.limit_s, options.grace_s, self._is_stuck)
         for grace in self._stops:
             state.stop(grace)
