@@ -159,27 +159,33 @@ def test_results_are_safe_before_the_ack(
 
 
 def test_columns_and_windows(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
-    """Tuples and dicts become columns; an unfit result fails only its own job."""
+    """Tuples and dicts become columns; an unfit result, and next jobs, fail only their own job."""
     from penstock.worker.results import Done
+
+    following = Handlers()
+
+    @following.handler("next")
+    def follow() -> None:
+        """Never run."""
 
     def shaped(job: Any) -> Any:
         return {
             "tuple": (1, "a"), "dict": {"text": "b"}, "none": None,
-            "window": Done(dedup_window=3600),
+            "window": Done((2, "c"), dedup_window=3600), "next": Done(then=[follow.job()]),
             "strange": {"other": 1}, "wrong": ("x", "y"), "short": (1,),
         }[job.body]  # fmt: skip
 
     jobs = ps.queue("mail")
-    for word in ("tuple", "dict", "none", "window", "strange", "wrong", "short"):
+    for word in ("tuple", "dict", "none", "window", "strange", "wrong", "short", "next"):
         jobs.enqueue(word, dedup_id=word)
     report = drain(
         *(spark,), queue="mail", handler=shaped, url=redis_url, parallelism=1,
         ack="output", path=str(tmp_path / "out"), schema="number int, text string",
     )  # fmt: skip
-    assert (report.done, report.failed, report.lost) == (4, 3, 0)
+    assert (report.done, report.failed, report.lost) == (4, 4, 0)
     rows = spark.read.parquet(str(tmp_path / "out")).select("number", "text").collect()
     assert sorted(map(str, map(tuple, rows))) == sorted(
-        ["(1, 'a')", "(None, 'b')", "(None, None)", "(None, None)"]
+        ["(1, 'a')", "(None, 'b')", "(None, None)", "(2, 'c')"]
     )
     status = jobs.status("window")
     assert status is not None

@@ -8,9 +8,9 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import repeat
 from threading import Event
 from typing import Any
 
@@ -20,17 +20,27 @@ from penstock import Penstock
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
-from penstock.core.job import Delivery
+from penstock.core.ids import parse_ids
+from penstock.core.job import (
+    Delivery,
+    QueueIdentity,
+    Reservation,
+    counts_of,
+    data_of,
+    number_of,
+    reservation_of,
+)
 from penstock.core.logs import RateLimit, get_logger
-from penstock.core.middleware import Middleware, RunEvent
 from penstock.core.options import MAX_DURATION_MS
 from penstock.core.outcomes import Outcome
+from penstock.spark.columns import COLUMNS, Origin, Page
 from penstock.spark.errors import Unreachable
 from penstock.spark.operations import JobRef
 from penstock.spark.options import Connection
 from penstock.spark.shards import new_client, open_in_task
 from penstock.worker._sync.worker import Worker
 from penstock.worker.handlers import Handlers
+from penstock.worker.registered import AnyHandler
 from penstock.worker.results import Done, Result
 
 __all__ = ["COUNTS", "FIGURES", "KEYS", "AckTask", "DrainOutput", "DrainTask"]
@@ -71,6 +81,8 @@ WAITING = 10_000
 """Results that wait for Spark; if there are more, the handlers wait, too."""
 USUAL = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
 """Columns whose usual values need no trial conversion."""
+FIRST_DELIVERY, NO_RECORD = "1-", b"1\n"
+"""Begin of the receipt of a first delivery; the record of a job of which only the id is known."""
 Row = Sequence[Any]
 
 
@@ -105,15 +117,16 @@ class DrainTask:
     def _drained(self, share: float) -> Iterator[pa.RecordBatch]:
         """Yield the results and the figures of up to `share` jobs."""
         output, tally = self.output, Counter[str](cut=1)
-        results = None if output is None else DrainResults(output, self.handlers)
+        results = None if output is None else DrainResults(output)
         schema = FIGURES if results is None else pa.schema([*results.schema, *FIGURES])
         began = monotonic()
         ends = began + (math.inf if output is None else output.seconds)
         size, most = min(FIRST, self.batch_size), min(TRIAL, share)
-        with new_client(self.connection, [] if results is None else [results]) as made:
+        with new_client(self.connection) as made:
             jobs = made.open(self.connection.queue)
             while tally["cut"] and most > 0 and monotonic() < ends:
                 worker = self._worker(made, size, most)
+                worker.take = None if results is None else results.take
                 with closing(watched(worker, ends)) as looks:
                     for _ in looks:
                         found = None if results is None else results.batch(jobs)
@@ -208,18 +221,50 @@ class AckTask:
         tally = Counter[str]()
         with new_client(self.connection) as made:
             queue = made.open(self.connection.queue)
-            crcs = frozenset(ops.crc for ops in operations_of(queue))
             for batch in batches:
-                rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-                for (receipt, window), alike in itertools.groupby(rows, itemgetter(1, 2)):
-                    held = [JobRef(queue.name, row[0], receipt or "", crcs) for row in alike]
-                    tally["done"] += len(held)
-                    if receipt is not None:
-                        seconds = None if window is None else window / 1000
-                        outcomes = queue.ack(held, dedup_window=seconds)
-                        lost = sum(one not in (Outcome.DONE, Outcome.HINTED) for one in outcomes)
-                        tally.update(done=-lost, lost=lost)
+                ids, receipts, windows = (column.to_pylist() for column in batch.columns)
+                tally["done"] += receipts.count(None)
+                for window, held in held_jobs(queue, ids, receipts, windows):
+                    seconds = None if window is None else window / 1000
+                    outcomes = queue.ack(held, dedup_window=seconds)
+                    done = len(held)
+                    if not outcomes.all_done:
+                        done = sum(one in (Outcome.DONE, Outcome.HINTED) for one in outcomes)
+                    tally.update(done=done, lost=len(held) - done)
         yield figures(tally)
+
+
+def held_jobs(
+    queue: Queue, ids: Sequence[str], receipts: Sequence[str | None], windows: Iterable[int | None]
+) -> Iterator[tuple[int | None, list[Delivery]]]:
+    """Yield windows and jobs of rows: neighbours with one receipt, mostly the jobs of a reserve.
+
+    Rows without a receipt are left out: their jobs were delivered at most once.
+    """
+    crcs = frozenset(ops.crc for ops in operations_of(queue))
+    rows = zip(receipts, windows, ids, parse_ids(ids), strict=False)
+    for (receipt, window, place), part in itertools.groupby(
+        rows, lambda row: (row[0], row[1], row[3][1:])
+    ):
+        alike = list(part)
+        if receipt is None:
+            continue
+        if receipt.startswith(FIRST_DELIVERY):
+            crc, epoch = place
+            shared = shared_by(queue.name, alike[0][2], crc, epoch, receipt)
+            held = [Delivery(shared, number, b"", NO_RECORD) for *_, (number, *_) in alike]
+        else:
+            held = [JobRef(queue.name, job_id, receipt, crcs) for _, _, job_id, _ in alike]
+        yield window, held
+
+
+def shared_by(queue: str, job_id: str, crc: int, epoch: int, receipt: str) -> Reservation:
+    """Return the values that jobs with this receipt of a first delivery share."""
+    place = QueueIdentity(queue, job_id[2:10], crc, f"{epoch:08x}")
+    tag = int(receipt.removeprefix(FIRST_DELIVERY), 16)
+    found = Reservation(None, place, "", tag=tag, now=0, lease_ms=0)
+    found.hinted = receipt  # when the leases end is not known
+    return found
 
 
 # -- the output: results become rows, and their jobs stay held ---------------------------------
@@ -241,7 +286,7 @@ class DrainOutput:
     hold: float
 
 
-class DrainResults(Middleware):
+class DrainResults:
     """The results of one task. The worker does not acknowledge their jobs.
 
     Attributes:
@@ -250,79 +295,115 @@ class DrainResults(Middleware):
         lost: the number of results that were dropped, as the leases of their jobs had ended.
     """
 
-    def __init__(self, output: DrainOutput, handlers: Handlers) -> None:
+    def __init__(self, output: DrainOutput) -> None:
         self.schema = pa.schema([*KEYS, *output.fields])
         self._output = output
         self._names = [field.name for field in output.fields]
         self._quick = [USUAL.get(field.type) for field in output.fields]
-        self._handlers = handlers
+        self._nothing = (None,) * (1 + len(self._names))
         self._found = deque[tuple[Delivery, Row]]()
         self._room = Event()
-        self._held: list[Delivery] = []
+        self._held: list[tuple[pa.Array, pa.Array]] = []
         self._renewal = monotonic() + output.hold / 3
         self.kept = self.lost = 0
 
-    @contextmanager
-    def run(self, event: RunEvent) -> Iterator[None]:
-        """Keep the results of a run. The run fails if one does not fit the schema."""
-        yield
+    def take(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> None:
+        """Keep the results of a run, and settle its jobs.
+
+        Raises:
+            TypeError: a result does not fit the schema.
+        """
+        if len(self._found) > WAITING:
+            self._room.clear()
+            self._room.wait(1)
+        if value is None and len(jobs) == 1 and _is_done(jobs[0], None):  # quick, as it is usual
+            jobs[0].settled = True
+            self._found.append((jobs[0], self._nothing))
+            return
+        is_list = handler.size is not None and isinstance(value, (list, tuple))
+        each = value if is_list else [value] * len(jobs)
         try:
-            pairs = zip(event.jobs, self._each(event.jobs, event.value), strict=True)
-            rows = [(job, self._row(job, value)) for job, value in pairs if _is_done(job, value)]
+            pairs = zip(jobs, each, strict=True)
+            rows = [(job, self._row(one)) for job, one in pairs if _is_done(job, one)]
         except Exception as error:
             text = f"the result does not fit the columns of the schema: {error}"
             raise TypeError(text) from error
         for job, _ in rows:
             job.settled = True
-        self.kept += len(rows)
         self._found.extend(rows)
-        if len(self._found) > WAITING:
-            self._room.clear()
-            self._room.wait(1)
 
-    def _each(self, jobs: Sequence[Delivery], value: Any) -> Sequence[Any]:
-        """Return a value for each job. A batch handler returns a list of them, or one for all."""
-        handler = self._handlers.find(jobs[0])
-        assert handler is not None
-        is_list = handler.size is not None and isinstance(value, (list, tuple))
-        return value if is_list else [value] * len(jobs)
-
-    def _row(self, job: Delivery, value: Any) -> Row:
+    def _row(self, value: Any) -> Row:
+        """Return the window and the columns of a result."""
         window_ms = None
         if isinstance(value, Done):
-            value, window_ms = None, value.verdict.window_ms
+            if value.verdict.then is not None:
+                raise ValueError("Done(then=...) works only with ack='task'")
+            value, window_ms = value.value, value.verdict.window_ms
+        if value is None and window_ms is None:
+            return self._nothing
         found = values_of(value, self._names, encodes_json=self._output.encodes_json)
         for field, kind, one in zip(self._output.fields, self._quick, found, strict=True):
             if one is not None and (type(one) is not kind or not _is_usual(one)):
                 pa.array([one], field.type)  # raises if it does not fit
-        receipt = None if job.at_most_once else job.receipt
-        return (job.id, receipt, job.attempt, window_ms, *found)
+        return (window_ms, *found)
 
-    def batch(self, jobs: Queue) -> pa.RecordBatch | None:
+    def batch(self, queue: Queue) -> pa.RecordBatch | None:
         """Remove and return the rows whose jobs are held; renew the leases of earlier ones."""
         found = [self._found.popleft() for _ in range(len(self._found))]
         self._room.set()
+        self.kept += len(found)
         if monotonic() > self._renewal:
             self._renewal = monotonic() + self._output.hold / 3
-            held, self._held = self._held, []
-            self._hold(jobs, held)
-        gone = self._hold(jobs, [job for job, _ in found])
-        self.lost += len(gone)
-        rows = [row for job, row in found if not gone or job not in gone]
-        if not rows:
+            for ids, receipts in self._held:
+                for _, leased in held_jobs(
+                    queue, ids.to_pylist(), receipts.to_pylist(), repeat(None)
+                ):
+                    queue.extend(leased, self._output.hold, late=True)
+        held = self._hold(queue, found)
+        self.lost += len(found) - len(held)
+        if not held:
             return None
-        columns = zip(self.schema.types, zip(*rows, strict=True), strict=True)
-        return pa.RecordBatch.from_arrays(
-            [pa.array(values, kind) for kind, values in columns], schema=self.schema
+        jobs, rows = map(list, zip(*held, strict=True))
+        ids, receipts = ids_of(jobs), [None if _is_once(job) else job.receipt for job in jobs]
+        attempts = [job.attempt if counts_of(job) else 1 for job in jobs]
+        values = zip(
+            self.schema.types[1:], [receipts, attempts, *zip(*rows, strict=True)], strict=True
         )
+        columns = [ids, *(pa.array(column, kind) for kind, column in values)]
+        self._held.append((columns[0], columns[1]))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _hold(self, queue: Queue, jobs: Sequence[Delivery]) -> set[Delivery]:
-        """Renew leases until the output is safe; return the jobs that are lost."""
-        leased = [job for job in jobs if not job.at_most_once]
-        answers = queue.extend(leased, self._output.hold, late=True) if leased else []
-        is_held = [isinstance(one, float) or one is Outcome.UNKNOWN for one in answers]
-        self._held += itertools.compress(leased, is_held)
-        return {job for job, held in zip(leased, is_held, strict=True) if not held}
+    def _hold(
+        self, queue: Queue, found: Sequence[tuple[Delivery, Row]]
+    ) -> list[tuple[Delivery, Row]]:
+        """Renew leases until the output is safe; return the jobs and rows that are still held."""
+        held = list[tuple[Delivery, Row]]()
+        for _, part in itertools.groupby(found, lambda pair: reservation_of(pair[0])):
+            pairs = list(part)
+            leased = [job for job, _ in pairs if not _is_once(job)]
+            answers = queue.extend(leased, self._output.hold, late=True) if leased else []
+            pairs_of = zip(leased, answers, strict=True)
+            gone = {
+                job
+                for job, one in pairs_of
+                if not isinstance(one, float) and one is not Outcome.UNKNOWN
+            }
+            held += [pair for pair in pairs if pair[0] not in gone] if gone else pairs
+        return held
+
+
+def ids_of(jobs: Sequence[Delivery]) -> pa.Array:
+    """Return the column of their ids."""
+    found = []
+    for place, part in itertools.groupby(jobs, lambda job: reservation_of(job).place):
+        origin = Origin(place.queue, place.node, place.packed, "ready")
+        page = Page(origin, [text for job in part for text in (number_of(job), data_of(job))])
+        found.append(COLUMNS["id"](page))
+    return pa.concat_arrays(found)
+
+
+def _is_once(job: Delivery) -> bool:
+    return data_of(job)[2:3] == b"l" and job.at_most_once
 
 
 def _is_usual(value: Any) -> bool:

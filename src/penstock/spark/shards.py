@@ -23,7 +23,6 @@ from penstock.client._sync.queue import Queue
 from penstock.client._sync.transport.failures import passing
 from penstock.core.calls import Call
 from penstock.core.logs import get_logger
-from penstock.core.middleware import Middleware
 from penstock.core.node_list import URL, others
 from penstock.core.urls import check_url
 from penstock.core.views import QueueStats
@@ -109,7 +108,7 @@ def _key(options: Connection) -> tuple[object, ...]:
     return (os.getpid(), *(getattr(options, name) for name in names))
 
 
-def new_client(options: Connection, middleware: Iterable[Middleware] = ()) -> Penstock:
+def new_client(options: Connection) -> Penstock:
     """Return another client; nothing is sent."""
     urls = list(options.nodes) or [options.url or _from_environment("urlEnv", options.url_env)]
     name = "nodes" if options.nodes else "urlEnv" if options.url_env else "url"
@@ -120,7 +119,6 @@ def new_client(options: Connection, middleware: Iterable[Middleware] = ()) -> Pe
             federation=len(sources) > 1,
             prefix=options.prefix,
             retry_for=options.retry_for / 1000,
-            middleware=middleware,
         )
     except BadArgument as error:
         raise OptionError(name, HIDDEN, error.reason) from None
