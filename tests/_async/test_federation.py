@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio  # async only
+import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -604,6 +605,26 @@ async def test_a_node_that_fails_between_two_chunks_of_acks(
             assert len(found.unreachable) == 1
             assert isinstance(found.__cause__, AckNotReplicated)
         assert sum(one.sync_client().hlen("penstock:{q}:held") for one in three.backends) == 1
+
+
+async def test_nodes_that_refuse_hints_are_named(
+    three: Nodes, ps: AsyncPenstock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If no other node can keep an ack, the log tells why, and the job's own node is asked."""
+    await one_on_each(three)
+    q = ps.queue("q")
+    job = (await q.reserve(3, block=0))[0]
+    for one in three.backends:
+        one.sync_client().set("penstock:hints", "x")
+    home = ps.backend.home_of(parse_id(job.id).node, job.id)
+    home.failed(redis.ConnectionError("gone"))
+    home.state.until = math.inf  # no look at it in the background
+    caplog.clear()
+    assert list(await q.ack([job])) == [Outcome.DONE]
+    others = {one.address for one in ps.backend.homes if one is not home}
+    told = [one.getMessage() for one in caplog.records]
+    found = {text.partition(" on ")[2].partition(": ")[0] for text in told if "hints can't" in text}
+    assert found == others
 
 
 async def test_a_federation_refuses_roles(q: AsyncQueue) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument, Dedup, Durable
-from penstock.core.bulk import CHUNK_BYTES, chunks, prepared
+from penstock.core.bulk import CHUNK_BYTES, chunks, prepared, windows
 from penstock.core.calls import Wait
 from penstock.core.durable import ack_wait
 
@@ -160,6 +160,14 @@ def test_chunks_with_a_ttl_are_half_as_long() -> None:
 
 
 @pytest.mark.usefixtures("fixed_ids")
+@pytest.mark.parametrize("ttl, most", [(None, 1000), (60, 500)])
+def test_windows_have_chunks_of_the_same_length(ttl: Any, most: int) -> None:
+    """The jobs of a partition are sent in chunks as long as those of a queue without partitions."""
+    found = windows([b"x"] * 2200, prepared(key="k", ttl=ttl), 4)
+    lengths = [len(chunk) for window in found for chunk in window.chunks.values()]
+    assert (max(lengths), sum(lengths)) == (most, 2200)
+
+
 def test_chunks_of_a_mebibyte() -> None:
     """Chunks are bounded by a mebibyte with heads; a larger body has a chunk of its own."""
     half, head = CHUNK_BYTES // 2, len(b"1;i=0123456789ab\n")

@@ -390,9 +390,7 @@ class Reader:
         if signal is None or sock is None:
             if not self._conn.can_read(timeout=max(timeout, 0)):
                 return PENDING
-        elif hasattr(sock, "pending") and sock.pending():
-            pass  # TLS has read more than was asked for
-        elif not signal.wait_beside([sock], max(timeout, 0)):
+        elif first_ready([self], timeout, signal) is None:
             return PENDING
         return self._conn.read_response(disable_decoding=True)
 

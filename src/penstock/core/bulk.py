@@ -525,12 +525,14 @@ class Window:
     size: int = 0
 
     def has_room(self, partition: int, length: int) -> bool:
-        """Return True if a record of this length for the partition still fits."""
-        if self.count >= WINDOW or self.size + length > WINDOW_BYTES:
-            return self.count == 0
+        """Return True if a record of this length for the partition fits beside those before."""
         held = self.sizes.get(partition, 0)
-        is_full = held and held + length > CHUNK_BYTES
-        return not is_full and len(self.chunks.get(partition, ())) < BATCH
+        return (
+            self.count < WINDOW
+            and self.size + length <= WINDOW_BYTES
+            and (not held or held + length <= CHUNK_BYTES)
+            and len(self.chunks.get(partition, ())) < _most(self.options)
+        )
 
     def add(self, partition: int, record: bytes) -> None:
         """Add the record of the next body."""

@@ -426,11 +426,8 @@ class AsyncPenstock:
             BadArgument: `confirm` is not the prefix; nothing was removed.
         """
         if confirm != self.prefix:
-            raise BadArgument(
-                "confirm",
-                confirm,
-                f"must be the client's prefix, {self.prefix!r}: all its queues are removed",
-            )
+            reason = f"must be the client's prefix, {self.prefix!r}: all its queues are removed"
+            raise BadArgument("confirm", confirm, reason)
         return await self.clear(await self.queues())
 
     async def sweep(self) -> int:

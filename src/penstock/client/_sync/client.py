@@ -427,11 +427,8 @@ class Penstock:
             BadArgument: `confirm` is not the prefix; nothing was removed.
         """
         if confirm != self.prefix:
-            raise BadArgument(
-                "confirm",
-                confirm,
-                f"must be the client's prefix, {self.prefix!r}: all its queues are removed",
-            )
+            reason = f"must be the client's prefix, {self.prefix!r}: all its queues are removed"
+            raise BadArgument("confirm", confirm, reason)
         return self.clear(self.queues())
 
     def sweep(self) -> int:

@@ -27,7 +27,7 @@ from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable, ack_wait
 from penstock.core.hints import Intent
 from penstock.core.job import BulkEnqueued, Delivery, Enqueued, JobName, JobSpan, reservation_of
-from penstock.core.logs import get_logger
+from penstock.core.logs import Fields, get_logger
 from penstock.core.marks import check_trace
 from penstock.core.operations import QueueOps
 from penstock.core.operations.producing import PLAIN_BYTES
@@ -421,11 +421,10 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
                 self._report(done, self.ack(done))
 
     def _report(self, done: list[Job], outcomes: Settled) -> None:
-        if not outcomes:
-            for job_id in outcomes.ids(Outcome.STALE, Outcome.ENDED):
-                extra = {"job_id": job_id, "queue": self.name, "worker": self.backend.terms.owner}
-                text = "%s finished after its lease had ended; it may run again"
-                logger.warning(text, job_id, extra=extra)
+        text = "%s finished after its lease had ended; it may run again"
+        for job, outcome in zip(done, outcomes, strict=True):
+            if outcome in (Outcome.STALE, Outcome.ENDED):
+                logger.warning(text, job.id, extra=Fields(job))
         done.clear()
 
     # -- settling --------------------------------------------------------------------------

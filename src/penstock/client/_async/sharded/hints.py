@@ -5,8 +5,9 @@ See protocol/nodes.md, Hints.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.queue import AsyncQueue
@@ -118,6 +119,7 @@ async def keep(
     """
     if not federation.up(home):
         await federation.await_rest()  # a new client may not have met the others yet
+    hint_of = partial(hints.hint_of, node=home.id, queue=queue, intent=intent)
     for keeper in federation.preferred():
         state = keeper.state
         if keeper is home or not state.is_up:
@@ -127,9 +129,10 @@ async def keep(
                 await keeper.look()
             if state.leaving or state.crowded:
                 continue
-            found = await _kept(federation, keeper, home.id, queue, names, intent)
+            found = await _kept(keeper, names, hint_of)
         except Exception as error:  # noqa: BLE001  # the next node is tried
-            federation.bears(keeper, error)
+            if not federation.bears(keeper, error):
+                logger.warning("hints can't be kept on %s: %s", keeper.address, error)
             continue
         if found is not None:
             if any(found) and home.state.is_up:  # it came back meanwhile
@@ -140,17 +143,12 @@ async def keep(
 
 
 async def _kept(
-    federation: AsyncFederation,
-    keeper: AsyncFederatedNode,
-    node: str,
-    queue: str,
-    names: Sequence[Any],
-    intent: Intent,
+    keeper: AsyncFederatedNode, names: Sequence[Any], hint_of: Callable[..., Hint | None]
 ) -> list[bool] | None:
     """Store hints on a node; return for each job if one is kept, or None if there are too many."""
-    key, command = hints_key(federation.terms.prefix), keeper.brief.node.command
+    key, command = hints_key(keeper.terms.prefix), keeper.brief.node.command
     now = await keeper.brief.node.time_ms()
-    found = [hints.hint_of(name, node, queue, intent, now) for name in names]
+    found = [hint_of(name, now=now) for name in names]
     kept = [hint for hint in found if hint is not None]
     if not kept:
         return [False] * len(names)

@@ -218,7 +218,4 @@ class AsyncBlockingConnection:
 
 
 def _key_in(reply: tuple[bytes, bytes] | None) -> bytes | None:
-    if not reply:
-        return None
-    key, _ = reply
-    return key
+    return reply[0] if reply else None

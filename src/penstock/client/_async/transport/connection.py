@@ -113,7 +113,11 @@ class AsyncProducerConnection(Producer):
         if not isinstance(error, NoScriptError):
             raise error
         await self._load(call.script)
-        return await self._again(packed)
+        try:
+            return await self._socket.trip(packed)
+        except ResponseError:  # the reply of a WAIT may follow
+            await self.close()
+            raise
 
     async def _conclude(
         self, call: Call[object], how: Syncing | None, asked: bytes, code: int, wanted: int
@@ -214,14 +218,6 @@ class AsyncProducerConnection(Producer):
     async def _setting_of(self, queue: QueueKeys) -> int:
         setting = await self.command("HGET", queue["meta"], "replicas")
         return number_in((setting or b"").decode("utf-8", "replace")) or 0
-
-    async def _again(self, packed: bytes) -> Any:
-        """Send again. After a refusal, close the connection: the reply of a WAIT may follow."""
-        try:
-            return await self._socket.trip(packed)
-        except ResponseError:
-            await self.close()
-            raise
 
     async def _learn_syncing(self, replicas: int) -> Syncing:
         """Find out how the server tells what is on disk, once per connection.

@@ -219,7 +219,4 @@ class BlockingConnection:
 
 
 def _key_in(reply: tuple[bytes, bytes] | None) -> bytes | None:
-    if not reply:
-        return None
-    key, _ = reply
-    return key
+    return reply[0] if reply else None

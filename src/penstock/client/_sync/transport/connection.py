@@ -114,7 +114,11 @@ class ProducerConnection(Producer):
         if not isinstance(error, NoScriptError):
             raise error
         self._load(call.script)
-        return self._again(packed)
+        try:
+            return self._socket.trip(packed)
+        except ResponseError:  # the reply of a WAIT may follow
+            self.close()
+            raise
 
     def _conclude(
         self, call: Call[object], how: Syncing | None, asked: bytes, code: int, wanted: int
@@ -213,14 +217,6 @@ class ProducerConnection(Producer):
     def _setting_of(self, queue: QueueKeys) -> int:
         setting = self.command("HGET", queue["meta"], "replicas")
         return number_in((setting or b"").decode("utf-8", "replace")) or 0
-
-    def _again(self, packed: bytes) -> Any:
-        """Send again. After a refusal, close the connection: the reply of a WAIT may follow."""
-        try:
-            return self._socket.trip(packed)
-        except ResponseError:
-            self.close()
-            raise
 
     def _learn_syncing(self, replicas: int) -> Syncing:
         """Find out how the server tells what is on disk, once per connection.
