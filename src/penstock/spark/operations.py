@@ -16,6 +16,7 @@ from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
 from penstock.spark.errors import RowError
 from penstock.spark.options import Write
+from penstock.spark.rows import Column, listed
 from penstock.spark.schema import plain
 from penstock.spark.shards import OpenShards
 from penstock.wire.codes import Code
@@ -107,12 +108,12 @@ class Settler:
         self._counts = Counter({"rows": 0})
         self._row = 0
 
-    def add(self, values: Sequence[list[Any]], count: int) -> None:
+    def add(self, columns: Sequence[Column], count: int) -> None:
         """Take rows, and settle the jobs of full batches."""
-        ids = values[self._places["id"]]
-        receipts = values[self._places["receipt"]] if "receipt" in self._places else None
-        for index in range(count):
-            life, name = self._named(ids[index], receipts[index] if receipts is not None else None)
+        given = {name: listed(name, columns[place]) for name, place in self._places.items()}
+        receipts = given.get("receipt", [None] * count)
+        for job_id, receipt in zip(given["id"], receipts, strict=True):
+            life, name = self._named(job_id, receipt)
             names = self._waiting.setdefault(life, [])
             names.append(name)
             self._row += 1

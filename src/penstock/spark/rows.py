@@ -10,15 +10,19 @@ again are staged, under ids of their attempt (`staged_commit`).
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.bulk import prepared, start_of
 from penstock.core.dedup import MARK, Dedup
@@ -35,18 +39,28 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 __all__ = [
-    "Columns", "Encoder", "Item", "Task", "batches", "columns_of", "encoded", "lists", "name_of",
-    "preferred", "task", "type_name",
+    "Column", "Columns", "Encoded", "Encoder", "Task", "batches", "columns_of", "encoded",
+    "listed", "name_of", "preferred", "task", "type_name",
 ]  # fmt: skip
 
+T = TypeVar("T")
+Column = Any
+"""A list, or an Arrow array."""
 ROWS = 1000
-"""Rows that are converted at a time, unless they come in Arrow batches."""
+"""Rows that are converted at a time."""
+DIGEST = 15
+"""Bytes of a stable id: no multiple of three, and base64 would pad it."""
+LAST_US = 1000 << 42
+"""The latest time of a job."""
+PLAIN_ID = re.compile(r"[-\w.~]{1,1024}", re.ASCII).fullmatch
+"""Matches ids that are not escaped in records."""
 
 RULES = {name: name for name in ("delay", "ttl", "lease", "headers")} | {"ready_at": "at"}
 """Columns of the job's options, and the arguments of an enqueue."""
 STARTS = ("delay", "ready_at")
 POLICY = {"max_attempts": "max_attempts", "backoff": "base", "backoff_cap": "cap"}
 """Columns of the job's retry policy, and the arguments of `RetryPolicy`."""
+ARGUMENTS = {argument: name for name, argument in {**RULES, **POLICY}.items()}
 SPANS = ("byte", "short", "integer", "long", "float", "double", "decimal", "day-time interval")
 WHOLE = ("byte", "short", "integer", "long")
 TYPES = {
@@ -64,13 +78,17 @@ TYPES = {
 """The types that a column may have, by Spark's names of types (`DataType.typeName`)."""
 
 
-class Item(NamedTuple):
-    """One row, converted. The delay is in ms, or `@` and an absolute time; the key is its id."""
+class Encoded(NamedTuple):
+    """Converted rows, as a list of each part. A delay is in ms, or `@` and an absolute time.
 
-    queue: str
-    delay: int | str
-    record: bytes
-    key: str
+    Attributes:
+        keys: the ids, which choose node and partition.
+    """
+
+    queues: list[str]
+    delays: list[int | str]
+    records: list[bytes]
+    keys: list[str]
 
 
 @dataclass(frozen=True)
@@ -155,8 +173,16 @@ def preferred(key: str, nodes: Sequence[str]) -> str:
     return max(nodes, key=lambda node: blake2b(f"{node} {key}".encode(), digest_size=8).digest())
 
 
+class Head(NamedTuple):
+    """What rows with equal options share: the header before and after the id, and the delay."""
+
+    front: bytes
+    tail: bytes
+    delay: int | str
+
+
 class Encoder:
-    """Converts the rows of one partition to records.
+    """Converts the rows of one partition to records, a column at a time.
 
     Args:
         write: the hash of the write's name, the same in each of its attempts.
@@ -169,157 +195,182 @@ class Encoder:
     ) -> None:
         places = columns.places
         self._columns = columns
-        self._options = options
+        self._queue = options.queue
         self._attempt = "" if "id" in places else attempt
         place = b"" if "id" in places else partition.to_bytes(8, "big")
-        self._hash = blake2b(write + place, digest_size=15)
+        self._hash = blake2b(write + place, digest_size=DIGEST)
         self._seen: dict[bytes, int] = {}
         self._row = 0
         window = None if self._attempt else options.dedup_window / 1000
         self._dedup = Dedup("-", window=window)
         # Times often differ in each row. Only with a ttl they depend on another column.
-        self._start_column = next(
-            (name for name in STARTS if name in places and "ttl" not in places), ""
-        )
-        self._option_columns = [
-            name for name in (*RULES, *POLICY) if name in places and name != self._start_column
-        ]
+        self._start = next((name for name in STARTS if name in places and "ttl" not in places), "")
+        self._others = [n for n in (*RULES, *POLICY) if n in places and n != self._start]
 
-    def encode(self, values: Sequence[list[Any]], count: int) -> Iterator[Item]:
-        """Yield the records of rows."""
-        places = self._columns.places
-        bodies = self._bodies(values)
-        ids = values[places["id"]] if "id" in places else None
-        queues = values[places["queue"]] if "queue" in places else None
-        starts = values[places[self._start_column]] if self._start_column else None
-        options = [values[places[name]] for name in self._option_columns]
-        common = self._head(()) if not options else None
-        queue = self._options.queue
-        delay: int | str
-        for index in range(count):
-            body = bodies(index)
-            if common is None:
-                front, tail, delay = self._options_of([column[index] for column in options])
-            else:
-                front, tail, delay = common
-            if starts is not None:
-                delay = self._checked(self._start_column, self._start, starts[index])
-            if queues is not None:
-                queue = self._checked("queue", check_queue_name, queues[index])
-            if ids is None:
-                place = b"%b\n%b\n" % (queue.encode(), str(delay).encode())
-                stable = self._content(b"%b%b%b\n%b" % (place, front, tail, body))
-                key = f"{self._attempt}-{self._row}" if self._attempt else stable.decode()
-                written = key.encode()
-            else:
-                key = self._dedup_id(ids[index])
-                is_usual = key.isascii() and key.isalnum()  # isalnum alone accepts é
-                written = (key if is_usual else escaped(key)).encode()
-                state = self._hash.copy()
-                state.update(written if queues is None else b"%b\n%b" % (written, queue.encode()))
-                stable = urlsafe_b64encode(state.digest())
-            record = b"%b%b%b;i=%b\n%b" % (front, written, tail, stable, body)
-            yield Item(queue, delay, record, key)
-            self._row += 1
+    def encode(self, columns: Sequence[Column], count: int) -> Encoded:
+        """Return the records of rows."""
+        given = {meaning: columns[place] for meaning, place in self._columns.places.items()}
+        bodies = self._bodies(columns, given)
+        queues = [self._queue] * count
+        if "queue" in given:
+            queues = self._each("queue", check_queue_name, listed("queue", given["queue"]))
+        heads = self._heads(given, count)
+        delays = [head.delay for head in heads]
+        if self._start:
+            delays = self._starts(given[self._start])
+        if "id" in given:
+            ids = listed("id", given["id"])
+            names = self._each("id", _name, ids)
+            lines = names
+            if "queue" in given:
+                lines = [b"%b\n%b" % (n, q.encode()) for n, q in zip(names, queues, strict=True)]
+            keys, stables = list(map(str, ids)), self._hashes(lines)
+        else:
+            rows = zip(queues, delays, heads, bodies, strict=True)
+            content = [
+                b"%b\n%b\n%b%b\n%b" % (queue.encode(), str(delay).encode(), *head[:2], body)
+                for queue, delay, head, body in rows
+            ]
+            stables = self._hashes(content, numbered=True)
+            keys = [stable.decode() for stable in stables]
+            if self._attempt:
+                keys = [f"{self._attempt}-{row}" for row in range(self._row, self._row + count)]
+            names = [key.encode() for key in keys]
+        records = [
+            b"%b%b%b;i=%b\n%b" % (head[0], name, head[1], stable, body)
+            for head, name, stable, body in zip(heads, names, stables, bodies, strict=True)
+        ]
+        self._row += count
+        return Encoded(queues, delays, records, keys)
 
     # -- bodies ----------------------------------------------------------------------------
 
-    def _bodies(self, values: Sequence[list[Any]]) -> Callable[[int], bytes]:
+    def _bodies(self, columns: Sequence[Column], given: Mapping[str, Column]) -> list[bytes]:
         packed = self._columns.packed
-        if packed is not None:
-            names = [self._columns.names[index] for index in packed]
-            columns = [values[index] for index in packed]
-            return lambda index: self._packed(names, [column[index] for column in columns])
-        column = values[self._columns.places["payload"]]
+        if packed is None:
+            column = given["payload"]
+            if isinstance(column, pa.StringArray) and not column.null_count:
+                column = column.cast(pa.binary())
+            return self._each("payload", _raw, listed("payload", column))
+        names = [self._columns.names[index] for index in packed]
+        values = [listed(self._columns.names[index], columns[index]) for index in packed]
+        rows = zip(*values, strict=True)
+        return [self._packed(dict(zip(names, row, strict=True)), at) for at, row in enumerate(rows)]
 
-        def body(index: int) -> bytes:
-            value = column[index]
-            if type(value) is bytes:
-                return value
-            raw: bytes = self._checked("payload", _raw, value)
-            return raw
-
-        return body
-
-    def _packed(self, names: list[str], values: list[Any]) -> bytes:
-        body = dict(zip(names, values, strict=True))
+    def _packed(self, body: dict[str, Any], at: int) -> bytes:
         try:
             return _dumps(body).encode()
         except (TypeError, ValueError, RecursionError):
             for name, value in body.items():
                 if reason := _obstacle(value):
                     text = f"JSON can't express it ({reason})"
-                    raise RowError(name, value, text, self._row) from None
+                    raise RowError(name, value, text, self._row + at) from None
             raise
 
     # -- ids -------------------------------------------------------------------------------
 
-    def _content(self, content: bytes) -> bytes:
-        state = self._hash.copy()
-        state.update(content)
-        digest = state.digest()
-        short = digest[:8]
-        before = self._seen.get(short, 0)
-        self._seen[short] = before + 1
-        if before:
-            state.update(b"\n%d" % before)
-            digest = state.digest()
-        return urlsafe_b64encode(digest)
+    def _hashes(self, lines: Iterable[bytes], *, numbered: bool = False) -> list[bytes]:
+        """Return the stable ids of rows, by the text that identifies each of them in the write.
 
-    def _dedup_id(self, value: Any) -> str:
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)
-        return str(self._checked("id", lambda found: check_label("id", found), value))
+        Args:
+            numbered: whether equal texts are separate rows, numbered in this partition.
+        """
+        digests = []
+        for line in lines:
+            state = self._hash.copy()
+            state.update(line)
+            digest = state.digest()
+            if numbered:
+                short = digest[:8]
+                before = self._seen.get(short, 0)
+                self._seen[short] = before + 1
+                if before:
+                    state.update(b"\n%d" % before)
+                    digest = state.digest()
+            digests.append(digest)
+        texts = urlsafe_b64encode(b"".join(digests))
+        size = DIGEST // 3 * 4
+        return [texts[at : at + size] for at in range(0, len(texts), size)]
 
     # -- other columns of a row -------------------------------------------------------------
 
-    def _options_of(self, values: list[Any]) -> tuple[bytes, bytes, int | str]:
-        key = tuple(map(_hashable, values))
-        try:
-            return self._head(key)
-        except TypeError:  # a value of a wrong type is unhashable: raise with its column
-            return self._head.__wrapped__(self, key)
+    def _heads(self, given: Mapping[str, Column], count: int) -> list[Head]:
+        if not self._others:
+            return [self._head(())] * count
+        values = [map(_hashable, listed(name, given[name])) for name in self._others]
+        heads = []
+        for row in zip(*values, strict=True):
+            try:
+                heads.append(_remembered(self._head, row))
+            except BadArgument as error:  # noqa: PERF203  # the row is in the error
+                name = ARGUMENTS[error.argument]
+                value = dict(zip(self._others, row, strict=True)).get(name)
+                raise self._error(name, value, error.reason, len(heads)) from None
+        return heads
 
     @lru_cache(maxsize=1024)  # noqa: B019  # it lives as long as its task
-    def _head(self, values: tuple[Any, ...]) -> tuple[bytes, bytes, int | str]:
-        """Return the texts before and after the id, and the delay, for rows with these values."""
-        columns = zip(self._option_columns, values, strict=True)
-        given = {name: value for name, value in columns if value is not None}
-        try:
-            made = prepared(**_arguments(RULES, given), retry=_policy(given), dedup=self._dedup)
-        except BadArgument as error:
-            names = {argument: name for name, argument in {**RULES, **POLICY}.items()}
-            name = names[error.argument]
-            raise self._error(name, given.get(name), error.reason) from None
+    def _head(self, values: tuple[Any, ...]) -> Head:
+        columns = zip(self._others, values, strict=True)
+        found = {name: value for name, value in columns if value is not None}
+        policy = _arguments(POLICY, found)
+        retry = RetryPolicy(**policy) if policy else None
+        made = prepared(**_arguments(RULES, found), retry=retry, dedup=self._dedup)
         head = made.head if self._columns.packed is None else made.coded_head
         front, _, tail = head.partition(MARK)
-        return front, tail, made.delay
+        return Head(front, tail, made.delay)
 
-    def _start(self, value: Any) -> int | str:
-        if value is None:
-            return 0
-        return start_of(**{RULES[self._start_column]: _argument(value)})
+    def _starts(self, column: Column) -> list[int | str]:
+        """Return the delays of rows, by the column of times."""
+        if isinstance(column, pa.TimestampArray):
+            us = column.cast(pa.int64())
+            bounds = pc.min_max(us).as_py()
+            if bounds["min"] is None or 0 <= bounds["min"] <= bounds["max"] <= LAST_US:
+                times = pc.divide(pc.add(us, 999), 1000).to_pylist()
+                return [0 if ms is None else f"@{ms}" for ms in times]
+        find = partial(_remembered, _start_of, RULES[self._start])
+        return self._each(self._start, find, listed(self._start, column))
 
-    def _checked(self, meaning: str, check: Callable[[Any], Any], value: Any) -> Any:
+    def _each(self, meaning: str, convert: Callable[[Any], T], values: Sequence[Any]) -> list[T]:
+        found: list[T] = []
         try:
-            return check(value)
+            for value in values:
+                found.append(convert(value))  # noqa: PERF401  # their number is that of the row
         except (BadArgument, ValueError, TypeError) as error:
             reason = error.reason if isinstance(error, BadArgument) else str(error)
-            raise self._error(meaning, value, reason) from None
+            at = len(found)
+            raise self._error(meaning, values[at], reason, at) from None
+        return found
 
-    def _error(self, meaning: str, value: Any, reason: str) -> RowError:
+    def _error(self, meaning: str, value: Any, reason: str, at: int) -> RowError:
         places = self._columns.places
         name = self._columns.names[places[meaning]] if meaning in places else meaning
-        return RowError(name, value, reason, self._row)
+        return RowError(name, value, reason, self._row + at)
+
+
+def _remembered(find: Any, *args: Any) -> Any:
+    """Call a function with a cache. Its own error is raised for a value that has no hash."""
+    try:
+        return find(*args)
+    except TypeError:
+        return find.__wrapped__(*args)
 
 
 def _hashable(value: Any) -> Any:
     return tuple(value.items()) if isinstance(value, dict) else value
 
 
-def _policy(given: Mapping[str, Any]) -> RetryPolicy | None:
-    arguments = _arguments(POLICY, given)
-    return RetryPolicy(**arguments) if arguments else None
+@lru_cache(maxsize=1 << 14, typed=True)
+def _start_of(argument: str, value: Any) -> int | str:
+    return 0 if value is None else start_of(**{argument: _argument(value)})
+
+
+def _name(value: Any) -> bytes:
+    """Return an id as records have it."""
+    if type(value) is str and PLAIN_ID(value):
+        return value.encode()
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    return escaped(check_label("id", value)).encode()
 
 
 def _arguments(names: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -403,34 +454,33 @@ def encoded(
     where: Task,
     own: str,
     attempt: str = "",
-) -> Iterator[Item]:
+) -> Iterator[Encoded]:
     """Yield the records of rows. `own` names a write that has no `writeId`."""
     write = name_of("batch", options.write_id or own)
     if where.query:
         write = name_of("stream", options.write_id, where.query, where.batch)
     encoder = Encoder(columns_of(fields, options), options, write, where.partition, attempt)
-    for values, count in batches(source, len(fields)):
-        yield from encoder.encode(values, count)
+    for columns, count in batches(source, len(fields)):
+        yield encoder.encode(columns, count)
 
 
-def batches(source: Iterable[Any], width: int) -> Iterator[tuple[list[list[Any]], int]]:
-    """Yield the values by columns, and the number of rows, of Arrow batches or of rows."""
+def batches(source: Iterable[Any], width: int) -> Iterator[tuple[Sequence[Column], int]]:
+    """Yield the columns and the number of some rows, of Arrow batches or of rows."""
     iterator = iter(source)
     for first in iterator:
         if hasattr(first, "num_rows"):
-            yield lists(first)
+            for at in range(0, first.num_rows, ROWS):
+                part = first.slice(at, ROWS)
+                yield part.columns, part.num_rows
         else:
             rows = [first, *islice(iterator, ROWS - 1)]
             yield [[row[index] for row in rows] for index in range(width)], len(rows)
 
 
-def lists(batch: Any) -> tuple[list[list[Any]], int]:
-    """Return the columns of an Arrow batch as lists, and the number of rows; maps become dicts."""
-    named = zip(batch.schema.names, batch.columns, strict=True)
-    return [_listed(name, column) for name, column in named], batch.num_rows
-
-
-def _listed(name: str, column: Any) -> list[Any]:
+def listed(name: str, column: Column) -> list[Any]:
+    """Return a column as a list; maps become dicts."""
+    if isinstance(column, list):
+        return column
     try:
         found: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     except (ValueError, OverflowError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import accumulate, chain, takewhile
 from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +17,7 @@ from penstock.core.partitions import partition_of
 from penstock.errors import BadArgument, NodesUnavailable, QueueFull, QueuePaused
 from penstock.spark.errors import OptionError
 from penstock.spark.options import Write
-from penstock.spark.rows import Item, columns_of, encoded, preferred, task
+from penstock.spark.rows import Encoded, columns_of, encoded, preferred, task
 from penstock.spark.shards import OpenShards, open_shards
 
 __all__ = ["Packer", "RecordBatch", "Sink", "enqueue_partition", "patiently", "with_text"]
@@ -42,10 +42,31 @@ class RecordBatch:
     delays: list[int | str] = field(default_factory=list)
     size: int = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes of memory."""
+        return self.size + RECORD_BYTES * len(self.records)
+
+    def append(self, records: Sequence[bytes], delays: Sequence[int | str]) -> int:
+        """Add records, and return the bytes of memory that they take."""
+        before = self.held
+        self.records += records
+        self.delays += delays
+        self.size += sum(map(len, records))
+        return self.held - before
+
     def delay(self, at: int = 0, end: int | None = None) -> int | str:
         """Return the delay of some records as scripts read it: one, or one for each."""
         found = self.delays[at:end]
         return found[0] if len(set(found)) == 1 else ",".join(map(str, found))
+
+
+def _fitting(records: Sequence[bytes], room: int, *, least: int) -> Sequence[bytes]:
+    """Return the first records that fit into `room` bytes, and at least `least`."""
+    if sum(map(len, records)) <= room:
+        return records
+    ends = accumulate(map(len, records))
+    return records[: max(least, sum(1 for _ in takewhile(room.__ge__, ends)))]
 
 
 class Packer(Generic[K]):
@@ -57,27 +78,26 @@ class Packer(Generic[K]):
         self._open: dict[K, RecordBatch] = {}
         self._held = 0
 
-    def add(self, key: K, record: bytes, delay: int | str) -> None:
-        """Take a record, and send its batch if that is full."""
-        size = len(record)
-        batch = self._open.get(key)
-        if batch is not None and batch.size + size > BATCH_BYTES:
-            self._flush(key)
-            batch = None
-        if batch is None:
-            batch = self._open[key] = RecordBatch()
-        batch.records.append(record)
-        batch.delays.append(delay)
-        batch.size += size
-        self._held += size + RECORD_BYTES
-        if len(batch.records) >= self._rows:
-            self._flush(key)
-        elif self._held > HELD_BYTES:
-            self.finish()
+    def add(self, key: K, records: Sequence[bytes], delays: Sequence[int | str]) -> None:
+        """Take records, and send batches that are full."""
+        at = 0
+        while at < len(records):
+            batch = self._open.get(key)
+            if batch is None:
+                batch = self._open[key] = RecordBatch()
+            end = at + self._rows - len(batch.records)
+            part = _fitting(records[at:end], BATCH_BYTES - batch.size, least=int(not batch.records))
+            is_cut = len(part) < min(end, len(records)) - at
+            self._held += batch.append(part, delays[at : at + len(part)])
+            at += len(part)
+            if is_cut or len(batch.records) >= self._rows:
+                self._flush(key)
+            elif self._held > HELD_BYTES:
+                self.finish()
 
     def _flush(self, key: K) -> None:
         batch = self._open.pop(key)
-        self._held -= batch.size + RECORD_BYTES * len(batch.records)
+        self._held -= batch.held
         self._send(key, batch)
 
     def finish(self) -> None:
@@ -99,18 +119,28 @@ class Sink:
         self._shards = {options.queue: found}
         self._rows = self._added = 0
 
-    def put(self, items: Iterable[Item]) -> None:
+    def put(self, rows: Iterable[Encoded]) -> None:
         """Add rows; those that do not fill a batch wait for more."""
-        nodes, add, shards = self._nodes, self._packer.add, self._shards
-        found = shards[self._options.queue]
-        for queue, delay, record, key in items:
-            if queue not in shards:
-                shards[queue] = found.of(queue)
-                shards[queue].check(self._options, whole=False)
-            count = shards[queue].partitions
-            node = preferred(key, nodes) if len(nodes) > 1 else nodes[0]
-            number = partition_of(key, count) if count > 1 else 0
-            add((node, number, queue), record, delay)
+        for some in rows:
+            names = set(some.queues)
+            places = {(name, self._found(name).partitions) for name in names}
+            if places == {(name := min(names), 1)} and len(self._nodes) == 1:
+                self._packer.add((self._nodes[0], 0, name), some.records, some.delays)
+                continue
+            for queue, delay, record, key in zip(*some, strict=True):
+                self._packer.add(self._place(queue, key), [record], [delay])
+
+    def _found(self, queue: str) -> OpenShards:
+        if queue not in self._shards:
+            self._shards[queue] = self._shards[self._options.queue].of(queue)
+            self._shards[queue].check(self._options, whole=False)
+        return self._shards[queue]
+
+    def _place(self, queue: str, key: str) -> tuple[str, int, str]:
+        """Return node, partition and queue of a row."""
+        nodes, count = self._nodes, self._shards[queue].partitions
+        node = preferred(key, nodes) if len(nodes) > 1 else nodes[0]
+        return node, partition_of(key, count) if count > 1 else 0, queue
 
     def finish(self) -> dict[str, int]:
         """Send the rest; return the numbers of rows, and of those that were added or not."""

@@ -28,7 +28,7 @@ from penstock.errors import NodesUnavailable, NotReplicated
 from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk, unstage
 from penstock.spark.errors import OptionError, StagesLost
 from penstock.spark.options import Write
-from penstock.spark.rows import Item
+from penstock.spark.rows import Encoded
 from penstock.spark.shards import OpenShards, open_shards
 from penstock.spark.sink import Packer, RecordBatch, patiently
 from penstock.wire.codes import Code
@@ -79,14 +79,14 @@ class StagedAttempt:
         self.chunks = 0
         self._is_committed = False
 
-    def put(self, items: Iterable[Item]) -> int:
+    def put(self, rows: Iterable[Encoded]) -> int:
         """Stage rows; return their number. Rows of a committed batch are only counted."""
-        rows = 0
-        for item in items:
-            rows += 1
-            self._packer.add("", item.record, item.delay)
+        count = 0
+        for some in rows:
+            count += len(some.records)
+            self._packer.add("", some.records, some.delays)
         self._packer.finish()
-        return rows
+        return count
 
     def _send(self, _: str, batch: RecordBatch) -> None:
         if self._is_committed:

@@ -112,8 +112,8 @@ class QueueWriter:
         found = open_in_task(options, self.nodes)
         if options.operation != "enqueue":
             settler = Settler(options, self.fields, found)
-            for values, count in batches(iterator, len(self.fields)):
-                settler.add(values, count)
+            for columns, count in batches(iterator, len(self.fields)):
+                settler.add(columns, count)
             return TaskReport(settler.finish())
         given = partial(encoded, iterator, self.fields, options, where=where, own=self.own)
         if options.commit_mode == "staged":
