@@ -160,8 +160,9 @@ class EmbeddedServer:
         self._appendonly = appendonly
         self.port: int | None = None
         self._running: list[subprocess.Popen[bytes]] = []  # at most one; shared with the finalizer
+        self._ports = contextlib.ExitStack()  # frees the port that is kept
         self._finalizer = weakref.finalize(
-            self, _clean_up, self._running, self.directory, os.getpid()
+            self, _clean_up, self._running, self._ports, self.directory, os.getpid()
         )
         try:
             self._start_on_some_port()
@@ -249,7 +250,8 @@ class EmbeddedServer:
 
     def _start_on_some_port(self) -> None:
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
-            self.port = _free_port() if self._tcp else None
+            self._ports.close()
+            self.port = self._keep_port() if self._tcp else None
             try:
                 self._start()
                 return
@@ -257,6 +259,19 @@ class EmbeddedServer:
                 # Another program may have taken the port since it was found free.
                 if not (self._tcp and attempts_left and "in use" in self.log.lower()):
                     raise
+
+    def _keep_port(self) -> int:
+        """Return a free port. On Linux no other program is given it while the server is down.
+
+        A bound socket that does not listen keeps it, and the server can bind beside it.
+        """
+        with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free.bind((LOOPBACK, 0))
+            port = int(free.getsockname()[1])
+            if sys.platform == "linux":
+                self._ports.callback(os.close, free.detach())
+            return port
 
     def _start(self) -> None:
         with (self.directory / "log").open("wb") as log:
@@ -318,11 +333,6 @@ def _temporary_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))
 
 
-def _free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def _answers(address: str | tuple[str, int]) -> bool:
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
@@ -364,8 +374,14 @@ def _kill(running: list[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def _clean_up(running: list[subprocess.Popen[bytes]], directory: Path, owner: int) -> None:
+def _clean_up(
+    running: list[subprocess.Popen[bytes]],
+    ports: contextlib.ExitStack,
+    directory: Path,
+    owner: int,
+) -> None:
     if os.getpid() != owner:  # a forked child has copies of these, not the server
         return
     _kill(running)
+    ports.close()
     shutil.rmtree(directory, ignore_errors=True)

@@ -6,6 +6,7 @@ import gc
 import os
 import select
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -89,6 +90,19 @@ def test_data_survives_kill_and_restart(running: EmbeddedServer) -> None:
         assert client.get("k") == b"v"
     assert running.url == before[0]
     assert running.pid != before[1]
+
+
+def test_no_other_program_is_given_the_port_of_a_killed_server(binary: ServerBinary) -> None:
+    """The server can start again after any outage."""
+    with EmbeddedServer(binary, tcp=True) as server:
+        for _ in range(2):
+            server.kill()
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(server.address)
+            server.restart()
+        address = server.address
+    with socket.socket() as other:
+        other.bind(address)
 
 
 def test_without_append_only_file_a_restart_is_empty(binary: ServerBinary) -> None:
