@@ -168,7 +168,7 @@ def _work(
     with ExitStack() as stack:
         answer(made, stack)
         if line is not None:
-            line.report(made, made.options.grace_s)
+            line.report(made, made.options.grace)
         _run(made)
     if made.abandoned:
         LOG.error(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from penstock.client._sync.handling import handlers_of
 from penstock.core.options import (
     BATCH,
-    Duration,
     check_choice,
     check_count,
     check_flag,
@@ -59,7 +58,7 @@ Order: TypeAlias = Literal["strict", "weighted"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """The options of a worker; see `Worker`.
+    """The options of a worker; see `Worker`. Durations are kept in seconds.
 
     Raises:
         BadArgument: an option can't be used.
@@ -68,7 +67,7 @@ class WorkerOptions:
     queues: Any
     concurrency: int = 8
     prefetch: int = 0
-    grace: Duration = 25
+    grace: Any = 25
     burst: bool = False
     max_jobs: int | None = None
     throttle: Any = 0
@@ -78,23 +77,19 @@ class WorkerOptions:
     isolate: str | None = None
     log_jobs: bool = False
     order: Order = "weighted"
-    time_limit: Duration | None = None
+    time_limit: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "queues", check_queues(self.queues))
+        for name, value in self._converted().items():
+            object.__setattr__(self, name, value)
         check_count("concurrency", self.concurrency, high=BATCH)
         check_count("prefetch", self.prefetch, low=0, high=100 * BATCH)
-        duration_ms("grace", self.grace)
         if self.max_jobs is not None:
             check_count("max_jobs", self.max_jobs)
-        if not callable(self.throttle):
-            pause = duration_ms("throttle", self.throttle) / 1000
-            object.__setattr__(self, "throttle", pause)
         if self.monitor is not None and not callable(self.monitor):
             raise BadArgument("monitor", self.monitor, "a callable")
         check_choice("heartbeat", self.heartbeat, HeartbeatKind)
         check_flag("log_jobs", self.log_jobs)
-        seconds_of("time_limit", self.time_limit)
         check_choice("order", self.order, Order)
         if self.order == "strict" and set(self.queues.values()) != {1}:
             raise BadArgument("order", self.order, "needs queues without weights")
@@ -104,27 +99,22 @@ class WorkerOptions:
         if isolate is not None and os.name != "posix":  # the process inherits a socket
             raise BadArgument("isolate", isolate, "needs a Unix")
 
-    @property
-    def limit_s(self) -> float | None:
-        """Time limit in seconds."""
-        return seconds_of("time_limit", self.time_limit)
-
-    @property
-    def grace_s(self) -> float:
-        """Grace in seconds."""
-        return duration_ms("grace", self.grace) / 1000
+    def _converted(self) -> dict[str, Any]:
+        """Return the queues with their weights, and the durations in seconds."""
+        found = {
+            "queues": check_queues(self.queues),
+            "grace": duration_ms("grace", self.grace) / 1000,
+            "time_limit": seconds_of("time_limit", self.time_limit),
+        }
+        if not callable(self.throttle):
+            found["throttle"] = duration_ms("throttle", self.throttle) / 1000
+        return found
 
     def shown(self) -> dict[str, Any]:
         """Return all options for JSON: durations in seconds, functions by their names."""
         found = {name: getattr(self, name) for name in self.__slots__}
         named = {name: qualified(value) for name, value in found.items() if callable(value)}
-        return {
-            **found,
-            **named,
-            "queues": dict(self.queues),
-            "grace": self.grace_s,
-            "time_limit": self.limit_s,
-        }
+        return {**found, **named, "queues": dict(self.queues)}
 
 
 def _listed(queues: object) -> Collection[AnyQueue]:

@@ -205,7 +205,7 @@ class WorkerState:
 
         Another call can only shorten the grace.
         """
-        until = self.clock() + (self.options.grace_s if grace is None else grace)
+        until = self.clock() + (self.options.grace if grace is None else grace)
         self._deadlines.append(until)  # atomic: a signal handler may call this right here
         self.stopping = True
         self.wake()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect  # async only
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any, Literal, TypeVar
 
 from penstock.errors import BadArgument
 from penstock.worker.lifespan import LifespanError, check_hook, context_of, passed
@@ -13,6 +13,10 @@ from penstock.worker.lifespan import LifespanError, check_hook, context_of, pass
 # sync only: IS_ASYNC = False
 IS_ASYNC = True  # async only
 
+# sync only: PROTOCOLS = (("__enter__", "__exit__"),)
+PROTOCOLS = (("__aenter__", "__aexit__"), ("__enter__", "__exit__"))  # async only
+NO_ERROR = (None, None, None)
+"""The arguments of `__exit__` after a block that has not raised."""
 HOOKS = ("on_start", "lifespan", "on_stop")
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -52,26 +56,21 @@ class AsyncLifespan:
             LifespanError: one of them has raised.
         """
         for function in self._hooks["on_start"]:
-            await _guarded(_called, function, "start", function, worker)
+            with _naming(function, "start"):
+                await _called(function, *passed(function, worker))
         for function in reversed(self._hooks["on_stop"]):
-            self._stack.push_async_callback(_guarded, _called, function, "end", function, worker)
+            self._stack.push_async_callback(_end, function, function, *passed(function, worker))
         for function in self._hooks["lifespan"]:
-            self.state = await _guarded(self._enter, function, "start", function, worker)
+            with _naming(function, "start"):
+                self.state = await self._enter(function, worker)
 
     async def _enter(self, function: Callable[..., Any], worker: Any) -> Any:
         made = context_of(function)(*passed(function, worker))
-        if hasattr(made, "__aenter__"):
-            state = await made.__aenter__()
-            self._stack.push_async_callback(
-                _guarded, made.__aexit__, function, "end", None, None, None
-            )
-            return state
-        # [async only
-        if hasattr(made, "__enter__"):
-            state = made.__enter__()
-            self._stack.callback(_exit, made, function)
-            return state
-        # async only]
+        for enter, leave in PROTOCOLS:
+            if hasattr(made, enter):
+                state = await _called(getattr(made, enter))
+                self._stack.push_async_callback(_end, function, getattr(made, leave), *NO_ERROR)
+                return state
         raise TypeError(f"it returned a {type(made).__name__}, not a context manager")
 
     async def stop(self) -> None:
@@ -86,31 +85,23 @@ class AsyncLifespan:
             self.state = None
 
 
-async def _called(function: Callable[..., Any], worker: Any) -> None:
-    value = function(*passed(function, worker))
+async def _called(call: Callable[..., Any], *args: Any) -> Any:
+    # sync only: return call(*args)
     # [async only
-    if inspect.isawaitable(value):
-        await value
+    value = call(*args)
+    return await value if inspect.isawaitable(value) else value
     # async only]
-    # sync only: del value
 
 
-async def _guarded(
-    call: Callable[..., Any], function: Callable[..., Any], phase: Any, *args: Any
-) -> Any:
-    """Await a call; its exception becomes a `LifespanError` that names the function."""
+async def _end(function: Callable[..., Any], call: Callable[..., Any], *args: Any) -> None:
+    with _naming(function, "end"):
+        await _called(call, *args)
+
+
+@contextmanager
+def _naming(function: Callable[..., Any], phase: Literal["start", "end"]) -> Iterator[None]:
+    """Raise an exception as a `LifespanError` that names the function."""
     try:
-        return await call(*args)
+        yield
     except Exception as error:
         raise LifespanError(function, phase, error) from error
-
-
-# [async only
-def _exit(made: Any, function: Callable[..., Any]) -> None:
-    try:
-        made.__exit__(None, None, None)
-    except Exception as error:
-        raise LifespanError(function, "end", error) from error
-
-
-# async only]

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal, TypeVar
 
 from penstock.errors import BadArgument
 from penstock.worker.lifespan import LifespanError, check_hook, context_of, passed
 
 IS_ASYNC = False
 
+PROTOCOLS = (("__enter__", "__exit__"),)
+NO_ERROR = (None, None, None)
+"""The arguments of `__exit__` after a block that has not raised."""
 HOOKS = ("on_start", "lifespan", "on_stop")
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -51,18 +54,21 @@ class Lifespan:
             LifespanError: one of them has raised.
         """
         for function in self._hooks["on_start"]:
-            _guarded(_called, function, "start", function, worker)
+            with _naming(function, "start"):
+                _called(function, *passed(function, worker))
         for function in reversed(self._hooks["on_stop"]):
-            self._stack.callback(_guarded, _called, function, "end", function, worker)
+            self._stack.callback(_end, function, function, *passed(function, worker))
         for function in self._hooks["lifespan"]:
-            self.state = _guarded(self._enter, function, "start", function, worker)
+            with _naming(function, "start"):
+                self.state = self._enter(function, worker)
 
     def _enter(self, function: Callable[..., Any], worker: Any) -> Any:
         made = context_of(function)(*passed(function, worker))
-        if hasattr(made, "__enter__"):
-            state = made.__enter__()
-            self._stack.callback(_guarded, made.__exit__, function, "end", None, None, None)
-            return state
+        for enter, leave in PROTOCOLS:
+            if hasattr(made, enter):
+                state = _called(getattr(made, enter))
+                self._stack.callback(_end, function, getattr(made, leave), *NO_ERROR)
+                return state
         raise TypeError(f"it returned a {type(made).__name__}, not a context manager")
 
     def stop(self) -> None:
@@ -77,14 +83,19 @@ class Lifespan:
             self.state = None
 
 
-def _called(function: Callable[..., Any], worker: Any) -> None:
-    value = function(*passed(function, worker))
-    del value
+def _called(call: Callable[..., Any], *args: Any) -> Any:
+    return call(*args)
 
 
-def _guarded(call: Callable[..., Any], function: Callable[..., Any], phase: Any, *args: Any) -> Any:
-    """Await a call; its exception becomes a `LifespanError` that names the function."""
+def _end(function: Callable[..., Any], call: Callable[..., Any], *args: Any) -> None:
+    with _naming(function, "end"):
+        _called(call, *args)
+
+
+@contextmanager
+def _naming(function: Callable[..., Any], phase: Literal["start", "end"]) -> Iterator[None]:
+    """Raise an exception as a `LifespanError` that names the function."""
     try:
-        return call(*args)
+        yield
     except Exception as error:
         raise LifespanError(function, phase, error) from error

@@ -334,7 +334,7 @@ class Worker:
         handler_runner.settings_of = state.settings_of
         if options.concurrency == 1:
             state.finished.is_last = runners.is_empty
-        runners.limits = Limits(options.limit_s, options.grace_s, self._is_stuck)
+        runners.limits = Limits(options.time_limit, options.grace, self._is_stuck)
         for grace in self._stops:
             state.stop(grace)
         self._activity = Activity(lambda: self._main(state, runners, wake), self.name)
