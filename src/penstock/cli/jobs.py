@@ -417,14 +417,8 @@ def _print_job(view: JobView) -> None:
     figures = {
         **{name.replace("_", " "): output.job_cell(view, name) for name in FACTS},
         "lease": output.span(view.lease) if view.lease else "none (at most once)",
-        "owner": view.owner,
-        "attempt": view.attempt,
         "retry policy": _policy_text(view.retry),
         "priority": view.priority or "",
-        "batch": view.batch or "",
-        **{name: getattr(view, name) for name in COUNTERS},
-        "error": view.error,
-        "progress": view.progress,
         **{f"header {name}": value for name, value in view.headers.items()},
         "size": output.size(len(view.raw)),
         "codec": output.body_value(view)[0],
@@ -441,8 +435,12 @@ def _print_job(view: JobView) -> None:
     output.write_lines(view.raw.decode("utf-8", "backslashreplace").split("\n"))
 
 
-FACTS = ("id", "queue", "state", "dedup_id", "stable_id", *output.MOMENTS, *output.SPANS)
-COUNTERS = ("deliveries", "redeliveries", "nacks", "crashes", "releases", "snoozes")
+FACTS = (
+    "id", "queue", "state", "dedup_id", "stable_id", *output.MOMENTS, *output.SPANS, "owner",
+    "attempt", "batch", "deliveries", "redeliveries", "nacks", "crashes", "releases", "snoozes",
+    "error", "progress",
+)  # fmt: skip
+"""Attributes of a job that `show` prints, in this order."""
 
 
 def _policy_text(policy: RetryPolicy | None) -> str:

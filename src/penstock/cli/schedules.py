@@ -70,11 +70,9 @@ def _changed(queue: Queue, action: Action, name: str, app: str) -> tuple[dict[st
         changed = _restore(queue, name, app)
         told = "restored" if changed else "it has this version already"
         return {"changed": changed}, f"{name}: {told}"
-    if action == "pause":
-        queue.pause_schedule(name)
-        return {"paused": True}, f"{name}: paused"
-    queue.resume_schedule(name)
-    return {"paused": False}, f"{name}: not paused"
+    is_pause = action == "pause"
+    (queue.pause_schedule if is_pause else queue.resume_schedule)(name)
+    return {"paused": is_pause}, f"{name}: {'paused' if is_pause else 'not paused'}"
 
 
 def _restore(queue: Queue, name: str, app: str) -> bool:

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.core.logs import get_logger
+from penstock.core.logs import RateLimit, get_logger
 from penstock.worker.runners import in_thread
 
 __all__ = ["HealthFile", "HealthServer", "Probed", "ailment", "document"]
@@ -178,16 +178,14 @@ class HealthFile(contextlib.AbstractContextManager["HealthFile"]):
         self.close()
 
     def _run(self) -> None:
-        failing = False
+        complaints = RateLimit(60, time.monotonic)
         while not self._closed.wait(self._every):
             try:
                 self._write()
-                failing = False
             except Exception:  # noqa: PERF203  # a full disk, for example: the file grows old
-                if not failing:
+                if complaints.allows("file"):
                     text = "the health file can't be written"
                     LOG.exception(text, extra={"path": str(self.path)})
-                failing = True
 
     def _write(self) -> None:
         try:
