@@ -268,7 +268,40 @@ async def test_lists_of_queues(ps: AsyncPenstock, raw: Raw) -> None:
     for queues in lists:
         with pytest.raises(BadArgument, match="queue"):
             await ps.reserve(queues, block=0)
+    for queues in ("q", 5, [5], ["q", None]):
+        for call in (ps.clear, _scanned(ps)):
+            with pytest.raises(BadArgument, match="queue"):
+                await call(queues)
     assert dump(raw) == before
+
+
+def _scanned(ps: AsyncPenstock) -> Callable[[Any], Any]:
+    async def scanned(queues: Any) -> None:
+        async for _ in ps.scan_iter(queues=queues):
+            pass
+
+    return scanned
+
+
+@pytest.mark.parametrize("value", [None, 1, "no"])
+async def test_flags(ps: AsyncPenstock, q: AsyncQueue, raw: Raw, value: Any) -> None:
+    """An argument that is True or False takes nothing else, also no text that looks like it."""
+    await q.enqueue(1)
+    (job,) = await q.reserve(block=0)
+    await refused(raw, "newest", value, lambda: q.peek(newest=value))
+    await refused(raw, "newest", value, lambda: q.find("ready", newest=value))
+    await refused(raw, "full", value, lambda: q.scan(full=value))
+    await refused(raw, "late", value, lambda: q.extend([job], late=value))
+    await refused(raw, "dead", value, lambda: q.sweep(dead=value))
+    await refused(raw, "if_undelivered", value, lambda: q.delete([job], if_undelivered=value))
+    await refused(raw, "jobs", value, lambda: ps.workers(jobs=value))
+
+
+async def test_keys_of_a_search(q: AsyncQueue, raw: Raw) -> None:
+    """A search takes the keys that an enqueue takes."""
+    await q.enqueue(1)
+    for value in ("", 5, "x" * 1025, "\ud800"):
+        await refused(raw, "key", value, partial(q.find, "ready", key=value))  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize("name", NOT_IDS, ids=range(len(NOT_IDS)))

@@ -269,7 +269,40 @@ def test_lists_of_queues(ps: Penstock, raw: Raw) -> None:
     for queues in lists:
         with pytest.raises(BadArgument, match="queue"):
             ps.reserve(queues, block=0)
+    for queues in ("q", 5, [5], ["q", None]):
+        for call in (ps.clear, _scanned(ps)):
+            with pytest.raises(BadArgument, match="queue"):
+                call(queues)
     assert dump(raw) == before
+
+
+def _scanned(ps: Penstock) -> Callable[[Any], Any]:
+    def scanned(queues: Any) -> None:
+        for _ in ps.scan_iter(queues=queues):
+            pass
+
+    return scanned
+
+
+@pytest.mark.parametrize("value", [None, 1, "no"])
+def test_flags(ps: Penstock, q: Queue, raw: Raw, value: Any) -> None:
+    """An argument that is True or False takes nothing else, also no text that looks like it."""
+    q.enqueue(1)
+    (job,) = q.reserve(block=0)
+    refused(raw, "newest", value, lambda: q.peek(newest=value))
+    refused(raw, "newest", value, lambda: q.find("ready", newest=value))
+    refused(raw, "full", value, lambda: q.scan(full=value))
+    refused(raw, "late", value, lambda: q.extend([job], late=value))
+    refused(raw, "dead", value, lambda: q.sweep(dead=value))
+    refused(raw, "if_undelivered", value, lambda: q.delete([job], if_undelivered=value))
+    refused(raw, "jobs", value, lambda: ps.workers(jobs=value))
+
+
+def test_keys_of_a_search(q: Queue, raw: Raw) -> None:
+    """A search takes the keys that an enqueue takes."""
+    q.enqueue(1)
+    for value in ("", 5, "x" * 1025, "\ud800"):
+        refused(raw, "key", value, partial(q.find, "ready", key=value))  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize("name", NOT_IDS, ids=range(len(NOT_IDS)))

@@ -28,6 +28,7 @@ from penstock.core.options import (
     check_choice,
     check_count,
     check_cursor,
+    check_flag,
     check_label,
     duration_ms,
 )
@@ -231,6 +232,7 @@ class AsyncQueueAdmin:
             An outcome for each, in order: done, gone, or with `if_undelivered` refused (delivered
             before, or dead).
         """
+        check_flag("if_undelivered", if_undelivered)
         build = QueueOps.withdraw if if_undelivered else QueueOps.delete
         intent = None if if_undelivered else Intent("delete")
         return await self._settled(jobs, build, resent_code=Code.GONE, intent=intent)
@@ -331,6 +333,7 @@ class AsyncQueueAdmin:
             Number of jobs removed.
         """
         check_count("evict", evict, low=0, high=BATCH)
+        check_flag("dead", dead)
         return sum(await self._everywhere(lambda part: part._swept(evict, dead=dead)))
 
     async def _swept(self, evict: int, *, dead: bool) -> int:
@@ -395,7 +398,8 @@ class AsyncQueueAdmin:
             [('ready', {'to': 'ada'})]
         """
         check_count("n", n, high=BATCH)
-        check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
+        low = 0 if check_flag("newest", newest) else -BATCH
+        check_count("start", start, low=low, high=BATCH)
         return await self._peeked(check_choice("state", state, StateName), start, n, newest=newest)
 
     async def _peeked(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
@@ -529,6 +533,7 @@ class AsyncQueueAdmin:
             BadArgument: not a cursor, count or state; nothing was sent.
         """
         check_count("n", n, high=BATCH)
+        check_flag("full", full)
         return await self._scanned(cursor, n, check_states("states", states), full=full)
 
     async def _scanned(

@@ -348,7 +348,7 @@ class AsyncPenstock:
         """
         wanted = None if states is None else list(states)
         for queue in await self.queues() if queues is None else check_queues(queues):
-            found = await self.open(queue) if isinstance(queue, str) else queue
+            found = queue if isinstance(queue, AsyncQueue) else await self.open(queue)
             async for view in found.scan_iter(states=wanted, n=n):
                 yield view
 
@@ -366,6 +366,7 @@ class AsyncPenstock:
             The workers. If some nodes could not be reached, the list has their addresses as
             `unreachable`.
         """
+        check_flag("jobs", jobs)
         answers, missed = await self.backend.each(
             lambda home: listed_workers(home.brief.node, self.prefix)
         )
@@ -400,7 +401,7 @@ class AsyncPenstock:
             The names of the queues that existed.
         """
         given = check_queues(queues)
-        found = [await self.open(queue) if isinstance(queue, str) else queue for queue in given]
+        found = [one if isinstance(one, AsyncQueue) else await self.open(one) for one in given]
         cleared = []
         for queue in found:
             if (await queue._clear())[0]:

@@ -39,6 +39,7 @@ from penstock.core.options import (
     RoleName,
     check_block,
     check_count,
+    check_flag,
     check_text,
     duration_ms,
     lease_ms,
@@ -629,6 +630,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             BadArgument, BadJobId: nothing was done.
         """
         span = 0 if lease is None else lease_ms("lease", lease, zero=False)
+        check_flag("late", late)
 
         async def extended(part: AsyncQueueAdmin, own: list[JobName]) -> list[float | Outcome]:
             await part.backend.connect()

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from penstock.client._async.admin import AsyncQueueAdmin
-from penstock.core.options import BATCH, StateName, check_choice, check_count, check_flag
+from penstock.core.options import (
+    BATCH,
+    StateName,
+    check_choice,
+    check_count,
+    check_flag,
+    check_label,
+)
 from penstock.core.searching import Search
 from penstock.core.views import JobView, ScanPage
 from penstock.errors import BadArgument
@@ -53,7 +60,7 @@ class AsyncQueueSearch(AsyncQueueAdmin):
             check_choice("state", state, StateName),
             _text("handler", handler),
             _text("error", error),
-            _text("key", key),
+            None if key is None else check_label("key", key),
             check_flag("newest", newest),
             check_count("body", body, low=0, high=1000),
         )

@@ -29,6 +29,7 @@ from penstock.core.options import (
     check_choice,
     check_count,
     check_cursor,
+    check_flag,
     check_label,
     duration_ms,
 )
@@ -228,6 +229,7 @@ class QueueAdmin:
             An outcome for each, in order: done, gone, or with `if_undelivered` refused (delivered
             before, or dead).
         """
+        check_flag("if_undelivered", if_undelivered)
         build = QueueOps.withdraw if if_undelivered else QueueOps.delete
         intent = None if if_undelivered else Intent("delete")
         return self._settled(jobs, build, resent_code=Code.GONE, intent=intent)
@@ -328,6 +330,7 @@ class QueueAdmin:
             Number of jobs removed.
         """
         check_count("evict", evict, low=0, high=BATCH)
+        check_flag("dead", dead)
         return sum(self._everywhere(lambda part: part._swept(evict, dead=dead)))
 
     def _swept(self, evict: int, *, dead: bool) -> int:
@@ -392,7 +395,8 @@ class QueueAdmin:
             [('ready', {'to': 'ada'})]
         """
         check_count("n", n, high=BATCH)
-        check_count("start", start, low=0 if newest else -BATCH, high=BATCH)
+        low = 0 if check_flag("newest", newest) else -BATCH
+        check_count("start", start, low=low, high=BATCH)
         return self._peeked(check_choice("state", state, StateName), start, n, newest=newest)
 
     def _peeked(self, state: StateName, start: int, n: int, *, newest: bool) -> list[JobView]:
@@ -526,6 +530,7 @@ class QueueAdmin:
             BadArgument: not a cursor, count or state; nothing was sent.
         """
         check_count("n", n, high=BATCH)
+        check_flag("full", full)
         return self._scanned(cursor, n, check_states("states", states), full=full)
 
     def _scanned(self, cursor: str, n: int, states: Sequence[StateName], *, full: bool) -> ScanPage:

@@ -349,7 +349,7 @@ class Penstock:
         """
         wanted = None if states is None else list(states)
         for queue in self.queues() if queues is None else check_queues(queues):
-            found = self.open(queue) if isinstance(queue, str) else queue
+            found = queue if isinstance(queue, Queue) else self.open(queue)
             for view in found.scan_iter(states=wanted, n=n):
                 yield view
 
@@ -367,6 +367,7 @@ class Penstock:
             The workers. If some nodes could not be reached, the list has their addresses as
             `unreachable`.
         """
+        check_flag("jobs", jobs)
         answers, missed = self.backend.each(
             lambda home: listed_workers(home.brief.node, self.prefix)
         )
@@ -401,7 +402,7 @@ class Penstock:
             The names of the queues that existed.
         """
         given = check_queues(queues)
-        found = [self.open(queue) if isinstance(queue, str) else queue for queue in given]
+        found = [one if isinstance(one, Queue) else self.open(one) for one in given]
         cleared = []
         for queue in found:
             if queue._clear()[0]:

@@ -39,6 +39,7 @@ from penstock.core.options import (
     RoleName,
     check_block,
     check_count,
+    check_flag,
     check_text,
     duration_ms,
     lease_ms,
@@ -600,6 +601,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             BadArgument, BadJobId: nothing was done.
         """
         span = 0 if lease is None else lease_ms("lease", lease, zero=False)
+        check_flag("late", late)
 
         def extended(part: QueueAdmin, own: list[JobName]) -> list[float | Outcome]:
             part.backend.connect()
