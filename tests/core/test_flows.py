@@ -322,7 +322,7 @@ def test_a_producer_that_waited_leaves_in_order() -> None:
 def test_a_wait_for_room_is_shorter_than_a_third_of_a_role() -> None:
     """A producer with a role tries at least once in a third of its lease, which renews it."""
     clock, mine = Clock(), ops()
-    mine.bear(RoleLease("producer", 3000, "0123456789abcdef", 7))
+    mine.use_role(RoleLease("producer", 3000, "0123456789abcdef", 7))
     given: dict[str, Any] = {"block": None, "in_parts": False}
     flow = Driven(flows.enqueue(mine, [b"1\n"], mine.enqueue, clock=clock, **given))
     assert args(flow.effect, "enqueue")[4] == "7-0123456789abcdef"

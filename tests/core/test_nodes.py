@@ -209,7 +209,7 @@ def test_a_node_that_fails_is_left_to_the_others() -> None:
     assert stage.answer(NOTHING).waits("b")
     assert stage.borne == ["a"]
     stage.clock.now += 1
-    stage.parts["a"].home.state.saw(0.0, leaving=False)
+    stage.parts["a"].home.state.note_answer(0.0, leaving=False)
     assert stage.answer(Heard()).asks("a", idle=True)
     assert stage.answer(NOTHING).waits("a", "b")
 
@@ -221,7 +221,7 @@ def test_a_node_that_is_back_before_the_wait_is_asked_again() -> None:
     stage.clock.now += TICK
     stage.answer(Heard())
     assert stage.fail(ConnectionError("gone")).asks("b", idle=True)
-    stage.parts["a"].home.state.saw(0.0, leaving=False)
+    stage.parts["a"].home.state.note_answer(0.0, leaving=False)
     assert stage.answer(NOTHING).waits("a", "b")
     assert stage.answer(Heard()).asks("a", idle=True)
 
@@ -322,12 +322,12 @@ def test_a_node_that_fails_cools_down() -> None:
     """A failed node is left out for longer each time, up to two seconds, until it answers."""
     state = NodeState()
     assert not state.is_up
-    state.saw(5, leaving=False, facts=ROOMY)
+    state.note_answer(5, leaving=False, facts=ROOMY)
     assert state.is_up
     assert not state.crowded
     assert (state.is_stale(5.7), state.is_stale(5.8)) == (False, True)
     assert (state.is_unmeasured(5.9), state.is_unmeasured(6)) == (False, True)
-    state.saw(5.8, leaving=False)
+    state.note_answer(5.8, leaving=False)
     assert (state.is_stale(6), state.is_unmeasured(6)) == (False, True)
     pauses = []
     for _ in range(20):
@@ -338,7 +338,7 @@ def test_a_node_that_fails_cools_down() -> None:
     assert not state.is_up
     assert state.is_stale(10)
     assert state.reason == "ConnectionError: refused"
-    state.saw(11, leaving=True, facts=CROWDED)
+    state.note_answer(11, leaving=True, facts=CROWDED)
     assert (state.is_up, state.leaving, state.crowded, state.reason) == (True, True, True, "")
 
 

@@ -515,7 +515,7 @@ def test_threads_send_for_a_node_at_once(three: Servers) -> None:
             gate.wait()
             until = time.monotonic() + 0.5
             while time.monotonic() < until:
-                home.tend()
+                home.start_due_looks()
 
         sys.setswitchinterval(1e-6)
         threads = [threading.Thread(target=tend) for _ in range(16)]

@@ -77,7 +77,8 @@ class Call(Generic[R_co]):
         parse: makes the result of a reply whose code is not negative.
         queue: keys of the queue if the call adds jobs, and takes the producer's id; else None.
         wait: the durability wait behind the call, or None.
-        bearer: the exclusive role that the call bears or takes, or None; it is told the answer.
+        role_lease: that of the exclusive role that the call uses or takes, or None; it is told the
+            answer.
         ops: the operations of the queue, for its errors and the repair of its meta; None = a
             negative code is the caller's to read.
         front: the packed command up to the last key, of a call with one record; empty = pack all.
@@ -92,7 +93,7 @@ class Call(Generic[R_co]):
     parse: Callable[[Sequence[Any]], R_co]
     queue: QueueKeys | None = None
     wait: Wait | None = None
-    bearer: RoleLease | None = None
+    role_lease: RoleLease | None = None
     ops: Operations | None = None
     front: bytes = b""
     full: Callable[[], Call[R_co]] | None = None

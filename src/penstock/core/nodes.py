@@ -83,7 +83,7 @@ class NodeState:
         self.reason = f"{type(error).__name__}: {error}"
         self.looked = self.measured = -math.inf
 
-    def saw(self, now: float, *, leaving: bool, facts: ServerFacts | None = None) -> None:
+    def note_answer(self, now: float, *, leaving: bool, facts: ServerFacts | None = None) -> None:
         """Note that it has answered.
 
         Args:

@@ -183,8 +183,9 @@ def encode_head(
     if key:
         front += f";q={key}"
     front += dedup
-    tail = _header_fields(headers or {})
-    check_head(len(front) + len(tail) + len(f";c={codec}\n"))
+    tail = _header_fields(headers) if headers else ""
+    if tail or dedup:  # the other fields are short
+        check_head(len(front) + len(tail) + len(f";c={codec}\n"))
     return f"{front}{tail}\n".encode(), f"{front};c={codec}{tail}\n".encode()
 
 

@@ -21,7 +21,7 @@ class RoleLease:
 
     Attributes:
         role: producer or consumer.
-        lease_ms: for how long it holds without a call that bears it.
+        lease_ms: for how long it holds without a call that uses it.
         token: identifies the holder.
         fence: the number of this lease.
         until: the earliest end of the lease, by the holder's own clock.
@@ -41,7 +41,7 @@ class RoleLease:
         return f"{self.fence}-{self.token}"
 
     def answered(self, code: int, sent: float, *, repeated: bool) -> None:
-        """Note the answer to a call that bears the role: the role is renewed, or has ended.
+        """Note the answer to a call that uses the role: the role is renewed, or has ended.
 
         Args:
             code: of the answer.

@@ -118,7 +118,7 @@ class AsyncRole:
             raise
         queue = parent._twin()
         for other in (*parent.ops.role_leases.values(), role_lease):
-            queue.ops.bear(other)
+            queue.ops.use_role(other)
         self._role_lease, self._queue = role_lease, queue
         return self
 

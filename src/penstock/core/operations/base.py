@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 PRODUCING = ("enqueue", "enqueue_plain", "claim", "publish", "tick", "open_batch")
-"""Scripts that add jobs: their calls take the producer's id, and bear its role if it is held."""
+"""Scripts that add jobs: their calls take the producer's id, and use its role if it is held."""
 CONSUMING = ("reserve", "settle", "recover")
-"""Scripts whose calls bear the role of the consumer if it is held."""
+"""Scripts whose calls use the role of the consumer if it is held."""
 Form = tuple[Script, tuple[Any, ...], Parser[Any], QueueKeys | None, RoleLease | None]
 Names: TypeAlias = Sequence[JobName]
 Reply: TypeAlias = Sequence[Any]
@@ -123,7 +123,7 @@ class Operations:
         self._place: QueueIdentity | None = None
         self._placed = b""
 
-    def bear(self, role_lease: RoleLease) -> None:
+    def use_role(self, role_lease: RoleLease) -> None:
         """Use the role in the calls of its kind from now on."""
         self.role_leases[role_lease.role] = role_lease
         if role_lease.role == "producer":
@@ -134,8 +134,8 @@ class Operations:
 
     def call(self, name: str, *args: Argument) -> Call[Any]:
         """Return the call of a script; its result is the reply with names."""
-        found, head, parse, queue, bearer = self._forms.get(name) or self._form(name)
-        return Call(found, head, args, parse, queue, bearer=bearer, ops=self)
+        found, head, parse, queue, role_lease = self._forms.get(name) or self._form(name)
+        return Call(found, head, args, parse, queue, role_lease=role_lease, ops=self)
 
     def usual(
         self,
@@ -164,8 +164,8 @@ class Operations:
 
     def reading(self, name: str, read: Read[R], args: tuple[Argument, ...]) -> Call[R]:
         """Return the call of a script; `read` makes its result of a parser and the reply."""
-        found, head, parse, queue, bearer = self._forms.get(name) or self._form(name)
-        return Call(found, head, args, partial(read, parse), queue, bearer=bearer, ops=self)
+        found, head, parse, queue, role_lease = self._forms.get(name) or self._form(name)
+        return Call(found, head, args, partial(read, parse), queue, role_lease=role_lease, ops=self)
 
     def decline(self, full: Script) -> None:
         """Note a refusal of the plain form of a script: the next calls use the full one."""
@@ -176,8 +176,8 @@ class Operations:
         kinds = tuple(kind for kind in found.keys if kind not in APART)
         head = (len(found.keys), *self.keys.of(kinds))
         role = "producer" if name in PRODUCING else "consumer" if name in CONSUMING else ""
-        queue, bearer = self.keys if role == "producer" else None, self.role_leases.get(role)
-        form = self._forms[name] = (found, head, replies.PARSERS[name], queue, bearer)
+        queue, role_lease = self.keys if role == "producer" else None, self.role_leases.get(role)
+        form = self._forms[name] = (found, head, replies.PARSERS[name], queue, role_lease)
         return form
 
     @property

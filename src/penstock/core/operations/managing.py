@@ -95,7 +95,7 @@ class Managing(Operations):
         """Take an exclusive role; with its fence: renew it."""
         kind, token, lease = role_lease.role, role_lease.token, role_lease.lease_ms
         call = self.call("acquire", create, kind, token, fence, lease, self.owner_name)
-        call.bearer = role_lease
+        call.role_lease = role_lease
         return call
 
     def resign(self, role_lease: RoleLease) -> Call[replies.Resign]:

@@ -97,7 +97,7 @@ class AsyncFederatedNode(AsyncNodeClient):
         self.whole_id = ""
         self.known: list[str] = []
         self.tasks = AsyncBackgroundTasks()
-        self.meet(learned)
+        self.note_id(learned)
         self.fault: Exception | None = None
         self.is_known = False
 
@@ -112,7 +112,7 @@ class AsyncFederatedNode(AsyncNodeClient):
         number = re.search(r"[/=]([1-9][0-9]*)$", address_of(self.source))
         return f"{self.node.address}/{number.group(1)}" if number else self.node.address
 
-    def meet(self, whole_id: str) -> None:
+    def note_id(self, whole_id: str) -> None:
         """Note its id. Jobs with an earlier id of it are still looked for here."""
         self.whole_id = whole_id
         if whole_id and self.id not in self.known:
@@ -126,9 +126,9 @@ class AsyncFederatedNode(AsyncNodeClient):
     async def close(self) -> None:
         """Close the connections."""
         await self.tasks.close()
-        await self.hang_up()
+        await self.close_connections()
 
-    async def hang_up(self) -> None:
+    async def close_connections(self) -> None:
         """Close the connections; a background look goes on."""
         for node in self._nodes:
             await node.close()
@@ -152,10 +152,10 @@ class AsyncFederatedNode(AsyncNodeClient):
 
     async def look(self) -> None:
         """Read its id, flags and memory, and note that it is up."""
-        self.state.saw(**await self.see())
+        self.state.note_answer(**await self.read_state())
 
-    async def see(self) -> dict[str, Any]:
-        """Read its id, flags and memory; return them as arguments of `NodeState.saw`."""
+    async def read_state(self) -> dict[str, Any]:
+        """Read its id, flags and memory; return them as arguments of `NodeState.note_answer`."""
         now = monotonic()
         node = self.brief.node
         if not node.id:
@@ -174,7 +174,7 @@ class AsyncFederatedNode(AsyncNodeClient):
         if found[0] is None:  # as after a FLUSHALL
             await self.brief.node.identify()
             found = await self.brief.node.command(*asked)
-        self.meet(found[0].decode())
+        self.note_id(found[0].decode())
         self.is_known = True
         for node in self._nodes:
             node.id = self.id
@@ -182,7 +182,7 @@ class AsyncFederatedNode(AsyncNodeClient):
                 node.known.append(self.id)
         return bool(found[1])
 
-    async def seen(self) -> NodeView:
+    async def read_view(self) -> NodeView:
         """Read the node's state; return address, memory and flags."""
         await self.look()
         return replace(await self.brief.view(), address=self.address)

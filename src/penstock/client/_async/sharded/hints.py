@@ -40,7 +40,7 @@ async def replay(federation: AsyncFederation, home: AsyncFederatedNode) -> None:
         try:
             lost = await replay_from(federation, other, [home])
         except Exception as error:  # noqa: BLE001  # not this node's failure
-            if not federation.bears(other, error):
+            if not federation.note_failure(other, error):
                 logger.warning("hints on %s: %s", other.address, error)
         if lost is not None:
             raise lost
@@ -67,7 +67,7 @@ async def replay_from(
                 for batch in hints.batches(own):
                     over += await _run(home, batch)
             except Exception as error:
-                if not federation.bears(home, error):
+                if not federation.note_failure(home, error):
                     raise
                 lost = error
         if over:
@@ -118,7 +118,7 @@ async def keep(
         For each job, whether a hint is kept.
     """
     if not federation.up(home):
-        await federation.await_rest()  # a new client may not have met the others yet
+        await federation.await_looks()  # a new client may not have met the others yet
     hint_of = partial(hints.hint_of, node=home.id, queue=queue, intent=intent)
     for keeper in federation.preferred():
         state = keeper.state
@@ -131,7 +131,7 @@ async def keep(
                 continue
             found = await _kept(keeper, names, hint_of)
         except Exception as error:  # noqa: BLE001  # the next node is tried
-            if not federation.bears(keeper, error):
+            if not federation.note_failure(keeper, error):
                 logger.warning("hints can't be kept on %s: %s", keeper.address, error)
             continue
         if found is not None:

@@ -119,7 +119,7 @@ class AsyncNodeClient:
             raise WrongNode("id", name, told)
         return self
 
-    def bears(self, home: object, error: BaseException) -> bool:  # noqa: ARG002  # as a federation
+    def note_failure(self, home: object, error: BaseException) -> bool:  # noqa: ARG002  # as a federation
         """Return False: no other node makes up for a failure."""
         return False
 

@@ -59,7 +59,7 @@ class AsyncNodes:
         for name in await self._federation.queues("*"):
             partitions = await self._federation.partitions(name) or None
             await self._federation.queue(name, partitions).agree()
-        return await home.seen()
+        return await home.read_view()
 
     async def forget(self, node: str | NodeView) -> None:
         """Remove a node from the list: clients that can reach another node stop using it.

@@ -194,7 +194,7 @@ class AsyncShardedParts(AsyncQueue):
                 answers.short = unconfirmed or answers.short
                 if failure is None:
                     continue
-                if self.backend.bears(part.home, failure):
+                if self.backend.note_failure(part.home, failure):
                     answers.missed[part.home.address] = part.home.state.reason
                     continue
                 if part.number is None or not passing(failure):
@@ -228,7 +228,7 @@ class AsyncShardedParts(AsyncQueue):
             )
         except Exception as error:
             found, unconfirmed, failure = told(error)
-            is_down = failure is not None and self.backend.bears(place, failure)
+            is_down = failure is not None and self.backend.note_failure(place, failure)
             left = names[len(found) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
                 kept = await hints.keep(self.backend, part.federated, queue, left, intent)
@@ -338,7 +338,7 @@ class AsyncShardedParts(AsyncQueue):
         try:
             return await ask()
         except Exception as error:  # noqa: BLE001  # as `agree` says
-            if not self.backend.bears(home, error):
+            if not self.backend.note_failure(home, error):
                 logger.warning(
                     "settings of %r were not stored on %s: %s", self.name, home.address, error
                 )

@@ -108,7 +108,7 @@ class _PlacementRound:
             self.may_pass = self.may_pass or error.passing
             return False
         except Exception as error:
-            self._federation.bears(home, error)
+            self._federation.note_failure(home, error)
             self.reasons[home.address] = f"{type(error).__name__}: {error}"
             if _is_refusal(error):
                 self.refusal = error

@@ -98,7 +98,7 @@ class AsyncCluster:
         self._lock = AsyncLoopLock()
 
     @classmethod
-    def lent(cls, source: Any, retry_for: float) -> AsyncCluster | None:
+    def of_client(cls, source: Any, retry_for: float) -> AsyncCluster | None:
         """Return one with the settings of a client of redis-py; None = it is no cluster client.
 
         Raises:
@@ -114,7 +114,7 @@ class AsyncCluster:
         return cls(factory, places, retry_for, remap)
 
     @classmethod
-    async def behind(cls, server: AsyncServer, retry_for: float) -> AsyncCluster | None:
+    async def of_server(cls, server: AsyncServer, retry_for: float) -> AsyncCluster | None:
         """Return the cluster of a server; None = it is not part of one.
 
         Raises:
@@ -252,7 +252,7 @@ class AsyncCluster:
         failure: Exception | None = None
         while True:
             try:
-                server, asking = await self._way(slot, failure)
+                server, asking = await self._route(slot, failure)
                 sent = 0.0 if failure is None else monotonic()
                 return await act(server, asking=asking), sent
             except Exception as error:
@@ -271,13 +271,13 @@ class AsyncCluster:
         if isinstance(error, AskError):
             return patience.hop()
         if isinstance(error, TryAgainError) and slot is not None:
-            patience.watch(await self._left(slot))
+            patience.watch(await self._keys_left(slot))
             return patience.pause(NEAR)
         if isinstance(error, FAILURES):
             patience.lost()
         return patience.pause()
 
-    async def _way(self, slot: int | None, error: Exception | None) -> tuple[AsyncServer, bool]:
+    async def _route(self, slot: int | None, error: Exception | None) -> tuple[AsyncServer, bool]:
         """Return the server for the next try, and True if the call must follow ASKING.
 
         Args:
@@ -285,7 +285,7 @@ class AsyncCluster:
             error: the error of the last try; None = there was none.
         """
         if isinstance(error, AskError):
-            target = self._server(self._reached(error.host, error.port))
+            target = self._server(self._address_of(error.host, error.port))
             if not isinstance(error, MovedError):
                 return target, True
             self._owners[error.slot_id] = target
@@ -294,7 +294,7 @@ class AsyncCluster:
             await self._reread(monotonic())
         return await self._owner(slot), False
 
-    async def _left(self, slot: int) -> int | None:
+    async def _keys_left(self, slot: int) -> int | None:
         """Count the keys of a slot in migration that its owner still has; None = not known."""
         at, count = self._counts.get(slot, (-math.inf, None))
         if monotonic() > at + COUNT_AGE:
@@ -317,7 +317,7 @@ class AsyncCluster:
             server = self._servers[address] = AsyncServer(factory, str(address), retry_for=0.0)
         return server
 
-    def _reached(self, host: str, port: int) -> Address:
+    def _address_of(self, host: str, port: int) -> Address:
         """Return the address of a server that another server names; no host = the other's host."""
         address = Address(host or self._places[0].host, port)
         return address if self._remap is None else Address(*self._remap(address))
@@ -398,15 +398,15 @@ class AsyncCluster:
             await connection.close()
         owners: list[AsyncServer | None] = [None] * SLOTS
         for low, high, owner in read_slots(reply, address.host):
-            server = self._server(self._reached(*owner))
+            server = self._server(self._address_of(*owner))
             owners[low : high + 1] = [server] * (high + 1 - low)
         if not any(owners):
             return "it lists no slots"
         self._owners = owners
-        await self._leave(set(owners))
+        await self._close_former(set(owners))
         return ""
 
-    async def _leave(self, owners: Collection[AsyncServer | None]) -> None:
+    async def _close_former(self, owners: Collection[AsyncServer | None]) -> None:
         idle = [found for found in self._servers.copy().items() if found[1] not in owners]
         for number, (address, server) in enumerate(reversed(idle)):
             await server.close()

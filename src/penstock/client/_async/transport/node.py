@@ -56,7 +56,7 @@ class AsyncNode:
         self._source = source
         self._prefix = prefix
         self._retry_for = retry_for
-        cluster = AsyncCluster.lent(source, retry_for)
+        cluster = AsyncCluster.of_client(source, retry_for)
         self._is_settled = cluster is not None
         self.link: AsyncServer | AsyncCluster = cluster or AsyncServer(
             *connection_factory(source), retry_for=retry_for
@@ -104,7 +104,7 @@ class AsyncNode:
                 return
             server = self.link
             assert isinstance(server, AsyncServer)
-            cluster = await AsyncCluster.behind(server, self._retry_for)
+            cluster = await AsyncCluster.of_server(server, self._retry_for)
             if cluster is not None:
                 self.link = cluster
                 await server.close()
@@ -190,14 +190,14 @@ class AsyncNode:
         """
         if not self._is_settled:
             await self._settle()
-        sent = 0.0 if call.bearer is None else monotonic()
+        sent = 0.0 if call.role_lease is None else monotonic()
         raw = await self.link.run(call, brief=brief)
-        if raw[0] < 0 or call.bearer is not None:
+        if raw[0] < 0 or call.role_lease is not None:
             raw = await self._judged(call, raw, sent, brief=brief)
         return call.parse(raw)
 
     async def _judged(self, call: Call[Any], raw: Reply, sent: float, *, brief: bool) -> Reply:
-        ops, bearer = call.ops, call.bearer
+        ops, role_lease = call.ops, call.role_lease
         assert ops is not None
         if raw[0] == Code.NOT_PLAIN and call.full is not None:
             call.widen()
@@ -207,10 +207,10 @@ class AsyncNode:
             call.resent, sent = 0.0, monotonic()
             raw = await self.link.run(call, brief=brief)
         code = raw[0]
-        if bearer is not None:
+        if role_lease is not None:
             is_adding = call.queue is not None and code == Code.DONE
             repeated = is_adding and call.parse(raw).repeat == 1
-            bearer.answered(code, call.resent or sent, repeated=repeated)
+            role_lease.answered(code, call.resent or sent, repeated=repeated)
         if code < 0:
             raise refusal(ops.name, raw)
         return raw

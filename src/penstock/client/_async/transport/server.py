@@ -130,13 +130,13 @@ class AsyncServer:
         await primary.look()
         if self._turn != primary.turn:
             self._turn = primary.turn
-            await self._leave(primary.turn)
+            await self._close_idle(primary.turn)
         connection = self.take()
         if connection.turn != self._turn:  # given back by a call that began before
             await connection.close()
         return connection
 
-    async def _leave(self, turn: int | None = None) -> None:
+    async def _close_idle(self, turn: int | None = None) -> None:
         """Close all connections, except those for calls to the primary of this number.
 
         Other threads may take or give some meanwhile.
@@ -377,7 +377,7 @@ class AsyncServer:
 
     async def close(self) -> None:
         """Close all connections that are not in use."""
-        await self._leave()
+        await self._close_idle()
         if self._primary is not None:
             await self._primary.close()
 

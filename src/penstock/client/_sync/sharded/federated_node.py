@@ -98,7 +98,7 @@ class FederatedNode(NodeClient):
         self.whole_id = ""
         self.known: list[str] = []
         self.tasks = BackgroundTasks()
-        self.meet(learned)
+        self.note_id(learned)
         self.fault: Exception | None = None
         self.is_known = False
 
@@ -113,7 +113,7 @@ class FederatedNode(NodeClient):
         number = re.search(r"[/=]([1-9][0-9]*)$", address_of(self.source))
         return f"{self.node.address}/{number.group(1)}" if number else self.node.address
 
-    def meet(self, whole_id: str) -> None:
+    def note_id(self, whole_id: str) -> None:
         """Note its id. Jobs with an earlier id of it are still looked for here."""
         self.whole_id = whole_id
         if whole_id and self.id not in self.known:
@@ -127,9 +127,9 @@ class FederatedNode(NodeClient):
     def close(self) -> None:
         """Close the connections."""
         self.tasks.close()
-        self.hang_up()
+        self.close_connections()
 
-    def hang_up(self) -> None:
+    def close_connections(self) -> None:
         """Close the connections; a background look goes on."""
         for node in self._nodes:
             node.close()
@@ -153,10 +153,10 @@ class FederatedNode(NodeClient):
 
     def look(self) -> None:
         """Read its id, flags and memory, and note that it is up."""
-        self.state.saw(**self.see())
+        self.state.note_answer(**self.read_state())
 
-    def see(self) -> dict[str, Any]:
-        """Read its id, flags and memory; return them as arguments of `NodeState.saw`."""
+    def read_state(self) -> dict[str, Any]:
+        """Read its id, flags and memory; return them as arguments of `NodeState.note_answer`."""
         now = monotonic()
         node = self.brief.node
         if not node.id:
@@ -175,7 +175,7 @@ class FederatedNode(NodeClient):
         if found[0] is None:  # as after a FLUSHALL
             self.brief.node.identify()
             found = self.brief.node.command(*asked)
-        self.meet(found[0].decode())
+        self.note_id(found[0].decode())
         self.is_known = True
         for node in self._nodes:
             node.id = self.id
@@ -183,7 +183,7 @@ class FederatedNode(NodeClient):
                 node.known.append(self.id)
         return bool(found[1])
 
-    def seen(self) -> NodeView:
+    def read_view(self) -> NodeView:
         """Read the node's state; return address, memory and flags."""
         self.look()
         return replace(self.brief.view(), address=self.address)

@@ -137,12 +137,12 @@ class Federation:
         """
         until = monotonic() + self.terms.retry_for
         while True:
-            self.tend()
+            self.start_due_looks()
             is_reached = any(home.state.is_up for home in self.homes)
             if not is_reached or not all(
                 home.state.met or home.state.failures for home in self.homes
             ):
-                self.await_rest()
+                self.await_looks()
             for home in self.homes:
                 if home.fault is not None:
                     raise home.fault
@@ -152,11 +152,11 @@ class Federation:
                 raise self.unavailable()
             sleep(0.02)
 
-    def await_rest(self) -> None:
+    def await_looks(self) -> None:
         """Wait for looks at nodes, 2 s at most; if one has answered, only for a moment."""
         until = monotonic() + BRIEF
         while True:
-            self.tend()  # nodes may have been learned just now
+            self.start_due_looks()  # nodes may have been learned just now
             under_way = [task for home in list(self.homes) for task in home.tasks.under_way]
             if any(home.state.is_up for home in self.homes):
                 until = min(until, monotonic() + GRACE)
@@ -165,7 +165,7 @@ class Federation:
                 return
             BackgroundTask.wait(under_way, left)
 
-    def tend(self) -> None:
+    def start_due_looks(self) -> None:
         """Start background looks at nodes that are down, and at the lists, when they are due."""
         now = monotonic()
         for home in list(self.homes):
@@ -208,21 +208,21 @@ class Federation:
                 home.brief.node.close()
         finally:
             if home not in self.homes:  # it was removed meanwhile
-                home.hang_up()
+                home.close_connections()
 
     def _meet_again(self, home: FederatedNode) -> None:
-        found = home.see()
+        found = home.read_state()
         self.check_id(home)
         if home not in self.homes:
             return
         home.fault = None
-        self._heard(home.brief.node.listed())
+        self._merge_list(home.brief.node.listed())
         # Before a job is taken from it: other nodes may keep acks of its jobs.
         hints.replay(self, home)
         for queue in list(self._queues):
             queue.agree(home)
         if home in self.homes:
-            home.state.saw(**found)
+            home.state.note_answer(**found)
 
     def check_id(self, home: FederatedNode) -> None:
         """Check that no two nodes have one id; remove one that was learned twice.
@@ -250,7 +250,7 @@ class Federation:
             if not (gone is home or gone.state.met or gone.tasks.under_way):
                 with suppress(ValueError):  # another thread has removed it
                     self._gone.remove(gone)
-        home.hang_up()
+        home.close_connections()
 
     def _remove(self, home: FederatedNode) -> None:
         """Remove a node. Until `close` it is kept: calls may be under way, jobs may be settled."""
@@ -265,12 +265,12 @@ class Federation:
                 try:
                     home.recognise()
                     self.check_id(home)
-                    self._heard(home.brief.node.listed())
+                    self._merge_list(home.brief.node.listed())
                     hints.replay_from(self, home, self.up(home))
                 except ConfigurationError as error:
                     home.refused(error)
-                except Exception as error:  # noqa: BLE001  # `tend` tries it again
-                    if not self.bears(home, error):
+                except Exception as error:  # noqa: BLE001  # tried again when it is due
+                    if not self.note_failure(home, error):
                         logger.warning("node %s: %s", home.address, error)
         for queue in list(self._queues):
             queue.agree()
@@ -279,7 +279,7 @@ class Federation:
         """Return the nodes that are up, except one."""
         return [home for home in list(self.homes) if home is not but and home.state.is_up]
 
-    def _heard(self, told: Mapping[str, str]) -> None:
+    def _merge_list(self, told: Mapping[str, str]) -> None:
         known = {node: str(entry) for node, entry in self._entries.items()}
         self._entries = merged_members([known, told])
         for node, entry in sorted(self._entries.items(), key=itemgetter(1)):
@@ -291,13 +291,13 @@ class Federation:
                     if len(self.homes) > 1:  # the last node stays, even if it was forgotten
                         self._remove(home)
             elif not found:
-                self._meet(node, entry.address)
+                self._use_listed(node, entry.address)
 
-    def _meet(self, node: str, address: str) -> None:
+    def _use_listed(self, node: str, address: str) -> None:
         for home in list(self.homes):
             if address_of(home.source) == address:
                 if not home.state.met:  # else the entry is older than the node there
-                    home.meet(node)
+                    home.note_id(node)
                 return
         if self.unused.get(node, ("", ""))[0] == address:
             return
@@ -364,7 +364,7 @@ class Federation:
                 told = f"node {node} at {address!r} is not used: {reason}"
         raise WrongNode("id", name, f"{told}; not reached: {unmet}" if unmet else told)
 
-    def bears(self, home: FederatedNode, error: BaseException) -> bool:
+    def note_failure(self, home: FederatedNode, error: BaseException) -> bool:
         """Note the failure of a node; return True if other nodes may make up for it."""
         if not passing(error):
             return False
@@ -388,7 +388,7 @@ class Federation:
                 self._meet_again(home)
             return ask()
         except Exception as error:
-            self.bears(home, error)
+            self.note_failure(home, error)
             raise
 
     def close(self) -> None:
@@ -455,7 +455,7 @@ class Federation:
 
     def hello(self) -> Hello:
         """Return every node: those that answer, then the others with the last known state."""
-        found, _ = self.each(lambda home: home.seen())
+        found, _ = self.each(lambda home: home.read_view())
         seen = dict(found)
         silent = [
             NodeView(one.whole_id, one.address, leaving=one.state.leaving, error=one.state.reason)
@@ -489,7 +489,7 @@ class Federation:
 
     def _until(self, until: float) -> float:
         """Shorten a wait, so that the client checks its nodes in time."""
-        self.tend()
+        self.start_due_looks()
         until = min(until, self.learn_at)
         return until if self.is_whole else min(until, monotonic() + GLANCE)
 

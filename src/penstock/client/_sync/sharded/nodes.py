@@ -60,7 +60,7 @@ class Nodes:
         for name in self._federation.queues("*"):
             partitions = self._federation.partitions(name) or None
             self._federation.queue(name, partitions).agree()
-        return home.seen()
+        return home.read_view()
 
     def forget(self, node: str | NodeView) -> None:
         """Remove a node from the list: clients that can reach another node stop using it.

@@ -193,7 +193,7 @@ class ShardedParts(Queue):
                 answers.short = unconfirmed or answers.short
                 if failure is None:
                     continue
-                if self.backend.bears(part.home, failure):
+                if self.backend.note_failure(part.home, failure):
                     answers.missed[part.home.address] = part.home.state.reason
                     continue
                 if part.number is None or not passing(failure):
@@ -227,7 +227,7 @@ class ShardedParts(Queue):
             )
         except Exception as error:
             found, unconfirmed, failure = told(error)
-            is_down = failure is not None and self.backend.bears(place, failure)
+            is_down = failure is not None and self.backend.note_failure(place, failure)
             left = names[len(found) :]  # the first chunks may be done
             if is_down and unconfirmed is None and intent is not None:
                 kept = hints.keep(self.backend, part.federated, queue, left, intent)
@@ -333,7 +333,7 @@ class ShardedParts(Queue):
         try:
             return ask()
         except Exception as error:  # noqa: BLE001  # as `agree` says
-            if not self.backend.bears(home, error):
+            if not self.backend.note_failure(home, error):
                 logger.warning(
                     "settings of %r were not stored on %s: %s", self.name, home.address, error
                 )

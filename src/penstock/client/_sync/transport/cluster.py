@@ -99,7 +99,7 @@ class Cluster:
         self._lock = LoopLock()
 
     @classmethod
-    def lent(cls, source: Any, retry_for: float) -> Cluster | None:
+    def of_client(cls, source: Any, retry_for: float) -> Cluster | None:
         """Return one with the settings of a client of redis-py; None = it is no cluster client.
 
         Raises:
@@ -115,7 +115,7 @@ class Cluster:
         return cls(factory, places, retry_for, remap)
 
     @classmethod
-    def behind(cls, server: Server, retry_for: float) -> Cluster | None:
+    def of_server(cls, server: Server, retry_for: float) -> Cluster | None:
         """Return the cluster of a server; None = it is not part of one.
 
         Raises:
@@ -253,7 +253,7 @@ class Cluster:
         failure: Exception | None = None
         while True:
             try:
-                server, asking = self._way(slot, failure)
+                server, asking = self._route(slot, failure)
                 sent = 0.0 if failure is None else monotonic()
                 return act(server, asking=asking), sent
             except Exception as error:
@@ -272,13 +272,13 @@ class Cluster:
         if isinstance(error, AskError):
             return patience.hop()
         if isinstance(error, TryAgainError) and slot is not None:
-            patience.watch(self._left(slot))
+            patience.watch(self._keys_left(slot))
             return patience.pause(NEAR)
         if isinstance(error, FAILURES):
             patience.lost()
         return patience.pause()
 
-    def _way(self, slot: int | None, error: Exception | None) -> tuple[Server, bool]:
+    def _route(self, slot: int | None, error: Exception | None) -> tuple[Server, bool]:
         """Return the server for the next try, and True if the call must follow ASKING.
 
         Args:
@@ -286,7 +286,7 @@ class Cluster:
             error: the error of the last try; None = there was none.
         """
         if isinstance(error, AskError):
-            target = self._server(self._reached(error.host, error.port))
+            target = self._server(self._address_of(error.host, error.port))
             if not isinstance(error, MovedError):
                 return target, True
             self._owners[error.slot_id] = target
@@ -295,7 +295,7 @@ class Cluster:
             self._reread(monotonic())
         return self._owner(slot), False
 
-    def _left(self, slot: int) -> int | None:
+    def _keys_left(self, slot: int) -> int | None:
         """Count the keys of a slot in migration that its owner still has; None = not known."""
         at, count = self._counts.get(slot, (-math.inf, None))
         if monotonic() > at + COUNT_AGE:
@@ -318,7 +318,7 @@ class Cluster:
             server = self._servers[address] = Server(factory, str(address), retry_for=0.0)
         return server
 
-    def _reached(self, host: str, port: int) -> Address:
+    def _address_of(self, host: str, port: int) -> Address:
         """Return the address of a server that another server names; no host = the other's host."""
         address = Address(host or self._places[0].host, port)
         return address if self._remap is None else Address(*self._remap(address))
@@ -399,15 +399,15 @@ class Cluster:
             connection.close()
         owners: list[Server | None] = [None] * SLOTS
         for low, high, owner in read_slots(reply, address.host):
-            server = self._server(self._reached(*owner))
+            server = self._server(self._address_of(*owner))
             owners[low : high + 1] = [server] * (high + 1 - low)
         if not any(owners):
             return "it lists no slots"
         self._owners = owners
-        self._leave(set(owners))
+        self._close_former(set(owners))
         return ""
 
-    def _leave(self, owners: Collection[Server | None]) -> None:
+    def _close_former(self, owners: Collection[Server | None]) -> None:
         idle = [found for found in self._servers.copy().items() if found[1] not in owners]
         for number, (address, server) in enumerate(reversed(idle)):
             server.close()

@@ -57,7 +57,7 @@ class Node:
         self._source = source
         self._prefix = prefix
         self._retry_for = retry_for
-        cluster = Cluster.lent(source, retry_for)
+        cluster = Cluster.of_client(source, retry_for)
         self._is_settled = cluster is not None
         self.link: Server | Cluster = cluster or Server(
             *connection_factory(source), retry_for=retry_for
@@ -105,7 +105,7 @@ class Node:
                 return
             server = self.link
             assert isinstance(server, Server)
-            cluster = Cluster.behind(server, self._retry_for)
+            cluster = Cluster.of_server(server, self._retry_for)
             if cluster is not None:
                 self.link = cluster
                 server.close()
@@ -191,14 +191,14 @@ class Node:
         """
         if not self._is_settled:
             self._settle()
-        sent = 0.0 if call.bearer is None else monotonic()
+        sent = 0.0 if call.role_lease is None else monotonic()
         raw = self.link.run(call, brief=brief)
-        if raw[0] < 0 or call.bearer is not None:
+        if raw[0] < 0 or call.role_lease is not None:
             raw = self._judged(call, raw, sent, brief=brief)
         return call.parse(raw)
 
     def _judged(self, call: Call[Any], raw: Reply, sent: float, *, brief: bool) -> Reply:
-        ops, bearer = call.ops, call.bearer
+        ops, role_lease = call.ops, call.role_lease
         assert ops is not None
         if raw[0] == Code.NOT_PLAIN and call.full is not None:
             call.widen()
@@ -208,10 +208,10 @@ class Node:
             call.resent, sent = 0.0, monotonic()
             raw = self.link.run(call, brief=brief)
         code = raw[0]
-        if bearer is not None:
+        if role_lease is not None:
             is_adding = call.queue is not None and code == Code.DONE
             repeated = is_adding and call.parse(raw).repeat == 1
-            bearer.answered(code, call.resent or sent, repeated=repeated)
+            role_lease.answered(code, call.resent or sent, repeated=repeated)
         if code < 0:
             raise refusal(ops.name, raw)
         return raw

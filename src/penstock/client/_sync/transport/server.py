@@ -118,13 +118,13 @@ class Server:
         primary.look()
         if self._turn != primary.turn:
             self._turn = primary.turn
-            self._leave(primary.turn)
+            self._close_idle(primary.turn)
         connection = self.take()
         if connection.turn != self._turn:  # given back by a call that began before
             connection.close()
         return connection
 
-    def _leave(self, turn: int | None = None) -> None:
+    def _close_idle(self, turn: int | None = None) -> None:
         """Close all connections, except those for calls to the primary of this number.
 
         Other threads may take or give some meanwhile.
@@ -361,7 +361,7 @@ class Server:
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        self._leave()
+        self._close_idle()
         if self._primary is not None:
             self._primary.close()
 
