@@ -1,4 +1,7 @@
-"""Write the tables of options in docs/spark.md; `--check` only compares."""
+"""Write names and defaults of options into the tables of docs/spark.md; `--check` only compares.
+
+The texts of the tables are written by hand.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +17,33 @@ from penstock.spark.options import Connection, Read, Stream, Write, spelled
 __all__ = ["updated"]
 
 PAGE = Path(__file__).parents[1] / "docs" / "spark.md"
-PART = re.compile(r"<!-- options: (\w+) -->\n.*?<!-- end -->\n", re.DOTALL)
+PART = re.compile(r"<!-- options: (\w+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
+ROW = re.compile(r"^\| `(\w+)` \| .*? \| (.*) \|$", re.MULTILINE)
 GROUPS: dict[str, type[Connection]] = {
     group.__name__: group for group in (Connection, Write, Read, Stream)
 }
 
 
 def updated(text: str) -> str:
-    """Return the page with current tables."""
-    return PART.sub(lambda match: _part(match.group(1)), text)
+    """Return the page with current tables; a new option has no text."""
+    return PART.sub(lambda match: _part(match[1], dict(ROW.findall(match[2]))), text)
 
 
-def _part(name: str) -> str:
-    lines = [f"| `{option}` | {_shown(value)} | {text} |" for option, value, text in _rows(name)]
+def _part(name: str, texts: dict[str, str]) -> str:
+    lines = [
+        f"| `{option}` | {_shown(value)} | {texts.get(option, '')} |"
+        for option, value in _rows(name)
+    ]
     table = "\n".join(["| option | default | |", "|---|---|---|", *lines])
     return f"<!-- options: {name} -->\n{table}\n<!-- end -->\n"
 
 
-def _rows(name: str) -> list[tuple[str, Any, str]]:
-    """Return name, default and help of the group's own options."""
+def _rows(name: str) -> list[tuple[str, Any]]:
+    """Return names and defaults of the group's own options."""
     group = GROUPS[name]
     shared = set() if group is Connection else set(Connection.options())
     own = [one for lowered, one in group.options().items() if lowered not in shared]
-    named = [(spelled(one.name), one) for one in own]
-    return [(option, _unit(option, one.default), one.metadata["help"]) for option, one in named]
+    return [(spelled(one.name), _unit(spelled(one.name), one.default)) for one in own]
 
 
 def _unit(name: str, value: Any) -> Any:

@@ -22,11 +22,12 @@ EXAMPLE = ROOT / "examples" / "18_spark_pipeline.py"
 
 
 def test_the_tables_of_options_are_up_to_date() -> None:
-    """`python tools/spark.py` writes the tables."""
+    """`python tools/spark.py` writes names and defaults; each option has a text."""
     text = PAGE.read_text("utf-8")
     assert updated(text) == text
     assert text.count("<!-- options: ") == 4
     assert text.count("| `queue` |") == 1
+    assert "|  |\n" not in text
 
 
 def test_the_manual_runs(redis_url: str, ps: Penstock) -> None:

@@ -28,10 +28,13 @@ class Staged(NamedTuple):
 # -- staging -------------------------------------------------------------------------------
 
 
+def _keys(ops: QueueOps, at: Staged) -> tuple[bytes, bytes]:
+    return ops.keys.stage(at.writer, at.batch), ops.keys.commit(at.writer)
+
+
 def _staging(ops: QueueOps, name: str, at: Staged, *args: Any) -> Call[Any]:
-    call, keys = ops.call(name, at.batch, *args), ops.keys
-    count, *others = call.head
-    call.head = (count, keys.stage(at.writer, at.batch), keys.commit(at.writer), *others)
+    call = ops.call(name, at.batch, *args)
+    call.head = (call.head[0], *_keys(ops, at), *call.head[1:])
     return call
 
 
@@ -75,7 +78,7 @@ def publish(
 ) -> Call[Added]:
     """Move the first jobs of a staged chunk into the queue."""
     call = ops.call("publish", create, "", wait_ms, ops.producing, field, most)
-    call.head = (*call.head, ops.keys.stage(at.writer, at.batch), ops.keys.commit(at.writer))
+    call.head = (*call.head, *_keys(ops, at))
     call.wait = wait
     return call
 

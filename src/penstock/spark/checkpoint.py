@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,12 +48,7 @@ R = TypeVar("R")
 
 @dataclass
 class Receipts:
-    """Jobs that share a receipt, at most 1000.
-
-    Attributes:
-        receipt, numbers: of the jobs.
-        until: when their leases end, in ms; 0 = not known.
-    """
+    """Jobs that share a receipt, at most 1000. Leases end at `until`, in ms; 0 = not known."""
 
     receipt: str
     numbers: list[bytes]
@@ -136,15 +131,12 @@ class Batches:
         return True
 
     def adopt(self, batch: int) -> int | None:
-        """Load a batch of an earlier run; return its number of jobs, None = it is forgotten.
-
-        Its leases are renewed at once: they may end soon.
-        """
+        """Load a batch of an earlier run; return its number of jobs, None = it is forgotten."""
         if self.held[0] != batch:
             if self._load(batch, fence="") is None:
                 return None
             self._assign(batch, 0, 0)
-            self.renew()
+            self.renew()  # its leases may end soon
         return self.jobs
 
     def _load(self, batch: int, fence: str | None = None) -> int | None:
@@ -173,10 +165,7 @@ class Batches:
                 return start
 
     def finish(self, batch: int) -> int:
-        """Acknowledge the jobs of a finished batch; return how many were still held.
-
-        It may be repeated: jobs that are acknowledged are gone.
-        """
+        """Acknowledge the jobs of a finished batch, perhaps again; return how many were held."""
         if batch <= self._finished:
             return 0
         found = self._known(batch)
@@ -185,10 +174,8 @@ class Batches:
             if not self._fence:
                 self._assign(batch, 0, 0)
             for group in self.held[1]:
-                call = ack_receipts(
-                    self.shard.ops, self.epoch, group.receipt, group.numbers, group.until
-                )
-                acked += self.shard.run(call).acked
+                names = (self.epoch, group.receipt, group.numbers)
+                acked += self.shard.run(ack_receipts(self.shard.ops, *names, group.until)).acked
             if acked < found:
                 text = "queue %r: %d jobs of batch %d had lost their lease and may be done twice"
                 logger.warning(text, self.shard.name, found - acked, batch)
@@ -208,10 +195,8 @@ class Batches:
     def renew(self) -> None:
         """Renew the leases of the current batch."""
         for group in self.held[1]:
-            call = extend_receipts(
-                self.shard.ops, self.epoch, group.receipt, group.numbers, self._lease_ms
-            )
-            ends = set[int]()
+            names, ends = (self.epoch, group.receipt, group.numbers), set[int]()
+            call = extend_receipts(self.shard.ops, *names, self._lease_ms)
             with suppress(*REFUSALS):  # the jobs are gone, which `finish` reports
                 ends.update(self.shard.run(call).untils)
             group.until = max(0, ends.pop()) if len(ends) == 1 else 0
@@ -221,12 +206,7 @@ class Consumer:
     """The methods of a streaming source that Spark calls on the driver.
 
     Spark creates several readers, some only to pickle them. So nothing is done before the first
-    call of a method.
-
-    Args:
-        options: of the source.
-        find_shards: returns the shards.
-        beat: seconds between two renewals; None = a third of the lease.
+    call of a method. `beat` has the seconds between two renewals; None = a third of the lease.
     """
 
     def __init__(
@@ -288,12 +268,9 @@ class Consumer:
     # -- calls of Spark ---------------------------------------------------------------------
 
     def latest(self, start: Offset | None, limit: int | None) -> Offset:
-        """Acknowledge the batch that Spark has committed, and reserve the next one.
+        """Acknowledge the batch that Spark has committed, and reserve at most `limit` more jobs.
 
-        Args:
-            start: the offset that Spark has committed; None (Spark 4.0 and 4.1) = the one that was
-                planned last.
-            limit: the most jobs; None = all that can be reserved now.
+        Spark 4.0 and 4.1 do not pass `start`, the committed offset: then it is that planned last.
         """
         start = start or self._planned or self.initialOffset()
         found = self._batches(_consumer(start))
@@ -334,9 +311,9 @@ class Consumer:
         """Return the most jobs for each shard, without shards that have none."""
         ready: Counts = {}
         if len(found) > 1 or limit is None:
-            known = self._stats(found.values())
-            ready = {key: stats.ready for key, stats in known.items()}
-        left = self._budget(ready, limit)
+            ready = {key: stats.ready for key, stats in self._stats(found).items()}
+        limits = [most for most in (limit, self._left) if most is not None]
+        left = min(limits or [sum(ready.values()), NEVER_ENDING])
         equal = -(-left // len(found))
         turns = {key: (at - self._turn) % len(found) for at, key in enumerate(found)}
         self._turn += 1
@@ -348,10 +325,6 @@ class Consumer:
             left -= shares[key]
         return {key: share for key, share in shares.items() if share > 0}
 
-    def _budget(self, ready: Mapping[str, int], limit: int | None) -> int:
-        limits = [most for most in (limit, self._left) if most is not None]
-        return min(limits or [sum(ready.values()), NEVER_ENDING])
-
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Let the query end after the jobs that are ready now."""
         self._left = self.reportLatestOffset()["ready"]
@@ -359,15 +332,14 @@ class Consumer:
     def partitions(self, start: Offset, end: Offset) -> list[BatchSlice]:
         """Return the slices of the batch between two offsets, one for each task.
 
-        Raises:
-            BatchLost: the server has forgotten it, and `failOnLostBatch` is true.
-            NodesUnavailable: a node that has jobs of it can't be reached. Without this error,
-                these jobs would be acknowledged unprocessed.
+        If a node that has jobs of it can't be reached, that is an error: otherwise these jobs would
+        be acknowledged unprocessed.
         """
-        if self._consumer and _consumer(start) != _consumer(end):
-            self._finish_other(start)
-        self._planned = end
         same = _consumer(start) == _consumer(end)
+        if self._consumer and not same:  # Spark 4.0 and 4.1 did not pass `start` to `latest`
+            other, shards = _consumer(start), self._find_shards(self.options)
+            self._finished(start, {one.key: Batches(one, other, self.lease_ms) for one in shards})
+        self._planned = end
         self._batches(_consumer(end))
         new = {
             key: batch
@@ -416,17 +388,8 @@ class Consumer:
             raise error
         logger.warning("%s", error)
 
-    def _finish_other(self, start: Offset) -> None:
-        """Acknowledge the last batch of another consumer, whose offset Spark has committed.
-
-        Spark 4.0 and 4.1 do not pass the committed offset after a restart.
-        """
-        consumer, lease_ms = _consumer(start), self.lease_ms
-        reached = self._find_shards(self.options)
-        self._finished(start, {one.key: Batches(one, consumer, lease_ms) for one in reached})
-
     def commit(self, end: Offset) -> None:
-        """Acknowledge a batch that Spark has committed, unless `latest` has done that."""
+        """Acknowledge a batch, unless `latest` has done that."""
         self._finished(end, self._batches(_consumer(end)))
 
     def _finished(self, offset: Offset, found: Mapping[str, Batches]) -> dict[str, Batches]:
@@ -437,27 +400,22 @@ class Consumer:
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
         """Return the numbers of jobs, which the query's progress shows."""
         shards = self._find_shards(self.options)
-        known = self._stats([Batches(one, "", self.lease_ms) for one in shards]).values()
+        known = self._stats({one.key: Batches(one, "", self.lease_ms) for one in shards}).values()
         return {name: sum(getattr(stats, name) for stats in known) for name in STATES}
 
-    def _stats(self, found: Iterable[Batches]) -> dict[str, QueueStats]:
-        shards = {one.shard.key: one for one in found}
-        return self._usable(shards, lambda key: shards[key].shard.stats())
+    def _stats(self, found: Mapping[str, Batches]) -> dict[str, QueueStats]:
+        return self._usable(found, lambda key: found[key].shard.stats())
 
     # -- leases ----------------------------------------------------------------------------
 
     def _usable(self, found: Mapping[str, Batches], do: Callable[[str], R]) -> dict[str, R]:
-        """Call a function with the key of each shard; leave out shards that can't be used now.
-
-        The node of such a shard is one of several and can't be reached, or the queue was created
-        with partitions after the shards were listed.
-        """
+        """Call a function with the key of each shard; leave out shards that can't be used now."""
 
         def tried(key: str) -> R | None:
             shard = found[key].shard
             try:
                 return do(key)
-            except QueuePartitioned:
+            except QueuePartitioned:  # it was created after the shards were listed
                 if shard.address.number is not None:
                     raise
             except Exception as error:

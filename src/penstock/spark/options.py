@@ -2,7 +2,7 @@
 
 A group is a frozen dataclass whose fields are options. The field `batch_size` is the option
 `batchSize`. `Read.parse(mapping)` makes a group. It accepts the options of other groups: a view
-may be read from and written to.
+may be read from and written to. docs/spark.md says what each option does.
 """
 
 from __future__ import annotations
@@ -28,18 +28,9 @@ STATES = ("ready", "scheduled", "active", "dead")
 OPERATIONS = ("enqueue", "ack", "nack", "redrive", "delete")
 
 
-def option(
-    parse: Callable[[str], object], default: object, text: str, *, secret: bool = False
-) -> Any:
-    """Return a field of a group.
-
-    Args:
-        parse: converts the text; raises ValueError with what it accepts.
-        default: the value when the option is not given.
-        text: one line of help.
-        secret: the value must not be shown.
-    """
-    return field(default=default, metadata={"parse": parse, "help": text}, repr=not secret)
+def option(parse: Callable[[str], object], default: object, *, secret: bool = False) -> Any:
+    """Return a field of a group; `parse` raises ValueError with what it accepts."""
+    return field(default=default, metadata={"parse": parse}, repr=not secret)
 
 
 def spelled(name: str) -> str:
@@ -52,7 +43,7 @@ def spelled(name: str) -> str:
 
 
 def text(value: str) -> str:
-    """Return a text that is not empty."""
+    """Return the text, which can't be empty."""
     if not value:
         raise ValueError("can't be empty")
     return value
@@ -170,17 +161,15 @@ def _unknown(name: str) -> OptionError:
 class Connection:
     """Options of the connection. Every other group has them, too."""
 
-    queue: str = option(check_queue_name, "", "the queue's name; required")
-    prefix: str = option(check_prefix, DEFAULT_PREFIX, "prefix of all keys")
-    require_queue: bool = option(flag, False, "true: a queue that does not exist is an error")
-    url: str = option(text, "", "URL of the server; prefer `urlEnv`", secret=True)
-    url_env: str = option(text, "", "environment variable that holds the URL")
-    nodes: tuple[str, ...] = option(listed, (), "URLs of several nodes instead", secret=True)
-    password_env: str = option(text, "", "environment variable with the password")
-    password_file: str = option(text, "", "file with the password")
-    retry_for: int = option(
-        span(300_000, low_ms=0), 5_000, "time for which failed calls are tried again"
-    )
+    queue: str = option(check_queue_name, "")
+    prefix: str = option(check_prefix, DEFAULT_PREFIX)
+    require_queue: bool = option(flag, False)
+    url: str = option(text, "", secret=True)
+    url_env: str = option(text, "")
+    nodes: tuple[str, ...] = option(listed, (), secret=True)
+    password_env: str = option(text, "")
+    password_file: str = option(text, "")
+    retry_for: int = option(span(300_000, low_ms=0), 5_000)
 
     @classmethod
     def options(cls) -> dict[str, Field[Any]]:
@@ -189,14 +178,10 @@ class Connection:
 
     @classmethod
     def parse(cls: type[C], given: Mapping[str, object], *, strict: bool = False) -> C:
-        """Return the options with the given values, and defaults for the others.
-
-        Args:
-            given: option names, in any case, and values; None = not given.
-            strict: whether options of other groups are errors, too.
+        """Return the options with the given values; names are in any case, None = not given.
 
         Raises:
-            OptionError: an option is unknown, or its value can't be used.
+            OptionError: an option is unknown, of another group (if `strict`), or can't be used.
         """
         known = cls.options()
         values: dict[str, Any] = {}
@@ -232,59 +217,29 @@ class Connection:
 class Write(Connection):
     """Options of the sink."""
 
-    operation: str = option(
-        choice(*OPERATIONS),
-        "enqueue",
-        "what is done with the rows: enqueue, ack, nack, redrive or delete",
-    )
-    payload_column: str = option(text, "payload", "column with the body")
-    payload_format: str = option(
-        choice("raw", "json"),
-        "raw",
-        "raw: the payload column is the body; json: the body is an object of all columns that have "
-        "no other meaning",
-    )
-    id_column: str = option(text, "", "column with the row's dedup id")
-    queue_column: str = option(text, "", "column with the name of each row's queue")
-    write_id: str = option(
-        text, "", "name of the write: repeating it under the same name adds nothing"
-    )
-    dedup_window: int = option(span(), 86_400_000, "time an id stays taken after its job is done")
-    batch_size: int = option(count(1, 1000), 500, "rows per script call")
-    commit_mode: str = option(
-        choice("direct", "staged"),
-        "",
-        "direct: each row becomes a job at once; staged: all rows become jobs when the driver "
-        "commits, or none. Default: direct for rows with ids, staged for others",
-    )
-    stage_ttl: int = option(span(), 86_400_000, "time staged rows are kept after the last call")
-    on_full: str = option(
-        choice("wait", "fail"), "wait", "when the queue is full or paused: wait or fail"
-    )
-    full_timeout: int = option(
-        span(86_400_000), 60_000, "most time to wait for room, or for the end of a pause"
-    )
-    replicas: int | None = option(count(0, 1000), None, "replicas that must confirm each batch")
-    replication_timeout: int = option(span(3_600_000), 1_000, "most time to wait for them")
-    skip_unreachable: bool = option(
-        flag,
-        False,
-        "true: if a node can't be reached, write to the others; repeated rows may be added twice",
-    )
-    delay: int | None = option(
-        span(low_ms=0), None, "of a nack: time until the next attempt; default: the job's policy"
-    )
-    error: str = option(text, "", "of a nack: text that is kept with the job")
+    operation: str = option(choice(*OPERATIONS), "enqueue")
+    payload_column: str = option(text, "payload")
+    payload_format: str = option(choice("raw", "json"), "raw")
+    id_column: str = option(text, "")
+    queue_column: str = option(text, "")
+    write_id: str = option(text, "")
+    dedup_window: int = option(span(), 86_400_000)
+    batch_size: int = option(count(1, 1000), 500)
+    commit_mode: str = option(choice("direct", "staged"), "")
+    stage_ttl: int = option(span(), 86_400_000)
+    on_full: str = option(choice("wait", "fail"), "wait")
+    full_timeout: int = option(span(86_400_000), 60_000)
+    replicas: int | None = option(count(0, 1000), None)
+    replication_timeout: int = option(span(3_600_000), 1_000)
+    skip_unreachable: bool = option(flag, False)
+    delay: int | None = option(span(low_ms=0), None)
+    error: str = option(text, "")
 
     def check_repeats(self, has_ids: bool, named: bool) -> None:
         """Check that a repeat of a direct write adds no row twice.
 
-        Only ids can prevent that: with another number of partitions, equal rows are in other
-        places and in another order.
-
-        Args:
-            has_ids: whether rows have ids.
-            named: whether the write can be repeated under its name: `writeId`, or query and batch.
+        A write is repeated under its name: `writeId`, or query and batch. With another number of
+        partitions, equal rows are then in other places and in another order.
         """
         if self.commit_mode == "direct" and named and not has_ids:
             raise OptionError(
@@ -326,39 +281,32 @@ class Write(Connection):
 
 
 @dataclass(frozen=True)
-class Read(Connection):
-    """Options of the batch source, which reads a snapshot and takes nothing."""
+class Source(Connection):
+    """Options of both sources."""
 
-    states: tuple[str, ...] = option(states, STATES, "only jobs in one of these states")
-    id_prefix: str = option(text, "", "only jobs whose id begins with this")
-    enqueued_after: int | None = option(moment, None, "only jobs enqueued at this time or later")
-    enqueued_before: int | None = option(moment, None, "only jobs enqueued before this time")
-    num_partitions: int | None = option(count(1, 10_000), None, "number of Spark partitions")
-    fetch_size: int = option(count(1, 1000), 1000, "jobs per script call")
-    skip_unreachable: bool = option(
-        flag, False, "true: leave out jobs of nodes that can't be reached, instead of failing"
-    )
+    num_partitions: int | None = option(count(1, 10_000), None)
+    fetch_size: int = option(count(1, 1000), 1000)
 
 
 @dataclass(frozen=True)
-class Stream(Connection):
+class Read(Source):
+    """Options of the batch source, which reads a snapshot and takes nothing."""
+
+    states: tuple[str, ...] = option(states, STATES)
+    id_prefix: str = option(text, "")
+    enqueued_after: int | None = option(moment, None)
+    enqueued_before: int | None = option(moment, None)
+    skip_unreachable: bool = option(flag, False)
+
+
+@dataclass(frozen=True)
+class Stream(Source):
     """Options of the streaming source, which leases jobs."""
 
-    max_jobs_per_trigger: int = option(count(1, 10_000_000), 10_000, "most jobs in a micro-batch")
-    num_partitions: int | None = option(count(1, 10_000), None, "number of Spark partitions")
-    fetch_size: int = option(count(1, 1000), 1000, "jobs per script call")
-    lease_duration: int = option(
-        span(MAX_LEASE_MS, low_ms=100), 60_000, "length of the leases; renewed while a batch runs"
-    )
-    lease_policy: str = option(
-        choice("expire", "sticky"),
-        "expire",
-        "jobs of a query that has stopped: expire: others get them after leaseDuration; sticky: "
-        "the query keeps them for 24 days",
-    )
-    fail_on_lost_batch: bool = option(
-        flag, True, "true: a batch that the server no longer knows is an error"
-    )
+    max_jobs_per_trigger: int = option(count(1, 10_000_000), 10_000)
+    lease_duration: int = option(span(MAX_LEASE_MS, low_ms=100), 60_000)
+    lease_policy: str = option(choice("expire", "sticky"), "expire")
+    fail_on_lost_batch: bool = option(flag, True)
 
 
 OPTIONS = {

@@ -32,7 +32,7 @@ from penstock.core.record import escaped
 from penstock.errors import BadArgument
 from penstock.spark.errors import OptionError, RowError
 from penstock.spark.options import Write
-from penstock.spark.schema import COLUMNS, plain
+from penstock.spark.schema import plain
 from penstock.wire.keys import check_queue_name
 
 if TYPE_CHECKING:
@@ -61,21 +61,14 @@ STARTS = ("delay", "ready_at")
 POLICY = {"max_attempts": "max_attempts", "backoff": "base", "backoff_cap": "cap"}
 """Columns of the job's retry policy, and the arguments of `RetryPolicy`."""
 ARGUMENTS = {argument: name for name, argument in {**RULES, **POLICY}.items()}
-SPANS = ("byte", "short", "integer", "long", "float", "double", "decimal", "day-time interval")
 WHOLE = ("byte", "short", "integer", "long")
+SPANS = (*WHOLE, "float", "double", "decimal", "day-time interval")
 TYPES = {
-    "id": ("string", *WHOLE),
-    "queue": ("string",),
-    "delay": SPANS,
-    "ready_at": ("timestamp",),
-    "ttl": SPANS,
-    "lease": SPANS,
-    "max_attempts": WHOLE,
-    "backoff": SPANS,
-    "backoff_cap": SPANS,
-    "headers": ("map<string,string>",),
-}
-"""The types that a column may have, by Spark's names of types (`DataType.typeName`)."""
+    "payload": ("binary", "string"), "id": ("string", *WHOLE), "delay": SPANS,
+    "ready_at": ("timestamp",), "ttl": SPANS, "lease": SPANS, "max_attempts": WHOLE,
+    "backoff": SPANS, "backoff_cap": SPANS, "headers": ("map<string,string>",),
+}  # fmt: skip
+"""The columns of an enqueue, with the types that they may have (`DataType.typeName`)."""
 
 
 class Encoded(NamedTuple):
@@ -103,8 +96,31 @@ class Columns:
 def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
     """Return the meanings of columns by name and type; without types each value is checked."""
     names = tuple(name for name, _ in fields)
-    packs = options.payload_format == "json"
-    places: dict[str, int] = {}
+    places = _places(names, options)
+    _check_types(fields, places)
+    rest = {index for index in range(len(names)) if index not in places.values()}
+    if options.payload_format == "json":
+        packed = sorted(rest | {places[name] for name in ("id", "queue") if name in places})
+        members = [names[index] for index in packed]
+        for name in members:
+            if members.count(name) > 1:
+                reason = "is there twice: a JSON object can have it only once"
+                raise BadArgument("column", name, reason)
+        return Columns(names, places, tuple(packed))
+    if rest:
+        others = ", ".join(repr(names[index]) for index in sorted(rest))
+        raise BadArgument(
+            "columns",
+            names,
+            f"must not have {others}: drop it, or put all columns into the body by "
+            f"payloadFormat=json. The sink knows {', '.join(TYPES)}",
+        )
+    return Columns(names, places, None)
+
+
+def _places(names: Sequence[str], options: Write) -> dict[str, int]:
+    """Return the index of each column that has a meaning: first those that options name."""
+    packs, places = options.payload_format == "json", dict[str, int]()
     for meaning, option, name in (
         ("payload", "payloadColumn", "" if packs else options.payload_column),
         ("id", "idColumn", options.id_column),
@@ -112,33 +128,13 @@ def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
     ):
         if name:
             places[meaning] = _named(names, option, name)
-    known = {plain(name): name for name in COLUMNS if name not in ("payload", "id")}
-    if not packs:
-        known.setdefault("id", "id")
+    data = ("payload", "id") if packs else ("payload",)
+    known = {plain(name): name for name in TYPES if name not in data}
     for index, name in enumerate(names):
         meaning = known.get(plain(name), "")
         if meaning and meaning not in places and index not in places.values():
             places[meaning] = index
-    _check_types(fields, places)
-    rest = [index for index in range(len(names)) if index not in places.values()]
-    if packs:
-        own = {places[meaning] for meaning in ("id", "queue") if meaning in places}
-        packed = tuple(sorted({*rest, *own}))
-        members = [names[index] for index in packed]
-        for name in members:
-            if members.count(name) > 1:
-                reason = "is there twice: a JSON object can have it only once"
-                raise BadArgument("column", name, reason)
-        return Columns(names, places, packed)
-    if rest:
-        listed = ", ".join(repr(names[index]) for index in rest)
-        raise BadArgument(
-            "columns",
-            names,
-            f"must not have {listed}: drop it, or put all columns into the body by "
-            f"payloadFormat=json. The sink knows {', '.join(COLUMNS)}",
-        )
-    return Columns(names, places, None)
+    return places
 
 
 def _named(names: Sequence[str], option: str, wanted: str) -> int:
@@ -152,7 +148,7 @@ def _named(names: Sequence[str], option: str, wanted: str) -> int:
 def _check_types(fields: Sequence[tuple[str, str]], places: dict[str, int]) -> None:
     for meaning, index in places.items():
         name, kind = fields[index]
-        accepted = TYPES.get(meaning, ("binary", "string"))
+        accepted = TYPES.get(meaning, ("string",))
         if kind and kind.partition("(")[0] not in accepted:
             raise BadArgument(
                 "column", name, f"is {kind}; {meaning} must be {' or '.join(accepted)}"

@@ -1,8 +1,8 @@
-"""The columns of the source, and those that the sink accepts."""
+"""The columns of the source."""
 
 from __future__ import annotations
 
-__all__ = ["COLUMNS", "SCHEMA", "plain"]
+__all__ = ["SCHEMA", "plain"]
 
 SCHEMA = (
     "id string, queue string, state string, payload binary, headers map<string,string>, "
@@ -11,12 +11,6 @@ SCHEMA = (
     "owner string, last_error string, node string"
 )
 """The columns of the source; null if they do not apply, as `receipt` of a ready job."""
-
-COLUMNS = (
-    "payload", "id", "delay", "ready_at", "ttl", "lease", "max_attempts", "backoff", "backoff_cap",
-    "headers",
-)  # fmt: skip
-"""The columns of the sink for `operation=enqueue`, besides those that options name."""
 
 
 def plain(name: str) -> str:

@@ -31,19 +31,9 @@ from penstock.spark.errors import HIDDEN, OptionError, Unreachable, WrongServer
 from penstock.spark.options import Connection
 
 __all__ = [
-    "OpenShard",
-    "OpenShards",
-    "ShardAddress",
-    "client",
-    "close_all",
-    "current",
-    "new_client",
-    "open_in_task",
-    "open_listed",
-    "open_on_driver",
-    "open_shards",
-    "reaching",
-]
+    "OpenShard", "OpenShards", "ShardAddress", "client", "close_all", "current", "new_client",
+    "open_in_task", "open_listed", "open_on_driver", "open_shards", "reaching",
+]  # fmt: skip
 
 logger = get_logger("penstock")
 R = TypeVar("R")
@@ -77,10 +67,9 @@ def close_all() -> None:
 
 
 def current(options: Connection) -> Penstock:
-    """Return the connected client of one node, a new one if the server is another than before.
+    """Return the connected client of one node, a new one if the server has another id than before.
 
-    A server has another id after a FLUSHALL, or when another server answers at its address. The
-    ids that the driver and the executors see are compared, so all of them have to be current.
+    That is so after a FLUSHALL, or if another server answers at the address.
     """
     made = client(options)
     with reaching(options):
@@ -125,6 +114,7 @@ def new_client(options: Connection) -> Penstock:
 
 
 def _completed(name: str, url: str, options: Connection) -> str:
+    """Return the URL with the password of the options, and with time limits."""
     try:
         found = URL.fullmatch(check_url(name, url))
     except BadArgument as error:
@@ -138,16 +128,10 @@ def _completed(name: str, url: str, options: Connection) -> str:
         )
     given = dict(parse_qsl(query))
     merged = urlencode({"socket_timeout": 10, "socket_connect_timeout": 10, **given})
-    user = _user(user, options)
-    return f"{scheme}{user + '@' if user else ''}{place}?{merged}"
-
-
-def _user(given: str, options: Connection) -> str:
-    name, colon, password = given.partition(":")
     secret = _password(options)
     if secret is not None:
-        colon, password = ":", quote(secret, safe="")
-    return f"{name}{colon}{password}"
+        user = f"{user.partition(':')[0]}:{quote(secret, safe='')}"
+    return f"{scheme}{user + '@' if user else ''}{place}?{merged}"
 
 
 def _password(options: Connection) -> str | None:
@@ -192,7 +176,7 @@ class ShardAddress:
 
 
 class OpenShard:
-    """A shard that this process has reached."""
+    """A shard that this process has reached. Its `key` is its name in offsets."""
 
     def __init__(self, made: Penstock, name: str, address: ShardAddress = ShardAddress()) -> None:
         made.connect()
@@ -202,11 +186,7 @@ class OpenShard:
         self.ops.partitions = address.partitions
         self.node = made.backend.node.id
         self.address = replace(address, node=self.node)
-
-    @property
-    def key(self) -> str:
-        """Its name in offsets."""
-        return self.node if self.address.number is None else f"{self.node}/{self.address.number}"
+        self.key = self.node if address.number is None else f"{self.node}/{address.number}"
 
     def run(self, call: Call[R]) -> R:
         """Run a script and return its result."""
@@ -288,11 +268,9 @@ class OpenShards(list[OpenShard]):
         return next(found, None)
 
     def check(self, options: Connection, *, whole: bool) -> None:
-        """Check that the queue exists, if it has to, and that every node was reached.
+        """Check that the queue exists, if it has to, and that every node was reached, if `whole`.
 
-        Args:
-            options: of the connection.
-            whole: whether every node is needed, as the node of a row depends on the list of nodes.
+        The node of a row depends on the list of nodes.
         """
         if options.require_queue and not any(shard.exists() for shard in self):
             raise self[0].missing()
@@ -351,11 +329,7 @@ def open_on_driver(options: Connection, *, whole: bool = False) -> OpenShards:
 
 
 def open_in_task(options: Connection, expected: Sequence[str]) -> OpenShards:
-    """Return the shards, for a task.
-
-    Args:
-        expected: ids of the nodes that the driver reaches; empty = not known.
-    """
+    """Return the shards, for a task; the driver reaches the `expected` nodes, if any are known."""
     found = open_shards(options)
     _check_nodes(options, found.nodes, expected)
     return found

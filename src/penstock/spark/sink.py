@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, takewhile
+from itertools import accumulate, chain
 from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +21,7 @@ from penstock.spark.options import Write
 from penstock.spark.rows import Encoded, columns_of, encoded, preferred, task
 from penstock.spark.shards import OpenShards, open_shards
 
-__all__ = ["Packer", "RecordBatch", "Sink", "enqueue_partition", "patiently", "with_text"]
+__all__ = ["Packer", "RecordBatch", "Sink", "enqueue_partition", "patiently"]
 
 K = TypeVar("K")
 
@@ -36,37 +37,16 @@ PAUSE_LOOK = 0.5
 
 @dataclass(slots=True)
 class RecordBatch:
-    """Records that are sent together, their delays, and their size in bytes."""
+    """Records that are sent together, their delays, and the memory that they take."""
 
     records: list[bytes] = field(default_factory=list)
     delays: list[int | str] = field(default_factory=list)
     size: int = 0
 
-    @property
-    def held(self) -> int:
-        """Bytes of memory."""
-        return self.size + RECORD_BYTES * len(self.records)
-
-    def append(self, records: Sequence[bytes], delays: Sequence[int | str]) -> int:
-        """Add records, and return the bytes of memory that they take."""
-        before = self.held
-        self.records += records
-        self.delays += delays
-        self.size += sum(map(len, records))
-        return self.held - before
-
     def delay(self, at: int = 0, end: int | None = None) -> int | str:
         """Return the delay of some records as scripts read it: one, or one for each."""
         found = self.delays[at:end]
         return found[0] if len(set(found)) == 1 else ",".join(map(str, found))
-
-
-def _fitting(records: Sequence[bytes], room: int, *, least: int) -> Sequence[bytes]:
-    """Return the first records that fit into `room` bytes, and at least `least`."""
-    if sum(map(len, records)) <= room:
-        return records
-    ends = accumulate(map(len, records))
-    return records[: max(least, sum(1 for _ in takewhile(room.__ge__, ends)))]
 
 
 class Packer(Generic[K]):
@@ -86,18 +66,24 @@ class Packer(Generic[K]):
             if batch is None:
                 batch = self._open[key] = RecordBatch()
             end = at + self._rows - len(batch.records)
-            part = _fitting(records[at:end], BATCH_BYTES - batch.size, least=int(not batch.records))
-            is_cut = len(part) < min(end, len(records)) - at
-            self._held += batch.append(part, delays[at : at + len(part)])
-            at += len(part)
-            if is_cut or len(batch.records) >= self._rows:
+            part = records[at:end]
+            sizes = list(accumulate(len(record) + RECORD_BYTES for record in part))
+            fitting = bisect_right(sizes, BATCH_BYTES - batch.size)
+            n = fitting or int(not batch.records)  # a larger record is alone
+            batch.records += part[:n]
+            batch.delays += delays[at : at + n]
+            size = sizes[n - 1] if n else 0
+            batch.size += size
+            self._held += size
+            at += n
+            if n < len(part) or len(batch.records) >= self._rows:
                 self._flush(key)
             elif self._held > HELD_BYTES:
                 self.finish()
 
     def _flush(self, key: K) -> None:
         batch = self._open.pop(key)
-        self._held -= batch.held
+        self._held -= batch.size
         self._send(key, batch)
 
     def finish(self) -> None:
@@ -176,15 +162,11 @@ def terms(options: Write, delay: int | str, block: float) -> Prepared:
 def patiently(options: Write, total: int, put: Callable[[int, int, float], int]) -> None:
     """Put `total` records: all at once, or in a full queue as many as there is room for.
 
-    Args:
-        put: gets how many are in, how many more to put, and seconds to wait for room; returns how
-            many it has put.
-
-    Raises:
-        QueueFull, QueuePaused: so it was for all of `fullTimeout`, or at once with `onFull=fail`.
+    `put` gets how many are in, how many more to put, and seconds to wait for room. It returns how
+    many it has put. Its errors QueueFull and QueuePaused are raised at once with `onFull=fail`,
+    else after `fullTimeout`.
     """
-    done, n, block = 0, total, 0.0
-    deadline = 0.0
+    done, n, block, deadline = 0, total, 0.0, 0.0
     while done < total:
         try:
             done += put(done, min(n, total - done), block)
@@ -192,25 +174,18 @@ def patiently(options: Write, total: int, put: Callable[[int, int, float], int])
         except (QueueFull, QueuePaused) as refusal:  # noqa: PERF203  # once a batch
             now = monotonic()
             deadline = deadline or now + options.full_timeout / 1000
-            limit, room = 0, 0
-            if isinstance(refusal, QueueFull):
-                limit, room = refusal.limit, refusal.limit - refusal.waiting
+            limit = refusal.limit if isinstance(refusal, QueueFull) else 0
+            room = limit - refusal.waiting if isinstance(refusal, QueueFull) else 0
             if 0 < room < min(n, total - done):
                 n, block = room, 0.0
                 continue
             if options.on_full == "fail" or now >= deadline:
-                raise with_text(refusal, _stuck(options, refusal, done, total)) from None
+                refusal.args = (_stuck(options, refusal, done, total),)
+                raise
             if limit:
                 n, block = max(1, min(total - done, limit // 8)), deadline - now
             else:
                 sleep(min(PAUSE_LOOK, deadline - now))
-
-
-def with_text(refusal: QueueFull | QueuePaused, text: str) -> QueueFull | QueuePaused:
-    """Return the error of a queue that takes no jobs with another text."""
-    if isinstance(refusal, QueueFull):
-        return QueueFull(text, refusal.waiting, refusal.limit)
-    return QueuePaused(text)
 
 
 def _stuck(options: Write, refusal: Exception, done: int, total: int) -> str:

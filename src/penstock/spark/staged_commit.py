@@ -58,8 +58,7 @@ def shard_of(options: Write, node: str, found: OpenShards) -> Queue:
     return shard
 
 
-def gone(options: Write) -> StagesLost:
-    """Return the error for staged rows that have expired or were removed."""
+def _gone(options: Write) -> StagesLost:
     return StagesLost(
         f"queue {options.queue!r}: staged rows are gone: there was no call for stageTtl "
         f"({options.stage_ttl / 1000:g} s), or the server has lost its data; nothing of this write "
@@ -96,7 +95,7 @@ class StagedAttempt:
         try:
             reply = self._shard.backend.node.run(call)
         except Unstaged:
-            raise gone(self._options) from None
+            raise _gone(self._options) from None
         if isinstance(reply, StageGone):
             self._is_committed = True
         else:
@@ -119,17 +118,16 @@ class StagedCommit:
         self._added = 0
 
     def run(self, attempts: Sequence[tuple[str, int]], rows: int = 0) -> int:
-        """Commit and publish the rows of these attempts, or finish an earlier commit of this batch.
+        """Commit and publish `rows` rows of these attempts, or finish what was committed before.
 
         Args:
             attempts: token and number of chunks of each.
-            rows: how many rows this write has.
 
         Returns:
             How many rows became jobs.
 
         Raises:
-            StagesLost: staged rows are gone; nothing of the write is in the queue.
+            StagesLost: nothing of the write is in the queue.
             QueueFull, QueueClosed, QueuePaused: the rows are committed; the same write repeated,
                 or the stream's next start, publishes the rest.
             NotReplicated: all is published, and too few replicas have confirmed it in time.
@@ -137,7 +135,7 @@ class StagedCommit:
         while True:
             reply = self._commit(attempts, rows)
             if isinstance(reply, CommitGone):
-                raise gone(self._options)
+                raise _gone(self._options)
             if not isinstance(reply, CommitEnded):
                 self._publish(self._at, attempts)
                 break

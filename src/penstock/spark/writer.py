@@ -34,7 +34,7 @@ from penstock.spark.rows import (
     type_name,
 )
 from penstock.spark.shards import open_in_task, open_on_driver
-from penstock.spark.sink import Sink, with_text
+from penstock.spark.sink import Sink
 from penstock.spark.staged_commit import StagedAttempt, StagedCommit, shard_of
 
 if TYPE_CHECKING:
@@ -70,12 +70,9 @@ class QueueWriter:
     """The writer of a batch or a stream. It is pickled, so it holds no connection.
 
     Attributes:
-        options: of the write.
         fields: name and type of each column.
         nodes: ids of the nodes that the driver reaches.
-        has_ids: whether rows have ids.
         own: names a write that has no `writeId`.
-        streams: whether it writes the micro-batches of a stream.
     """
 
     streams = False
@@ -154,7 +151,8 @@ class QueueWriter:
                 commit = StagedCommit(self.options, name, is_named=is_named)
                 total["added"] = commit.run(attempts, total["rows"])
             except (QueueFull, QueuePaused) as refusal:
-                raise with_text(refusal, f"{refusal}. {self._rest()}") from None
+                refusal.args = (f"{refusal}. {self._rest()}",)
+                raise
         logger.info("%s: written %s", self._place(batchId), _told(total))
 
     def _rest(self) -> str:
