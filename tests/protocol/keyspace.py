@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, TypeAlias
 
 __all__ = ["Raw", "Space", "dump", "load", "same", "text"]
@@ -22,33 +23,52 @@ def text(data: bytes | str) -> str:
 
 
 def dump(raw: Raw) -> Space:
-    """Return every key with its type and whole value."""
-    return {text(key): _value(raw, key) for key in sorted(raw.keys("*"))}
+    """Return every key with its type and whole value, in three round trips."""
+    keys = sorted(raw.keys("*"))
+    with raw.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.type(key).pttl(key)
+        facts = pipe.execute()
+        kinds = [text(kind) for kind in facts[::2]]
+        for key, kind in zip(keys, kinds, strict=True):
+            _read(pipe, key, kind)
+        values = iter(pipe.execute())
+    space: Space = {}
+    for key, kind, left in zip(keys, kinds, facts[1::2], strict=True):
+        space[text(key)] = {"type": kind, **_value(kind, values)}
+        if left > 0:
+            space[text(key)]["px"] = left
+    return space
 
 
-def _value(raw: Raw, key: bytes) -> dict[str, Any]:
-    kind = text(raw.type(key))
-    value: dict[str, Any] = {"type": kind}
+def _read(pipe: Raw, key: bytes, kind: str) -> None:
     if kind == "stream":
-        value["last"] = text(raw.xinfo_stream(key)["last-generated-id"])
-        value["entries"] = [
-            [text(number), [text(part) for pair in fields.items() for part in pair]]
-            for number, fields in raw.xrange(key)
-        ]
+        pipe.xinfo_stream(key).xrange(key)
     elif kind == "hash":
-        found = raw.hgetall(key)
-        value["fields"] = {text(name): text(found[name]) for name in sorted(found)}
+        pipe.hgetall(key)
     elif kind == "zset":
-        flat = raw.execute_command("ZRANGE", key, 0, -1, "WITHSCORES")
-        value["members"] = {text(member): _whole(score) for member, score in _pairs(flat)}
+        pipe.execute_command("ZRANGE", key, 0, -1, "WITHSCORES")
     elif kind == "list":
-        value["items"] = [text(item) for item in raw.lrange(key, 0, -1)]
+        pipe.lrange(key, 0, -1)
     else:
-        value["value"] = text(raw.get(key))
-    left = raw.pttl(key)
-    if left > 0:
-        value["px"] = left
-    return value
+        pipe.get(key)
+
+
+def _value(kind: str, replies: Iterator[Any]) -> dict[str, Any]:
+    found = next(replies)
+    if kind == "stream":
+        entries = [
+            [text(number), [text(part) for pair in fields.items() for part in pair]]
+            for number, fields in next(replies)
+        ]
+        return {"last": text(found["last-generated-id"]), "entries": entries}
+    if kind == "hash":
+        return {"fields": {text(name): text(found[name]) for name in sorted(found)}}
+    if kind == "zset":
+        return {"members": {text(member): _whole(score) for member, score in _pairs(found)}}
+    if kind == "list":
+        return {"items": [text(item) for item in found]}
+    return {"value": text(found)}
 
 
 def _pairs(flat: Any) -> list[tuple[Any, Any]]:
@@ -63,37 +83,40 @@ def _whole(score: Any) -> str:
 
 
 def load(raw: Raw, space: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write these keys into an empty database."""
-    for name, value in space.items():
-        _LOADERS[value["type"]](raw, name.encode("latin-1"), value)
-        if "px" in value:
-            raw.pexpire(name.encode("latin-1"), value["px"])
+    """Write these keys into an empty database, in one round trip."""
+    with raw.pipeline(transaction=False) as pipe:
+        for name, value in space.items():
+            key = name.encode("latin-1")
+            _LOADERS[value["type"]](pipe, key, value)
+            if "px" in value:
+                pipe.pexpire(key, value["px"])
+        pipe.execute()
 
 
-def _load_stream(raw: Raw, key: bytes, value: Mapping[str, Any]) -> None:
+def _load_stream(pipe: Raw, key: bytes, value: Mapping[str, Any]) -> None:
     for number, fields in value["entries"]:
-        raw.execute_command("XADD", key, number, *(part.encode("latin-1") for part in fields))
+        pipe.execute_command("XADD", key, number, *(part.encode("latin-1") for part in fields))
     if not value["entries"] or value["entries"][-1][0] != value["last"]:
-        raw.execute_command("XADD", key, value["last"], "j", "")
-        raw.execute_command("XDEL", key, value["last"])
+        pipe.execute_command("XADD", key, value["last"], "j", "")
+        pipe.execute_command("XDEL", key, value["last"])
 
 
-def _load_hash(raw: Raw, key: bytes, value: Mapping[str, Any]) -> None:
-    for field, content in value["fields"].items():
-        raw.execute_command("HSET", key, field.encode("latin-1"), content.encode("latin-1"))
+def _load_hash(pipe: Raw, key: bytes, value: Mapping[str, Any]) -> None:
+    pairs = (part.encode("latin-1") for pair in value["fields"].items() for part in pair)
+    pipe.execute_command("HSET", key, *pairs)
 
 
-def _load_zset(raw: Raw, key: bytes, value: Mapping[str, Any]) -> None:
-    for member, score in value["members"].items():
-        raw.execute_command("ZADD", key, score, member.encode("latin-1"))
+def _load_zset(pipe: Raw, key: bytes, value: Mapping[str, Any]) -> None:
+    pairs = ((score, member.encode("latin-1")) for member, score in value["members"].items())
+    pipe.execute_command("ZADD", key, *chain.from_iterable(pairs))
 
 
-def _load_list(raw: Raw, key: bytes, value: Mapping[str, Any]) -> None:
-    raw.execute_command("RPUSH", key, *(item.encode("latin-1") for item in value["items"]))
+def _load_list(pipe: Raw, key: bytes, value: Mapping[str, Any]) -> None:
+    pipe.execute_command("RPUSH", key, *(item.encode("latin-1") for item in value["items"]))
 
 
-def _load_string(raw: Raw, key: bytes, value: Mapping[str, Any]) -> None:
-    raw.execute_command("SET", key, value["value"].encode("latin-1"))
+def _load_string(pipe: Raw, key: bytes, value: Mapping[str, Any]) -> None:
+    pipe.execute_command("SET", key, value["value"].encode("latin-1"))
 
 
 _LOADERS = {
