@@ -68,7 +68,7 @@ async def test_a_batch_from_begin_to_end(ps: AsyncPenstock, q: AsyncQueue) -> No
     assert (await q.stats()).batches == 1
     (listed,) = await q.batches()
     assert (listed.id, listed.on, listed.open, listed.progress) == (batch.id, "success", 4, 0.0)
-    await AsyncWorker(ps, q, handlers, burst=True).run()
+    await AsyncWorker(ps, q, handlers, burst=True, concurrency=1).run()
     assert ran == [0, 1, 2, 3, 4, "b1"]
     assert await figures(q, batch.id) is None
     assert await q.batches() == []

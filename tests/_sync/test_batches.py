@@ -69,7 +69,7 @@ def test_a_batch_from_begin_to_end(ps: Penstock, q: Queue) -> None:
     assert q.stats().batches == 1
     (listed,) = q.batches()
     assert (listed.id, listed.on, listed.open, listed.progress) == (batch.id, "success", 4, 0.0)
-    Worker(ps, q, handlers, burst=True).run()
+    Worker(ps, q, handlers, burst=True, concurrency=1).run()
     assert ran == [0, 1, 2, 3, 4, "b1"]
     assert figures(q, batch.id) is None
     assert q.batches() == []
