@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal, get_args, get_origin
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from penstock.cli import COMMANDS
 from penstock.cli.app import COMMON, Session, command, loaded
-from penstock.cli.parameters import Argument, Option, Parameter, described, plain
+from penstock.cli.parameters import Argument, Option, described, plain
 
 __all__ = ["completion"]
 
@@ -29,10 +29,7 @@ _penstock() {{
     case "$command $before" in
 {choices}
         {other_values}) return ;;
-        *)
-            case "$command" in
 {commands}
-            esac ;;
     esac
     # The words are constants, but for the names of queues: those are never expanded.
     COMPREPLY=($(compgen -W "$words" -- "$word"))
@@ -67,58 +64,35 @@ def completion(
 
 def script() -> str:
     """Return the script: it has all words in it, so completing them takes no process."""
-    parameters = {name: list(_parameters(name)) for name in COMMANDS}
-    options = {
-        name: [flag for one in found if _is_shown(one) for flag in one.flags]
-        for name, found in parameters.items()
-    }
-    every = [one for found in parameters.values() for one in found]
-    names = " ".join([*COMMANDS, *(flag for one in COMMON for flag in one.flags), "--version"])
-    lines = [f'{8 * " "}        "") words={shlex.quote(names)} ;;']
-    lines += [
-        f"                {name}) words={shlex.quote(' '.join(told))} ;;"
-        for name, told in options.items()
-    ]
-    valued = sorted({flag for one in every if _has_value(one) for flag in one.flags})
+    words = {"": [*COMMANDS, *(flag for one in COMMON for flag in one.flags), "--version"]}
+    choices, valued, queues = list[str](), set[str](), list[str]()
+    for name in COMMANDS:
+        options, arguments = _parameters(name)
+        words[name] = [flag for one in options if not one.mark.hidden for flag in one.flags]
+        for one in options:
+            kind, _ = plain(one.kind)
+            valued.update(one.flags if kind is not bool else ())
+            if get_origin(kind) is Literal:
+                choices += [_case(f'"{name} {flag}"', get_args(kind)) for flag in one.flags]
+        for one in arguments:
+            if one.mark.metavar == "QUEUE":
+                queues.append(f'"{name} "*' if plain(one.kind)[1] else f'"{name} 0"')
     return SCRIPT.format(
-        valued="|".join(valued),
-        choices="\n".join(_choices(parameters)),
-        other_values="|".join(f'*" {flag}"' for flag in valued),
-        commands="\n".join(lines),
-        queues="|".join(_with_queues(parameters)),
+        valued="|".join(sorted(valued)),
+        choices="\n".join(choices),
+        other_values="|".join(f'*" {flag}"' for flag in sorted(valued)),
+        commands="\n".join(_case(f'"{name} "*', told) for name, told in words.items()),
+        queues="|".join(queues),
     )
 
 
-def _parameters(name: str) -> Iterator[Parameter]:
+def _parameters(name: str) -> tuple[list[Any], list[Any]]:
+    """Return the options and the arguments of a command."""
     found = loaded(name)
-    yield from described(found.function).parameters
-    if found.common:
-        yield from COMMON
+    every = [*described(found.function).parameters, *(COMMON if found.common else ())]
+    options = [one for one in every if isinstance(one.mark, Option)]
+    return options, [one for one in every if isinstance(one.mark, Argument)]
 
 
-def _is_shown(one: Parameter) -> bool:
-    return isinstance(one.mark, Option) and not one.mark.hidden
-
-
-def _has_value(one: Parameter) -> bool:
-    return isinstance(one.mark, Option) and plain(one.kind)[0] is not bool
-
-
-def _choices(parameters: dict[str, list[Parameter]]) -> Iterator[str]:
-    """Yield a line of the script for each option that takes one of a few words."""
-    for name, found in parameters.items():
-        for one in found:
-            kind, _ = plain(one.kind)
-            if get_origin(kind) is Literal and isinstance(one.mark, Option):
-                for flag in one.flags:
-                    words = shlex.quote(" ".join(get_args(kind)))
-                    yield f'        "{name} {flag}") words={words} ;;'
-
-
-def _with_queues(parameters: dict[str, list[Parameter]]) -> Iterable[str]:
-    """Yield patterns of places where the name of a queue stands: "stats 0"."""
-    for name, found in parameters.items():
-        for one in found:
-            if isinstance(one.mark, Argument) and one.mark.metavar == "QUEUE":
-                several = plain(one.kind)[1]
-                yield f'"{name} "*' if several else f'"{name} 0"'
+def _case(pattern: str, words: Iterable[str]) -> str:
+    return f"        {pattern}) words={shlex.quote(' '.join(words))} ;;"

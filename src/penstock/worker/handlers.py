@@ -241,9 +241,7 @@ class Handlers:
     ) -> Any:
         """Return a decorator that registers a function; or what it makes of `name`."""
         options["queue"] = self._queue_of(queue)
-        spec = _schedule_of(options)
-        if spec is not None:
-            options["schedule"] = spec
+        options["schedule"] = _schedule_of(options)
         options |= {"backoff": Backoff(retry, wait, stop), "convert": convert or self._convert}
 
         def decorate(function: Any, name: Any = name) -> AnyHandler:
