@@ -22,7 +22,7 @@ from penstock import Penstock
 from penstock.cli.demo import worker as worker_module
 from penstock.cli.demo import workers as workers_module
 from penstock.cli.demo.files import list_files
-from penstock.cli.demo.run import PROBES, DemoPlan, Gathered
+from penstock.cli.demo.run import PROBES, Gathered, batch_of, pace_of
 from penstock.cli.demo.worker import FILES, RESULTS, result_of
 from penstock.cli.demo.workers import DemoWorkers
 from penstock.embedded import EmbeddedServer
@@ -336,10 +336,10 @@ def test_small_directories_are_made_to_last(
     files: int, workers: int, batch: int, paced: bool
 ) -> None:
     """A run takes long enough to watch, and no batch longer than a lease without a renewal."""
-    plan = DemoPlan("", True, Path(), dict.fromkeys(map(str, range(files)), (0, 0)), workers)
-    assert plan.batch == batch
-    assert (plan.pace > 0) == paced
-    assert plan.pace + worker_module.LEASE / 4 < worker_module.LEASE
+    assert batch_of(files, workers) == batch
+    pace = pace_of(files, workers)
+    assert (pace > 0) == paced
+    assert pace + worker_module.LEASE / 4 < worker_module.LEASE
 
 
 def test_the_directory_as_it_is_listed(folder: Path) -> None:

@@ -63,9 +63,9 @@ def grid(
         spare: headings of columns that a narrow terminal leaves out, the first one first.
         medium: the place where it is shown.
     """
-    heads = [name.replace("_", " ") for name in columns]
     if medium.width is not None and find_spec("rich") is not None:
-        return _fitted(columns, heads, rows, right, spare, medium.width, colours=medium.colours)
+        return _fitted(columns, rows, right, spare, medium)
+    heads = [name.replace("_", " ") for name in columns]
     widths = [max(map(len, cells)) for cells in zip(heads, *rows, strict=True)]
     lines = [
         GAP.join(
@@ -79,22 +79,20 @@ def grid(
 
 def _fitted(
     columns: Sequence[str],
-    heads: Sequence[str],
     rows: Sequence[Sequence[str]],
     right: Sequence[str],
     spare: Sequence[str],
-    most: int,
-    *,
-    colours: bool,
+    medium: Medium,
 ) -> list[str]:
-    """Return the lines of a table of at most this width: cells are wrapped if need be."""
+    """Return the lines of a table that fits the width of a terminal: cells are wrapped."""
     from rich.box import Box
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    widths = [max(map(cell_len, cells)) for cells in zip(heads, *rows, strict=True)]
+    most = medium.width or 80
+    widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
     chosen = [at for at in range(len(columns)) if not rows or any(row[at] for row in rows)]
     for name in spare:
         if sum(widths[at] + len(GAP) for at in chosen) - len(GAP) <= most:
@@ -105,7 +103,7 @@ def _fitted(
     for at in chosen:
         is_whole, is_number = columns[at] in WHOLE, columns[at] in right
         table.add_column(
-            Text(heads[at], "bold"),
+            Text(columns[at].replace("_", " "), "bold"),
             justify="right" if is_number else "left",
             overflow="fold",
             no_wrap=is_whole,
@@ -113,7 +111,7 @@ def _fitted(
         )
     for row in rows:
         table.add_row(*(Text(row[at], _colour(columns[at], row[at])) for at in chosen))
-    console = Console(width=most, color_system="standard" if colours else None)
+    console = Console(width=most, color_system="standard" if medium.colours else None)
     with console.capture() as captured:
         console.print(table, crop=False)
     return [line.rstrip() for line in captured.get().splitlines()]

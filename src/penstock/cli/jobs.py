@@ -286,11 +286,12 @@ def scan(
         names = client.queues() if queue is None else [queue]
         if queue is not None:
             existing(client.open(queue))
+        each = (one for name in names for one in each_id(client.open(name), states))
         if ids and not session.as_json:
-            output.write_lines(_ids_of(client, names, states))
+            output.write_lines(each)
             return
         if ids:
-            document["ids"] = list(_ids_of(client, names, states))
+            document["ids"] = list(each)
         else:
             found = client.scan_iter(queues=names, states=states or None)
             views = list({view.id: view for view in found}.values())  # one may be found twice
@@ -307,11 +308,6 @@ def _print_scanned(views: Sequence[JobView], *, with_queue: bool) -> None:
 def _handler(views: Sequence[JobView]) -> list[str]:
     """Return the column of the handler's name, if a job has a handler."""
     return ["handler"] if any(HANDLER in view.headers for view in views) else []
-
-
-def _ids_of(client: Penstock, names: Sequence[str], states: Sequence[StateName]) -> Iterator[str]:
-    for name in names:
-        yield from each_id(client.open(name), states)
 
 
 @command("show")

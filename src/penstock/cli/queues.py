@@ -430,12 +430,14 @@ def clear(
             output.confirm(_question(client, names))
         cleared = [(name, client.open(name).clear()) for name in names]
         client.clear(name for name in asked if name not in names)  # they may have staged writes
-    total = sum(count for _, count in cleared)
-    document = {
-        "jobs": total,
-        "queues": [{"queue": name, "jobs": count} for name, count in cleared],
-    }
+    document, total = _totals("jobs", cleared)
     session.answer(document, f"{len(cleared)} queues removed, {total} jobs with them")
+
+
+def _totals(kind: str, counts: list[tuple[str, int]]) -> tuple[dict[str, object], int]:
+    """Return the document of a command that has counted jobs of queues, and their sum."""
+    total = sum(count for _, count in counts)
+    return {kind: total, "queues": [{"queue": name, kind: count} for name, count in counts]}, total
 
 
 def _question(client: Penstock, names: list[str]) -> str:
@@ -465,9 +467,5 @@ def sweep(session: Session, queues: QueuesArgument = None) -> None:
     """
     with session.client() as client:
         swept = [(name, client.open(name).sweep()) for name in queues or client.queues()]
-    total = sum(count for _, count in swept)
-    document = {
-        "removed": total,
-        "queues": [{"queue": name, "removed": count} for name, count in swept],
-    }
+    document, _ = _totals("removed", swept)
     session.answer(document, lambda: output.table(("queue", "removed"), swept, right="removed"))

@@ -12,7 +12,7 @@ from penstock import Penstock
 from penstock.cli.app import Session, command
 from penstock.cli.demo.files import list_files, standard_library
 from penstock.cli.demo.report import print_report
-from penstock.cli.demo.run import DemoPlan, DemoRun, keys
+from penstock.cli.demo.run import DemoRun, keys
 from penstock.cli.demo.screen import screen
 from penstock.cli.output import Failed
 from penstock.cli.parameters import Option, directory
@@ -50,7 +50,7 @@ def demo(
             name = client.backend.node.server_facts().name
             told.say(f"{name}, {'started for this run' if own else 'the server you named'}")
             try:
-                report = DemoRun(client, DemoPlan(url, own, root, listing, workers), told).run()
+                report = DemoRun(client, url, root, listing, workers, told).run(own_server=own)
             finally:
                 clean(client)
     session.answer(report.document(), lambda: print_report(report))

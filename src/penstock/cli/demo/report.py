@@ -114,7 +114,6 @@ class DemoReport:
     """
 
     server: str
-    own_server: bool
     path: str
     workers: int
     files: int
@@ -128,6 +127,7 @@ class DemoReport:
     pace: float
     pickup: Summary
     memory: Mapping[Literal["before", "full", "after"], Memory]
+    own_server: bool = False
 
     @property
     def came_back(self) -> bool:

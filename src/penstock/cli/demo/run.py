@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from penstock.cli.demo.workers import DemoWorkers
 from penstock.cli.output import Failed
 from penstock.worker.statistics import summary
 
-__all__ = ["DemoPlan", "DemoRun", "keys"]
+__all__ = ["DemoRun", "batch_of", "keys", "pace_of"]
 
 PROBES = 200
 WARM_UP = 20
@@ -32,36 +32,14 @@ WATCHABLE = 2.0
 LONGEST_PACE = 0.4
 
 
-@dataclass(frozen=True)
-class DemoPlan:
-    """The task of a run.
+def batch_of(files: int, workers: int) -> int:
+    """Return how many jobs a worker reserves at once."""
+    return max(1, min(16, files // (workers * 8)))
 
-    Attributes:
-        url: the server.
-        own_server: True if it was started for this run.
-        root: the directory.
-        listing: its files.
-        workers: how many.
-    """
 
-    url: str
-    own_server: bool
-    root: Path
-    listing: Listing
-    workers: int
-
-    @property
-    def batch(self) -> int:
-        """Jobs that a worker reserves at once."""
-        return max(1, min(16, len(self.listing) // (self.workers * 8)))
-
-    @property
-    def pace(self) -> float:
-        """Seconds by which each job is made longer, so that a small directory can be watched."""
-        files = len(self.listing)
-        if files >= BIG_ENOUGH:
-            return 0.0
-        return round(min(LONGEST_PACE, self.workers * WATCHABLE / files), 4)
+def pace_of(files: int, workers: int) -> float:
+    """Return seconds by which each job is made longer: a small directory can be watched."""
+    return 0.0 if files >= BIG_ENOUGH else round(min(LONGEST_PACE, workers * WATCHABLE / files), 4)
 
 
 @dataclass
@@ -106,13 +84,20 @@ class DemoRun:
 
     Args:
         client: connected, with a prefix of its own.
-        plan: what to do.
+        url: the server.
+        root: the directory.
+        listing: its files.
+        workers: how many.
         screen: shows the progress.
     """
 
-    def __init__(self, client: Penstock, plan: DemoPlan, screen: Screen) -> None:
+    def __init__(
+        self, client: Penstock, url: str, root: Path, listing: Listing, workers: int, screen: Screen
+    ) -> None:
         self.client = client
-        self.plan = plan
+        self.root = root
+        self.listing = listing
+        self.workers = workers
         self.screen = screen
         self.files = client.queue(FILES)
         self.results = client.queue(RESULTS)
@@ -120,10 +105,15 @@ class DemoRun:
         self.kill: Kill | None = None
         self.killed_at = 0.0
         self._news = time.monotonic()
-        self._processes = DemoWorkers(client, plan.url, plan.root, batch=plan.batch, pace=plan.pace)
+        self.pace = pace_of(len(listing), workers)
+        batch = batch_of(len(listing), workers)
+        self._processes = DemoWorkers(client, url, root, batch=batch, pace=self.pace)
 
-    def run(self) -> DemoReport:
+    def run(self, *, own_server: bool) -> DemoReport:
         """Run to the end.
+
+        Args:
+            own_server: whether the server was started for this run.
 
         Raises:
             Failed: the workers did not start, or all died.
@@ -141,7 +131,8 @@ class DemoRun:
             self._work()
             ended = time.monotonic()
             self.screen.say("sweep, and look whether the memory came back")
-            return self._report(pickup, began, ended, before, full)
+            report = self._report(pickup, began, ended, before, full)
+            return replace(report, own_server=own_server)
         finally:
             self._processes.end()
 
@@ -151,11 +142,11 @@ class DemoRun:
         return Memory(node.server_facts().number("used_memory") or 0, ours)
 
     def _start_workers(self) -> None:
-        self.screen.note(f"starting {self.plan.workers} workers")
-        self._processes.start(self.plan.workers)
-        while len(self.gathered.by) < self.plan.workers:
+        self.screen.note(f"starting {self.workers} workers")
+        self._processes.start(self.workers)
+        while len(self.gathered.by) < self.workers:
             self._gather(0.5)
-        self.screen.say(f"{self.plan.workers} workers are ready, each a process")
+        self.screen.say(f"{self.workers} workers are ready, each a process")
 
     def _probe(self) -> list[float]:
         """Enqueue single jobs for idle workers; return the ms until the handler of each began."""
@@ -182,13 +173,13 @@ class DemoRun:
 
     def _enqueue(self) -> None:
         """Enqueue all jobs. The queue is paused first, so that no job is reserved yet."""
-        names = self.plan.listing
+        names = self.listing
         self.files.pause("out")
         self.files.enqueue_many(({"path": name} for name in names), lease=LEASE)
         self.screen.say(f"{len(names)} jobs are enqueued, one for each file")
 
     def _work(self) -> None:
-        total, waits = len(self.plan.listing), False
+        total, waits = len(self.listing), False
         while not self._finished():
             try:
                 self._gather(0.02)
@@ -205,7 +196,7 @@ class DemoRun:
                 self.screen.say(f"{told}, {LEASE:g} s after it took them")
 
     def _finished(self) -> bool:
-        complete = len(self.gathered.first) == len(self.plan.listing)
+        complete = len(self.gathered.first) == len(self.listing)
         if not complete and time.monotonic() - self._news < LEASE + 1:
             return False
         counts = self.files.stats()
@@ -245,7 +236,7 @@ class DemoRun:
     def _report(
         self, pickup: Sequence[float], began: float, ended: float, before: Memory, full: Memory
     ) -> DemoReport:
-        plan, gathered = self.plan, self.gathered
+        gathered = self.gathered
         acked = self.files.stats().acked - WARM_UP - PROBES
         self.client.sweep()
         firsts = len(gathered.first) - len(gathered.redelivered)
@@ -254,18 +245,17 @@ class DemoRun:
             recovered = round(gathered.last_again - self.killed_at, 3)
         return DemoReport(
             server=self.client.backend.node.server_facts().name,
-            own_server=plan.own_server,
-            path=str(plan.root),
-            workers=plan.workers,
-            files=len(plan.listing),
+            path=str(self.root),
+            workers=self.workers,
+            files=len(self.listing),
             acked=acked,
             redelivered=len(gathered.redelivered),
-            verdict=check(plan.root, plan.listing, gathered.first),
+            verdict=check(self.root, self.listing, gathered.first),
             killed=self.kill,
             seconds=round(ended - began, 3),
             recovered_after=recovered,
             jobs_per_second=round(firsts / max(gathered.last_first - began, 1e-9), 1),
-            pace=plan.pace,
+            pace=self.pace,
             pickup=summary(pickup),
             memory={"before": before, "full": full, "after": self._memory()},
         )
