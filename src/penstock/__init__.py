@@ -43,7 +43,6 @@ from penstock.core.views import (
     ScanPage,
     Settings,
 )
-from penstock.core.workers import WorkerView
 from penstock.errors import (
     AccessDenied,
     AckNotReplicated,
@@ -115,6 +114,7 @@ if TYPE_CHECKING:
     from penstock.client._sync.role import Role
     from penstock.core.node_views import Drain, Hello, Info, NodeView
     from penstock.core.schedules import ScheduleView
+    from penstock.core.workers import WorkerView
     from penstock.worker import (
         AsyncWorker,
         Done,
@@ -258,6 +258,7 @@ _LATER = {
     "Queue": "penstock.client._sync.queue",
     "Role": "penstock.client._sync.role",
     "ScheduleView": "penstock.core.schedules",
+    "WorkerView": "penstock.core.workers",
     **dict.fromkeys(("Drain", "Hello", "Info", "NodeView"), "penstock.core.node_views"),
     **dict.fromkeys(
         (

@@ -14,7 +14,6 @@ from redis.asyncio import Redis
 from penstock.client._async.backend import AsyncBackend
 from penstock.client._async.job import AsyncJob
 from penstock.client._async.queue import AsyncQueue
-from penstock.client._async.workers import held_jobs, listed_workers, merged_workers, with_jobs
 from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
@@ -38,7 +37,6 @@ from penstock.core.options import (
 )
 from penstock.core.partitions import check_partitions
 from penstock.core.views import JobView, QueuePage, QueueStats
-from penstock.core.workers import WorkerView
 from penstock.errors import BadArgument, ResultGone
 from penstock.wire.keys import (
     DEFAULT_PREFIX,
@@ -49,6 +47,7 @@ from penstock.wire.keys import (
 if TYPE_CHECKING:
     from penstock.client._async.sharded.nodes import AsyncNodes
     from penstock.core.node_views import Hello, Info
+    from penstock.core.workers import WorkerView
 
 Source = str | Redis
 
@@ -366,18 +365,20 @@ class AsyncPenstock:
             The workers. If some nodes could not be reached, the list has their addresses as
             `unreachable`.
         """
+        from penstock.client._async import workers
+
         check_flag("jobs", jobs)
         answers, missed = await self.backend.each(
-            lambda home: listed_workers(home.brief.node, self.prefix)
+            lambda home: workers.listed_workers(home.brief.node, self.prefix)
         )
-        found = merged_workers([views for _, views in answers])
+        found = workers.merged_workers([views for _, views in answers])
         if jobs:
             held = [
                 job
                 for name in sorted({name for view in found for name in view.queues})
-                for job in await held_jobs(await self.open(name))
+                for job in await workers.held_jobs(await self.open(name))
             ]
-            found = with_jobs(found, held)
+            found = workers.with_jobs(found, held)
         return Partial(found, missed)
 
     async def hello(self) -> Hello:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.client._async.admin import AsyncQueueAdmin
 from penstock.core.options import (
     BATCH,
@@ -11,9 +13,11 @@ from penstock.core.options import (
     check_flag,
     check_label,
 )
-from penstock.core.searching import Search
 from penstock.core.views import JobView, ScanPage
 from penstock.errors import BadArgument
+
+if TYPE_CHECKING:
+    from penstock.core.searching import Search
 
 __all__ = ["AsyncQueueSearch"]
 
@@ -56,6 +60,8 @@ class AsyncQueueSearch(AsyncQueueAdmin):
         Raises:
             BadArgument: an argument can't be used; nothing was sent.
         """
+        from penstock.core.searching import Search
+
         search = Search(
             check_choice("state", state, StateName),
             _text("handler", handler),

@@ -15,7 +15,6 @@ from redis import Redis
 from penstock.client._sync.backend import Backend
 from penstock.client._sync.job import Job
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.workers import held_jobs, listed_workers, merged_workers, with_jobs
 from penstock.core.codec import Codec, check_codec
 from penstock.core.config import (
     ClientConfig,
@@ -39,7 +38,6 @@ from penstock.core.options import (
 )
 from penstock.core.partitions import check_partitions
 from penstock.core.views import JobView, QueuePage, QueueStats
-from penstock.core.workers import WorkerView
 from penstock.errors import BadArgument, ResultGone
 from penstock.wire.keys import (
     DEFAULT_PREFIX,
@@ -50,6 +48,7 @@ from penstock.wire.keys import (
 if TYPE_CHECKING:
     from penstock.client._sync.sharded.nodes import Nodes
     from penstock.core.node_views import Hello, Info
+    from penstock.core.workers import WorkerView
 
 Source = str | Redis
 
@@ -367,18 +366,20 @@ class Penstock:
             The workers. If some nodes could not be reached, the list has their addresses as
             `unreachable`.
         """
+        from penstock.client._sync import workers
+
         check_flag("jobs", jobs)
         answers, missed = self.backend.each(
-            lambda home: listed_workers(home.brief.node, self.prefix)
+            lambda home: workers.listed_workers(home.brief.node, self.prefix)
         )
-        found = merged_workers([views for _, views in answers])
+        found = workers.merged_workers([views for _, views in answers])
         if jobs:
             held = [
                 job
                 for name in sorted({name for view in found for name in view.queues})
-                for job in held_jobs(self.open(name))
+                for job in workers.held_jobs(self.open(name))
             ]
-            found = with_jobs(found, held)
+            found = workers.with_jobs(found, held)
         return Partial(found, missed)
 
     def hello(self) -> Hello:

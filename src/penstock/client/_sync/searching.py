@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.client._sync.admin import QueueAdmin
 from penstock.core.options import (
     BATCH,
@@ -12,9 +14,11 @@ from penstock.core.options import (
     check_flag,
     check_label,
 )
-from penstock.core.searching import Search
 from penstock.core.views import JobView, ScanPage
 from penstock.errors import BadArgument
+
+if TYPE_CHECKING:
+    from penstock.core.searching import Search
 
 __all__ = ["QueueSearch"]
 
@@ -57,6 +61,8 @@ class QueueSearch(QueueAdmin):
         Raises:
             BadArgument: an argument can't be used; nothing was sent.
         """
+        from penstock.core.searching import Search
+
         search = Search(
             check_choice("state", state, StateName),
             _text("handler", handler),

@@ -31,7 +31,6 @@ from penstock.core.options import (
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.partitions import partition_of
 from penstock.core.schedule_flows import schedule_on
-from penstock.core.searching import Search
 from penstock.core.views import JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
     BadArgument,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.client._async.sharded.federation import AsyncFederation
     from penstock.client._async.sharded.node_client import AsyncNodeClient
     from penstock.core.schedules import NewSchedule
+    from penstock.core.searching import Search
 
 __all__ = ["AsyncObservedShardedQueue", "AsyncShardedQueue", "sharded_queue"]
 

@@ -32,7 +32,6 @@ from penstock.core.options import (
 from penstock.core.outcomes import Outcome, Settled
 from penstock.core.partitions import partition_of
 from penstock.core.schedule_flows import schedule_on
-from penstock.core.searching import Search
 from penstock.core.views import JobView, QueueStats, ScanPage, Settings
 from penstock.errors import (
     BadArgument,
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.client._sync.sharded.federation import Federation
     from penstock.client._sync.sharded.node_client import NodeClient
     from penstock.core.schedules import NewSchedule
+    from penstock.core.searching import Search
 
 __all__ = ["ObservedShardedQueue", "ShardedQueue", "sharded_queue"]
 
