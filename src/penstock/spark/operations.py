@@ -16,7 +16,7 @@ from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
 from penstock.spark.errors import RowError
 from penstock.spark.options import Write
-from penstock.spark.rows import Column, listed
+from penstock.spark.rows import Column, as_list
 from penstock.spark.schema import plain
 from penstock.spark.shards import OpenShards
 from penstock.wire.codes import Code
@@ -110,7 +110,7 @@ class Settler:
 
     def add(self, columns: Sequence[Column], count: int) -> None:
         """Take rows, and settle the jobs of full batches."""
-        given = {name: listed(name, columns[place]) for name, place in self._places.items()}
+        given = {name: as_list(name, columns[place]) for name, place in self._places.items()}
         receipts = given.get("receipt", [None] * count)
         for job_id, receipt in zip(given["id"], receipts, strict=True):
             life, name = self._named(job_id, receipt)

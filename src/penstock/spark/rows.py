@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 __all__ = [
-    "Column", "Columns", "Encoded", "Encoder", "Task", "batches", "columns_of", "encoded",
-    "listed", "name_of", "preferred", "task", "type_name",
+    "Column", "Columns", "Encoded", "Encoder", "Task", "as_list", "batches", "columns_of",
+    "encoded", "name_of", "preferred", "task", "type_name",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -209,13 +209,13 @@ class Encoder:
         bodies = self._bodies(columns, given)
         queues = [self._queue] * count
         if "queue" in given:
-            queues = self._each("queue", check_queue_name, listed("queue", given["queue"]))
+            queues = self._each("queue", check_queue_name, as_list("queue", given["queue"]))
         heads = self._heads(given, count)
         delays = [head.delay for head in heads]
         if self._start:
             delays = self._starts(given[self._start])
         if "id" in given:
-            ids = listed("id", given["id"])
+            ids = as_list("id", given["id"])
             names = self._each("id", _name, ids)
             lines = names
             if "queue" in given:
@@ -247,9 +247,9 @@ class Encoder:
             column = given["payload"]
             if isinstance(column, pa.StringArray) and not column.null_count:
                 column = column.cast(pa.binary())
-            return self._each("payload", _raw, listed("payload", column))
+            return self._each("payload", _raw, as_list("payload", column))
         names = [self._columns.names[index] for index in packed]
-        values = [listed(self._columns.names[index], columns[index]) for index in packed]
+        values = [as_list(self._columns.names[index], columns[index]) for index in packed]
         rows = zip(*values, strict=True)
         return [self._packed(dict(zip(names, row, strict=True)), at) for at, row in enumerate(rows)]
 
@@ -293,7 +293,7 @@ class Encoder:
     def _heads(self, given: Mapping[str, Column], count: int) -> list[Head]:
         if not self._others:
             return [self._head(())] * count
-        values = [map(_hashable, listed(name, given[name])) for name in self._others]
+        values = [map(_hashable, as_list(name, given[name])) for name in self._others]
         heads = []
         for row in zip(*values, strict=True):
             try:
@@ -324,7 +324,7 @@ class Encoder:
                 times = pc.divide(pc.add(us, 999), 1000).to_pylist()
                 return [0 if ms is None else f"@{ms}" for ms in times]
         find = partial(_remembered, _start_of, RULES[self._start])
-        return self._each(self._start, find, listed(self._start, column))
+        return self._each(self._start, find, as_list(self._start, column))
 
     def _each(self, meaning: str, convert: Callable[[Any], T], values: Sequence[Any]) -> list[T]:
         found: list[T] = []
@@ -473,7 +473,7 @@ def batches(source: Iterable[Any], width: int) -> Iterator[tuple[Sequence[Column
             yield [[row[index] for row in rows] for index in range(width)], len(rows)
 
 
-def listed(name: str, column: Column) -> list[Any]:
+def as_list(name: str, column: Column) -> list[Any]:
     """Return a column as a list; maps become dicts."""
     if isinstance(column, list):
         return column

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain
+from itertools import chain
 from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 
@@ -58,33 +57,37 @@ class Packer(Generic[K]):
         self._open: dict[K, RecordBatch] = {}
         self._held = 0
 
-    def add(self, key: K, records: Sequence[bytes], delays: Sequence[int | str]) -> None:
+    def add(self, key: K, records: Iterable[bytes], delays: Iterable[int | str]) -> None:
         """Take records, and send batches that are full."""
-        at = 0
-        while at < len(records):
-            batch = self._open.get(key)
-            if batch is None:
-                batch = self._open[key] = RecordBatch()
-            end = at + self._rows - len(batch.records)
-            part = records[at:end]
-            sizes = list(accumulate(len(record) + RECORD_BYTES for record in part))
-            fitting = bisect_right(sizes, BATCH_BYTES - batch.size)
-            n = fitting or int(not batch.records)  # a larger record is alone
-            batch.records += part[:n]
-            batch.delays += delays[at : at + n]
-            size = sizes[n - 1] if n else 0
+        batch = self._batch(key)
+        for record, delay in zip(records, delays, strict=True):
+            size = len(record) + RECORD_BYTES
+            if batch.records and batch.size + size > BATCH_BYTES:
+                self._flush(key)
+                batch = self._batch(key)
+            batch.records.append(record)
+            batch.delays.append(delay)
             batch.size += size
             self._held += size
-            at += n
-            if n < len(part) or len(batch.records) >= self._rows:
+            if len(batch.records) >= self._rows:
                 self._flush(key)
             elif self._held > HELD_BYTES:
                 self.finish()
+            else:
+                continue
+            batch = self._batch(key)
+
+    def _batch(self, key: K) -> RecordBatch:
+        batch = self._open.get(key)
+        if batch is None:
+            batch = self._open[key] = RecordBatch()
+        return batch
 
     def _flush(self, key: K) -> None:
         batch = self._open.pop(key)
         self._held -= batch.size
-        self._send(key, batch)
+        if batch.records:
+            self._send(key, batch)
 
     def finish(self) -> None:
         """Send the batches that are not full."""
