@@ -216,6 +216,8 @@ class Delivery:
     @property
     def attempt(self) -> int:
         """1 for the first try; nacks and crashes count, releases do not."""
+        if not self._counts:
+            return 1
         counters = self._counted
         return 1 + counters.nacks + counters.crashes
 
@@ -281,7 +283,7 @@ class Delivery:
     @property
     def at_most_once(self) -> bool:
         """True if the job was enqueued with lease=0."""
-        return self._parsed.lease_ms == 0
+        return self._data[2:3] == b"l" and self._parsed.lease_ms == 0
 
     @property
     def lease(self) -> float:

@@ -14,7 +14,7 @@ from pyarrow import Field
 from penstock.core.options import BATCH, Duration, check_choice, check_count, duration_ms
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
-from penstock.spark.drain_task import COUNTS, FIGURES, KEYS, AckTask, DrainOutput, DrainTask
+from penstock.spark.drain_task import COUNTS, KEYS, AckTask, DrainOutput, DrainTask
 from penstock.spark.options import Connection
 from penstock.spark.shards import open_on_driver
 from penstock.worker.handlers import Handlers
@@ -24,7 +24,7 @@ __all__ = ["Drained", "drain"]
 KEYS_DDL = "id string, receipt string, attempt int, dedup_window_ms bigint"
 Ack = Literal["task", "output"]
 """When a job is acknowledged: after its handler, or after its result is written."""
-FIGURES_DDL = ", ".join(f"{name} bigint" for name in FIGURES.names)
+FIGURES_DDL = "receipt string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class _DrainJob:
     def once(self) -> Drained:
         """Run one Spark job, whose tasks acknowledge."""
         made = self._input().mapInArrow(self._task(self.max_jobs).run, FIGURES_DDL)
-        return _drained(_sum(made.collect()))
+        return _drained(_sum(row[0] for row in made.collect()))
 
     def rounds(self, path: str, schema: str) -> Drained:
         """Write results, then acknowledge their jobs, until the queue is empty."""
@@ -165,15 +165,16 @@ class _DrainJob:
 
         told = Observation()
         wanted = f"{KEYS_DDL}, {schema}"
-        made = self._input().mapInArrow(self._task(left).run, f"{wanted}, {FIGURES_DDL}")
-        sums = [f.sum(f"_{name}").alias(name) for name in COUNTS]
-        made = made.observe(told, *sums).where("id IS NOT NULL")
-        made.drop(*FIGURES.names).write.parquet(run)
-        found = Counter({name: value or 0 for name, value in told.get.items()})
+        made = self._input().mapInArrow(self._task(left).run, wanted)
+        texts = f.collect_list(f.expr("CASE WHEN id IS NULL THEN receipt END"))
+        made = made.observe(told, f.array_join(texts, "\n").alias("figures"))
+        made.where("id IS NOT NULL").write.parquet(run)
+        found = _sum(told.get["figures"].splitlines())
         rows = self.spark.read.schema(wanted).parquet(run)
         ack_task = AckTask(self.work.connection, self.work.expected)
         keys = rows.select("id", "receipt", "dedup_window_ms")
-        found.update(_sum(keys.mapInArrow(ack_task.run, FIGURES_DDL).collect()))
+        told_acks = keys.mapInArrow(ack_task.run, FIGURES_DDL).collect()
+        found.update(_sum(row[0] for row in told_acks))
         return found
 
     def _input(self) -> Any:
@@ -235,17 +236,18 @@ def _fields(schema: str | None) -> list[Field]:
     except Exception as error:  # noqa: BLE001  # of the JVM, or of the server of Connect
         told = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadArgument("schema", schema, f"must be columns as DDL: {told}") from None
-    taken = {*KEYS.names, *FIGURES.names}
+    taken = {*KEYS.names}
     for name in made.names:
         if name.lower() in taken or made.names.count(name) > 1:
             raise BadArgument("schema", schema, f"has the column {name!r} twice")
     return list(made)
 
 
-def _sum(rows: Iterable[Sequence[int]]) -> Counter[str]:
+def _sum(texts: Iterable[str]) -> Counter[str]:
+    """Return the sum of the figures of tasks."""
     total = Counter[str]()
-    for row in rows:
-        total.update(dict(zip(COUNTS, row, strict=True)))
+    for text in texts:
+        total.update(dict(zip(COUNTS, map(int, text.split()), strict=True)))
     return total
 
 

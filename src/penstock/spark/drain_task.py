@@ -25,7 +25,6 @@ from penstock.core.job import (
     Delivery,
     QueueIdentity,
     Reservation,
-    counts_of,
     data_of,
     number_of,
     reservation_of,
@@ -49,7 +48,6 @@ logger = get_logger("penstock")
 
 COUNTS = ("taken", "done", "failed", "dead", "released", "lost", "cut")
 """Figures of a task; `cut` is 1 if the task ended before the queue was empty."""
-FIGURES = pa.schema([(f"_{name}", pa.int64()) for name in COUNTS])
 FIGURE_OF = {
     "done": "done",
     "settled": "done",
@@ -76,7 +74,8 @@ KEYS = pa.schema([
     ("id", pa.string()), ("receipt", pa.string()), ("attempt", pa.int32()),
     ("dedup_window_ms", pa.int64()),
 ])  # fmt: skip
-"""The columns before the results."""
+"""The columns before the results. A row without an id has the figures of its task as receipt."""
+FIGURES = pa.schema([KEYS.field("receipt")])
 WAITING = 10_000
 """Results that wait for Spark; if there are more, the handlers wait, too."""
 USUAL = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
@@ -118,7 +117,6 @@ class DrainTask:
         """Yield the results and the figures of up to `share` jobs."""
         output, tally = self.output, Counter[str](cut=1)
         results = None if output is None else DrainResults(output)
-        schema = FIGURES if results is None else pa.schema([*results.schema, *FIGURES])
         began = monotonic()
         ends = began + (math.inf if output is None else output.seconds)
         size, most = min(FIRST, self.batch_size), min(TRIAL, share)
@@ -131,9 +129,7 @@ class DrainTask:
                     for _ in looks:
                         found = None if results is None else results.batch(jobs)
                         if found is not None:
-                            none = [pa.nulls(found.num_rows, one.type) for one in FIGURES]
-                            arrays = [*found.columns, *none]
-                            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                            yield found
                 status = worker.status()
                 tally.update(figures_of(status.stats.counts))
                 tally["cut"] = int(worker.stopping or status.taken >= most)
@@ -143,7 +139,7 @@ class DrainTask:
         if results is not None:
             tally["lost"] += results.lost
             tally["done"] -= results.kept  # the driver counts them when they are acknowledged
-        yield figures(tally, schema)
+        yield figures(tally, FIGURES if results is None else results.schema)
 
     def _worker(self, made: Penstock, size: int, most: float) -> Worker:
         return Worker(
@@ -200,9 +196,10 @@ def samples() -> Callable[[logging.LogRecord], bool]:
     return lambda record: not hasattr(record, "job_id") or limit.allows(record.msg)
 
 
-def figures(tally: Counter[str], schema: pa.Schema = FIGURES) -> pa.RecordBatch:
-    """Return a row of figures; other columns of the schema are null."""
-    return pa.RecordBatch.from_pylist([{f"_{name}": tally[name] for name in COUNTS}], schema)
+def figures(tally: Counter[str], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a row with the figures as a text; its other columns are null."""
+    text = " ".join([str(tally[name]) for name in COUNTS])
+    return pa.RecordBatch.from_pylist([{"receipt": text}], schema)
 
 
 @dataclass
@@ -231,7 +228,7 @@ class AckTask:
                     if not outcomes.all_done:
                         done = sum(one in (Outcome.DONE, Outcome.HINTED) for one in outcomes)
                     tally.update(done=done, lost=len(held) - done)
-        yield figures(tally)
+        yield figures(tally, FIGURES)
 
 
 def held_jobs(
@@ -364,11 +361,9 @@ class DrainResults:
         if not held:
             return None
         jobs, rows = map(list, zip(*held, strict=True))
-        ids, receipts = ids_of(jobs), [None if _is_once(job) else job.receipt for job in jobs]
-        attempts = [job.attempt if counts_of(job) else 1 for job in jobs]
-        values = zip(
-            self.schema.types[1:], [receipts, attempts, *zip(*rows, strict=True)], strict=True
-        )
+        ids, receipts = ids_of(jobs), [None if job.at_most_once else job.receipt for job in jobs]
+        lists = [receipts, [job.attempt for job in jobs], *zip(*rows, strict=True)]
+        values = zip(self.schema.types[1:], lists, strict=True)
         columns = [ids, *(pa.array(column, kind) for kind, column in values)]
         self._held.append((columns[0], columns[1]))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -380,15 +375,17 @@ class DrainResults:
         held = list[tuple[Delivery, Row]]()
         for _, part in itertools.groupby(found, lambda pair: reservation_of(pair[0])):
             pairs = list(part)
-            leased = [job for job, _ in pairs if not _is_once(job)]
+            leased = [job for job, _ in pairs if not job.at_most_once]
             answers = queue.extend(leased, self._output.hold, late=True) if leased else []
-            pairs_of = zip(leased, answers, strict=True)
-            gone = {
-                job
-                for job, one in pairs_of
-                if not isinstance(one, float) and one is not Outcome.UNKNOWN
-            }
-            held += [pair for pair in pairs if pair[0] not in gone] if gone else pairs
+            if not all(type(one) is float for one in answers):
+                found_of = zip(leased, answers, strict=True)
+                gone = {
+                    job
+                    for job, one in found_of
+                    if type(one) is not float and one is not Outcome.UNKNOWN
+                }
+                pairs = [pair for pair in pairs if pair[0] not in gone]
+            held += pairs
         return held
 
 
@@ -400,10 +397,6 @@ def ids_of(jobs: Sequence[Delivery]) -> pa.Array:
         page = Page(origin, [text for job in part for text in (number_of(job), data_of(job))])
         found.append(COLUMNS["id"](page))
     return pa.concat_arrays(found)
-
-
-def _is_once(job: Delivery) -> bool:
-    return data_of(job)[2:3] == b"l" and job.at_most_once
 
 
 def _is_usual(value: Any) -> bool:
