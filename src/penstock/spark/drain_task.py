@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from penstock import Penstock
 from penstock.client._sync.queue import Queue
-from penstock.client._sync.sharded.parts import operations_of
 from penstock.client._sync.transport.connection import monotonic
 from penstock.core.ids import parse_ids
 from penstock.core.job import (
@@ -34,7 +33,6 @@ from penstock.core.options import MAX_DURATION_MS
 from penstock.core.outcomes import Outcome
 from penstock.spark.columns import COLUMNS, Origin, Page
 from penstock.spark.errors import Unreachable
-from penstock.spark.operations import JobRef
 from penstock.spark.options import Connection
 from penstock.spark.shards import new_client, open_in_task
 from penstock.worker._sync.worker import Worker
@@ -80,8 +78,6 @@ WAITING = 10_000
 """Results that wait for Spark; if there are more, the handlers wait, too."""
 USUAL = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
 """Columns whose usual values need no trial conversion."""
-FIRST_DELIVERY, NO_RECORD = "1-", b"1\n"
-"""Begin of the receipt of a first delivery; the record of a job of which only the id is known."""
 Row = Sequence[Any]
 
 
@@ -238,30 +234,19 @@ def held_jobs(
 
     Rows without a receipt are left out: their jobs were delivered at most once.
     """
-    crcs = frozenset(ops.crc for ops in operations_of(queue))
-    rows = zip(receipts, windows, ids, parse_ids(ids), strict=False)
+    rows = zip(ids, parse_ids(ids), receipts, windows, strict=False)
     for (receipt, window, place), part in itertools.groupby(
-        rows, lambda row: (row[0], row[1], row[3][1:])
+        rows, lambda row: (row[2], row[3], row[1][1:])
     ):
         alike = list(part)
-        if receipt is None:
-            continue
-        if receipt.startswith(FIRST_DELIVERY):
+        if receipt is not None:
+            deliveries, _, tag = receipt.partition("-")
+            counts = b"" if deliveries == "1" else f"{deliveries} 0 0 0".encode()
             crc, epoch = place
-            shared = shared_by(queue.name, alike[0][2], crc, epoch, receipt)
-            held = [Delivery(shared, number, b"", NO_RECORD) for *_, (number, *_) in alike]
-        else:
-            held = [JobRef(queue.name, job_id, receipt, crcs) for _, _, job_id, _ in alike]
-        yield window, held
-
-
-def shared_by(queue: str, job_id: str, crc: int, epoch: int, receipt: str) -> Reservation:
-    """Return the values that jobs with this receipt of a first delivery share."""
-    place = QueueIdentity(queue, job_id[2:10], crc, f"{epoch:08x}")
-    tag = int(receipt.removeprefix(FIRST_DELIVERY), 16)
-    found = Reservation(None, place, "", tag=tag, now=0, lease_ms=0)
-    found.hinted = receipt  # when the leases end is not known
-    return found
+            identity = QueueIdentity(queue.name, alike[0][0][2:10], crc, f"{epoch:08x}")
+            shared = Reservation(None, identity, "", tag=int(tag, 16), now=0, lease_ms=0)
+            shared.hinted = shared.receipt  # when the leases end is not known
+            yield window, [Delivery(shared, row[1][0], counts, b"1\n") for row in alike]
 
 
 # -- the output: results become rows, and their jobs stay held ---------------------------------
