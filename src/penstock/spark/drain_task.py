@@ -118,7 +118,7 @@ class DrainTask:
         size, most = min(FIRST, self.batch_size), min(TRIAL, share)
         with new_client(self.connection) as made:
             jobs = made.open(self.connection.queue)
-            while tally["cut"] and most > 0 and monotonic() < ends:
+            while tally["cut"] and most > 0 and (monotonic() < ends or not tally["taken"]):
                 worker = self._worker(made, size, most)
                 worker.take = None if results is None else results.take
                 with closing(watched(worker, ends)) as looks:
@@ -172,8 +172,8 @@ def watched(worker: Worker, ends: float) -> Generator[None, None, None]:
         while not over.wait(LOOK):
             yield
             now = monotonic()
-            if now > ends and not worker.stopping:
-                worker.stop()
+            if now > ends and not worker.stopping and worker.status().taken:
+                worker.stop()  # a round that takes no job would be the last one
             if worker.healthy():
                 healthy_at = now
             elif now > healthy_at + SILENCE:
