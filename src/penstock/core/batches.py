@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast
 
 from penstock.core.bulk import JobOptions, NewJob
 from penstock.core.codec import Codec
@@ -75,10 +75,7 @@ def callback_record(then: Any, on: BatchCondition, codec: Codec | None) -> bytes
 
 def statuses(reply: ListBatches, ids: list[str]) -> list[BatchStatus]:
     """Return the batches of a reply; `ids` has the job id of each callback."""
-    found: list[BatchStatus] = []
-    for job_id, row in zip(ids, reply.batches, strict=True):
-        _, state, on, total, done, failed, dead = row
-        named: Any = state.decode()
-        assert named in get_args(BatchState)
-        found.append(BatchStatus(job_id, named, CONDITIONS[on], total, done, failed, dead))
-    return found
+    return [
+        BatchStatus(job_id, cast("BatchState", state.decode()), CONDITIONS[on], *counts)
+        for job_id, (_, state, on, *counts) in zip(ids, reply.batches, strict=True)
+    ]

@@ -13,7 +13,6 @@ from penstock.client._acompat import AsyncRedisConnection
 from penstock.client._async.transport.sentinel import (
     PATIENCE,
     AsyncPrimary,
-    is_sentinel_url,
     sentinel_pool,
     to_primary,
     url_pool,
@@ -45,7 +44,7 @@ def connection_factory(
     given: Any
     if isinstance(source, str):
         check_url("source", source)
-        given = sentinel_pool(source) if is_sentinel_url(source) else url_pool(source, source)
+        given = sentinel_pool(source) or url_pool(source, source)
     elif isinstance(source, Redis) and not isinstance(source, Pipeline):
         given = source.connection_pool
     else:

@@ -55,8 +55,6 @@ JUST_READ = 0.01
 """Seconds for which it is not read again because it lacks a slot."""
 FORMER = 16
 """Number of servers without slots that are still asked for the map."""
-COUNT_AGE = 0.25
-"""Seconds for which the keys of a slot in migration are not counted again."""
 
 T = TypeVar("T")
 Remap = Callable[[tuple[str, int]], tuple[str, int]]
@@ -93,7 +91,6 @@ class Cluster:
         self._servers: dict[Address, Server] = {}
         self._owners: list[Server | None] = [None] * SLOTS
         self._read_at = -math.inf
-        self._counts: dict[int, tuple[float, int | None]] = {}
         self.idle: list[Producer] = []
         self._numbers = itertools.count(0, NUMBERS)
         self._lock = LoopLock()
@@ -272,7 +269,9 @@ class Cluster:
         if isinstance(error, AskError):
             return patience.hop()
         if isinstance(error, TryAgainError) and slot is not None:
-            patience.watch(self._keys_left(slot))
+            left = self._keys_left(slot)
+            if left is not None:
+                patience.watch(left)
             return patience.pause(NEAR)
         if isinstance(error, FAILURES):
             patience.lost()
@@ -297,16 +296,12 @@ class Cluster:
 
     def _keys_left(self, slot: int) -> int | None:
         """Count the keys of a slot in migration that its owner still has; None = not known."""
-        at, count = self._counts.get(slot, (-math.inf, None))
-        if monotonic() > at + COUNT_AGE:
-            if len(self._counts) > SLOTS // 16:
-                self._counts.clear()
-            try:
-                server = self._owner(slot)
-                count = _commanded(server, args=("CLUSTER", "COUNTKEYSINSLOT", slot))
-            except (ResponseError, *FAILURES) as error:
-                logger.info("CLUSTER COUNTKEYSINSLOT: %s", error)
-            self._counts[slot] = monotonic(), count
+        try:
+            server = self._owner(slot)
+            count: int = _commanded(server, args=("CLUSTER", "COUNTKEYSINSLOT", slot))
+        except (ResponseError, *FAILURES) as error:
+            logger.info("CLUSTER COUNTKEYSINSLOT: %s", error)
+            return None
         return count
 
     # -- the map ---------------------------------------------------------------------------

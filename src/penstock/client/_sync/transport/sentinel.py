@@ -34,7 +34,6 @@ from penstock.wire.packing import pack
 __all__ = [
     "Primary",
     "SentinelAnswer",
-    "is_sentinel_url",
     "sentinel_pool",
     "to_primary",
     "url_pool",
@@ -227,13 +226,8 @@ def _maker(sentinel: Any, told: dict[str, Any]) -> tuple[str, Callable[[], Redis
 
 def without_retry(lent: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings of redis-py for connections that speak RESP2 and never retry."""
-    kwargs = {
-        name: value
-        for name, value in lent.items()
-        if name not in ("retry_on_timeout", "retry_on_error")
-    }
-    kwargs.update(protocol=2, retry=Retry(NoBackoff(), 0), health_check_interval=0)
-    return kwargs
+    never = {"retry_on_timeout": False, "retry_on_error": [], "retry": Retry(NoBackoff(), 0)}
+    return {**lent, **never, "protocol": 2, "health_check_interval": 0}
 
 
 class ToPrimary:
@@ -278,20 +272,17 @@ def to_primary(kind: type) -> Callable[..., RedisConnection]:
     return type(f"ToPrimary{kind.__name__}", (ToPrimary, kind), {})
 
 
-def is_sentinel_url(url: str) -> bool:
-    """Return True if a URL names a service of Sentinels."""
-    return SCHEME.match(url) is not None
-
-
-def sentinel_pool(url: str) -> SentinelConnectionPool:
+def sentinel_pool(url: str) -> SentinelConnectionPool | None:
     """Return a pool as `Sentinel.master_for` makes it; nothing is sent.
+
+    None = the URL has another scheme.
 
     Raises:
         BadArgument: the URL has not the form that is documented.
     """
     found = SCHEME.match(url)
     if found is None:
-        raise _bad(url, f"the form {FORM}")
+        return None
     scheme = found["base"].lower()
     rest, _, query = url[found.end() :].partition("?")
     user, _, place = rest.rpartition("@")

@@ -14,7 +14,6 @@ from penstock.client._acompat import RedisConnection
 from penstock.client._sync.transport.sentinel import (
     PATIENCE,
     Primary,
-    is_sentinel_url,
     sentinel_pool,
     to_primary,
     url_pool,
@@ -46,7 +45,7 @@ def connection_factory(
     given: Any
     if isinstance(source, str):
         check_url("source", source)
-        given = sentinel_pool(source) if is_sentinel_url(source) else url_pool(source, source)
+        given = sentinel_pool(source) or url_pool(source, source)
     elif isinstance(source, Redis) and not isinstance(source, Pipeline):
         given = source.connection_pool
     else:
