@@ -108,6 +108,27 @@ async def test_results_by_an_ack(q: AsyncQueue) -> None:
     assert await jobs[0].result(timeout=0) is None
 
 
+async def test_many_results_share_blocks(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
+    """Results of jobs with neighbouring numbers that end together lie in a few fields."""
+    texts = ["x" * 300 if i % 50 == 7 else f"text {i}" for i in range(230)]
+    handlers = Handlers()
+
+    @handlers.chunk("echo", size=100, result_ttl=60)
+    async def echo(jobs: list[Any]) -> list[Any]:
+        return [job.body for job in jobs]
+
+    added = [await echo.enqueue_many(q, texts[:115]), await echo.enqueue_many(q, texts[115:])]
+    await work(ps, handlers)
+    ids = [job_id for one in added for job_id in one.ids]
+    assert [await outcome(q, job_id) for job_id in ids] == texts
+    assert raw.hlen(q.ops.keys["held"]) <= 6 + 5  # blocks of hundreds, and long results
+    assert (await q.stats()).kept == 230
+    await q.configure(results_max=115)
+    last = await q.enqueue_many([1], result_ttl=1)
+    await q.ack(last.ids)
+    assert (await q.stats()).kept <= 115
+
+
 async def test_a_dead_letter_is_its_own_result(ps: AsyncPenstock, q: AsyncQueue) -> None:
     """`result` raises the stored error; after a redrive it waits again."""
     handlers = Handlers()
@@ -165,12 +186,12 @@ async def test_the_bounds_of_results(ps: AsyncPenstock, q: AsyncQueue) -> None:
     jobs = [await q.enqueue(i, result_ttl=100 + i) for i in range(5)]
     await work(ps, echo)
     assert [await outcome(q, job.id) for job in jobs] == [ResultGone, ResultGone, 2, 3, 4]
-    await q.configure(results_max=None, results_bytes=250)
+    await q.configure(results_max=None, results_bytes=300)
     big = await q.enqueue("x" * 200, result_ttl=1000)
     await work(ps, echo)
     assert await outcome(q, big.id) == "x" * 200
     assert (await q.stats()).kept < 4
-    assert (await q.stats()).settings.results_bytes == 250
+    assert (await q.stats()).settings.results_bytes == 300
 
 
 @pytest.mark.parametrize(

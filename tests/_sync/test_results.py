@@ -109,6 +109,27 @@ def test_results_by_an_ack(q: Queue) -> None:
     assert jobs[0].result(timeout=0) is None
 
 
+def test_many_results_share_blocks(ps: Penstock, q: Queue, raw: Raw) -> None:
+    """Results of jobs with neighbouring numbers that end together lie in a few fields."""
+    texts = ["x" * 300 if i % 50 == 7 else f"text {i}" for i in range(230)]
+    handlers = Handlers()
+
+    @handlers.chunk("echo", size=100, result_ttl=60)
+    def echo(jobs: list[Any]) -> list[Any]:
+        return [job.body for job in jobs]
+
+    added = [echo.enqueue_many(q, texts[:115]), echo.enqueue_many(q, texts[115:])]
+    work(ps, handlers)
+    ids = [job_id for one in added for job_id in one.ids]
+    assert [outcome(q, job_id) for job_id in ids] == texts
+    assert raw.hlen(q.ops.keys["held"]) <= 6 + 5  # blocks of hundreds, and long results
+    assert q.stats().kept == 230
+    q.configure(results_max=115)
+    last = q.enqueue_many([1], result_ttl=1)
+    q.ack(last.ids)
+    assert q.stats().kept <= 115
+
+
 def test_a_dead_letter_is_its_own_result(ps: Penstock, q: Queue) -> None:
     """`result` raises the stored error; after a redrive it waits again."""
     handlers = Handlers()
@@ -166,12 +187,12 @@ def test_the_bounds_of_results(ps: Penstock, q: Queue) -> None:
     jobs = [q.enqueue(i, result_ttl=100 + i) for i in range(5)]
     work(ps, echo)
     assert [outcome(q, job.id) for job in jobs] == [ResultGone, ResultGone, 2, 3, 4]
-    q.configure(results_max=None, results_bytes=250)
+    q.configure(results_max=None, results_bytes=300)
     big = q.enqueue("x" * 200, result_ttl=1000)
     work(ps, echo)
     assert outcome(q, big.id) == "x" * 200
     assert q.stats().kept < 4
-    assert q.stats().settings.results_bytes == 250
+    assert q.stats().settings.results_bytes == 300
 
 
 @pytest.mark.parametrize(

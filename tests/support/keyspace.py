@@ -110,16 +110,15 @@ def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
     assert not gone, f"{base!r}: counters or marks of jobs that are gone: {gone}"
     ends = set(raw.zrange(base + b"expiry", 0, -1))
     groups = {name for name in ends if name.startswith(b">")}
-    listed_kept = [name for group in groups for name in group.split()[1:]]
-    assert sorted(listed_kept) == sorted(kept), (
-        f"{base!r}: results {[*kept]}, ends of {listed_kept}"
-    )
+    counts = {name: int(block.split(b"\n", 1)[0]) for name, block in kept.items()}
+    expected = {b">%d %d %b" % (len(kept[name]), counts[name], name[1:]) for name in kept}
+    assert groups == expected, f"{base!r}: results {expected}, ends of {groups}"
+    for name, block in kept.items():
+        found = block.count(b"\n" + name[1:])
+        assert found == counts[name], f"{base!r}: {found} results in {name!r}, not {counts[name]}"
     size, noted = sum(map(len, kept.values())), raw.hmget(base + b"meta", "kept", "kept_bytes")
-    told = [int(one or 0) for one in noted]
-    assert told == [len(kept), size], f"{base!r}: {len(kept)} results, {size} bytes, noted {told}"
-    for group in groups:
-        grouped = sum(len(kept[name]) for name in group.split()[1:])
-        assert grouped == int(group.split()[0][1:]), f"{base!r}: {grouped} bytes in {group!r}"
+    told, count = [int(one or 0) for one in noted], sum(counts.values())
+    assert told == [count, size], f"{base!r}: {count} results, {size} bytes, noted {told}"
     awaited = {name for name in ends if name.startswith(b"?")}
     unended = {b"?" + number for number in (ready | held) - indexes["dead"]}
     assert awaited <= unended, f"{base!r}: marks of ended jobs: {awaited - unended}"

@@ -56,8 +56,8 @@ def results_of(jobs: Sequence[Delivery], seconds: Sequence[float]) -> AckResults
 
 def _result(job: Delivery, seconds: float) -> bytes:
     value, flag = getattr(job, "_result", NO_VALUE)
-    front = f"{job.attempt} {round(seconds * 1000)}" + (flag and f" {flag}")
-    return b"%b\n%b" % (front.encode(), value)
+    kept = f"!{flag}".encode() if flag else value
+    return b"%d %d %b" % (job.attempt, round(seconds * 1000), kept)
 
 
 def value_of(job_id: str, found: JobResult | None) -> Any:

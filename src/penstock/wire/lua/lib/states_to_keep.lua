@@ -33,7 +33,7 @@ local function states_to_keep(ids)
     end
     if span and not seen[id] then
       n, seen[id] = n + 1, true
-      names[n], values[n], spans[n] = id, attempt .. ' 0\n', span
+      names[n], values[n], spans[n] = id, attempt .. ' 0 ', span
     end
   end
   return {ids = names, values = values, spans = spans}
