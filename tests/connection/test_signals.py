@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client._acompat import PENDING, AsyncLoopLock, AsyncReader, AsyncSignal
+from penstock.client._acompat import PENDING, AsyncLoopLock, AsyncReader, AsyncSignal, Signal
 
 
 class Connection:
@@ -33,6 +33,12 @@ async def test_a_signal_ends_this_wait_or_the_next() -> None:
     await signal.wait(math.inf)
     assert not signal.take()
     await signal.wait(0)
+
+
+async def test_a_wait_whose_time_is_over_ends_at_once() -> None:
+    """A deadline that passes just before the wait is no error."""
+    await AsyncSignal().wait(-0.001)
+    Signal().wait(-0.001)
 
 
 async def test_a_signal_outlives_a_cancelled_wait() -> None:

@@ -256,7 +256,7 @@ class AsyncSignal:
         return True
 
     async def wait(self, timeout: float) -> None:
-        """Wait until it is set, at most `timeout` seconds."""
+        """Wait until it is set, at most `timeout` seconds; the time may be over."""
         if not self.take():
             timer = self._loop.call_later(timeout, self.set)
             try:
@@ -304,11 +304,11 @@ class Signal:
         return found
 
     def wait(self, timeout: float) -> None:
-        """Wait until it is set, at most `timeout` seconds."""
+        """Wait until it is set, at most `timeout` seconds; the time may be over."""
         self._asleep = True
         if not self._is_set:
             with suppress(queue.Empty):
-                self._queue.get(timeout=timeout)
+                self._queue.get(timeout=max(timeout, 0))
         self._asleep = self._is_set = False
 
     def wait_beside(self, socks: Sequence[socket.socket], timeout: float) -> bool:
