@@ -525,7 +525,7 @@ def test_threads_send_for_a_node_at_once(three: Servers) -> None:
             thread.join()
         sys.setswitchinterval(before)
         ps.close()
-        assert not [one for one in threading.enumerate() if one.name == "penstock-errand"]
+        assert not [one for one in threading.enumerate() if one.name == "penstock-background"]
     finally:
         three.all[0].resume()
 

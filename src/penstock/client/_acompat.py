@@ -504,7 +504,7 @@ class BackgroundTask:
     def __init__(self, work: Callable[[], None]) -> None:
         self._future: Future[None] = Future()
         self._work = work
-        self._thread = threading.Thread(target=self._run, name="penstock-errand", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="penstock-background", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

@@ -130,11 +130,6 @@ class ServerFacts:
             waiting_jobs=waiting,
         )
 
-    @property
-    def is_redis(self) -> bool:
-        """True if this is Redis itself, not a compatible server."""
-        return self.fields.get("server_name", "redis") == "redis" and bool(self.version)
-
     def syncing(self, settings: Mapping[str, str] | None, replicas: int) -> Syncing:
         """Return the way to find out that a write is on disk.
 
@@ -149,8 +144,8 @@ class ServerFacts:
             raise CannotSync("the server does not answer INFO: allow that command for this user")
         if self.number("aof_enabled") != 1:
             raise CannotSync(f"{self.name} has no append-only file: set appendonly yes")
-        if self.is_redis and self.version >= TELLS_SYNCS:
-            return Syncing.WAITAOF
+        if self.fields.get("server_name", "redis") == "redis" and self.version >= TELLS_SYNCS:
+            return Syncing.WAITAOF  # a compatible server may have another WAITAOF
         if replicas:
             raise CannotSync(f"{self.name} can't tell what its replicas have on disk: {NEEDED}")
         if settings is None:

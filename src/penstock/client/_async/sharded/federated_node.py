@@ -211,11 +211,10 @@ class AsyncFederatedNode(AsyncNodeClient):
     async def _ready(self) -> bool:
         """Ensure an open connection, and a state that is not too old; return True if it asked."""
         is_old = not self.state.is_up or self.state.is_stale(monotonic())
-        if is_old:  # first by the brief connection: a node that hangs fails there sooner
+        asks = is_old or await self.node.reach()
+        if asks:  # by the brief connection: a node that hangs fails there sooner
             await self.brief.node.reach()
             await self.look()
-        if await self.node.reach() and not is_old:
-            await self.brief.node.reach()
-            await self.look()
-            return True
-        return is_old
+        if is_old:
+            await self.node.reach()
+        return asks

@@ -36,14 +36,14 @@ async def replay(federation: AsyncFederation, home: AsyncFederatedNode) -> None:
     """
     others = federation.up(home)
     for other in others:
-        lost = None
         try:
             lost = await replay_from(federation, other, [home])
-        except Exception as error:  # noqa: BLE001  # not this node's failure
+        except Exception as error:  # noqa: BLE001, PERF203  # not this node's failure
             if not federation.note_failure(other, error):
                 logger.warning("hints on %s: %s", other.address, error)
-        if lost is not None:
-            raise lost
+        else:
+            if lost is not None:
+                raise lost
     await replay_from(federation, home, others)
 
 

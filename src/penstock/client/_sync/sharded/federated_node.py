@@ -212,11 +212,10 @@ class FederatedNode(NodeClient):
     def _ready(self) -> bool:
         """Ensure an open connection, and a state that is not too old; return True if it asked."""
         is_old = not self.state.is_up or self.state.is_stale(monotonic())
-        if is_old:  # first by the brief connection: a node that hangs fails there sooner
+        asks = is_old or self.node.reach()
+        if asks:  # by the brief connection: a node that hangs fails there sooner
             self.brief.node.reach()
             self.look()
-        if self.node.reach() and not is_old:
-            self.brief.node.reach()
-            self.look()
-            return True
-        return is_old
+        if is_old:
+            self.node.reach()
+        return asks
