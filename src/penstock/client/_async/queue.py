@@ -225,7 +225,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         if len(record) > PLAIN_BYTES:
             check_size(len(record))
         try:
-            reply, got = await add(self, (record,), options, in_parts=False)
+            reply, got = await add(self, (record,), options)
         except NodesUnavailable:
             if not await self._has_moved():
                 raise
@@ -336,9 +336,8 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             await self._add_chunk(chunk, options, results)
             return
         while chunk:
-            in_parts = options.block != 0 and options.dedup is None
             try:
-                reply, got = await add(self, chunk, options, in_parts=in_parts)
+                reply, got = await add(self, chunk, options)
             except NodesUnavailable:
                 if not await self._has_moved():
                     raise

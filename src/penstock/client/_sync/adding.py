@@ -27,13 +27,7 @@ LISTED = 16
 """Number of listed queues to sweep when there is no job left to evict."""
 
 
-def add(
-    queue: QueueAdmin,
-    records: Sequence[bytes],
-    options: Prepared,
-    *,
-    in_parts: bool,
-) -> tuple[Added, Confirmed]:
+def add(queue: QueueAdmin, records: Sequence[bytes], options: Prepared) -> tuple[Added, Confirmed]:
     """Add in one round trip if possible; while the server is full, evict and try again.
 
     Raises:
@@ -46,7 +40,7 @@ def add(
             if not is_tried:
                 call = _call_of(queue, options)(records)
                 return queue.backend.node.run(call), call.confirmed
-            return add_when_room(queue, records, options, in_parts=in_parts)
+            return add_when_room(queue, records, options, in_parts=options.dedup is None)
         except (QueueMissing, QueueFull):  # noqa: PERF203  # a few rounds, each a trip
             if is_tried:
                 raise
@@ -81,7 +75,10 @@ def add_when_room(
     *,
     in_parts: bool,
 ) -> tuple[Added, Confirmed]:
-    """Add jobs, and wait for room; while waiting, check that the node still takes jobs."""
+    """Add jobs, and wait for room; while waiting, check that the node still takes jobs.
+
+    With `in_parts` some of the jobs may be added, if there is no room for all.
+    """
     until = math.inf if options.block is None else monotonic() + options.block
     while True:
         span = max(0.0, min(LOOK, until - monotonic()))

@@ -204,7 +204,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         if len(record) > PLAIN_BYTES:
             check_size(len(record))
         try:
-            reply, got = add(self, (record,), options, in_parts=False)
+            reply, got = add(self, (record,), options)
         except NodesUnavailable:
             if not self._has_moved():
                 raise
@@ -311,9 +311,8 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             self._add_chunk(chunk, options, results)
             return
         while chunk:
-            in_parts = options.block != 0 and options.dedup is None
             try:
-                reply, got = add(self, chunk, options, in_parts=in_parts)
+                reply, got = add(self, chunk, options)
             except NodesUnavailable:
                 if not self._has_moved():
                     raise
