@@ -16,7 +16,6 @@ from tests.support.backends import Backend
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-SEEDS = [page for page in PAGES if page.name.startswith("coming-from-")]
 OF_SPARK = {"spark.md"}
 """Run by tests/spark."""
 WITHOUT_CODE = {
@@ -24,7 +23,7 @@ WITHOUT_CODE = {
     "web.md",
 }
 """Measurements; files and parts of programs that other tests run; words and links."""
-OURS = [page for page in PAGES if page not in SEEDS and page.name not in OF_SPARK | WITHOUT_CODE]
+WITH_CODE = [page for page in PAGES if page.name not in OF_SPARK | WITHOUT_CODE]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ \t]*$", flags=re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "pycon", "text", "sh", "redis", "mermaid"}
 URL = "redis://localhost:6379/0"
@@ -126,37 +125,24 @@ def test_there_are_pages() -> None:
     assert {"coming-from-redisrq.md", "observing.md", "workers.md"} <= {page.name for page in PAGES}
 
 
-@pytest.mark.parametrize("page", SEEDS, ids=lambda page: page.stem)
-def test_a_page_about_another_system_runs(
-    page: Path, real_backend: Backend, tmp_path: Path
-) -> None:
-    """It runs on every server, as it compares scripts."""
-    check(page, real_backend, tmp_path)
-
-
-@pytest.mark.parametrize("page", OURS, ids=lambda page: page.stem)
-def test_a_page_about_this_library_runs(page: Path, one_server: Backend, tmp_path: Path) -> None:
-    """It runs on one server."""
-    check(page, one_server, tmp_path)
-
-
-def check(page: Path, backend: Backend, directory: Path) -> None:
-    """Check that its programs run on one server and print the documented output.
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
+def test_the_programs_of_a_page_run(page: Path, one_server: Backend, tmp_path: Path) -> None:
+    """Its programs run on one server and print the documented output.
 
     Sessions of its sections are checked too. A test file, marked in its first line, is run by
     pytest and needs no server.
     """
-    assert backend.url is not None
+    assert one_server.url is not None
     text = page.read_text(encoding="utf-8")
     programs, examples = blocks(text), sessions(text)
     assert programs or examples
     for session in examples:
-        run_session(session, backend.url, directory)
+        run_session(session, one_server.url, tmp_path)
     for program in programs:
         if program.code.startswith(TESTS):
-            run_tests(program, directory)
+            run_tests(program, tmp_path)
             continue
-        output = run(program, backend.url)
+        output = run(program, one_server.url)
         if program.output is not None:
             assert output == program.output, f"{page.name}, line {program.line}"
 
@@ -262,10 +248,10 @@ def test_a_wrong_answer_of_a_session_is_reported(
         run_session(session, URL, tmp_path)
 
 
-def test_a_failing_program_is_reported(real_backend: Backend) -> None:
+def test_a_failing_program_is_reported(one_server: Backend) -> None:
     """It is reported with its line on the page and its output."""
-    assert real_backend.url is not None
+    assert one_server.url is not None
     with pytest.raises(AssertionError, match=r"line 7: (.|\n)*ZeroDivisionError"):
-        run(Block(7, f"# {URL}\n1 / 0\n", None), real_backend.url)
+        run(Block(7, f"# {URL}\n1 / 0\n", None), one_server.url)
     with pytest.raises(AssertionError, match="says where its server is"):
-        run(Block(7, "print(1)\n", None), real_backend.url)
+        run(Block(7, "print(1)\n", None), one_server.url)

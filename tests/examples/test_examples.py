@@ -51,14 +51,14 @@ def run(*command: str, **changes: str) -> str:
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_an_example_prints_its_documented_output(path: Path, real_backend: Backend) -> None:
-    """It runs on each server, and a second time, as it leaves no jobs or settings."""
-    assert real_backend.url
-    assert run(str(path), PENSTOCK_URL=real_backend.url) == promised(path)
+def test_an_example_prints_its_documented_output(path: Path, one_server: Backend) -> None:
+    """It runs on a server, and a second time, as it leaves no jobs or settings."""
+    assert one_server.url
+    assert run(str(path), PENSTOCK_URL=one_server.url) == promised(path)
     if path.name in OF_PRESSURE:
-        assert real_backend.sync_client().keys() == []
+        assert one_server.sync_client().keys() == []
         return
-    with Penstock(real_backend.url) as client:
+    with Penstock(one_server.url) as client:
         [name] = client.queues()
         stats = client.open(name).stats()
     assert (stats.ready, stats.scheduled, stats.active, stats.dead) == (0, 0, 0, 0)
