@@ -300,7 +300,7 @@ def _report(
         verdict: one of the keys of `reports`.
         n: maximum number of jobs to reserve in the same call; only with `ACK`.
     """
-    finished = first_of(reports[verdict], TRIP)
+    finished = reports[verdict] if len(reports[verdict]) == 1 else first_of(reports[verdict], TRIP)
     jobs, sent, resent = [job for done in finished for job in done.jobs], state.clock(), 0.0
     results = None
     if verdict.kind == "ack" and any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
@@ -326,7 +326,8 @@ def _report(
     else:
         reports[verdict] = reports[verdict][len(finished) :]
     if verdict is ASIDE:
-        state.put_aside(poll, len(jobs))
+        state.taken -= len(jobs)
+        poll.at = min(poll.at, state.suspects.put_aside())
     if outcomes is None:
         _outlived(state, finished)
     else:

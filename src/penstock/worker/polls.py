@@ -65,11 +65,8 @@ class FinishedJobs(deque[Finished]):
         self._alike: tuple[Reservation | None, Verdict] = (None, ACK)
 
     def add(self, job: Delivery, verdict: Verdict, seconds: float) -> bool:
-        """Add a job that is done; return whether the loop has to look."""
+        """Add a job that is done to those of its reserve; return whether the loop has to look."""
         is_last, is_due = self.is_last(), False
-        if is_last and not self._done:
-            self.append(Finished((job,), verdict, seconds))
-            return True
         reservation, usual = self._alike
         if reservation is not reservation_of(job) or usual is not verdict:
             self.flush()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.flows import TICK
@@ -352,7 +352,11 @@ class WorkerState:
 
     def collect(self, *, everything: bool = False) -> dict[QueuePoll, Reports]:
         """Return the reports that are due, by queue; of whole reserves, those of one."""
-        for done in self.finished.take(everything=everything):
+        if not self.finished and self.finished.due_at == math.inf:
+            return self.unsettled
+        is_usual = len(self.finished) == 1 and self.finished.due_at == math.inf
+        usual: Iterable[Finished] = [self.finished.popleft()] if is_usual else ()
+        for done in usual or self.finished.take(everything=everything):
             reports = self.unsettled.setdefault(self.poll_of[ops_of(done.jobs[0])], {})
             reports.setdefault(done.verdict, []).append(done)
         return self.unsettled
@@ -622,11 +626,6 @@ class WorkerState:
         self.statistics.finished(**told, spans=done.spans)
         if self.isolated is not None:
             self.isolated.counted(**told)
-
-    def put_aside(self, poll: QueuePoll, count: int) -> None:
-        """Note that so many suspects were released for a moment."""
-        self.taken -= count
-        poll.at = min(poll.at, self.suspects.put_aside())
 
     def abandon(self) -> list[Delivery]:
         """Return the unfinished jobs, to be released; tell their handlers."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -113,9 +114,8 @@ class HandlerRunner:
             jobs = self._without_void(jobs)
             if not jobs:
                 return
-        if self.state is not None:
-            for job in jobs:
-                reservation_of(job).state = self.state
+        for job in jobs if self.state is not None else ():
+            reservation_of(job).state = self.state
         began = monotonic()
         self._at_work[id(item)] = (item, began)
         cause: BaseException | None
@@ -129,7 +129,11 @@ class HandlerRunner:
         if verdicts is None and len(jobs) == 1 and not first.lost:
             verdict = KEPT if first.settled else ACK
             first.settled = True
-            if self.finished.add(first, verdict, seconds):
+            finished = self.finished
+            if finished.due_at == math.inf and finished.is_last():  # no job waits to be reported
+                finished.append(Finished(jobs, verdict, seconds))
+                self._wake()
+            elif finished.add(first, verdict, seconds):
                 self._wake()
             return
         alike: dict[Verdict, list[Delivery]] = {}
@@ -214,7 +218,8 @@ class HandlerRunner:
             value = self.runners.call(handler, jobs, args, kwargs)
             if event is not None:
                 event.value = value
-            self._keep(handler, jobs, value)
+            if self.take or handler.size or KEPT_FIELD in data_of(jobs[0])[:FIRST_FIELDS]:
+                self._keep(handler, jobs, value)
             if type(value) in PLAIN and not handler.size:
                 return None, None
             verdicts = _returned(handler, jobs, value)
