@@ -229,7 +229,7 @@ class Service:
     def bring_back(self, server: EmbeddedServer) -> None:
         """Start a killed server as a replica, and wait until the service is whole."""
         host, port = self._seen(self.primary())
-        server.args = (*server.args, "--replicaof", f"{host} {port}")
+        server.args = (*server.args, "--replicaof", host, str(port))
         server.restart()
         self.wait_whole()
 

@@ -93,9 +93,13 @@ class Member:
         return int(told.get("count", 0))
 
     def calls(self, command: str) -> int:
-        """Count its commands of this name, including those of scripts."""
-        told = self.raw.info("commandstats").get(f"cmdstat_{command}", {})
-        return int(told.get("calls", 0))
+        """Count its commands of this name, including those of scripts.
+
+        Redis 6.2 counts all subcommands together.
+        """
+        told = self.raw.info("commandstats")
+        all_together = told.get(f"cmdstat_{command.partition('|')[0]}", {})
+        return int(told.get(f"cmdstat_{command}", all_together).get("calls", 0))
 
     def kill(self) -> None:
         """Kill it with SIGKILL."""
