@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -380,7 +381,7 @@ def test_scripts_come_back_after_a_flush(ps: Penstock, raw: Raw) -> None:
     q.enqueue_many(range(4))
     raw.script_flush()
     one, two, three, four = q.reserve(4, block=0)
-    for call in (one.ack, two.nack, three.release, four.bury):
+    for call in (one.ack, partial(two.nack, delay=60), three.release, four.bury):
         raw.script_flush()
         assert call()
     raw.script_flush()

@@ -68,6 +68,7 @@ def test_a_failure(penstock):
         penstock.work(handlers)
     [later] = q.peek(state="scheduled")
     assert later.error == "ValueError: no eve"
+    assert q.delete([later.id])
     q.enqueue(welcome.job("eve"), retry=RetryPolicy(1))
     assert penstock.work(handlers, raising=False) == {"dead": 1}
 
