@@ -275,14 +275,17 @@ class EmbeddedServer:
 
     def _start(self) -> None:
         with (self.directory / "log").open("wb") as log:
-            process = subprocess.Popen(
-                self._command(),
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C ends its owner, which then ends it
-            )
+            try:
+                process = subprocess.Popen(
+                    self._command(),
+                    cwd=self.directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C ends its owner, which then ends it
+                )
+            except OSError as error:
+                raise EmbeddedServerError(f"{self.binary.path} can't be run: {error}") from error
         self._running.append(process)
         try:
             self._await_answer(process)

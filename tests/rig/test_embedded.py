@@ -158,6 +158,19 @@ def test_a_server_that_asks_for_a_password_is_ready_too(binary: ServerBinary) ->
         client.ping()
 
 
+@pytest.mark.parametrize("prefix", [[], None], ids=["alone", "behind setpriv"])
+def test_a_binary_that_is_not_one_has_a_reason(
+    prefix: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the file, also where another program starts it."""
+    if prefix is not None:
+        monkeypatch.setattr(embedded, "_ends_with_parent", lambda: prefix)
+    path = tmp_path / "no-server"
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(EmbeddedServerError, match="no-server"):
+        EmbeddedServer(ServerBinary("path", path))
+
+
 def test_a_server_that_fails_to_start_has_a_reason(
     binary: ServerBinary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -550,8 +550,10 @@ def _followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
 
 def _tidy(state: WorkerState) -> Flow:
     """Sweep the queues that are due: about once a minute, at random times."""
-    with suppress(Exception):  # other clients sweep as well
+    try:
         yield Tidy(tuple(poll.ops for poll in state.polls if poll.is_usable))
+    except Exception:  # other clients sweep as well, and the next call tells of a lost server
+        logger.debug("a sweep failed", exc_info=True)
 
 
 def _woken(state: WorkerState, poll: QueuePoll) -> Count:
