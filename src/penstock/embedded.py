@@ -222,6 +222,11 @@ class EmbeddedServer:
             raise EmbeddedServerError(
                 "the server was stopped and its directory removed: create another EmbeddedServer"
             )
+        for process in self._running:
+            process.terminate()  # it may have data to save
+            process.send_signal(signal.SIGCONT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
         _kill(self._running)
         self._start()
 

@@ -109,7 +109,7 @@ def test_scripts_run_on_every_server(script: Script) -> None:
     """No shebang, only ASCII, and no library that fakeredis or an old server lacks."""
     assert not script.source.startswith("#")
     # a full server may refuse the values of results, and nothing else is tried
-    code = code_of(script).replace("redis.pcall('', held, unpack(results))", "")
+    code = code_of(script).replace("redis.pcall('', held, unpack(blocks))", "")
     assert not re.search(r"\b(cjson|struct|cmsgpack|bit|pcall|error|loadstring|os)\b\s*[.(]", code)
     assert not re.search(r"redis\.(?!call\b)", code)
     assert script.source.isascii()
