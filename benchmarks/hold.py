@@ -330,6 +330,6 @@ class _Held:
         chunk = b"0 " + sizes + b"\n" + record * count
         self.bed.redis.delete(self.keys["commit"], self.keys["stage"])
         self._call("stage", 1, "0:0", 60_000, chunk)
-        self._call("commit", 1, 60_000, rest=["0", 1])
+        self._call("commit", 1, 60_000, count, rest=["0", 1])
         self._call("publish", "", "", 0, "", "0:0", BATCH)
         self._call("unstage", 1, "")

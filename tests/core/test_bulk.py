@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import BadArgument, Dedup, Durable
+from penstock.core import stable
 from penstock.core.bulk import CHUNK_BYTES, chunks, prepared, windows
 from penstock.core.calls import Wait
 from penstock.core.durable import ack_wait
@@ -168,8 +169,9 @@ def test_windows_have_chunks_of_the_same_length(ttl: Any, most: int) -> None:
     assert (max(lengths), sum(lengths)) == (most, 2200)
 
 
-def test_chunks_of_a_mebibyte() -> None:
+def test_chunks_of_a_mebibyte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks are bounded by a mebibyte with heads; a larger body has a chunk of its own."""
+    monkeypatch.setattr(stable, "next_id", stable.ids().__next__)  # of 12 characters
     half, head = CHUNK_BYTES // 2, len(b"1;i=0123456789ab\n")
     sizes = [half - head, half - head, 1, CHUNK_BYTES + 5, 3, half, half]
     made = chunks(map(bytes, sizes), prepared())

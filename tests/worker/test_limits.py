@@ -170,7 +170,7 @@ def test_leases_are_renewed_together(
     q.enqueue_many(range(50))
     done = threading.Event()
     try:
-        with at_work(kind, server.url, "q", lambda _: done.wait(30), concurrency=1, prefetch=49):
+        with at_work(kind, server.url, "q", lambda _: done.wait(30), concurrency=2, prefetch=48):
             wait_for(lambda: q.stats().active == 50)
             views = q.peek(50, state="active")
             first = sent(raw)["evalsha"]
