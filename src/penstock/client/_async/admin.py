@@ -365,9 +365,8 @@ class AsyncQueueAdmin:
 
         Examples:
             >>> added = await q.enqueue_many([b"a", b"b"], delay=60)
-            >>> stats = await q.stats()
-            >>> stats.ready, stats.scheduled
-            (0, 2)
+            >>> (await q.stats()).scheduled
+            2
         """
         await self.backend.connect()
         return await self.backend.node.run(self.ops.stats())
@@ -377,8 +376,7 @@ class AsyncQueueAdmin:
     ) -> list[JobView]:
         """Return jobs without taking them. Ready jobs come in the order of `reserve`.
 
-        Expired jobs in the way are removed, about a thousand a call. The call is repeated until
-        there are none.
+        Expired jobs in the way are removed; the call is repeated until there are none.
 
         Args:
             n: most jobs to return, up to 1000; about 1 MiB of bodies is returned.
@@ -415,10 +413,8 @@ class AsyncQueueAdmin:
         Raises:
             BadJobId: the id is malformed, or of another queue, node or epoch.
         """
-        [view] = await self._routed(
-            check_jobs("job", [job]), lambda part, names: part._shown(names), None
-        )
-        return view
+        names = check_jobs("job", [job])
+        return (await self._routed(names, lambda part, own: part._shown(own), None))[0]
 
     async def result(self, job: JobName, *, timeout: Duration | None = None) -> Any:
         """Wait until a job has ended, and return the value that its handler returned.
@@ -599,9 +595,8 @@ class AsyncQueueAdmin:
             All settings as they are now.
 
         Examples:
-            >>> settings = await q.configure(lease=60, max_attempts=5)
-            >>> settings.lease, settings.max_attempts
-            (60.0, 5)
+            >>> (await q.configure(lease=60)).lease
+            60.0
         """
         given = locals()
         return await self._configured(setting_fields(given, self.partitions))

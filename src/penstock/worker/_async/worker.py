@@ -71,8 +71,7 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SIGHT = 1.0
-"""Seconds after which the main thread looks for signals. A signal that comes just before the thread
-goes to sleep does not wake it."""
+"""Seconds after which the main thread looks for signals: one may have come before it slept."""
 ISOLATED = ("queues", "grace", "log_jobs", "time_limit")
 """Options that an isolated process takes over."""
 READY = 10.0
@@ -112,8 +111,7 @@ class AsyncWorker:
         monitor: called with a `LoopEvent` after each round.
         heartbeat: "thread"; or "process", where a helper process renews leases, for handlers in
             native code that let no other thread run.
-        name: the worker's name, kept with each delivery; by default the client's, or host and
-            process.
+        name: the worker's name, kept with each delivery; None = the client's, or host and process.
         isolate: `module:name` of this worker, or of a function that makes it. Jobs that crashed
             twice then run in a separate process, which imports it, while other jobs go on. None =
             such jobs run when the worker has no other job. `penstock worker` sets it.
