@@ -21,12 +21,12 @@ if __name__ == "__main__":  # the scripts of this checkout, installed or not
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from penstock.wire.codes import Code  # noqa: E402 - behind the path
-from penstock.wire.scripts import (  # noqa: E402 - same
+from penstock.wire.scripts import (  # noqa: E402 - behind the path
     Script,
     all_scripts,
     script,
 )
-from tools.states import (  # noqa: E402 - same
+from tools.states import (  # noqa: E402 - behind the path
     TABLE,
     Cell,
     Condition,

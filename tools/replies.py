@@ -28,8 +28,8 @@ if __name__ == "__main__":  # the scripts of this checkout, installed or not
     sys.modules["penstock"].__path__ = [str(ROOT / "src" / "penstock")]
 
 from penstock.wire.codes import Code, PressureCode  # noqa: E402 - behind the path
-from penstock.wire.scripts import Script, all_scripts  # noqa: E402 - same
-from tools.protocol import replies  # noqa: E402 - same
+from penstock.wire.scripts import Script, all_scripts  # noqa: E402 - behind the path
+from tools.protocol import replies  # noqa: E402 - behind the path
 
 __all__ = ["Form", "forms", "main", "written"]
 
@@ -81,8 +81,8 @@ class Reply(tuple[Any, ...]):
 
     __slots__ = ()
 
-    code: int = property(itemgetter(0))  # type: ignore[assignment]  # has this type
-    nonce: bytes = property(itemgetter(1))  # type: ignore[assignment]  # same
+    code: int = property(itemgetter(0))  # type: ignore[assignment]  # the type of the element
+    nonce: bytes = property(itemgetter(1))  # type: ignore[assignment]  # the type of the element
 
     def __init_subclass__(cls) -> None:
         for at, name in enumerate(cls.__annotations__, 2):

@@ -170,7 +170,7 @@ def preferred(key: str, nodes: Sequence[str]) -> str:
 
 
 class Head(NamedTuple):
-    """What rows with equal options share: the header before and after the id, and the delay."""
+    """The common parts of rows with equal options: the header around the id, and the delay."""
 
     front: bytes
     tail: bytes

@@ -21,8 +21,8 @@ class Reply(tuple[Any, ...]):
 
     __slots__ = ()
 
-    code: int = property(itemgetter(0))  # type: ignore[assignment]  # has this type
-    nonce: bytes = property(itemgetter(1))  # type: ignore[assignment]  # same
+    code: int = property(itemgetter(0))  # type: ignore[assignment]  # the type of the element
+    nonce: bytes = property(itemgetter(1))  # type: ignore[assignment]  # the type of the element
 
     def __init_subclass__(cls) -> None:
         for at, name in enumerate(cls.__annotations__, 2):

@@ -161,8 +161,7 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
             CannotSync: the server can't report which writes are on disk; the job was not added.
 
         Examples:
-            >>> job = await q.enqueue({"to": "ada"}, delay=60, ttl=3600)
-            >>> job.state
+            >>> (await q.enqueue({"to": "ada"}, delay=60, ttl=3600)).state
             'scheduled'
         """
         options = prepared(
@@ -573,9 +572,8 @@ class AsyncQueue(AsyncQueueHandlers, AsyncQueueSchedules, AsyncQueueSearch, Asyn
         Examples:
             >>> added = await q.enqueue(b"a")
             >>> outcomes = await q.nack(await q.reserve(), delay=0, error="no answer")
-            >>> [job] = await q.reserve()
-            >>> job.attempt, job.last_error
-            (2, 'no answer')
+            >>> (await q.reserve())[0].last_error
+            'no answer'
         """
         wait = -1 if delay is None else duration_ms("delay", delay)
         text, tail = check_text("error", error, limit=1024), check_trace(trace)

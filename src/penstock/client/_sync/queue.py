@@ -151,8 +151,7 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
             CannotSync: the server can't report which writes are on disk; the job was not added.
 
         Examples:
-            >>> job = q.enqueue({"to": "ada"}, delay=60, ttl=3600)
-            >>> job.state
+            >>> (q.enqueue({"to": "ada"}, delay=60, ttl=3600)).state
             'scheduled'
         """
         options = prepared(
@@ -546,9 +545,8 @@ class Queue(QueueHandlers, QueueSchedules, QueueSearch, QueueBatches):
         Examples:
             >>> added = q.enqueue(b"a")
             >>> outcomes = q.nack(q.reserve(), delay=0, error="no answer")
-            >>> [job] = q.reserve()
-            >>> job.attempt, job.last_error
-            (2, 'no answer')
+            >>> (q.reserve())[0].last_error
+            'no answer'
         """
         wait = -1 if delay is None else duration_ms("delay", delay)
         text, tail = check_text("error", error, limit=1024), check_trace(trace)

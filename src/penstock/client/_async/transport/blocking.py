@@ -218,4 +218,5 @@ class AsyncBlockingConnection:
 
 
 def _key_in(reply: tuple[bytes, bytes] | None) -> bytes | None:
-    return reply[0] if reply else None
+    key, _token = reply or (None, None)
+    return key
