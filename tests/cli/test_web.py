@@ -79,3 +79,11 @@ def test_what_is_refused(
     assert result.code == 1
     assert told in result.err
     assert "secret" not in result.err
+
+
+@pytest.mark.parametrize("port", ["-1", "0", "70000", "http"])
+def test_a_port_that_is_none(run_cli: Cli, port: str) -> None:
+    """It is bad usage, and not the traceback of a server that did not start."""
+    result = run_cli("web", "--port", port)
+    assert result.code == 2
+    assert "--port" in result.err

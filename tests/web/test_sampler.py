@@ -58,6 +58,18 @@ async def test_a_sample_is_read_once_in_two_seconds() -> None:
     assert client.reads == 3
 
 
+async def test_a_change_during_a_read_is_seen_by_the_next_request() -> None:
+    """The read that is under way may have missed it."""
+    client = Client(stats())
+    sampler = client.sampler()
+    reading = asyncio.create_task(sampler.sample())
+    await asyncio.sleep(0)
+    sampler.forget()
+    await reading
+    await sampler.sample()
+    assert client.reads == 2
+
+
 async def test_many_queues_are_read_more_rarely() -> None:
     """Reading 1,000 queues takes ten pages, every ten seconds."""
     client = Client(*(stats(f"q{number}") for number in range(1000)))

@@ -90,6 +90,8 @@ def test_a_form_of_another_site(ps: Penstock, writable: Browser) -> None:
     foreign = {"origin": "http://evil.example"}
     assert writable.post(form.action, fields, headers=foreign).status == 403
     assert ps.queue("emails").stats().settings.paused is None
+    malformed = {"origin": "http://["}
+    assert writable.post(form.action, fields, headers=malformed).status == 403
     assert writable.post(form.action, fields, headers={"origin": "http://localhost"}).status == 200
 
 
@@ -144,6 +146,12 @@ def test_a_function_recognizes_users(
     assert "action=pause user='eve\\n'" in caplog.text
 
 
+@pytest.mark.parametrize("answer", [None, False, True, "", 0, 7])
+def test_only_a_name_is_a_user(open_page: Open, answer: Any) -> None:
+    """A function that returns anything but a name has refused the request."""
+    assert open_page(auth=lambda _: answer).get("/").status == 403
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -153,6 +161,8 @@ def test_a_function_recognizes_users(
         {"auth": ("ada",)},
         {"hosts": "localhost"},
         {"hosts": [7]},
+        {"hosts": ["queues.example:8080"]},
+        {"hosts": ["[::1]:80"]},
         {"write": "yes"},
         {"hide_bodies": None},
     ],

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import Annotated
 
 from penstock import AsyncPenstock
 from penstock.cli import output
 from penstock.cli.app import Session, command
 from penstock.cli.output import Failed
+from penstock.cli.parameters import Option
 from penstock.core.logs import get_logger
 
 __all__ = ["web"]
@@ -20,7 +22,7 @@ PASSWORD = "PENSTOCK_WEB_PASSWORD"  # the name of a variable
 def web(
     session: Session,
     host: str = "127.0.0.1",
-    port: int = 8080,
+    port: Annotated[int, Option(metavar="PORT", low=1, high=65535)] = 8080,
     write: bool = False,
     user: str = "",
     allow_host: str = "",
@@ -58,11 +60,12 @@ def web(
         told = f"{host} is reachable from other machines: give --user, and set ${PASSWORD}"
         raise Failed(told)
     client = AsyncPenstock(session.source, **session.options)
-    names = (*LOOPBACK, f"[{host}]" if ":" in host else host, *allow_host.split())
+    shown = f"[{host}]" if ":" in host else host
+    names = (*LOOPBACK, shown, *allow_host.split())
     page = app(client, write=write, auth=auth, hosts=names, hide_bodies=hide_bodies)
     _log_actions()
     rights = "read and write" if write else "read-only"
-    output.note(f"penstock: http://{names[3]}:{port}/ ({rights})")
+    output.note(f"penstock: http://{shown}:{port}/ ({rights})")
     settings = uvicorn.Config(
         page, host=host, port=port, log_level="warning", access_log=False, server_header=False
     )

@@ -40,8 +40,8 @@ def app(
         ps: the client, or the URL of its server.
         write: whether the page has actions; otherwise it only reads.
         auth: a user name and a password, which browsers ask for; or a function, also async, that
-            gets the request and returns the user's name, for the audit log, or None to refuse.
-            None = only requests from this machine are answered.
+            gets the request and returns the user's name, for the audit log. With any other answer
+            the request is refused. None = only requests from this machine are answered.
         hosts: the names under which the page is served, without ports; "*" = any name.
         hide_bodies: whether bodies and results of jobs are hidden.
 

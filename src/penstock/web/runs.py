@@ -31,9 +31,11 @@ ACTIONS: dict[StateName, tuple[ActionName, ...]] = {
 STEP = 200
 """Jobs of one step of a run: the server takes about 5 ms for them."""
 REST = 3.0
-"""Pause behind a step, in lengths of the step: a run uses a quarter of a core at most."""
+"""Pause after a step, in lengths of the step: a run uses a quarter of a core at most."""
 KEPT = 50
 """Runs that are remembered."""
+STOP_WAIT = 1.0
+"""Seconds in which the step of a run has to end when the run is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ async def act(queue: AsyncQueue, action: ActionName, ids: Sequence[str]) -> int:
 
 @dataclass
 class BulkAction:
-    """An action on all jobs that a filter matches.
+    """A run: an action on all jobs that a filter matches.
 
     Attributes:
         id: names the run.
@@ -153,9 +155,8 @@ class Runs:
 
     async def stop(self, run: BulkAction) -> None:
         """Stop a run after the step that is under way."""
-        if run.status in ("counting", "counted", "running"):
-            run.status = "stopped"
-        await self.settle(run, 1.0)
+        _ask_to_stop(run)
+        await self.settle(run, STOP_WAIT)
 
     async def settle(self, run: BulkAction, seconds: float) -> None:
         """Wait until a run pauses or has ended, but not longer than so many seconds."""
@@ -164,9 +165,14 @@ class Runs:
             await asyncio.wait([task], timeout=seconds)
 
     async def close(self) -> None:
-        """Stop all runs, each after the step that is under way."""
+        """Stop all runs after the steps that are under way; cancel those that take too long."""
         for run in self._runs.values():
-            await self.stop(run)
+            _ask_to_stop(run)
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks.values(), timeout=STOP_WAIT)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def _spawn(
         self,
@@ -205,7 +211,7 @@ class Runs:
             run.status = "done"
 
     async def _pages(self, run: BulkAction) -> AsyncIterator[list[str]]:
-        """Yield the ids of matching jobs, the newest first: later jobs are not met."""
+        """Yield the ids of matching jobs, the newest first: jobs added later are not found."""
         chosen, cursor, status = run.filter, "0", run.status
         while run.status == status:
             began = time.monotonic()
@@ -216,3 +222,8 @@ class Runs:
             if cursor == "0":
                 return
             await asyncio.sleep(REST * (time.monotonic() - began))
+
+
+def _ask_to_stop(run: BulkAction) -> None:
+    if run.status in ("counting", "counted", "running"):
+        run.status = "stopped"

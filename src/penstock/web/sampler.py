@@ -64,14 +64,12 @@ class Series:
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=POINTS))
 
     def rates(self) -> Rates:
-        """Return the rates over the last ten seconds."""
+        """Return the rates over the last ten seconds, or since the point before the last one."""
         if len(self.points) < 2:
             return Rates(0.0, 0.0, 0.0)
-        last = self.points[-1]
-        first = next(
-            (point for point in self.points if last.at - point.at <= SMOOTHING), self.points[-2]
-        )
-        return _between(first if first is not last else self.points[-2], last)
+        *earlier, last = self.points
+        recent = (point for point in earlier if last.at - point.at <= SMOOTHING)
+        return _between(next(recent, earlier[-1]), last)
 
     def done(self) -> list[float]:
         """Return the jobs finished per second, between each two figures."""
@@ -134,19 +132,21 @@ class Sampler:
         self._lock = asyncio.Lock()
         self._last: Sample | None = None
         self._due = 0.0
+        self._is_stale = False
         self.series: dict[str, Series] = {}
 
     async def sample(self) -> Sample:
         """Return figures that are at most two seconds old, or older if there are many queues."""
         async with self._lock:
-            if self._last is None or self._clock() >= self._due:
+            if self._last is None or self._is_stale or self._clock() >= self._due:
+                self._is_stale, self._due = False, 0.0
                 self._last = await self._read()
                 self._due = self._clock() + max(INTERVAL, PER_QUEUE * len(self._last.queues))
             return self._last
 
     def forget(self) -> None:
         """Read the figures again at the next request: an action has changed them."""
-        self._due = 0.0
+        self._is_stale = True
 
     async def _read(self) -> Sample:
         queues, missed, cursor = dict[str, QueueStats](), set[str](), "0"

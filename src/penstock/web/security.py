@@ -25,7 +25,7 @@ __all__ = ["LOOPBACK", "Auth", "Guard", "Options", "is_loopback", "token_of"]
 
 AuthCall: TypeAlias = Callable[[Request], "str | Awaitable[str | None] | None"]
 Auth: TypeAlias = "tuple[str, str] | AuthCall"
-"""A user name and a password, or a function that returns the user's name, None = refused."""
+"""A user name and a password, or a function that returns the user's name; None = refused."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 """Hosts that name this machine."""
@@ -65,12 +65,12 @@ def check_hosts(hosts: object) -> tuple[str, ...]:
     """Return names of hosts as a tuple.
 
     Raises:
-        BadArgument: not a sequence of str.
+        BadArgument: not a sequence of names, or a name with a port.
     """
     if isinstance(hosts, str) or not isinstance(hosts, Sequence):
         raise BadArgument("hosts", hosts, 'must be names, such as ["queues.example.com"]')
-    if not all(isinstance(host, str) and host for host in hosts):
-        raise BadArgument("hosts", hosts, "must be names without ports")
+    if not all(isinstance(host, str) and host and _name_of(host) == host.lower() for host in hosts):
+        raise BadArgument("hosts", hosts, "must be names without ports, IPv6 in brackets: [::1]")
     return tuple(host.lower() for host in hosts)
 
 
@@ -155,7 +155,7 @@ class Guard:
             return PlainTextResponse(text, 403)
         origin = request.headers.get("origin")
         is_safe = request.method in ("GET", "HEAD")
-        if not is_safe and origin is not None and urlsplit(origin).netloc != host:
+        if not is_safe and origin is not None and _netloc(origin) != host:
             return PlainTextResponse("The request comes from another site.\n", 403)
         return None
 
@@ -165,9 +165,10 @@ class Guard:
             return "-"
         if not isinstance(auth, tuple):
             answer = auth(request)
-            return await answer if inspect.isawaitable(answer) else answer
-        user, password = _basic(request.headers.get("authorization", ""))
-        is_user = hmac.compare_digest(user, auth[0].encode())
+            user: object = await answer if inspect.isawaitable(answer) else answer
+            return user if user and isinstance(user, str) else None
+        name, password = _basic(request.headers.get("authorization", ""))
+        is_user = hmac.compare_digest(name, auth[0].encode())
         is_password = hmac.compare_digest(password, auth[1].encode())
         return auth[0] if is_user and is_password else None
 
@@ -201,6 +202,14 @@ def _name_of(host: str) -> str:
     """Return the host of a Host header, without its port."""
     name, _, port = host.rpartition(":")
     return (name if name and port.isdecimal() else host).lower()
+
+
+def _netloc(origin: str) -> str:
+    """Return host and port of an origin; empty if it is malformed."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _basic(header: str) -> tuple[bytes, bytes]:
