@@ -397,3 +397,65 @@ def test_jobs_are_taken_while_the_heartbeat_looks_at_the_held_ones() -> None:
         gc.set_threshold(*often)
         gc.callbacks.remove(take)
     assert len(held) > 5000
+
+
+class Overdue:
+    """The heartbeat of a worker that holds a job and should have ended, with the steps it takes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[str] = []
+        self.answer: Callable[[], None] = lambda: None
+        worker = HandlerRunner()
+        worker.take(stored(b"1\nx"))
+        worker.state.stop(-60)
+        registration: Any = SimpleNamespace(at=0.0, renew=self._register)
+        backend: Any = SimpleNamespace(
+            node=SimpleNamespace(twin=lambda **_: None), terms=SimpleNamespace(prefix="")
+        )
+        self.beat = heartbeat.Heartbeat(
+            worker.state, backend, name="leases", registration=registration, overdue=print
+        )
+        self.beat._ask_at = math.inf
+        driver = SimpleNamespace(drive=lambda _: self.steps.append("released"))
+        monkeypatch.setattr(heartbeat, "Driver", lambda *_: driver)
+        monkeypatch.setattr(heartbeat, "ops_of", lambda _: worker.poll.ops)
+        monkeypatch.setattr(heartbeat, "due", lambda jobs, _: [(30.0, jobs)])
+        monkeypatch.setattr(heartbeat, "renewed", self._renew)
+
+    def _renew(self, *_: Any) -> list[Any]:
+        self.steps.append("renewed")
+        self.answer()
+        return []
+
+    def _register(self, nodes: list[Any]) -> None:
+        self.steps += ["registered"] * len(nodes)
+
+
+def test_a_closed_heartbeat_ends_after_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call may wait seconds for a silent server, and the end of the worker waits for it."""
+    told = Overdue(monkeypatch)
+    told.answer = told.beat.close
+    told.beat._beat()
+    assert told.steps == ["renewed"]
+
+
+@pytest.mark.parametrize(
+    "error, steps",
+    [
+        (redis.TimeoutError("silent"), ["renewed"]),
+        (QueueDamaged("one queue"), ["renewed", "registered", "released"]),
+    ],
+    ids=["silent", "damaged"],
+)
+def test_a_silent_server_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, steps: list[str]
+) -> None:
+    """A heartbeat whose renewal got no answer makes no other call until it tries that again."""
+    told = Overdue(monkeypatch)
+
+    def fail() -> None:
+        raise error
+
+    told.answer = fail
+    told.beat._beat()
+    assert told.steps == steps

@@ -17,6 +17,7 @@ from penstock.client._acompat import Signal
 from penstock.client._async.backend import AsyncBackend
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.driver import AsyncDriver
+from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.core.job import (
     Delivery,
@@ -88,6 +89,7 @@ class AsyncHeartbeat:
         self._closed = False
         self._ask_at = 0.0
         self._failures = 0
+        self._is_silent = False
         self._has_left = False
         self._thread: threading.Thread | None = None
 
@@ -137,33 +139,41 @@ class AsyncHeartbeat:
                 await self._node(home).command("SCRIPT", "LOAD", script("extend").source)
 
     async def _beat(self) -> None:
+        """Do what is due. Each step may wait seconds for the server; a closed heartbeat stops."""
+        for step in (self._renew_leases, self._ask, self._register, self._end_overdue):
+            if not self._closed:
+                await step()
+
+    async def _renew_leases(self) -> None:
         if self._state.helper is not None:
             self._lose(self._state.helper.news(), GONE)
-        unreached = set[Any]()
+        unreached: dict[Any, Exception] = {}
         for lease, jobs in due(self._held(), monotonic()):
             ops = ops_of(jobs[0])
             if ops not in unreached:
                 try:
                     self._lose(await renewed(self._node(ops.home), lease, jobs), GONE)
                 except Exception as error:  # noqa: BLE001  # tried again, until the leases end
-                    unreached.add(ops)
+                    unreached[ops] = error
                     self._complain(ops.name, error)
         self._failures = self._failures + 1 if unreached else 0
-        if not self._failures and monotonic() >= self._ask_at:
-            self._ask_at = monotonic() + LOOK
-            await self._ask()
+        self._is_silent = any(map(passing, unreached.values()))
+
+    async def _register(self) -> None:
         if self._registration is not None and monotonic() >= self._registration.at:
             await self._registration.renew(self._reachable())
-        if self._overdue is not None and monotonic() > self._end_at:
-            await self._end(self._overdue)
 
     def _reachable(self) -> list[AsyncNode]:
         """Return the nodes that are up."""
         homes = dict.fromkeys(poll.home for poll in list(self._state.polls))
-        return [self._node(home) for home in homes if home is None or home.state.is_up]
+        is_up = not self._is_silent
+        return [self._node(home) for home in homes if (is_up if home is None else home.state.is_up)]
 
     async def _ask(self) -> None:
         """Store the progress of jobs, and learn which are cancelled: one call for each queue."""
+        if self._failures or monotonic() < self._ask_at:
+            return
+        self._ask_at = monotonic() + LOOK
         taken_by = monotonic() - YOUNG
         held = [job for job, taken in self._state.held.copy().items() if taken < taken_by]
         asked: dict[Any, list[Delivery]] = {}
@@ -196,14 +206,18 @@ class AsyncHeartbeat:
     def _end_at(self) -> float:
         return self._state.deadline + (2 * OVERDUE if self._has_left else OVERDUE)
 
-    async def _end(self, overdue: Callable[[], None]) -> None:
+    async def _end_overdue(self) -> None:
         """Release the jobs of a worker whose event loop is blocked. Later end the process."""
+        overdue = self._overdue
+        if overdue is None or monotonic() <= self._end_at:
+            return
         if self._has_left:
             self._overdue = None
             overdue()
             return
         self._has_left = True
-        if self._state.polls[0].home is None:  # of several nodes the leases end by themselves
+        # Of several nodes, and of a server that does not answer, the leases end by themselves.
+        if self._state.polls[0].home is None and not self._is_silent:
             driver = AsyncDriver(self._node(None), self._backend.terms.prefix)
             await driver.drive(leave(self._state))
 
