@@ -29,17 +29,16 @@ if not epoch then
   end
   epoch, created, uses = string.sub(create, -8), 1, anew and 'trodsbpkmeuqg' or ''
   --@include lib/create_queue
-  if anew then -- above every number in use: held jobs may have higher ones than the stream
+  if anew then -- above every number in use: held jobs may have numbers of this ms, and higher ones than the stream
     change('v', '3')
-    local last = string.format('%.0f-1000000000', now)
+    local ms = now
     local info = redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'STREAM', ready) or {}
     for i = 1, #info, 2 do
-      if info[i] == 'last-generated-id' and tonumber(string.match(info[i + 1], '^%d+')) >= now then
-        last = info[i + 1]
+      if info[i] == 'last-generated-id' then
+        ms = math.max(ms, tonumber(string.match(info[i + 1], '^%d+')))
       end
     end
-    change('last', last)
-    change('v', '3')
+    change('last', string.format('%.0f-4294967294', ms))
   end
 end
 --@include lib/use
