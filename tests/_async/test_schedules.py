@@ -207,7 +207,7 @@ async def test_a_worker_runs_a_due_tick(ps: AsyncPenstock, q: AsyncQueue, raw: R
 
 
 async def test_short_delays_lose_no_tick(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
-    """Ticks up to a minute late all run."""
+    """Ticks up to a minute late all run; their handlers begin in any order."""
     await q.schedule("s", every=10, job="x", overlap=True)
     now = int(raw_time(raw) * 1000)
     first = now // 10_000 * 10_000 - 30_000
@@ -215,7 +215,7 @@ async def test_short_delays_lose_no_tick(ps: AsyncPenstock, q: AsyncQueue, raw: 
     ran: list[Any] = []
     await work(ps, handlers_for(ran))
     await work(ps, handlers_for(ran))
-    assert [tick for _, tick in ran][:4] == [first / 1000 + 10 * i for i in range(4)]
+    assert sorted(tick for _, tick in ran)[:4] == [first / 1000 + 10 * i for i in range(4)]
     assert len({tick for _, tick in ran}) == len(ran)
 
 
