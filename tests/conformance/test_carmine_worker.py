@@ -136,7 +136,8 @@ def test_an_idle_worker(real_backend: Backend, real_q: Queue, real_raw: Raw) -> 
     waits = []
     with Penstock(real_backend.sync_client()) as ps, Worker(ps, "q", handle):
         real_q.enqueue("first")
-        wait_for(lambda: "first" in starts)
+        wait_for(lambda: real_q.stats().acked == 1)
+        wait_for(ps.workers)  # it writes its entry a second after its start
         wait_for(lambda: real_raw.info("clients")["blocked_clients"] == 1)
         before, began = commands(real_raw), time.monotonic()
         time.sleep(2.5)
