@@ -784,6 +784,8 @@ async def test_bad_worker_arguments(ps: AsyncPenstock) -> None:
         "monitor": 5,
         "heartbeat": "none",
         "name": "",
+        "burst": "no",
+        "log_jobs": 1,
     }
     for name, value in wrong.items():
         with pytest.raises(BadArgument):

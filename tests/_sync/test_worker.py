@@ -760,6 +760,8 @@ def test_bad_worker_arguments(ps: Penstock) -> None:
         "monitor": 5,
         "heartbeat": "none",
         "name": "",
+        "burst": "no",
+        "log_jobs": 1,
     }
     for name, value in wrong.items():
         with pytest.raises(BadArgument):

@@ -198,3 +198,39 @@ async def test_with_asyncio(apenstock):
 """
     )
     passed(run, 3)
+
+
+def test_results_and_rare_outcomes(run_pytest: RunPytest) -> None:
+    """`work` keeps the results of jobs and counts their outcomes as a worker does."""
+    run = run_pytest(
+        HANDLERS
+        + """
+def test_a_result_is_kept(penstock):
+    @handlers.handler(result_ttl=60)
+    def double(number: int) -> int:
+        return 2 * number
+
+    job = double.enqueue(penstock.queue("q"), 4)
+    assert penstock.work(handlers) == {"done": 1}
+    assert job.result(timeout=0) == 8
+
+def test_cancelled_and_lost(penstock):
+    queue, more = penstock.queue("q"), Handlers()
+
+    @more.handler
+    def cancels(job):
+        queue.cancel([job])
+        return Retry()
+
+    @more.handler
+    def loses(job):
+        penstock.travel(100)
+        queue.reserve()
+
+    cancels.enqueue(queue)
+    assert penstock.work(more) == {"cancelled": 1}
+    loses.enqueue(queue)
+    assert penstock.work(more) == {"lost": 1}
+"""
+    )
+    passed(run, 2)

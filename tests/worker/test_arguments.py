@@ -28,7 +28,8 @@ from hypothesis import strategies as st
 from penstock import BadArgument, Job
 from penstock.core.job import Delivery
 from penstock.core.record import encode_body
-from penstock.worker import Conversion, Handler, Handlers, Unfit
+from penstock.worker import Conversion, Handler, Handlers, State, Unfit
+from penstock.worker.arguments import Misfit, Parameters
 from tests.worker.deliveries import named, stored
 
 if TYPE_CHECKING:
@@ -540,3 +541,15 @@ def test_a_job_is_refused_or_fits(
     assert NAMED[function].check().encoded(tuple(args), kwargs) == encode_body(body)[0]
     given_args, given_kwargs = NAMED[function].arguments(named("f", body))
     function(*given_args, **given_kwargs)
+
+
+def test_a_state_is_no_argument() -> None:
+    """A job can't name a `State` parameter, also not among arguments of any name."""
+
+    def handler(pool: State[int], **more: int) -> None: ...
+
+    parameters = Parameters(handler, None, strict=True)
+    with pytest.raises(Misfit, match="pool=7: unexpected"):
+        parameters.body((), {"pool": 7})
+    with pytest.raises(Misfit, match="pool=7: unexpected"):
+        parameters.bind({"pool": 7})

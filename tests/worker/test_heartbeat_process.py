@@ -353,3 +353,16 @@ def test_it_needs_a_unix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "os", SimpleNamespace(name="nt"))
     with pytest.raises(BadArgument, match=r"^heartbeat='process': needs a Unix"):
         HeartbeatProcess("redis://127.0.0.1:1/0", prefix="penstock", owner="tester")
+
+
+@pytest.mark.parametrize("how", ["restart", "change"])
+def test_the_worker_beside_a_helper_uses_one_node(worker_server: EmbeddedServer, how: str) -> None:
+    """The helper knows one node, so its worker uses no other one, at any start."""
+    worker = Worker(worker_server.url, "work", print, burst=True)
+    assert worker._client.backend.joins
+    worker.change(heartbeat="process")
+    if how == "restart":
+        worker.run()
+        with worker:
+            assert not worker._client.backend.joins
+    assert not worker._client.backend.joins

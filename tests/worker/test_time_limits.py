@@ -19,6 +19,7 @@ from penstock.embedded import EmbeddedServer
 from penstock.worker import TimeLimit
 from penstock.worker.limits import Limits
 from tests.support.backends import Backend
+from tests.support.twins import wait_for
 from tests.worker.conftest import app, told, worker
 from tests.worker.programs import APP, STARTED, Told
 
@@ -127,6 +128,15 @@ def test_a_wrong_limit(value: Any) -> None:
         Handlers().handler("x", time_limit=value)(computes)
     with pytest.raises(BadArgument, match="time_limit"):
         Worker("redis://127.0.0.1:1", "q", print, time_limit=value)
+
+
+def test_the_thread_ends_when_it_has_nothing_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was started often leaves no threads; the next run with a limit starts one."""
+    monkeypatch.setattr("penstock.worker.limits.IDLE", 0.01)
+    limits: Any = Limits(None, 60, print)
+    for _ in range(2):
+        assert limits.run(60, (SimpleNamespace(function=lambda: 7), ()), (), {}) == 7
+        wait_for(lambda: limits._thread is None)
 
 
 def test_the_exception_is_never_raised_outside() -> None:

@@ -309,7 +309,7 @@ class Parameters:
         bound: dict[str, Any] = {}
         for name, value in given.items():
             parameter = name if name in self._named else self._more
-            if not parameter or name == self.job:
+            if not parameter or name == self.job or name in self._states:
                 raise Misfit(name, "unexpected", value)
             bound[name] = self._loaded(parameter, name, value)
         for name in self._required:

@@ -26,6 +26,8 @@ __all__ = ["NO_LIMITS", "CancelledRun", "Item", "Limits", "TimeLimit", "within"]
 
 Item = tuple[AnyHandler, Sequence[Delivery]]
 """A handler, and the jobs of one run of it."""
+IDLE = 10.0
+"""Seconds without a run with a limit after which the thread that watches them ends."""
 T = TypeVar("T")
 _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set_async_exc.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -108,7 +110,7 @@ class _Watched:
 class Limits:
     """Ends runs of a worker's handlers that take too long, or whose jobs are cancelled.
 
-    Its thread starts with the first run in a thread that has a limit.
+    Its thread starts with the first run that has a limit, and ends some time after the last one.
 
     Args:
         default: seconds, for handlers without a limit of their own; None = no limit.
@@ -192,8 +194,12 @@ class Limits:
         while True:
             with self._changed:
                 nearest = min((watched.until for watched in list(self._watched)), default=None)
-                if nearest is None or nearest > time.monotonic():
-                    self._changed.wait(None if nearest is None else nearest - time.monotonic())
+                if nearest is None:
+                    if not self._changed.wait(IDLE) and not self._watched:
+                        self._thread = None
+                        return
+                elif nearest > time.monotonic():
+                    self._changed.wait(nearest - time.monotonic())
             for watched in list(self._watched):
                 if watched.until <= time.monotonic():
                     self._end(watched)

@@ -89,6 +89,7 @@ class WorkerOptions:
         if self.monitor is not None and not callable(self.monitor):
             raise BadArgument("monitor", self.monitor, "a callable")
         check_choice("heartbeat", self.heartbeat, HeartbeatKind)
+        check_flag("burst", self.burst)
         check_flag("log_jobs", self.log_jobs)
         check_choice("order", self.order, Order)
         if self.order == "strict" and set(self.queues.values()) != {1}:

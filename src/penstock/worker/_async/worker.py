@@ -176,7 +176,7 @@ class AsyncWorker:
         self._sets = handler_sets(handlers, chosen, self._origin)
         self.handlers = joined(self._sets)
         # sync only: refuse_coroutines(self.handlers)
-        self._client = self._twinned(name)
+        self._client = self._twinned()
         self._lifespan = AsyncLifespan()
         self._stops: list[float | None] = []
         self._owns_process = False
@@ -191,12 +191,12 @@ class AsyncWorker:
         self._declared: dict[str, list[NewSchedule]] = {}
         self.take: Take | None = None  # internal: as that of a handler runner
 
-    def _twinned(self, name: str | None) -> AsyncPenstock:
+    def _twinned(self) -> AsyncPenstock:
         """Return a separate client. Beside a helper process it has one node, like the helper."""
-        is_alone = self.options.heartbeat == "process" and isinstance(
-            self._origin.backend.source, str
-        )
-        return twin_of(self._origin, owner=name, federation=False if is_alone else None)
+        has_url = isinstance(self._origin.backend.source, str)
+        is_alone = self.options.heartbeat == "process" and has_url
+        federation = False if is_alone else None
+        return twin_of(self._origin, owner=self.options.name, federation=federation)
 
     @property
     def name(self) -> str:
@@ -216,8 +216,7 @@ class AsyncWorker:
             if option not in WorkerOptions.__slots__:
                 raise BadArgument(option, value, "not an option of a worker")
         self.options = replace(self.options, **given)
-        if "name" in given:
-            self._client = self._twinned(self.options.name)
+        self._client = self._twinned()
 
     def lifespan(self, function: Hook, /) -> Hook:
         """Use a function as the lifespan, as a decorator: it opens what handlers need.
@@ -302,7 +301,7 @@ class AsyncWorker:
             self._stops.clear()
             self._signal, self._has_said_stop = "", False
             self._state = None
-            self._client = twin_of(self._origin, owner=self.options.name)
+            self._client = self._twinned()
         self.handlers = joined(self._sets)  # some may have been registered meanwhile
         self.handlers.check()
         wake, options = AsyncSignal(), self.options

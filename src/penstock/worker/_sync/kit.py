@@ -14,6 +14,7 @@ from penstock.core.job import Delivery, ops_of
 from penstock.core.middleware import HANDLER
 from penstock.core.options import Duration, duration_ms
 from penstock.core.outcomes import Outcome
+from penstock.core.results import results_of
 from penstock.core.views import JobView
 from penstock.errors import QueueClosed
 from penstock.worker._sync.handler_runner import HandlerRunner
@@ -29,6 +30,10 @@ __all__ = ["PenstockKit"]
 
 MOST = 1000
 """Most waiting jobs of a queue and state that an assertion looks at."""
+UNUSUAL = {
+    Outcome.DEAD: "dead", Outcome.CANCELLED: "cancelled", Outcome.REFUSED: "failed"
+}  # fmt: skip
+"""Names of outcomes that are not those of the verdict; all others are counted as lost."""
 
 
 class PenstockKit(Penstock):
@@ -66,7 +71,7 @@ class PenstockKit(Penstock):
             state: `job.state`, in place of what the lifespan of a worker yields.
 
         Returns:
-            The number of jobs by outcome, such as done, retried, snoozed, dead, rejected.
+            The number of jobs by outcome, as in `WorkerStats.counts`.
 
         Examples:
             >>> handlers = Handlers()
@@ -106,12 +111,15 @@ class PenstockKit(Penstock):
             return []
 
     def _report(self, done: Finished, counts: dict[str, int]) -> None:
-        outcomes: Iterable[Outcome | None] = [None] * len(done.jobs)
-        if done.verdict.kind != "none":
-            call = verdict_call(ops_of(done.jobs[0]), done.jobs, done.verdict)
+        jobs, kind = done.jobs, done.verdict.kind
+        outcomes: Iterable[Outcome] = [Outcome.DONE] * len(jobs)
+        if kind != "none":
+            results = results_of(jobs, [done.seconds] * len(jobs)) if kind == "ack" else None
+            call = verdict_call(ops_of(jobs[0]), jobs, done.verdict, results)
             outcomes = self.backend.node.run(call)
+        names = {Outcome.DONE: OUTCOMES[kind]} | UNUSUAL
         for outcome in outcomes:
-            name = "dead" if outcome is Outcome.DEAD else OUTCOMES[done.verdict.kind]
+            name = names.get(outcome, "lost")
             counts[name] = counts.get(name, 0) + 1
 
     def assert_enqueued(self, handler: AnyHandler, /, *args: Any, **kwargs: Any) -> JobView:
