@@ -21,11 +21,12 @@ nox.options.sessions = ["quick", "tests"]
 nox.options.error_on_missing_interpreters = True  # a leg that is skipped must not look green
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each worker compiles all tests in each run
 
-# One more than there are cores, as many tests wait; long ones come last, and are shared out.
 CORES = os.cpu_count() or 1
-WORKERS = ("-n", str(min(4, CORES + 1)), "--dist", "worksteal")
-# Most tests of a short run wait. A whole run gains nothing from more workers.
-SHORT_RUN_WORKERS = ("-n", str(min(8, 3 * CORES)), "--dist", "worksteal")
+# Half of the time of a whole run is waiting; long tests come last, and are shared out.
+WORKERS = ("-n", str(min(8, 2 * CORES)), "--dist", "worksteal")
+# Most tests of a short run wait, and those of several servers; those of `quick` never do.
+WAITING_WORKERS = ("-n", str(min(8, 3 * CORES)), "--dist", "worksteal")
+QUICK_WORKERS = ("-n", str(min(4, CORES + 1)), "--dist", "worksteal")
 # Each has a JVM, and starts others; they wait for one another's cores more than that would gain.
 SPARK_WORKERS = ("-n", "2", "--dist", "worksteal")
 # It says on stdout if it can't use the file of classes, where programs are read.
@@ -55,7 +56,7 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 
 def workers(session: nox.Session) -> tuple[str, ...]:
     """The options of pytest-xdist for this run."""
-    return WORKERS if "--whole" in session.posargs else SHORT_RUN_WORKERS
+    return WORKERS if "--whole" in session.posargs else WAITING_WORKERS
 
 
 def groups(*names: str) -> list[str]:
@@ -93,7 +94,7 @@ def quick(session: nox.Session) -> None:
         session.run("mypy")
 
     def test() -> None:
-        session.run("pytest", *QUICK, *WORKERS, *session.posargs, env=ON_FAKEREDIS)
+        session.run("pytest", *QUICK, *QUICK_WORKERS, *session.posargs, env=ON_FAKEREDIS)
 
     with ThreadPoolExecutor() as pool:
         for done in [pool.submit(check), pool.submit(test)]:
@@ -131,9 +132,10 @@ def nodes(session: nox.Session) -> None:
 
 def on_several(session: nox.Session, suites: Iterable[str], servers: str) -> None:
     """Run suites on a cluster, and the tests of several servers."""
-    options = (*WORKERS, *session.posargs)
     clustered = {"PENSTOCK_TEST_BACKENDS": f"cluster {servers}"}
+    options = (*workers(session), *session.posargs)
     run_tests(session, "-k", "cluster and not pressure", *suites, *options, env=clustered)
+    options = (*WAITING_WORKERS, *session.posargs)
     run_tests(session, "tests/nodes", *options, env={"PENSTOCK_TEST_BACKENDS": servers})
 
 
