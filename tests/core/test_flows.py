@@ -119,7 +119,9 @@ def result(value: Any) -> Any:
     if isinstance(value, tuple) and value and isinstance(value[0], Enqueue):
         assert value[1] == Confirmed()
         return list(value[0])
-    return [*value[:4]] if isinstance(value, Configure) else value
+    if isinstance(value, tuple) and value and isinstance(value[1], Configure):
+        return [*value[1][:4]]
+    return value
 
 
 def enqueue(clock: Clock | None = None, **changed: Any) -> Driven:
@@ -128,6 +130,12 @@ def enqueue(clock: Clock | None = None, **changed: Any) -> Driven:
     records, source = given.pop("records", [b"1\n"]), ops()
     make = partial(source.enqueue, bound=given.pop("bound", ""))
     return Driven(flows.enqueue(source, records, make, clock=clock or Clock(), **given))
+
+
+def configure(*fields: Any) -> Flow:
+    """Return a flow that stores settings."""
+    source = ops()
+    return flows.create_and_run(source, partial(source.configure, fields))
 
 
 def created_with(registered: Register) -> list[Any]:
@@ -227,7 +235,7 @@ def test_a_leftover_that_cannot_be_unlisted_does_not_fail_the_call() -> None:
 
 def test_settings_that_lose_the_race_leave_no_entry() -> None:
     """Settings that lose the race to create a queue leave no entry either."""
-    flow = Driven(flows.configure(ops(), ("lease", 5)))
+    flow = Driven(configure("lease", 5))
     registered = flow.answer(MISSING)
     flow.answer(None)
     reply = [1, b"1", b"01020304", 0]
@@ -331,7 +339,7 @@ def test_a_wait_for_room_is_shorter_than_a_third_of_a_role() -> None:
 
 def test_configure_makes_the_queue() -> None:
     """`configure` registers the queue before it creates it, as a first job does."""
-    flow = Driven(flows.configure(ops(), ["lease", 5]))
+    flow = Driven(configure("lease", 5))
     assert args(flow.effect, "configure") == ("", "lease", 5)
     registered = flow.answer(MISSING)
     assert isinstance(registered, Register)
@@ -819,6 +827,6 @@ def test_flows_do_no_input_or_output() -> None:
     role = RoleLease("producer", 30_000)
     made: list[Callable[[], Flow]] = [
         lambda: flows.acquire(ops(), role, block=None, clock=Clock()),
-        lambda: flows.configure(ops(), []),
+        configure,
     ]
     assert all(isinstance(make(), Generator) for make in made)

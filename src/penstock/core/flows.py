@@ -12,9 +12,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.core.calls import Argument, Call, Confirmed
+from penstock.core.calls import Call, Confirmed
 from penstock.core.effects import (
     Cancelled,
     Cede,
@@ -73,7 +73,7 @@ __all__ = [
     "Tidy",
     "Unregister",
     "acquire",
-    "configure",
+    "create_and_run",
     "enqueue",
     "new_epoch",
     "recover",
@@ -82,6 +82,7 @@ __all__ = [
     "withdraw",
 ]
 
+R = TypeVar("R", bound=Any)
 Clock = Callable[[], float]
 SAME, REPLACED = 0, 3
 """Results of `schedule`: it has this value already; this value was replaced before."""
@@ -130,7 +131,7 @@ def enqueue(
         build = partial(make, todo, wait_ms=0 if is_last else int(TICK * 2000))
         todo = records
         try:
-            call, reply = yield from _made(ops, build)
+            call, reply = yield from create_and_run(ops, build)
         except QueueFull as full:
             room = full.limit - full.waiting
             if full.swept:
@@ -156,10 +157,10 @@ def enqueue(
         yield Listen((ops,), min(deadline, clock() + _tick([ops], "producer")), "space")
 
 
-def _made(
-    ops: QueueOps, build: Callable[..., Call[Any]]
-) -> Generator[Effect, Any, tuple[Call[Any], Any]]:
-    """Run a call, and return it with its reply. If there is no queue, make it.
+def create_and_run(
+    ops: QueueOps, build: Callable[..., Call[R]]
+) -> Generator[Effect, Any, tuple[Call[R], R]]:
+    """Run a call, and return it with its reply. If there is no queue, make it first.
 
     A queue is registered before it exists: a crash in between leaves an entry without a queue.
 
@@ -222,30 +223,6 @@ def _leave_producer(ops: QueueOps, waited: bool) -> Generator[Effect, Any, None]
         yield Run(ops.enqueue(()))
 
 
-def open_batch(ops: QueueOps, record: bytes, on: str) -> Generator[Effect, Any, replies.Enqueue]:
-    """Add the callback of a new batch; make the queue first if need be.
-
-    Raises:
-        QueueClosed, QueuePaused, QueueInUse, RoleLost, QueueDamaged, UnsupportedVersion.
-    """
-    reply: replies.Enqueue
-    _, reply = yield from _made(ops, partial(ops.open_batch, record, on))
-    return reply
-
-
-def configure(
-    ops: QueueOps, fields: Sequence[Argument]
-) -> Generator[Effect, Any, replies.Configure]:
-    """Store settings; make the queue first if need be.
-
-    Raises:
-        UnsupportedVersion, QueueDamaged.
-    """
-    reply: replies.Configure
-    _, reply = yield from _made(ops, partial(ops.configure, fields))
-    return reply
-
-
 def schedule(
     ops: QueueOps, new: NewSchedule, *, force: bool = False
 ) -> Generator[Effect, Any, int]:
@@ -260,9 +237,8 @@ def schedule(
     """
     listed = yield Run(ops.schedules(names=[new.name]))
     first = new.spec.after(listed.now_ms)
-    _, reply = yield from _made(ops, partial(ops.schedule, new, first, force=force))
-    what: int = reply.what
-    return what
+    _, reply = yield from create_and_run(ops, partial(ops.schedule, new, first, force=force))
+    return reply.what
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,7 +512,7 @@ def acquire(
     try:
         while True:
             try:
-                _, reply = yield from _made(ops, partial(ops.acquire, role_lease))
+                _, reply = yield from create_and_run(ops, partial(ops.acquire, role_lease))
                 return int(reply.fence)
             except QueueInUse as taken:
                 if clock() >= deadline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._async.job import AsyncJob
@@ -603,7 +604,8 @@ class AsyncQueueAdmin:
 
     async def _configured(self, fields: list[Any]) -> Settings:
         await self.backend.connect()
-        reply = await self.backend.driver.drive(flows.configure(self.ops, fields))
+        build = partial(self.ops.configure, fields)
+        _, reply = await self.backend.driver.drive(flows.create_and_run(self.ops, build))
         return self.ops.settings(reply)
 
     async def _stored(self) -> list[bytes | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,8 @@ class AsyncQueueBatches(AsyncQueueAdmin):
     async def _opened(self, record: bytes, on: BatchCondition) -> tuple[str, AsyncQueue]:
         """Open a batch; return its id, and a queue whose jobs join it."""
         await self.backend.connect()
-        reply = await self.backend.driver.drive(flows.open_batch(self.ops, record, on))
+        build = partial(self.ops.open_batch, record, on)
+        _, reply = await self.backend.driver.drive(flows.create_and_run(self.ops, build))
         queue = self._twin()
         queue.ops.join_batch(reply.first)
         return self.ops.batch_id(reply.epoch, reply.first), queue

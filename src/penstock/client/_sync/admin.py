@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.client._sync.job import Job
@@ -598,7 +599,8 @@ class QueueAdmin:
 
     def _configured(self, fields: list[Any]) -> Settings:
         self.backend.connect()
-        reply = self.backend.driver.drive(flows.configure(self.ops, fields))
+        build = partial(self.ops.configure, fields)
+        _, reply = self.backend.driver.drive(flows.create_and_run(self.ops, build))
         return self.ops.settings(reply)
 
     def _stored(self) -> list[bytes | None]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,8 @@ class QueueBatches(QueueAdmin):
     def _opened(self, record: bytes, on: BatchCondition) -> tuple[str, Queue]:
         """Open a batch; return its id, and a queue whose jobs join it."""
         self.backend.connect()
-        reply = self.backend.driver.drive(flows.open_batch(self.ops, record, on))
+        build = partial(self.ops.open_batch, record, on)
+        _, reply = self.backend.driver.drive(flows.create_and_run(self.ops, build))
         queue = self._twin()
         queue.ops.join_batch(reply.first)
         return self.ops.batch_id(reply.epoch, reply.first), queue

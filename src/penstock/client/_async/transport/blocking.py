@@ -95,11 +95,8 @@ class AsyncBlockingConnection:
             if found or self._taken:
                 return found
         if self.reader is None:
-            try:
-                await self._block(keys, None if self._server.is_under_sentinel else follow)
-            except BaseException:
-                await self.drop()  # a handshake may be half done
-                raise
+            follow = None if self._server.is_under_sentinel else follow
+            await self._pend(self._packed(keys, follow))
         return ()
 
     async def read(self, timeout: float, signal: AsyncSignal | None = None) -> bytes | None:
@@ -129,20 +126,27 @@ class AsyncBlockingConnection:
         elif code == Code.NOT_PLAIN and call.full is not None:
             call.widen()  # nothing was taken; the next call is that of the full script
 
-    async def _block(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> None:
-        self._since = monotonic()
-        if not self.id:
-            self.id = b"%d" % await self._introduced()
+    def _packed(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> bytes:
+        """Return the BLPOP, and the call behind it."""
         if follow is None:
-            packed = pack((b"BLPOP", *keys, b"0"))
-        else:
-            self._call = call = follow()
-            self._calls += 1
-            packed = pack((b"BLPOP", *keys, b"%d" % TICK))
-            nonce = b"%d" % self._calls
-            packed += pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
-        await asend(self._conn, packed)
-        self.reader = AsyncReader(self._conn)
+            return pack((b"BLPOP", *keys, b"0"))
+        self._call = call = follow()
+        self._calls += 1
+        nonce = b"%d" % self._calls
+        behind = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
+        return pack((b"BLPOP", *keys, b"%d" % TICK)) + behind
+
+    async def _pend(self, packed: bytes) -> None:
+        """Send a command that blocks; `reader` reads its reply."""
+        self._since = monotonic()
+        try:
+            if not self.id:
+                self.id = b"%d" % await self._introduced()
+            await asend(self._conn, packed)
+            self.reader = AsyncReader(self._conn)
+        except BaseException:
+            await self.drop()  # a handshake may be half done
+            raise
 
     async def _introduced(self) -> int:
         """Connect and return the id of the connection, within a time-out.
@@ -164,16 +168,8 @@ class AsyncBlockingConnection:
             places: for each stream the id behind which to read.
             seconds: time after which it ends without entries.
         """
-        self._since = monotonic()
-        try:
-            if not self.id:
-                self.id = b"%d" % await self._introduced()
-            block = (b"BLOCK", b"%d" % (seconds * 1000))
-            await asend(self._conn, pack((*READ, *block, b"STREAMS", *places, *places.values())))
-            self.reader = AsyncReader(self._conn)
-        except BaseException:
-            await self.drop()  # a handshake may be half done
-            raise
+        block = (b"BLOCK", b"%d" % (seconds * 1000))
+        await self._pend(pack((*READ, *block, b"STREAMS", *places, *places.values())))
 
     async def entries(self, timeout: float) -> Any:
         """Return the reply to the XREAD; None = there are no entries, or it is still pending."""

@@ -22,6 +22,7 @@ from penstock.client._acompat import (
     asleep,
     cluster_nodes,
 )
+from penstock.client._async.transport.blocking import AsyncBlockingConnection
 from penstock.client._async.transport.connection import AsyncProducerConnection, monotonic
 from penstock.client._async.transport.failures import (
     CHANGES,
@@ -40,7 +41,7 @@ from penstock.core.troubles import explained
 from penstock.errors import ConfigurationError, OutOfMemory, QueueDamaged, ServerUnreachable
 from penstock.wire.keys import SLOTS, key_slot
 
-__all__ = ["AsyncCluster"]
+__all__ = ["AsyncCluster", "is_elsewhere"]
 
 logger = get_logger("penstock")
 
@@ -416,9 +417,18 @@ class AsyncCluster:
         """Return the places where to wait for tokens: the servers and slots of their keys."""
         return {(await self._owner(slot), slot): own for slot, own in apart(keys).items()}
 
-    def has_moved(self, slot: int | None, server: AsyncServer) -> bool:
+    def has_moved(self, server: AsyncServer, slot: int | None) -> bool:
         """Return True if another server is known to have the slot now."""
         return slot is not None and self._owners[slot] is not server
+
+
+def is_elsewhere(
+    link: AsyncServer | AsyncCluster,
+    spot: tuple[AsyncServer, int | None],
+    waiter: AsyncBlockingConnection,
+) -> bool:
+    """Return True if another server is the right one for a wait now; this one may never answer."""
+    return waiter.has_moved if isinstance(link, AsyncServer) else link.has_moved(*spot)
 
 
 async def _used(

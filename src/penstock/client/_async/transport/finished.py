@@ -20,7 +20,7 @@ from penstock.client._async.transport.blocking import (
     STOP_TIMEOUT,
     AsyncBlockingConnection,
 )
-from penstock.client._async.transport.cluster import AsyncCluster
+from penstock.client._async.transport.cluster import is_elsewhere
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.server import AsyncServer
@@ -214,7 +214,7 @@ class AsyncEndReader:
             wanted = dict(self._read_to)
         spots = await self._node.link.spots(tuple(wanted)) if wanted else {}
         for spot, line in self._lines.copy().items():
-            if self._has_moved(spot, line):
+            if is_elsewhere(self._node.link, spot, line.waiter):
                 raise RedisConnectionError(f"{spot[0].address} is not the right server now")
             if spot not in spots:
                 del self._lines[spot]
@@ -228,12 +228,6 @@ class AsyncEndReader:
                 line.keys = set(keys)
                 if not line.waiter.is_sliced:
                     await line.waiter.watch(self._places(keys), BLOCK)
-
-    def _has_moved(self, spot: Spot, line: _ReadingLine) -> bool:
-        link = self._node.link
-        if isinstance(link, AsyncCluster):
-            return link.has_moved(spot[1], spot[0])
-        return line.waiter.has_moved
 
     def _places(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         with self._lock:

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._acompat import AsyncSignal, afirst_ready, ashield, asleep
 from penstock.client._async.transport.blocking import FAKE_SLICE, AsyncBlockingConnection
-from penstock.client._async.transport.cluster import AsyncCluster
+from penstock.client._async.transport.cluster import AsyncCluster, is_elsewhere
 from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
@@ -231,11 +231,7 @@ class AsyncFlowRun(Generic[T]):
         return node.link
 
     def _has_moved(self, spot: _Spot) -> bool:
-        """Return True if another server is the right one now; the former may never answer."""
-        link = self._link(spot.home)
-        if isinstance(link, AsyncCluster):
-            return link.has_moved(spot.slot, spot.server)
-        return self._pending[spot].waiter.has_moved
+        return is_elsewhere(self._link(spot.home), spot[1:], self._pending[spot].waiter)
 
     def _take(self) -> Taken | None:
         taken, self._taken = self._taken, None

@@ -96,11 +96,8 @@ class BlockingConnection:
             if found or self._taken:
                 return found
         if self.reader is None:
-            try:
-                self._block(keys, None if self._server.is_under_sentinel else follow)
-            except BaseException:
-                self.drop()  # a handshake may be half done
-                raise
+            follow = None if self._server.is_under_sentinel else follow
+            self._pend(self._packed(keys, follow))
         return ()
 
     def read(self, timeout: float, signal: Signal | None = None) -> bytes | None:
@@ -130,20 +127,27 @@ class BlockingConnection:
         elif code == Code.NOT_PLAIN and call.full is not None:
             call.widen()  # nothing was taken; the next call is that of the full script
 
-    def _block(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> None:
-        self._since = monotonic()
-        if not self.id:
-            self.id = b"%d" % self._introduced()
+    def _packed(self, keys: tuple[bytes, ...], follow: Callable[[], Call[Any]] | None) -> bytes:
+        """Return the BLPOP, and the call behind it."""
         if follow is None:
-            packed = pack((b"BLPOP", *keys, b"0"))
-        else:
-            self._call = call = follow()
-            self._calls += 1
-            packed = pack((b"BLPOP", *keys, b"%d" % TICK))
-            nonce = b"%d" % self._calls
-            packed += pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
-        send(self._conn, packed)
-        self.reader = Reader(self._conn)
+            return pack((b"BLPOP", *keys, b"0"))
+        self._call = call = follow()
+        self._calls += 1
+        nonce = b"%d" % self._calls
+        behind = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
+        return pack((b"BLPOP", *keys, b"%d" % TICK)) + behind
+
+    def _pend(self, packed: bytes) -> None:
+        """Send a command that blocks; `reader` reads its reply."""
+        self._since = monotonic()
+        try:
+            if not self.id:
+                self.id = b"%d" % self._introduced()
+            send(self._conn, packed)
+            self.reader = Reader(self._conn)
+        except BaseException:
+            self.drop()  # a handshake may be half done
+            raise
 
     def _introduced(self) -> int:
         """Connect and return the id of the connection, within a time-out.
@@ -165,16 +169,8 @@ class BlockingConnection:
             places: for each stream the id behind which to read.
             seconds: time after which it ends without entries.
         """
-        self._since = monotonic()
-        try:
-            if not self.id:
-                self.id = b"%d" % self._introduced()
-            block = (b"BLOCK", b"%d" % (seconds * 1000))
-            send(self._conn, pack((*READ, *block, b"STREAMS", *places, *places.values())))
-            self.reader = Reader(self._conn)
-        except BaseException:
-            self.drop()  # a handshake may be half done
-            raise
+        block = (b"BLOCK", b"%d" % (seconds * 1000))
+        self._pend(pack((*READ, *block, b"STREAMS", *places, *places.values())))
 
     def entries(self, timeout: float) -> Any:
         """Return the reply to the XREAD; None = there are no entries, or it is still pending."""

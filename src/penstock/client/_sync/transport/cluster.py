@@ -23,6 +23,7 @@ from penstock.client._acompat import (
     cluster_settings,
     sleep,
 )
+from penstock.client._sync.transport.blocking import BlockingConnection
 from penstock.client._sync.transport.connection import ProducerConnection, monotonic
 from penstock.client._sync.transport.failures import (
     CHANGES,
@@ -41,7 +42,7 @@ from penstock.core.troubles import explained
 from penstock.errors import ConfigurationError, OutOfMemory, QueueDamaged, ServerUnreachable
 from penstock.wire.keys import SLOTS, key_slot
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "is_elsewhere"]
 
 logger = get_logger("penstock")
 
@@ -415,9 +416,18 @@ class Cluster:
         """Return the places where to wait for tokens: the servers and slots of their keys."""
         return {(self._owner(slot), slot): own for slot, own in apart(keys).items()}
 
-    def has_moved(self, slot: int | None, server: Server) -> bool:
+    def has_moved(self, server: Server, slot: int | None) -> bool:
         """Return True if another server is known to have the slot now."""
         return slot is not None and self._owners[slot] is not server
+
+
+def is_elsewhere(
+    link: Server | Cluster,
+    spot: tuple[Server, int | None],
+    waiter: BlockingConnection,
+) -> bool:
+    """Return True if another server is the right one for a wait now; this one may never answer."""
+    return waiter.has_moved if isinstance(link, Server) else link.has_moved(*spot)
 
 
 def _used(

@@ -20,7 +20,7 @@ from penstock.client._sync.transport.blocking import (
     STOP_TIMEOUT,
     BlockingConnection,
 )
-from penstock.client._sync.transport.cluster import Cluster
+from penstock.client._sync.transport.cluster import is_elsewhere
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.server import Server
@@ -207,7 +207,7 @@ class EndReader:
             wanted = dict(self._read_to)
         spots = self._node.link.spots(tuple(wanted)) if wanted else {}
         for spot, line in self._lines.copy().items():
-            if self._has_moved(spot, line):
+            if is_elsewhere(self._node.link, spot, line.waiter):
                 raise RedisConnectionError(f"{spot[0].address} is not the right server now")
             if spot not in spots:
                 del self._lines[spot]
@@ -221,12 +221,6 @@ class EndReader:
                 line.keys = set(keys)
                 if not line.waiter.is_sliced:
                     line.waiter.watch(self._places(keys), BLOCK)
-
-    def _has_moved(self, spot: Spot, line: _ReadingLine) -> bool:
-        link = self._node.link
-        if isinstance(link, Cluster):
-            return link.has_moved(spot[1], spot[0])
-        return line.waiter.has_moved
 
     def _places(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         with self._lock:

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock.client._acompat import Signal, first_ready, sleep
 from penstock.client._sync.transport.blocking import FAKE_SLICE, BlockingConnection
-from penstock.client._sync.transport.cluster import Cluster
+from penstock.client._sync.transport.cluster import Cluster, is_elsewhere
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
@@ -219,11 +219,7 @@ class FlowRun(Generic[T]):
         return node.link
 
     def _has_moved(self, spot: _Spot) -> bool:
-        """Return True if another server is the right one now; the former may never answer."""
-        link = self._link(spot.home)
-        if isinstance(link, Cluster):
-            return link.has_moved(spot.slot, spot.server)
-        return self._pending[spot].waiter.has_moved
+        return is_elsewhere(self._link(spot.home), spot[1:], self._pending[spot].waiter)
 
     def _take(self) -> Taken | None:
         taken, self._taken = self._taken, None
