@@ -311,6 +311,25 @@ def test_a_clock_that_was_ahead(ps: Penstock, q: Queue, raw: Raw) -> None:
     assert (found.runs, found.skipped) == (0, 0)
 
 
+def test_a_schedule_that_a_worker_can_not_run(
+    ps: Penstock, q: Queue, raw: Raw, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker leaves it to others, says so once, and runs the ticks of the other schedules."""
+    q.schedule("good", every=HOUR, job="x")
+    tick = set_tick(raw, q, "good", 5)
+    key = q.ops.keys["schedules"]
+    for name, spec in (("a word", b'{"cron":"nonsense"}'), ("a list", b"[]")):
+        raw.hset(key, name, b"- 0 0 0 0 " + b"a" * 16 + b"\n" + spec + b"\n1\n")
+        set_tick(raw, q, name, 5)
+    ran: list[Any] = []
+    with caplog.at_level(logging.WARNING, "penstock"):
+        work(ps, handlers_for(ran))
+    assert ran == [("x", tick)]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert all("can't be run by this worker" in text for text in told)
+
+
 # -- handlers with schedules ---------------------------------------------------------------------
 
 

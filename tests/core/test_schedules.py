@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadArgument, Handlers, RetryPolicy
+from penstock import BadArgument, ConfigurationError, Handlers, RetryPolicy
 from penstock.core import schedules
 from penstock.core.schedules import (
     MAX_VALUE,
@@ -208,13 +208,31 @@ def test_an_entry_comes_back() -> None:
     assert first != second
 
 
-@pytest.mark.parametrize(
-    "raw", [b"", b"- 0 0 0 0\n{}\n1\n", b"- 0 0 0 0 " + b"a" * 16 + b"\n{}\n1\n"]
-)
+@pytest.mark.parametrize("raw", [b"", b"- 0 0 0 0\n{}\n1\n"])
 def test_an_entry_that_can_not_be_read(raw: bytes) -> None:
     """Damage, or a newer penstock, is a ValueError."""
-    with pytest.raises(ValueError, match=r"schedule|Expecting"):
+    with pytest.raises(ValueError, match="schedule"):
         read_entry(b"x", b"", raw)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "", "{}", "[]", "5", '{"every":"15m"}', '{"every":0}', '{"every":true}', '{"cron":5}',
+        '{"cron":"* * * * *","tz":5}', '{"every":60000,"missed":"two"}',
+    ],
+)  # fmt: skip
+def test_a_spec_that_can_not_be_read(spec: str) -> None:
+    """A spec of another form is a ValueError, so the schedule is left to other clients."""
+    with pytest.raises(ValueError, match=r"schedule|Expecting"):
+        read_entry(b"x", b"", b"- 0 0 0 0 " + b"a" * 16 + b"\n" + spec.encode() + b"\n1\n")
+
+
+@pytest.mark.parametrize("cron", ["nonsense", "0 0 31 2 *"])
+def test_a_cron_expression_that_has_no_tick(cron: str) -> None:
+    """An expression that this version can't read, or that never comes, is a ConfigurationError."""
+    with pytest.raises(ConfigurationError, match="cron"):
+        Spec(cron).after(T0)
 
 
 def test_other_contents_have_other_marks() -> None:

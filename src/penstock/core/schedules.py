@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone, tzinfo
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from penstock.core import stable
 from penstock.core.bulk import NewJob, prepared
@@ -41,6 +41,8 @@ UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 EVERY = r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:(\d+)s)?"
 REFUSED = ("delay", "at", "dedup", "dedup_id", "key", "block", "max_length", "replicas", "durable")
 """Options of an enqueue that the job of a schedule can't have."""
+SPEC_FIELDS = {"cron": str, "every": int, "tz": str, "overlap": bool, "missed": str, "ttl": str}
+"""The fields of a stored spec."""
 FRONT = rb"(\S+) (\d+) (\d+) (\d+) ([01]) ([0-9a-f ]+)"
 
 
@@ -68,15 +70,20 @@ class Spec:
         """Return the time of the first tick later than `ms`.
 
         Raises:
-            ConfigurationError: a package or a zone is missing on this machine.
+            ConfigurationError: a package or a zone is missing on this machine, or this version
+                can't read the cron expression.
         """
         if self.every_ms is not None:
             return (ms // self.every_ms + 1) * self.every_ms
-        zone = zone_of(self.tz)
+        zone, module = zone_of(self.tz), cronsim()
         start = datetime.fromtimestamp(ms // 1000, timezone.utc).astimezone(zone)
-        found = (round(at.timestamp()) * 1000 for at in cronsim().CronSim(self.cron, start))
-        # In the second of two equal hours cronsim first returns a time in the first one.
-        following: int = next(at for at in found if at > ms)
+        try:
+            found = (round(at.timestamp()) * 1000 for at in module.CronSim(self.cron, start))
+            # In the second of two equal hours cronsim first returns a time in the first one.
+            following: int = next(at for at in found if at > ms)
+        except (module.CronSimError, StopIteration) as error:
+            reason = f"cron expression {self.cron!r}: {_cron_fault(error)}"
+            raise ConfigurationError(reason) from error
         return following
 
     @property
@@ -108,17 +115,22 @@ class Spec:
             ValueError: it is malformed.
         """
         given = json.loads(raw)
-        every = given.get("every")
-        if every is None and given.get("cron") is None:
-            raise ValueError(f"a schedule with neither cron nor every: {raw!r}")
-        return cls(
+        if not isinstance(given, dict) or not ("cron" in given or given.get("every", 0)):
+            raise ValueError(f"a schedule with neither cron nor every: {raw[:200]!r}")
+        spec = cls(
             given.get("cron"),
-            every,
+            given.get("every"),
             given.get("tz", "UTC"),
-            bool(given.get("overlap")),
+            given.get("overlap", False),
             given.get("missed", "one"),
             given.get("ttl", AT_LEAST_ONCE_FOREVER),
         )
+        for name, kind in SPEC_FIELDS.items():
+            if name in given and type(given[name]) is not kind:
+                raise ValueError(f"{name} of a schedule is no {kind.__name__}: {raw[:200]!r}")
+        if spec.missed not in get_args(Missed):
+            raise ValueError(f"missed of a schedule is unknown: {raw[:200]!r}")
+        return spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,10 +358,13 @@ def _checked_cron(cron: object, tz: object) -> str:
     try:
         next(module.CronSim(text, datetime.now(zone)))
     except (module.CronSimError, StopIteration) as error:
-        why = "it never comes" if isinstance(error, StopIteration) else str(error)
-        reason = f"{why}: must be minute hour day month weekday, such as '0 3 * * *'"
+        reason = f"{_cron_fault(error)}: must be minute hour day month weekday, such as '0 3 * * *'"
         raise BadArgument("cron", cron, reason) from error
     return text
+
+
+def _cron_fault(error: Exception) -> str:
+    return "it never comes" if isinstance(error, StopIteration) else str(error)
 
 
 @cache

@@ -163,7 +163,7 @@ def tend(
     if ticker.look_at <= clock():
         yield from _look(ticker, ops, run, clock, log)
         if not ticker.is_checked:
-            yield from _check(ticker, ops, run)
+            yield from _check(ticker, ops, run, log)
     for entry in ticker.due_by(clock()):
         added |= yield from _tick(ticker, ops, run, clock(), log, entry)
     # Ticks of older versions come first.
@@ -215,17 +215,20 @@ def _cannot_run(ticker: Ticker, name: str, why: str, log: Any) -> None:
         log.error("schedule %r can't be run by this worker: %s", name, why)
 
 
-def _check(ticker: Ticker, ops: QueueOps, run: Runner) -> Flow:
+def _check(ticker: Ticker, ops: QueueOps, run: Runner, log: Any) -> Flow:
     """Bring ticks forward that a wrong clock of the server has put too late."""
     cursor = "0"
     while not ticker.is_checked:
         listed = yield from run(ops.schedules(cursor))
         for entry in listed.entries:
-            if entry.name not in ticker.unread:
+            try:
                 earlier = entry.earlier(listed.now_ms)
-                if earlier is not None:
-                    yield from run(ops.tick(entry, earlier, "move"))
-                    ticker.look_now()
+            except ConfigurationError as error:
+                _cannot_run(ticker, entry.name, str(error), log)
+                continue
+            if earlier is not None:
+                yield from run(ops.tick(entry, earlier, "move"))
+                ticker.look_now()
         cursor = listed.cursor
         ticker.is_checked = cursor == "0"
 
