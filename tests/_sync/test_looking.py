@@ -7,6 +7,7 @@ import pytest
 
 from penstock import Outcome, Penstock, Queue
 from penstock.core.calls import Call
+from penstock.wire.keys import queue_crc
 from tests.support.backends import Backend
 from tests.support.keyspace import Raw, advance, dump, numbers, raw_time
 
@@ -387,6 +388,11 @@ def test_queues_are_listed_by_name(ps: Penstock, raw: Raw) -> None:
         ps.queue(name).enqueue(1)
     ps.queue("configured").configure(max_length=5)
     raw.hset("penstock:queues", "0123456789abcdef", "never made")
+    raw.hset("penstock:queues", "000000001f2e3d4c", "")  # the checksum of no text
+    part = "q\0/300-aaa"  # there are 256 partitions at most
+    raw.hset("penstock:queues", f"{queue_crc(part):08x}1f2e3d4c", part)
+    assert ps.info().registered_queues == 5
+    assert len(ps.scan_queues().queues) == 5
     assert ps.queues() == ["a", "a/ü", "b", "configured", "{c}"]
 
 

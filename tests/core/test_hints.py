@@ -61,6 +61,8 @@ def test_jobs_without_hints(record: bytes) -> None:
         ("e6a1c3f0 ack 1f2e3d4c 1800000000000-1000000000 1-abc q", "x - "),
         ("e6a1c3f0 ack 1f2e3d4c 1800000000000-1000000000 1-abc q", "5 x "),
         ("e6a1c3f0 ack 1f2e3d4c 1800000000000 1-abc q", "5 - "),
+        ("e6a1c3f0 ack 1f2e3d4c 1800000000000-1000000000 1-abc ", "5 - "),
+        ("e6a1c3f0 ack 1f2e3d4c 1800000000000-1000000000 1-abc q\0/300-aaa", "5 - "),
     ],
 )
 def test_unparsable_hints(field: str, value: str) -> None:

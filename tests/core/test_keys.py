@@ -12,7 +12,9 @@ from penstock.wire.keys import (
     QueueKeys,
     check_prefix,
     node_key,
+    partition_name,
     queue_crc,
+    registry_entry,
     registry_key,
     tag,
 )
@@ -69,3 +71,23 @@ def test_the_checksum_of_a_name() -> None:
     """The checksum is the CRC-32 of the name's UTF-8 bytes, as in ids."""
     assert queue_crc("123456789") == 0xCBF43926
     assert queue_crc("ü") == 0x63D969D5
+
+
+@pytest.mark.parametrize("name", ["emails", partition_name("emails", 3)])
+def test_an_entry_of_the_registry(name: str) -> None:
+    """An entry has checksum and epoch, and the name of a queue or of a partition."""
+    field = f"{queue_crc(name):08x}1f2e3d4c".encode()
+    assert registry_entry(field, name.encode()) == (name, "1f2e3d4c")
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 1025, "q\0/003-zzz", "q\0/300-aaa"])
+def test_an_entry_that_names_no_queue(name: str) -> None:
+    """Other clients write the registry, so a reader leaves out what is no name of a queue."""
+    field = f"{queue_crc(name):08x}1f2e3d4c".encode()
+    assert registry_entry(field, name.encode()) is None
+
+
+@pytest.mark.parametrize("field", [b"", b"\xff", b"4c81e8521f2e3d4cff", b"000000001f2e3d4c"])
+def test_an_entry_with_another_field(field: bytes) -> None:
+    """The field is no checksum and epoch, or the checksum of another name."""
+    assert registry_entry(field, b"emails") is None

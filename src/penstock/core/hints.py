@@ -15,6 +15,7 @@ from typing import NamedTuple
 from penstock.core.ids import parse_id
 from penstock.core.job import Delivery, epoch_of, number_of, record_of
 from penstock.core.options import BATCH
+from penstock.wire.keys import is_listed_name
 
 __all__ = ["MOST", "MOST_MS", "Hint", "Intent", "batches", "hint_of", "is_once", "read_hint"]
 
@@ -118,6 +119,8 @@ def read_hint(field: str, value: str) -> Hint | None:
     node, kind, epoch, number, receipt, queue = about
     until, window, reason = rest
     if (window != "-" and not window.isdecimal()) or not re.fullmatch(NUMBER, number):
+        return None
+    if not is_listed_name(queue):
         return None
     receipt = "" if receipt == "-" else receipt
     return Hint(node, kind, epoch, number, receipt, queue, int(until), window, reason)

@@ -10,11 +10,10 @@ import zlib
 from collections.abc import Iterator
 
 from penstock.core.options import check_count
+from penstock.wire.keys import MOST_PARTITIONS
 
-__all__ = ["MOST", "PartitionRotation", "check_partitions", "mark", "partition_of", "read_mark"]
+__all__ = ["PartitionRotation", "check_partitions", "mark", "partition_of", "read_mark"]
 
-MOST = 256
-"""Partitions of a queue: each that is waited for costs a consumer a look every few seconds."""
 MARK = b"2/"
 """The beginning of the mark that a queue with partitions has in place of its version."""
 
@@ -25,7 +24,7 @@ def check_partitions(value: object) -> int | None:
     Raises:
         BadArgument: not a number from 1 to 256.
     """
-    return None if value is None else check_count("partitions", value, high=MOST)
+    return None if value is None else check_count("partitions", value, high=MOST_PARTITIONS)
 
 
 def partition_of(key: str, count: int) -> int:

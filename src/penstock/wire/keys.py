@@ -27,11 +27,13 @@ __all__ = [
     "check_queue_name",
     "end_of",
     "hints_key",
+    "is_listed_name",
     "key_slot",
     "node_key",
     "nodes_key",
     "partition_name",
     "queue_crc",
+    "registry_entry",
     "registry_key",
     "score_of",
     "split_name",
@@ -56,9 +58,13 @@ PRIORITY_SPAN = 1 << 42
 SLOTS = 16384
 """Number of slots of a Redis Cluster."""
 
+MOST_PARTITIONS = 256
+"""Each one that is waited for costs a consumer a look every few seconds."""
 BETWEEN = "\0/"
 """Separator of the name of a queue and the number of a partition: no name has a NUL."""
 
+ENTRY = re.compile(rb"[0-9a-f]{16}")
+"""A field of the registry: checksum of the queue's name, and epoch."""
 _UNSAFE = re.compile(r"[{}%\x00-\x1f\x7f]")
 
 
@@ -132,6 +138,22 @@ def split_name(name: str) -> tuple[str, int | None]:
     whole, between, ending = name.partition(BETWEEN)
     number = ending[:3]
     return (whole, int(number)) if between and number.isdecimal() else (name, None)
+
+
+def is_listed_name(name: str) -> bool:
+    """Return True if this is the name of a queue or of a partition, as the registry has it."""
+    whole, number = split_name(name)
+    if number is not None and (number >= MOST_PARTITIONS or name != partition_name(whole, number)):
+        return False
+    return "\0" not in whole and 0 < len(whole.encode()) <= MAX_NAME_BYTES
+
+
+def registry_entry(field: bytes, name: bytes) -> tuple[str, str] | None:
+    """Return name and epoch of an entry of the registry; None = it is of another form."""
+    text = name.decode("utf-8", "replace")
+    if not ENTRY.fullmatch(field) or int(field[:8], 16) != queue_crc(text):
+        return None
+    return (text, field[8:].decode()) if is_listed_name(text) else None
 
 
 class QueueKeys:

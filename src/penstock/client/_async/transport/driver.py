@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Generator
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -18,15 +17,12 @@ from penstock.core.operations import QueueOps
 from penstock.core.partitions import mark, read_mark
 from penstock.core.sweeping import IDLE_MS, SweepSchedule
 from penstock.errors import PenstockError, QueuePartitioned
-from penstock.wire.keys import QueueKeys, registry_key, split_name
+from penstock.wire.keys import QueueKeys, registry_entry, registry_key, split_name
 
 T = TypeVar("T")
 
 STEPS = 10
 """Limit of the steps of one sweep by a waiting client; a step removes up to 1,000 of each kind."""
-
-ENTRY = rb"[0-9a-f]{16}"
-"""A field of the registry: checksum of the queue's name, and epoch."""
 
 
 class AsyncDriver:
@@ -118,11 +114,14 @@ class AsyncDriver:
         """
         at, _, behind = cursor.partition(".")
         after, flat = await self.node.command("HSCAN", self._registry, at, "COUNT", n)
-        entries = sorted(zip(flat[::2], flat[1::2], strict=True))
-        known = [(key.decode(), name) for key, name in entries if re.fullmatch(ENTRY, key)]
-        left = [entry for entry in known if entry[0] > behind]
-        found = [(name.decode("utf-8", "replace"), key[8:]) for key, name in left[:n]]
-        return (f"{at}.{left[n - 1][0]}" if len(left) > n else after.decode()), found
+        fields = sorted(zip(flat[::2], flat[1::2], strict=True))
+        left = [
+            (field, entry)
+            for field, name in fields
+            if field > behind.encode() and (entry := registry_entry(field, name))
+        ]
+        cursor = f"{at}.{left[n - 1][0].decode()}" if len(left) > n else after.decode()
+        return cursor, [entry for _, entry in left[:n]]
 
     async def unregister(self, ops: QueueOps, epoch: str) -> None:
         """Remove the epoch of a removed queue from the registry; it is never used again."""

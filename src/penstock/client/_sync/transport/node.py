@@ -26,7 +26,7 @@ from penstock.core.servers import EvictionWarning, ServerFacts, parse_info, toge
 from penstock.core.troubles import wrong_type
 from penstock.errors import NotPermitted, QueueDamaged, ReadOnlyReplica
 from penstock.wire.codes import Code
-from penstock.wire.keys import node_key, nodes_key, registry_key
+from penstock.wire.keys import node_key, nodes_key, registry_entry, registry_key
 
 __all__ = ["Node", "forget_after_fork"]
 
@@ -248,10 +248,7 @@ class Node:
     def registry(self) -> list[tuple[str, str]]:
         """Return name and epoch of every queue in the registry."""
         flat = self.command("HGETALL", registry_key(self._prefix))
-        return [
-            (flat[i + 1].decode("utf-8", "replace"), flat[i].decode()[8:])
-            for i in range(0, len(flat), 2)
-        ]
+        return list(filter(None, map(registry_entry, flat[::2], flat[1::2])))
 
     def reach(self) -> bool:
         """Ensure an open connection. If this raises, nothing was sent.
