@@ -7,6 +7,7 @@ from importlib import resources
 
 import pytest
 
+from penstock.core.refusals import FORMS
 from penstock.pressure.keys import OF_ROLE, PressureKeys
 from penstock.wire.codes import Code
 from penstock.wire.keys import KINDS, STAGING
@@ -172,3 +173,11 @@ def test_every_lua_file_of_pressure_is_used() -> None:
     included = "\n".join((place / f"{name}.lua").read_text() for name in files)
     for file in (place / "lib").iterdir():
         assert f"--@include pressure/lib/{file.name.removesuffix('.lua')}" in included
+
+
+def test_malformed_arguments_have_a_text() -> None:
+    """The client has a text for each argument that a script refuses by its name (-19)."""
+    found = {
+        name for one in all_scripts() for name in re.findall(r"\{-19, nonce, '(\w+)'", one.source)
+    }
+    assert found | {"from", "to"} == set(FORMS)  # survey takes these two names from a table

@@ -102,11 +102,12 @@ def progress_text(done: float, total: float | None, note: str) -> str:
 
 
 def read_progress(mark: bytes) -> Progress | None:
-    """Parse the mark `p`: time, done, total and note."""
-    if not mark:
+    """Parse the mark `p`: time, done, total and note; None = there is none of this form."""
+    try:
+        at, done, total, note = mark.decode("utf-8", "replace").split(" ", 3)
+        return Progress(int(at) / 1000, float(done), None if total == "-" else float(total), note)
+    except ValueError:  # clients store what they like
         return None
-    at, done, total, note = mark.decode("utf-8", "replace").split(" ", 3)
-    return Progress(int(at) / 1000, float(done), None if total == "-" else float(total), note)
 
 
 def read_failures(mark: bytes) -> tuple[tuple[Failure, ...], str]:

@@ -30,8 +30,10 @@ __all__ = ["REFUSALS", "NotPlain", "Unstaged", "refusal"]
 FORMS = {
     "number": "must be a job number: ms, a dash, ten digits, without leading zeros",
     "fence": "must be the job number that the previous step returned",
-    "from": "must be a job number",
-    "to": "must be a job number",
+    "from": "must be a place that a reply has returned",
+    "to": "must be a place that a reply has returned",
+    "producer": "must be 16 hex digits",
+    "progress": "must name a job of the call, and be at most 1024 bytes",
     "owner": "must be at most 200 bytes without a line feed",
     "lease": "must be ms, at most 2073600000 (24 days), and end before 2094-09-07",
     "priority": "can't be used with ordered=True: use per_key, or another queue",

@@ -35,6 +35,9 @@ __all__ = [
 
 NEVER = 9_007_199_254_740
 """Due time, in seconds, of a job that waits for another job to end (protocol/dedup.md)."""
+MAX_STEP_MS = 30 * 86_400_000
+"""A role that ends later than its lease by more than this was written by a wrong clock: it has
+ended (protocol/maintenance.md, A wrong clock)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -551,8 +554,8 @@ def _holder(text: str, now: int) -> Holder | None:
     parts = text.split(" ", 3)
     if len(parts) < 4:
         return None
-    fence, ends = number_in(parts[0].partition("-")[0]), number_in(parts[1])
-    if ends is None or fence is None or ends <= now:
+    fence, ends, span = (number_in(part.partition("-")[0]) for part in parts[:3])
+    if fence is None or ends is None or span is None or not 0 < ends - now <= span + MAX_STEP_MS:
         return None
     return Holder(parts[3], fence, max(0, now - fence // 1000) / 1000, (ends - now) / 1000)
 
