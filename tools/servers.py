@@ -96,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not KEYRING.exists():
         parser.error(f"there is no {KEYRING}: install debian-archive-keyring")
     made = [path for name in SERVERS for path in (args.folder / args.suite).glob(f"{name}-[0-9]*")]
-    print(*(made or unpack(args.folder, args.suite)), sep="\n")
+    is_whole = len(made) == len(SERVERS)  # not after an unpacking that was interrupted
+    print(*(made if is_whole else unpack(args.folder, args.suite)), sep="\n")
     return 0
 
 

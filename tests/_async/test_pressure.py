@@ -181,6 +181,7 @@ async def test_the_database_is_one_of_the_variables(
         ("REDIS_DB", "-1"),
         ("REDIS_DB", "1.5"),
         ("REDIS_SERVER", "user@host"),
+        ("REDIS_HOST", "user@host"),
         ("REDIS_SERVER", "two words"),
     ],
 )

@@ -85,6 +85,23 @@ def test_bad_usage(run_cli: Cli, argv: list[str]) -> None:
     assert " --help" in result.err
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["healthy", "file", "--max-age", "nan"],
+        ["top", "--interval", "nan"],
+        ["top", "--interval", "0"],
+        ["worker", "app:worker", "--grace", "nan"],
+    ],
+    ids=" ".join,
+)
+def test_numbers_outside_their_bounds(run_cli: Cli, argv: list[str]) -> None:
+    """A number that is not between its bounds is bad usage; NaN is between none."""
+    result = run_cli(*argv)
+    assert result.code == 2
+    assert f"argument {argv[-2]}: {argv[-1]} must be at least" in result.err
+
+
 @pytest.mark.parametrize("argv", ON_A_SERVER, ids=" ".join)
 def test_options_stand_before_or_after_the_command(
     run_cli: Cli, real_backend: Backend, argv: list[str]

@@ -20,7 +20,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 from django.test import override_settings
 
-from penstock import Penstock
+from penstock import Penstock, Worker
 from penstock.integrations import django as integration
 from tests.support.backends import Backend
 
@@ -231,6 +231,19 @@ async def test_results_of_tasks(api: Any) -> None:
     for job_id in (unkept.id, "no id"):
         with pytest.raises(api.gone):
             add.get_result(job_id)
+
+
+def test_jobs_that_are_no_tasks_have_no_task_results(api: Any) -> None:
+    """The id of a job of a handler is no id of a task, before and after the job is done."""
+    queue, add = api.client.queue("default"), api.tasks.add.using(backend="kept")
+    job = queue.enqueue({"a": 1}, headers={"handler": "welcome"}, result_ttl=60)
+    with pytest.raises(api.gone):
+        add.get_result(job.id)
+    for value in (7, {"a": 1}):
+        Worker(api.client, queue, lambda _, value=value: value, burst=True).run()
+        with pytest.raises(api.gone):
+            add.get_result(job.id)
+        job = queue.enqueue(1, result_ttl=60)
 
 
 def test_a_task_waits_for_the_commit(api: Any) -> None:

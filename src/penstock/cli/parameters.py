@@ -203,7 +203,8 @@ def _converter(kind: Any, mark: Argument | Option) -> Callable[[str], Any]:
         except ValueError as error:
             reason = str(error) if mark.convert else f"{text!r} is not {NUMBERS[kind]}"
             raise argparse.ArgumentTypeError(reason) from None
-        if (low is not None and value < low) or (high is not None and value > high):
+        is_inside = (low is None or value >= low) and (high is None or value <= high)
+        if not is_inside:  # NaN is inside no bounds
             bounds = [f"at least {low}"] if low is not None else []
             bounds += [f"at most {high}"] if high is not None else []
             raise argparse.ArgumentTypeError(f"{text} must be {' and '.join(bounds)}")

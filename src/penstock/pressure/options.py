@@ -34,9 +34,10 @@ def url_in(environ: Mapping[str, str]) -> str:
     Raises:
         BadArgument: not a host, a port or a database.
     """
-    host = environ.get("REDIS_SERVER") or environ.get("REDIS_HOST") or "127.0.0.1"
+    name = "REDIS_SERVER" if environ.get("REDIS_SERVER") else "REDIS_HOST"
+    host = environ.get(name) or "127.0.0.1"
     if not host.isprintable() or set(host) & set("/@?# "):
-        raise BadArgument("REDIS_SERVER", host, "must be a host name or an IP address")
+        raise BadArgument(name, host, "must be a host name or an IP address")
     if ":" in host:
         host = f"[{host.strip('[]')}]"
     port = _number(environ, "REDIS_PORT", "6379", low=1, high=65535)

@@ -121,7 +121,7 @@ class TaskBackend:
         )
 
     def get_result(self, result_id: str) -> Any:
-        """Return the result of a task, with its present status.
+        """Return the result of a task, with its present status. Other jobs have none.
 
         Raises:
             TaskResultDoesNotExist: there is no such task, or its result is kept no longer.
@@ -134,13 +134,14 @@ class TaskBackend:
             queue = self._client.queue(name)
             try:
                 view = queue.show(result_id)
-                if view is None:
-                    continue
-                if view.state == "done":
-                    return self._kept(view, queue.result(result_id, timeout=0))
+                if view is not None and view.state == "done":
+                    kept = queue.result(result_id, timeout=0)
+                    if isinstance(kept, dict) and ALIAS in kept:
+                        return self._kept(view, kept)
+                elif view is not None and ALIAS in view.headers:
+                    return self._waiting(view)
             except (BadJobId, ResultGone):  # of another queue; removed between the calls
-                continue
-            return self._waiting(view)
+                pass
         raise self.exceptions.TaskResultDoesNotExist(result_id)
 
     def _waiting(self, view: JobView) -> Any:
@@ -202,6 +203,7 @@ class TaskBackend:
         if not self.supports_get_result:
             return None
         return {  # all that `get_result` needs: the job itself is removed
+            ALIAS: self.alias,
             "task": path,
             "args": result.args,
             "kwargs": result.kwargs,
