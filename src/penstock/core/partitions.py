@@ -5,14 +5,12 @@ Each partition is an ordinary queue with a name of its own (protocol/partitions.
 
 from __future__ import annotations
 
-import random
 import zlib
-from collections.abc import Iterator
 
 from penstock.core.options import check_count
 from penstock.wire.keys import MOST_PARTITIONS
 
-__all__ = ["PartitionRotation", "check_partitions", "mark", "partition_of", "read_mark"]
+__all__ = ["check_partitions", "mark", "partition_of", "read_mark"]
 
 MARK = b"2/"
 """The beginning of the mark that a queue with partitions has in place of its version."""
@@ -45,21 +43,3 @@ def read_mark(version: object) -> int | None:
     text = bytes(version) if isinstance(version, (bytes, bytearray)) else b""
     number = text.removeprefix(MARK)
     return int(number) if text.startswith(MARK) and number.isdigit() else None
-
-
-class PartitionRotation:
-    """A rotation over partitions, for jobs that may go to any of them.
-
-    Args:
-        count: how many there are.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._next = random.randrange(count)
-
-    def order(self) -> Iterator[int]:
-        """Return all partitions, beginning with the next one."""
-        first = self._next
-        self._next = (first + 1) % self._count
-        return ((first + i) % self._count for i in range(self._count))

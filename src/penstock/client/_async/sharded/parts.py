@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,6 @@ from penstock.core.logs import get_logger
 from penstock.core.merge import Answers, hinted, told
 from penstock.core.operations import QueueOps
 from penstock.core.outcomes import Outcome, Settled
-from penstock.core.partitions import PartitionRotation
 from penstock.core.views import QueuePage, ScanPage
 from penstock.errors import (
     IncompleteSettle,
@@ -74,7 +74,7 @@ class AsyncShardedParts(AsyncQueue):
             queue_crc(QueueKeys(name, federation.terms.prefix, number).name): number
             for number in self._numbers
         }
-        self._turns = PartitionRotation(partitions or 1)
+        self._turn = random.randrange(partitions or 1)
         self.poll_order = nodes.PollOrder()
         self._shards: dict[tuple[AsyncNodeClient, int | None], AsyncShard] = {}
         self._by_ops: dict[QueueOps, AsyncShard] = {}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,6 @@ from penstock.core.logs import get_logger
 from penstock.core.merge import Answers, hinted, told
 from penstock.core.operations import QueueOps
 from penstock.core.outcomes import Outcome, Settled
-from penstock.core.partitions import PartitionRotation
 from penstock.core.views import QueuePage, ScanPage
 from penstock.errors import (
     IncompleteSettle,
@@ -75,7 +75,7 @@ class ShardedParts(Queue):
             queue_crc(QueueKeys(name, federation.terms.prefix, number).name): number
             for number in self._numbers
         }
-        self._turns = PartitionRotation(partitions or 1)
+        self._turn = random.randrange(partitions or 1)
         self.poll_order = nodes.PollOrder()
         self._shards: dict[tuple[NodeClient, int | None], Shard] = {}
         self._by_ops: dict[QueueOps, Shard] = {}

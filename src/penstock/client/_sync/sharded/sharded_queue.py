@@ -104,16 +104,15 @@ class ShardedQueue(ShardedParts):
         if options.is_keyed:
             number = partition_of(options.chooser(None), self.partitions)
             return self._offered(number, options, attempt)
-        first, *others = self._turns.order()
+        first = self._turn = (self._turn + 1) % self.partitions
+        order = [*range(first, self.partitions), *range(first)]
         at_once = options if options.block == 0 else replace(options, block=0.0)
-        full: QueueFull | None = None
-        for number in (first, *others):
+        for number in order:
             try:
                 return self._offered(number, at_once, attempt)
-            except QueueFull as error:  # noqa: PERF203  # as many tries as there are partitions
-                full = error
-        if full is not None and options.block == 0:
-            raise full
+            except QueueFull:  # noqa: PERF203  # as many tries as there are partitions
+                if options.block == 0 and number == order[-1]:
+                    raise
         return self._offered(first, options, attempt)
 
     def _offered(
