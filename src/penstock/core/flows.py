@@ -270,7 +270,7 @@ def reserve(
 ) -> Generator[Effect, Any, list[Any]]:
     """Take up to n jobs from queues, the first queue first; wait until there is one.
 
-    The laws of waking apply (protocol/core.md, Waking): after popping a token, reserve on that
+    The rules of waking apply (protocol/core.md, Waking): after popping a token, reserve on that
     queue before anything else; end the blocking pop before leaving the wait; before leaving,
     reserve nothing on a queue whose next event is near, which wakes another consumer.
 

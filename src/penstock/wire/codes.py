@@ -48,15 +48,15 @@ class Code(_Explained):
     DEDUP_TAKEN = -13, "its dedup id is taken by another job; nothing changed"
     CLOSED = -14, "closed for producers; nothing changed"
     IN_USE = -15, "another party has the exclusive role; nothing changed"
-    ROLE_LOST = -16, "the exclusive role that the call bears has ended; nothing changed"
+    ROLE_LOST = -16, "the exclusive role that the call passes has ended; nothing changed"
     CHECKPOINT_TAKEN = -17, "another client has taken the checkpoint over; nothing changed"
-    UNSTAGED = -18, "the rows that the attempt has staged before are gone; nothing changed"
+    UNSTAGED = -18, "the earlier rows of the attempt, or the promise, are gone; nothing changed"
     MALFORMED = -19, "malformed argument: its name, at most 200 bytes of its value; nothing changed"
+    NOT_PLAIN = -20, "not for this plain form: the full script has to be called; nothing changed"
     BATCH_CLOSED = (
         -21,
         "no such open batch: it was closed or abandoned, or has ended; nothing changed",
     )
-    NOT_PLAIN = -20, "not for this plain form: the full script has to be called; nothing changed"
 
 
 class PressureCode(_Explained):
@@ -72,4 +72,4 @@ class PressureCode(_Explained):
     IN_USE = -5, "another party has the role"
     EXISTS = -6, "the queue is there already"
     UNFINISHED = -7, "keys of an earlier queue are left"
-    DAMAGED = -8, "a bound or counter that is none"
+    DAMAGED = -8, "a bound or counter is no number"

@@ -19,9 +19,9 @@
 ---          {-16, nonce, kind}                                as in enqueue
 ---          {-19, nonce, name, value}                         as in claim
 ---          {-21, nonce}                                      no such open batch
----          {-18, nonce}                                      the promise has ended: the queue was cleared or purged since
+---          {-18, nonce}                                      the promise has ended: its time is over, or the queue was cleared or purged since
 --- FROM none, active  TO ready, scheduled, active
-if redis.call('HGET', commit, 'era') ~= redis.call('GET', writes) then
+if redis.call('EXISTS', writes) == 0 or redis.call('HGET', commit, 'era') ~= redis.call('GET', writes) then
   return {-18, nonce}
 end
 local mode, chunk = '', redis.call('HGET', stage, field)

@@ -93,6 +93,9 @@ local function mend(id) -- returns if a time of this job is too far ahead
   if new ~= old then
     wrong = true
     note(list, (leased or expired_once) and score_of(new, (leased or expired_once) % 4096) or new, id)
+    if ends and not ttl then -- the deadline of an open batch is also the due time of its callback
+      note(put.expiry, new, id)
+    end
   end
   if delivered > late then
     wrong = true

@@ -96,6 +96,6 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     end
   end
 end
-return {1, nonce, #expired + #expired_once, letters, (#expired == sweep_limit or #expired_once == sweep_limit or letters == sweep_limit or dropped == sweep_limit or #expired_windows == sweep_limit or moved_jobs >= 1000 or
+return {1, nonce, #expired + #expired_once, letters, (#expired == sweep_limit or #expired_once == sweep_limit or letters == sweep_limit or dropped >= sweep_limit or #expired_windows == sweep_limit or moved_jobs >= 1000 or
   moved_bytes >= 1048576 or bodies_left ~= '') and 1 or 0, removed,
   removed == '' and epoch or ''}
