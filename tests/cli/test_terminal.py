@@ -41,6 +41,12 @@ def on_terminal(url: str | None, *argv: str, columns: int = 80, **changes: str) 
 
 
 @pytest.fixture
+def real_backend(one_server: Backend) -> Backend:
+    """One server, as a terminal shows the same of all."""
+    return one_server
+
+
+@pytest.fixture
 def busy(client: Penstock) -> Penstock:
     """A queue with a long name and jobs with a handler, in each state; one has a long error."""
     queue = client.queue("a-queue-with-a-long-name")
