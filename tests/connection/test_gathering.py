@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -32,6 +33,11 @@ async def q(server: EmbeddedServer) -> AsyncIterator[AsyncQueue]:
         await queue.enqueue(b"made")
         await queue.ack(await queue.reserve(block=0))
         yield queue
+
+
+def counted(raw: redis.Redis, command: str) -> int:
+    """Count the runs of a command."""
+    return int(raw.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
 async def bodies(q: AsyncQueue) -> list[Any]:
@@ -91,6 +97,39 @@ async def test_more_than_one_call_takes(q: AsyncQueue, raw: redis.Redis) -> None
     assert AT_ONCE + 5 <= evalshas(raw) - before <= AT_ONCE + 8
     assert len({result.id for result in results}) == 1500
     assert (await q.stats()).ready == 1500
+
+
+@pytest.mark.parametrize("due", ["flag", "list"])
+async def test_calls_of_one_moment_read_the_node_once(
+    q: AsyncQueue, raw: redis.Redis, due: str
+) -> None:
+    """If its flag `leaving` or its list of nodes has to be read, one of many calls reads it."""
+    q.backend.taking_until = 0.0
+    if due == "list":
+        q._root.look_at = 0.0  # type: ignore[attr-defined]  # of a client of one source
+    before, read = raw.info("clients")["connected_clients"], counted(raw, "hget")
+    await asyncio.gather(*[q.enqueue(b"x") for _ in range(1500)])
+    assert raw.info("clients")["connected_clients"] <= before + AT_ONCE
+    assert counted(raw, "hget") - read <= 2
+    assert (await q.stats()).ready == 1500
+
+
+async def test_each_call_reads_the_node_if_another_failed(
+    q: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that has waited for the answer of a failed one asks for itself."""
+    is_leaving, asked = q.backend.is_leaving, itertools.count()
+
+    async def fails_once() -> bool:
+        if next(asked) == 0:
+            raise ServerTimeout("no reply")
+        return await is_leaving()
+
+    monkeypatch.setattr(q.backend, "is_leaving", fails_once)
+    q.backend.taking_until = 0.0
+    results = await asyncio.gather(*[q.enqueue(b"x") for _ in range(9)], return_exceptions=True)
+    assert [type(one) is ServerTimeout for one in results] == [True] + [False] * 8
+    assert (await q.stats()).ready == 8
 
 
 async def test_a_cancelled_caller_that_waits_adds_nothing(q: AsyncQueue) -> None:

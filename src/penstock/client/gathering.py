@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from penstock.core.bulk import CHUNK_BYTES, USUAL
@@ -36,6 +37,26 @@ class Gathering:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[tuple[bytes, asyncio.Future[Enqueued]]] = []
         self._task: asyncio.Task[None] | None = None
+        self._asked: asyncio.Future[bool | None] | None = None
+
+    async def shared(self, ask: Callable[[], Awaitable[bool]]) -> bool:
+        """Return the answer that another call waits for, or else ask.
+
+        Otherwise each of a thousand calls would open a connection to ask. If the other call fails,
+        each asks for itself.
+        """
+        loop = asyncio.get_running_loop()
+        asked, answer = self._asked, None
+        if asked is not None and asked.get_loop() is loop:
+            answer = await asyncio.shield(asked)
+            return await ask() if answer is None else answer
+        self._asked = asked = loop.create_future()
+        try:
+            answer = await ask()
+            return answer
+        finally:
+            self._asked = None
+            asked.set_result(answer)
 
     def has_room(self) -> bool:
         """Return True if a job may go out by itself; count its call then, until `done`."""

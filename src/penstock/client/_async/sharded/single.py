@@ -56,6 +56,10 @@ class AsyncSingleQueue(AsyncQueue):
         federation.watch(whole)
 
     async def _may_add(self) -> bool:
+        # sync only: return self._is_taking()
+        return await self._gathering.shared(self._is_taking)  # async only
+
+    async def _is_taking(self) -> bool:
         root, client = self._root, self._root.member
         if monotonic() >= root.look_at and await root.look():
             return False

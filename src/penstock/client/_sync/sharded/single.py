@@ -57,6 +57,9 @@ class SingleQueue(Queue):
         federation.watch(whole)
 
     def _may_add(self) -> bool:
+        return self._is_taking()
+
+    def _is_taking(self) -> bool:
         root, client = self._root, self._root.member
         if monotonic() >= root.look_at and root.look():
             return False
