@@ -36,7 +36,7 @@ from penstock.errors import (
 )
 from penstock.pressure import AsyncPressureQueue, PressureCounters
 from penstock.pressure._async import connections, deletion, waiting
-from penstock.pressure._async.connections import AsyncWatchedConnection
+from penstock.pressure._async.connections import AsyncWatchedConnection, slice_of
 from penstock.wire.codes import PressureCode
 from penstock.wire.scripts import all_scripts
 from tests.support.backends import Backend, clustered
@@ -576,6 +576,12 @@ async def test_keys_of_another_type(q: AsyncPressureQueue, raw: Raw, name: str) 
 
 
 # -- waiting -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.0004, 0.001, 0.0014, 0.3])
+async def test_the_shortest_wait(timeout: float) -> None:
+    """Redis 6.2 takes 1 ms for 0, which is for ever, so a blocking command gets 2 ms at least."""
+    assert float(b"%.3f" % slice_of(timeout)) == max(timeout, 0.002)
 
 
 async def test_a_timed_out_wait_leaves_nothing_behind(make: Make, raw: Raw) -> None:

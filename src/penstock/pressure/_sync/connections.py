@@ -36,12 +36,19 @@ from penstock.wire.packing import pack
 
 SLICE = 0.5
 """Seconds of one blocking command; between two of them a waiting call reads the queue's state."""
+SHORTEST = 0.002
+"""Fewest seconds of one: with 0.001 Redis before 7.0.8 waits for ever."""
 HOPS = 9
 """Most MOVED redirections that a call follows, within 2 s at most."""
 AT_ONCE = 1024
 """Most bytes of a packet that every network and server takes in one part."""
 FRESH = 0.25
 """Seconds without use after which a connection is tested before a call is sent on it."""
+
+
+def slice_of(timeout: float) -> float:
+    """Return the seconds of one blocking command of a call that waits up to `timeout`."""
+    return max(min(timeout, SLICE), SHORTEST)
 
 
 class WatchedConnection:
@@ -155,7 +162,7 @@ class WatchedConnection:
             end: LEFT or RIGHT, the end to which the element from the right is put.
             timeout: in seconds.
         """
-        limit = max(min(timeout, SLICE), 0.001)
+        limit = slice_of(timeout)
         if sliced(self.conn):  # fakeredis, whose BLMOVE does not block
             sleep(min(limit, FAKE_SLICE))
             return bool(self.connection.command("LLEN", key))
@@ -172,7 +179,7 @@ class WatchedConnection:
 
     def pop(self, key: bytes, *, timeout: float) -> None:
         """Begin to wait for the element of a list, for at most `SLICE` seconds, and to take it."""
-        limit = max(min(timeout, SLICE), 0.001)
+        limit = slice_of(timeout)
         with hold_interrupts():  # what was sent has a reader
             send(self.conn, pack((b"BRPOP", key, b"%.3f" % limit)))
             self._reader = Reader(self.conn)
