@@ -25,7 +25,9 @@ CORES = os.cpu_count() or 1
 # Half of the time of a whole run is waiting; long tests come last, and are shared out.
 WORKERS = ("-n", str(min(8, 2 * CORES)), "--dist", "worksteal")
 # Most tests of a short run wait, and those of several servers; those of `quick` never do.
-WAITING_WORKERS = ("-n", str(min(8, 3 * CORES)), "--dist", "worksteal")
+SHORT_RUN_WORKERS = ("-n", str(min(8, 3 * CORES)), "--dist", "worksteal")
+# Long tests come first (tests/nodes/conftest.py), and each worker takes the next test.
+NODES_WORKERS = ("-n", str(min(8, 3 * CORES)), "--dist", "load", "--maxschedchunk", "1")
 QUICK_WORKERS = ("-n", str(min(4, CORES + 1)), "--dist", "worksteal")
 # Each has a JVM, and starts others; they wait for one another's cores more than that would gain.
 SPARK_WORKERS = ("-n", "2", "--dist", "worksteal")
@@ -56,7 +58,7 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 
 def workers(session: nox.Session) -> tuple[str, ...]:
     """The options of pytest-xdist for this run."""
-    return WORKERS if "--whole" in session.posargs else WAITING_WORKERS
+    return WORKERS if "--whole" in session.posargs else SHORT_RUN_WORKERS
 
 
 def groups(*names: str) -> list[str]:
@@ -135,7 +137,7 @@ def on_several(session: nox.Session, suites: Iterable[str], servers: str) -> Non
     clustered = {"PENSTOCK_TEST_BACKENDS": f"cluster {servers}"}
     options = (*workers(session), *session.posargs)
     run_tests(session, "-k", "cluster and not pressure", *suites, *options, env=clustered)
-    options = (*WAITING_WORKERS, *session.posargs)
+    options = (*NODES_WORKERS, *session.posargs)
     run_tests(session, "tests/nodes", *options, env={"PENSTOCK_TEST_BACKENDS": servers})
 
 

@@ -10,6 +10,14 @@ import pytest
 
 from tests.nodes.federation import Servers
 
+LONG = ("test_storm", "test_pressure_kills")
+"""Files with tests of up to a minute."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long tests, so that none of them runs alone at the end."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
+
 
 @contextmanager
 def soon(count: int) -> Iterator[Servers]:
