@@ -141,7 +141,7 @@ def test_settings_and_their_defaults() -> None:
     for name, default in table:
         if default != "none":
             number = default.split()[0]
-            taken = rf"(?:tonumber\([^)]*\) or|limit\([^,)]*,) {number}\b"
+            taken = rf"(?:tonumber\([^)]*\) or|limit_of\([^,)]*,) {number}\b"
             assert re.search(taken, body), f"{name}: {number}"
     assert {name for name, _ in table} == {
         "lease", "max_length", "max_attempts", "max_crashes", "max_releases", "max_snoozes",

@@ -22,11 +22,11 @@
 --@include lib/keep_results
 --@include lib/read_results (gives: results_of)
 --@include lib/check_receipts (gives: count, ids, codes)
---@include lib/find_finished (gives: done, freed, acked)
---@include lib/check_closed (gives: wake_drained)
+--@include lib/find_done (gives: done, freed, acked)
+--@include lib/wake_drained
 --@include lib/drop_bodies
 --@include lib/forget
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 --@include lib/release_dedup (gives: write_dedup)
 release_dedup(done, true, tonumber(window))
@@ -36,7 +36,7 @@ local sweep_limit = 100 + 2 * count
 local wake_empty = string.find(uses, '[dgq]') and redis.call('LLEN', wake) == 0 -- read before the first write
 if acked > 0 then
   keep_results(done, 'done', results_of(ids, codes))
-  --@include lib/remove_finished (gives: removed)
+  --@include lib/remove_done (gives: removed)
   close_windows()
   local successor_due, token = write_dedup(), false
   if successor_due and paused ~= 'out' and paused ~= 'all' then

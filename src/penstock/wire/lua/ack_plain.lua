@@ -14,11 +14,11 @@ if epoch ~= wanted or off > 0 or since < 0 or window ~= '' or uses ~= '' and str
 end
 --@include lib/scores
 local ids, count = numbers, #numbers
---@include lib/check_batch (gives: all_valid)
+--@include lib/check_first_deliveries (gives: all_valid)
 if not all_valid then
   return {-20, nonce}
 end
---@include lib/finish_batch (gives: removed)
+--@include lib/finish_first_deliveries (gives: removed)
 if since < 1000 then
   redis.call('HSET', meta, 'acked', acked_before + removed)
 else

@@ -18,7 +18,7 @@
 --@include lib/now (gives: score_of, end_of)
 --@include lib/is_number
 --@include lib/job_fields
---@include lib/behind
+--@include lib/rank_after
 local index = ({ended = active, due = scheduled, scheduled = scheduled, parked = parked, active = active, once = once, dead = dead})[part]
 local place_score, place_id = string.match(from, index and '^(%-?%d+) (%S+)$' or '^()(%S+)$')
 if from ~= '' and not (place_id and is_number(place_id)) then
@@ -50,7 +50,7 @@ local function ranks() -- the first and the last rank of the part, behind the pl
     end
   end
   if place_id then
-    local rank = behind(index, place_score, place_id)
+    local rank = rank_after(index, place_score, place_id)
     if backwards then
       local is_there = rank > 0 and redis.call('ZRANGE', index, rank - 1, rank - 1)[1] == place_id
       high = math.min(high, rank - (is_there and 2 or 1))

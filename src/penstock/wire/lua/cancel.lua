@@ -39,11 +39,11 @@ redis.call('HLEN', tally)
 redis.call('XLEN', ready)
 --@include lib/drop_bodies
 --@include lib/forget
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 --@include lib/keep_results
 --@include lib/release_dedup
---@include lib/check_closed
+--@include lib/wake_drained
 release_dedup(found, false)
 local wants_room = full > now and redis.call('LLEN', space) == 0
 --@include lib/use

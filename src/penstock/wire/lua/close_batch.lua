@@ -18,7 +18,7 @@ if not is_number(number) then
 end
 --@include lib/batch_state
 local has_urgent = string.find(uses, 'u', 1, true)
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members (gives: fired)
 local entry, state = batch_state(number, redis.call('HGET', batches, number))
 if not entry then

@@ -19,7 +19,6 @@ local created, drops = 0, {}
 --@include lib/now (gives: changes, change)
 --@include lib/is_lease
 --@include lib/all_fields
---@include lib/use
 if not epoch then
   local anew = string.sub(create, 1, 1) == '!'
   if not anew and redis.call('EXISTS', ready, held) > 0 then
@@ -42,7 +41,7 @@ if not epoch then
   end
 end
 --@include lib/use
-local shuts, last, given = false, configured, nil
+local closes, last, given = false, configured, nil
 local limits = {paused = paused, max_length = max_length, replicas = replicas > 0, result_ttl = result_ttl}
 for i = 1, #fields, 2 do
   local field, value = fields[i], fields[i + 1]
@@ -57,8 +56,8 @@ for i = 1, #fields, 2 do
     change(field, value)
   end
   if field == 'closed' then
-    shuts = value ~= ''
-    uses = string.gsub(uses, 'c', '') .. (shuts and 'c' or '')
+    closes = value ~= ''
+    uses = string.gsub(uses, 'c', '') .. (closes and 'c' or '')
   elseif field == 'rate' then
     uses = string.gsub(uses, 'a', '')
     if value == '' then
@@ -91,7 +90,7 @@ if #changes > 0 then
   redis.call('HSET', meta, unpack(changes))
 end
 -- Wake waiting clients: the queue may be resumed, closed and empty, or have more room or other leases.
-local token = shuts or paused ~= 'out' and paused ~= 'all'
+local token = closes or paused ~= 'out' and paused ~= 'all'
 if token and wake_empty then
   redis.call('RPUSH', wake, '1')
 end

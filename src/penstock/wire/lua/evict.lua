@@ -21,7 +21,7 @@ end
 redis.call('HLEN', tally)
 --@include lib/drop_bodies (gives: has_large_bodies, bytes_left)
 --@include lib/forget
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 --@include lib/release_dedup (gives: write_dedup_and_wake)
 local gone, bytes = {unpack(expired_once)}, 0
@@ -43,7 +43,7 @@ if #gone > 0 then
   redis.call('ZREM', once, unpack(gone))
   redis.call('ZREM', dead, unpack(gone))
   forget(gone)
-  tell(gone)
+  notify_ended(gone)
   count_members(gone, 'failed')
   write_dedup_and_wake()
   redis.call('HINCRBY', meta, 'evicted', #expired_once + #old)

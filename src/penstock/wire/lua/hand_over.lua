@@ -39,7 +39,7 @@ end
 for delay in string.gmatch(delays, '%d+') do
   waits[#waits + 1] = tonumber(delay)
 end
---@include lib/find_finished (gives: done, freed, acked)
+--@include lib/find_done (gives: done, freed, acked)
 if acked == 0 then -- write something, so that a WAIT after this call proves replication
   redis.call('HDEL', held, '-')
   redis.call('HSET', held, '-', '')
@@ -48,7 +48,7 @@ if acked == 0 then -- write something, so that a WAIT after this call proves rep
 end
 --@include lib/drop_bodies
 --@include lib/forget
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 --@include lib/release_dedup (gives: write_dedup)
 release_dedup(done, true, tonumber(window))
@@ -69,7 +69,7 @@ if batch then -- before the batch counts down
   --@include lib/join_batch
   join_batch(ids, batch)
 end
---@include lib/remove_finished (gives: removed)
+--@include lib/remove_done (gives: removed)
 close_windows()
 local successor_due, ends, soonest = write_dedup(), {}, nil
 for i = 2, ttl_ends and #ttl_ends or 0, 2 do

@@ -20,8 +20,8 @@
 --@include lib/check_version
 --@include lib/check_epoch
 --@include lib/now
---@include lib/limit
-max_attempts = limit(max_attempts, 20)
+--@include lib/limit_of
+max_attempts = limit_of(max_attempts, 20)
 --@include lib/policy
 --@include lib/check_receipts (gives: count, ids, codes, where)
 --@include lib/describe_failure
@@ -51,7 +51,7 @@ local function decide(id, nacked, crashed, released, why)
   if has_policies and values[id] then
     local at = string.byte(values[id]) == 64 and (string.find(values[id], '\n', 1, true) or 0) + 1 or 1
     local attempts, own_base, own_cap = policy(values[id], at)
-    most, base, cap = limit(attempts, max_attempts), own_base or backoff_base, own_cap or backoff_cap
+    most, base, cap = limit_of(attempts, max_attempts), own_base or backoff_base, own_cap or backoff_cap
   end
   if nacked + crashed >= most then
     return nil, counters, letter, failure

@@ -18,10 +18,10 @@
 --@include lib/now (gives: score_of, end_of)
 redis.call('ZCARD', dead)
 redis.call('ZCARD', parked)
---@include lib/check_closed
+--@include lib/wake_drained
 --@include lib/drop_bodies
 --@include lib/forget
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 --@include lib/release_dedup
 local sweep_limit = 100

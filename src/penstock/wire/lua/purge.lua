@@ -47,10 +47,10 @@ elseif state == 'parked' then
 end
 --@include lib/drop_bodies (gives: has_large_bodies, bodies_left)
 --@include lib/forget
---@include lib/tell (gives: keyed)
+--@include lib/notify_ended (gives: keyed)
 --@include lib/count_members
 --@include lib/release_dedup (gives: has_dedup)
---@include lib/check_closed
+--@include lib/wake_drained
 --@include lib/complete_removal
 redis.call('HDEL', held, '-')
 if index then
@@ -71,7 +71,7 @@ if index then
     drop_bodies(old)
     forget(old)
     redis.call('ZREM', expiry, unpack(old))
-    tell(old)
+    notify_ended(old)
     count_members(old, 'failed')
   end
 elseif state ~= 'ready' then -- unknown state: remove nothing
@@ -102,7 +102,7 @@ else -- expiry, dedup, tickets and bodies need each number; read about 1 MiB
   removed = #ids
   if removed > 0 then
     redis.call('ZREM', expiry, unpack(ids))
-    tell(ids)
+    notify_ended(ids)
     count_members(ids, 'failed')
   end
 end

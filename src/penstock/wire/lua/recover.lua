@@ -18,7 +18,7 @@
 --@include lib/check_owner
 --@include lib/check_epoch
 --@include lib/now (gives: changes)
---@include lib/limit
+--@include lib/limit_of
 --@include lib/lease_terms
 local kind, provisional = 'consumer', false
 --@include lib/check_role (gives: taken_by, left, lost)
@@ -28,7 +28,7 @@ end
 if taken_by then
   return {-15, nonce, kind, taken_by, left}
 end
-max_attempts, max_crashes = limit(max_attempts, 20), limit(max_crashes, 3)
+max_attempts, max_crashes = limit_of(max_attempts, 20), limit_of(max_crashes, 3)
 --@include lib/count_crash
 --@include lib/describe_failure
 --@include lib/join_body (gives: record_size)
@@ -83,11 +83,11 @@ redis.call('ZCARD', once)
 redis.call('ZCARD', expiry)
 redis.call('XLEN', ready)
 local wake_empty = redis.call('LLEN', wake) == 0
---@include lib/check_closed (gives: wake_drained)
+--@include lib/wake_drained
 --@include lib/drop_bodies
 --@include lib/keep_results
 --@include lib/forget
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 --@include lib/remove_expired
 --@include lib/release_dedup

@@ -93,7 +93,7 @@ redis.call('ZCARD', scheduled)
 redis.call('ZCARD', urgent)
 redis.call('ZCARD', expiry)
 redis.call('HLEN', dedup)
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 redis.call('ZCARD', windows)
 local wake_empty, token = redis.call('LLEN', wake) == 0, not paused
@@ -110,7 +110,7 @@ if #returned > 0 then
     use('d')
   end
   redis.call('HSET', tally, unpack(new_counters))
-  if string.find(uses, 'm', 1, true) then -- it keeps its failures, for the one who reads them
+  if string.find(uses, 'm', 1, true) then -- the failures stay, for readers
     redis.call('HDEL', tally, unpack(cleared))
   end
   count_members(returned, 'open')

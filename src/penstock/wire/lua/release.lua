@@ -16,8 +16,8 @@
 --@include lib/check_version
 --@include lib/check_epoch
 --@include lib/now
---@include lib/limit
-local most, most_snoozes, delay_ms = limit(max_releases, 1000), limit(max_snoozes, math.huge), tonumber(delay)
+--@include lib/limit_of
+local most, most_snoozes, delay_ms = limit_of(max_releases, 1000), limit_of(max_snoozes, math.huge), tonumber(delay)
 --@include lib/check_receipts
 --@include lib/return_jobs
 local function decide(id, nacked, crashed, released, why)

@@ -41,7 +41,7 @@ n, idle = math.abs(n), idle == '1'
 local all_valid, done = false, {} -- no job ends in this call
 --@include lib/drop_bodies
 --@include lib/forget
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 --@include lib/release_dedup
 local sweep_limit = 2000 -- most expired jobs that this call removes

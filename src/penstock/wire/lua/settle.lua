@@ -31,18 +31,15 @@ if taken_by and n > 0 then
   return {-15, nonce, kind, taken_by, left}
 end
 if not epoch then
-  if redis.call('EXISTS', ready, held) > 0 then
-    return {-8, nonce}
-  end
   return {1, nonce, -1, '', 30000, now, 0, string.rep('0 ', common == '*' and #numbers / 2 or #numbers)}
 end
 local idle = false
 --@include lib/keep_results
 --@include lib/check_receipts (gives: count, ids, codes)
---@include lib/find_finished (gives: done, freed, acked)
+--@include lib/find_done (gives: done, freed, acked)
 --@include lib/drop_bodies
 --@include lib/forget
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 --@include lib/release_dedup
 release_dedup(done, true)
@@ -77,7 +74,7 @@ if #expired_windows > 0 then
   close_windows()
 end
 if acked > 0 then
-  --@include lib/remove_finished (gives: removed)
+  --@include lib/remove_done (gives: removed)
   change('acked', acked_before + removed)
 end
 --@include lib/write_delivery (gives: wrote)

@@ -14,7 +14,7 @@ if epoch ~= wanted or string.find(uses, '[dgkw]') then
 end
 local ids, count = numbers, #numbers
 --@include lib/scores (gives: end_of)
---@include lib/check_batch (gives: all_valid)
+--@include lib/check_first_deliveries (gives: all_valid)
 if not all_valid then
   return {-20, nonce}
 end
@@ -22,7 +22,7 @@ end
 --@include lib/choose_ready (gives: head, reply, took)
 local wake_empty, wrote, idle = redis.call('LLEN', wake) == 0, true, false
 local reread = head[2] and end_of(head[2]) - now <= 4000 -- it may end in this call
---@include lib/finish_batch (gives: removed)
+--@include lib/finish_first_deliveries (gives: removed)
 change('acked', acked_before + removed)
 if took > 0 then
   --@include lib/deliver_ready

@@ -70,11 +70,11 @@ local function stream()
   end
   reply[5] = over and '' or reply[5]
 end
---@include lib/behind
+--@include lib/rank_after
 local function sorted()
   local score, id = string.match(from, '^(%S+) (%S+)$')
   local last_score, last_id = string.match(to, '^(%S+) (%S+)$')
-  local rank = score and behind(index, score, id) or 0
+  local rank = score and rank_after(index, score, id) or 0
   local page = redis.call('ZRANGE', index, rank, rank + count - 1, 'WITHSCORES')
   local ids, scores, over = {}, {}, #page < count * 2
   last_score = tonumber(last_score) or math.huge

@@ -16,10 +16,10 @@ if not epoch then
 end
 local quiet = seen
 --@include lib/now (gives: changes, raw)
---@include lib/check_closed (gives: wake_drained)
+--@include lib/wake_drained
 --@include lib/drop_bodies (gives: bodies_left)
 --@include lib/forget
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 --@include lib/release_dedup (gives: write_dedup_and_wake)
 local sweep_limit = 1000
@@ -60,18 +60,17 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
   local function is_held(role)
     return time_left(string.match(role or '', '^%S+ (%d+) (%d+)')) > 0
   end
-  local borne = is_held(producer) or is_held(consumer)
-  local set = borne
+  local has_role = is_held(producer) or is_held(consumer)
   local settings = redis.call('HMGET', meta, 'paused', 'lease', 'max_length', 'max_attempts', 'max_crashes', 'max_releases',
     'max_snoozes', 'backoff_base', 'backoff_cap', 'dead_max', 'dead_age', 'replicas', 'closed', 'results_max', 'results_bytes',
     'result_size', 'result_ttl', 'rate', 'burst')
   local key_limits = redis.call('HMGET', meta, 'per_key', 'ordered')
-  local limited = key_limits[1] or key_limits[2]
-  set = set or limited
+  local limits_keys = key_limits[1] or key_limits[2]
+  local stays = has_role or limits_keys
   for i = 1, #settings do
-    set = set or settings[i]
+    stays = stays or settings[i]
   end
-  if not set and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows, schedules, tickets) == 0 then
+  if not stays and now - quiet >= tonumber(idle) and redis.call('XLEN', ready) == 0 and redis.call('EXISTS', held, dedup, windows, schedules, tickets) == 0 then
     redis.call('DEL', ready, active, scheduled, urgent, once, dead, tally, expiry, finished, members, batches, dedup, windows, meta, wake, space, parked)
     removed = epoch
   else -- drop the letters of empty structures, and producers
@@ -81,11 +80,11 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     for letter in string.gmatch(uses, '%a') do
       local key = ({t = expiry, r = tally, o = once, d = dedup, s = dedup, b = held, m = tally, e = schedules, u = held, g = batches})[letter]
       if letter == 'x' then
-        kept = kept .. (borne and letter or '')
+        kept = kept .. (has_role and letter or '')
       elseif letter == 'k' then
         kept = kept .. ((redis.call('EXISTS', held) == 1 or redis.call('XLEN', ready) > 0) and letter or '')
       elseif letter == 'q' then
-        kept = kept .. ((limited or redis.call('EXISTS', parked, tickets) > 0) and letter or '')
+        kept = kept .. ((limits_keys or redis.call('EXISTS', parked, tickets) > 0) and letter or '')
       elseif not key or redis.call('EXISTS', key) == 1 or key == dedup and redis.call('EXISTS', windows) == 1
         or letter == 'g' and redis.call('EXISTS', members) == 1 or letter == 'r' and redis.call('EXISTS', batches) == 1 then
         kept = kept .. letter
@@ -96,6 +95,6 @@ if #expired + #expired_once + letters + dropped + #expired_windows == 0 then
     end
   end
 end
-return {1, nonce, #expired + #expired_once, letters, (#expired == sweep_limit or #expired_once == sweep_limit or letters == sweep_limit or dropped >= sweep_limit or #expired_windows == sweep_limit or moved_jobs >= 1000 or
-  moved_bytes >= 1048576 or bodies_left ~= '') and 1 or 0, removed,
-  removed == '' and epoch or ''}
+local most = math.max(#expired, #expired_once, letters, dropped, #expired_windows)
+local more = (most >= sweep_limit or moved_jobs >= 1000 or moved_bytes >= 1048576 or bodies_left ~= '') and 1 or 0
+return {1, nonce, #expired + #expired_once, letters, more, removed, removed == '' and epoch or ''}

@@ -1,6 +1,6 @@
 -- abandon(ids) returns the expired jobs without the callbacks of open batches, whose deadline has come. Those become dead
 -- letters; a callback that was promoted, and is not waiting any more, stays where it is.
---- NEEDS  scheduled dead tally expiry meta batches now uses tell
+--- NEEDS  scheduled dead tally expiry meta batches now uses notify_ended
 --- GIVES  abandon
 local function abandon(ids)
   if #ids == 0 or not string.find(uses, 'g', 1, true) then
@@ -18,7 +18,7 @@ local function abandon(ids)
         redis.call('ZADD', dead, now, id)
         redis.call('HSET', tally, id, '0 0 0 0 batch: abandoned, as it was not closed in time')
         redis.call('HINCRBY', meta, 'died', 1)
-        tell({id})
+        notify_ended({id})
       end
     end
   end

@@ -64,7 +64,7 @@ local wake_empty, space_empty = redis.call('LLEN', wake) == 0, false
 local waiting = 0
 --@include lib/drop_bodies
 --@include lib/forget
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 --@include lib/release_dedup
 --@include lib/keep_results

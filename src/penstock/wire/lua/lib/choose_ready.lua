@@ -32,5 +32,5 @@ if n > 0 then
     cut, exhausted, entries_left = took > 0 and reply[at + 3], #entries < step, #entries - took + had
   until exhausted or took == n or bytes >= 1048576
 else
-  redis.call('XLEN', ready) -- its type
+  redis.call('XLEN', ready) -- check its type
 end

@@ -1,7 +1,7 @@
 -- count_crash(count, record, value) counts a lease that has ended. It returns the new counters, whether the job dies,
 -- and the number of crashes: 0 if the delivery was provisional. `value` in held names the last owner. If the job
 -- dies, no delivery follows: the next number is set aside, so the last holder's receipt is stale.
---- NEEDS  uses limit max_attempts max_crashes
+--- NEEDS  uses limit_of max_attempts max_crashes
 --- GIVES  count_crash
 --@include lib/policy
 local has_policies = string.find(uses, 'p', 1, true)
@@ -12,7 +12,7 @@ local function count_crash(count, record, value)
     return d .. ' ' .. nacked .. ' ' .. c .. ' ' .. r + 1 .. why, false, 0
   end
   c = c + 1
-  local most = has_policies and limit(policy(record, 1), max_attempts) or max_attempts
+  local most = has_policies and limit_of(policy(record, 1), max_attempts) or max_attempts
   local dies = c >= max_crashes or nacked + c >= most
   if dies then
     local since, owner = string.match(value, '^@(%d+) ([^\n]*)\n')

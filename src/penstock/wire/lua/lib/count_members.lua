@@ -2,7 +2,7 @@
 -- Call it behind the first write, when the jobs have left their places. It makes the callback of a closed batch due when
 -- no job is left to wait for (fired = its time), or buries it if it can't succeed any more (protocol/batches.md). A callback that
 -- ends takes its entry with it. closed = a batch that was closed in this call.
---- NEEDS  scheduled dead tally meta members batches nothing now uses tell held
+--- NEEDS  scheduled dead tally meta members batches nothing now uses notify_ended held
 --- GIVES  fired count_members
 local count_members, fired = nothing, nil
 if uses ~= '' and string.find(uses, 'g', 1, true) then
@@ -24,7 +24,7 @@ if uses ~= '' and string.find(uses, 'g', 1, true) then
       redis.call('ZADD', dead, now, callback)
       redis.call('HSET', tally, callback, '0 0 0 0 batch: ' .. failed .. ' of ' .. total .. ' jobs have failed')
       redis.call('HINCRBY', meta, 'died', 1)
-      tell({callback})
+      notify_ended({callback})
     end
     redis.call('HSET', batches, callback, table.concat({on, total, done, failed, died, state}, ' '))
   end

@@ -68,7 +68,7 @@ end
 local function own_place(id) -- its creation, if it is due at once
   return math.min(now, tonumber(string.sub(id, 1, -12)))
 end
-local wanted = delay_ms > 0 and string.format(' %.0f', now + delay_ms) or '' -- when a successor is due, behind its number
+local due_text = delay_ms > 0 and string.format(' %.0f', now + delay_ms) or '' -- in dedup, behind the number of a successor
 local function rewrite(id, state, old, key, record, ends) -- ends: of the window for whose end it waits
   local content = merge_record(record, rewritten[id] or old)
   if not content then
@@ -114,12 +114,12 @@ local function decide(name, value, record) -- decides on a record whose id is ta
     local item = rewrite(successor, waits, successor_record, nil, record)
     if begins and item[1] == 2 then
       dedup_pairs[#dedup_pairs + 1] = name
-      dedup_pairs[#dedup_pairs + 1] = owner .. ' ' .. successor .. wanted
+      dedup_pairs[#dedup_pairs + 1] = owner .. ' ' .. successor .. due_text
     end
     return item
   elseif busy and requeues and not waits then
     not_added[#added + 1] = {0, owner, state, header_of(old)}
-    return add(3, 9007199254740991, owner .. ' %s' .. wanted)
+    return add(3, 9007199254740991, owner .. ' %s' .. due_text)
   elseif busy then
     return {0, owner, state, header_of(old)}
   elseif state and ends > now and not requeues then

@@ -1,5 +1,5 @@
 -- end_cancelled(ids) removes jobs in active that a call of cancel has marked, keeps their results, and counts them.
---- NEEDS  held active expiry meta drop_bodies forget keep_results tell count_members
+--- NEEDS  held active expiry meta drop_bodies forget keep_results notify_ended count_members
 --- GIVES  end_cancelled
 local function end_cancelled(ids)
   keep_results(ids, 'cancelled')
@@ -9,6 +9,6 @@ local function end_cancelled(ids)
   redis.call('ZREM', expiry, unpack(ids))
   forget(ids)
   redis.call('HINCRBY', meta, 'cancelled', #ids)
-  tell(ids)
+  notify_ended(ids)
   count_members(ids, 'failed')
 end

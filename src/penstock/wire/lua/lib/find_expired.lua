@@ -3,7 +3,7 @@
 -- each job that it adds or ends, so a client that repeats a call leaves no more behind than it removes. A call that
 -- delivers uses 2000, to reach the jobs behind them.
 --- NEEDS  ready held active scheduled once tally expiry meta uses now sweep_limit score_of release_dedup drop_bodies
----        bodies_left nothing keep_results forget tell batches count_members dead
+---        bodies_left nothing keep_results forget notify_ended batches count_members dead
 --- GIVES  expired expired_set expired_once more_expired expired_at_head remove_expired head_expired other_expired
 ---        trim_to
 local expired, expired_set, expired_once, more_expired = {}, {}, {}, false -- more_expired: there may be more than in the list

@@ -1,5 +1,5 @@
--- merge_record(record, old) returns the new content with the old ttl and key, and with the old lease, policy, priority, time of keeping and window if the new
--- record has none. nil = only one of them has lease 0.
+-- merge_record(record, old) returns the record of an update. It has the ttl and the key of the old one; and its lease, policy,
+-- priority, time of keeping and window where the new one has none. nil = only one of the two has lease 0.
 --- GIVES  merge_record
 local merge_record
 do
@@ -31,7 +31,9 @@ do
     rest = string.gsub(string.gsub(rest, '^;w=%d+', ''), '^;u=%a', '')
     local old_window = string.match(old, '^[1+][^\n]-;d=[^;\n]+([;wu=%w]*)') or ''
     window, scope = window or string.match(old_window, ';w=(%d+)'), scope or string.match(old_window, ';u=(%a)')
-    return '1' .. (lease and ';l=' .. lease or '') .. (ttl and ';t=' .. ttl or '') .. merged_policy(record, old) .. (keep and ';k=' .. keep or '') .. (string.match(old, '^[^\n]-(;q=%x+)') or '') .. ';d=' .. name ..
-      (window and ';w=' .. window or '') .. (scope and ';u=' .. scope or '') .. rest
+    local key = string.match(old, '^[^\n]-(;q=%x+)') or ''
+    local front = '1' .. (lease and ';l=' .. lease or '') .. (ttl and ';t=' .. ttl or '') .. merged_policy(record, old)
+    local behind_id = (window and ';w=' .. window or '') .. (scope and ';u=' .. scope or '') .. rest
+    return front .. (keep and ';k=' .. keep or '') .. key .. ';d=' .. name .. behind_id
   end
 end

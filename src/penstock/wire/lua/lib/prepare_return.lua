@@ -2,16 +2,16 @@
 --- NEEDS  ready held active scheduled urgent parked tickets once dead tally expiry wake dedup windows dying nothing
 ---        now paused uses cancelled meta finished batches members
 --- SETS   uses
---- GIVES  keyed wake_empty drop_bodies has_urgent forget tell count_members keep_results wake_drained write_dedup
+--- GIVES  keyed wake_empty drop_bodies has_urgent forget notify_ended count_members keep_results wake_drained write_dedup
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', dead)
 redis.call('HLEN', tally)
 redis.call('ZCARD', expiry)
 local wake_empty = redis.call('LLEN', wake) == 0
---@include lib/check_closed
+--@include lib/wake_drained
 --@include lib/drop_bodies
 --@include lib/forget
---@include lib/tell
+--@include lib/notify_ended
 --@include lib/count_members
 --@include lib/keep_results
 --@include lib/release_dedup

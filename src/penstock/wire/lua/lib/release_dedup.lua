@@ -1,7 +1,11 @@
 -- Release the dedup ids of jobs that end. An id becomes free, or goes to the successor that waits for this end, or stays
--- taken for its window. release_dedup(ids, done, window) reads, before the first write; `window` replaces the windows in
--- the records. write_dedup() writes, after the removals, admits parked jobs (lib/keyed), and returns the due time of the first job that became due, such as the callback of a batch. Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that
--- waits for the end of a window) or `@end`.
+-- taken for its window.
+-- release_dedup(ids, done, window) decides, before the first write; `window` replaces the windows in the records.
+-- write_dedup() writes that, after the removals, and admits parked jobs (lib/keyed). It returns the earliest due time of the
+-- jobs that became due by it, among them the callback of a batch; nil = there are none. write_dedup_and_wake() also adds the
+-- wake token for them.
+-- Values in dedup: `number`, `number successor`, `number successor due`, `number @end` (a job that waits for the end of a
+-- window) or `@end`.
 --- NEEDS  ready held scheduled urgent has_urgent expiry wake dedup windows uses nothing now paused keyed fired
 --- GIVES  has_dedup release_dedup write_dedup write_dedup_and_wake
 local has_dedup = string.find(uses, 'd', 1, true)

@@ -1,7 +1,7 @@
 -- remove_expired() removes the expired jobs from every state, and counts them. It trims those at the head of ready,
 -- which are in no other state: a deletion by number costs several times as much.
 --- NEEDS  ready held active scheduled once expiry meta nothing expired expired_once drop_bodies bodies_left trim_to
----        head_expired other_expired more_expired now keep_results forget tell batches count_members dead tally uses
+---        head_expired other_expired more_expired now keep_results forget notify_ended batches count_members dead tally uses
 --- SETS   other_expired expired expired_once
 --- GIVES  remove_expired
 local remove_expired = nothing
@@ -33,7 +33,7 @@ if #expired + #expired_once > 0 or bodies_left ~= '' then -- bodies_left: noted 
         redis.call('ZREMRANGEBYSCORE', expiry, '-inf', now)
       end
       redis.call('HINCRBY', meta, 'expired', #expired)
-      tell(expired)
+      notify_ended(expired)
       count_members(expired, 'failed')
     end
     if #expired_once > 0 then
@@ -42,7 +42,7 @@ if #expired + #expired_once > 0 or bodies_left ~= '' then -- bodies_left: noted 
       redis.call('ZREM', once, unpack(expired_once))
       forget(expired_once)
       redis.call('HINCRBY', meta, 'expired', #expired_once)
-      tell(expired_once)
+      notify_ended(expired_once)
       count_members(expired_once, 'failed')
     end
   end

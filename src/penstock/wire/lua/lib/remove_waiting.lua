@@ -1,7 +1,7 @@
 -- remove_waiting(ids, counter) removes jobs that are in ready or scheduled; `counter` of meta counts them. HDEL comes
 -- first: it passes on a full server.
 --- NEEDS  ready held scheduled expiry meta space drop_bodies changes wake_drained wants_room write_dedup_and_wake
----        forget tell count_members
+---        forget notify_ended count_members
 --- GIVES  remove_waiting
 --@include lib/complete_removal
 local function remove_waiting(ids, counter)
@@ -12,7 +12,7 @@ local function remove_waiting(ids, counter)
   redis.call('ZREM', expiry, unpack(ids))
   forget(ids)
   redis.call('HINCRBY', meta, counter, #ids)
-  tell(ids)
+  notify_ended(ids)
   count_members(ids, 'failed')
   complete_removal()
 end

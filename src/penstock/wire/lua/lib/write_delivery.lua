@@ -2,7 +2,7 @@
 -- full server, and checks the type of held.
 --- NEEDS  ready held active scheduled urgent has_urgent once dead tally expiry meta taken due expired expired_once
 ---        dropped dying cut held_pairs active_pairs once_pairs now new_counters crashes sweep_limit remove_expired
----        write_dedup drop_bodies cancelled forget marks keep_results tell kept_pairs put_back count_members
+---        write_dedup drop_bodies cancelled forget marks keep_results notify_ended kept_pairs put_back count_members
 --- GIVES  wrote successor_due
 local wrote = false
 if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled + #put_back > 0 or cut then
@@ -39,7 +39,7 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled + #
     forget(dropped)
     call('ZREM', expiry, unpack(dropped))
     call('HINCRBY', meta, 'dangling', #dropped)
-    tell(dropped)
+    notify_ended(dropped)
     count_members(dropped, 'failed')
   end
   local died = {}
@@ -66,7 +66,7 @@ if #taken + #due + #expired + #expired_once + #dropped + #dying + #cancelled + #
   end
   if #dying > 0 then
     call('HINCRBY', meta, 'died', #died)
-    tell(died)
+    notify_ended(died)
     count_members(died, 'dead')
     --@include lib/trim_dead
     trim_dead(sweep_limit)

@@ -1,9 +1,9 @@
--- Put jobs back or bury them. returned = {number, score, ...}, dying = {number, ...}, new_counters = {number,
--- counters, ...}, marks = {field of tally, value, ...}, cancelled = {number, ...}; a score is the due time, or the creation ms of a job that comes first again. HDEL comes first: it
--- passes on a full server. lib/prepare_return has the checks.
+-- Put jobs back or bury them: returned = {number, due, ...}, dying = {number, ...}, cancelled = {number, ...}, new_counters =
+-- {number, counters, ...}, marks = {field of tally, value, ...}. `due` is the creation ms of a job that comes first again.
+-- HDEL comes first: it passes on a full server. lib/prepare_return has the checks.
 --- NEEDS  held active scheduled urgent has_urgent dead tally expiry meta wake returned dying uses now new_counters
 ---        write_dedup paused changes wake_empty wake_drained alarm change drop_bodies cancelled forget marks
----        keep_results tell keyed count_members
+---        keep_results notify_ended keyed count_members
 --- SETS   uses alarm
 --@include lib/use
 --@include lib/priority_of
@@ -47,7 +47,7 @@ if #returned + #dying + #cancelled > 0 then
   end
   if #dying > 0 then
     redis.call('HINCRBY', meta, 'died', #dying)
-    tell(dying)
+    notify_ended(dying)
     count_members(dying, 'dead')
     --@include lib/trim_dead
     trim_dead(100 + 2 * #dying)

@@ -1,4 +1,4 @@
--- Remove deliveries that lib/check_batch has found valid. HDEL comes first: it passes on a full server. `removed` counts a
+-- Remove deliveries that lib/check_first_deliveries has found valid. HDEL comes first: it passes on a full server. `removed` counts a
 -- job that was named twice once.
 --- NEEDS  held active done common_score
 --- SETS   removed

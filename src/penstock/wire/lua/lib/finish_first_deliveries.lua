@@ -1,11 +1,11 @@
--- Finish the deliveries of lib/check_batch: they have no counters, but may have marks.
+-- Finish the deliveries of lib/check_first_deliveries: they have no counters, but may have marks.
 --- NEEDS  held active tally ids uses common_score
 --- GIVES  removed
 local removed, done, has_marks = 0, ids, string.find(uses, 'm', 1, true)
 if has_marks then
-  redis.call('HLEN', tally) -- its type
+  redis.call('HLEN', tally) -- check its type
 end
---@include lib/end_deliveries
+--@include lib/remove_deliveries
 if has_marks then
   --@include lib/forget_marks
   forget_marks(done)

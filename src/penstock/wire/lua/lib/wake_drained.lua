@@ -1,5 +1,5 @@
--- Find out if the queue is closed, and check the types of the keys that tell if it has drained. wake_drained() wakes
--- a consumer when no job can come any more; that consumer wakes the next one (protocol/roles.md, Closing a queue).
+-- wake_drained() wakes a consumer if the queue is closed and drained, so that no job can come any more. That consumer wakes
+-- the next one (protocol/roles.md, Closing a queue). Checks the types of the keys that is_drained() reads.
 --- NEEDS  ready active scheduled parked wake nothing uses
 --- GIVES  is_drained wake_drained
 local is_drained, wake_drained = nothing, nothing

@@ -1,10 +1,11 @@
--- Find out if all named deliveries may be ended, as the first deliveries with one receipt (all_valid). common_score is the
--- score of all of them if they are the jobs of one reserve: then one range was read instead of each score. The
--- delivery number is in tally, absent for a first delivery; the tag is the score modulo 4096 (protocol/core.md, Receipt).
+-- Find out if all named deliveries are first deliveries with the receipt `common`, so that all may be ended (all_valid).
+-- common_score is the score of all of them if they are the jobs of one reserve: then one range was read instead of each
+-- score. Also gives the receipt in parts: delivery, hex (its tag as text) and wanted_tag. The delivery number is in tally,
+-- absent for a first delivery; the tag is the score modulo 4096 (protocol/core.md, Receipt).
 --- NEEDS  active tally common ids count uses score_of
---- GIVES  delivery mark low has_counters counts scores all_valid common_score
-local delivery, mark, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')
-local low = mark and tonumber(mark, 16)
+--- GIVES  delivery hex wanted_tag has_counters counts scores all_valid common_score
+local delivery, hex, till = string.match(common, '^(%d+)-(%x%x%x)@?(%d*)$')
+local wanted_tag = hex and tonumber(hex, 16)
 local has_counters = string.find(uses, 'r', 1, true)
 local counts, scores, all_valid, common_score = {}, {}, delivery == '1' and count > 0, nil
 if all_valid and has_counters then -- a first delivery has no counters
@@ -14,7 +15,7 @@ if all_valid and has_counters then -- a first delivery has no counters
   end
 end
 if all_valid and till ~= '' and count > 4 then -- perhaps all jobs of one reserve
-  common_score = string.format('%.0f', score_of(till, low))
+  common_score = string.format('%.0f', score_of(till, wanted_tag))
   local there = redis.call('ZRANGE', active, common_score, common_score, 'BYSCORE', 'LIMIT', 0, count + 1)
   for i = 1, math.max(count, #there) do
     if there[i] ~= ids[i] then
@@ -27,7 +28,7 @@ if count > 0 and not common_score then
   scores = redis.call('ZMSCORE', active, unpack(ids))
   for i = 1, all_valid and count or 0 do
     local score = scores[i]
-    if not score or score % 4096 ~= low then
+    if not score or score % 4096 ~= wanted_tag then
       all_valid = false
       break
     end

@@ -1,11 +1,11 @@
 -- Remove the finished jobs from all structures. HDEL comes first: it passes on a full server. `removed` counts a job
 -- that was named twice once.
---- NEEDS  ready held active scheduled once expiry all_valid done drop_bodies common_score uses freed forget tell
+--- NEEDS  ready held active scheduled once expiry all_valid done drop_bodies common_score uses freed forget notify_ended
 ---        count_members
 --- GIVES  removed
 local removed = 0
 if all_valid then
-  --@include lib/end_deliveries
+  --@include lib/remove_deliveries
   drop_bodies(done)
   if string.find(uses, 't', 1, true) then
     redis.call('ZREM', expiry, unpack(done))
@@ -25,5 +25,5 @@ elseif #done > 0 then
     removed = removed + redis.call('XDEL', ready, unpack(done))
   end
 end
-tell(done)
+notify_ended(done)
 count_members(done, 'done')

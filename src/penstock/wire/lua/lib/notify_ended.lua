@@ -1,17 +1,18 @@
--- tell(ids) tells of the ends of jobs. It gives back their tickets (protocol/keys.md). It tells the clients that wait for their results
--- (protocol/results.md, Reading and waiting): it takes the marks of those that are awaited from expiry, and adds one entry to finished. Call it behind the first write: a
--- full server must not refuse it. When no mark is left it drops the letter `w` of `uses`.
+-- notify_ended(ids) is called for jobs that have ended. It gives back their tickets (protocol/keys.md), and tells the
+-- clients that wait for their results: it removes the marks of awaited jobs from expiry, and adds one entry to finished
+-- (protocol/results.md, Reading and waiting). Call it behind the first write, as a full server must not refuse it. When no
+-- mark is left it drops the letter `w` of `uses`.
 --- NEEDS  has_urgent held active scheduled once parked tickets expiry finished meta uses now nothing wake
 --- SETS   uses
---- GIVES  keyed tell
+--- GIVES  keyed notify_ended
 --@include lib/keyed
-local tell = keyed and keyed.give_back or nothing
+local notify_ended = keyed and keyed.give_back or nothing
 if uses ~= '' and string.find(uses, 'w', 1, true) then
   local awaited_from = 4503599627370496 -- 2^52: scores of marks stand above those of results
   redis.call('XLEN', finished) -- check its type before the first write
   --@include lib/drop_marks
   --@include lib/add_entry
-  tell = function(ids)
+  notify_ended = function(ids)
     if #ids == 0 then
       return
     end

@@ -1,6 +1,0 @@
--- limit(value, default) returns a setting of the queue, or the default; 0 = no limit.
---- GIVES  limit
-local function limit(value, default)
-  local most = tonumber(value) or default
-  return most > 0 and most or math.huge
-end
