@@ -11,7 +11,7 @@ from penstock.core.cluster import (
     Address,
     Patience,
     SlotRange,
-    apart,
+    by_slot,
     read_slots,
     slot_of,
 )
@@ -60,7 +60,7 @@ def test_the_slot_of_a_command() -> None:
 def test_keys_are_grouped_by_queue() -> None:
     """Keys of one queue are grouped in their order; those of another queue are separate."""
     a, b = QueueKeys("a"), QueueKeys("b")
-    assert apart([a["wake"], b["wake"], a["space"]]) == {
+    assert by_slot([a["wake"], b["wake"], a["space"]]) == {
         key_slot(a["wake"]): (a["wake"], a["space"]),
         key_slot(b["wake"]): (b["wake"],),
     }

@@ -81,7 +81,7 @@ def test_hints_are_delivered_together() -> None:
         for kind, epoch, queue in (("ack", "01020304", "q"), ("ack", "01020304", "p"))
         for _ in range(2)
     ]
-    batches = hints.batches([*many, many[0]._replace(kind="bury"), many[0]._replace(window="5")])
+    batches = hints.together([*many, many[0]._replace(kind="bury"), many[0]._replace(window="5")])
     sizes = [(part[0].queue, part[0].kind, part[0].window, len(part)) for part in batches]
     assert sorted(sizes) == [
         ("p", "ack", "-", 200), ("p", "ack", "-", 1000),

@@ -191,7 +191,7 @@ def test_a_spec_comes_back(spec: Spec) -> None:
 
 def stored(new: NewSchedule, front: bytes = b"- 0 0 0 0", tick: int = T0) -> StoredSchedule:
     """Return a schedule as it would be read."""
-    raw = front + b" " + new.mark.encode() + b"\n" + new.value
+    raw = front + b" " + new.value_hash.encode() + b"\n" + new.value
     return read_entry(new.name.encode(), b"%d" % tick, raw)
 
 
@@ -200,7 +200,12 @@ def test_an_entry_comes_back() -> None:
     new = new_schedule("report", {"n": 1}, EVERY, None)
     entry = stored(new, b"1800000000000-1000000000 1800000000000 7 2 1")
     assert (entry.last_run, entry.last_tick) == (b"1800000000000-1000000000", T0)
-    assert (entry.runs, entry.skipped, entry.paused, entry.mark) == (7, 2, True, new.mark)
+    assert (entry.runs, entry.skipped, entry.paused, entry.value_hash) == (
+        7,
+        2,
+        True,
+        new.value_hash,
+    )
     assert (entry.spec, entry.record) == (EVERY, b'1;c=json\n{"n":1}')
     first, second = entry.record_at(T0), entry.record_at(T0)
     assert first.startswith(b"1;c=json;h.scheduled_for=1800000000000;i=")
@@ -238,7 +243,7 @@ def test_a_cron_expression_that_has_no_tick(cron: str) -> None:
 def test_other_contents_have_other_marks() -> None:
     """Spec, options and body count; the name does not."""
     marks = {
-        new_schedule(name, body, spec, None).mark
+        new_schedule(name, body, spec, None).value_hash
         for name in "ab"
         for body in ("x", b"x")
         for spec in (EVERY, check_spec(every=61))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import redis
 
 from penstock.core.operations import QueueOps
-from penstock.core.partitions import read_mark
+from penstock.core.partitions import read_count
 from penstock.wire.keys import DEFAULT_PREFIX, KINDS, PRIORITY_SPAN, STAGING, registry_key, tag
 from penstock.wire.scripts import all_scripts
 from tests.support.twins import wait_for
@@ -83,7 +83,7 @@ def check_invariant(raw: Raw, prefix: str = DEFAULT_PREFIX) -> None:
 
 
 def _check_queue(raw: Raw, base: bytes, listed: list[bytes]) -> None:
-    if read_mark(raw.hget(base + b"meta", "v")) is not None:  # the name of a partitioned queue
+    if read_count(raw.hget(base + b"meta", "v")) is not None:  # the name of a partitioned queue
         assert raw.hlen(base + b"meta") == 1, f"{base!r}: more than the number of partitions"
         others = [kind for kind in KINDS if kind != "meta" and raw.exists(base + kind.encode())]
         assert not others, f"{base!r}: has partitions, and {others} of its own"

@@ -30,7 +30,7 @@ from penstock.core.options import (
 from penstock.core.partitions import partition_of
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import (
-    KEY_MARK,
+    KEY_PLACEHOLDER,
     check_size,
     encode_body,
     encode_head,
@@ -217,7 +217,7 @@ def prepared(
         raise BadArgument("ttl", ttl, f"must be longer than the delay ({wait / 1000} s)")
     if headers is not None and not isinstance(headers, Mapping):
         raise BadArgument("headers", headers, "must be a mapping of str to str")
-    own_key = KEY_MARK
+    own_key = KEY_PLACEHOLDER
     if key is None or not (many and callable(key)):
         own_key = "" if key is None else key_hash(check_label("key", key))
     chosen = dedup_of(dedup_id, dedup, many=many)

@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 from penstock.core.calls import longest_pause
 from penstock.wire.keys import key_slot
 
-__all__ = ["KEYLESS", "NEAR", "Address", "Patience", "SlotRange", "apart", "read_slots", "slot_of"]
+__all__ = [
+    "KEYLESS",
+    "NEAR",
+    "Address",
+    "Patience",
+    "SlotRange",
+    "by_slot",
+    "read_slots",
+    "slot_of",
+]
 
 HOPS = 5
 """Redirections that are followed at once; after more of them two nodes may disagree."""
@@ -76,7 +85,7 @@ def slot_of(command: Sequence[Any]) -> int | None:
     return key_slot(key if isinstance(key, bytes) else str(key).encode())
 
 
-def apart(keys: Iterable[bytes]) -> dict[int, tuple[bytes, ...]]:
+def by_slot(keys: Iterable[bytes]) -> dict[int, tuple[bytes, ...]]:
     """Group keys by slot: one command can wait for keys of one slot only."""
     found: dict[int, tuple[bytes, ...]] = {}
     for key in keys:
@@ -108,7 +117,7 @@ class Patience:
         self._lost: float | None = None
         self._tries = 0
         self._hops = 0
-        self._mark: object = None
+        self._keys_left: int | None = None
 
     @property
     def is_unsure(self) -> bool:
@@ -125,10 +134,10 @@ class Patience:
         self._hops += 1
         return 0.0 if self._hops <= HOPS else self.pause(NEAR)
 
-    def watch(self, mark: object) -> None:
+    def watch(self, keys_left: int) -> None:
         """Note the progress of a migration: as long as that changes the call is tried again."""
-        if mark != self._mark:
-            self._mark, self._since = mark, self._clock()
+        if keys_left != self._keys_left:
+            self._keys_left, self._since = keys_left, self._clock()
 
     def pause(self, most: float = math.inf) -> float | None:
         """Return the seconds until the next try; None = give up."""

@@ -30,7 +30,7 @@ MODES: dict[OnDuplicate, str] = {
 """Action for a duplicate -> the letters of `claim`."""
 UNTIL: dict[DedupUntil, str] = {"finished": "", "started": "s", "enqueued": "e"}
 """Event that frees an id -> the field `u` of a record."""
-MARK = b"\x01"
+ID_PLACEHOLDER = b"\x01"
 """Placeholder of the id in a head that many records share. Escaped text never contains it."""
 
 
@@ -106,7 +106,7 @@ class Dedup:
         """Return the fields of a record, with the placeholder instead of the id."""
         window = "" if self.window is None else f";w={duration_ms('window', self.window)}"
         until = UNTIL[self.until]
-        return f";d={MARK.decode()}{window}{';u=' + until if until else ''}"
+        return f";d={ID_PLACEHOLDER.decode()}{window}{';u=' + until if until else ''}"
 
 
 def with_id(head: bytes, dedup_id: str) -> bytes:
@@ -115,7 +115,7 @@ def with_id(head: bytes, dedup_id: str) -> bytes:
     Raises:
         BadArgument: the head is too long.
     """
-    found = head.replace(MARK, escaped(dedup_id).encode(), 1)
+    found = head.replace(ID_PLACEHOLDER, escaped(dedup_id).encode(), 1)
     check_head(len(found))
     return found
 

@@ -17,7 +17,17 @@ from penstock.core.job import Delivery, epoch_of, number_of, record_of
 from penstock.core.options import BATCH
 from penstock.wire.keys import is_listed_name
 
-__all__ = ["MOST", "MOST_MS", "Hint", "Intent", "batches", "hint_of", "is_once", "read_hint"]
+__all__ = [
+    "MOST",
+    "MOST_MS",
+    "Hint",
+    "Intent",
+    "hint_of",
+    "is_once",
+    "read_hint",
+    "read_hints",
+    "together",
+]
 
 MOST = 10_000
 """Limit of the hints on one node."""
@@ -138,7 +148,7 @@ def read_hints(flat: Sequence[bytes]) -> tuple[list[Hint], list[bytes]]:
     return found, foreign
 
 
-def batches(hints: Iterable[Hint]) -> list[list[Hint]]:
+def together(hints: Iterable[Hint]) -> list[list[Hint]]:
     """Group hints that one call can replay together."""
 
     def alike(hint: Hint) -> tuple[str, ...]:
@@ -149,6 +159,3 @@ def batches(hints: Iterable[Hint]) -> list[list[Hint]]:
         part = list(group)
         found += [part[at : at + BATCH] for at in range(0, len(part), BATCH)]
     return found
-
-
-__all__ += ["read_hints"]

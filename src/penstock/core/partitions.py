@@ -10,10 +10,10 @@ import zlib
 from penstock.core.options import check_count
 from penstock.wire.keys import MOST_PARTITIONS
 
-__all__ = ["check_partitions", "mark", "partition_of", "read_mark"]
+__all__ = ["check_partitions", "count_field", "partition_of", "read_count"]
 
-MARK = b"2/"
-"""The beginning of the mark that a queue with partitions has in place of its version."""
+VERSION = b"2/"
+"""Begin of the field `v` of `meta`, under the name of a queue with partitions."""
 
 
 def check_partitions(value: object) -> int | None:
@@ -30,16 +30,16 @@ def partition_of(key: str, count: int) -> int:
     return zlib.crc32(key.encode()) % count
 
 
-def mark(count: int) -> str:
-    """Return the mark that replaces the version in the `meta` of the queue's own name.
+def count_field(count: int) -> str:
+    """Return the number of partitions as the field `v` of `meta` has it.
 
     Every script refuses a version that it does not know, so no client uses that name as a queue.
     """
-    return f"{MARK.decode()}{count}"
+    return f"{VERSION.decode()}{count}"
 
 
-def read_mark(version: object) -> int | None:
-    """Return the number of partitions of a mark; None = it is not a mark."""
+def read_count(version: object) -> int | None:
+    """Return the number of partitions in a field `v`; None = it is absent, or a plain version."""
     text = bytes(version) if isinstance(version, (bytes, bytearray)) else b""
-    number = text.removeprefix(MARK)
-    return int(number) if text.startswith(MARK) and number.isdigit() else None
+    number = text.removeprefix(VERSION)
+    return int(number) if text.startswith(VERSION) and number.isdigit() else None

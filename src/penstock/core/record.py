@@ -25,7 +25,7 @@ from penstock.errors import BadArgument, UndecodableBody
 __all__ = [
     "FIRST_FIELDS",
     "KEPT_FIELD",
-    "KEY_MARK",
+    "KEY_PLACEHOLDER",
     "SCHEDULED_FOR",
     "Record",
     "encode_body",
@@ -44,7 +44,7 @@ KEPT_FIELD = b";k="
 """The field of a job whose result is kept. If the first bytes of a record lack it, none is kept."""
 FIRST_FIELDS = 128
 """More bytes than the fields `l`, `t`, `p` and `k` have together."""
-KEY_MARK = "-" * 13
+KEY_PLACEHOLDER = "-" * 13
 """Stands for the hash of a key that is computed from each body."""
 MAX_RECORD = 512 * 1024 * 1024
 MAX_HEADER = 16384
@@ -163,7 +163,7 @@ def encode_head(
         codec: the name of the codec.
         result_ms: for how long the result is kept; None = the queue's setting, 0 = not at all.
         priority: 0 to 9; None = 0, or that of the job that this one updates.
-        key: the hash of the job's key, or `KEY_MARK`; empty = it has no key.
+        key: the hash of the job's key, or `KEY_PLACEHOLDER`; empty = it has no key.
 
     Raises:
         BadArgument: a header that is not str -> str, or has an empty name, or too much of them.
@@ -208,7 +208,7 @@ def key_hash(key: str) -> str:
 
 def with_key(head: bytes, key: str) -> bytes:
     """Return the head of a record with the hash of a key instead of the placeholder."""
-    return head.replace(KEY_MARK.encode(), key_hash(key).encode(), 1)
+    return head.replace(KEY_PLACEHOLDER.encode(), key_hash(key).encode(), 1)
 
 
 def check_head(size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.core.partitions import read_mark
+from penstock.core.partitions import read_count
 from penstock.errors import (
     BadArgument,
     BatchClosed,
@@ -128,7 +128,7 @@ TEXTS: dict[int, tuple[type[PenstockError], str]] = {
 
 
 def _newer(queue: str, version: bytes) -> PenstockError:
-    count = read_mark(version)
+    count = read_count(version)
     if count is not None:
         return QueuePartitioned(queue, count)
     shown = version.decode("utf-8", "replace")

@@ -47,8 +47,8 @@ def results_of(jobs: Sequence[Delivery], seconds: Sequence[float]) -> AckResults
     if not any(spans):
         return None
     values = [
-        _result(job, span) if kept else b""
-        for job, span, kept in zip(jobs, seconds, spans, strict=True)
+        _result(job, taken) if span else b""
+        for job, taken, span in zip(jobs, seconds, spans, strict=True)
     ]
     times = spans if len(set(spans)) > 1 else spans[:1]
     return AckResults(" ".join(map(str, times)), values)

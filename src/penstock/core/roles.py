@@ -12,7 +12,7 @@ from penstock.wire.codes import Code
 __all__ = ["RoleLease"]
 
 RENEWING = (Code.DONE, Code.FULL)
-"""Codes of calls that have renewed the role they bear: done, and full."""
+"""Codes of calls that have renewed the role that they pass: done, and full."""
 
 
 @dataclass(eq=False, slots=True)
@@ -36,8 +36,8 @@ class RoleLease:
     is_refused: bool = False
 
     @property
-    def mark(self) -> str:
-        """Text that calls carry."""
+    def argument(self) -> str:
+        """The argument `role` of the scripts."""
         return f"{self.fence}-{self.token}"
 
     def answered(self, code: int, sent: float, *, repeated: bool) -> None:

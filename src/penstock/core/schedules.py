@@ -153,7 +153,7 @@ class NewSchedule:
         return self.spec.encoded() + b"\n" + self.record
 
     @property
-    def mark(self) -> str:
+    def value_hash(self) -> str:
         """The hash of the value."""
         return hashlib.sha1(self.value, usedforsecurity=False).hexdigest()[:16]
 
@@ -169,7 +169,7 @@ class StoredSchedule:
         last_tick: the time of the last tick, ms; 0 = it has had none.
         runs, skipped: the numbers of its jobs and of its skipped ticks.
         paused: whether it has no ticks.
-        mark: the hash of its value.
+        value_hash: that of its value.
         spec: when it runs.
         record: the record of its jobs; empty = it was not read.
     """
@@ -181,7 +181,7 @@ class StoredSchedule:
     runs: int
     skipped: int
     paused: bool
-    mark: str
+    value_hash: str
     spec: Spec
     record: bytes
 
@@ -256,7 +256,7 @@ def read_entry(name: bytes, tick: bytes, raw: bytes) -> StoredSchedule:
     found = re.fullmatch(FRONT, front)
     if found is None:
         raise ValueError(f"not an entry of a schedule: {front[:200]!r}")
-    last_run, last_tick, runs, skipped, paused, marks = found.groups()
+    last_run, last_tick, runs, skipped, paused, hashes = found.groups()
     return StoredSchedule(
         name.decode("utf-8", "replace"),
         int(tick) if tick else None,
@@ -265,7 +265,7 @@ def read_entry(name: bytes, tick: bytes, raw: bytes) -> StoredSchedule:
         int(runs),
         int(skipped),
         paused == b"1",
-        marks[:16].decode(),
+        hashes[:16].decode(),
         Spec.decoded(spec),
         record,
     )

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.bulk import prepared, start_of
-from penstock.core.dedup import MARK, Dedup
+from penstock.core.dedup import ID_PLACEHOLDER, Dedup
 from penstock.core.options import check_label
 from penstock.core.policy import RetryPolicy
 from penstock.core.record import escaped
@@ -312,7 +312,7 @@ class Encoder:
         retry = RetryPolicy(**policy) if policy else None
         made = prepared(**_arguments(RULES, found), retry=retry, dedup=self._dedup)
         head = made.head if self._columns.packed is None else made.coded_head
-        front, _, tail = head.partition(MARK)
+        front, _, tail = head.partition(ID_PLACEHOLDER)
         return Head(front, tail, made.delay)
 
     def _starts(self, column: Column) -> list[int | str]:

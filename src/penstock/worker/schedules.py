@@ -246,8 +246,8 @@ def _store(
     while ticker.own:
         batch, ticker.own = ticker.own[:NAMED], ticker.own[NAMED:]
         listed = yield from run(ops.schedules(names=[new.name for new in batch]))
-        marks = {entry.name: entry.mark for entry in listed.entries}
-        same = {new.name for new in batch if marks.get(new.name) == new.mark}
+        hashes = {entry.name: entry.value_hash for entry in listed.entries}
+        same = {new.name for new in batch if hashes.get(new.name) == new.value_hash}
         for new in batch if len(parts) > 1 else [new for new in batch if new.name not in same]:
             try:
                 what = yield from schedule_on(up, new, is_whole=not missing)

@@ -19,7 +19,7 @@ from redis.exceptions import ResponseError
 from penstock.cli.doctor import times
 from penstock.cli.doctor.connections import Command, DoctorNode, DoctorQueue
 from penstock.cli.doctor.findings import Finding, broken, named, ok, warning
-from penstock.core.partitions import read_mark
+from penstock.core.partitions import read_count
 from penstock.core.rate import rate_text
 from penstock.core.troubles import TYPES
 from penstock.core.views import SETTING_KINDS
@@ -198,7 +198,7 @@ def _queue(
         if any(one.level == "broken" for one in wrong):
             return
         version = queue.ask("HGET", "meta", "v")
-        if version is None or read_mark(version) is not None:
+        if version is None or read_count(version) is not None:
             return  # there is no queue, or each of its partitions is one
         if repair:
             yield from named("repair", times.repaired(queue, horizon))
@@ -245,7 +245,7 @@ def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
     if wrong:
         return
     epoch, version = queue.ask("HMGET", "meta", "epoch", "v")
-    if read_mark(version) is not None and there.keys() == {"meta"}:
+    if read_count(version) is not None and there.keys() == {"meta"}:
         return
     if epoch is None:
         there.pop("finished", None)  # `clear` tells waiting clients; it ends by itself

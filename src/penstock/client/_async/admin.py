@@ -319,7 +319,7 @@ class AsyncQueueAdmin:
     async def sweep(self, *, evict: int = 0, dead: bool = True) -> int:
         """Remove jobs past their ttl and dead letters past their bounds, to free their memory.
 
-        A queue without jobs, settings, open windows and waiting clients is removed a minute after
+        A queue without jobs, settings, schedules and open windows is removed ten minutes after
         its last write; its counters are removed with it. Clients that wait for jobs sweep about
         once a minute.
 

@@ -41,14 +41,14 @@ class QueueSearch(QueueAdmin):
         """Return the next page of jobs of a state, in order. Nothing changes on the server.
 
         Ready jobs: first those with an ended lease, then those that have become due, then the
-        others. Scheduled ones by due time, active ones by end of lease, dead ones by death. A
-        queue of several parts is read part after part.
+        others. Scheduled ones by due time, parked ones by key, active ones by end of lease, dead
+        ones by death. A queue of several parts is read part after part.
 
         A job that is removed meanwhile, or changes its place, does not disturb the search. A job
         that comes to a place behind the cursor is found, too.
 
         Args:
-            state: ready, scheduled, active or dead.
+            state: ready, scheduled, parked, active or dead.
             cursor: "0" to begin, then the cursor of the last page, until it is "0" again.
             n: the most jobs to look at, up to 1000. A page with few or no jobs may not be the last.
             handler: only jobs of the handler of this name.

@@ -127,9 +127,9 @@ class Operations:
         """Use the role in the calls of its kind from now on."""
         self.role_leases[role_lease.role] = role_lease
         if role_lease.role == "producer":
-            self.producing = role_lease.mark
+            self.producing = role_lease.argument
         else:
-            self.consuming = role_lease.mark
+            self.consuming = role_lease.argument
         self._forms.clear()  # they have no role lease, or an earlier one
 
     def call(self, name: str, *args: Argument) -> Call[Any]:

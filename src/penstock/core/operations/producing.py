@@ -17,7 +17,7 @@ from penstock.wire import replies
 from penstock.wire.packing import front_of
 from penstock.wire.replies import Parser
 
-__all__ = ["PLAIN_BYTES", "Added", "Producing"]
+__all__ = ["PLAIN_BYTES", "Added", "Producing", "updates"]
 
 Added = replies.Enqueue | replies.Claim
 """The reply to a call that has added jobs."""
@@ -155,6 +155,3 @@ def _other(place: QueueIdentity, told: Sequence[Any], replicas: int, given: byte
         ACTIONS[what],
         stable_id_of(given) if what > 1 else "",
     )
-
-
-__all__ += ["updates"]

@@ -45,7 +45,7 @@ class Scheduling(Operations):
     ) -> Call[replies.Schedule]:
         """Create a schedule, or replace its value."""
         flag = "1" if force else ""
-        return self.call("schedule", create, new.name, next_ms, new.mark, flag, new.value)
+        return self.call("schedule", create, new.name, next_ms, new.value_hash, flag, new.value)
 
     def unschedule(self, name: str) -> Call[replies.Unschedule]:
         """Remove a schedule."""
@@ -86,7 +86,7 @@ class Scheduling(Operations):
         what: str,
         record: bytes,
     ) -> Call[replies.Tick | None]:
-        args = (entry.name, entry.mark, expected, next_ms, what, self.producing, record)
+        args = (entry.name, entry.value_hash, expected, next_ms, what, self.producing, record)
         return self.reading("tick", _ticked, args)
 
 

@@ -9,7 +9,7 @@
 --@include lib/check_version
 --@include lib/now (gives: changes)
 --@include lib/schedule_entry (gives: read_entry, write_entry)
-local last_run, last_tick, runs, skipped, is_paused, marks, rest = read_entry(name)
+local last_run, last_tick, runs, skipped, is_paused, hashes, rest = read_entry(name)
 local wanted, wake_empty = next == '' and '1' or '0', redis.call('LLEN', wake) == 0
 redis.call('ZCARD', ticks)
 if not last_run then
@@ -17,7 +17,7 @@ if not last_run then
 end
 if is_paused ~= wanted then
   redis.call('HDEL', held, '-')
-  write_entry(name, last_run, last_tick, runs, skipped, wanted, marks, rest)
+  write_entry(name, last_run, last_tick, runs, skipped, wanted, hashes, rest)
   if wanted == '1' then
     redis.call('ZREM', ticks, name)
   else

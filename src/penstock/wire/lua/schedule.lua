@@ -1,10 +1,10 @@
 --- Create a schedule, or give it another value. Its jobs are added by `tick`.
 --- KEYS     ready held meta wake ticks schedules
---- ARGV     nonce create name next mark force value
+--- ARGV     nonce create name next hash force value
 ---          create  as in enqueue: a queue may have schedules before its first job
 ---          name    the schedule: 1 to 200 bytes, printable
 ---          next    time of its first tick, ms
----          mark    hash of the value: 16 hex digits
+---          hash    hash of the value: 16 hex digits
 ---          force   1 = also a value that was replaced before
 ---          value   its spec, a line feed, and the record of its jobs
 --- META     v epoch seen off uses
@@ -27,18 +27,18 @@ if not epoch then
 end
 --@include lib/use
 --@include lib/schedule_entry (gives: read_entry, write_entry)
-local last_run, last_tick, runs, skipped, is_paused, marks = read_entry(name)
-local what = not last_run and 1 or string.sub(marks, 1, 16) == mark and 0
-  or force ~= '1' and string.find(marks, mark, 1, true) and 3 or 2
+local last_run, last_tick, runs, skipped, is_paused, hashes = read_entry(name)
+local what = not last_run and 1 or string.sub(hashes, 1, 16) == hash and 0
+  or force ~= '1' and string.find(hashes, hash, 1, true) and 3 or 2
 redis.call('ZCARD', ticks)
 local wake_empty = redis.call('LLEN', wake) == 0
 if what == 1 then
-  last_run, last_tick, runs, skipped, is_paused, marks = '-', '0', '0', '0', '0', ''
+  last_run, last_tick, runs, skipped, is_paused, hashes = '-', '0', '0', '0', '0', ''
 end
 if what == 1 or what == 2 then
   use('e')
-  local older = string.gsub(' ' .. marks, ' ' .. mark, '')
-  write_entry(name, last_run, last_tick, runs, skipped, is_paused, string.match(string.sub(mark .. older, 1, 152), '^(.-) ?$'), '\n' .. value)
+  local older = string.gsub(' ' .. hashes, ' ' .. hash, '')
+  write_entry(name, last_run, last_tick, runs, skipped, is_paused, string.match(string.sub(hash .. older, 1, 152), '^(.-) ?$'), '\n' .. value)
   if is_paused == '0' then
     redis.call('ZADD', ticks, next, name)
   end

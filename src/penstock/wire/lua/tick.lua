@@ -1,8 +1,8 @@
 --- Add the job of a schedule whose tick has come, and move its tick to the next one. Or run the schedule now.
 --- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows ticks schedules parked tickets
---- ARGV     nonce producer name mark expected next what role record
+--- ARGV     nonce producer name hash expected next what role record
 ---          nonce, producer, role  as in enqueue
----          name, mark  the schedule, and the hash of the value that the caller has read
+---          name, hash  the schedule, and the hash of the value that the caller has read
 ---          expected  time of the tick, as in `ticks`; '' = add a job now; the tick stays
 ---          next      time of the tick after it, later than TIME, ms
 ---          what      run = add the job; alone = unless the last one is still waiting or active, then the tick is skipped; skip = skip
@@ -29,10 +29,10 @@
 local create, bound, delay, wait, n, sweep_limit, list = '', '', '0', '0', 1, 102, {record}
 --@include lib/check_producer (gives: raw, now, changes, created, limit, wake_empty, space_empty, waiting, change, expired, remove_expired, write_dedup)
 --@include lib/schedule_entry (gives: read_entry, write_entry)
-local last_run, last_tick, runs, skipped, is_paused, marks, rest = read_entry(name)
+local last_run, last_tick, runs, skipped, is_paused, hashes, rest = read_entry(name)
 local due, is_tick = tonumber(redis.call('ZSCORE', ticks, name) or -1), expected ~= ''
 local is_due = what == 'move' or raw >= (tonumber(expected) or 0)
-if not last_run or string.sub(marks, 1, 16) ~= mark or is_tick and not (is_due and due == tonumber(expected)) then
+if not last_run or string.sub(hashes, 1, 16) ~= hash or is_tick and not (is_due and due == tonumber(expected)) then
   return {0, nonce}
 end
 local is_running = what == 'alone' and last_run ~= '-' and (redis.call('HEXISTS', held, last_run) == 1
@@ -41,7 +41,7 @@ if is_running or what == 'skip' or what == 'move' then
   redis.call('HDEL', held, '-')
   redis.call('ZADD', ticks, next, name)
   if what ~= 'move' then
-    write_entry(name, last_run, expected, runs, skipped + 1, is_paused, marks, rest)
+    write_entry(name, last_run, expected, runs, skipped + 1, is_paused, hashes, rest)
   end
   if #changes > 0 then
     redis.call('HSET', meta, unpack(changes))
@@ -68,7 +68,7 @@ end
 if is_tick then
   call('ZADD', ticks, next, name)
 end
-write_entry(name, first, is_tick and expected or last_tick, runs + 1, skipped, is_paused, marks, rest)
+write_entry(name, first, is_tick and expected or last_tick, runs + 1, skipped, is_paused, hashes, rest)
 change('@' .. producer, nonce .. ' ' .. first .. ' 1 ' .. epoch .. ' 0 ' .. string.format('%.0f', raw))
 --@include lib/note_added
 remove_expired()

@@ -64,7 +64,7 @@ async def replay_from(
         for home in homes:
             own = [hint for hint in kept if hint.node in home.known and home is not keeper]
             try:
-                for batch in hints.batches(own):
+                for batch in hints.together(own):
                     over += await _run(home, batch)
             except Exception as error:
                 if not federation.note_failure(home, error):

@@ -33,7 +33,7 @@ from penstock.client._async.transport.failures import (
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import HURRY, own_factory, own_settings
 from penstock.core.calls import Argument, Call, Reply
-from penstock.core.cluster import NEAR, Address, Patience, apart, read_slots, slot_of
+from penstock.core.cluster import NEAR, Address, Patience, by_slot, read_slots, slot_of
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import parse_info
@@ -415,7 +415,7 @@ class AsyncCluster:
         self, keys: tuple[bytes, ...]
     ) -> dict[tuple[AsyncServer, int | None], tuple[bytes, ...]]:
         """Return the places where to wait for tokens: the servers and slots of their keys."""
-        return {(await self._owner(slot), slot): own for slot, own in apart(keys).items()}
+        return {(await self._owner(slot), slot): own for slot, own in by_slot(keys).items()}
 
     def has_moved(self, server: AsyncServer, slot: int | None) -> bool:
         """Return True if another server is known to have the slot now."""

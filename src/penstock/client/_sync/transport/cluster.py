@@ -34,7 +34,7 @@ from penstock.client._sync.transport.failures import (
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import HURRY, own_factory, own_settings
 from penstock.core.calls import Argument, Call, Reply
-from penstock.core.cluster import NEAR, Address, Patience, apart, read_slots, slot_of
+from penstock.core.cluster import NEAR, Address, Patience, by_slot, read_slots, slot_of
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import parse_info
@@ -414,7 +414,7 @@ class Cluster:
 
     def spots(self, keys: tuple[bytes, ...]) -> dict[tuple[Server, int | None], tuple[bytes, ...]]:
         """Return the places where to wait for tokens: the servers and slots of their keys."""
-        return {(self._owner(slot), slot): own for slot, own in apart(keys).items()}
+        return {(self._owner(slot), slot): own for slot, own in by_slot(keys).items()}
 
     def has_moved(self, server: Server, slot: int | None) -> bool:
         """Return True if another server is known to have the slot now."""

@@ -15,7 +15,7 @@ from penstock.client._sync.transport.flow_run import FlowRun
 from penstock.client._sync.transport.node import Node
 from penstock.core import flows
 from penstock.core.operations import QueueOps
-from penstock.core.partitions import mark, read_mark
+from penstock.core.partitions import count_field, read_count
 from penstock.core.sweeping import IDLE_MS, SweepSchedule
 from penstock.errors import PenstockError, QueuePartitioned
 from penstock.wire.keys import QueueKeys, registry_entry, registry_key, split_name
@@ -89,9 +89,9 @@ class Driver:
         if version is None:
             if self.node.command("EXISTS", whole["ready"], whole["held"]):
                 raise QueuePartitioned(whole.name, None, count)  # it has lost its meta
-            self.node.command("HSETNX", meta, "v", mark(count))
+            self.node.command("HSETNX", meta, "v", count_field(count))
             version = self.node.command("HGET", meta, "v")
-        found = read_mark(version)
+        found = read_count(version)
         if found != count:
             raise QueuePartitioned(whole.name, found, count)
 
@@ -99,7 +99,7 @@ class Driver:
         """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
         meta = QueueKeys(name, self._prefix)["meta"]
         version = self.node.command("HGET", meta, "v")
-        return None if version is None else read_mark(version) or 0
+        return None if version is None else read_count(version) or 0
 
     def undeclare(self, name: str, count: int) -> None:
         """Remove the stored number of partitions, which frees the name of the queue."""
