@@ -602,7 +602,7 @@ async def test_monitor_and_throttle(
     sizes: list[int] = []
     async with AsyncWorker(ps, "q", handler, monitor=monitor, throttle=throttle, concurrency=1):
         await reach(q, acked=5)
-    assert sum(event.reply for event in events) == 5
+    assert sum(event.jobs for event in events) == 5
     assert events[0].sizes.keys() == {"q"}
     assert len(sizes) > 1
     assert "monitor failed" in caplog.text

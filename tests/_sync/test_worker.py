@@ -579,7 +579,7 @@ def test_monitor_and_throttle(ps: Penstock, q: Queue, caplog: pytest.LogCaptureF
     sizes: list[int] = []
     with Worker(ps, "q", handler, monitor=monitor, throttle=throttle, concurrency=1):
         reach(q, acked=5)
-    assert sum(event.reply for event in events) == 5
+    assert sum(event.jobs for event in events) == 5
     assert events[0].sizes.keys() == {"q"}
     assert len(sizes) > 1
     assert "monitor failed" in caplog.text

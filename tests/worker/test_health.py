@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock.worker.health import HealthFile, HealthServer, ailment
+from penstock.worker.health import HealthFile, HealthServer, health_problem
 from tests.worker.programs import ask, wait_until
 
 
@@ -117,13 +117,13 @@ def test_the_file_is_there_while_it_is_written(patient: Patient, tmp_path: Path)
     with HealthFile(path, patient, every=0.01):
         first = path.stat()
         assert json.loads(path.read_text()) == {"name": "w", "healthy": True}
-        assert ailment(path, max_age=60) == ""
+        assert health_problem(path, max_age=60) == ""
         wait_until(lambda: path.stat().st_ino != first.st_ino, "it is replaced")
         patient.well = False
-        wait_until(lambda: ailment(path, max_age=60), "it is not healthy")
-        assert ailment(path, max_age=60) == f"{path}: it says that it is not healthy"
+        wait_until(lambda: health_problem(path, max_age=60), "it is not healthy")
+        assert health_problem(path, max_age=60) == f"{path}: it says that it is not healthy"
     assert list(tmp_path.iterdir()) == []
-    assert ailment(path, max_age=60) == f"{path}: No such file or directory"
+    assert health_problem(path, max_age=60) == f"{path}: No such file or directory"
 
 
 def test_a_file_that_cannot_be_written(
@@ -152,13 +152,13 @@ def test_an_old_file_is_unhealthy(tmp_path: Path) -> None:
     """An old file, or one from the future, is unhealthy."""
     path = tmp_path / "health"
     path.write_text('{"healthy": true}')
-    assert ailment(path, max_age=15) == ""
+    assert health_problem(path, max_age=15) == ""
     now = time.time()
     os.utime(path, (now, now - 100))
-    assert ailment(path, max_age=15) == f"{path}: no sign of life for 100 s"
-    assert ailment(path, max_age=200) == ""
+    assert health_problem(path, max_age=15) == f"{path}: no sign of life for 100 s"
+    assert health_problem(path, max_age=200) == ""
     os.utime(path, (now, now + 1000))
-    assert "from now" in ailment(path, max_age=15)
+    assert "from now" in health_problem(path, max_age=15)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "nonsense", '{"healthy": "yes"}', "\x80"])
@@ -166,4 +166,4 @@ def test_a_file_of_another_kind(tmp_path: Path, text: str) -> None:
     """A file of another format is unhealthy."""
     path = tmp_path / "health"
     path.write_text(text, encoding="latin-1")
-    assert ailment(path, max_age=15)
+    assert health_problem(path, max_age=15)

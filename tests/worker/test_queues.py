@@ -384,10 +384,10 @@ def test_a_monitor(url: str, ps: Penstock, kind: str, caplog: pytest.LogCaptureF
     with at_work(kind, url, "q", seen, monitor=monitor, concurrency=4) as worker:
         seen.wait(*range(20))
         wait_for(lambda: worker.status().idle_rounds > 2)
-    assert sum(event.reply for event in events) == 20
+    assert sum(event.jobs for event in events) == 20
     assert {tuple(event.sizes) for event in events} == {("q",)}
-    assert max(event.reply for event in events) <= 4
-    assert all((event.idle_rounds == 0) == (event.reply > 0) for event in events)
+    assert max(event.jobs for event in events) <= 4
+    assert all((event.idle_rounds == 0) == (event.jobs > 0) for event in events)
     assert caplog.messages.count("monitor failed; the worker goes on") == 1
 
 

@@ -273,7 +273,7 @@ class HandlerRunner:
 
     def take(self, *jobs: Any) -> None:
         """Pass these deliveries to the worker."""
-        self.state.asked(self.poll, Taken(-1, list(jobs)), len(jobs), time.monotonic())
+        self.state.received(self.poll, Taken(-1, list(jobs)), len(jobs), time.monotonic())
 
     @property
     def begun(self) -> list[Any]:
@@ -324,7 +324,7 @@ def test_a_suspect_without_a_handler_is_not_isolated() -> None:
     )
     state.isolator = Isolator("app:worker", {}, state)
     job = stored(b"1;h.handler=strange\nx", b"3 0 2 0")
-    state.asked(poll, Taken(-1, [job]), 1, time.monotonic())
+    state.received(poll, Taken(-1, [job]), 1, time.monotonic())
     assert unknown == [job]
     assert state.isolator.running == ()
 
@@ -357,7 +357,7 @@ def test_a_suspect_that_has_not_begun_is_given_back_at_a_stop() -> None:
     handler_runner, jobs = HandlerRunner(), suspects(1)
     handler_runner.take(*jobs)
     handler_runner.state.stop()
-    handler_runner.state.tend()
+    handler_runner.state.begin_round()
     assert handler_runner.back == [(jobs[0], HANDED_BACK)]
     assert (handler_runner.begun, handler_runner.state.suspects.waits) == ([], False)
 

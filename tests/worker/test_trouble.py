@@ -319,7 +319,7 @@ def test_r7_idle_with_a_short_socket_timeout(
     each tick; the BLPOP stays pending.
     """
     caplog.set_level(logging.INFO, "penstock")
-    monkeypatch.setattr(loop, "BRISK", 0.0)
+    monkeypatch.setattr(loop, "FOLLOWING", 0.0)
     with both(server.url, client={"socket_timeout": 0.5}) as workers:
         assert resumed(ps, workers, "first") < RESUMED
         wait_idle(raw, 2)

@@ -23,7 +23,7 @@ from penstock.core.logs import get_logger
 from penstock.wire.keys import DEFAULT_PREFIX
 from penstock.worker import AsyncWorker
 from penstock.worker.children import NUMBER, SupervisorLine
-from penstock.worker.health import HealthFile, HealthServer, Probed, ailment
+from penstock.worker.health import HealthFile, HealthServer, Probed, health_problem
 from penstock.worker.lifespan import LifespanError
 from penstock.worker.log import LogFormat, set_up
 from penstock.worker.options import Order
@@ -253,7 +253,7 @@ def healthy(
     Examples:
         penstock healthy /run/penstock.json
     """
-    wrong = ailment(file, max_age=max_age)
+    wrong = health_problem(file, max_age=max_age)
     if wrong:
         output.complain(wrong)
         raise SystemExit(1)

@@ -20,8 +20,8 @@ from penstock.core.options import check_text
 from penstock.core.record import encode_body, encode_json
 from penstock.errors import BadArgument, PenstockError
 from penstock.worker.functions import hints
-from penstock.worker.given import is_state, state_for
 from penstock.worker.results import MAX_TEXT
+from penstock.worker.state_values import is_state, state_for
 
 __all__ = ["Conversion", "Converter", "Misfit", "Parameters", "Unfit", "decoded"]
 
@@ -195,7 +195,9 @@ def _receiver(
         if parameter.kind in _VARIABLE or not (is_named or _is_job(annotation)):
             continue
         if found is not None:
-            raise BadArgument("function", function, "one parameter receives the job, not two")
+            raise BadArgument(
+                "function", function, "must have one parameter that receives the job, not two"
+            )
         found = name
     return found
 
@@ -229,10 +231,10 @@ class Parameters:
         self._states = {n: known[n] for n in signature.parameters if is_state(known.get(n))}
         own = [one for one in every if one.name != self.job and one.name not in self._states]
         self._signature = signature.replace(parameters=own)
-        self._only = [one.name for one in every if one.kind == Parameter.POSITIONAL_ONLY]
+        self._positional_only = [one.name for one in every if one.kind == Parameter.POSITIONAL_ONLY]
         self._positional = [one.name for one in every if one.kind in _POSITIONAL]
-        self._places = [one.name for one in own if one.kind in _POSITIONAL]
-        self._rest = self._more = ""
+        self._own_positional = [one.name for one in own if one.kind in _POSITIONAL]
+        self._var_positional = self._var_keyword = ""
         self._kinds: dict[str, _Kind] = {}
         self._loads: dict[str, Callable[[Any], Any]] = {}
         self._dumps: dict[str, Callable[[Any], Any]] = {}
@@ -240,19 +242,19 @@ class Parameters:
         self._defaults: dict[str, Any] = {}  # of positional-only parameters
         for parameter in own:
             self._add(parameter, known.get(parameter.name, Parameter.empty), convert)
-        self._named = frozenset(self._kinds) - {self._rest, self._more}
+        self._named = frozenset(self._kinds) - {self._var_positional, self._var_keyword}
         self._scalars: dict[str, frozenset[type]] | None = None
         """Types of scalars that each parameter takes; None = some parameters are unusual."""
-        if not (self._only or self._rest or self._more or self._dumps):
+        if not (self._positional_only or self._var_positional or self._var_keyword or self._dumps):
             kinds = self._kinds.items()
             self._scalars = {name: _SCALARS & (kind.keys() or _SCALARS) for name, kind in kinds}
 
     def _add(self, parameter: Parameter, annotation: Any, convert: Converter | None) -> None:
         name = parameter.name
         if parameter.kind == Parameter.VAR_POSITIONAL:
-            self._rest = name
+            self._var_positional = name
         elif parameter.kind == Parameter.VAR_KEYWORD:
-            self._more = name
+            self._var_keyword = name
         elif parameter.default is Parameter.empty:
             self._required[name] = None
         elif parameter.kind == Parameter.POSITIONAL_ONLY:
@@ -280,9 +282,9 @@ class Parameters:
         """
         rest: list[Any] = []
         if type(body) is list:
-            most = len(self._places)
-            body, rest = dict(zip(self._places, body, strict=False)), body[most:]
-            if rest and not self._rest:
+            most = len(self._own_positional)
+            body, rest = dict(zip(self._own_positional, body, strict=False)), body[most:]
+            if rest and not self._var_positional:
                 given = most + len(rest)
                 raise Misfit("body", f"{given} positional arguments, at most {most}")
         elif type(body) is not dict:
@@ -292,8 +294,11 @@ class Parameters:
             bound[self.job] = job
         if self._states:
             bound |= dict.fromkeys(self._states) if job is None else self.states(job.state)
-        args = [bound.pop(name) for name in (self._positional if rest else self._only)]
-        args += [self._loaded(self._rest, f"{self._rest}[{i}]", one) for i, one in enumerate(rest)]
+        args = [bound.pop(name) for name in (self._positional if rest else self._positional_only)]
+        args += [
+            self._loaded(self._var_positional, f"{self._var_positional}[{i}]", one)
+            for i, one in enumerate(rest)
+        ]
         return tuple(args), bound
 
     def states(self, state: Any) -> dict[str, Any]:
@@ -308,7 +313,7 @@ class Parameters:
         """Return the arguments, checked and converted."""
         bound: dict[str, Any] = {}
         for name, value in given.items():
-            parameter = name if name in self._named else self._more
+            parameter = name if name in self._named else self._var_keyword
             if not parameter or name == self.job or name in self._states:
                 raise Misfit(name, "unexpected", value)
             bound[name] = self._loaded(parameter, name, value)
@@ -353,7 +358,7 @@ class Parameters:
         kinds = self._scalars
         if kinds is None:
             return None
-        given = dict(zip(self._places, args, strict=False))
+        given = dict(zip(self._own_positional, args, strict=False))
         if kwargs:
             given.update(kwargs)
         if len(given) != len(args) + len(kwargs) or not given.keys() >= self._required.keys():
@@ -369,28 +374,29 @@ class Parameters:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise BadArgument("arguments", _call(args, kwargs), str(error)) from None
-        body = self._said(bound)
+        body = self._body_of(bound)
         data, _ = encode_body(body)
         self.bind(_loads(data.decode()))  # as a worker does
         return body
 
-    def _said(self, bound: inspect.BoundArguments) -> Any:
+    def _body_of(self, bound: inspect.BoundArguments) -> Any:
         given = dict(bound.arguments)
-        rest = given.pop(self._rest, ())
-        more: Mapping[str, Any] = given.pop(self._more, {})
+        rest = given.pop(self._var_positional, ())
+        more: Mapping[str, Any] = given.pop(self._var_keyword, {})
         clash = given.keys() & more
-        if clash or self.job in more or (rest and given.keys() | more > set(self._places)):
+        if clash or self.job in more or (rest and given.keys() | more > set(self._own_positional)):
             reason = "JSON has no form for these positional and named arguments together"
             raise BadArgument("arguments", _call(bound.args, bound.kwargs), reason)
         for name in given.keys() & self._dumps.keys():
             given[name] = _dumped(self._dumps[name], name, given[name])
-        dump = self._dumps.get(self._more)
+        dump = self._dumps.get(self._var_keyword)
         given |= more if dump is None else {n: _dumped(dump, n, v) for n, v in more.items()}
         if not rest:
             return given
-        dump = self._dumps.get(self._rest)
-        said = rest if dump is None else [_dumped(dump, self._rest, value) for value in rest]
-        return [*(given[name] for name in self._places), *said]
+        dump = self._dumps.get(self._var_positional)
+        if dump is not None:
+            rest = [_dumped(dump, self._var_positional, value) for value in rest]
+        return [*(given[name] for name in self._own_positional), *rest]
 
 
 def _dumped(dump: Callable[[Any], Any], name: str, value: Any) -> Any:

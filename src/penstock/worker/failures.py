@@ -22,7 +22,7 @@ __all__ = ["Backoff", "stored_policy"]
 
 logger = get_logger("penstock.worker")
 
-UNSAID = -1
+UNDECIDED = -1
 """A delay that leaves the decision to the next policy."""
 
 
@@ -48,7 +48,7 @@ class Backoff:
         stop: stop_base | None = None,
     ) -> None:
         if retry is not None and not isinstance(retry, RetryPolicy):
-            raise BadArgument("retry", retry, "a RetryPolicy")
+            raise BadArgument("retry", retry, "must be a RetryPolicy")
         self.retry = retry
         self.stored: RetryPolicy | None = None
         if retry is not None and (retry.max_attempts, retry.base, retry.cap) != (None, None, None):
@@ -69,7 +69,7 @@ class Backoff:
             delay_ms = self._tenacity.delay_ms(job, error)
             if delay_ms is None:
                 return Verdict("bury", text=text)
-            if delay_ms != UNSAID:
+            if delay_ms != UNDECIDED:
                 return Verdict("nack", delay_ms, text)
         if retry is None or stored_policy(job) is not None:
             return Verdict("nack", text=text)
@@ -85,9 +85,9 @@ class _Tenacity:
         from tenacity.wait import wait_base
 
         if wait is not None and not isinstance(wait, wait_base):
-            raise BadArgument("wait", wait, "a wait object of tenacity")
+            raise BadArgument("wait", wait, "must be a wait object of tenacity")
         if stop is not None and not isinstance(stop, stop_base):
-            raise BadArgument("stop", stop, "a stop object of tenacity")
+            raise BadArgument("stop", stop, "must be a stop object of tenacity")
         self._wait = wait
         self._stop = stop
         self._retrying = tenacity.Retrying(
@@ -95,7 +95,7 @@ class _Tenacity:
         )
 
     def delay_ms(self, job: Delivery, error: BaseException) -> int | None:
-        """Return the delay of the next attempt; UNSAID = not decided; None = give the job up."""
+        """Return the delay of the next attempt; UNDECIDED = not decided; None = give the job up."""
         try:
             state = self._state(job, error)
             delay = None if self._wait is None else float(self._wait(state))
@@ -106,8 +106,8 @@ class _Tenacity:
             logger.exception(
                 "wait or stop failed for %r: the next policy decides", job, extra=Fields(job)
             )
-            return UNSAID
-        return UNSAID if delay is None or math.isnan(delay) else _ms(delay)
+            return UNDECIDED
+        return UNDECIDED if delay is None or math.isnan(delay) else _ms(delay)
 
     def _state(self, job: Delivery, error: BaseException) -> RetryCallState:
         """Return the failure as tenacity's state, as if this process had made all attempts."""

@@ -49,10 +49,13 @@ def check_function(function: Any, *, whole: bool) -> None:
         BadArgument: it can't be called, is a generator function, or does not take that argument.
     """
     if not callable(function):
-        raise BadArgument("function", function, "something that can be called")
+        raise BadArgument(
+            "function", function, "must be a function, or another object that can be called"
+        )
     for layer in _layers(function):
         if inspect.isgeneratorfunction(layer) or inspect.isasyncgenfunction(layer):
-            raise BadArgument("function", function, "a generator function does nothing when called")
+            reason = "must not be a generator function: its call would run none of its code"
+            raise BadArgument("function", function, reason)
     if whole:
         try:
             inspect.signature(function).bind(None)

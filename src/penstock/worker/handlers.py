@@ -52,10 +52,11 @@ __all__ = ["UNNAMED", "HandlerOptions", "Handlers", "Policies"]
 
 MAX_NAME = 200
 _BARE = (b"1\n", b"1;c=json\n")
+"""Heads of records without a header."""
 _FIELD = b";h.handler="
+"""Field of a record with the name of the handler."""
 OWN_QUEUES = "give each of the two a queue of its own"
 
-C = ParamSpec("C")
 P = ParamSpec("P")
 R = TypeVar("R")
 J = TypeVar("J", bound=Delivery)
@@ -118,7 +119,7 @@ class _ChunkOptions(_CommonOptions, total=False):
     retry: RetryPolicy | None
 
 
-class _Whole(Protocol):
+class _WholeDecorator(Protocol):
     """A decorator that makes a handler of a function that gets the job."""
 
     def __call__(self, function: Callable[[J], R], /) -> Handler[[J], [object], R]: ...
@@ -130,7 +131,7 @@ class _ChunkDecorator(Protocol):
     def __call__(self, function: Callable[[list[J]], R], /) -> Handler[[list[J]], [object], R]: ...
 
 
-class _Named(Protocol):
+class _NamedDecorator(Protocol):
     """A decorator that makes a handler of a function with arguments."""
 
     @overload
@@ -178,9 +179,9 @@ class Handlers:
     @overload
     def handler(self, name: H, /) -> H: ...  # type: ignore[overload-overlap]  # a handler can be called too
     @overload
-    def handler(self, name: None, /, **options: Unpack[_FreeOptions]) -> _Whole: ...
+    def handler(self, name: None, /, **options: Unpack[_FreeOptions]) -> _WholeDecorator: ...
     @overload
-    def handler(self, name: str = ..., /, **options: Unpack[_FreeOptions]) -> _Named: ...
+    def handler(self, name: str = ..., /, **options: Unpack[_FreeOptions]) -> _NamedDecorator: ...
     @overload
     def handler(
         self, name: Callable[Concatenate[J, P], R], /
@@ -255,7 +256,9 @@ class Handlers:
     @overload
     def default(self, function: Callable[[J], R], /) -> Handler[[J], [object], R]: ...
     @overload
-    def default(self, function: None = None, /, **options: Unpack[_DefaultOptions]) -> _Whole: ...
+    def default(
+        self, function: None = None, /, **options: Unpack[_DefaultOptions]
+    ) -> _WholeDecorator: ...
     def default(self, function: Any = None, /, **options: Unpack[_DefaultOptions]) -> Any:
         """Register the function for jobs that no other handler takes, as a decorator.
 
@@ -392,7 +395,9 @@ class Handlers:
         """
         if self._queue is None or queue in (None, self._queue):
             return self._queue if queue is None else queue
-        raise BadArgument("queue", queue, f"these are the handlers of queue {self._queue!r}")
+        raise BadArgument(
+            "queue", queue, f"all handlers here are for queue {self._queue!r}: omit the queue"
+        )
 
 
 def _name_of(function: Any, name: Any) -> str | None:
@@ -403,7 +408,7 @@ def _name_of(function: Any, name: Any) -> str | None:
     if isinstance(function, RegisteredHandler) or not callable(function):
         return None  # it is refused
     if not isinstance(found, str) or not found.isidentifier():
-        reason = 'has no name of its own: name the handler, @handlers.handler("name")'
+        reason = 'has no name: name the handler, @handlers.handler("name")'
         raise BadArgument("function", function, reason)
     _check_name(found)
     return found
@@ -413,9 +418,9 @@ def _check_name(name: Any) -> None:
     if name is None or name is UNNAMED:
         return
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise BadArgument("name", name, "a printable text that is not empty")
+        raise BadArgument("name", name, "must be printable text that is not empty")
     if len(name.encode()) > MAX_NAME:
-        raise BadArgument("name", name, f"at most {MAX_NAME} bytes")
+        raise BadArgument("name", name, f"must have at most {MAX_NAME} bytes")
 
 
 def _schedule_of(given: dict[str, Any]) -> Spec | None:

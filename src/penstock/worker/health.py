@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from penstock.core.logs import RateLimit, get_logger
 from penstock.worker.runners import in_thread
 
-__all__ = ["HealthFile", "HealthServer", "Probed", "ailment", "document"]
+__all__ = ["HealthFile", "HealthServer", "Probed", "document", "health_problem"]
 
 LOG = get_logger(__name__)
 EVERY = 1.0
@@ -101,7 +101,7 @@ class HealthServer(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's
-        """Log a probe that hung up or sent nothing, without a traceback on stderr."""
+        """Log a probe that closed its connection or sent nothing, without a traceback on stderr."""
         LOG.debug("no answer to a probe from %s: %r", client_address, sys.exc_info()[1])
 
 
@@ -147,8 +147,8 @@ class _Answer(BaseHTTPRequestHandler):
 class HealthFile(contextlib.AbstractContextManager["HealthFile"]):
     """Writes the status to a file every second, from construction to `close()`, which removes it.
 
-    The file is always whole: it is replaced, never changed. `ailment` and `penstock healthy` read
-    it, and take its time of modification as the sign of life.
+    The file is always whole: it is replaced, never changed. `health_problem` and `penstock healthy`
+    read it, and take its time of modification as the sign of life.
 
     Args:
         path: the file; its directory has to exist.
@@ -197,7 +197,7 @@ class HealthFile(contextlib.AbstractContextManager["HealthFile"]):
             raise
 
 
-def ailment(path: str | Path, *, max_age: float) -> str:
+def health_problem(path: str | Path, *, max_age: float) -> str:
     """Return what is wrong with the writer of a health file; empty = nothing.
 
     Args:

@@ -69,9 +69,11 @@ class HeartbeatProcess:
 
     def __init__(self, source: object, *, prefix: str, owner: str) -> None:
         if not isinstance(source, str):
-            raise BadArgument("heartbeat", "process", "needs a URL as the worker's source")
+            raise BadArgument(
+                "heartbeat", "process", "needs a URL as the worker's source, or heartbeat='thread'"
+            )
         if os.name != "posix":
-            raise BadArgument("heartbeat", "process", "needs a Unix")
+            raise BadArgument("heartbeat", "process", "needs a Unix, or heartbeat='thread'")
         self._config = {"source": source, "prefix": prefix, "owner": owner}
         self._process: Process | None = None
         self._numbers = itertools.count(1)  # never used again, as the address of a job would be

@@ -110,7 +110,7 @@ class Isolator:
             self.job, self._since = job, monotonic()
         return is_sent
 
-    def tend(self) -> None:
+    def check(self) -> None:
         """Handle the messages of the process, and tell it when to end."""
         while self._inbox:
             message = self._inbox.popleft()
@@ -224,7 +224,7 @@ class Isolated:
         self._jobs: deque[dict[str, Any]] = deque()
         self._is_ready = False
 
-    def tend(self, state: WorkerState) -> None:
+    def take_jobs(self, state: WorkerState) -> None:
         """Take the jobs that have come."""
         if not self._is_ready:
             self._is_ready = True

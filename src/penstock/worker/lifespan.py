@@ -39,11 +39,13 @@ def check_hook(argument: str, function: Any, *, asynchronous: bool) -> None:
         BadArgument: it can't be called, or is asynchronous for a worker of threads.
     """
     if not callable(function):
-        raise BadArgument(argument, function, "a function")
+        raise BadArgument(argument, function, "must be a function")
     if not asynchronous and (is_async(function) or _is_async_generator(function)):
         raise BadArgument(argument, function, "an asynchronous function needs an AsyncWorker")
     if argument != "lifespan" and inspect.isgeneratorfunction(function):
-        raise BadArgument(argument, function, "a generator function: make it the lifespan")
+        raise BadArgument(
+            argument, function, "must not be a generator function: make it the lifespan"
+        )
 
 
 def context_of(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -85,8 +85,8 @@ class _ThreadRun:
     def disarm(self, before: Any) -> None:
         """Let no exception be raised for this run from now on; `before` = the run around it.
 
-        One that is pending is raised here, in a loop, as the interpreter looks for it at the end of
-        each turn. To take it back by setting none would leave the interpreter looking for ever.
+        A pending one is raised here, in a loop, as the interpreter checks for it after each turn.
+        To clear it by PyThreadState_SetAsyncExc would leave the interpreter checking for ever.
         """
         self.item = before
         while self._firing:

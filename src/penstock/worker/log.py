@@ -103,7 +103,7 @@ def set_up(level: str | None, form: LogFormat = "text") -> None:
 
 
 def chosen_setup() -> tuple[str, str] | tuple[()]:
-    """Return the arguments of `set_up` in this process; empty = it was not called, or in vain."""
+    """Return the arguments of `set_up` in this process; empty = the app has set up its own log."""
     root = logging.getLogger()
     for handler in root.handlers:
         for form, formatter in FORMATTERS.items():

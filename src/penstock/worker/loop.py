@@ -52,7 +52,7 @@ from penstock.errors import (
 from penstock.worker.messages import FAILED, is_last
 from penstock.worker.polls import Finished, QueuePoll, Reports, first_of, verdict_call
 from penstock.worker.results import ACK, Verdict
-from penstock.worker.schedules import tend
+from penstock.worker.schedules import run_ticks
 from penstock.worker.state import FAR, HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
 from penstock.worker.suspects import ASIDE
 
@@ -62,10 +62,10 @@ logger = get_logger("penstock")
 DAMAGES = (QueueDamaged, NoPermissionError)
 """Errors that concern one queue, and not the server."""
 LATE = TICK + 0.5
-"""Seconds after which a tick comes that should have come with the answer to a wait."""
-BRISK = 20.0
-"""Seconds without a job after which a wait is one BLPOP for a minute, not one for each tick with a
-reserve behind it: a call a tick less, but the next job takes one trip more."""
+"""Seconds until the loop asks every queue, if no reserve behind a wait has done that before."""
+FOLLOWING = 20.0
+"""Seconds without a job for which each wait lasts one tick and has a reserve behind it, which saves
+the next job a round trip. After them a wait is one BLPOP for a minute, which saves calls."""
 R = TypeVar("R")
 Flow = Generator[Effect, Any, None]
 Count = Generator[Effect, Any, int]
@@ -84,7 +84,7 @@ def work(state: WorkerState, looped: Callable[[int], None]) -> Flow:
     try:
         while not state.is_over:
             try:
-                state.tend()
+                state.begin_round()
                 got = yield from _round(state)
                 if got < 0:
                     got = yield from _rest(state)
@@ -169,7 +169,8 @@ def _run_ticks(state: WorkerState) -> Flow:
             run: Callable[[Call[Any]], Flow] = partial(_call, state, poll)
             parts = [one.ops for one in state.polls if one.ops.keys.name == poll.ops.keys.name]
             with _guarded(state, poll):
-                if (yield from tend(poll.ticker, poll.ops, parts, run, state.clock, state.log)):
+                ticks = run_ticks(poll.ticker, poll.ops, parts, run, state.clock, state.log)
+                if (yield from ticks):
                     poll.at = 0.0
     state.plan_ticks()
 
@@ -204,7 +205,7 @@ def _begin(state: WorkerState) -> Flow:
 
 @contextmanager
 def _guarded(state: WorkerState, poll: QueuePoll) -> Iterator[None]:
-    """Leave a queue, or its node, alone for a while after an error that concerns only it."""
+    """Stop using a queue, or its node, for a while after an error that concerns only it."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  # raised again if it concerns other queues
@@ -329,12 +330,12 @@ def _report(
         state.taken -= len(jobs)
         poll.at = min(poll.at, state.suspects.put_aside())
     if outcomes is None:
-        _outlived(state, finished)
+        _deleted_with_queue(state, finished)
     else:
         _ended(state, finished, outcomes, verdict, bool(resent) or poll.unsure)
     if taken is None:
         return 0
-    state.asked(poll, taken, n, resent or sent)
+    state.received(poll, taken, n, resent or sent)
     return len(taken.deliveries)
 
 
@@ -373,7 +374,7 @@ def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     call = poll.ops.reserve(n, idle=poll.woken or state.waiting, provisional=True)
     taken = yield from _call(state, poll, call)
     poll.woken = False
-    state.asked(poll, taken, n, call.resent or sent)
+    state.received(poll, taken, n, call.resent or sent)
     return len(taken.deliveries)
 
 
@@ -415,7 +416,7 @@ def _log_jobs(state: WorkerState, done: Finished, fates: Sequence[str]) -> None:
             logger.info("%s %s: %s after %s", name, job.id, fate, span(done.seconds), extra=more)
 
 
-def _outlived(state: WorkerState, finished: Sequence[Finished]) -> None:
+def _deleted_with_queue(state: WorkerState, finished: Sequence[Finished]) -> None:
     for done in finished:
         state.drop(done.jobs)
         state.count(done, "lost", len(done.jobs))
@@ -526,14 +527,14 @@ def _follow(state: WorkerState, listened: Sequence[QueuePoll]) -> Callable[[], C
     It is for one job: when the wait is ended, because other jobs have come, it takes one more.
     """
     ops = listened[0].ops
-    is_brisk = state.clock() < state.brought_at + BRISK
-    if len(state.polls) > 1 or ops.consuming or not (listened[0].asked_at and is_brisk):
+    is_over = state.clock() >= state.brought_at + FOLLOWING
+    if is_over or len(state.polls) > 1 or ops.consuming or not listened[0].asked_at:
         return None
     return partial(ops.reserve, 1, idle=True, provisional=True)
 
 
 def _followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
-    """Take in what the reserve behind a wait has taken, and return the number of jobs.
+    """Process the reply to the reserve behind a wait, and return the number of jobs.
 
     It may have run long ago, if this process was stopped meanwhile. The queue's clock tells how
     long after the last answer that was, and so when the lease began at the earliest.
@@ -544,7 +545,7 @@ def _followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
         state.found_back()
     state.answered, poll.failures, poll.woken = now, 0, False
     state.lap = now + LATE  # this was the tick
-    state.asked(poll, taken, 1, began)
+    state.received(poll, taken, 1, began)
     return len(taken.deliveries)
 
 

@@ -23,12 +23,12 @@ class LoopEvent:
     Attributes:
         sizes: the number of jobs that could be reserved at the last look, by queue.
         idle_rounds: the number of rounds in a row that brought no job, with this one.
-        reply: the number of jobs that this round brought.
+        jobs: the number of jobs that this round brought.
     """
 
     sizes: Mapping[str, int]
     idle_rounds: int
-    reply: int
+    jobs: int
 
 
 Monitor: TypeAlias = Callable[[LoopEvent], None]

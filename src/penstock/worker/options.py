@@ -87,18 +87,20 @@ class WorkerOptions:
         if self.max_jobs is not None:
             check_count("max_jobs", self.max_jobs)
         if self.monitor is not None and not callable(self.monitor):
-            raise BadArgument("monitor", self.monitor, "a callable")
+            raise BadArgument("monitor", self.monitor, "must be a function that takes a LoopEvent")
         check_choice("heartbeat", self.heartbeat, HeartbeatKind)
         check_flag("burst", self.burst)
         check_flag("log_jobs", self.log_jobs)
         check_choice("order", self.order, Order)
         if self.order == "strict" and set(self.queues.values()) != {1}:
-            raise BadArgument("order", self.order, "needs queues without weights")
+            raise BadArgument(
+                "order", self.order, "needs queues without weights: pass a list of them"
+            )
         isolate: object = self.isolate
         if isolate is not None and not (isinstance(isolate, str) and is_target(isolate)):
-            raise BadArgument("isolate", isolate, 'not of the form "module:name"')
+            raise BadArgument("isolate", isolate, 'must have the form "module:name"')
         if isolate is not None and os.name != "posix":  # the process inherits a socket
-            raise BadArgument("isolate", isolate, "needs a Unix")
+            raise BadArgument("isolate", isolate, "needs a Unix: omit it")
 
     def _converted(self) -> dict[str, Any]:
         """Return the queues with their weights, and the durations in seconds."""
@@ -127,7 +129,11 @@ def _listed(queues: object) -> Collection[AnyQueue]:
     if isinstance(queues, str) or is_queue(queues):
         return [queues]
     if not isinstance(queues, Iterable) or isinstance(queues, (bytes, bytearray)):
-        raise BadArgument("queues", queues, "a name, names, or names with weights")
+        raise BadArgument(
+            "queues",
+            queues,
+            "must be a queue or its name, several, or a mapping of them to weights",
+        )
     return queues if isinstance(queues, Mapping) else list(queues)
 
 
@@ -145,10 +151,10 @@ def check_queues(queues: Any) -> dict[str, int]:
         check_queue_name(name)
         check_count("queues", weight, high=1_000_000)
         if name in found:
-            raise BadArgument("queues", names, "each queue once")
+            raise BadArgument("queues", names, "must name each queue once")
         found[name] = weight
     if not found:
-        raise BadArgument("queues", queues, "at least one queue")
+        raise BadArgument("queues", queues, "must have at least one queue")
     return found
 
 
@@ -218,9 +224,10 @@ def check_handlers(handlers: Any) -> Handlers:
         found = Handlers()
         found.default(handlers)
     else:
-        raise BadArgument("handlers", handlers, "Handlers, or a function")
+        raise BadArgument("handlers", handlers, "must be Handlers or a function")
     if not list(found):
-        raise BadArgument("handlers", handlers, "at least one handler")
+        reason = "must have at least one handler: register a function, @handlers.handler"
+        raise BadArgument("handlers", handlers, reason)
     return found
 
 
@@ -260,4 +267,8 @@ def refuse_coroutines(handlers: Handlers) -> None:
     """
     for handler in handlers:
         if handler.is_async:
-            raise BadArgument("handlers", handler, "a coroutine function needs an AsyncWorker")
+            raise BadArgument(
+                "handlers",
+                handler,
+                "a coroutine function needs an AsyncWorker: use that, or a plain function",
+            )

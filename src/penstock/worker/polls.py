@@ -81,7 +81,7 @@ class FinishedJobs(deque[Finished]):
         return True
 
     def take(self, *, everything: bool = False) -> Iterator[Finished]:
-        """Remove and yield the reports that are due; of whole reserves, those of one."""
+        """Remove and yield the reports that are due. Stop after one for a whole reserve."""
         if everything or self.due_at <= self._clock():
             self.flush()
         while self:

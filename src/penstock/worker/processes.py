@@ -1,7 +1,7 @@
 """Processes beside a worker or supervisor, and the line to each of them.
 
-A line is a socket pair that carries JSON messages, each with a newline behind it. When one side
-ends, however that happens, the line breaks, and the other side notices.
+A line is a socket pair that carries JSON messages, each followed by a newline. When the process on
+one side ends, for any reason, the line breaks, and the other side notices.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class RegisteredHandler(Generic[C, P, R_co]):
 
     @property
     def result_ttl(self) -> Duration | None:
-        """Seconds for which the results of its jobs are kept; None = not at all."""
+        """Seconds for which the results of its jobs are kept; None = the queue's setting."""
         result_ttl: Duration | None = self._options.given.get("result_ttl")
         return result_ttl
 
@@ -232,7 +232,9 @@ class RegisteredHandler(Generic[C, P, R_co]):
         """
         for one in iterables:
             if isinstance(one, (str, bytes, bytearray, Mapping)) or not isinstance(one, Iterable):
-                raise BadArgument("iterables", one, "pass a list or generator for each argument")
+                raise BadArgument(
+                    "iterables", one, "must be a list, a generator or the like for each argument"
+                )
         if not iterables:
             raise BadArgument("iterables", iterables, "pass at least one list or generator")
 
@@ -372,7 +374,7 @@ AnyHandler: TypeAlias = RegisteredHandler[..., ..., Any]
 def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the body of a job whose handler gets whole jobs."""
     if kwargs or len(args) != 1:
-        raise BadArgument("body", kwargs or args, "one argument: the body of the job")
+        raise BadArgument("body", kwargs or args, "must be one argument: the body of the job")
     return args[0]
 
 

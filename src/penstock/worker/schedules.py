@@ -32,7 +32,7 @@ from penstock.errors import (
 )
 from penstock.worker.registered import AnyHandler
 
-__all__ = ["Ticker", "declared", "own_part", "tend"]
+__all__ = ["Ticker", "declared", "own_part", "run_ticks"]
 
 LOOK = flows.TICK
 """Seconds between two looks at the ticks of a queue that has schedules."""
@@ -141,7 +141,7 @@ def own_part(new: Iterable[NewSchedule], ops: QueueOps) -> list[NewSchedule]:
     return [one for one in new if count is None or partition_of(one.name, count) == number]
 
 
-def tend(
+def run_ticks(
     ticker: Ticker,
     ops: QueueOps,
     parts: Sequence[QueueOps],

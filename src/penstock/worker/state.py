@@ -97,9 +97,9 @@ class WorkerState:
         stopping: whether no more jobs are taken.
         waiting: whether a BLPOP is pending.
         moved: whether more nodes were found, so that the loop has to start anew.
-        apart: whether the queues lie on several servers. Each server then has a BLPOP of its own.
-            When one of them brings a token, the others stay pending.
-        is_spread: whether the worker has several queues, and they lie on several servers.
+        has_several_servers: whether the queues lie on several. Each server then has a BLPOP of its
+            own. When one of them brings a token, the others stay pending.
+        is_spread: `has_several_servers`, and the worker has several queues.
         awaited: the queues whose tokens it waits for.
         taken: the number of jobs that it has taken.
         answered: the time of the server's last answer.
@@ -149,7 +149,7 @@ class WorkerState:
         self._deadlines: list[float] = []
         self.waiting = False
         self.moved = False
-        self.apart = self.is_spread = False
+        self.has_several_servers = self.is_spread = False
         self.awaited: list[QueuePoll] = []
         self.taken = 0
         self.idle_rounds = 0
@@ -169,7 +169,7 @@ class WorkerState:
         self.learned: dict[str, int] = {}
         self.newer: UnsupportedVersion | None = None
         self._rank = {name: at for at, name in enumerate(options.queues)}
-        self._drained = False
+        self._has_put_back = False
         self._confirmed = math.inf
         self._complaints = RateLimit(60, clock)
 
@@ -351,7 +351,7 @@ class WorkerState:
     # -- reports and answers ---------------------------------------------------------------
 
     def collect(self, *, everything: bool = False) -> dict[QueuePoll, Reports]:
-        """Return the reports that are due, by queue; of whole reserves, those of one."""
+        """Return the reports that are due, by queue. Of those for a whole reserve take only one."""
         if not self.finished and self.finished.due_at == math.inf:
             return self.unsettled
         is_usual = len(self.finished) == 1 and self.finished.due_at == math.inf
@@ -361,19 +361,19 @@ class WorkerState:
             reports.setdefault(done.verdict, []).append(done)
         return self.unsettled
 
-    def tend(self) -> None:
-        """Do the loop's other work: hand out due chunks, release jobs that have not begun."""
-        self.is_spread = self.apart and len(self.polls) > 1
+    def begin_round(self) -> None:
+        """Do what is due before a round: chunks, messages, jobs to release after a stop."""
+        self.is_spread = self.has_several_servers and len(self.polls) > 1
         if self.clock() >= self.lap:
             self.look_everywhere()
         if self.isolator is not None:
-            self.isolator.tend()
+            self.isolator.check()
         if self.isolated is not None:
-            self.isolated.tend(self)
+            self.isolated.take_jobs(self)
         if self.unsettled:
             self._let_go()
-        if self.stopping and not self._drained:
-            self._drained = True
+        if self.stopping and not self._has_put_back:
+            self._has_put_back = True
             chosen = self.suspects.chosen
             waiting = [chosen] if chosen is not None and self.suspects.waits else []
             for job in [*waiting, *self.dispatcher.drain()]:
@@ -434,10 +434,10 @@ class WorkerState:
             poll.at = 0.0
 
     def found_damaged(self, poll: QueuePoll, error: Exception, level: int = logging.ERROR) -> None:
-        """Leave a queue alone for a while: it can't be used."""
+        """Stop using a queue for a while: it can't be used."""
         poll.failures += 1
         poll.error = error
-        poll.at = poll.barred = self._leave_alone(poll, poll.failures, error, level)
+        poll.at = poll.barred = self._retry_at(poll, poll.failures, error, level)
 
     @property
     def refusal(self) -> Exception | None:
@@ -455,9 +455,9 @@ class WorkerState:
     def found_taken(self, poll: QueuePoll, error: QueueInUse) -> None:
         """Stop asking a queue for a while: another client is its only consumer."""
         poll.refusals += 1
-        poll.at = poll.recheck_at = self._leave_alone(poll, poll.refusals, error, logging.INFO)
+        poll.at = poll.recheck_at = self._retry_at(poll, poll.refusals, error, logging.INFO)
 
-    def _leave_alone(self, poll: QueuePoll, times: int, error: Exception, level: int) -> float:
+    def _retry_at(self, poll: QueuePoll, times: int, error: Exception, level: int) -> float:
         """Log the first of consecutive failures; return the backoff deadline after `times`."""
         poll.woken = False
         if times == 1 or times % 60 == 0:
@@ -467,13 +467,13 @@ class WorkerState:
         return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
 
     def found_down(self, poll: QueuePoll) -> None:
-        """Leave a queue alone for a moment: its node can't be reached."""
+        """Stop using a queue for a moment: its node can't be reached."""
         poll.failures += 1
         poll.at = poll.barred = self.clock() + min(0.1 * 2 ** min(poll.failures, 5), 1.0)
         poll.woken = False
 
-    def asked(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
-        """Take in the answer of a queue to a request for `wanted` jobs."""
+    def received(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
+        """Process the reply of a queue to a request for `wanted` jobs."""
         now, poll.refusals, poll.error = self.clock(), 0, None
         poll.asked_at, poll.asked_ms = sent, taken.now_ms
         if taken.next_ms == 0:
@@ -505,7 +505,7 @@ class WorkerState:
             self.look_everywhere()
 
     def _pause(self) -> float:
-        """Call the user's `throttle`; return the seconds to leave the queues alone."""
+        """Call the user's `throttle`; return the seconds until the queues are asked again."""
         throttle: Any = self.options.throttle
         try:
             found = throttle(sum(poll.size for poll in self.polls))
@@ -640,7 +640,7 @@ class WorkerState:
         return {job for job in held if term_of(job) is not OVER and not job.at_most_once}
 
     def drop(self, jobs: Sequence[Delivery]) -> None:
-        """Hold these jobs no more."""
+        """Remove jobs from those that are held."""
         for job in jobs:
             self.held.pop(job, None)
         if self.suspects.unbegun:

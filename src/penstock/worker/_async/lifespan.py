@@ -45,7 +45,7 @@ class AsyncLifespan:
         """
         check_hook(hook, function, asynchronous=IS_ASYNC)
         if hook == "lifespan" and self._hooks[hook]:
-            raise BadArgument(hook, function, "a worker has one lifespan")
+            raise BadArgument(hook, function, "a worker has one lifespan, and this one has another")
         self._hooks[hook].append(function)
         return function
 

@@ -70,7 +70,7 @@ logger = get_logger("penstock")
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-SIGHT = 1.0
+SIGNAL_CHECK = 1.0
 """Seconds after which the main thread looks for signals: one may have come before it slept."""
 ISOLATED = ("queues", "grace", "log_jobs", "time_limit")
 """Options that an isolated process takes over."""
@@ -212,9 +212,10 @@ class AsyncWorker:
         given = {name: value for name, value in options.items() if value is not None}
         for option, value in given.items():
             if self.state in ("running", "stopping"):
-                raise BadArgument(option, value, "the worker runs")
+                raise BadArgument(option, value, "the worker runs: stop it first")
             if option not in WorkerOptions.__slots__:
-                raise BadArgument(option, value, "not an option of a worker")
+                names = ", ".join(WorkerOptions.__slots__)
+                raise BadArgument(option, value, f"no such option: there are {names}")
         self.options = replace(self.options, **given)
         self._client = self._twinned()
 
@@ -275,7 +276,7 @@ class AsyncWorker:
         with self._listening(signals):
             await self.start()
             try:
-                while not (await self.join(SIGHT) or self._is_overdue()):
+                while not (await self.join(SIGNAL_CHECK) or self._is_overdue()):
                     pass
             except BaseException:  # a cancellation, or Ctrl-C that no signal handler has taken
                 self.stop(0)
@@ -455,6 +456,7 @@ class AsyncWorker:
     def status(self) -> WorkerStatus:
         """Return the status and the figures. Any thread may call this."""
         state, handler_runner = self._state, self._handler_runner
+        running = () if handler_runner is None else handler_runner.running_jobs()
         isolated = () if state is None or state.isolator is None else state.isolator.running
         sizes = dict.fromkeys(self.options.queues, 0)
         if state is not None:
@@ -468,7 +470,7 @@ class AsyncWorker:
             options=self.options.shown() | {"name": self.name},
             held=0 if state is None else len(state.held) + len(isolated),
             taken=0 if state is None else state.taken,
-            running=isolated if handler_runner is None else handler_runner.at_work() + isolated,
+            running=running + isolated,
             idle_rounds=0 if state is None else state.idle_rounds,
             answered=0.0 if state is None else monotonic() - state.answered,
             stats=WorkerStats() if state is None else state.statistics.snapshot(),
@@ -562,11 +564,10 @@ class AsyncWorker:
     async def _work(self, state: WorkerState, wake: AsyncSignal) -> None:
         while True:
             home = self._client.backend.home
-            state.apart, state.moved = home.is_apart, False
+            state.has_several_servers, state.moved = home.is_apart, False
             if state.polls[0].ops.home is not None:
                 self._add_polls(state)
-            flow = work(state, self._looped)
-            await home.drive(flow, wake)
+            await home.drive(work(state, self._looped), wake)
             if not state.moved:
                 return
             self._client.backend.join()

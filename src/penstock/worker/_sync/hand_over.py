@@ -14,9 +14,10 @@ __all__ = ["hand_over"]
 
 
 def hand_over(client: Any, job: Delivery, then: Sequence[NewJob]) -> tuple[tuple[int, bytes], ...]:
-    """Add the next jobs of other queues; return delay and record of each other one, for the ack.
+    """Add the next jobs of other queues; return delay and record of those for the same queue.
 
-    So is a job with a key, if the queue has partitions: the key chooses one of them.
+    The ack adds these. If the queue has partitions, a job with a key counts as one of another
+    queue, as the key chooses the partition.
 
     Args:
         client: the client of the worker.

@@ -79,15 +79,15 @@ class HandlerRunner:
         self._handlers = handlers
         self._middleware = middleware
         self._wake = wake
-        self._at_work: dict[int, tuple[Item, float]] = {}
+        self._running: dict[int, tuple[Item, float]] = {}
         self.state: Any = None
         self.client: Any = None
         self.take: Take | None = None
 
-    def at_work(self) -> tuple[RunningJob, ...]:
+    def running_jobs(self) -> tuple[RunningJob, ...]:
         """Return the jobs that handlers are processing, the oldest first."""
         now, jobs = monotonic(), list[RunningJob]()
-        for (handler, part), began in list(self._at_work.values()):
+        for (handler, part), began in list(self._running.values()):
             for job in part:
                 seconds = now - began
                 view = RunningJob(job.id, job.queue_name, handler.name, job.attempt, seconds)
@@ -117,14 +117,14 @@ class HandlerRunner:
         for job in jobs if self.state is not None else ():
             reservation_of(job).state = self.state
         began = monotonic()
-        self._at_work[id(item)] = (item, began)
+        self._running[id(item)] = (item, began)
         cause: BaseException | None
         try:
             run_it = self._hooked if self._middleware else self._call
             verdicts, cause = run_it(handler, jobs)
         except BaseException as error:  # noqa: BLE001  # a runner outlives every handler
             verdicts, cause = self._broken(handler, jobs, error)
-        del self._at_work[id(item)]
+        del self._running[id(item)]
         seconds = monotonic() - began
         if verdicts is None and len(jobs) == 1 and not first.lost:
             verdict = KEPT if first.settled else ACK

@@ -43,7 +43,7 @@ class Lifespan:
         """
         check_hook(hook, function, asynchronous=IS_ASYNC)
         if hook == "lifespan" and self._hooks[hook]:
-            raise BadArgument(hook, function, "a worker has one lifespan")
+            raise BadArgument(hook, function, "a worker has one lifespan, and this one has another")
         self._hooks[hook].append(function)
         return function
 
