@@ -105,7 +105,7 @@ def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> As
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn off the periodic look of waiting calls: a call that returns was woken by a token."""
     for module in (flows, state, loop):
-        monkeypatch.setattr(module, "TICK", 3 * PATIENCE)
+        monkeypatch.setattr(module, "POLL_INTERVAL", 3 * PATIENCE)
 
 
 @pytest.fixture

@@ -428,7 +428,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask Sentinels at every call, and let consumers look several times a second."""
     for module in (sync_sentinel, async_sentinel):
         monkeypatch.setattr(module, "LOOK", 0.0)
-    monkeypatch.setattr(flows, "TICK", 0.3)
+    monkeypatch.setattr(flows, "POLL_INTERVAL", 0.3)
 
 
 @pytest.mark.usefixtures("eager")

@@ -24,7 +24,7 @@ from penstock import (
 from penstock.core import flows
 from penstock.core.calls import Confirmed
 from penstock.core.flows import (
-    TICK,
+    POLL_INTERVAL,
     Cancelled,
     Heard,
     Listen,
@@ -254,14 +254,14 @@ def test_waiting_for_room() -> None:
     """The server notes that a producer waits; it tries again at a token or after a tick."""
     clock = Clock()
     flow = enqueue(clock, bound=5, block=30.0)
-    assert args(flow.effect, "enqueue")[3] == TICK * 2000
+    assert args(flow.effect, "enqueue")[3] == POLL_INTERVAL * 2000
     waited = flow.answer([-3, b"1", 5, 5, 0])
-    assert waited == Listen(waited.sources, clock.now + TICK, "space")
+    assert waited == Listen(waited.sources, clock.now + POLL_INTERVAL, "space")
     assert waited.sources[0].keys["space"] == b"penstock:{q}:space"
     clock.now += 1
     args(flow.answer(Heard(waited.sources)), "enqueue")
     waited = flow.answer([-3, b"1", 5, 5, 0])
-    assert waited == Listen(waited.sources, clock.now + TICK, "space")
+    assert waited == Listen(waited.sources, clock.now + POLL_INTERVAL, "space")
     args(flow.answer(Heard()), "enqueue")
     assert flow.answer(ADDED) == Quit()
     assert flow.ends_with(Heard()) == ADDED
@@ -412,7 +412,7 @@ def test_a_node_that_does_not_answer_is_left_out() -> None:
     assert flow.effect == ReserveJobs(a, 1, False, True)
     assert flow.fail(ConnectionError("gone")) == ReserveJobs(b, 1, False, True)
     assert isinstance(flow.answer(NOTHING), Listen)
-    clock.now += flows.TICK
+    clock.now += flows.POLL_INTERVAL
     assert flow.answer(Heard()) == ReserveJobs(b, 1, True, True)
     assert isinstance(flow.answer(NOTHING), Listen)
     clock.now += flows.AGAIN
@@ -485,7 +485,7 @@ def test_waiting_for_a_token() -> None:
     clock = Clock()
     flow, (a, b) = reserve(clock, "a", "b")
     flow.answer(NOTHING)
-    assert flow.answer(NOTHING) == Listen((a, b), clock.now + TICK)
+    assert flow.answer(NOTHING) == Listen((a, b), clock.now + POLL_INTERVAL)
     assert flow.answer(Heard((b,))) == ReserveJobs(b, 1, True)
     assert flow.answer(Taken(-1, ["job"])) == Quit()
     assert flow.ends_with(Heard()) == ["job"]
@@ -520,10 +520,10 @@ def test_a_tick_asks_every_queue() -> None:
     flow, (a, b) = reserve(clock, "a", "b", block=None)
     flow.answer(NOTHING)
     flow.answer(NOTHING)
-    clock.now += TICK
+    clock.now += POLL_INTERVAL
     assert flow.answer(Heard()) == ReserveJobs(a, 1, True)
     assert flow.answer(NOTHING) == ReserveJobs(b, 1, True)
-    assert flow.answer(NOTHING).until == clock.now + TICK
+    assert flow.answer(NOTHING).until == clock.now + POLL_INTERVAL
 
 
 def test_a_near_event_sets_a_timer() -> None:
@@ -601,7 +601,7 @@ def test_a_drained_queue_is_not_waited_for() -> None:
     flow, (a, b) = reserve(clock, "a", "b", block=None)
     flow.answer(OVER)
     assert flow.answer(NOTHING).sources == (b,)
-    clock.now += TICK
+    clock.now += POLL_INTERVAL
     assert flow.answer(Heard()) == ReserveJobs(a, 1, True)
     flow.answer(NOTHING)  # it was reopened
     assert flow.answer(NOTHING).sources == (a, b)

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core import flows, nodes
 from penstock.core.flows import (
-    TICK,
+    POLL_INTERVAL,
     Cancelled,
     Heard,
     Listen,
@@ -173,7 +173,7 @@ def test_it_waits_on_all_at_once() -> None:
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
     assert stage.waits("a", "b")
-    assert stage.effect.until == stage.clock.now + TICK
+    assert stage.effect.until == stage.clock.now + POLL_INTERVAL
     assert stage.answer(stage.token("b")).asks("b", idle=True)
     assert isinstance(stage.answer(Taken(-1, ["job"])).effect, Quit)
     assert stage.end(Heard()) == ["job"]
@@ -218,7 +218,7 @@ def test_a_node_that_is_back_before_the_wait_is_asked_again() -> None:
     """A node that failed is asked after the next event, even if it was up again before the wait."""
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
-    stage.clock.now += TICK
+    stage.clock.now += POLL_INTERVAL
     stage.answer(Heard())
     assert stage.fail(ConnectionError("gone")).asks("b", idle=True)
     stage.parts["a"].home.state.note_answer(0.0, leaving=False)
@@ -238,7 +238,7 @@ def test_every_node_is_asked_after_a_tick() -> None:
     """After a tick every node is asked, whatever was received."""
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
-    stage.clock.now += TICK
+    stage.clock.now += POLL_INTERVAL
     assert stage.answer(Heard()).asks("a", idle=True)
     assert stage.answer(NOTHING).asks("b", idle=True)
 

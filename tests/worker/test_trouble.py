@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from penstock import Penstock, embedded
-from penstock.core.flows import TICK
+from penstock.core.flows import POLL_INTERVAL
 from penstock.embedded import EmbeddedServer
 from penstock.worker import AsyncWorker, Worker, loop, state
 from tests.support.busy import busy
@@ -333,5 +333,5 @@ def test_r7_idle_with_a_short_socket_timeout(
         assert raw.info("stats")["total_connections_received"] == connections
         assert caplog.messages == []
     asked = sum(after[name] - before.get(name, 0) for name in after if name != "info")
-    ticks = seconds // TICK + 1  # of each worker
+    ticks = seconds // POLL_INTERVAL + 1  # of each worker
     assert 2 <= asked <= 2 * (ticks + 2)  # and what comes once or twice a minute

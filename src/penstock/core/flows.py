@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from penstock.core.schedules import NewSchedule
 
 __all__ = [
-    "TICK",
+    "POLL_INTERVAL",
     "Cancelled",
     "Cede",
     "Drop",
@@ -86,7 +86,7 @@ R = TypeVar("R", bound=Any)
 Clock = Callable[[], float]
 SAME, REPLACED = 0, 3
 """Results of `schedule`: it has this value already; this value was replaced before."""
-TICK = 4.0
+POLL_INTERVAL = 4.0
 """Seconds after which an idle consumer or producer calls again, without a token."""
 AGAIN = 8.0
 """Seconds for which a consumer does not ask a queue that did not answer, while others do."""
@@ -128,7 +128,7 @@ def enqueue(
     todo, waited = records, False
     while True:
         is_last = clock() >= deadline
-        build = partial(make, todo, wait_ms=0 if is_last else int(TICK * 2000))
+        build = partial(make, todo, wait_ms=0 if is_last else int(POLL_INTERVAL * 2000))
         todo = records
         try:
             call, reply = yield from create_and_run(ops, build)
@@ -154,7 +154,7 @@ def enqueue(
                 yield from _leave_producer(ops, waited)
             return reply, call.confirmed
         waited = True
-        yield Listen((ops,), min(deadline, clock() + _tick([ops], "producer")), "space")
+        yield Listen((ops,), min(deadline, clock() + _poll_interval([ops], "producer")), "space")
 
 
 def create_and_run(
@@ -285,7 +285,7 @@ def reserve(
     clock = sources.clock
     deadline = math.inf if block is None else clock() + block
     watch = _Watch(sources, n, max(deadline, clock() + LINGER), seen)
-    asked, lap = watch.queues, clock() + _tick(watch.queues, "consumer")
+    asked, lap = watch.queues, clock() + _poll_interval(watch.queues, "consumer")
     while True:
         yield from watch.ask(asked)
         if watch.is_over and len(asked) < len(watch.queues):
@@ -296,12 +296,12 @@ def reserve(
         heard = yield from watch.wait(min(lap, deadline))
         now = clock()
         if now >= min(lap, deadline):
-            asked, lap = watch.queues, now + _tick(watch.queues, "consumer")
+            asked, lap = watch.queues, now + _poll_interval(watch.queues, "consumer")
         else:
             asked = [*heard.lost, *watch.due_by(now)]
         asked = list(dict.fromkeys([*heard.told, *asked]))
     if watch.idle:
-        # Jobs were taken, so this must not raise; other consumers look at their next tick.
+        # Jobs were taken, so this must not raise; other consumers look at their next poll.
         with suppress(Exception):
             yield from watch.leave()
     if watch.is_over:
@@ -456,10 +456,10 @@ class _Watch:
     def leave(self) -> Generator[Effect, Any, None]:
         """End the wait; hand on its tokens, and near events that only this consumer knows of."""
         sources = self._sources
-        tick = sources.clock() + TICK
+        next_poll = sources.clock() + POLL_INTERVAL
         self._told.update((yield Quit()).told)
         for ops in self.queues:
-            if ops.is_up and (ops in self._told or self._due.get(ops, math.inf) <= tick):
+            if ops.is_up and (ops in self._told or self._due.get(ops, math.inf) <= next_poll):
                 # If one refuses or does not answer, the others are still told.
                 try:
                     yield ReserveJobs(ops, 0, True, sources.apart)
@@ -469,10 +469,10 @@ class _Watch:
                         raise
 
 
-def _tick(sources: Sequence[QueueOps], role: str) -> float:
+def _poll_interval(sources: Sequence[QueueOps], role: str) -> float:
     """Return the seconds until a waiting client calls again, few enough to keep its roles."""
-    borne = [ops.role_leases[role].lease_ms / 3000 for ops in sources if role in ops.role_leases]
-    return min([TICK, *borne])
+    thirds = [ops.role_leases[role].lease_ms / 3000 for ops in sources if role in ops.role_leases]
+    return min([POLL_INTERVAL, *thirds])
 
 
 def _give_back(jobs: Sequence[Any]) -> Generator[Effect, Any, None]:

@@ -20,7 +20,7 @@ from redis.exceptions import NoPermissionError
 from penstock.client._sync.transport.failures import passing
 from penstock.core.calls import Call
 from penstock.core.flows import (
-    TICK,
+    POLL_INTERVAL,
     Cancelled,
     Cede,
     Drop,
@@ -61,7 +61,7 @@ __all__ = ["leave", "work"]
 logger = get_logger("penstock")
 DAMAGES = (QueueDamaged, NoPermissionError)
 """Errors that concern one queue, and not the server."""
-LATE = TICK + 0.5
+LATE = POLL_INTERVAL + 0.5
 """Seconds until the loop asks every queue, if no reserve behind a wait has done that before."""
 FOLLOWING = 20.0
 """Seconds without a job for which each wait lasts one tick and has a reserve behind it, which saves
@@ -587,7 +587,7 @@ def _stop_waiting(state: WorkerState) -> Flow:
             for job in heard.taken.deliveries:
                 state.put_back(job, HANDED_BACK)
     for poll in state.polls:
-        near = waited and 0 < poll.at <= state.clock() + TICK and poll.is_usable
+        near = waited and 0 < poll.at <= state.clock() + POLL_INTERVAL and poll.is_usable
         if near or poll.woken or poll.ops in told:
             yield from _hand_on(state, poll)
 

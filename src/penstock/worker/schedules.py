@@ -34,7 +34,7 @@ from penstock.worker.registered import AnyHandler
 
 __all__ = ["Ticker", "declared", "own_part", "run_ticks"]
 
-LOOK = flows.TICK
+LOOK = flows.POLL_INTERVAL
 """Seconds between two looks at the ticks of a queue that has schedules."""
 NEAR_MS = 5000
 """How far ahead a look reads."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.flows import TICK
+from penstock.core.flows import POLL_INTERVAL
 from penstock.core.job import (
     Delivery,
     counts_of,
@@ -156,7 +156,7 @@ class WorkerState:
         self.answered = clock()
         self.failures = 0
         self.next_ask = 0.0
-        self.lap = clock() + TICK
+        self.lap = clock() + POLL_INTERVAL
         self.sample_at = self.sampled_at = self.tick_at = 0.0
         self.brought_at = clock()
         self.suspects = Suspects(clock)
@@ -403,8 +403,8 @@ class WorkerState:
                     self.count(done, "lost", len(done.jobs))
 
     def look_everywhere(self) -> None:
-        """Ask every queue in the next round, and again after a tick."""
-        self.lap = self.clock() + TICK
+        """Ask every queue in the next round, and again after a poll interval."""
+        self.lap = self.clock() + POLL_INTERVAL
         for poll in self.polls:
             poll.at = 0.0
 

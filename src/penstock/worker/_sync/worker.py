@@ -623,7 +623,7 @@ class Worker:
         state.idle_rounds = 0 if got else state.idle_rounds + 1
         if state.stopping and not self._has_said_stop:
             self._say_stop(state)
-        if self._lap != state.lap:  # once a tick, and not in every round
+        if self._lap != state.lap:  # once a poll interval, and not in every round
             self._lap = state.lap
             if self._client.backend.is_look_due and not self._looking.under_way:
                 self._looking.begin(self._look)

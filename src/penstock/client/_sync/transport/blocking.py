@@ -20,7 +20,7 @@ from penstock.client._acompat import (
 from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.settings import SOCKET_TIMEOUT
 from penstock.core.calls import Call
-from penstock.core.flows import TICK
+from penstock.core.flows import POLL_INTERVAL
 from penstock.wire.codes import Code
 from penstock.wire.packing import pack
 
@@ -40,8 +40,8 @@ class BlockingConnection:
     """A connection that blocks on wake and space tokens, or on streams.
 
     A reserve may be sent behind the BLPOP. The server runs it when the BLPOP has ended, so a
-    waiting consumer has its job one trip earlier. Such a BLPOP ends after a tick: if the consumer
-    is stopped, or gone without a sign of it, no job is reserved for it later than that.
+    waiting consumer has its job one trip earlier. Such a BLPOP ends after a poll interval: if the
+    consumer is stopped, or gone without a sign of it, no job is reserved for it later than that.
 
     Args:
         conn: a connection without a socket time-out.
@@ -135,7 +135,7 @@ class BlockingConnection:
         self._calls += 1
         nonce = b"%d" % self._calls
         behind = pack((b"EVALSHA", call.script.sha, *call.head, nonce, *call.args))
-        return pack((b"BLPOP", *keys, b"%d" % TICK)) + behind
+        return pack((b"BLPOP", *keys, b"%d" % POLL_INTERVAL)) + behind
 
     def _pend(self, packed: bytes) -> None:
         """Send a command that blocks; `reader` reads its reply."""
