@@ -110,11 +110,16 @@ def _failed(state: WorkerState, error: Exception) -> Flow:
     if state.failures == 1 or state.failures % 10 == 0:
         text = "worker: %s: %s; it is tried again"
         state.log.warning(text, type(error).__name__, error)
+    yield from _drop_wait(state)
+    yield Rest(min(state.clock() + min(0.05 * 2 ** min(state.failures, 5), 1.0), state.deadline))
+
+
+def _drop_wait(state: WorkerState) -> Flow:
+    """Close the waiting connection: it may be as dead as one that failed, and lose every token."""
     state.waiting = False
     state.look_everywhere()
     with suppress(Exception):
         yield Drop()
-    yield Rest(min(state.clock() + min(0.05 * 2 ** min(state.failures, 5), 1.0), state.deadline))
 
 
 def _round(state: WorkerState) -> Count:
@@ -349,11 +354,7 @@ def _call(state: WorkerState, poll: QueuePoll, call: Call[R]) -> Generator[Effec
     if poll.is_slow or poll.trip > poll.lease * FAR:
         state.judge(poll)
     if call.resent:
-        # The connection failed. The waiting connection may be as dead, and lose every token.
-        state.waiting = False
-        state.look_everywhere()
-        with suppress(Exception):
-            yield Drop()
+        yield from _drop_wait(state)
     return reply
 
 

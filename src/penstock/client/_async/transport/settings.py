@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
@@ -83,9 +84,4 @@ def own_factory(
     make: Callable[..., AsyncRedisConnection], settings: dict[str, Any]
 ) -> Callable[..., AsyncRedisConnection]:
     """Return a function that makes connections; its keyword arguments override the settings."""
-    settings.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
-
-    def factory(**changed: Any) -> AsyncRedisConnection:
-        return make(**{**settings, **changed})
-
-    return factory
+    return partial(make, **{"socket_connect_timeout": SOCKET_TIMEOUT, **settings})

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from redis import Redis
@@ -84,9 +85,4 @@ def own_factory(
     make: Callable[..., RedisConnection], settings: dict[str, Any]
 ) -> Callable[..., RedisConnection]:
     """Return a function that makes connections; its keyword arguments override the settings."""
-    settings.setdefault("socket_connect_timeout", SOCKET_TIMEOUT)
-
-    def factory(**changed: Any) -> RedisConnection:
-        return make(**{**settings, **changed})
-
-    return factory
+    return partial(make, **{"socket_connect_timeout": SOCKET_TIMEOUT, **settings})
