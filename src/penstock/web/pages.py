@@ -34,12 +34,12 @@ __all__ = [
 
 ROWS = 50
 """Jobs on a page, about."""
-LOOKS = 5
-"""The most steps of a search for one page."""
+STEPS = 5
+"""Most steps of the search for one page."""
 STEP = 200
-"""Jobs of a step."""
+"""Jobs that a step looks at."""
 SEARCH_TIME = 0.05
-"""Seconds behind which a search begins no further step."""
+"""Seconds after which a search begins no further step."""
 QUEUES = 100
 """Queues on a page."""
 PREVIEW = 120
@@ -67,7 +67,7 @@ async def overview(site: Site, request: Request) -> Response:
         found=found[start : start + QUEUES],
         start=start,
         total=len(found),
-        behind=start + QUEUES if start + QUEUES < len(found) else None,
+        next_start=start + QUEUES if start + QUEUES < len(found) else None,
         wanted=wanted,
         sort=sort,
         sorts=SORTS,
@@ -115,7 +115,7 @@ async def queue(site: Site, request: Request) -> Response:
 async def _search(queue: Any, chosen: Filter, cursor: str, *, newest: bool) -> ScanPage:
     """Return about 50 jobs, or those among the next 1,000 that match."""
     found, until = ScanPage(cursor, [], []), time.monotonic() + SEARCH_TIME
-    for _ in range(LOOKS):
+    for _ in range(STEPS):
         page = await queue.find(
             chosen.state,
             found.cursor,
@@ -137,7 +137,7 @@ async def job(site: Site, request: Request) -> Response:
     try:
         view = await site.client.show(name)
     except BadJobId as error:
-        raise Refused(404, f"This is no id of a job: {error}") from None
+        raise Refused(404, f"This is not the id of a job: {error}") from None
     if view is None:
         told = f"Job {printable(name)} is gone: it has ended, or its queue was deleted."
         raise Refused(404, told)

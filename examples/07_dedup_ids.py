@@ -1,6 +1,6 @@
 """Dedup ids: refuse duplicates, update a waiting job, run again afterwards, throttle.
 
-    python examples/07_one_of_a_kind.py
+    python examples/07_dedup_ids.py
 
 It prints:
 

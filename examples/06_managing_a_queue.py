@@ -1,6 +1,6 @@
-"""Inspect a queue and move its jobs: promote, dequeue, recover, search, withdraw.
+"""Inspect a queue and move its jobs: promote, dequeue, recover, scan, delete.
 
-    python examples/06_steering_a_queue.py
+    python examples/06_managing_a_queue.py
 
 It prints:
 
