@@ -32,6 +32,7 @@ from penstock import (
     Outcome,
     QueueClosed,
     ResultTimeout,
+    WrongEpoch,
     WrongNode,
     parse_id,
 )
@@ -656,6 +657,19 @@ async def test_one_id_twice_is_refused(three: Nodes) -> None:
     with pytest.raises(ConfigurationError, match="the same node id"):
         await ps.queue("q").enqueue("x")
     await ps.close()
+
+
+async def test_ids_from_before_a_flushall(three: Nodes, ps: AsyncPenstock, q: AsyncQueue) -> None:
+    """They still go to their node, and so do ids given before the client noted the new node id."""
+    former = (await q.enqueue("former")).id
+    for one in three.backends:
+        one.sync_client().flushdb()
+    ids = [(await q.enqueue(i)).id for i in range(2)]
+    for node in ps.backend.homes:
+        await node.look()
+    assert [(await q.show(one)).body for one in ids] == [0, 1]
+    with pytest.raises(WrongEpoch):
+        await q.show(former)
 
 
 @pytest.mark.parametrize(

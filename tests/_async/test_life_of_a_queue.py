@@ -162,6 +162,15 @@ async def test_a_client_outlives_a_flushall(q: AsyncQueue, raw: Raw) -> None:
     assert await q.ack([after.id])
 
 
+async def test_an_id_from_before_a_flushall(q: AsyncQueue, raw: Raw) -> None:
+    """It is not of an unknown node: this node had the id, so no URL is missing."""
+    before = (await q.enqueue(1)).id
+    raw.flushdb()
+    await q.enqueue(2)
+    with pytest.raises(WrongEpoch):
+        await q.show(before)
+
+
 async def test_an_idle_queue_is_removed(ps: AsyncPenstock, q: AsyncQueue, raw: Raw) -> None:
     """A sweep removes a queue that is empty, has no settings and was idle for 10 minutes."""
     await q.enqueue_many([1, 2], ttl=600)

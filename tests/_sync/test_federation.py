@@ -32,6 +32,7 @@ from penstock import (
     QueueClosed,
     ResultTimeout,
     Worker,
+    WrongEpoch,
     WrongNode,
     parse_id,
 )
@@ -649,6 +650,19 @@ def test_one_id_twice_is_refused(three: Nodes) -> None:
     with pytest.raises(ConfigurationError, match="the same node id"):
         ps.queue("q").enqueue("x")
     ps.close()
+
+
+def test_ids_from_before_a_flushall(three: Nodes, ps: Penstock, q: Queue) -> None:
+    """They still go to their node, and so do ids given before the client noted the new node id."""
+    former = q.enqueue("former").id
+    for one in three.backends:
+        one.sync_client().flushdb()
+    ids = [q.enqueue(i).id for i in range(2)]
+    for node in ps.backend.homes:
+        node.look()
+    assert [q.show(one).body for one in ids] == [0, 1]
+    with pytest.raises(WrongEpoch):
+        q.show(former)
 
 
 @pytest.mark.parametrize(

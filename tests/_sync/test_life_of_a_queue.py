@@ -163,6 +163,15 @@ def test_a_client_outlives_a_flushall(q: Queue, raw: Raw) -> None:
     assert q.ack([after.id])
 
 
+def test_an_id_from_before_a_flushall(q: Queue, raw: Raw) -> None:
+    """It is not of an unknown node: this node had the id, so no URL is missing."""
+    before = q.enqueue(1).id
+    raw.flushdb()
+    q.enqueue(2)
+    with pytest.raises(WrongEpoch):
+        q.show(before)
+
+
 def test_an_idle_queue_is_removed(ps: Penstock, q: Queue, raw: Raw) -> None:
     """A sweep removes a queue that is empty, has no settings and was idle for 10 minutes."""
     q.enqueue_many([1, 2], ttl=600)

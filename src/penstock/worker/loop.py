@@ -64,8 +64,9 @@ DAMAGES = (QueueDamaged, NoPermissionError)
 LATE = POLL_INTERVAL + 0.5
 """Seconds until the loop asks every queue, if no reserve behind a wait has done that before."""
 FOLLOWING = 20.0
-"""Seconds without a job for which each wait lasts one tick and has a reserve behind it, which saves
-the next job a round trip. After them a wait is one BLPOP for a minute, which saves calls."""
+"""Seconds without a job for which each wait lasts one poll interval and has a reserve behind it,
+which saves the next job a round trip. After them a wait is one BLPOP for a minute, which saves
+calls."""
 R = TypeVar("R")
 Flow = Generator[Effect, Any, None]
 Count = Generator[Effect, Any, int]
@@ -545,7 +546,7 @@ def _followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
     if state.failures:
         state.found_back()
     state.answered, poll.failures, poll.woken = now, 0, False
-    state.lap = now + LATE  # this was the tick
+    state.lap = now + LATE  # this reserve was the lap's question
     state.received(poll, taken, 1, began)
     return len(taken.deliveries)
 

@@ -49,7 +49,7 @@ class Node:
         link: the connections.
         finished: reads which jobs have ended, for those that wait for results.
         id: first 8 digits of its id; empty until it is known.
-        known: the first 8 digits of each of its ids.
+        known: the first 8 digits of each of its ids, the present one first.
         facts: INFO of the server, read once.
     """
 
@@ -129,14 +129,17 @@ class Node:
                 self.identify()
 
     def identify(self) -> None:
-        """Learn the node's id, or give it one; again per new queue, as a FLUSHALL removes it."""
+        """Learn the node's id, or give it one; again per new queue, as a FLUSHALL removes it.
+
+        Jobs with an earlier id of the node are still looked for here.
+        """
         key = node_key(self._prefix)
         found = self.command("HGET", key, "id")
         if found is None:  # only then is anything written: a full server can still be drained
             self.command("HSETNX", key, "id", secrets.token_hex(20))
             found = self.command("HGET", key, "id")
         self.id = found.decode()[:8]
-        self.known[:] = [self.id]
+        self.known[:] = [self.id, *(node for node in self.known if node != self.id)]
 
     def whole_id(self) -> str:
         """Return the node's id, all 40 digits; empty if it has none."""
