@@ -92,6 +92,7 @@ def quick(session: nox.Session) -> None:
         session.run("ruff", "check")
         session.run("ruff", "format", "--check")
         session.run("python", "tools/unasync.py", "--check")
+        session.run("python", "tools/replies.py", "--check")
         session.run("python", "tools/protocol.py", "--check")
         session.run("mypy")
 

@@ -1,6 +1,6 @@
-"""Write the synchronous client and its tests from the asynchronous ones.
+"""Write synchronous code and its tests from the asynchronous ones, in the folders of `TREES`.
 
-    python tools/unasync.py            # write src/penstock/client/_sync and tests/_sync
+    python tools/unasync.py            # write each folder _sync from the folder _async beside it
     python tools/unasync.py --check    # compare whole files and the set of files; 1 if they differ
 
 The source is rewritten token by token, by the tables below, and then formatted by ruff. Three

@@ -12,7 +12,7 @@ import pytest
 from penstock.cli import COMMANDS
 from penstock.cli.app import loaded
 from penstock.core.views import SETTING_KINDS
-from penstock.worker.children import GRACE, LAST_WORD
+from penstock.worker.children import END_WAIT, GRACE
 from tests.protocol.pages import anchor, prose, titles
 from tools import pages
 
@@ -70,7 +70,7 @@ def test_the_unit_of_systemd_starts_a_worker_and_waits_for_its_end() -> None:
     assert command == "worker"
     loaded("worker").parser().parse_args(arguments)
     assert service["KillMode"] == "mixed"
-    assert int(service["TimeoutStopSec"]) > GRACE + LAST_WORD
+    assert int(service["TimeoutStopSec"]) > GRACE + END_WAIT
     assert service["RestartPreventExitStatus"] == "2"
 
 

@@ -1,4 +1,4 @@
-"""The command `top`: an overview of all queues that refreshes itself, with keys to steer them."""
+"""The command `top`: an overview of all queues that refreshes itself, with keys to manage them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Board:
 
 
 def _watch(client: Penstock, board: Board, terminal: int, interval: float) -> None:
-    """Refresh the screen and obey keys, until one of them is q."""
+    """Refresh the screen and handle keys, until one of them is q."""
     title = "penstock top  " + ", ".join(one.address for one in client.hello().nodes)
     while True:
         _look(client, board)
@@ -128,7 +128,7 @@ def _watch(client: Penstock, board: Board, terminal: int, interval: float) -> No
             for key in _keys(terminal):
                 if key in ("q", "\x04"):
                     return
-                if _pressed(client, board, key):
+                if _handle_key(client, board, key):
                     _look(client, board)
 
 
@@ -145,20 +145,20 @@ def _keys(terminal: int) -> list[str]:
     return re.findall(r"\x1b\[[A-D]|.", typed.decode("utf-8", "replace")) if typed else ["q"]
 
 
-def _pressed(client: Penstock, board: Board, key: str) -> bool:
-    """Obey a key; return whether it has changed a queue."""
+def _handle_key(client: Penstock, board: Board, key: str) -> bool:
+    """Handle a key; return whether it has changed a queue."""
     if key in STEPS:
         board.move(STEPS[key])
         board.asked, board.message = False, ""
         return False
     try:
-        return _steered(client, board, key)
+        return _act(client, board, key)
     except (PenstockError, RedisError, OSError) as error:
         board.message = f"{type(error).__name__}: {error}"
         return False
 
 
-def _steered(client: Penstock, board: Board, key: str) -> bool:
+def _act(client: Penstock, board: Board, key: str) -> bool:
     stats = next((one for one in board.rows if one.name == board.chosen), None)
     if stats is None:
         return False

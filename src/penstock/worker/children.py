@@ -18,11 +18,11 @@ from penstock.worker.health import Probed, document
 from penstock.worker.processes import Line, Process
 from penstock.worker.runners import in_thread
 
-__all__ = ["LAST_WORD", "NUMBER", "Child", "SupervisorLine"]
+__all__ = ["END_WAIT", "NUMBER", "Child", "SupervisorLine"]
 
 NUMBER = "PENSTOCK_PROCESS"
 """The environment variable with a child's number, from 1. A replacement has the same number."""
-LAST_WORD = 10.0
+END_WAIT = 10.0
 """Seconds after its worker's grace at which a process is killed."""
 GRACE = 25.0
 """Seconds of grace of a worker that has not reported its options."""
@@ -33,7 +33,7 @@ EVERY = 1.0
 class SupervisorLine:
     """A child's end of the line. It ends the process when the line breaks.
 
-    First by SIGTERM, then by SIGKILL when the grace and `LAST_WORD` have passed.
+    First by SIGTERM, then by SIGKILL when the grace and `END_WAIT` have passed.
 
     Args:
         line: the inherited line.
@@ -58,7 +58,7 @@ class SupervisorLine:
             elif self._probed is not None:
                 self._send(self._probed)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(self._grace + LAST_WORD)
+        time.sleep(self._grace + END_WAIT)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _send(self, probed: Probed) -> None:
@@ -110,7 +110,7 @@ class Child(Process):
 
         The second time it has to end at once.
         """
-        patience = LAST_WORD + (0 if self.leaving else self.options.get("grace", GRACE))
+        patience = END_WAIT + (0 if self.leaving else self.options.get("grace", GRACE))
         self.leaving = self.leaving or why
         self._popen.terminate()
         return patience

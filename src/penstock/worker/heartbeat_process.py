@@ -46,7 +46,7 @@ STUCK = 5.0
 """Seconds after which a helper that reads nothing of what was sent is replaced."""
 STARTING = 60.0
 """Seconds after which such a helper is replaced if it has not reached the server yet."""
-LAST_WORD = 2.0
+END_WAIT = 2.0
 """Seconds in which a helper has to end."""
 MOST = 64 << 20
 """Most bytes that may wait for the helper."""
@@ -183,7 +183,7 @@ class HeartbeatProcess:
         with self._lock:
             process, self._process = self._process, None
             if process is not None:
-                process.close(LAST_WORD)
+                process.close(END_WAIT)
 
 
 class _Helper:

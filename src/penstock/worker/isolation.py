@@ -50,7 +50,7 @@ STUCK = 5
 """Seconds after which a process that reads nothing of a message is killed."""
 REFUSALS = 3
 """Jobs in a row that a process may refuse while it learns of partitions and nodes."""
-LAST_WORD = 1.0
+END_WAIT = 1.0
 """Seconds in which the process has to end after its worker."""
 
 
@@ -196,7 +196,7 @@ class Isolator:
         """Return the exit code of the process, which has broken its line or is to end."""
         assert self._process is not None
         process, self._process = self._process, None
-        return process.close(LAST_WORD)
+        return process.close(END_WAIT)
 
     def close(self) -> Delivery | None:
         """End the process; return the job that it could not release, if there is one."""

@@ -38,7 +38,8 @@ logger = get_logger("penstock")
 PATIENCE = 2.0
 """Seconds in which an event loop has to end after its tasks were cancelled."""
 
-_Order = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
+_ThreadCall = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
+"""A plain function to call in a thread, its context, and the future that gets its result."""
 T = TypeVar("T")
 
 
@@ -200,7 +201,9 @@ class AsyncRunners:
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[None] = self._loop.create_future()
         self._watch: asyncio.Task[None] | None = None
-        self._threads: DaemonThreads[_Order] = DaemonThreads(count, f"{name}-thread", self._obey)
+        self._threads: DaemonThreads[_ThreadCall] = DaemonThreads(
+            count, f"{name}-thread", self._run_in_thread
+        )
         self._last: asyncio.Task[None] | None = None
         self.limits = NO_LIMITS
 
@@ -306,9 +309,9 @@ class AsyncRunners:
             for job in jobs:
                 del self._running[job]
 
-    def _obey(self, order: _Order) -> None:
+    def _run_in_thread(self, call: _ThreadCall) -> None:
         """Run a plain function in a thread, in the context of the task that waits for it."""
-        future, context, function = order
+        future, context, function = call
         if future.cancelled():
             return
         found: tuple[Any, BaseException | None]
@@ -321,7 +324,7 @@ class AsyncRunners:
         except BaseException as error:  # noqa: BLE001  # it is raised in the task
             found = (None, error)
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(_tell, future, found)
+            self._loop.call_soon_threadsafe(_set_result, future, found)
         del found  # the error's own frame would keep it
 
     def has_ended(self, jobs: Sequence[Delivery], error: BaseException) -> bool:
@@ -380,7 +383,7 @@ def _complain(error: BaseException) -> None:
         )
 
 
-def _tell(future: asyncio.Future[Any], found: tuple[Any, BaseException | None]) -> None:
+def _set_result(future: asyncio.Future[Any], found: tuple[Any, BaseException | None]) -> None:
     if not future.done():
         future.set_result(found)
 

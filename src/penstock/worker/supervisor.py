@@ -88,8 +88,8 @@ class ChildSlot:
         self.child = child = Child(command, self.number)
         return child
 
-    def lengthen(self) -> float:
-        """Return the seconds until the next start, more each time."""
+    def next_pause(self) -> float:
+        """Return the seconds until the next start. Each call doubles them."""
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self.early, 20))
         self.early += 1
         return pause
@@ -223,7 +223,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGCHLD, self._find_ended)
         has_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         for number in (signal.SIGTERM, signal.SIGINT, *(() if has_nohup else (signal.SIGHUP,))):
-            loop.add_signal_handler(number, self._obey, number)
+            loop.add_signal_handler(number, self._on_signal, number)
         try:
             self._load_then(self._begin)
             await self._is_decided.wait()
@@ -234,7 +234,7 @@ class Supervisor:
                 self._forget(child)
         return self._code
 
-    def _obey(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP and not self._development:
             if not self._stopping:
                 LOG.info("replacing the processes one by one")
@@ -258,7 +258,7 @@ class Supervisor:
             try:
                 child = slot.start(self._command(slot.number))
             except OSError as error:
-                pause = slot.lengthen()
+                pause = slot.next_pause()
                 told = (slot.number, error, pause)
                 LOG.error("process %d can't be started: %s; again in %.1f s", *told)  # noqa: TRY400  # no trace: the error says all
                 slot.changed.set()
@@ -291,7 +291,7 @@ class Supervisor:
         is_asked = child.leaving not in ("", RECYCLED) or (code == 0 and is_limited)
         slot.excused = now + STALE if child.leaving or is_asked else 0.0
         if code == UNSTARTED or (child.age < EARLY and not is_asked):
-            pause = slot.lengthen()
+            pause = slot.next_pause()
             text = "process %d, pid %d, %s, %.1f s after its start: it is replaced in %.1f s"
             LOG.warning(text, *told, child.age, pause)
             return pause

@@ -202,7 +202,7 @@ def _queue(
             return  # there is no queue, or each of its partitions is one
         if repair:
             yield from named("repair", times.repaired(queue, horizon))
-        yield from named("times", times.ahead(queue, horizon))
+        yield from named("times", times.too_far(queue, horizon))
         yield from _damage(queue)
     except ResponseError as error:
         yield _refused(f"queue {name!r}", error, repair=repair, queue=name)

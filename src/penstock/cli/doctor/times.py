@@ -13,7 +13,7 @@ from penstock.cli.output import Failed, span
 from penstock.wire.codes import Code
 from penstock.wire.scripts import script
 
-__all__ = ["HORIZON_DAYS", "ahead", "beside_ours", "check_clock", "read_clock", "repaired"]
+__all__ = ["HORIZON_DAYS", "beside_ours", "check_clock", "read_clock", "repaired", "too_far"]
 
 HORIZON_DAYS = 3660
 """Longest delay and window, unless the user gives another number."""
@@ -51,7 +51,7 @@ def check_clock(server: DoctorServer) -> None:
         )
 
 
-def ahead(queue: DoctorQueue, days: int) -> Iterator[Finding]:
+def too_far(queue: DoctorQueue, days: int) -> Iterator[Finding]:
     """Check the latest times of each structure for values too far in the future."""
     try:
         pages = {place: _page(queue, place, 0, days, write=False)[0] for place in PLACES}
