@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 from penstock.embedded import EmbeddedServer
@@ -38,9 +39,12 @@ def run(page: Path) -> str:
             [*python, "app.py"], cwd=directory, stdout=subprocess.PIPE, text=True
         )
         assert working.stdout is not None
+        limit = threading.Timer(TIMEOUT, working.kill)  # or a silent worker hangs this
+        limit.start()
         try:
             return working.stdout.readline()
         finally:
+            limit.cancel()
             working.terminate()
             working.communicate(timeout=TIMEOUT)
 

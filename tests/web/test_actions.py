@@ -235,6 +235,7 @@ def test_the_token_of_another_user(q: Queue, writable: Browser) -> None:
         ("/actions/pause", {"side": "up"}, 400),
         ("/actions/schedule", {"action": "trigger", "name": "none"}, 400),
         ("/actions/schedule", {"action": "explode", "name": "none"}, 400),
+        ("/actions/schedule", {"action": "remove", "name": "none", "confirmed": "1"}, 404),
         ("/actions/runs/none", {"do": "start"}, 404),
         ("/actions/jobs", {"id": "x" * 300_000}, 413),
     ],

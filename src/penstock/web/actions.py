@@ -108,7 +108,9 @@ async def schedule(site: Site, request: Request) -> Response:
     action = one_of(ScheduleAction, "action", form.get("action"))
     if action == "remove" and not form.get("confirmed"):
         return site.page(request, "confirm_schedule.html", queue=queue.name, name=name)
-    await getattr(queue, SCHEDULE_METHODS[action])(name)
+    done = await getattr(queue, SCHEDULE_METHODS[action])(name)
+    if done is False:  # the other actions raise an error
+        raise Refused(404, f"There is no schedule {name!r} of queue {queue.name!r}.")
     site.sampler.forget()
     site.note(request, f"{action}-schedule", queue=queue.name, schedule=name)
     return site.redirect(request, f"/schedules?note={action}")

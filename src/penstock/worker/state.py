@@ -102,6 +102,7 @@ class WorkerState:
         is_spread: `has_several_servers`, and the worker has several queues.
         awaited: the queues whose tokens it waits for.
         taken: the number of jobs that it has taken.
+        idle_rounds: the number of rounds in a row that brought no job.
         answered: the time of the server's last answer.
         failures: the number of failed calls since then.
         next_ask: when the throttle lets it take jobs again.

@@ -15,7 +15,7 @@ from penstock.wire.replies import PressureDeleteInUse
 
 QUIET = 1.0
 """Seconds for which both roles are free before a deletion counts as interrupted."""
-GLANCE = 0.05
+READ_PAUSE = 0.05
 """Seconds between two reads of the state meanwhile."""
 
 
@@ -49,7 +49,7 @@ async def delete(server: AsyncPressureServer, calls: PressureCalls, timeout: flo
 async def _role_freed(
     server: AsyncPressureServer, calls: PressureCalls, refusal: PressureDeleteInUse, until: float
 ) -> None:
-    """Wait until the role is free, or for the duration of one blocking command."""
+    """Wait until the role is free, for the time of one blocking command at most."""
     role = check_role(refusal.role.decode())
     left = until - monotonic()
     if left <= 0:
@@ -77,4 +77,4 @@ async def _quiet(server: AsyncPressureServer, calls: PressureCalls, until: float
         since = math.inf if taken else min(since, monotonic())
         if taken and monotonic() >= until:
             raise calls.error(PressureCode.IN_USE, taken[0])
-        await asleep(GLANCE)
+        await asleep(READ_PAUSE)

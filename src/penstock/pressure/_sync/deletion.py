@@ -16,7 +16,7 @@ from penstock.wire.replies import PressureDeleteInUse
 
 QUIET = 1.0
 """Seconds for which both roles are free before a deletion counts as interrupted."""
-GLANCE = 0.05
+READ_PAUSE = 0.05
 """Seconds between two reads of the state meanwhile."""
 
 
@@ -50,7 +50,7 @@ def delete(server: PressureServer, calls: PressureCalls, timeout: float | None) 
 def _role_freed(
     server: PressureServer, calls: PressureCalls, refusal: PressureDeleteInUse, until: float
 ) -> None:
-    """Wait until the role is free, or for the duration of one blocking command."""
+    """Wait until the role is free, for the time of one blocking command at most."""
     role = check_role(refusal.role.decode())
     left = until - monotonic()
     if left <= 0:
@@ -78,4 +78,4 @@ def _quiet(server: PressureServer, calls: PressureCalls, until: float) -> None:
         since = math.inf if taken else min(since, monotonic())
         if taken and monotonic() >= until:
             raise calls.error(PressureCode.IN_USE, taken[0])
-        sleep(GLANCE)
+        sleep(READ_PAUSE)
