@@ -90,7 +90,7 @@ def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> As
     found = AsyncWaits([request.getfixturevalue(name) for name in names])
     listen = AsyncFlowRun.listen
 
-    async def counted(wait: AsyncFlowRun[Any], effect: flows.Listen) -> flows.Heard:
+    async def counted(wait: AsyncFlowRun[Any], effect: flows.Listen) -> flows.WaitResult:
         found.pending.append(wait)
         try:
             return await listen(wait, effect)

@@ -720,7 +720,7 @@ async def test_a_wait_that_is_cancelled_twice_ends_its_calls(
     still ends them.
     """
     waits, leaves, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    listen, quit_ = AsyncFlowRun.listen, AsyncFlowRun.quit
+    listen, end_wait = AsyncFlowRun.listen, AsyncFlowRun.end_wait
 
     async def noted(self: AsyncFlowRun[Any], effect: Any) -> Any:
         waits.set()
@@ -729,12 +729,12 @@ async def test_a_wait_that_is_cancelled_twice_ends_its_calls(
     async def slow(self: AsyncFlowRun[Any]) -> Any:
         leaves.set()
         await asyncio.sleep(0)
-        keys = await quit_(self)
+        keys = await end_wait(self)
         left.set()
         return keys
 
     monkeypatch.setattr(AsyncFlowRun, "listen", noted)
-    monkeypatch.setattr(AsyncFlowRun, "quit", slow)
+    monkeypatch.setattr(AsyncFlowRun, "end_wait", slow)
     async with three.client() as ps:
         waiting = asyncio.ensure_future(ps.queue("q").reserve(1, block=30))
         await waits.wait()

@@ -92,7 +92,7 @@ def waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wa
     found = Waits([request.getfixturevalue(name) for name in names])
     listen = FlowRun.listen
 
-    def counted(wait: FlowRun[Any], effect: flows.Listen) -> flows.Heard:
+    def counted(wait: FlowRun[Any], effect: flows.Listen) -> flows.WaitResult:
         found.pending.append(wait)
         try:
             return listen(wait, effect)

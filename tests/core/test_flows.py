@@ -26,16 +26,16 @@ from penstock.core.calls import Confirmed
 from penstock.core.flows import (
     POLL_INTERVAL,
     Cancelled,
-    Heard,
+    EndWait,
     Listen,
-    Quit,
     Register,
     ReserveJobs,
     Rest,
     Run,
     Sources,
-    Tidy,
+    SweepDue,
     Unregister,
+    WaitResult,
 )
 from penstock.core.job import number_of
 from penstock.core.operations import QueueOps, Taken
@@ -78,18 +78,18 @@ class Driven:
         flow: not started yet.
 
     Attributes:
-        tidied: the sweeps that it asked for; they are answered at once.
+        swept: the sweeps that it asked for; they are answered at once.
     """
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self.tidied: list[Tidy] = []
+        self.swept: list[SweepDue] = []
         self.effect: Any = self._behind_sweeps(next(flow))
 
     def _behind_sweeps(self, effect: Any) -> Any:
-        """Return the next effect after the sweeps, which are recorded in `tidied`."""
-        while isinstance(effect, Tidy):
-            self.tidied.append(effect)
+        """Return the next effect after the sweeps, which are recorded in `swept`."""
+        while isinstance(effect, SweepDue):
+            self.swept.append(effect)
             effect = self._flow.send(None)
         return effect
 
@@ -259,21 +259,21 @@ def test_waiting_for_room() -> None:
     assert waited == Listen(waited.sources, clock.now + POLL_INTERVAL, "space")
     assert waited.sources[0].keys["space"] == b"penstock:{q}:space"
     clock.now += 1
-    args(flow.answer(Heard(waited.sources)), "enqueue")
+    args(flow.answer(WaitResult(waited.sources)), "enqueue")
     waited = flow.answer([-3, b"1", 5, 5, 0])
     assert waited == Listen(waited.sources, clock.now + POLL_INTERVAL, "space")
-    args(flow.answer(Heard()), "enqueue")
-    assert flow.answer(ADDED) == Quit()
-    assert flow.ends_with(Heard()) == ADDED
+    args(flow.answer(WaitResult()), "enqueue")
+    assert flow.answer(ADDED) == EndWait()
+    assert flow.ends_with(WaitResult()) == ADDED
 
 
 def test_a_token_taken_on_leaving_is_passed_on() -> None:
     """A token taken while leaving is passed on to the next waiting producer."""
     flow = enqueue(bound=5, block=30.0)
     waited = flow.answer([-3, b"1", 5, 5, 0])
-    flow.answer(Heard())
+    flow.answer(WaitResult())
     flow.answer(ADDED)
-    handed = flow.answer(Heard(waited.sources))
+    handed = flow.answer(WaitResult(waited.sources))
     assert args(handed, "enqueue")[5:] == ()
     assert flow.ends_with(ADDED) == ADDED
 
@@ -284,10 +284,10 @@ def test_room_that_does_not_appear() -> None:
     flow = enqueue(clock, bound=5, block=2.0)
     assert flow.answer([-3, b"1", 5, 5, 0]).until == clock.now + 2
     clock.now += 2
-    assert args(flow.answer(Heard()), "enqueue")[3] == 0
-    assert flow.answer([-3, b"1", 5, 5, 0]) == Quit()
+    assert args(flow.answer(WaitResult()), "enqueue")[3] == 0
+    assert flow.answer([-3, b"1", 5, 5, 0]) == EndWait()
     with pytest.raises(QueueFull):
-        flow.answer(Heard())
+        flow.answer(WaitResult())
 
 
 def test_a_bulk_goes_in_as_room_appears() -> None:
@@ -320,9 +320,9 @@ def test_a_producer_that_waited_leaves_in_order() -> None:
     """The queue is closed during the wait: the producer ends its wait and passes a token on."""
     flow = enqueue(bound=5, block=30.0)
     waited = flow.answer([-3, b"1", 5, 5, 0])
-    flow.answer(Heard())
-    assert flow.answer([-14, b"1"]) == Quit()
-    args(flow.answer(Heard(waited.sources)), "enqueue")
+    flow.answer(WaitResult())
+    assert flow.answer([-14, b"1"]) == EndWait()
+    args(flow.answer(WaitResult(waited.sources)), "enqueue")
     with pytest.raises(QueueClosed):
         flow.answer([-14, b"1"])
 
@@ -413,10 +413,10 @@ def test_a_node_that_does_not_answer_is_left_out() -> None:
     assert flow.fail(ConnectionError("gone")) == ReserveJobs(b, 1, False, True)
     assert isinstance(flow.answer(NOTHING), Listen)
     clock.now += flows.POLL_INTERVAL
-    assert flow.answer(Heard()) == ReserveJobs(b, 1, True, True)
+    assert flow.answer(WaitResult()) == ReserveJobs(b, 1, True, True)
     assert isinstance(flow.answer(NOTHING), Listen)
     clock.now += flows.AGAIN
-    assert flow.answer(Heard()) == ReserveJobs(a, 1, True, True)
+    assert flow.answer(WaitResult()) == ReserveJobs(a, 1, True, True)
     assert noted == [(a, None), (b, 0), (b, 0)]
 
 
@@ -460,13 +460,13 @@ def test_a_wait_begins_with_a_sweep() -> None:
     wait never sweeps.
     """
     flow, sources = reserve(Clock(), "a", "b", block=None)
-    assert flow.tidied == []
+    assert flow.swept == []
     flow.answer(NOTHING)
     assert isinstance(flow.answer(NOTHING), Listen)
-    assert flow.tidied == [Tidy(tuple(sources))]
-    flow.answer(Heard((sources[0],)))
+    assert flow.swept == [SweepDue(tuple(sources))]
+    flow.answer(WaitResult((sources[0],)))
     assert isinstance(flow.answer(NOTHING), Listen)
-    assert flow.tidied == [Tidy(tuple(sources))] * 2
+    assert flow.swept == [SweepDue(tuple(sources))] * 2
 
 
 def test_creating_a_queue_sweeps_others() -> None:
@@ -475,9 +475,9 @@ def test_creating_a_queue_sweeps_others() -> None:
     registered = flow.answer(MISSING)
     flow.answer(None)
     assert flow.answer(created_with(registered)) == Register(registered.ops, registered.epoch)
-    assert flow.tidied == []
+    assert flow.swept == []
     flow.ends_with(None)
-    assert flow.tidied == [Tidy((), made=True)]
+    assert flow.swept == [SweepDue((), made=True)]
 
 
 def test_waiting_for_a_token() -> None:
@@ -486,18 +486,18 @@ def test_waiting_for_a_token() -> None:
     flow, (a, b) = reserve(clock, "a", "b")
     flow.answer(NOTHING)
     assert flow.answer(NOTHING) == Listen((a, b), clock.now + POLL_INTERVAL)
-    assert flow.answer(Heard((b,))) == ReserveJobs(b, 1, True)
-    assert flow.answer(Taken(-1, ["job"])) == Quit()
-    assert flow.ends_with(Heard()) == ["job"]
+    assert flow.answer(WaitResult((b,))) == ReserveJobs(b, 1, True)
+    assert flow.answer(Taken(-1, ["job"])) == EndWait()
+    assert flow.ends_with(WaitResult()) == ["job"]
 
 
 def test_a_token_taken_on_leaving_is_used() -> None:
     """A token taken while leaving is passed on by a reserve of 0 jobs."""
     flow, (source,) = reserve(Clock())
     flow.answer(NOTHING)
-    flow.answer(Heard((source,)))
+    flow.answer(WaitResult((source,)))
     flow.answer(Taken(-1, ["job"]))
-    assert flow.answer(Heard((source,))) == ReserveJobs(source, 0, True)
+    assert flow.answer(WaitResult((source,))) == ReserveJobs(source, 0, True)
     assert flow.ends_with(NOTHING) == ["job"]
 
 
@@ -507,9 +507,9 @@ def test_all_tokens_taken_on_leaving_are_used() -> None:
     flow.answer(NOTHING)
     flow.answer(NOTHING)
     flow.answer(NOTHING)
-    flow.answer(Heard((b,)))
-    assert flow.answer(Taken(-1, ["job"])) == Quit()
-    assert flow.answer(Heard((c, a))) == ReserveJobs(a, 0, True)
+    flow.answer(WaitResult((b,)))
+    assert flow.answer(Taken(-1, ["job"])) == EndWait()
+    assert flow.answer(WaitResult((c, a))) == ReserveJobs(a, 0, True)
     assert flow.answer(NOTHING) == ReserveJobs(c, 0, True)
     assert flow.ends_with(NOTHING) == ["job"]
 
@@ -521,7 +521,7 @@ def test_a_tick_asks_every_queue() -> None:
     flow.answer(NOTHING)
     flow.answer(NOTHING)
     clock.now += POLL_INTERVAL
-    assert flow.answer(Heard()) == ReserveJobs(a, 1, True)
+    assert flow.answer(WaitResult()) == ReserveJobs(a, 1, True)
     assert flow.answer(NOTHING) == ReserveJobs(b, 1, True)
     assert flow.answer(NOTHING).until == clock.now + POLL_INTERVAL
 
@@ -534,7 +534,7 @@ def test_a_near_event_sets_a_timer() -> None:
     waited = flow.answer(Taken(1500, []))
     assert waited.until == clock.now + 1.5
     clock.now += 1.5
-    assert flow.answer(Heard()) == ReserveJobs(b, 1, True)
+    assert flow.answer(WaitResult()) == ReserveJobs(b, 1, True)
 
 
 def test_a_near_event_is_passed_on() -> None:
@@ -543,9 +543,9 @@ def test_a_near_event_is_passed_on() -> None:
     flow, (a, b) = reserve(clock, "a", "b")
     flow.answer(Taken(1500, []))
     flow.answer(NOTHING)
-    flow.answer(Heard((b,)))
-    assert flow.answer(Taken(-1, ["job"])) == Quit()
-    assert flow.answer(Heard()) == ReserveJobs(a, 0, True)
+    flow.answer(WaitResult((b,)))
+    assert flow.answer(Taken(-1, ["job"])) == EndWait()
+    assert flow.answer(WaitResult()) == ReserveJobs(a, 0, True)
     assert flow.ends_with(NOTHING) == ["job"]
     assert b.name == "b"
 
@@ -555,7 +555,7 @@ def test_all_queues_are_asked_after_a_lost_connection() -> None:
     flow, (a, b) = reserve(Clock(), "a", "b")
     flow.answer(NOTHING)
     flow.answer(NOTHING)
-    assert flow.answer(Heard(lost=(a, b))) == ReserveJobs(a, 1, True)
+    assert flow.answer(WaitResult(lost=(a, b))) == ReserveJobs(a, 1, True)
     assert flow.answer(NOTHING) == ReserveJobs(b, 1, True)
 
 
@@ -565,9 +565,9 @@ def test_a_wait_ends_in_time() -> None:
     flow, (source,) = reserve(clock, block=1.0)
     assert flow.answer(NOTHING).until == clock.now + 1
     clock.now += 1
-    assert flow.answer(Heard()) == ReserveJobs(source, 1, True)
-    assert flow.answer(NOTHING) == Quit()
-    assert flow.ends_with(Heard()) == []
+    assert flow.answer(WaitResult()) == ReserveJobs(source, 1, True)
+    assert flow.answer(NOTHING) == EndWait()
+    assert flow.ends_with(WaitResult()) == []
 
 
 def test_the_end_of_a_queue() -> None:
@@ -580,9 +580,9 @@ def test_the_end_of_a_queue() -> None:
         flow.answer(OVER)
     flow, (source,) = reserve(Clock())
     flow.answer(NOTHING)
-    flow.answer(Heard((source,)))
-    assert flow.answer(OVER) == Quit()
-    assert flow.answer(Heard((source,))) == ReserveJobs(source, 0, True)
+    flow.answer(WaitResult((source,)))
+    assert flow.answer(OVER) == EndWait()
+    assert flow.answer(WaitResult((source,))) == ReserveJobs(source, 0, True)
     with pytest.raises(QueueClosed):
         flow.answer(OVER)
 
@@ -602,7 +602,7 @@ def test_a_drained_queue_is_not_waited_for() -> None:
     flow.answer(OVER)
     assert flow.answer(NOTHING).sources == (b,)
     clock.now += POLL_INTERVAL
-    assert flow.answer(Heard()) == ReserveJobs(a, 1, True)
+    assert flow.answer(WaitResult()) == ReserveJobs(a, 1, True)
     flow.answer(NOTHING)  # it was reopened
     assert flow.answer(NOTHING).sources == (a, b)
 
@@ -612,12 +612,12 @@ def test_several_drained_queues() -> None:
     flow, (a, b) = reserve(Clock(), "a", "b")
     flow.answer(OVER)
     flow.answer(NOTHING)
-    flow.answer(Heard((b,)))
+    flow.answer(WaitResult((b,)))
     assert flow.answer(OVER) == ReserveJobs(a, 1, True)
     assert flow.answer(OVER) == ReserveJobs(b, 1, True)
-    assert flow.answer(OVER) == Quit()
+    assert flow.answer(OVER) == EndWait()
     with pytest.raises(QueueClosed):
-        flow.answer(Heard())
+        flow.answer(WaitResult())
 
 
 def test_a_consumer_that_is_refused_leaves_in_order() -> None:
@@ -625,9 +625,9 @@ def test_a_consumer_that_is_refused_leaves_in_order() -> None:
     clock = Clock()
     flow, (source,) = reserve(clock)
     flow.answer(Taken(1500, []))
-    flow.answer(Heard((source,)))
-    assert flow.fail(QueueInUse("consumer", "ada")) == Quit()
-    assert flow.answer(Heard()) == ReserveJobs(source, 0, True)
+    flow.answer(WaitResult((source,)))
+    assert flow.fail(QueueInUse("consumer", "ada")) == EndWait()
+    assert flow.answer(WaitResult()) == ReserveJobs(source, 0, True)
     with pytest.raises(QueueInUse):
         flow.fail(QueueInUse("consumer", "ada"))
 
@@ -637,9 +637,9 @@ def test_a_refusal_of_one_queue_passes_events_of_others_on() -> None:
     flow, (a, b) = reserve(Clock(), "a", "b")
     flow.answer(Taken(1500, []))
     flow.answer(NOTHING)
-    flow.answer(Heard((a,)))
-    assert flow.fail(QueueInUse("consumer", "ada")) == Quit()
-    assert flow.answer(Heard((b,))) == ReserveJobs(a, 0, True)
+    flow.answer(WaitResult((a,)))
+    assert flow.fail(QueueInUse("consumer", "ada")) == EndWait()
+    assert flow.answer(WaitResult((b,))) == ReserveJobs(a, 0, True)
     assert flow.fail(QueueInUse("consumer", "ada")) == ReserveJobs(b, 0, True)
     with pytest.raises(QueueInUse):
         flow.answer(NOTHING)

@@ -12,13 +12,13 @@ from penstock.core import flows, nodes
 from penstock.core.flows import (
     POLL_INTERVAL,
     Cancelled,
-    Heard,
+    EndWait,
     Listen,
-    Quit,
     ReserveJobs,
     Run,
     Sources,
-    Tidy,
+    SweepDue,
+    WaitResult,
 )
 from penstock.core.job import Delivery, QueueIdentity, Reservation
 from penstock.core.node_views import Info, merged_info
@@ -79,12 +79,12 @@ class Stage:
             unavailable=lambda: NodesUnavailable("none", {}),
         )
         self.flow: Generator[Any, Any, Any] = flows.reserve(sources, n, block)
-        self.tidied: list[Tidy] = []
+        self.swept: list[SweepDue] = []
         self.effect: Any = self._behind_sweeps(next(self.flow))
 
     def _behind_sweeps(self, effect: Any) -> Any:
-        while isinstance(effect, Tidy):
-            self.tidied.append(effect)
+        while isinstance(effect, SweepDue):
+            self.swept.append(effect)
             effect = self.flow.send(None)
         return effect
 
@@ -117,9 +117,9 @@ class Stage:
         wanted = tuple(self.parts[home] for home in homes)
         return isinstance(self.effect, Listen) and self.effect.sources == wanted
 
-    def token(self, *homes: str) -> Heard:
+    def token(self, *homes: str) -> WaitResult:
         """Return tokens of these nodes."""
-        return Heard(tuple(self.parts[home] for home in homes))
+        return WaitResult(tuple(self.parts[home] for home in homes))
 
 
 def test_settings_stored_last_go_to_the_others() -> None:
@@ -165,7 +165,7 @@ def test_a_wait_begins_with_a_sweep() -> None:
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
     assert stage.waits("a", "b")
-    assert stage.tidied == [Tidy((stage.parts["a"], stage.parts["b"]))]
+    assert stage.swept == [SweepDue((stage.parts["a"], stage.parts["b"]))]
 
 
 def test_it_waits_on_all_at_once() -> None:
@@ -175,8 +175,8 @@ def test_it_waits_on_all_at_once() -> None:
     assert stage.waits("a", "b")
     assert stage.effect.until == stage.clock.now + POLL_INTERVAL
     assert stage.answer(stage.token("b")).asks("b", idle=True)
-    assert isinstance(stage.answer(Taken(-1, ["job"])).effect, Quit)
-    assert stage.end(Heard()) == ["job"]
+    assert isinstance(stage.answer(Taken(-1, ["job"])).effect, EndWait)
+    assert stage.end(WaitResult()) == ["job"]
 
 
 def test_two_tokens_and_one_job_wanted() -> None:
@@ -184,8 +184,8 @@ def test_two_tokens_and_one_job_wanted() -> None:
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
     assert stage.answer(stage.token("a", "b")).asks("a", idle=True)
-    assert isinstance(stage.answer(Taken(-1, ["job"])).effect, Quit)
-    assert stage.answer(Heard()).asks("b", 0, idle=True)
+    assert isinstance(stage.answer(Taken(-1, ["job"])).effect, EndWait)
+    assert stage.answer(WaitResult()).asks("b", 0, idle=True)
     assert stage.end(NOTHING) == ["job"]
 
 
@@ -196,7 +196,7 @@ def test_a_token_that_comes_while_it_leaves() -> None:
     assert stage.waits("a", "b", "c")
     assert stage.effect.until == stage.clock.now + 2.5
     stage.answer(stage.token("a")).answer(Taken(-1, ["job"]))
-    assert isinstance(stage.effect, Quit)
+    assert isinstance(stage.effect, EndWait)
     found = {stage.answer(stage.token("c")).effect.ops.home, stage.answer(NOTHING).effect.ops.home}
     assert found == {"b", "c"}
     assert stage.end(NOTHING) == ["job"]
@@ -210,7 +210,7 @@ def test_a_node_that_fails_is_left_to_the_others() -> None:
     assert stage.borne == ["a"]
     stage.clock.now += 1
     stage.parts["a"].home.state.note_answer(0.0, leaving=False)
-    assert stage.answer(Heard()).asks("a", idle=True)
+    assert stage.answer(WaitResult()).asks("a", idle=True)
     assert stage.answer(NOTHING).waits("a", "b")
 
 
@@ -219,18 +219,18 @@ def test_a_node_that_is_back_before_the_wait_is_asked_again() -> None:
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
     stage.clock.now += POLL_INTERVAL
-    stage.answer(Heard())
+    stage.answer(WaitResult())
     assert stage.fail(ConnectionError("gone")).asks("b", idle=True)
     stage.parts["a"].home.state.note_answer(0.0, leaving=False)
     assert stage.answer(NOTHING).waits("a", "b")
-    assert stage.answer(Heard()).asks("a", idle=True)
+    assert stage.answer(WaitResult()).asks("a", idle=True)
 
 
 def test_a_node_is_asked_after_a_failed_wait() -> None:
     """After a failed wait the node is asked, as a token may have been lost."""
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
-    assert stage.answer(Heard(lost=(stage.parts["b"],))).asks("b", idle=True)
+    assert stage.answer(WaitResult(lost=(stage.parts["b"],))).asks("b", idle=True)
     assert stage.answer(NOTHING).waits("a", "b")
 
 
@@ -239,7 +239,7 @@ def test_every_node_is_asked_after_a_tick() -> None:
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
     stage.clock.now += POLL_INTERVAL
-    assert stage.answer(Heard()).asks("a", idle=True)
+    assert stage.answer(WaitResult()).asks("a", idle=True)
     assert stage.answer(NOTHING).asks("b", idle=True)
 
 
@@ -275,9 +275,9 @@ def test_a_queue_that_is_closed_and_drained_everywhere() -> None:
     assert stage.answer(stage.token("b")).asks("b", idle=True)
     assert stage.answer(over).asks("a", idle=True)  # not at the same time as b
     assert stage.answer(over).asks("b", idle=True)
-    assert isinstance(stage.answer(over).effect, Quit)
+    assert isinstance(stage.answer(over).effect, EndWait)
     with pytest.raises(QueueClosed):
-        stage.answer(Heard())
+        stage.answer(WaitResult())
     stage = Stage("a", "b", block=0)
     assert stage.fail(ConnectionError("gone")).end(over) == []
 
@@ -286,7 +286,7 @@ def test_a_cancelled_wait_is_left_in_order() -> None:
     """The token of a cancelled wait is passed on to another consumer."""
     stage = Stage("a", "b")
     stage.answer(NOTHING).answer(NOTHING)
-    assert isinstance(stage.fail(Cancelled()).effect, Quit)
+    assert isinstance(stage.fail(Cancelled()).effect, EndWait)
     assert stage.answer(stage.token("a")).asks("a", 0, idle=True)
     with pytest.raises(Cancelled):
         stage.answer(NOTHING)

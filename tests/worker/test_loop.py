@@ -182,16 +182,16 @@ class Stage:
         if isinstance(effect, flows.Rest):
             self._pass(effect.until)
             return None
-        if isinstance(effect, flows.Quit):
+        if isinstance(effect, flows.EndWait):
             listened = () if self.draw(2) else [poll.ops for poll in self.state.listened]
-            return flows.Heard(self._tokens(listened), taken=self._ran_behind())
-        if isinstance(effect, flows.Tidy):
+            return flows.WaitResult(self._tokens(listened), taken=self._ran_behind())
+        if isinstance(effect, flows.SweepDue):
             assert not self.state.held
             self.swept += [ops.name for ops in effect.sources]
             return None
-        if isinstance(effect, flows.Drop):
+        if isinstance(effect, flows.CloseConnections):
             self.behind = None
-        assert isinstance(effect, (flows.Drop, flows.Hurry, flows.Cede))
+        assert isinstance(effect, (flows.CloseConnections, flows.GiveUpSoon, flows.LetRunnersStart))
         return None
 
     def _ran_behind(self) -> Any:
@@ -218,23 +218,23 @@ class Stage:
             raise RedisConnectionError("after it was run")
         return reply
 
-    def _listen(self, effect: flows.Listen) -> flows.Heard:
+    def _listen(self, effect: flows.Listen) -> flows.WaitResult:
         assert self.state.free > 0
         if self.woken:
             self.woken = False
-            return flows.Heard()
+            return flows.WaitResult()
         if self.behind is None and self.follows and effect.follow is not None:
             self.behind = effect.follow()
         told = self._tokens(effect.sources)
         if not told:
             self._pass(effect.until)
             if self.draw(2):  # the BLPOP has not ended yet
-                return flows.Heard()
+                return flows.WaitResult()
         if self.behind is not None and self.faults > 0 and not self.draw(12):
             self.faults -= 1
             self._ran_behind()  # its answer is lost, and the token
-            return flows.Heard(lost=effect.sources)
-        return flows.Heard(told, taken=self._ran_behind())
+            return flows.WaitResult(lost=effect.sources)
+        return flows.WaitResult(told, taken=self._ran_behind())
 
     def _tokens(self, sources: Sequence[QueueOps]) -> tuple[QueueOps, ...]:
         """The first queue that has a token, which is taken."""
@@ -377,14 +377,14 @@ def test_a_waiting_worker_that_fills_up_passes_its_token_on(many: Callable[..., 
         effect = flow.send(stage._answer(effect))
     queue.enqueue_many([1, 2])
     state.polls[0].at = 0.0  # as at a due time: reserves without having popped the token
-    effect = flow.send(flows.Heard())
+    effect = flow.send(flows.WaitResult())
     assert isinstance(effect, flows.Run)
     effect = flow.send(stage._run(effect))
-    assert isinstance(effect, flows.Quit)
+    assert isinstance(effect, flows.EndWait)
     assert len(state.held) == 1
     told = stage._tokens([queue.ops])
     assert told == (queue.ops,)
-    effect = flow.send(flows.Heard(told))
+    effect = flow.send(flows.WaitResult(told))
     assert isinstance(effect, flows.Run)
     flow.send(stage._run(effect))
     assert stage.raw.llen(queue.ops.keys["wake"]) == 1
@@ -547,7 +547,7 @@ def test_a_report_is_not_held_back(many: Callable[..., Stage]) -> None:
         effect = flow.send(stage._answer(effect))
     now = stage.now
     stage.finish_one()
-    effect = flow.send(flows.Heard())  # the runner's signal has ended the wait
+    effect = flow.send(flows.WaitResult())  # the runner's signal has ended the wait
     assert isinstance(effect, flows.Run)
     assert effect.call.script.name == "ack_plain"
     assert stage.now == now
@@ -579,7 +579,7 @@ def test_a_report_is_not_held_back_by_a_role(many: Callable[..., Stage]) -> None
         assert 5 <= asked <= 12  # more often at first, then at a tick, without waiting for a token
         now = stage.now
         finish()
-        effect = flow.send(flows.Heard())  # the runner's signal has ended the wait
+        effect = flow.send(flows.WaitResult())  # the runner's signal has ended the wait
         assert isinstance(effect, flows.Run)
         assert effect.call.script.name == "ack_plain"
         effect = flow.send(stage._run(effect))

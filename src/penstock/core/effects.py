@@ -16,20 +16,20 @@ from penstock.core.operations import QueueOps, Taken
 
 __all__ = [
     "Cancelled",
-    "Cede",
-    "Drop",
+    "CloseConnections",
     "Effect",
-    "Heard",
-    "Hurry",
-    "Keep",
+    "EndWait",
+    "GiveUpSoon",
+    "LetRunnersStart",
     "Listen",
-    "Quit",
     "Register",
     "ReserveJobs",
     "Rest",
     "Run",
-    "Tidy",
+    "StoreHint",
+    "SweepDue",
     "Unregister",
+    "WaitResult",
 ]
 
 
@@ -82,7 +82,7 @@ class Unregister(Effect):
 
 
 @dataclass(slots=True)
-class Tidy(Effect):
+class SweepDue(Effect):
     """Sweep what is due: these queues, about once a minute each, and a few listed ones.
 
     A client that waits does so; most of the time nothing is due, and nothing is sent.
@@ -101,7 +101,7 @@ class Cancelled(BaseException):
 
 @dataclass(slots=True)
 class Listen(Effect):
-    """Wait for tokens of queues until a point of the clock; the answer is a `Heard`.
+    """Wait for tokens of queues until a point of the clock; the answer is a `WaitResult`.
 
     The blocking calls stay pending after it, so that no token is missed between two waits. An early
     empty answer means that the flow's owner has set its signal.
@@ -121,8 +121,8 @@ class Listen(Effect):
 
 
 @dataclass(slots=True)
-class Heard:
-    """The answer to `Listen` and to `Quit`.
+class WaitResult:
+    """The answer to `Listen` and to `EndWait`.
 
     Attributes:
         told: queues of which a token was taken.
@@ -136,12 +136,12 @@ class Heard:
 
 
 @dataclass(slots=True)
-class Quit(Effect):
-    """End the pending wait, if there is one; the answer: a `Heard` with the tokens that it took."""
+class EndWait(Effect):
+    """End the pending wait, if there is one; the answer: a `WaitResult` with the tokens it took."""
 
 
 @dataclass(slots=True)
-class Keep(Effect):
+class StoreHint(Effect):
     """Keep a call about jobs of a node that is down on another one; the answer: a bool per job."""
 
     ops: QueueOps
@@ -157,15 +157,15 @@ class Rest(Effect):
 
 
 @dataclass(slots=True)
-class Cede(Effect):
+class LetRunnersStart(Effect):
     """Let runners start their jobs."""
 
 
 @dataclass(slots=True)
-class Drop(Effect):
+class CloseConnections(Effect):
     """Close the connections: the server at their other end has changed."""
 
 
 @dataclass(slots=True)
-class Hurry(Effect):
+class GiveUpSoon(Effect):
     """Give up calls after a second or two from now on: the flow's owner is about to end."""

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.core.calls import Call, Confirmed
 from penstock.core.effects import (
     Cancelled,
-    Cede,
-    Drop,
+    CloseConnections,
     Effect,
-    Heard,
-    Hurry,
-    Keep,
+    EndWait,
+    GiveUpSoon,
+    LetRunnersStart,
     Listen,
-    Quit,
     Register,
     ReserveJobs,
     Rest,
     Run,
-    Tidy,
+    StoreHint,
+    SweepDue,
     Unregister,
+    WaitResult,
 )
 from penstock.core.job import ops_of
 from penstock.core.operations import QueueOps, Taken
@@ -57,21 +57,21 @@ if TYPE_CHECKING:
 __all__ = [
     "POLL_INTERVAL",
     "Cancelled",
-    "Cede",
-    "Drop",
+    "CloseConnections",
     "Effect",
-    "Heard",
-    "Hurry",
-    "Keep",
+    "EndWait",
+    "GiveUpSoon",
+    "LetRunnersStart",
     "Listen",
-    "Quit",
     "Register",
     "ReserveJobs",
     "Rest",
     "Run",
     "Sources",
-    "Tidy",
+    "StoreHint",
+    "SweepDue",
     "Unregister",
+    "WaitResult",
     "acquire",
     "create_and_run",
     "enqueue",
@@ -150,7 +150,7 @@ def enqueue(
             # The jobs are in: what fails from here on must not say otherwise.
             with suppress(Exception):
                 if reply.created:
-                    yield Tidy((), made=True)
+                    yield SweepDue((), made=True)
                 yield from _leave_producer(ops, waited)
             return reply, call.confirmed
         waited = True
@@ -219,7 +219,7 @@ def withdraw(
 
 def _leave_producer(ops: QueueOps, waited: bool) -> Generator[Effect, Any, None]:
     """End the wait. If it took a token and there is room, wake the next producer."""
-    if waited and (yield Quit()).told:
+    if waited and (yield EndWait()).told:
         yield Run(ops.enqueue(()))
 
 
@@ -434,7 +434,7 @@ class _Watch:
             self._barred[ops] = self._due[ops] = self._sources.clock() + AGAIN
             self._sources.noted(ops, None)
 
-    def wait(self, until: float) -> Generator[Effect, Any, Heard]:
+    def wait(self, until: float) -> Generator[Effect, Any, WaitResult]:
         """Wait for tokens, a due time or this time.
 
         A drained queue is left out, as its token is always there.
@@ -444,8 +444,8 @@ class _Watch:
         listened = tuple(ops for ops in self.queues if ops.is_up and ops not in self._over)
         try:
             with suppress(Exception):  # the next idle client sweeps as well
-                yield Tidy(tuple(self.queues))
-            heard: Heard = yield Listen(listened, min([until, *self._due.values()]))
+                yield SweepDue(tuple(self.queues))
+            heard: WaitResult = yield Listen(listened, min([until, *self._due.values()]))
         except Cancelled:
             yield from self.leave()
             raise
@@ -457,7 +457,7 @@ class _Watch:
         """End the wait; hand on its tokens, and near events that only this consumer knows of."""
         sources = self._sources
         next_poll = sources.clock() + POLL_INTERVAL
-        self._told.update((yield Quit()).told)
+        self._told.update((yield EndWait()).told)
         for ops in self.queues:
             if ops.is_up and (ops in self._told or self._due.get(ops, math.inf) <= next_poll):
                 # If one refuses or does not answer, the others are still told.

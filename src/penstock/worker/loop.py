@@ -22,17 +22,17 @@ from penstock.core.calls import Call
 from penstock.core.flows import (
     POLL_INTERVAL,
     Cancelled,
-    Cede,
-    Drop,
+    CloseConnections,
     Effect,
-    Heard,
-    Hurry,
-    Keep,
+    EndWait,
+    GiveUpSoon,
+    LetRunnersStart,
     Listen,
-    Quit,
     Rest,
     Run,
-    Tidy,
+    StoreHint,
+    SweepDue,
+    WaitResult,
 )
 from penstock.core.hints import Intent
 from penstock.core.job import Delivery, data_of, ops_of, term_of
@@ -120,7 +120,7 @@ def _drop_wait(state: WorkerState) -> Flow:
     state.waiting = False
     state.look_everywhere()
     with suppress(Exception):
-        yield Drop()
+        yield CloseConnections()
 
 
 def _round(state: WorkerState) -> Count:
@@ -250,7 +250,7 @@ def _keep(state: WorkerState, poll: QueuePoll) -> Flow:
         is_short = verdict.then is None or not verdict.then.records
         for done in list(finished) if verdict.kind in ("ack", "bury") and is_short else ():
             intent = Intent(verdict.kind, verdict.window_ms, verdict.text)
-            answer: list[bool] = yield Keep(poll.ops, done.jobs, intent)
+            answer: list[bool] = yield StoreHint(poll.ops, done.jobs, intent)
             if all(answer):
                 finished.remove(done)
                 state.drop(done.jobs)
@@ -493,7 +493,7 @@ def _rest(state: WorkerState) -> Count:
     Returns the number of jobs that a token brought.
     """
     if not state.held:
-        yield from _tidy(state)
+        yield from _sweep_due(state)
     until = state.until()
     listened = state.listened if state.room() > 0 and state.may_wait else []
     if not listened:
@@ -506,13 +506,13 @@ def _rest(state: WorkerState) -> Count:
         state.awaited = listened
     state.waiting = True
     follow = _follow(state, listened)
-    heard: Heard = yield Listen(tuple(poll.ops for poll in listened), until, follow=follow)
+    heard: WaitResult = yield Listen(tuple(poll.ops for poll in listened), until, follow=follow)
     got = 0
     if heard.taken is not None:
         state.waiting = False
         got = _followed(state, listened[0], heard.taken)
         if got:
-            yield Cede()  # as in _woken
+            yield LetRunnersStart()  # as in _woken
         elif heard.told:
             state.found_no_job(listened[0])
         return got
@@ -551,10 +551,10 @@ def _followed(state: WorkerState, poll: QueuePoll, taken: Taken) -> int:
     return len(taken.deliveries)
 
 
-def _tidy(state: WorkerState) -> Flow:
+def _sweep_due(state: WorkerState) -> Flow:
     """Sweep the queues that are due: about once a minute, at random times."""
     try:
-        yield Tidy(tuple(poll.ops for poll in state.polls if poll.is_usable))
+        yield SweepDue(tuple(poll.ops for poll in state.polls if poll.is_usable))
     except Exception:  # other clients sweep as well, and the next call tells of a lost server
         logger.debug("a sweep failed", exc_info=True)
 
@@ -570,7 +570,7 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
     with _guarded(state, poll):
         got = yield from _reserve(state, poll, min(room, TRIP))
     if got:
-        yield Cede()  # the handler begins before the next BLPOP is sent
+        yield LetRunnersStart()  # the handler begins before the next BLPOP is sent
     else:
         state.found_no_job(poll)
     return got
@@ -579,7 +579,7 @@ def _woken(state: WorkerState, poll: QueuePoll) -> Count:
 def _stop_waiting(state: WorkerState) -> Flow:
     """End a wait. Put its tokens back, and wake another consumer for jobs that are due soon."""
     waited, state.waiting = state.waiting, False
-    heard: Heard = (yield Quit()) if waited else Heard()
+    heard: WaitResult = (yield EndWait()) if waited else WaitResult()
     told = heard.told
     if heard.taken is not None:
         told = ()  # the reserve behind the wait has put the token back, if there is a job to take
@@ -606,7 +606,7 @@ def leave(state: WorkerState) -> Flow:
 
     The first call that does not reach the server is the last one. Leases that are left then expire.
     """
-    yield Hurry()
+    yield GiveUpSoon()
     try:
         with _unless_refused(state):
             yield from _stop_waiting(state)

@@ -94,7 +94,7 @@ class AsyncRegistration:
         """Remove the entry where it was written."""
         for node in self._nodes:
             try:
-                await node.link.hurry()
+                await node.link.give_up_soon()
                 await node.command("DEL", worker_key(self._prefix, self._id))
                 await node.command("ZREM", workers_key(self._prefix), self._id)
             except Exception as error:  # noqa: BLE001, PERF203  # it ends by itself

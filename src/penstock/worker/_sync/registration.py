@@ -95,7 +95,7 @@ class Registration:
         """Remove the entry where it was written."""
         for node in self._nodes:
             try:
-                node.link.hurry()
+                node.link.give_up_soon()
                 node.command("DEL", worker_key(self._prefix, self._id))
                 node.command("ZREM", workers_key(self._prefix), self._id)
             except Exception as error:  # noqa: BLE001, PERF203  # it ends by itself

@@ -498,24 +498,24 @@ class AsyncFederation:
         if isinstance(effect, (flows.Run, flows.ReserveJobs, flows.Register, flows.Unregister)):
             home = effect.ops.home
             return await self._asked(home, partial(home.brief.driver.answer, effect))
-        if isinstance(effect, flows.Tidy):
-            return await self._tidy(effect)
-        if isinstance(effect, flows.Keep):
+        if isinstance(effect, flows.SweepDue):
+            return await self._sweep_due(effect)
+        if isinstance(effect, flows.StoreHint):
             ops = effect.ops
             return await hints.keep(self, ops.home, ops.keys.name, effect.jobs, effect.intent)
-        if isinstance(effect, flows.Drop):
+        if isinstance(effect, flows.CloseConnections):
             return None
-        assert isinstance(effect, flows.Hurry)
+        assert isinstance(effect, flows.GiveUpSoon)
         for home in list(self.homes):
-            await home.brief.node.link.hurry()
+            await home.brief.node.link.give_up_soon()
         return None
 
-    async def _tidy(self, effect: flows.Tidy) -> None:
+    async def _sweep_due(self, effect: flows.SweepDue) -> None:
         """Sweep the queues that are due, on each node that is up."""
         for home in list(self.homes):
             own = tuple(ops for ops in effect.sources if ops.home is home)
             if own and home.state.is_up:
-                answer = partial(home.brief.driver.tidy, flows.Tidy(own))
+                answer = partial(home.brief.driver.sweep_due, flows.SweepDue(own))
                 with suppress(Exception):  # it has been noted; other clients sweep as well
                     await self._asked(home, answer)
 

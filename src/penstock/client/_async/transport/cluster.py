@@ -150,7 +150,7 @@ class AsyncCluster:
         await (await self._owner(None)).reach()
         return False
 
-    async def hurry(self) -> None:
+    async def give_up_soon(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
         self._retry_for = 0.0
         self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)

@@ -57,12 +57,12 @@ class AsyncDriver:
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
             return await self.node.run(call, brief=effect.brief)
-        if isinstance(effect, flows.Drop):
+        if isinstance(effect, flows.CloseConnections):
             return await self.node.close()
-        if isinstance(effect, flows.Hurry):
-            return await self.node.link.hurry()
-        if isinstance(effect, flows.Tidy):
-            return await self.tidy(effect)
+        if isinstance(effect, flows.GiveUpSoon):
+            return await self.node.link.give_up_soon()
+        if isinstance(effect, flows.SweepDue):
+            return await self.sweep_due(effect)
         if isinstance(effect, flows.Unregister):
             return await self.unregister(effect.ops, effect.epoch)
         assert isinstance(effect, flows.Register)
@@ -144,7 +144,7 @@ class AsyncDriver:
                 await self.unregister(ops, reply.removed.decode())
         return total, more
 
-    async def tidy(self, effect: flows.Tidy) -> None:
+    async def sweep_due(self, effect: flows.SweepDue) -> None:
         """Sweep those of the queues that are due, and a few of the registry."""
         for ops in effect.sources:
             name = ops.keys.name

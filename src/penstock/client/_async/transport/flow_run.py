@@ -17,7 +17,17 @@ from penstock.client._async.transport.connection import monotonic
 from penstock.client._async.transport.failures import passing
 from penstock.client._async.transport.node import AsyncNode
 from penstock.client._async.transport.server import AsyncServer
-from penstock.core.effects import Cancelled, Cede, Drop, Effect, Heard, Listen, Quit, Rest, Run
+from penstock.core.effects import (
+    Cancelled,
+    CloseConnections,
+    Effect,
+    EndWait,
+    LetRunnersStart,
+    Listen,
+    Rest,
+    Run,
+    WaitResult,
+)
 from penstock.core.operations import QueueOps, Taken
 
 __all__ = ["AsyncFlowRun"]
@@ -114,17 +124,17 @@ class AsyncFlowRun(Generic[T]):
             until = effect.until if self._shorten is None else self._shorten(effect.until)
             span = max(0.0, until - monotonic())
             return await (asleep(span) if self._signal is None else self._signal.wait(span))
-        if isinstance(effect, Cede):
+        if isinstance(effect, LetRunnersStart):
             return await asleep(0)
         if isinstance(effect, Listen):
             return await self.listen(effect)
-        if isinstance(effect, Quit):
-            return await self.quit()
-        if isinstance(effect, Drop):
+        if isinstance(effect, EndWait):
+            return await self.end_wait()
+        if isinstance(effect, CloseConnections):
             await self.drop()
         return await self._answer(effect)
 
-    async def listen(self, effect: Listen) -> Heard:
+    async def listen(self, effect: Listen) -> WaitResult:
         """Wait for tokens; return them, and the queues whose connection failed."""
         wanted: dict[Any, ByKey] = {}
         for ops in effect.sources:
@@ -146,7 +156,7 @@ class AsyncFlowRun(Generic[T]):
             self._failures += 1
             pause = min(0.02 * 2**self._failures, 1.0)
             await self.answer(Rest(min(monotonic() + pause, effect.until)))
-        return Heard(tuple(told), tuple(lost), self._take())
+        return WaitResult(tuple(told), tuple(lost), self._take())
 
     async def _at_all(
         self,
@@ -237,7 +247,7 @@ class AsyncFlowRun(Generic[T]):
         taken, self._taken = self._taken, None
         return taken
 
-    async def quit(self) -> Heard:
+    async def end_wait(self) -> WaitResult:
         """End the waits and keep the connections; return the tokens taken meanwhile."""
         told: list[QueueOps] = []
         for home in {spot.home: None for spot in self._pending}:
@@ -251,7 +261,7 @@ class AsyncFlowRun(Generic[T]):
                     raise
                 if home is not None:
                     home.failed(error)
-        return Heard(tuple(told), taken=self._take())
+        return WaitResult(tuple(told), taken=self._take())
 
     async def _end(self, spots: Iterable[_Spot]) -> list[QueueOps]:
         """End the BLPOPs at these spots; return the queues whose tokens they took."""

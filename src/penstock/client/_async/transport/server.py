@@ -86,7 +86,7 @@ class AsyncServer:
         """Repeat no failed call from now on: another node may run it."""
         self._sends_once = True
 
-    async def hurry(self) -> None:
+    async def give_up_soon(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
         self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
         self._retry_for = 0.0

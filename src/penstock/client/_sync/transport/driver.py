@@ -58,12 +58,12 @@ class Driver:
         if isinstance(effect, flows.ReserveJobs):
             call = effect.ops.reserve(effect.n, idle=effect.idle)
             return self.node.run(call, brief=effect.brief)
-        if isinstance(effect, flows.Drop):
+        if isinstance(effect, flows.CloseConnections):
             return self.node.close()
-        if isinstance(effect, flows.Hurry):
-            return self.node.link.hurry()
-        if isinstance(effect, flows.Tidy):
-            return self.tidy(effect)
+        if isinstance(effect, flows.GiveUpSoon):
+            return self.node.link.give_up_soon()
+        if isinstance(effect, flows.SweepDue):
+            return self.sweep_due(effect)
         if isinstance(effect, flows.Unregister):
             return self.unregister(effect.ops, effect.epoch)
         assert isinstance(effect, flows.Register)
@@ -145,7 +145,7 @@ class Driver:
                 self.unregister(ops, reply.removed.decode())
         return total, more
 
-    def tidy(self, effect: flows.Tidy) -> None:
+    def sweep_due(self, effect: flows.SweepDue) -> None:
         """Sweep those of the queues that are due, and a few of the registry."""
         for ops in effect.sources:
             name = ops.keys.name

@@ -16,7 +16,16 @@ from penstock.client._sync.transport.connection import monotonic
 from penstock.client._sync.transport.failures import passing
 from penstock.client._sync.transport.node import Node
 from penstock.client._sync.transport.server import Server
-from penstock.core.effects import Cede, Drop, Effect, Heard, Listen, Quit, Rest, Run
+from penstock.core.effects import (
+    CloseConnections,
+    Effect,
+    EndWait,
+    LetRunnersStart,
+    Listen,
+    Rest,
+    Run,
+    WaitResult,
+)
 from penstock.core.operations import QueueOps, Taken
 
 __all__ = ["FlowRun"]
@@ -102,17 +111,17 @@ class FlowRun(Generic[T]):
             until = effect.until if self._shorten is None else self._shorten(effect.until)
             span = max(0.0, until - monotonic())
             return sleep(span) if self._signal is None else self._signal.wait(span)
-        if isinstance(effect, Cede):
+        if isinstance(effect, LetRunnersStart):
             return sleep(0)
         if isinstance(effect, Listen):
             return self.listen(effect)
-        if isinstance(effect, Quit):
-            return self.quit()
-        if isinstance(effect, Drop):
+        if isinstance(effect, EndWait):
+            return self.end_wait()
+        if isinstance(effect, CloseConnections):
             self.drop()
         return self._answer(effect)
 
-    def listen(self, effect: Listen) -> Heard:
+    def listen(self, effect: Listen) -> WaitResult:
         """Wait for tokens; return them, and the queues whose connection failed."""
         wanted: dict[Any, ByKey] = {}
         for ops in effect.sources:
@@ -134,7 +143,7 @@ class FlowRun(Generic[T]):
             self._failures += 1
             pause = min(0.02 * 2**self._failures, 1.0)
             self.answer(Rest(min(monotonic() + pause, effect.until)))
-        return Heard(tuple(told), tuple(lost), self._take())
+        return WaitResult(tuple(told), tuple(lost), self._take())
 
     def _at_all(
         self,
@@ -225,7 +234,7 @@ class FlowRun(Generic[T]):
         taken, self._taken = self._taken, None
         return taken
 
-    def quit(self) -> Heard:
+    def end_wait(self) -> WaitResult:
         """End the waits and keep the connections; return the tokens taken meanwhile."""
         told: list[QueueOps] = []
         for home in {spot.home: None for spot in self._pending}:
@@ -239,7 +248,7 @@ class FlowRun(Generic[T]):
                     raise
                 if home is not None:
                     home.failed(error)
-        return Heard(tuple(told), taken=self._take())
+        return WaitResult(tuple(told), taken=self._take())
 
     def _end(self, spots: Iterable[_Spot]) -> list[QueueOps]:
         """End the BLPOPs at these spots; return the queues whose tokens they took."""

@@ -85,7 +85,7 @@ class Server:
         """Repeat no failed call from now on: another node may run it."""
         self._sends_once = True
 
-    def hurry(self) -> None:
+    def give_up_soon(self) -> None:
         """Try each call twice at most from now on, with a time-out of one second."""
         self.adjust(socket_timeout=HURRY, socket_connect_timeout=HURRY)
         self._retry_for = 0.0
