@@ -12,7 +12,10 @@ import pytest
 from redis.exceptions import RedisError
 
 from penstock import AsyncPenstock, AsyncWorker, BadArgument, Done, Handlers, Penstock, Worker
-from penstock.client import _async, _sync
+from penstock.client._async import backend as async_backend
+from penstock.client._async.sharded import federation as async_federation
+from penstock.client._sync import backend
+from penstock.client._sync.sharded import federation
 from tests.nodes.federation import Servers
 from tests.support.twins import await_for, wait_for
 
@@ -123,10 +126,9 @@ async def test_a_worker_that_runs_joins(
     three: Servers, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """A running worker finishes its jobs with renewed leases, and then takes jobs of new nodes."""
-    for rooms in (_sync, _async):
-        monkeypatch.setattr(rooms.backend, "REFRESH", 0.2)
-        monkeypatch.setattr(rooms.sharded.federation, "REFRESH", 0.2)
-    add(three, 0, ["held"], lease=5)  # calls of this test delay the loop that renews it
+    for module in (backend, federation, async_backend, async_federation):
+        monkeypatch.setattr(module, "REFRESH", 0.2)
+    add(three, 0, ["held"], lease=8)  # calls of this test delay the loop that renews it
     add(three, 1, ["there"])
     seen = Seen()
     if kind == "threads":
