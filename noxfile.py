@@ -173,8 +173,7 @@ def spark(session: nox.Session) -> None:
     need_java(session)
     session.install(".", *groups("spark"))
     classes = Path(session.virtualenv.location, "spark.jsa")
-    classes.unlink(missing_ok=True)  # of other versions, perhaps
-    session.run("python", "-m", "tests.spark.classes", str(classes), silent=True)
+    session.run_install("python", "-m", "tests.spark.classes", str(classes), silent=True)
     options = {"JAVA_TOOL_OPTIONS": f"{QUICK_JVM} -XX:SharedArchiveFile={classes}"}
     run_tests(session, "tests/spark", *SPARK_WORKERS, *session.posargs, env=options)
 

@@ -19,6 +19,7 @@ from tests.spark.support import QUICK_START, new_session
 
 def main(archive: str) -> None:
     """Write and read a few jobs; the JVM writes the file at its end."""
+    Path(archive).unlink(missing_ok=True)  # of other versions, perhaps
     with (
         tempfile.TemporaryDirectory() as directory,
         EmbeddedServer(find_server(), tcp=True) as server,
@@ -29,7 +30,7 @@ def main(archive: str) -> None:
         registered(session, server.url)
         session.stop()
         jvm.stdin.close()
-        jvm.wait(120)
+        jvm.wait(300)
 
 
 if __name__ == "__main__":
