@@ -15,6 +15,7 @@ from tests.protocol.seeds import AT, EPOCH
 __all__ = [
     "CALLS",
     "CLOSED",
+    "LONG",
     "ROLES",
     "Act",
     "Scene",
@@ -33,6 +34,8 @@ __all__ = [
 TAG = 0xABC
 RECEIPT = "1-abc"
 TOKEN = "0123456789abcdef"
+BRIEF, LONG = 200, 600_000
+"""Ttls in ms: one ends before `AT`, the other later."""
 FENCE = T0 * 1000 + 789
 BORNE = f"{FENCE}-{TOKEN}"
 """Number and token of the held roles in `borne_scene`."""
@@ -88,7 +91,7 @@ def plain_scene(raw: Raw, keys: QueueKeys) -> Scene:
     return scene
 
 
-def rich_scene(raw: Raw, keys: QueueKeys) -> Scene:
+def rich_scene(raw: Raw, keys: QueueKeys, ttl: int = BRIEF) -> Scene:
     """Make a queue with jobs in every place, large ones too; at `AT` due times,
     leases and ttls end.
     """
@@ -96,9 +99,9 @@ def rich_scene(raw: Raw, keys: QueueKeys) -> Scene:
     _deliver(scene, "active", "1\nbody", 3)
     _deliver(scene, "lease ended", "1;l=100\nbody")
     _deliver(scene, "own policy", "1;l=100;p=1,9,9\nbody")
-    _deliver(scene, "active expired", "1;t=200\nbody")
+    _deliver(scene, "active expired", f"1;t={ttl}\nbody")
     _deliver(scene, "once", "1;l=0;t=60000\nbody")
-    _deliver(scene, "once expired", "1;l=0;t=200\nbody")
+    _deliver(scene, "once expired", f"1;l=0;t={ttl}\nbody")
     for number in _deliver(scene, "dead", "1\nbody"):
         scene.run("bury", 3, EPOCH, RECEIPT, "no use", "", number)
     for number in _deliver(scene, "backing off", "1\nbody"):
@@ -106,7 +109,7 @@ def rich_scene(raw: Raw, keys: QueueKeys) -> Scene:
     for number in _deliver(scene, "due", "1;t=60000\nbody"):
         scene.run("nack", 3, EPOCH, RECEIPT, 100, 1, "broke", "", number)
     _add(scene, "delayed", "1\nbody", delay=20_000)
-    _add(scene, "ready expired", "1;t=200\nbody")
+    _add(scene, "ready expired", f"1;t={ttl}\nbody")
     _add(scene, "ready", "1\nbody", 3)
     return scene
 
@@ -148,14 +151,14 @@ def borne_scene(raw: Raw, keys: QueueKeys) -> Scene:
     return scene
 
 
-def dedup_scene(raw: Raw, keys: QueueKeys) -> Scene:
+def dedup_scene(raw: Raw, keys: QueueKeys, ttl: int = BRIEF) -> Scene:
     """Make a queue with dedup ids, successors, windows; at `AT` some ttls and
     windows have ended.
     """
     scene = plain_scene(raw, keys)
     _claim(scene, "owner", "1;d=owner\nbody")
-    _claim(scene, "mortal", "1;t=200;d=mortal\nbody")
-    _claim(scene, "once owner", "1;l=0;t=200;d=once\nbody")
+    _claim(scene, "mortal", f"1;t={ttl};d=mortal\nbody")
+    _claim(scene, "once owner", f"1;l=0;t={ttl};d=once\nbody")
     _claim(scene, "lapsing", "1;l=100;d=lapsing\nbody")
     _claim(scene, "windowed", "1;d=windowed;w=60000\nbody")
     for name in ("past", "open", "awaited", "due"):
@@ -169,7 +172,7 @@ def dedup_scene(raw: Raw, keys: QueueKeys) -> Scene:
         _claim(scene, f"after {name}", f"1;d={name}\nheir", "q")
     _claim(scene, "waiting", "1;d=waiting\nbody")
     _claim(scene, "starting", "1;d=starting;u=s\nbody", "s")
-    _claim(scene, "brief", "1;t=200;d=brief\nbody")
+    _claim(scene, "brief", f"1;t={ttl};d=brief\nbody")
     _add(scene, "ready", "1\nbody")
     return scene
 
@@ -182,9 +185,9 @@ def _claim(scene: Scene, name: str, record: str, mode: str = "") -> None:
     scene.numbers[name] = [reply[2]]
 
 
-def crowded_scene(raw: Raw, keys: QueueKeys) -> Scene:
+def crowded_scene(raw: Raw, keys: QueueKeys, ttl: int = BRIEF) -> Scene:
     """Make a `rich_scene` with jobs that have dedup ids, and a waiting producer."""
-    scene = rich_scene(raw, keys)
+    scene = rich_scene(raw, keys, ttl)
     _claim(scene, "owner", "1;d=owner;w=60000\nbody")
     _claim(scene, "waiting", "1;d=waiting;w=60000\nbody")
     assert len(scene.run("reserve", 2, 6, TAG, "ada", 0, "")) == 6 + 3 * 6
@@ -195,7 +198,7 @@ def crowded_scene(raw: Raw, keys: QueueKeys) -> Scene:
     return scene
 
 
-def keyed_scene(raw: Raw, keys: QueueKeys) -> Scene:
+def keyed_scene(raw: Raw, keys: QueueKeys, ttl: int = BRIEF) -> Scene:
     """Make a queue with a limit per key, with active, ready, due and parked jobs."""
     scene = Scene(raw, keys, {})
     scene.run("configure", 1, EPOCH, "per_key", 1)
@@ -205,7 +208,7 @@ def keyed_scene(raw: Raw, keys: QueueKeys) -> Scene:
     _deliver(scene, "once", f"1;l=0;t=60000{other[1:]}\nbody", 1)
     _add(scene, "parked", f"{hot}\nbody", 3)
     _add(scene, "parked behind", f"{cold}\nbody", 1)
-    _add(scene, "parked, expired", f"1;t=200{other[1:]}\nbody", 2)
+    _add(scene, "parked, expired", f"1;t={ttl}{other[1:]}\nbody", 2)
     _add(scene, "delayed", f"{hot}\nbody", 2, delay=100)
     _claim(scene, "owner", f"{cold};d=owner\nbody")
     _add(scene, "ready", "1;q=0000000000004\nbody", 2)

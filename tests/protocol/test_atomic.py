@@ -16,6 +16,7 @@ from tests.protocol.keyspace import Raw, Space, dump, load, same, text
 from tests.protocol.scenes import (
     CALLS,
     CLOSED,
+    LONG,
     ROLES,
     Act,
     Scene,
@@ -59,6 +60,23 @@ SINGLE = [
     for name in JOBS
 ]
 """Calls about jobs of one kind, which read no keys of other kinds."""
+
+
+def lasting_dedup(raw: Raw, keys: QueueKeys) -> Scene:
+    """Make a `dedup_scene` without expired jobs: before their removal a call checks many keys."""
+    return dedup_scene(raw, keys, LONG)
+
+
+def lasting_crowded(raw: Raw, keys: QueueKeys) -> Scene:
+    """Make a `crowded_scene` without expired jobs."""
+    return crowded_scene(raw, keys, LONG)
+
+
+def lasting_keyed(raw: Raw, keys: QueueKeys) -> Scene:
+    """Make a `keyed_scene` without expired jobs."""
+    return keyed_scene(raw, keys, LONG)
+
+
 CASES: list[tuple[Callable[[Raw, QueueKeys], Scene], Act, tuple[Any, ...]]] = [
     *((build, act, ()) for build in (plain_scene, rich_scene, keyed_scene) for act in CALLS),
     *((rich_scene, act, ()) for act in SINGLE),
@@ -74,7 +92,7 @@ CASES: list[tuple[Callable[[Raw, QueueKeys], Scene], Act, tuple[Any, ...]]] = [
     *((dedup_scene, act, ()) for act in CALLS if "dedup" in script(act.script).keys),
     *(
         (b, act, ())
-        for b in (expired_scene, spent_scene)
+        for b in (expired_scene, spent_scene, lasting_dedup, lasting_crowded, lasting_keyed)
         for act in CALLS
         if act.script in REMOVING
     ),
