@@ -759,14 +759,14 @@ async def test_a_schedule_lies_on_one_node(three: Nodes, ps: AsyncPenstock, q: A
     """All clients choose the same node, which others replace it on; workers find it there."""
     names = [f"s{number}" for number in range(20)]
     for name in names:
-        assert await q.schedule(name, every=3600, job="x")
+        assert await q.schedule(name, every=86400, job="x")
     homes = {name: places(three, name) for name in names}
     assert {len(found) for found in homes.values()} == {1}
     assert {at for (at,) in homes.values()} == {0, 1, 2}  # they are spread
     async with AsyncPenstock(three.sources[::-1]) as other:
         for name in names:
-            assert not await other.queue("q").schedule(name, every=3600, job="x")
-            assert await other.queue("q").schedule(name, every=60, job="x")
+            assert not await other.queue("q").schedule(name, every=86400, job="x")
+            assert await other.queue("q").schedule(name, every=7 * 86400, job="x")
     assert {name: places(three, name) for name in names} == homes
     assert [found.name for found in await q.schedules()] == sorted(names)
 
