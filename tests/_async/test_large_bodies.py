@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, BadArgument, Dedup, Outcome, RetryPolicy
-from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk
+from penstock.spark.calls import Staged, about_staged, staged_chunk
 from tests.support.keyspace import Raw, advance, check_invariant, numbers
 
 SIZES = pytest.mark.parametrize("size", [4096, 4097, 50_000])
@@ -199,11 +199,12 @@ async def test_staged_jobs(q: AsyncQueue, raw: Raw) -> None:
     at = Staged("node", "writer", 0)
     await q.enqueue(b"before")
     records = [b"1;d=%d\n%b" % (i, body) for i, body in enumerate(bodies)]
-    await q.backend.node.run(stage(q.ops, at, "a:0", 60_000, staged_chunk(0, records)))
-    await q.backend.node.run(commit(q.ops, at, [("a", 1)], 1, 60_000, None))
+    run, chunk = q.backend.node.run, staged_chunk(0, records)
+    await run(about_staged(q.ops, "stage", at, 0, "a:0", 60_000, chunk))
+    await run(about_staged(q.ops, "commit", at, 0, 60_000, 1, "a", 1))
     for most in (2, 2):
-        call = publish(q.ops, at, "a:0", most, create="", wait_ms=0, wait=None)
-        assert (await q.backend.node.run(call)).code == 1
+        call = about_staged(q.ops, "publish", at, "", "", 0, "", "a:0", most)
+        assert (await run(call)).code == 1
     check_invariant(raw)
     assert [job.body for job in await q.reserve(4, block=0)] == [b"before", *bodies]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from penstock import AsyncQueue
-from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk, unstage
+from penstock.spark.calls import Staged, about_staged, staged_chunk
 from tests.support.keyspace import Raw
 
 AT = Staged("node", "aa11", 0)
@@ -14,7 +14,7 @@ AT = Staged("node", "aa11", 0)
 async def staged(q: AsyncQueue, field: str, rows: int, at: Staged = AT) -> None:
     """Stage a chunk of this many rows."""
     chunk = staged_chunk(0, [b"1;d=%b-%d\nx" % (field.encode(), i) for i in range(rows)])
-    await q.backend.node.run(stage(q.ops, at, field, 60_000, chunk))
+    await q.backend.node.run(about_staged(q.ops, "stage", at, at.batch, field, 60_000, chunk))
 
 
 async def counted(q: AsyncQueue) -> tuple[int, int, int]:
@@ -32,12 +32,12 @@ async def test_a_write_from_stage_to_queue(q: AsyncQueue, raw: Raw) -> None:
     for field, rows in (("a:0", 3), ("a:1", 2), ("a:1", 2), ("failed:0", 4)):
         await staged(q, field, rows)
     assert await counted(q) == (9, 0, 1)
-    await run(commit(q.ops, AT, [("a", 2)], 5, 60_000, None))
+    await run(about_staged(q.ops, "commit", AT, 0, 60_000, 5, "a", 2))
     assert await counted(q) == (0, 5, 1)
     for field, most, promised in (("a:0", 2, 3), ("a:0", 2, 2), ("a:0", 2, 2), ("a:1", 9, 0)):
-        await run(publish(q.ops, AT, field, most, None, "", 0))
+        await run(about_staged(q.ops, "publish", AT, "", "", 0, "", field, most))
         assert await counted(q) == (0, promised, 6 - promised)
-    await run(unstage(q.ops, AT, 60_000))
+    await run(about_staged(q.ops, "unstage", AT, 0, 60_000))
     assert not raw.exists(q.ops.keys["staged"])
 
 
@@ -45,7 +45,7 @@ async def test_a_write_that_is_given_up(q: AsyncQueue) -> None:
     """Its rows are in no figure any more; those of another write stay."""
     await staged(q, "a:0", 3)
     await staged(q, "b:0", 2, AT._replace(writer="bb22"))
-    await q.backend.node.run(unstage(q.ops, AT, None))
+    await q.backend.node.run(about_staged(q.ops, "unstage", AT, 0, ""))
     assert await counted(q) == (2, 0, 0)
 
 
@@ -64,7 +64,7 @@ async def test_a_clear_ends_promises(q: AsyncQueue) -> None:
     """Promised rows are then staged rows that expire."""
     await q.enqueue("x")
     await staged(q, "a:0", 3)
-    await q.backend.node.run(commit(q.ops, AT, [("a", 1)], 3, 60_000, None))
+    await q.backend.node.run(about_staged(q.ops, "commit", AT, 0, 60_000, 3, "a", 1))
     await q.clear()
     assert await counted(q) == (3, 0, 0)
 
@@ -78,6 +78,6 @@ async def test_a_thousand_writes_are_counted(q: AsyncQueue, raw: Raw) -> None:
     await staged(q, "b:0", 2, AT._replace(writer="bb22"))
     assert await counted(q) == (1002, 0, 0)
     reply = await q.backend.node.run(
-        commit(q.ops, AT._replace(writer="bb22"), [("b", 1)], 2, 9000, None)
+        about_staged(q.ops, "commit", AT._replace(writer="bb22"), 0, 9000, 2, "b", 1)
     )
     assert (reply.code, raw.hlen(index)) == (1, 1000)

@@ -8,7 +8,6 @@ import pytest
 
 from penstock import AsyncPenstock, AsyncQueue, Dedup
 from penstock.core.sweeping import SweepSchedule
-from penstock.spark.calls import survey
 from tests.support.keyspace import advance, check_invariant, evalshas
 
 Raw = Any
@@ -216,7 +215,7 @@ async def test_a_paused_queue_is_not_compacted(
 async def test_a_survey_keeps_jobs_in_their_places(real_q: AsyncQueue, real_raw: Raw) -> None:
     """For ten minutes after a survey jobs stay in place, as it reads the structures in turn."""
     await sparse(real_q)
-    await real_q.backend.node.run(survey(real_q.ops, "", "scheduled", "", "", 10, 0))
+    await real_q.backend.node.run(real_q.ops.call("survey", "", "scheduled", "", "", 10, 0))
     for seconds, left in ((0, 200), (590, 200), (120, 0)):
         advance(real_raw, real_q.ops, seconds)
         await real_q.sweep()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 from penstock import Queue
-from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk, unstage
+from penstock.spark.calls import Staged, about_staged, staged_chunk
 from tests.support.keyspace import Raw
 
 AT = Staged("node", "aa11", 0)
@@ -15,7 +15,7 @@ AT = Staged("node", "aa11", 0)
 def staged(q: Queue, field: str, rows: int, at: Staged = AT) -> None:
     """Stage a chunk of this many rows."""
     chunk = staged_chunk(0, [b"1;d=%b-%d\nx" % (field.encode(), i) for i in range(rows)])
-    q.backend.node.run(stage(q.ops, at, field, 60_000, chunk))
+    q.backend.node.run(about_staged(q.ops, "stage", at, at.batch, field, 60_000, chunk))
 
 
 def counted(q: Queue) -> tuple[int, int, int]:
@@ -33,12 +33,12 @@ def test_a_write_from_stage_to_queue(q: Queue, raw: Raw) -> None:
     for field, rows in (("a:0", 3), ("a:1", 2), ("a:1", 2), ("failed:0", 4)):
         staged(q, field, rows)
     assert counted(q) == (9, 0, 1)
-    run(commit(q.ops, AT, [("a", 2)], 5, 60_000, None))
+    run(about_staged(q.ops, "commit", AT, 0, 60_000, 5, "a", 2))
     assert counted(q) == (0, 5, 1)
     for field, most, promised in (("a:0", 2, 3), ("a:0", 2, 2), ("a:0", 2, 2), ("a:1", 9, 0)):
-        run(publish(q.ops, AT, field, most, None, "", 0))
+        run(about_staged(q.ops, "publish", AT, "", "", 0, "", field, most))
         assert counted(q) == (0, promised, 6 - promised)
-    run(unstage(q.ops, AT, 60_000))
+    run(about_staged(q.ops, "unstage", AT, 0, 60_000))
     assert not raw.exists(q.ops.keys["staged"])
 
 
@@ -46,7 +46,7 @@ def test_a_write_that_is_given_up(q: Queue) -> None:
     """Its rows are in no figure any more; those of another write stay."""
     staged(q, "a:0", 3)
     staged(q, "b:0", 2, AT._replace(writer="bb22"))
-    q.backend.node.run(unstage(q.ops, AT, None))
+    q.backend.node.run(about_staged(q.ops, "unstage", AT, 0, ""))
     assert counted(q) == (2, 0, 0)
 
 
@@ -65,7 +65,7 @@ def test_a_clear_ends_promises(q: Queue) -> None:
     """Promised rows are then staged rows that expire."""
     q.enqueue("x")
     staged(q, "a:0", 3)
-    q.backend.node.run(commit(q.ops, AT, [("a", 1)], 3, 60_000, None))
+    q.backend.node.run(about_staged(q.ops, "commit", AT, 0, 60_000, 3, "a", 1))
     q.clear()
     assert counted(q) == (3, 0, 0)
 
@@ -78,5 +78,7 @@ def test_a_thousand_writes_are_counted(q: Queue, raw: Raw) -> None:
     staged(q, "a:0", 3)
     staged(q, "b:0", 2, AT._replace(writer="bb22"))
     assert counted(q) == (1002, 0, 0)
-    reply = q.backend.node.run(commit(q.ops, AT._replace(writer="bb22"), [("b", 1)], 2, 9000, None))
+    reply = q.backend.node.run(
+        about_staged(q.ops, "commit", AT._replace(writer="bb22"), 0, 9000, 2, "b", 1)
+    )
     assert (reply.code, raw.hlen(index)) == (1, 1000)

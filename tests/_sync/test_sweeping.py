@@ -9,7 +9,6 @@ import pytest
 
 from penstock import Dedup, Penstock, Queue
 from penstock.core.sweeping import SweepSchedule
-from penstock.spark.calls import survey
 from tests.support.keyspace import advance, check_invariant, evalshas
 
 Raw = Any
@@ -209,7 +208,7 @@ def test_a_paused_queue_is_not_compacted(real_q: Queue, real_raw: Raw, side: str
 def test_a_survey_keeps_jobs_in_their_places(real_q: Queue, real_raw: Raw) -> None:
     """For ten minutes after a survey jobs stay in place, as it reads the structures in turn."""
     sparse(real_q)
-    real_q.backend.node.run(survey(real_q.ops, "", "scheduled", "", "", 10, 0))
+    real_q.backend.node.run(real_q.ops.call("survey", "", "scheduled", "", "", 10, 0))
     for seconds, left in ((0, 200), (590, 200), (120, 0)):
         advance(real_raw, real_q.ops, seconds)
         real_q.sweep()

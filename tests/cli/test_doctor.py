@@ -17,7 +17,7 @@ from penstock.cli.doctor.findings import Finding, Severity
 from penstock.cli.doctor.server import CHECKS
 from penstock.core.servers import ServerFacts
 from penstock.embedded import EmbeddedServer
-from penstock.spark.calls import Staged, commit, stage, staged_chunk
+from penstock.spark.calls import Staged, about_staged, staged_chunk
 from penstock.wire.keys import end_of
 from penstock.wire.scripts import all_scripts
 from tests.cli.support import Cli, Result, poisoned
@@ -544,10 +544,11 @@ def test_staged_writes(cli: Cli, client: Penstock, real_backend: Backend) -> Non
     raw, ops, node = real_backend.sync_client(), client.queue("q").ops, client.backend.node
     at = Staged(node.id, "0a", 7)
     for number in range(2):
-        node.run(stage(ops, at, f"one:{number}", 60_000, staged_chunk(0, [b"1\nx"])))
+        chunk = staged_chunk(0, [b"1\nx"])
+        node.run(about_staged(ops, "stage", at, at.batch, f"one:{number}", 60_000, chunk))
     [told] = found(cli("doctor", "--json"), "staged", "ok")
     assert "queue 'q': batch 7 of writer 0a has 2 chunks of staged rows, not committed." in told
-    node.run(commit(ops, at, [("one", 2)], 2, 60_000, None))
+    node.run(about_staged(ops, "commit", at, at.batch, 60_000, 2, "one", 2))
     [told] = found(cli("doctor", "--json"), "staged", "ok")
     assert " s ago: the write, repeated," in told
     raw.hset("penstock:{q}:commit:0a", "at", 1_700_000_000_000)

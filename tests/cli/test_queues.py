@@ -10,7 +10,7 @@ from dataclasses import asdict
 import pytest
 
 from penstock import Penstock
-from penstock.spark.calls import Staged, commit, stage, staged_chunk
+from penstock.spark.calls import Staged, about_staged, staged_chunk
 from tests.cli.support import Cli
 from tests.support.backends import Backend
 
@@ -153,10 +153,10 @@ def test_stats_shows_staged_rows(cli: Cli, client: Penstock) -> None:
     ops, node = client.queue("q").ops, client.backend.node
     assert "staged" not in cli("stats", "q").out
     at, chunk = Staged("node", "0a", 7), staged_chunk(0, [b"1;d=a\nx", b"1;d=b\nx"])
-    node.run(stage(ops, at, "one:0", 60_000, chunk))
+    node.run(about_staged(ops, "stage", at, at.batch, "one:0", 60_000, chunk))
     shown = cli("stats", "q").out
     assert ("staged" in shown, "promised" in shown) == (True, False)
-    node.run(commit(ops, at, [("one", 1)], 2, 60_000, None))
+    node.run(about_staged(ops, "commit", at, at.batch, 60_000, 2, "one", 1))
     (stats,) = cli("stats", "q", "--json").document["queues"]
     assert (stats["staged"], stats["promised"]) == (0, 2)
 

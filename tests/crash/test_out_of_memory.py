@@ -17,20 +17,7 @@ from penstock.core.calls import Call
 from penstock.core.job import set_result
 from penstock.core.results import results_of
 from penstock.embedded import EmbeddedServer, ServerBinary
-from penstock.spark.calls import (
-    Staged,
-    ack_receipts,
-    assign,
-    assigned,
-    commit,
-    dismiss,
-    fetch,
-    publish,
-    stage,
-    staged_chunk,
-    survey,
-    unstage,
-)  # fmt: skip
+from penstock.spark.calls import Staged, about_batch, about_staged, staged_chunk
 from penstock.wire.scripts import all_scripts
 from tests.support.binaries import chosen_binaries
 from tests.support.keyspace import advance, check_invariant, dump, evalshas, load_scripts
@@ -144,11 +131,12 @@ def _ran(queue: Queue, call: Call[Any]) -> Any:
 
 
 def _staged(queue: Queue, field: str) -> Call[Any]:
-    return stage(queue.ops, STAGED, field, 60_000, staged_chunk(0, [b"1;d=one\n1", b"1;d=two\n2"]))
+    chunk = staged_chunk(0, [b"1;d=one\n1", b"1;d=two\n2"])
+    return about_staged(queue.ops, "stage", STAGED, 0, field, 60_000, chunk)
 
 
 def _published(queue: Queue) -> Call[Any]:
-    return publish(queue.ops, STAGED, "a:0", 1000, create="", wait_ms=0, wait=None)
+    return about_staged(queue.ops, "publish", STAGED, "", "", 0, "", "a:0", 1000)
 
 
 @pytest.mark.parametrize("script", ["ack", "settle"])
@@ -176,7 +164,7 @@ def test_staging_is_refused(queue: Queue, raw: redis.Redis) -> None:
     """Neither staging, nor promising, nor publishing is done in part."""
     steps = [
         _staged(queue, "a:1"),
-        commit(queue.ops, STAGED, [("a", 2)], 2, 60_000, None),
+        about_staged(queue.ops, "commit", STAGED, 0, 60_000, 2, "a", 2),
         _published(queue),
     ]
     _ran(queue, _staged(queue, "a:0"))
@@ -358,7 +346,7 @@ def _take_roles(queue: Queue) -> None:
 
 
 def _survey(queue: Queue) -> None:
-    reply = _ran(queue, survey(queue.ops, "", "ready", "", "", 1000, 2))
+    reply = _ran(queue, queue.ops.call("survey", "", "ready", "", "", 1000, 2))
     assert len(reply.jobs) // 2 > 20
 
 
@@ -366,21 +354,21 @@ def _assign(queue: Queue) -> None:
     ops, consumer = queue.ops, secrets.token_hex(8)
     fence, jobs = "", 0
     while jobs < 5:
-        call, _ = assign(ops, consumer, fence, 1, most=5, n=5, lease_ms=60_000)
-        reply = _ran(queue, call)
+        args = (fence, 1, 5, 5, 0xABC, ops.owner_name, 60_000)
+        reply = _ran(queue, about_batch(ops, "assign", consumer, *args))
         fence, epoch = reply.fence.decode(), reply.epoch.decode()
         assert reply.jobs > jobs
         jobs = reply.jobs
-    entries = _ran(queue, assigned(ops, consumer, fence, 1, 0, 10)).receipts
+    entries = _ran(queue, about_batch(ops, "assigned", consumer, fence, 1, 0, 10)).receipts
     assert len(entries) == 5
-    assert len(_ran(queue, fetch(ops, consumer, 1, 0, 10, 2)).jobs) == 5 * 4
+    assert len(_ran(queue, about_batch(ops, "fetch", consumer, 1, 0, 10, 2)).jobs) == 5 * 4
     for number, receipt in (entry.split(b" ") for entry in entries):
-        assert _ran(queue, ack_receipts(ops, epoch, receipt.decode(), [number])).acked == 1
-    assert _ran(queue, dismiss(ops, consumer, fence, 1)).jobs == 5
+        assert _ran(queue, ops.call("ack", epoch, receipt, "", number)).acked == 1
+    assert _ran(queue, about_batch(ops, "dismiss", consumer, fence, 1)).jobs == 5
 
 
 def _unstage(queue: Queue) -> None:
-    assert _ran(queue, unstage(queue.ops, STAGED, None)).code == 1
+    assert _ran(queue, about_staged(queue.ops, "unstage", STAGED, 0, "")).code == 1
 
 
 def _retime(queue: Queue) -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from penstock import BatchLost, CheckpointTaken, Penstock
 from penstock.errors import BadArgument, QueueMissing
-from penstock.spark.calls import ack_receipts, fetch
+from penstock.spark.calls import about_batch
 from penstock.spark.checkpoint import BatchSlice, Consumer
 from penstock.spark.options import Stream
 from penstock.spark.shards import OpenShard, OpenShards
@@ -65,8 +65,8 @@ class Ground:
         for consumer, one in [(a.consumer, b) for a in slices for b in a.ranges]:
             at = one.start
             while at < one.end:
-                call = fetch(shard.ops, consumer, one.batch, at, one.end - at, 2)
-                reply = shard.run(call)
+                args = (one.batch, at, one.end - at, 2)
+                reply = shard.run(about_batch(shard.ops, "fetch", consumer, *args))
                 assert isinstance(reply, Fetch)
                 if reply.next <= at:
                     break
@@ -546,8 +546,7 @@ def test_the_known_end_of_leases(ground: Ground) -> None:
         life.renew()
         scores = {score for _, score in ground.raw.zrange(active, 0, -1, withscores=True)}
         assert scores == {score_of(group.until, tag)} == {score_of(now + LEASE, tag)}
-    call = ack_receipts(one.shard.ops, one.epoch, group.receipt, group.numbers, group.until)
-    assert call.args[1] == f"{group.receipt}@{group.until}"
+    assert group.hinted == f"{group.receipt}@{group.until}"
     life.latest(offset, 20)
     assert ground.queue.stats().acked == 20
     life.stop()

@@ -25,7 +25,6 @@ from pyspark.sql.types import (
 from penstock import Job, Penstock
 from penstock.errors import QueueMissing
 from penstock.spark import OptionError
-from penstock.spark.calls import ack_receipts
 from penstock.spark.schema import SCHEMA
 from penstock.spark.snapshot import SnapshotReader
 from tests.model.clock import TestClock, use_test_clock
@@ -121,7 +120,8 @@ def test_every_column_equals_show(client: Penstock) -> None:
     held = [row for row in found.values() if row["receipt"]]
     assert queue.ack([]).done == 0
     for row in held:
-        call = ack_receipts(queue.ops, "", row["receipt"], [queue.ops.number_of(row["id"])[0]])
+        number, _ = queue.ops.number_of(row["id"])
+        call = queue.ops.call("ack", "", row["receipt"], "", number)
         assert client.backend.node.run(call).acked == 1
 
 

@@ -540,6 +540,10 @@ def test_jobs_are_acknowledged_failed_redriven_and_deleted_by_rows(
     shown = queue.show(jobs[2].id)
     assert shown is not None
     assert (shown.state, shown.error) == ("ready", "no")
+    both = [*queue.reserve(2, block=0), *queue.reserve(1, block=0)]
+    assert sorted(job.deliveries for job in both) == [1, 1, 2]
+    mixed = {"id": [job.id for job in both], "receipt": [job.receipt for job in both]}
+    assert settle(options(operation="nack", delay=0), text, mixed) == {"rows": 3, "done": 3}
     jobs[3].bury("why")
     only = {"id": [jobs[3].id]}
     assert settle(options(operation="redrive"), "id string", only) == {"rows": 1, "done": 1}
@@ -567,6 +571,14 @@ def test_rows_that_name_no_job(ps: Penstock, options: Any) -> None:
     for wrong in (None, "D-nonsense", other):
         with pytest.raises(RowError, match="'id', row 0"):
             settle(options(operation="ack"), "id string", {"id": [wrong]})
+    own = ps.queue("mail").enqueue(b"x").id
+    for wrong in ("3f0", "1-3f", "1-3f0@5", "0-3f0"):
+        with pytest.raises(RowError, match="'receipt', row 0"):
+            settle(
+                options(operation="ack"),
+                "id string, receipt string",
+                {"id": [own], "receipt": [wrong]},
+            )
 
 
 def test_ids_of_an_earlier_life_of_the_queue_are_gone(ps: Penstock, options: Any) -> None:

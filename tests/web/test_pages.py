@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Handlers, Penstock, Queue, Worker
 from penstock.core.workers import worker_entry
-from penstock.spark.calls import Staged, commit, stage, staged_chunk
+from penstock.spark.calls import Staged, about_staged, staged_chunk
 from penstock.wire.keys import worker_key, workers_key
 from tests.support.keyspace import Raw, dump
 from tests.web.conftest import Open
@@ -103,9 +103,9 @@ def test_a_queue_counts_staged_rows(ps: Penstock, page: Browser) -> None:
     q.enqueue("x")
     ps.queue("other").enqueue("x")
     at, chunk = Staged("node", "0a", 7), staged_chunk(0, [b"1;d=a\nx", b"1;d=b\nx"])
-    ps.backend.node.run(stage(q.ops, at, "one:0", 60_000, chunk))
-    ps.backend.node.run(stage(q.ops, at._replace(batch=8), "one:0", 60_000, chunk))
-    ps.backend.node.run(commit(q.ops, at, [("one", 1)], 1, 60_000, None))
+    for one in (at, at._replace(batch=8)):
+        ps.backend.node.run(about_staged(q.ops, "stage", one, one.batch, "one:0", 60_000, chunk))
+    ps.backend.node.run(about_staged(q.ops, "commit", at, at.batch, 60_000, 1, "one", 1))
     assert "staged rows 2 promised rows 1" in page.get("/queues/q").text
     assert "staged" not in page.get("/queues/other").text
 

@@ -7,6 +7,7 @@ its node, and by its partition if the queue has partitions:
 
 from __future__ import annotations
 
+import random
 import re
 import secrets
 import threading
@@ -24,7 +25,7 @@ from penstock.core.options import MAX_LEASE_MS
 from penstock.core.refusals import REFUSALS
 from penstock.core.views import QueueStats
 from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
-from penstock.spark.calls import ack_receipts, assign, assigned, dismiss, extend_receipts
+from penstock.spark.calls import about_batch
 from penstock.spark.options import STATES, Stream
 from penstock.spark.shards import OpenShard, OpenShards, ShardAddress, open_shards
 from penstock.wire.replies import Assign, Assigned
@@ -53,6 +54,11 @@ class Receipts:
     receipt: str
     numbers: list[bytes]
     until: int = 0
+
+    @property
+    def hinted(self) -> str:
+        """Receipt with the hint when the leases end, if that is known."""
+        return f"{self.receipt}@{self.until}" if self.until else self.receipt
 
 
 class BatchRange(NamedTuple):
@@ -96,12 +102,16 @@ class Batches:
         """Number of jobs in the current batch."""
         return sum(len(group.numbers) for group in self.held[1])
 
+    def _run(self, name: str, *args: Any) -> Any:
+        return self.shard.run(about_batch(self.shard.ops, name, self.consumer, *args))
+
     def _assign(self, batch: int, most: int, n: int) -> Assign:
-        consumer, fence, lease = self.consumer, self._fence, self._lease_ms
-        call, tag = assign(self.shard.ops, consumer, fence, batch, most=most, n=n, lease_ms=lease)
-        reply = self.shard.run(call)
+        """Reserve up to n more jobs for a batch. Without a fence, take the checkpoint over."""
+        tag, owner = random.getrandbits(12), self.shard.ops.owner_name
+        args = (self._fence, batch, most, n, tag, owner, self._lease_ms)
+        reply: Assign = self._run("assign", *args)
         self._fence = reply.fence.decode()
-        self._ends[f"1-{tag:03x}"] = reply.now + lease
+        self._ends[f"1-{tag:03x}"] = reply.now + self._lease_ms
         return reply
 
     def take(self, batch: int, most: int) -> bool:
@@ -143,10 +153,9 @@ class Batches:
         """Read the receipts of a batch; return its number of jobs, or None if it does not exist."""
         groups: list[Receipts] = []
         latest: dict[bytes, Receipts] = {}
-        ops, start = self.shard.ops, 0
-        shown = self._fence if fence is None else fence
+        start, shown = 0, self._fence if fence is None else fence
         while True:
-            reply = self.shard.run(assigned(ops, self.consumer, shown, batch, start, PAGE))
+            reply = self._run("assigned", shown, batch, start, PAGE)
             if not isinstance(reply, Assigned):
                 return None
             self.epoch = reply.epoch.decode()
@@ -174,12 +183,12 @@ class Batches:
             if not self._fence:
                 self._assign(batch, 0, 0)
             for group in self.held[1]:
-                names = (self.epoch, group.receipt, group.numbers)
-                acked += self.shard.run(ack_receipts(self.shard.ops, *names, group.until)).acked
+                call = self.shard.ops.call("ack", self.epoch, group.hinted, "", *group.numbers)
+                acked += self.shard.run(call).acked
             if acked < found:
                 text = "queue %r: %d jobs of batch %d had lost their lease and may be done twice"
                 logger.warning(text, self.shard.name, found - acked, batch)
-            self.shard.run(dismiss(self.shard.ops, self.consumer, self._fence, batch))
+            self._run("dismiss", self._fence, batch)
         if self.held[0] == batch:
             self.held = (0, [])
         self._finished = batch
@@ -189,14 +198,14 @@ class Batches:
         """Return the number of jobs of a batch. If the batch is loaded, don't load it again."""
         if self.held[0] != batch:
             return self._load(batch)
-        reply = self.shard.run(assigned(self.shard.ops, self.consumer, self._fence, batch, 0, 1))
+        reply = self._run("assigned", self._fence, batch, 0, 1)
         return reply.jobs if isinstance(reply, Assigned) else None
 
     def renew(self) -> None:
         """Renew the leases of the current batch."""
         for group in self.held[1]:
-            names, ends = (self.epoch, group.receipt, group.numbers), set[int]()
-            call = extend_receipts(self.shard.ops, *names, self._lease_ms)
+            args, ends = (self.epoch, group.receipt, self._lease_ms, 1), set[int]()
+            call = self.shard.ops.call("extend", *args, *group.numbers)
             with suppress(*REFUSALS):  # the jobs are gone, which `finish` reports
                 ends.update(self.shard.run(call).untils)
             group.until = max(0, ends.pop()) if len(ends) == 1 else 0

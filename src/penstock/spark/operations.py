@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -9,7 +10,7 @@ from typing import Any
 
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.settling import settle_each
-from penstock.core.ids import parse_id
+from penstock.core.ids import JobId, parse_id
 from penstock.core.job import Delivery, QueueIdentity, Reservation
 from penstock.core.operations import QueueOps
 from penstock.core.outcomes import Outcome, Settled
@@ -20,55 +21,28 @@ from penstock.spark.rows import Column, as_list
 from penstock.spark.schema import plain
 from penstock.spark.shards import OpenShards
 from penstock.wire.codes import Code
-from penstock.wire.keys import queue_crc
 
-__all__ = ["JobRef", "Settler", "check_columns"]
+__all__ = ["Settler", "check_columns"]
 
-NOT_FIRST = b"2 0 0 0"
-"""Counters of a job with a receipt of its own, not that of a reservation."""
+RECEIPT = re.compile("([1-9][0-9]*)-([0-9a-f]{3})").fullmatch
 
 
-class JobRef(Delivery):
-    """A delivery of which only id and receipt are known: enough to settle it.
-
-    Args:
-        queue: the queue's name.
-        job_id: the job's id.
-        receipt: of the delivery.
-        crcs: checksums of the names of its partitions, as ids carry them; empty = it has none.
-    """
-
-    __slots__ = ("_id", "_receipt")
-
-    def __init__(
-        self, queue: str, job_id: str, receipt: str, crcs: frozenset[int] = frozenset()
-    ) -> None:
-        found = parse_id(job_id)
-        is_own = found.crc in crcs or found.crc == queue_crc(queue)
-        reservation = _reservation(queue if is_own else "", found.node, found.crc, found.epoch)
-        super().__init__(reservation, found.number, NOT_FIRST, b"1\n")
-        self._id = job_id
-        self._receipt = receipt
-
-    @property
-    def id(self) -> str:
-        """Job id that was given."""
-        return self._id
-
-    @property
-    def receipt(self) -> str:
-        """Receipt that was given."""
-        return self._receipt
+def delivery_of(queue: str, job: JobId, receipt: str) -> Delivery | None:
+    """Return a delivery of which only id and receipt are known; None = that is no receipt."""
+    found = RECEIPT(receipt)
+    if found is None:
+        return None
+    shared = _reservation(queue, job.node, job.crc, job.epoch, int(found[2], 16))
+    counts = b"" if found[1] == "1" else f"{found[1]} 0 0 0".encode()
+    return Delivery(shared, job.number, counts, b"1\n")
 
 
 @lru_cache(maxsize=256)
-def _reservation(queue: str, node: str, crc: int, epoch: str) -> Reservation:
-    """Return the values that jobs of one epoch of a queue share.
-
-    Jobs of another queue get a queue name that calls refuse.
-    """
-    name = queue or f"<the queue of crc {crc:08x}>"
-    return Reservation(None, QueueIdentity(name, node, crc, epoch), "", tag=0, now=0, lease_ms=0)
+def _reservation(queue: str, node: str, crc: int, epoch: str, tag: int) -> Reservation:
+    place = QueueIdentity(queue, node, crc, epoch)
+    made = Reservation(None, place, "", tag=tag, now=0, lease_ms=0)
+    made.hinted = made.receipt  # when the leases end is not known
+    return made
 
 
 def check_columns(fields: Sequence[tuple[str, str]], options: Write) -> dict[str, int]:
@@ -137,11 +111,11 @@ class Settler:
         life = (parsed.node, parsed.crc, parsed.epoch)
         if not receipt:
             return life, job_id
-        if not isinstance(receipt, str) or not receipt.isprintable():
-            raise RowError(
-                "receipt", receipt, "must be a receipt as the source returned it", self._row
-            )
-        return life, JobRef(self._options.queue, job_id, receipt, self._known)
+        job = delivery_of(self._options.queue, parsed, receipt)
+        if job is None:
+            reason = "must be a receipt as the source returned it"
+            raise RowError("receipt", receipt, reason, self._row)
+        return life, job
 
     def _settle(self, life: tuple[str, int, str], names: list[Delivery | str]) -> None:
         shard = self._shards.get(life[:2])

@@ -261,10 +261,10 @@ class OpenShards(list[OpenShard]):
         """Ids of the nodes."""
         return tuple(sorted({shard.node for shard in self}))
 
-    def find(self, node: str, number: int = 0) -> Queue | None:
+    def find(self, node: str, number: int = 0) -> OpenShard | None:
         """Return the shard of a partition on a node; None = it can't be reached."""
         wanted = (node, number)
-        found = (one.queue for one in self if (one.node, one.address.number or 0) == wanted)
+        found = (one for one in self if (one.node, one.address.number or 0) == wanted)
         return next(found, None)
 
     def check(self, options: Connection, *, whole: bool) -> None:

@@ -146,8 +146,8 @@ class Sink:
         def put(at: int, n: int, block: float) -> int:
             chunk = batch.records[at : at + n]
             options = terms(self._options, batch.delay(at, at + n), block)
-            reply, confirmed = add_when_room(shard, chunk, options, in_parts=False)
-            confirm(shard, reply, confirmed, options.wait)
+            reply, confirmed = add_when_room(shard.queue, chunk, options, in_parts=False)
+            confirm(shard.queue, reply, confirmed, options.wait)
             self._rows += len(chunk)
             self._added += reply.count
             return len(chunk)

@@ -19,7 +19,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.core.ids import MAX_SEQ, SEQ_BASE
 from penstock.core.logs import get_logger
 from penstock.errors import NodesUnavailable, WrongEpoch
-from penstock.spark.calls import survey
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
 from penstock.spark.options import Read
 from penstock.spark.shards import OpenShard, ShardAddress, open_listed, open_shards
@@ -78,7 +77,7 @@ class SnapshotPlan:
         self._options = options
         self._wanted = -(-options.num_partitions // share) if options.num_partitions else None
         self._most = max(1, MOST_SLICES // share)
-        reply = found.run(survey(found.ops, "", "ready", "", "", 1, 0))
+        reply = found.run(found.ops.call("survey", "", "ready", "", "", 1, 0))
         self.now = reply.now
         self._epoch = reply.epoch.decode()
 
@@ -242,7 +241,7 @@ class SnapshotReader(DataSourceReader):
         full = max(self.shape.full, 1 if self.options.id_prefix or one.place != "ready" else 0)
         cursor, count, is_last = one.start, self.options.fetch_size, False
         while not is_last:
-            call = survey(found.ops, one.epoch, one.place, cursor, one.end, count, full)
+            call = found.ops.call("survey", one.epoch, one.place, cursor, one.end, count, full)
             reply = found.run(call)
             yield origin, reply.jobs
             cursor = reply.cursor.decode()

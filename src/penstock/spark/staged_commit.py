@@ -15,25 +15,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
+from itertools import chain
 from time import monotonic
-from typing import Any
 
-from penstock.client._sync.queue import Queue
 from penstock.core import flows
 from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.logs import get_logger
 from penstock.core.operations.producing import Added
 from penstock.core.refusals import Unstaged
 from penstock.errors import NodesUnavailable, NotReplicated
-from penstock.spark.calls import Staged, commit, publish, stage, staged_chunk, unstage
+from penstock.spark.calls import Staged, about_staged, staged_chunk
 from penstock.spark.errors import OptionError, StagesLost
 from penstock.spark.options import Write
 from penstock.spark.rows import Encoded
-from penstock.spark.shards import OpenShards, open_shards
+from penstock.spark.shards import OpenShard, OpenShards, open_shards
 from penstock.spark.sink import Packer, RecordBatch, patiently
 from penstock.wire.codes import Code
 from penstock.wire.replies import Commit as Committed
-from penstock.wire.replies import CommitEnded, CommitGone, StageGone, Unstage, UnstageGone
+from penstock.wire.replies import CommitEnded, CommitGone, StageGone
 
 __all__ = ["StagedAttempt", "StagedCommit", "shard_of"]
 
@@ -43,15 +42,14 @@ KEPT_MS = 30 * 86_400_000
 MORE_THAN_A_CHUNK = 1000
 
 
-def shard_of(options: Write, node: str, found: OpenShards) -> Queue:
+def shard_of(options: Write, node: str, found: OpenShards) -> OpenShard:
     """Return the queue's shard on a node."""
     if found.partitions > 1:
-        raise OptionError(
-            "commitMode",
-            "staged",
+        reason = (
             f"can't be used for queue {options.queue!r}, which has partitions. Rows without ids "
-            f"are staged by default: name a column of ids (idColumn)",
+            f"are staged by default: name a column of ids (idColumn)"
         )
+        raise OptionError("commitMode", "staged", reason)
     shard = found.find(node)
     if shard is None:
         raise NodesUnavailable(f"node {node} has staged rows of this write and can't be reached")
@@ -91,9 +89,10 @@ class StagedAttempt:
         if self._is_committed:
             return
         field, chunk = f"{self.token}:{self.chunks}", staged_chunk(batch.delay(), batch.records)
-        call = stage(self._shard.ops, self._at, field, self._options.stage_ttl, chunk)
+        args = (self._at.batch, field, self._options.stage_ttl, chunk)
+        call = about_staged(self._shard.ops, "stage", self._at, *args)
         try:
-            reply = self._shard.backend.node.run(call)
+            reply = self._shard.run(call)
         except Unstaged:
             raise _gone(self._options) from None
         if isinstance(reply, StageGone):
@@ -172,9 +171,10 @@ class StagedCommit:
         self, attempts: Sequence[tuple[str, int]], rows: int
     ) -> Committed | CommitEnded | CommitGone:
         wanted = self._options.replicas
-        wait = self._wait if wanted else None
-        call = commit(self._shard.ops, self._at, attempts, rows, self._kept, wait)
-        reply = self._shard.backend.node.run(call)
+        args = (self._at.batch, self._kept, rows, *chain.from_iterable(attempts))
+        call = about_staged(self._shard.ops, "commit", self._at, *args)
+        call.wait = self._wait if wanted else None
+        reply: Committed | CommitEnded | CommitGone = self._shard.run(call)
         if wanted and reply.code == Code.DONE:
             self._note_replicas(wanted, call.confirmed)
         return reply
@@ -197,11 +197,14 @@ class StagedCommit:
         shard = self._shard
 
         def put(_: int, most: int, block: float) -> int:
-            def make(_: object, **made: Any) -> Call[Added]:
-                return publish(shard.ops, at, field, most, self._wait, **made)
+            def make(_: object, *, create: str, wait_ms: int) -> Call[Added]:
+                args = (create, "", wait_ms, shard.ops.producing, field, most)
+                call = about_staged(shard.ops, "publish", at, *args)
+                call.wait = self._wait
+                return call
 
             flow = flows.enqueue(shard.ops, (), make, block=block, in_parts=False, clock=monotonic)
-            reply, confirmed = shard.backend.driver.drive(flow)
+            reply, confirmed = shard.queue.backend.driver.drive(flow)
             self._added += reply.count
             wanted = self._wait.replicas
             self._note_replicas(reply.replicas if wanted is None else wanted, confirmed)
@@ -209,9 +212,11 @@ class StagedCommit:
 
         patiently(self._options, MORE_THAN_A_CHUNK, put)
 
-    def _unstage(self, at: Staged, keep_ms: int | None) -> Unstage | UnstageGone:
-        return self._shard.backend.node.run(unstage(self._shard.ops, at, keep_ms))
+    def _unstage(self, at: Staged, keep_ms: int | str) -> bool:
+        """Forget published rows and remember the batch for `keep_ms`; '' = drop staged rows."""
+        call = about_staged(self._shard.ops, "unstage", at, at.batch, keep_ms)
+        return bool(self._shard.run(call).code == Code.DONE)
 
     def abort(self) -> bool:
         """Remove the staged rows, unless they are committed; return whether they were removed."""
-        return self._unstage(self._at, None).code == Code.DONE
+        return self._unstage(self._at, "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from penstock.spark.calls import fetch
+from penstock.spark.calls import about_batch
 from penstock.spark.checkpoint import BatchSlice, Consumer, lost
 from penstock.spark.columns import Origin, Shape, pages
 from penstock.spark.options import Stream
@@ -64,8 +64,8 @@ class StreamReader(Consumer, DataSourceStreamReader, SupportsTriggerAvailableNow
         for found, (_, batch, at, end) in zip(shards, whole.ranges, strict=True):
             while at < end:
                 count = min(self.options.fetch_size, end - at)
-                call = fetch(found.ops, whole.consumer, batch, at, count, self.shape.full)
-                reply = found.run(call)
+                args = (batch, at, count, self.shape.full)
+                reply = found.run(about_batch(found.ops, "fetch", whole.consumer, *args))
                 if not isinstance(reply, Fetch) or reply.next <= at:  # forgotten, or finished
                     if self.options.fail_on_lost_batch:
                         raise lost(self.options.queue, batch)
