@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 from penstock import Penstock
-from penstock.spark import sink, writer
+from penstock.spark import shards, sink, writer
 from penstock.spark.rows import Task
 from penstock.spark.writer import BatchWriter
 
-__all__ = ["PLAIN", "ROWS", "arrow", "bodies", "running", "schema", "write"]
+__all__ = ["PLAIN", "ROWS", "arrow", "bodies", "close_all", "running", "schema", "write"]
 
 PLAIN = "payload binary"
 ROWS = [[b"a", b"b", b"a", b"a"], [b"a", b"c"], []]
@@ -68,6 +68,12 @@ def running(number: int = 0, query: str = "", batch: object = "") -> Iterator[No
         for module in (writer, sink):
             patch.setattr(module, "task", lambda: Task(number, query, str(batch)))
         yield
+
+
+def close_all() -> None:
+    """Close the connections of this process, as if the next task ran in another one."""
+    while shards.clients:
+        shards.clients.popitem()[1].close()
 
 
 def bodies(ps: Penstock, queue: str = "mail") -> list[bytes]:

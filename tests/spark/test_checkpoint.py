@@ -16,12 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from penstock import BatchLost, CheckpointTaken, Penstock
 from penstock.errors import BadArgument, QueueMissing
 from penstock.spark.calls import about_batch
-from penstock.spark.checkpoint import BatchSlice, Consumer
-from penstock.spark.options import Stream
 from penstock.spark.shards import OpenShard, OpenShards
+from penstock.spark.stream import BatchSlice, StreamReader
 from penstock.wire.keys import end_of, score_of
 from penstock.wire.replies import Fetch
 from tests.model.clock import CLOCK, TestClock, use_test_clock
+from tests.spark.hands import schema
 
 T0 = 1_800_000_000_000
 LEASE = 60_000
@@ -47,12 +47,15 @@ class Ground:
         self.client = Penstock(self.raw)
         self.queue = self.client.queue("q")
 
-    def life(self, **options: str) -> Consumer:
+    def life(self, **options: str) -> StreamReader:
         """Return a newly started driver; the test renews its leases."""
-        parsed = Stream.parse({**OPTIONS, **options})
-        return Consumer(
-            parsed, find_shards=lambda _: OpenShards([OpenShard(self.client, "q")]), beat=3600
-        )
+        return Life(self, {**OPTIONS, **options})
+
+    def shards(self) -> OpenShards:
+        """Return the queue as a driver finds it."""
+        found = OpenShards([OpenShard(self.client, "q")])
+        found.exists = self.queue.stats().exists
+        return found
 
     def add(self, count: int) -> None:
         """Enqueue jobs with distinct bodies."""
@@ -75,6 +78,18 @@ class Ground:
         return bodies
 
 
+class Life(StreamReader):
+    """A driver that finds the queue on its ground, and does not renew leases by itself."""
+
+    def __init__(self, ground: Ground, options: dict[str, str]) -> None:
+        super().__init__(options, schema("id string"))
+        self.ground = ground
+        self.beat = 3600
+
+    def _open_shards(self) -> OpenShards:
+        return self.ground.shards()
+
+
 @pytest.fixture
 def ground(monkeypatch: pytest.MonkeyPatch) -> Ground:
     """A server whose clock stands still."""
@@ -82,7 +97,7 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Ground:
     return Ground()
 
 
-def consumers_of(life: Consumer) -> Iterator[threading.Thread]:
+def consumers_of(life: StreamReader) -> Iterator[threading.Thread]:
     """Return the threads that renew its leases."""
     yield from (t for t in threading.enumerate() if t.name.startswith("penstock-"))
 
@@ -101,7 +116,7 @@ class Engine(RuleBasedStateMachine):
         super().__init__()
         self.ground = Ground()
         self.ground.queue.configure(max_crashes=0, max_attempts=0)
-        self.alive: Consumer | None = None
+        self.alive: StreamReader | None = None
         self.offsets: list[tuple[Offset, Offset]] = []
         self.committed = 0
         self.sink: dict[int, list[bytes]] = {}
@@ -320,10 +335,8 @@ def test_a_forgotten_batch(fails: bool, ground: Ground) -> None:
 def test_leases_are_renewed_while_a_batch_runs(ground: Ground) -> None:
     """A thread renews leases until the batch is finished; a stopped query renews none."""
     ground.add(5)
-    parsed = Stream.parse(OPTIONS)
-    life = Consumer(
-        parsed, find_shards=lambda _: OpenShards([OpenShard(ground.client, "q")]), beat=0.01
-    )
+    life = ground.life()
+    life.beat = 0.01
     end = life.latest(life.initialOffset(), 5)
     key = ground.queue.ops.keys["active"]
     ground.clock.set(T0 + LEASE // 2)
@@ -370,10 +383,10 @@ def test_jobs_with_mixed_receipts_are_settled_by_a_few_calls(
     life.stop()
 
 
-def test_a_sticky_batch_waits_for_its_checkpoint(ground: Ground) -> None:
-    """With `leasePolicy=sticky` leases have the maximum of 24 days."""
+def test_a_batch_waits_for_its_checkpoint(ground: Ground) -> None:
+    """Leases last up to 24 days."""
     ground.add(1)
-    life = ground.life(leasePolicy="sticky")
+    life = ground.life(leaseDuration="24d")
     life.latest(life.initialOffset(), 1)
     [(_, score)] = ground.raw.zrange(ground.queue.ops.keys["active"], 0, -1, withscores=True)
     assert end_of(score) == T0 + 24 * 86_400_000
@@ -411,19 +424,19 @@ def test_available_now_takes_existing_jobs(ground: Ground) -> None:
     life.stop()
 
 
-@pytest.mark.parametrize("policy", ["expire", "sticky"])
+@pytest.mark.parametrize("lease", ["60s", "24d"])
 @pytest.mark.parametrize("more", [0, 8])
 def test_available_now_takes_jobs_reserved_by_an_earlier_driver(
-    more: int, policy: str, ground: Ground
+    more: int, lease: str, ground: Ground
 ) -> None:
     """The driver died before its offset was noted: those jobs are done now, with the ready ones."""
     ground.add(5)
-    first = ground.life(leasePolicy=policy)
+    first = ground.life(leaseDuration=lease)
     start = first.initialOffset()
     first.latest(start, 10)
     first.stop()
     ground.add(more)
-    life = ground.life(leasePolicy=policy)
+    life = ground.life(leaseDuration=lease)
     life.prepareForTriggerAvailableNow()
     offset, taken = start, list[bytes]()
     while (after := life.latest(offset, 10)) != offset:
@@ -546,7 +559,6 @@ def test_the_known_end_of_leases(ground: Ground) -> None:
         life.renew()
         scores = {score for _, score in ground.raw.zrange(active, 0, -1, withscores=True)}
         assert scores == {score_of(group.until, tag)} == {score_of(now + LEASE, tag)}
-    assert group.hinted == f"{group.receipt}@{group.until}"
     life.latest(offset, 20)
     assert ground.queue.stats().acked == 20
     life.stop()

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
 
 from penstock.core.ids import encode_id, ttl_code
 from penstock.core.job import parse_counters
@@ -14,7 +16,7 @@ from penstock.core.record import encode_head, escaped, parse_record
 from penstock.errors import UndecodableBody
 from penstock.spark import columns
 from penstock.spark.columns import Origin, Page, Shape, pages
-from penstock.spark.schema import SCHEMA
+from penstock.spark.source import SCHEMA
 from penstock.wire.keys import score_of
 from tests.spark.hands import schema
 
@@ -124,6 +126,14 @@ def test_replies_are_joined_to_pages(monkeypatch: Any) -> None:
     found = [(page.origin.place, page.count) for page in pages(iter(replies))]
     assert found == [("active", 6), ("active", 2), ("dead", 1), ("active", 1), ("active", 1)]
     assert list(pages([])) == []
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+def test_batches_have_the_schema_that_spark_expects(nullable: bool) -> None:
+    """Spark refuses a batch whose schema differs from its own conversion."""
+    fields = [StructField(one.name, one.dataType, nullable) for one in schema(ALL).fields]
+    wanted = StructType(fields)
+    assert Shape(wanted).target.equals(to_arrow_schema(wanted, timezone="UTC"))
 
 
 def test_a_body_that_is_no_text() -> None:

@@ -14,8 +14,8 @@ import pytest
 from penstock import Penstock
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.spark import drain
-from penstock.spark.shards import close_all
 from penstock.worker.results import Retry
+from tests.spark.hands import close_all
 
 QueueIdentity = tuple[Penstock, dict[str, str]]
 

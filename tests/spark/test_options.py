@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 
 from penstock.errors import BadArgument
 from penstock.spark import OptionError, shards
-from penstock.spark.checkpoint import BatchRange, BatchSlice
 from penstock.spark.errors import RowError
 from penstock.spark.options import OPTIONS, Connection, Read, Stream, Write
 from penstock.spark.rows import columns_of
 from penstock.spark.shards import ShardAddress, open_shards
+from penstock.spark.stream import BatchRange, BatchSlice
+from tests.spark.hands import close_all
 from tests.support.passwords import MARKS, URLS, seen_in
 
 HERE = {"queue": "mail", "url": "redis://h:1/0"}
@@ -33,8 +34,7 @@ HERE = {"queue": "mail", "url": "redis://h:1/0"}
         ({**HERE, "batchsize": "many"}, "batchSize"),
         ({**HERE, "operation": "retry"}, "operation"),
         ({**HERE, "commitmode": "some"}, "commitMode"),
-        ({**HERE, "onfull": "drop"}, "onFull"),
-        ({**HERE, "fulltimeout": "0"}, "fullTimeout"),
+        ({**HERE, "stagettl": "0"}, "stageTtl"),
         ({**HERE, "fulltimeout": "for ever"}, "fullTimeout"),
         ({**HERE, "dedupwindow": "-1"}, "dedupWindow"),
         ({**HERE, "replicas": "two"}, "replicas"),
@@ -49,7 +49,6 @@ HERE = {"queue": "mail", "url": "redis://h:1/0"}
         ({**HERE, "delay": "10s"}, "delay"),
         ({**HERE, "operation": "ack", "delay": "10s"}, "delay"),
         ({**HERE, "operation": "redrive", "error": "no"}, "error"),
-        ({**HERE, "payloadformat": "json", "payloadcolumn": "body"}, "payloadColumn"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_named(given: dict[str, str], named: str) -> None:
@@ -130,7 +129,7 @@ def test_no_error_shows_a_password(options: dict[str, str]) -> None:
     while error is not None:
         assert SECRET not in f"{error} {error!r} {error.args}"
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    shards.close_all()
+    close_all()
 
 
 @pytest.mark.parametrize("way", ["url", "urlenv", "nodes"])
@@ -148,7 +147,7 @@ def test_no_part_of_a_generated_password_is_shown(
         found = [mark for mark in MARKS if mark in seen_in(error)]
         assert not found
     finally:
-        shards.close_all()
+        close_all()
 
 
 def test_passwords_come_from_where_options_point(
@@ -185,6 +184,12 @@ def test_passwords_come_from_where_options_point(
         ([("payload", "binary")], {"queuecolumn": "to"}, "queueColumn"),
         ([("payload", "binary"), ("to", "long")], {"queuecolumn": "to"}, "to"),
         ([("payload", "binary"), ("PAYLOAD", "binary")], {}, "payload"),
+        ([("payload", "string"), ("k", "string")], {"payloadformat": "json"}, "to_json"),
+        ([("receipt", "string")], {"operation": "ack"}, "id"),
+        ([("id", "long")], {"operation": "ack"}, "id"),
+        ([("id", "string"), ("ID", "string")], {"operation": "delete"}, "id"),
+        ([("id", "string"), ("extra", "string")], {"operation": "ack"}, "extra"),
+        ([("id", "string"), ("receipt", "string")], {"operation": "redrive"}, "receipt"),
     ],
 )
 def test_a_column_that_cannot_be_used_is_named(

@@ -12,9 +12,9 @@ import redis
 
 from penstock import Penstock
 from penstock.spark import drain
-from penstock.spark.shards import close_all
 from penstock.wire.keys import QueueKeys, key_slot
 from tests.spark.gates import Gate, move
+from tests.spark.hands import close_all
 from tests.spark.loads import expected, rows
 from tests.support.cluster import Cluster, RawCluster, names_apart
 from tests.support.keyspace import check_invariant

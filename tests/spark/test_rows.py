@@ -10,14 +10,14 @@ import pytest
 
 from penstock.spark.errors import RowError
 from penstock.spark.options import Write
-from penstock.spark.rows import Encoded, Task, encoded
+from penstock.spark.rows import Encoded, Encoder, Task
 
 COUNT = 2500
 FIRST = datetime(2040, 1, 1, tzinfo=timezone.utc)
 TIMES = [FIRST + timedelta(microseconds=7 * i) for i in range(COUNT)]
 COLUMNS: dict[str, tuple[str, list[Any]]] = {
     "id": ("string", [("é ä", "a-b_c.d~e", "x;y", "plain")[i % 4] + str(i) for i in range(COUNT)]),
-    "payload": ("string", [f"body {i % 7} é" for i in range(COUNT)]),
+    "payload": ("string", [f'"body {i % 7} é"' for i in range(COUNT)]),
     "delay": ("long", [(None, 5, 60)[i % 3] for i in range(COUNT)]),
     "ready_at": ("timestamp", [None if i % 5 == 0 else time for i, time in enumerate(TIMES)]),
     "ttl": ("double", [1e9 + 0.5 + i % 3 for i in range(COUNT)]),
@@ -39,7 +39,7 @@ def joined(source: Any, names: tuple[str, ...], **options: str) -> Encoded:
     """Return the records of all rows."""
     given = Write.parse({"queue": "q", "url": "redis://h", **options})
     fields = [(name, COLUMNS[name][0]) for name in names]
-    parts = list(encoded(source, fields, given, where=Task(3), own="w"))
+    parts = list(Encoder(fields, given, Task(3), "w").records(source))
     return Encoded(*([one for part in parts for one in part[i]] for i in range(4)))
 
 

@@ -17,12 +17,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from penstock import BatchLost, Penstock
 from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueMissing
-from penstock.spark.checkpoint import Batches, BatchSlice, Consumer
+from penstock.spark import stream
+from penstock.spark.checkpoint import Batches
 from penstock.spark.errors import Unreachable
-from penstock.spark.options import Stream
 from penstock.spark.shards import OpenShard, OpenShards
 from penstock.spark.snapshot import SnapshotReader
-from penstock.spark.stream import StreamReader
+from penstock.spark.stream import BatchSlice, StreamReader
 from tests.model.clock import TestClock, use_test_clock
 from tests.spark.hands import schema
 
@@ -63,9 +63,12 @@ class Ground:
             self.queues[body % len(self.queues) if at is None else at].enqueue(b"%d" % body)
         self.added += count
 
-    def life(self, **given: Any) -> Consumer:
+    def life(self, **given: Any) -> StreamReader:
         """Return a newly started driver."""
-        return Consumer(Stream.parse(self.options(leaseDuration="60s", **given)), beat=3600)
+        options = self.options(leaseDuration="60s", **given)
+        found = StreamReader(options, schema("id string, payload binary"))
+        found.beat = 3600
+        return found
 
     def read(self, parts: Sequence[BatchSlice], **given: Any) -> list[bytes]:
         """Return the bodies of a batch, as tasks read them."""
@@ -148,8 +151,7 @@ def test_offsets_of_one_node_are_read_with_several(make: Make) -> None:
     ground.add(4, at=0)
     one, other = (client.connect().backend.node.id for client in ground.clients)
     offset = {"consumer": "00112233445566ff", "nodes": {one: 6}}
-    alone = Stream.parse({"queue": "q", "url": ground.urls[0]})
-    older = Consumer(alone, beat=3600)
+    older = StreamReader({"queue": "q", "url": ground.urls[0]}, schema("id string"))
     noted = older.latest(offset, 10)
     assert noted == {**offset, "nodes": {one: 7}}
     older.stop()
@@ -542,14 +544,13 @@ def test_partitions_are_learned_when_there_are_some(make: Make) -> None:
     strict.stop()
 
 
-def test_partitions_that_are_made_meanwhile(make: Make) -> None:
+def test_partitions_that_are_made_meanwhile(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing queue that gets created is read at the next trigger."""
     ground = make(1, 2)
     ground.add(3)
-    parsed = Stream.parse(ground.options())
-    life = Consumer(
-        parsed, find_shards=lambda _: OpenShards([OpenShard(ground.clients[0], "q")]), beat=3600
-    )
+    before = OpenShards([OpenShard(ground.clients[0], "q")])
+    monkeypatch.setattr(stream, "open_shards", lambda _: before)
+    life = ground.life()
     assert life.latest(life.initialOffset(), 10) == life.initialOffset()
     assert ground.total("ready") == 3
     life.stop()
@@ -603,7 +604,7 @@ def test_a_snapshot_without_a_node(make: Make) -> None:
     assert len(rows(ground, requireQueue="true")[0]) == 10
     ground.add(10, at=1)
     ground.cut(0)
-    with pytest.raises(NodesUnavailable, match=r"1 of 2 nodes.*skipUnreachable"):
+    with pytest.raises(Unreachable, match=r"1 of 2 nodes.*skipUnreachable"):
         rows(ground)
     found, _ = rows(ground, skipUnreachable="true")
     assert sorted(row["payload"] for row in found) == bodies(10, 20)

@@ -13,11 +13,10 @@ import pytest
 from penstock.embedded import EmbeddedServer
 from penstock.spark import drain
 from penstock.spark.errors import Unreachable
-from penstock.spark.shards import close_all
 from penstock.spark.snapshot import SnapshotReader
 from penstock.spark.writer import BatchWriter
 from tests.connection.tls import CERTIFICATE, STRANGER, TlsEnd
-from tests.spark.hands import schema
+from tests.spark.hands import close_all, schema
 
 PASSWORD = "correct-horse-battery"
 PEM = str(CERTIFICATE)

@@ -12,9 +12,8 @@ from penstock import Penstock
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.spark import OptionError, enqueue_partition
 from penstock.spark.errors import Unreachable
-from penstock.spark.shards import close_all
 from penstock.spark.writer import BatchWriter
-from tests.spark.hands import PLAIN, arrow, running, schema
+from tests.spark.hands import PLAIN, arrow, close_all, running, schema
 from tests.spark.test_writer import settle
 
 BODIES = [b"%d" % number for number in range(40)]

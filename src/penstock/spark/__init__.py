@@ -17,21 +17,14 @@ if TYPE_CHECKING:
     from penstock.spark.source import PenstockDataSource
 
 __all__ = [
-    "Drained",
-    "OptionError",
-    "PenstockDataSource",
-    "WrongServer",
-    "drain",
-    "enqueue_partition",
+    "Drained", "OptionError", "PenstockDataSource", "WrongServer", "drain", "enqueue_partition",
     "register",
-]
+]  # fmt: skip
 
 PLACES = {
-    "Drained": "drain_driver",
-    "PenstockDataSource": "source",
-    "drain": "drain_driver",
+    "Drained": "drain_driver", "PenstockDataSource": "source", "drain": "drain_driver",
     "enqueue_partition": "sink",
-}
+}  # fmt: skip
 
 
 def register(spark: Any) -> None:

@@ -22,7 +22,7 @@ from penstock.core.job import Counters, parse_counters
 from penstock.core.record import Record, parse_record
 from penstock.errors import UndecodableBody
 from penstock.spark.errors import OptionError
-from penstock.spark.schema import SCHEMA
+from penstock.spark.source import SCHEMA
 from penstock.wire.keys import PRIORITY_SPAN, end_of
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ Ints = Any
 """A numpy array of int64."""
 _TIME = pa.timestamp("us", tz="UTC")
 _MAP = pa.map_(pa.string(), pa.string())
+TYPES = {
+    "string": pa.string(), "binary": pa.binary(), "int": pa.int32(), "timestamp": _TIME,
+    "map<string,string>": _MAP,
+}  # fmt: skip
+"""Spark's names of the types of columns, and Arrow's types."""
 _OF_RECORD = ("id", "headers", "dedup_id", "expires_at", "owner")
 
 
@@ -76,47 +81,33 @@ class Shape:
 
     Attributes:
         full: how much of the values the scripts return: 2 with bodies, 1 without, 0 nothing.
+        target: the columns as an Arrow schema.
     """
 
     def __init__(self, schema: StructType) -> None:
         known = dict(column.split(" ", 1) for column in SCHEMA.split(", "))
         for field in schema.fields:
-            wanted = known.get(field.name)
-            if wanted is None:
-                names = ", ".join(known)
-                raise OptionError(
-                    "schema", field.name, f"is not a column of the source, which has {names}"
-                )
-            found = field.dataType.simpleString()
-            if found != wanted and (field.name, found) != ("payload", "string"):
-                raise OptionError("schema", f"{field.name} {found}", f"must be of type {wanted}")
+            name, found = field.name, field.dataType.simpleString()
+            if name not in known:
+                reason = f"is not a column of the source, which has {', '.join(known)}"
+                raise OptionError("schema", name, reason)
+            if found != known[name] and (name, found) != ("payload", "string"):
+                raise OptionError("schema", f"{name} {found}", f"must be of type {known[name]}")
         if not schema.fields:
             raise OptionError("schema", None, f"must have one or more of {', '.join(known)}")
         names = schema.fieldNames()
         self.full = 2 if "payload" in names else int(any(n in _OF_RECORD for n in names))
-        self.schema = schema
-
-    @cached_property
-    def target(self) -> pa.Schema:
-        """Columns as an Arrow schema."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        try:
-            return to_arrow_schema(self.schema, timezone="UTC")
-        except TypeError:  # Spark before 4.3
-            return to_arrow_schema(self.schema)
+        kinds = [TYPES[field.dataType.simpleString()] for field in schema.fields]
+        fields = zip(names, kinds, [field.nullable for field in schema.fields], strict=True)
+        self.target = pa.schema([pa.field(*field) for field in fields])
 
     def batch(self, page: Page) -> pa.RecordBatch:
         """Return the jobs of a page."""
-        columns = []
-        for field in self.target:
-            made = COLUMNS[field.name](page)
-            if made.type != field.type:
-                try:
-                    made = made.cast(field.type)
-                except pa.ArrowInvalid:
-                    raise _no_text(page) from None
-            columns.append(made)
+        columns = [COLUMNS[name](page) for name in self.target.names]
+        try:
+            columns = [one.cast(kind) for one, kind in zip(columns, self.target.types, strict=True)]
+        except pa.ArrowInvalid:
+            raise _no_text(page) from None
         return pa.RecordBatch.from_arrays(columns, schema=self.target)
 
 
@@ -151,21 +142,17 @@ class SplitValues(NamedTuple):
     bodies: pa.Array
 
 
-@dataclass(frozen=True)
 class Distinct(Generic[T]):
     """A value for each job of a page. Jobs with equal texts share their value."""
 
-    values: list[T]
-    indices: pa.Array
+    def __init__(self, texts: pa.Array, parse: Callable[[bytes], T]) -> None:
+        coded = texts.dictionary_encode()
+        self.values = [parse(text) for text in coded.dictionary.to_pylist()]
+        self.indices = coded.indices
 
     def column(self, read: Callable[[T], Any], kind: pa.DataType) -> pa.Array:
         """Return a column; `read` returns its element for a value."""
         return pa.array([read(value) for value in self.values], kind).take(self.indices)
-
-
-def _distinct(texts: pa.Array, parse: Callable[[bytes], T]) -> Distinct[T]:
-    coded = texts.dictionary_encode()
-    return Distinct([parse(text) for text in coded.dictionary.to_pylist()], coded.indices)
 
 
 class Page:
@@ -236,13 +223,13 @@ class Page:
         heads, _ = self.heads
         if _any_has(heads, b";i="):
             heads = pc.replace_substring_regex(heads, rb";i=[-0-9A-Z_a-z]*", b"")
-        return _distinct(heads, lambda head: parse_record(head + b"\n"))
+        return Distinct(heads, lambda head: parse_record(head + b"\n"))
 
     @cached_property
     def counters(self) -> Distinct[Counters]:
         """Counters, parsed. In ready, each job waits for its first delivery."""
         texts = self._elements[2::4] if self.origin.width == 4 else [b""] * self.count
-        return _distinct(pa.array(texts, pa.binary()), parse_counters)
+        return Distinct(pa.array(texts, pa.binary()), parse_counters)
 
     @property
     def is_delivered(self) -> bool:
@@ -271,9 +258,6 @@ def _cut(texts: pa.Array, mark: bytes) -> tuple[pa.Array, pa.Array]:
     return found[::2], found[1::2]
 
 
-# -- columns -------------------------------------------------------------------------------
-
-
 def _constant(value: str | None, page: Page) -> pa.Array:
     return pa.repeat(pa.scalar(value, pa.string()), page.count)
 
@@ -298,14 +282,11 @@ def _ids(page: Page) -> pa.Array:
     low = (seq << 4) | (packed[0] >> 4)
     for place, shift in enumerate((24, 12, 0), 4):
         pairs[:, place] = _PAIRS[(low >> shift) & 4095]
-    codes = np.array([_code(record).encode() for record in page.records.values], "S4")
+    found = [ttl_code(r.ttl_ms, at_most_once=r.lease_ms == 0) for r in page.records.values]
+    codes = np.array(found, "S4")
     text[:, 36:] = codes.view(np.uint8).reshape(-1, 4)[page.records.indices.to_numpy()]
     ends: Any = np.arange(0, 40 * (n + 1), 40, dtype=np.int32)
     return pa.StringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(text))
-
-
-def _code(record: Record) -> str:
-    return ttl_code(record.ttl_ms, at_most_once=record.lease_ms == 0)
 
 
 def _states(page: Page) -> pa.Array:
@@ -317,16 +298,12 @@ def _states(page: Page) -> pa.Array:
     return _constant("active" if place == "once" else place, page)
 
 
-def _headers(page: Page) -> pa.Array:
-    return page.records.column(lambda record: list(record.headers.items()), _MAP)
-
-
 def _receipts(page: Page) -> pa.Array:
     """Return the receipts of held jobs; the tag is in the score (protocol/core.md, Receipt)."""
     if not page.is_delivered:
         return _constant(None, page)
     deliveries = page.counters.column(lambda counters: str(counters.deliveries), pa.string())
-    scores = _distinct(pa.array(page.scores, pa.binary()), int)
+    scores = Distinct(pa.array(page.scores, pa.binary()), int)
     tags = scores.column(lambda score: f"{score % 4096:03x}", pa.string())
     return pc.binary_join_element_wise(deliveries, tags, "-")
 
@@ -345,17 +322,15 @@ def _dedup_ids(page: Page) -> pa.Array:
     return pa.array([text or None for text in decoded], pa.string())
 
 
-def _ready(page: Page) -> pa.Array:
-    """Return when waiting jobs are due; null if a job is held, dead, or waits for another job."""
-    if page.origin.place not in ("ready", "scheduled"):
-        return pa.nulls(page.count, _TIME)
-    return _instants(pa.array(page.times, mask=page.times >= NEVER))
+def _times_in(*places: str) -> Callable[[Page], pa.Array]:
+    """Return a column of the times in scores; null elsewhere, and if a job waits for another."""
 
+    def column(page: Page) -> pa.Array:
+        if page.origin.place not in places:
+            return pa.nulls(page.count, _TIME)
+        return _instants(pa.array(page.times, mask=page.times >= NEVER))
 
-def _leased(page: Page) -> pa.Array:
-    if page.origin.place != "active":
-        return pa.nulls(page.count, _TIME)
-    return _instants(pa.array(page.times))
+    return column
 
 
 def _expires(page: Page) -> pa.Array:
@@ -366,7 +341,7 @@ def _expires(page: Page) -> pa.Array:
 def _owners(page: Page) -> pa.Array:
     if page.split.notes is None:
         return _constant(None, page)
-    return _distinct(page.split.notes, _owner).column(lambda owner: owner, pa.string())
+    return Distinct(page.split.notes, _owner).column(lambda owner: owner, pa.string())
 
 
 def _owner(note: bytes) -> str | None:
@@ -382,15 +357,15 @@ COLUMNS: dict[str, Callable[[Page], pa.Array]] = {
     "queue": lambda page: _constant(page.origin.queue, page),
     "state": _states,
     "payload": lambda page: page.split.bodies,
-    "headers": _headers,
+    "headers": lambda page: page.records.column(lambda one: list(one.headers.items()), _MAP),
     "attempt": _of_counters(lambda counters: 1 + counters.nacks + counters.crashes, pa.int32()),
     "nacks": _of_counters(lambda counters: counters.nacks, pa.int32()),
     "crashes": _of_counters(lambda counters: counters.crashes, pa.int32()),
     "receipt": _receipts,
     "dedup_id": _dedup_ids,
     "enqueued_at": lambda page: _instants(pa.array(page.times_and_sequences[0])),
-    "ready_at": _ready,
-    "lease_until": _leased,
+    "ready_at": _times_in("ready", "scheduled"),
+    "lease_until": _times_in("active"),
     "expires_at": _expires,
     "owner": _owners,
     "last_error": _of_counters(lambda counters: counters.error or None, pa.string()),

@@ -26,19 +26,10 @@ class RowError(BadArgument):
 
     def __init__(self, column: str, value: object, reason: str, row: int) -> None:
         super().__init__(column, value, reason)
-        self.args = (
-            f"column {column!r}, row {row} of its partition: {reason}, not {_kind(value)}",
-        )
+        is_harmless = value is None or isinstance(value, (bool, int, float))
+        shown = repr(value) if is_harmless else f"a {type(value).__name__}"  # no payload in a log
+        self.args = (f"column {column!r}, row {row} of its partition: {reason}, not {shown}",)
         self.row = row
-
-
-def _kind(value: object) -> str:
-    """Describe a value without its content, because a payload does not belong in a log."""
-    if isinstance(value, (str, bytes, bytearray)):
-        return f"a {type(value).__name__} of {len(value)}"
-    if value is None or isinstance(value, (bool, int, float)):
-        return repr(value)
-    return type(value).__name__
 
 
 class WrongServer(PenstockError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -14,15 +14,14 @@ from penstock.core.ids import JobId, parse_id
 from penstock.core.job import Delivery, QueueIdentity, Reservation
 from penstock.core.operations import QueueOps
 from penstock.core.outcomes import Outcome, Settled
-from penstock.errors import BadArgument, BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
+from penstock.errors import BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
 from penstock.spark.errors import RowError
 from penstock.spark.options import Write
-from penstock.spark.rows import Column, as_list
-from penstock.spark.schema import plain
+from penstock.spark.rows import Column, Fields, as_list, batches, columns_of
 from penstock.spark.shards import OpenShards
 from penstock.wire.codes import Code
 
-__all__ = ["Settler", "check_columns"]
+__all__ = ["Settler"]
 
 RECEIPT = re.compile("([1-9][0-9]*)-([0-9a-f]{3})").fullmatch
 
@@ -45,25 +44,6 @@ def _reservation(queue: str, node: str, crc: int, epoch: str, tag: int) -> Reser
     return made
 
 
-def check_columns(fields: Sequence[tuple[str, str]], options: Write) -> dict[str, int]:
-    """Return the indices of the columns `id` and `receipt`."""
-    known = ("id", "receipt") if options.operation in ("ack", "nack") else ("id",)
-    takes = f"operation={options.operation} takes the columns {' and '.join(known)}"
-    places: dict[str, int] = {}
-    for index, (name, kind) in enumerate(fields):
-        meaning = plain(name)
-        if meaning not in known or meaning in places:
-            again = "is there twice" if meaning in places else "is not used here: drop it"
-            raise BadArgument("column", name, f"{again}; {takes}")
-        if kind != "string":
-            raise BadArgument("column", name, f"is {kind}; {meaning} must be a string")
-        places[meaning] = index
-    if "id" not in places:
-        listed = tuple(name for name, _ in fields)
-        raise BadArgument("columns", listed, f"must have a column 'id'; {takes}")
-    return places
-
-
 class Settler:
     """Runs one operation on the jobs that rows name, in batches.
 
@@ -71,19 +51,25 @@ class Settler:
     no error.
     """
 
-    def __init__(
-        self, options: Write, fields: Sequence[tuple[str, str]], found: OpenShards
-    ) -> None:
+    def __init__(self, options: Write, fields: Fields, found: OpenShards) -> None:
         self._options = options
-        self._places = check_columns(fields, options)
+        self._width = len(fields)
+        self._places = columns_of(fields, options)
         self._waiting: dict[tuple[str, int, str], list[Delivery | str]] = {}
         self._shards = {(one.node, one.ops.crc): one.queue for one in found}
         self._known = frozenset(crc for _, crc in self._shards)
         self._counts = Counter({"rows": 0})
         self._row = 0
 
-    def add(self, columns: Sequence[Column], count: int) -> None:
-        """Take rows, and settle the jobs of full batches."""
+    def put(self, rows: Iterable[Any]) -> dict[str, int]:
+        """Settle the jobs of all rows; return the number of rows, and of each outcome."""
+        for columns, count in batches(rows, self._width):
+            self._add(columns, count)
+        for life, names in self._waiting.items():
+            self._settle(life, names)
+        return self._counts
+
+    def _add(self, columns: Sequence[Column], count: int) -> None:
         given = {name: as_list(name, columns[place]) for name, place in self._places.items()}
         receipts = given.get("receipt", [None] * count)
         for job_id, receipt in zip(given["id"], receipts, strict=True):
@@ -93,13 +79,6 @@ class Settler:
             self._row += 1
             if len(names) >= self._options.batch_size:
                 self._settle(life, self._waiting.pop(life))
-
-    def finish(self) -> dict[str, int]:
-        """Settle the rest; return the number of rows, and of each outcome."""
-        for life, names in self._waiting.items():
-            self._settle(life, names)
-        self._waiting = {}
-        return self._counts
 
     def _named(self, job_id: Any, receipt: Any) -> tuple[tuple[str, int, str], Delivery | str]:
         try:

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -37,9 +38,6 @@ def spelled(name: str) -> str:
     """Return the name of an option as it is documented, from the name of its field."""
     first, *others = name.split("_")
     return first + "".join(map(str.capitalize, others))
-
-
-# -- kinds of values -----------------------------------------------------------------------
 
 
 def text(value: str) -> str:
@@ -78,7 +76,7 @@ def span(high_ms: int = MAX_DURATION_MS, *, low_ms: int = 1) -> Callable[[str], 
             raise ValueError("must be seconds, or a duration such as 500ms, 30s, 5m, 24h, 7d")
         ms = math.ceil(round(float(found[1]) * SPANS[found[2]], 6))
         if not low_ms <= ms <= high_ms:
-            least = f"at least {low_ms} ms" if low_ms > 1 else "above 0"
+            least = "above 0" if low_ms == 1 else f"at least {low_ms} ms"
             raise ValueError(f"must be {least} and at most {high_ms // 1000} s")
         return ms
 
@@ -96,27 +94,22 @@ def choice(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def listed(value: str) -> tuple[str, ...]:
-    """Parse texts that are separated by commas, or a JSON array of texts."""
-    expected = "must be one or more texts, separated by commas or as a JSON array"
-    texts: Sequence[object] = value.split(",")
-    if value.lstrip().startswith("["):
-        try:
-            texts = json.loads(value)
-        except ValueError:
-            raise ValueError(expected) from None
-    found = tuple(one.strip() for one in texts if isinstance(one, str) and one.strip())
-    if not found or len(found) < len(texts):
-        raise ValueError(expected)
-    return found
+def listed(*words: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a parser of texts, or of these words, with commas between them or as a JSON array."""
+    kinds = " of " + ", ".join(words) if words else " texts"
 
+    def parse(value: str) -> tuple[str, ...]:
+        texts: Sequence[object] = value.split(",")
+        if value.lstrip().startswith("["):
+            texts = ()
+            with suppress(ValueError):
+                texts = json.loads(value)
+        found = tuple(one.strip() for one in texts if isinstance(one, str) and one.strip())
+        if not found or len(found) < len(texts) or (words and not set(found).issubset(words)):
+            raise ValueError(f"must be one or more{kinds}, separated by commas or as a JSON array")
+        return found
 
-def states(value: str) -> tuple[str, ...]:
-    """Parse names of states that are separated by commas."""
-    found = tuple(dict.fromkeys(listed(value)))
-    if not set(found).issubset(STATES):
-        raise ValueError(f"must be one or more of {', '.join(STATES)}, separated by commas")
-    return found
+    return parse
 
 
 def moment(value: str) -> int:
@@ -129,12 +122,8 @@ def moment(value: str) -> int:
         aware = found if found.tzinfo else found.replace(tzinfo=timezone.utc)
         return round(aware.timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
-        raise ValueError(
-            "must be a time such as 2026-01-31T12:00:00+00:00, or seconds since 1970"
-        ) from None
-
-
-# -- groups --------------------------------------------------------------------------------
+        example = "2026-01-31T12:00:00+00:00"
+        raise ValueError(f"must be a time such as {example}, or seconds since 1970") from None
 
 
 def _parsed(one: Field[Any], value: str) -> Any:
@@ -166,7 +155,7 @@ class Connection:
     require_queue: bool = option(flag, False)
     url: str = option(text, "", secret=True)
     url_env: str = option(text, "")
-    nodes: tuple[str, ...] = option(listed, (), secret=True)
+    nodes: tuple[str, ...] = option(listed(), (), secret=True)
     password_env: str = option(text, "")
     password_file: str = option(text, "")
     retry_for: int = option(span(300_000, low_ms=0), 5_000)
@@ -202,9 +191,8 @@ class Connection:
         given = {"url": self.url, "urlEnv": self.url_env, "nodes": self.nodes}
         ways = [name for name, value in given.items() if value]
         if not ways:
-            raise OptionError(
-                "url", None, "is required, or urlEnv or nodes: there is no default server"
-            )
+            reason = "is required, or urlEnv or nodes: there is no default server"
+            raise OptionError("url", None, reason)
         if len(ways) > 1:
             raise OptionError(ways[1], None, f"can't be used together with {ways[0]}")
         if len(set(self.nodes)) < len(self.nodes):
@@ -227,8 +215,7 @@ class Write(Connection):
     batch_size: int = option(count(1, 1000), 500)
     commit_mode: str = option(choice("direct", "staged"), "")
     stage_ttl: int = option(span(), 86_400_000)
-    on_full: str = option(choice("wait", "fail"), "wait")
-    full_timeout: int = option(span(86_400_000), 60_000)
+    full_timeout: int = option(span(86_400_000, low_ms=0), 60_000)
     replicas: int | None = option(count(0, 1000), None)
     replication_timeout: int = option(span(3_600_000), 1_000)
     skip_unreachable: bool = option(flag, False)
@@ -242,26 +229,19 @@ class Write(Connection):
         partitions, equal rows are then in other places and in another order.
         """
         if self.commit_mode == "direct" and named and not has_ids:
-            raise OptionError(
-                "commitMode",
-                "direct",
-                "rows without ids would be added again by a repeat with another number of "
-                "partitions: name a column of ids (idColumn), or use commitMode=staged",
-            )
+            reason = "rows without ids would be added again by a repeat with another number of "
+            reason += "partitions: name a column of ids (idColumn), or use commitMode=staged"
+            raise OptionError("commitMode", "direct", reason)
 
     def with_mode(self, has_ids: bool) -> Write:
         """Return the options of an enqueue with a commit mode. Rows without ids are staged."""
-        mode = self.commit_mode or ("direct" if has_ids else "staged")
-        made = replace(self, commit_mode=mode)
+        made = replace(self, commit_mode=self.commit_mode or ("direct" if has_ids else "staged"))
         made.check()
         return made
 
     def check(self) -> None:
         """Check the connection, and which options of the sink are used together."""
         super().check()
-        if self.payload_format == "json" and self.payload_column != "payload":
-            reason = "can't be used with payloadFormat=json: the body has all columns"
-            raise OptionError("payloadColumn", self.payload_column, reason)
         if self.operation != "nack" and (self.delay is not None or self.error):
             name = "error" if self.delay is None else "delay"
             reason = "is for operation=nack"
@@ -269,12 +249,10 @@ class Write(Connection):
                 reason += "; to delay new jobs, use a column delay or ready_at"
             raise OptionError(name, None, reason)
         if self.commit_mode == "staged" and self.queue_column:
-            raise OptionError(
-                "queueColumn",
-                self.queue_column,
-                "can't be used with commitMode=staged, the default for rows without ids: a staged "
-                "write has one queue. Name a column of ids (idColumn), or use commitMode=direct",
-            )
+            reason = "can't be used with commitMode=staged, the default for rows without ids: a "
+            reason += "staged write has one queue. Name a column of ids (idColumn), or use "
+            reason += "commitMode=direct"
+            raise OptionError("queueColumn", self.queue_column, reason)
         if self.commit_mode == "staged" and self.operation != "enqueue":
             reason = f"can't be used with operation={self.operation}"
             raise OptionError("commitMode", "staged", reason)
@@ -292,8 +270,7 @@ class Source(Connection):
 class Read(Source):
     """Options of the batch source, which reads a snapshot and takes nothing."""
 
-    states: tuple[str, ...] = option(states, STATES)
-    id_prefix: str = option(text, "")
+    states: tuple[str, ...] = option(listed(*STATES), STATES)
     enqueued_after: int | None = option(moment, None)
     enqueued_before: int | None = option(moment, None)
     skip_unreachable: bool = option(flag, False)
@@ -305,15 +282,10 @@ class Stream(Source):
 
     max_jobs_per_trigger: int = option(count(1, 10_000_000), 10_000)
     lease_duration: int = option(span(MAX_LEASE_MS, low_ms=100), 60_000)
-    lease_policy: str = option(choice("expire", "sticky"), "expire")
     fail_on_lost_batch: bool = option(flag, True)
 
 
-OPTIONS = {
-    name: one
-    for group in (Connection, Write, Read, Stream)
-    for name, one in group.options().items()
-}
+OPTIONS = {**Write.options(), **Read.options(), **Stream.options()}
 """Every option of every group, by its lower-cased name."""
 IGNORED = {*OPTIONS, "checkpointlocation", "queryname", "outputmode"}
 """Options of other groups, and those that Spark adds itself."""

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b64encode, urlsafe_b64encode
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import datetime, timezone
 from decimal import Decimal
 from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,18 +31,16 @@ from penstock.core.record import escaped
 from penstock.errors import BadArgument
 from penstock.spark.errors import OptionError, RowError
 from penstock.spark.options import Write
-from penstock.spark.schema import plain
 from penstock.wire.keys import check_queue_name
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType
-
 __all__ = [
-    "Column", "Columns", "Encoded", "Encoder", "Task", "as_list", "batches", "columns_of",
-    "encoded", "name_of", "preferred", "task", "type_name",
+    "Column", "Encoded", "Encoder", "Task", "as_list", "batches", "columns_of",
+    "name_of", "preferred", "task",
 ]  # fmt: skip
 
 T = TypeVar("T")
+Fields = Sequence[tuple[str, str]]
+"""Name and type of each column; an empty type is not known."""
 Column = Any
 """A list, or an Arrow array."""
 ROWS = 1000
@@ -62,7 +59,7 @@ POLICY = {"max_attempts": "max_attempts", "backoff": "base", "backoff_cap": "cap
 """Columns of the job's retry policy, and the arguments of `RetryPolicy`."""
 ARGUMENTS = {argument: name for name, argument in {**RULES, **POLICY}.items()}
 WHOLE = ("byte", "short", "integer", "long")
-SPANS = (*WHOLE, "float", "double", "decimal", "day-time interval")
+SPANS = (*WHOLE, "float", "double", "decimal", "daytimeinterval")
 TYPES = {
     "payload": ("binary", "string"), "id": ("string", *WHOLE), "delay": SPANS,
     "ready_at": ("timestamp",), "ttl": SPANS, "lease": SPANS, "max_attempts": WHOLE,
@@ -84,54 +81,44 @@ class Encoded(NamedTuple):
     keys: list[str]
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Names of all columns, indices by meaning, and indices of the columns of a JSON body."""
-
-    names: tuple[str, ...]
-    places: dict[str, int]
-    packed: tuple[int, ...] | None
-
-
-def columns_of(fields: Sequence[tuple[str, str]], options: Write) -> Columns:
-    """Return the meanings of columns by name and type; without types each value is checked."""
-    names = tuple(name for name, _ in fields)
-    places = _places(names, options)
-    _check_types(fields, places)
-    rest = {index for index in range(len(names)) if index not in places.values()}
-    if options.payload_format == "json":
-        packed = sorted(rest | {places[name] for name in ("id", "queue") if name in places})
-        members = [names[index] for index in packed]
-        for name in members:
-            if members.count(name) > 1:
-                reason = "is there twice: a JSON object can have it only once"
-                raise BadArgument("column", name, reason)
-        return Columns(names, places, tuple(packed))
-    if rest:
-        others = ", ".join(repr(names[index]) for index in sorted(rest))
-        raise BadArgument(
-            "columns",
-            names,
-            f"must not have {others}: drop it, or put all columns into the body by "
-            f"payloadFormat=json. The sink knows {', '.join(TYPES)}",
-        )
-    return Columns(names, places, None)
+def columns_of(fields: Fields, options: Write) -> dict[str, int]:
+    """Return the index of each meaning, by names and types; without types values are checked."""
+    names = [name for name, _ in fields]
+    known = _known(options)
+    places = _places(names, options, known)
+    _check_types(fields, places, known)
+    others = [name for index, name in enumerate(names) if index not in places.values()]
+    if others:
+        reason = f"must not have {', '.join(map(repr, others))}: drop it"
+        if options.operation == "enqueue":
+            reason += ", or put it into the payload, as to_json(struct(...)) does"
+        reason += f". operation={options.operation} takes {', '.join(known)}"
+        raise BadArgument("columns", names, reason)
+    return places
 
 
-def _places(names: Sequence[str], options: Write) -> dict[str, int]:
+def _known(options: Write) -> dict[str, tuple[str, ...]]:
+    """Return the columns that the operation takes, with the types that they may have."""
+    if options.operation == "enqueue":
+        return TYPES
+    names = ("id", "receipt") if options.operation in ("ack", "nack") else ("id",)
+    return dict.fromkeys(names, ("string",))
+
+
+def _places(names: Sequence[str], options: Write, known: Iterable[str]) -> dict[str, int]:
     """Return the index of each column that has a meaning: first those that options name."""
-    packs, places = options.payload_format == "json", dict[str, int]()
-    for meaning, option, name in (
-        ("payload", "payloadColumn", "" if packs else options.payload_column),
-        ("id", "idColumn", options.id_column),
-        ("queue", "queueColumn", options.queue_column),
-    ):
-        if name:
-            places[meaning] = _named(names, option, name)
-    data = ("payload", "id") if packs else ("payload",)
-    known = {plain(name): name for name in TYPES if name not in data}
+    given = {"idColumn": options.id_column or "id"}
+    if options.operation == "enqueue":
+        given = {"idColumn": options.id_column, "queueColumn": options.queue_column}
+        given["payloadColumn"] = options.payload_column
+    places = {
+        option.removesuffix("Column"): _named(names, option, name)
+        for option, name in given.items()
+        if name
+    }
+    meanings = {name.replace("_", ""): name for name in known}
     for index, name in enumerate(names):
-        meaning = known.get(plain(name), "")
+        meaning = meanings.get(name.replace("_", "").lower(), "")  # also readyAt
         if meaning and meaning not in places and index not in places.values():
             places[meaning] = index
     return places
@@ -145,18 +132,16 @@ def _named(names: Sequence[str], option: str, wanted: str) -> int:
     return found[0]
 
 
-def _check_types(fields: Sequence[tuple[str, str]], places: dict[str, int]) -> None:
+def _check_types(fields: Fields, places: dict[str, int], known: dict[str, tuple[str, ...]]) -> None:
     for meaning, index in places.items():
         name, kind = fields[index]
-        accepted = TYPES.get(meaning, ("string",))
+        accepted = known.get(meaning, ("string",))
         if kind and kind.partition("(")[0] not in accepted:
-            raise BadArgument(
-                "column", name, f"is {kind}; {meaning} must be {' or '.join(accepted)}"
-            )
+            reason = f"is {kind}; {meaning} must be {' or '.join(accepted)}"
+            raise BadArgument("column", name, reason)
     if "delay" in places and "ready_at" in places:
-        raise BadArgument(
-            "column", fields[places["ready_at"]][0], "can't be used together with delay"
-        )
+        name, _ = fields[places["ready_at"]]
+        raise BadArgument("column", name, "can't be used together with delay")
 
 
 def name_of(*words: object) -> bytes:
@@ -181,19 +166,24 @@ class Encoder:
     """Converts the rows of one partition to records, a column at a time.
 
     Args:
-        write: the hash of the write's name, the same in each of its attempts.
+        fields: name and type of each column.
+        own: names a write that has no `writeId`.
         attempt: of rows that are staged: names the attempt. Only one attempt is published, so rows
             without ids get ids of the attempt.
     """
 
     def __init__(
-        self, columns: Columns, options: Write, write: bytes, partition: int, attempt: str = ""
+        self, fields: Fields, options: Write, where: Task, own: str, attempt: str = ""
     ) -> None:
-        places = columns.places
-        self._columns = columns
+        write = name_of("batch", options.write_id or own)
+        if where.query:
+            write = name_of("stream", options.write_id, where.query, where.batch)
+        self._places = places = columns_of(fields, options)
+        self._names = [name for name, _ in fields]
+        self._is_json = options.payload_format == "json"
         self._queue = options.queue
         self._attempt = "" if "id" in places else attempt
-        place = b"" if "id" in places else partition.to_bytes(8, "big")
+        place = b"" if "id" in places else where.partition.to_bytes(8, "big")
         self._hash = blake2b(write + place, digest_size=DIGEST)
         self._seen: dict[bytes, int] = {}
         self._row = 0
@@ -203,10 +193,15 @@ class Encoder:
         self._start = next((name for name in STARTS if name in places and "ttl" not in places), "")
         self._others = [n for n in (*RULES, *POLICY) if n in places and n != self._start]
 
-    def encode(self, columns: Sequence[Column], count: int) -> Encoded:
-        """Return the records of rows."""
-        given = {meaning: columns[place] for meaning, place in self._columns.places.items()}
-        bodies = self._bodies(columns, given)
+    def records(self, source: Iterable[Any]) -> Iterator[Encoded]:
+        """Yield the records of rows, some at a time."""
+        for columns, count in batches(source, len(self._names)):
+            yield self._encode(columns, count)
+            self._row += count
+
+    def _encode(self, columns: Sequence[Column], count: int) -> Encoded:
+        given = {meaning: columns[place] for meaning, place in self._places.items()}
+        bodies = self._bodies(given["payload"])
         queues = [self._queue] * count
         if "queue" in given:
             queues = self._each("queue", check_queue_name, as_list("queue", given["queue"]))
@@ -236,34 +231,13 @@ class Encoder:
             b"%b%b%b;i=%b\n%b" % (head[0], name, head[1], stable, body)
             for head, name, stable, body in zip(heads, names, stables, bodies, strict=True)
         ]
-        self._row += count
         return Encoded(queues, delays, records, keys)
 
-    # -- bodies ----------------------------------------------------------------------------
-
-    def _bodies(self, columns: Sequence[Column], given: Mapping[str, Column]) -> list[bytes]:
-        packed = self._columns.packed
-        if packed is None:
-            column = given["payload"]
-            if isinstance(column, pa.StringArray) and not column.null_count:
-                column = column.cast(pa.binary())
-            return self._each("payload", _raw, as_list("payload", column))
-        names = [self._columns.names[index] for index in packed]
-        values = [as_list(self._columns.names[index], columns[index]) for index in packed]
-        rows = zip(*values, strict=True)
-        return [self._packed(dict(zip(names, row, strict=True)), at) for at, row in enumerate(rows)]
-
-    def _packed(self, body: dict[str, Any], at: int) -> bytes:
-        try:
-            return _dumps(body).encode()
-        except (TypeError, ValueError, RecursionError):
-            for name, value in body.items():
-                if reason := _obstacle(value):
-                    text = f"JSON can't express it ({reason})"
-                    raise RowError(name, value, text, self._row + at) from None
-            raise
-
-    # -- ids -------------------------------------------------------------------------------
+    def _bodies(self, column: Column) -> list[bytes]:
+        if isinstance(column, pa.StringArray) and not column.null_count and not self._is_json:
+            column = column.cast(pa.binary())
+        convert = _json if self._is_json else _raw
+        return self._each("payload", convert, as_list("payload", column))
 
     def _hashes(self, lines: Iterable[bytes], *, numbered: bool = False) -> list[bytes]:
         """Return the stable ids of rows, by the text that identifies each of them in the write.
@@ -288,8 +262,6 @@ class Encoder:
         size = DIGEST // 3 * 4
         return [texts[at : at + size] for at in range(0, len(texts), size)]
 
-    # -- other columns of a row -------------------------------------------------------------
-
     def _heads(self, given: Mapping[str, Column], count: int) -> list[Head]:
         if not self._others:
             return [self._head(())] * count
@@ -311,7 +283,7 @@ class Encoder:
         policy = _arguments(POLICY, found)
         retry = RetryPolicy(**policy) if policy else None
         made = prepared(**_arguments(RULES, found), retry=retry, dedup=self._dedup)
-        head = made.head if self._columns.packed is None else made.coded_head
+        head = made.coded_head if self._is_json else made.head
         front, _, tail = head.partition(ID_PLACEHOLDER)
         return Head(front, tail, made.delay)
 
@@ -338,8 +310,7 @@ class Encoder:
         return found
 
     def _error(self, meaning: str, value: Any, reason: str, at: int) -> RowError:
-        places = self._columns.places
-        name = self._columns.names[places[meaning]] if meaning in places else meaning
+        name = self._names[self._places[meaning]] if meaning in self._places else meaning
         return RowError(name, value, reason, self._row + at)
 
 
@@ -361,7 +332,6 @@ def _start_of(argument: str, value: Any) -> int | str:
 
 
 def _name(value: Any) -> bytes:
-    """Return an id as records have it."""
     if type(value) is str and PLAIN_ID(value):
         return value.encode()
     if isinstance(value, int) and not isinstance(value, bool):
@@ -370,7 +340,6 @@ def _name(value: Any) -> bytes:
 
 
 def _arguments(names: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of those columns that have one, by the names of arguments."""
     return {names[name]: _argument(given[name]) for name in names if name in given}
 
 
@@ -390,34 +359,20 @@ def _raw(value: Any) -> bytes:
     raise TypeError("must be bytes or text")
 
 
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return b64encode(bytes(value)).decode()
-    if hasattr(value, "asDict"):
-        return value.asDict(recursive=True)
-    raise TypeError(f"a {type(value).__name__}")
-
-
-_dumps = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain_value
-).encode
-
-
-def _obstacle(value: Any) -> str:
+def _json(value: Any) -> bytes:
+    body = _raw(value)
     try:
-        _dumps(value).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        return str(error) or type(error).__name__
-    return ""
+        DECODER.decode(body.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"must be JSON text ({error})") from None
+    return body
 
 
-# -- tasks ---------------------------------------------------------------------------------
+def _refuse(constant: str) -> None:
+    raise ValueError(f"it has no {constant}")
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Task(NamedTuple):
@@ -435,29 +390,8 @@ def task() -> Task:
     context = TaskContext.get()
     if context is None:
         return Task(0)
-    return Task(
-        context.partitionId(),
-        context.getLocalProperty("sql.streaming.queryId") or "",
-        context.getLocalProperty("streaming.sql.batchId") or "",
-    )
-
-
-def encoded(
-    source: Iterable[Any],
-    fields: Sequence[tuple[str, str]],
-    options: Write,
-    *,
-    where: Task,
-    own: str,
-    attempt: str = "",
-) -> Iterator[Encoded]:
-    """Yield the records of rows. `own` names a write that has no `writeId`."""
-    write = name_of("batch", options.write_id or own)
-    if where.query:
-        write = name_of("stream", options.write_id, where.query, where.batch)
-    encoder = Encoder(columns_of(fields, options), options, write, where.partition, attempt)
-    for columns, count in batches(source, len(fields)):
-        yield encoder.encode(columns, count)
+    names = ("sql.streaming.queryId", "streaming.sql.batchId")
+    return Task(context.partitionId(), *(context.getLocalProperty(name) or "" for name in names))
 
 
 def batches(source: Iterable[Any], width: int) -> Iterator[tuple[Sequence[Column], int]]:
@@ -480,15 +414,6 @@ def as_list(name: str, column: Column) -> list[Any]:
     try:
         found: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     except (ValueError, OverflowError) as error:
-        text = f"has a value that can't be converted: {error}"
-        raise BadArgument("column", name, text) from None
+        reason = f"has a value that can't be converted: {error}"
+        raise BadArgument("column", name, reason) from None
     return found
-
-
-def type_name(kind: DataType) -> str:
-    """Return the name of a type in options and messages."""
-    from pyspark.sql.types import MapType
-
-    if isinstance(kind, MapType):
-        return f"map<{type_name(kind.keyType)},{type_name(kind.valueType)}>"
-    return "day-time interval" if kind.typeName() == "daytimeinterval" else kind.typeName()

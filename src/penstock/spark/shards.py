@@ -25,14 +25,13 @@ from penstock.core.calls import Call
 from penstock.core.logs import get_logger
 from penstock.core.node_list import URL, others
 from penstock.core.urls import check_url
-from penstock.core.views import QueueStats
 from penstock.errors import BadArgument, NodesUnavailable, QueueMissing
 from penstock.spark.errors import HIDDEN, OptionError, Unreachable, WrongServer
 from penstock.spark.options import Connection
 
 __all__ = [
-    "OpenShard", "OpenShards", "ShardAddress", "client", "close_all", "current", "new_client",
-    "open_in_task", "open_listed", "open_on_driver", "open_shards", "reaching",
+    "OpenShard", "OpenShards", "ShardAddress", "client", "new_client", "open_in_task",
+    "open_listed", "open_on_driver", "open_shards",
 ]  # fmt: skip
 
 logger = get_logger("penstock")
@@ -41,7 +40,7 @@ R = TypeVar("R")
 VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
 """A name of an environment variable. Other values may be secrets, so errors do not show them."""
 
-_clients: dict[tuple[object, ...], Penstock] = {}
+clients: dict[tuple[object, ...], Penstock] = {}
 """The clients of this process, by its pid and their options.
 
 A worker process of Spark runs many tasks, one after the other. They share its client, so that each
@@ -52,18 +51,12 @@ slot has one connection.
 def client(options: Connection) -> Penstock:
     """Return the client of this process for these options; nothing is sent."""
     key = _key(options)
-    found = _clients.get(key)
+    found = clients.get(key)
     if found is None:
-        if any(pid != os.getpid() for pid, *_ in _clients):  # a fork has copied the parent's
-            _clients.clear()
-        found = _clients[key] = new_client(options)
+        if any(pid != os.getpid() for pid, *_ in clients):  # a fork has copied the parent's
+            clients.clear()
+        found = clients[key] = new_client(options)
     return found
-
-
-def close_all() -> None:
-    """Close the connections of this process; the next use opens new ones."""
-    while _clients:
-        _clients.popitem()[1].close()
 
 
 def current(options: Connection) -> Penstock:
@@ -72,11 +65,10 @@ def current(options: Connection) -> Penstock:
     That is so after a FLUSHALL, or if another server answers at the address.
     """
     made = client(options)
-    with reaching(options):
-        made.connect()
-        if made.backend.node.whole_id()[:8] != made.backend.node.id:
-            _clients.pop(_key(options), made).close()
-            made = client(options).connect()
+    made.connect()
+    if made.backend.node.whole_id()[:8] != made.backend.node.id:
+        clients.pop(_key(options), made).close()
+        made = client(options).connect()
     return made
 
 
@@ -86,10 +78,8 @@ def reaching(options: Connection) -> Iterator[None]:
     try:
         yield
     except (RedisError, NodesUnavailable) as error:
-        text = str(error).rstrip(".")
-        raise Unreachable(
-            f"queue {options.queue!r}: the server can't be reached: {text}"
-        ) from error
+        text = f"queue {options.queue!r}: the server can't be reached: {str(error).rstrip('.')}"
+        raise Unreachable(text) from error
 
 
 def _key(options: Connection) -> tuple[object, ...]:
@@ -123,9 +113,7 @@ def _completed(name: str, url: str, options: Connection) -> str:
         raise OptionError(name, HIDDEN, "must be a URL such as redis://host:6379/0")
     scheme, user, place, query = found.groups(default="")
     if name == "url" and ":" in user:
-        logger.warning(
-            "option 'url' has a password: use urlEnv, passwordEnv or passwordFile instead"
-        )
+        logger.warning("option 'url' has a password: use urlEnv, passwordEnv or passwordFile")
     given = dict(parse_qsl(query))
     merged = urlencode({"socket_timeout": 10, "socket_connect_timeout": 10, **given})
     secret = _password(options)
@@ -153,9 +141,6 @@ def _from_environment(name: str, variable: str) -> str:
         shown = variable if VARIABLE.fullmatch(variable) else HIDDEN  # it may be the secret itself
         raise OptionError(name, shown, "is not set in the environment of this process")
     return value
-
-
-# -- shards --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -196,18 +181,6 @@ class OpenShard:
         """Run a plain command and return its reply."""
         return self.queue.backend.node.command(*args)
 
-    def stats(self) -> QueueStats:
-        """Return the queue's figures."""
-        return self.run(self.ops.stats())
-
-    def exists(self) -> bool:
-        """Return whether the queue exists: one in partitions exists before its first job."""
-        return self.address.partitions is not None or bool(self.stats().exists)
-
-    def missing(self) -> QueueMissing:
-        """Return the error for a queue that must exist."""
-        return QueueMissing(f"option 'requireQueue': queue {self.name!r} does not exist")
-
 
 class OpenShards(list[OpenShard]):
     """The shards of a queue that can be reached.
@@ -215,10 +188,12 @@ class OpenShards(list[OpenShard]):
     Attributes:
         clients: a client of each node that was reached, with the options that lead to it.
         unreached: the number of nodes that can't be reached.
+        exists: whether one of them has the queue.
         partitions: the largest number of partitions on a node; 1 if the queue has none.
     """
 
     unreached = 0
+    exists = True
     partitions = 1
 
     def __init__(self, shards: Iterable[OpenShard] = ()) -> None:
@@ -234,13 +209,11 @@ class OpenShards(list[OpenShard]):
         found, stored = OpenShards(), list[int | None]()
         found.unreached = self.unreached
         for options, made in self.clients:
-            try:
-                with reaching(options):
-                    stored.append(made.backend.member.partitions(name))
+            with found.leaving_out(options, self.unreached + len(self.clients)):
+                stored.append(made.backend.member.partitions(name))
                 found.clients.append((options, made))
-            except Unreachable as error:  # noqa: PERF203  # once a node
-                found.leave_out(error, self.unreached + len(self.clients))
         usual = next((count for count in stored if count is not None), None)
+        found.exists = usual is not None
         for (options, made), own in zip(found.clients, stored, strict=True):
             count = (usual if own is None else own) or None
             found.partitions = max(found.partitions, count or 1)
@@ -249,37 +222,43 @@ class OpenShards(list[OpenShard]):
                 found.append(OpenShard(made, name, ShardAddress(url, "", number, count)))
         return found
 
-    def leave_out(self, error: Unreachable, nodes: int) -> None:
-        """Count a node that can't be reached; raise the error if no node is left."""
-        self.unreached += 1
-        if self.unreached >= nodes or not passing(error.__cause__ or error):
-            raise error
-        logger.warning("a node can't be reached: %s", error)
+    @contextmanager
+    def leaving_out(self, options: Connection, nodes: int) -> Iterator[None]:
+        """Count a node that this block can't reach; raise the error if all `nodes` are counted."""
+        try:
+            with reaching(options):
+                yield
+        except Unreachable as error:
+            self.unreached += 1
+            if self.unreached >= nodes or not passing(error.__cause__ or error):
+                raise
+            logger.warning("a node can't be reached: %s", error)
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Ids of the nodes."""
         return tuple(sorted({shard.node for shard in self}))
 
-    def find(self, node: str, number: int = 0) -> OpenShard | None:
-        """Return the shard of a partition on a node; None = it can't be reached."""
-        wanted = (node, number)
-        found = (one for one in self if (one.node, one.address.number or 0) == wanted)
-        return next(found, None)
+    def find(self, node: str, number: int = 0) -> OpenShard:
+        """Return the shard of a partition on a node that has rows of a write."""
+        for one in self:
+            if (one.node, one.address.number or 0) == (node, number):
+                return one
+        raise NodesUnavailable(f"node {node} has rows of this write and can't be reached")
 
     def check(self, options: Connection, *, whole: bool) -> None:
         """Check that the queue exists, if it has to, and that every node was reached, if `whole`.
 
         The node of a row depends on the list of nodes.
         """
-        if options.require_queue and not any(shard.exists() for shard in self):
-            raise self[0].missing()
         if whole and self.unreached:
             raise Unreachable(
                 f"queue {self[0].name!r}: {self.unreached} of {len(options.nodes)} nodes can't be "
-                f"reached. Rows that an earlier attempt has put there would be added again "
-                f"(skipUnreachable=true writes to the others)"
+                "reached: a read would miss their jobs, a write would add rows again that they "
+                "have (skipUnreachable=true uses the others)"
             )
+        if options.require_queue and not self.exists:
+            raise QueueMissing(f"option 'requireQueue': queue {self[0].name!r} does not exist")
 
 
 def open_shards(options: Connection) -> OpenShards:
@@ -287,28 +266,24 @@ def open_shards(options: Connection) -> OpenShards:
     found = OpenShards()
     for url in options.nodes or ("",):
         own = _single(options, url)
-        try:
+        with found.leaving_out(own, len(options.nodes)):
             found.clients.append((own, current(own)))
-        except Unreachable as error:
-            found.leave_out(error, len(options.nodes))
     return found.of(options.queue)
 
 
 def _single(options: Connection, url: str) -> Connection:
-    """Return the options of one of several nodes."""
     return replace(options, nodes=(url,)) if url else options
 
 
 def open_listed(options: Connection, addresses: Iterable[ShardAddress]) -> Iterator[OpenShard]:
     """Open shards in turn, for a task. If another node answers at an address, that is an error."""
-    clients: dict[str, Penstock] = {}
+    opened: dict[str, Penstock] = {}
     for address in addresses:
         own = _single(options, address.url)
-        made = clients.get(address.url)
-        if made is None:
-            made = clients[address.url] = current(own)
         with reaching(own):
-            found = OpenShard(made, options.queue, address)
+            if address.url not in opened:
+                opened[address.url] = current(own)
+            found = OpenShard(opened[address.url], options.queue, address)
         _check_nodes(own, (found.node,), (address.node,))
         yield found
 
@@ -319,12 +294,9 @@ def open_on_driver(options: Connection, *, whole: bool = False) -> OpenShards:
     found.check(options, whole=whole)
     node = found[0].queue.backend.node
     if not options.nodes and (listed := others(node.listed(), node.whole_id())):
-        logger.warning(
-            "queue %r: option 'url' names one of several nodes, and only this one is read and "
-            "written. Name all of them by option 'nodes'; the others are %s",
-            options.queue,
-            ", ".join(map(repr, listed)),
-        )
+        text = "queue %r: option 'url' names one of several nodes, and only this one is read and "
+        text += "written. Name all of them by option 'nodes'; the others are %s"
+        logger.warning(text, options.queue, ", ".join(map(repr, listed)))
     return found
 
 
@@ -340,5 +312,5 @@ def _check_nodes(options: Connection, found: Sequence[str], expected: Sequence[s
         raise WrongServer(
             f"queue {options.queue!r}: the driver's server is node {', '.join(expected)}, and from "
             f"here the same options lead to node {', '.join(found)}; a host name such as localhost "
-            f"is not the same machine everywhere"
+            "is not the same machine everywhere"
         )

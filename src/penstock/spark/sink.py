@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -10,14 +11,14 @@ from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 
 from penstock.client._sync.adding import add_when_room, confirm
-from penstock.core.bulk import Prepared, prepared
+from penstock.core.bulk import prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable
 from penstock.core.partitions import partition_of
-from penstock.errors import BadArgument, NodesUnavailable, QueueFull, QueuePaused
+from penstock.errors import BadArgument, QueueFull, QueuePaused
 from penstock.spark.errors import OptionError
 from penstock.spark.options import Write
-from penstock.spark.rows import Encoded, columns_of, encoded, preferred, task
+from penstock.spark.rows import Encoded, Encoder, columns_of, preferred, task
 from penstock.spark.shards import OpenShards, open_shards
 
 __all__ = ["Packer", "RecordBatch", "Sink", "enqueue_partition", "patiently"]
@@ -54,17 +55,17 @@ class Packer(Generic[K]):
     def __init__(self, options: Write, send: Callable[[K, RecordBatch], None]) -> None:
         self._rows = options.batch_size
         self._send = send
-        self._open: dict[K, RecordBatch] = {}
+        self._open = defaultdict[K, RecordBatch](RecordBatch)
         self._held = 0
 
     def add(self, key: K, records: Iterable[bytes], delays: Iterable[int | str]) -> None:
         """Take records, and send batches that are full."""
-        batch = self._batch(key)
+        batch = self._open[key]
         for record, delay in zip(records, delays, strict=True):
             size = len(record) + RECORD_BYTES
             if batch.records and batch.size + size > BATCH_BYTES:
                 self._flush(key)
-                batch = self._batch(key)
+                batch = self._open[key]
             batch.records.append(record)
             batch.delays.append(delay)
             batch.size += size
@@ -75,13 +76,7 @@ class Packer(Generic[K]):
                 self.finish()
             else:
                 continue
-            batch = self._batch(key)
-
-    def _batch(self, key: K) -> RecordBatch:
-        batch = self._open.get(key)
-        if batch is None:
-            batch = self._open[key] = RecordBatch()
-        return batch
+            batch = self._open[key]
 
     def _flush(self, key: K) -> None:
         batch = self._open.pop(key)
@@ -106,10 +101,12 @@ class Sink:
         self._nodes = tuple(nodes)
         self._packer = Packer[tuple[str, int, str]](options, self._send)
         self._shards = {options.queue: found}
+        durable = Durable(options.replicas, timeout=options.replication_timeout / 1000)
+        self._terms = prepared(durable=durable, dedup=Dedup("-"))  # the records are finished
         self._rows = self._added = 0
 
-    def put(self, rows: Iterable[Encoded]) -> None:
-        """Add rows; those that do not fill a batch wait for more."""
+    def put(self, rows: Iterable[Encoded]) -> dict[str, int]:
+        """Add all rows; return their number, and the numbers of those that were added or not."""
         for some in rows:
             names = set(some.queues)
             places = {(name, self._found(name).partitions) for name in names}
@@ -118,6 +115,9 @@ class Sink:
                 continue
             for queue, delay, record, key in zip(*some, strict=True):
                 self._packer.add(self._place(queue, key), [record], [delay])
+        self._packer.finish()
+        duplicates = self._rows - self._added
+        return {"rows": self._rows, "added": self._added, "duplicates": duplicates}
 
     def _found(self, queue: str) -> OpenShards:
         if queue not in self._shards:
@@ -126,28 +126,19 @@ class Sink:
         return self._shards[queue]
 
     def _place(self, queue: str, key: str) -> tuple[str, int, str]:
-        """Return node, partition and queue of a row."""
         nodes, count = self._nodes, self._shards[queue].partitions
         node = preferred(key, nodes) if len(nodes) > 1 else nodes[0]
         return node, partition_of(key, count) if count > 1 else 0, queue
 
-    def finish(self) -> dict[str, int]:
-        """Send the rest; return the numbers of rows, and of those that were added or not."""
-        self._packer.finish()
-        duplicates = self._rows - self._added
-        return {"rows": self._rows, "added": self._added, "duplicates": duplicates}
-
     def _send(self, key: tuple[str, int, str], batch: RecordBatch) -> None:
         node, number, name = key
-        shard = self._shards[name].find(node, number)
-        if shard is None:
-            raise NodesUnavailable(f"node {node} has rows of this write and can't be reached")
+        queue = self._shards[name].find(node, number).queue
 
         def put(at: int, n: int, block: float) -> int:
             chunk = batch.records[at : at + n]
-            options = terms(self._options, batch.delay(at, at + n), block)
-            reply, confirmed = add_when_room(shard.queue, chunk, options, in_parts=False)
-            confirm(shard.queue, reply, confirmed, options.wait)
+            terms = replace(self._terms, delay=batch.delay(at, at + n), block=block)
+            reply, confirmed = add_when_room(queue, chunk, terms, in_parts=False)
+            confirm(queue, reply, confirmed, terms.wait)
             self._rows += len(chunk)
             self._added += reply.count
             return len(chunk)
@@ -155,19 +146,11 @@ class Sink:
         patiently(self._options, len(batch.records), put)
 
 
-def terms(options: Write, delay: int | str, block: float) -> Prepared:
-    """Return the options of an enqueue of finished records."""
-    durable = Durable(options.replicas, timeout=options.replication_timeout / 1000)
-    made = prepared(block=block, durable=durable, dedup=Dedup("-"))
-    return replace(made, delay=delay, bound="")
-
-
 def patiently(options: Write, total: int, put: Callable[[int, int, float], int]) -> None:
     """Put `total` records: all at once, or in a full queue as many as there is room for.
 
     `put` gets how many are in, how many more to put, and seconds to wait for room. It returns how
-    many it has put. Its errors QueueFull and QueuePaused are raised at once with `onFull=fail`,
-    else after `fullTimeout`.
+    many it has put. Its errors QueueFull and QueuePaused are raised after `fullTimeout`.
     """
     done, n, block, deadline = 0, total, 0.0, 0.0
     while done < total:
@@ -182,7 +165,7 @@ def patiently(options: Write, total: int, put: Callable[[int, int, float], int])
             if 0 < room < min(n, total - done):
                 n, block = room, 0.0
                 continue
-            if options.on_full == "fail" or now >= deadline:
+            if now >= deadline:
                 refusal.args = (_stuck(options, refusal, done, total),)
                 raise
             if limit:
@@ -196,18 +179,13 @@ def _stuck(options: Write, refusal: Exception, done: int, total: int) -> str:
     text = f"{refusal}; {done} of these {total} rows were added, repeating the write adds the rest"
     if options.commit_mode == "staged":
         text = f"{refusal}; all staged rows are committed, and some may be in the queue"
-    if options.on_full == "wait":
+    if options.full_timeout:
         missing = "There was no room" if is_full else "The pause did not end"
         text += f". {missing} within fullTimeout ({options.full_timeout / 1000:g} s)"
-    if options.on_full == "wait" and is_full:
-        text += (
-            ". Check that consumers of the queue run. Waiting tasks hold their slots, so a drain "
-            "in the same application may have none"
-        )
+        if is_full:
+            text += ". Check that consumers of the queue run. Waiting tasks hold their slots, so "
+            text += "a drain in the same application may have none"
     return text
-
-
-# -- in a function of the user ---------------------------------------------------------------
 
 
 def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
@@ -241,19 +219,15 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
         return {"rows": 0, "added": 0, "duplicates": 0}
     names = _names(first)
     fields = [(name, "") for name in names]
-    if "id" not in columns_of(fields, given).places:
-        raise OptionError(
-            "idColumn",
-            None,
-            "is required, or a column id: a repeat with another number of partitions would add "
-            "rows without ids again. df.write can stage them",
-        )
+    if "id" not in columns_of(fields, given):
+        reason = "is required, or a column id: a repeat with another number of partitions would "
+        reason += "add rows without ids again. df.write can stage them"
+        raise OptionError("idColumn", None, reason)
     found = open_shards(given)
     found.check(given, whole=not given.skip_unreachable)
-    sink = Sink(given, found.nodes, found)
+    encoder = Encoder(fields, given, task(), secrets.token_hex(8))
     values = _valued(chain([first], source), names)
-    sink.put(encoded(values, fields, given, where=task(), own=secrets.token_hex(8)))
-    return sink.finish()
+    return Sink(given, found.nodes, found).put(encoder.records(values))
 
 
 def _names(row: Any) -> tuple[str, ...]:
@@ -269,9 +243,6 @@ def _valued(rows: Iterable[Any], names: tuple[str, ...]) -> Iterator[list[Any]]:
     for at, row in enumerate(rows):
         found = _names(row)
         if found != names and set(found) != set(names):
-            raise BadArgument(
-                "columns",
-                found,
-                f"row {at} of its partition has other columns than the first: {names}",
-            )
+            reason = f"row {at} of its partition has other columns than the first: {names}"
+            raise BadArgument("columns", found, reason)
         yield [row[name] for name in names]

@@ -10,15 +10,15 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-import pyarrow.compute
 from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.core.ids import MAX_SEQ, SEQ_BASE
 from penstock.core.logs import get_logger
-from penstock.errors import NodesUnavailable, WrongEpoch
+from penstock.errors import WrongEpoch
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
 from penstock.spark.options import Read
 from penstock.spark.shards import OpenShard, ShardAddress, open_listed, open_shards
@@ -55,18 +55,14 @@ class SnapshotSlice(InputPartition):
 
 
 def bounds(options: Read) -> tuple[str, str]:
-    """Return the number below all wanted ones, and the highest wanted one; '' = any."""
+    """Return the number below all wanted ones, and the highest wanted one; '' = any.
+
+    Each is the highest number of the ms before a time. Numbers are compared as text.
+    """
     times = (options.enqueued_after, options.enqueued_before)
-    low, high = ("" if ms is None else _last_before(ms) for ms in times)
+    last = [None if ms is None else min(max(ms - 1, 0), MOST_MS) for ms in times]
+    low, high = ("" if ms is None else f"{ms:013d}-{HIGHEST[14:]}" for ms in last)
     return low, high
-
-
-def _last_before(ms: int) -> str:
-    """Return the highest job number of the previous millisecond. Numbers are compared as text."""
-    return f"{min(max(ms - 1, 0), MOST_MS):013d}-{HIGHEST[14:]}"
-
-
-# -- the plan ------------------------------------------------------------------------------
 
 
 class SnapshotPlan:
@@ -74,12 +70,12 @@ class SnapshotPlan:
 
     def __init__(self, found: OpenShard, options: Read, share: int = 1) -> None:
         self._shard = found
+        self._command, self._keys = found.command, found.ops.keys
         self._options = options
         self._wanted = -(-options.num_partitions // share) if options.num_partitions else None
         self._most = max(1, MOST_SLICES // share)
         reply = found.run(found.ops.call("survey", "", "ready", "", "", 1, 0))
-        self.now = reply.now
-        self._epoch = reply.epoch.decode()
+        self._now, self._epoch = reply.now, reply.epoch.decode()
 
     def slices(self) -> list[SnapshotSlice]:
         """Return the slices; none if the queue does not exist.
@@ -89,39 +85,34 @@ class SnapshotPlan:
         """
         if not self._epoch:
             return []
-        states = self._options.states
+        states, now = self._options.states, f"{self._now} {HIGHEST}"
         found = []
         if "ready" in states:
             found += self._stream()
-            found += self._sorted("scheduled", end=f"{self.now} {HIGHEST}")
+            found += self._sorted("scheduled", end=now)
         if "scheduled" in states:
-            found += self._sorted("scheduled", start=f"{self.now} {HIGHEST}")
+            found += self._sorted("scheduled", start=now)
         if "dead" in states:
-            found += self._sorted("dead", end=f"{self.now} {HIGHEST}")
+            found += self._sorted("dead", end=now)
         if {"ready", "active"}.intersection(states):
-            # They can't be cut, as leases are extended all the time.
-            places = ("active", "once")
-            found += [
-                self._slice(one) for one in places if self._shard.command("ZCARD", self._key(one))
-            ]
+            for place in ("active", "once"):  # not cut, as leases are extended all the time
+                if self._command("ZCARD", self._keys[place]):
+                    found += self._between(place, "", "")
         return found
 
-    def _slice(self, place: str, **given: Any) -> SnapshotSlice:
-        return SnapshotSlice(self._shard.address, self._epoch, place, self.now, **given)
+    def _between(self, place: str, *edges: str) -> list[SnapshotSlice]:
+        made = partial(SnapshotSlice, self._shard.address, self._epoch, place, self._now)
+        return [made(start, end) for start, end in itertools.pairwise(edges)]
 
     def _count(self, jobs: int) -> int:
         wanted = self._wanted or min(-(-jobs // ROWS_A_SLICE), self._most)
         return max(1, min(wanted, jobs))
 
-    def _key(self, kind: str) -> bytes:
-        return self._shard.ops.keys[kind]
-
-    # -- sorted sets: cut by rank, kept by value
-
     def _sorted(self, place: str, start: str = "", end: str = "") -> list[SnapshotSlice]:
-        key, command = self._key(place), self._shard.command
-        low = command("ZCOUNT", key, "-inf", start.split(" ", maxsplit=1)[0]) if start else 0
-        high = command("ZCOUNT", key, "-inf", end.split(" ", maxsplit=1)[0] if end else "+inf")
+        """Return slices of a sorted set: it is cut by rank, at values that stay."""
+        key, command = self._keys[place], self._command
+        low = command("ZCOUNT", key, "-inf", start.partition(" ")[0]) if start else 0
+        high = command("ZCOUNT", key, "-inf", end.partition(" ")[0] or "+inf")
         if high <= low:
             return []
         slices, cuts = self._count(high - low), list[str]()
@@ -130,20 +121,16 @@ class SnapshotPlan:
             pair = command("ZRANGE", key, rank, rank, "WITHSCORES")
             if pair:
                 cuts.append(f"{int(float(pair[1]))} {pair[0].decode()}")
-        edges = [start, *dict.fromkeys(cuts), end]
-        return [self._slice(place, start=a, end=b) for a, b in itertools.pairwise(edges)]
-
-    # -- the stream: cut where there is something
+        return self._between(place, start, *dict.fromkeys(cuts), end)
 
     def _stream(self) -> list[SnapshotSlice]:
-        last = self._shard.command("HGET", self._key("meta"), "last")
+        last = self._command("HGET", self._keys["meta"], "last")
         low, high = bounds(self._options)
         high = min(filter(None, (high, last.decode() if last else HIGHEST)))
-        jobs = self._shard.command("XLEN", self._key("ready"))
+        jobs = self._command("XLEN", self._keys["ready"])
         if not jobs or (low and low >= high):
             return []
-        edges = [low, *self._cuts(low, high, self._count(jobs)), high]
-        return [self._slice("ready", start=a, end=b) for a, b in itertools.pairwise(edges)]
+        return self._between("ready", low, *self._cuts(low, high, self._count(jobs)), high)
 
     def _cuts(self, low: str, high: str, slices: int) -> list[str]:
         """Return where to cut the stream into slices of about the same size.
@@ -167,10 +154,9 @@ class SnapshotPlan:
 
     def _piece(self, first: int, end: int) -> tuple[int, int] | None:
         """Return the range between two places without its empty ends; None = no job is there."""
-        key, command = self._key("ready"), self._shard.command
-        low, high = number_at(first), number_at(end)
-        found = command("XRANGE", key, low, high, "COUNT", 1)
-        back = command("XREVRANGE", key, high, low, "COUNT", 1)
+        key, low, high = self._keys["ready"], number_at(first), number_at(end)
+        found = self._command("XRANGE", key, low, high, "COUNT", 1)
+        back = self._command("XREVRANGE", key, high, low, "COUNT", 1)
         if not found or not back:
             return None
         return place_of(found[0][0].decode()), place_of(back[0][0].decode())
@@ -195,9 +181,6 @@ def _shared(pieces: Sequence[tuple[int, int]], slices: int) -> list[str]:
     return [number_at(pieces[at][1]) for at in sorted(ends) if at < len(pieces) - 1]
 
 
-# -- the reader ----------------------------------------------------------------------------
-
-
 class SnapshotReader(DataSourceReader):
     """The reader of the batch source."""
 
@@ -208,13 +191,7 @@ class SnapshotReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the slices of a snapshot that begins now."""
         found = open_shards(self.options)
-        if found.unreached and not self.options.skip_unreachable:
-            raise NodesUnavailable(
-                f"queue {self.options.queue!r}: {found.unreached} of {len(self.options.nodes)} "
-                "nodes can't be reached, and their jobs would be missing "
-                "(skipUnreachable=true reads the others)"
-            )
-        found.check(self.options, whole=False)
+        found.check(self.options, whole=not self.options.skip_unreachable)
         plans = [SnapshotPlan(one, self.options, len(found)) for one in found]
         return [one for plan in plans for one in plan.slices()]
 
@@ -237,8 +214,7 @@ class SnapshotReader(DataSourceReader):
     ) -> Iterator[tuple[Origin, list[bytes]]]:
         packed = found.ops.place(one.epoch.encode()).packed
         origin = Origin(found.name, found.node, packed, one.place, one.asof)
-        # Notes show which jobs have moved; ids need the records.
-        full = max(self.shape.full, 1 if self.options.id_prefix or one.place != "ready" else 0)
+        full = max(self.shape.full, int(one.place != "ready"))  # notes show which jobs have moved
         cursor, count, is_last = one.start, self.options.fetch_size, False
         while not is_last:
             call = found.ops.call("survey", one.epoch, one.place, cursor, one.end, count, full)
@@ -252,15 +228,8 @@ class SnapshotReader(DataSourceReader):
         if page.count and one.place != "ready":
             page = page.keep(self._settled(page, one.asof))
         if page.count and page.is_delivered:
-            states = COLUMNS["state"](page).to_pylist()
-            new = _new(page.numbers, seen)
-            page = page.keep(
-                [is_new and s in self.options.states for is_new, s in zip(new, states, strict=True)]
-            )
-        if page.count and self.options.id_prefix:
-            ids = COLUMNS["id"](page)
-            begins = pyarrow.compute.starts_with(ids, self.options.id_prefix)
-            page = page.keep(begins.to_pylist())
+            pairs = zip(_new(page.numbers, seen), COLUMNS["state"](page).to_pylist(), strict=True)
+            page = page.keep([is_new and s in self.options.states for is_new, s in pairs])
         return page
 
     def _settled(self, page: Page, asof: int) -> list[bool]:
@@ -270,10 +239,8 @@ class SnapshotReader(DataSourceReader):
         most = min(last, high or last)
         notes = page.split.notes
         shown = [b""] * page.count if notes is None else notes.to_pylist()
-        return [
-            low < number <= most and not _was_moved(note, asof)
-            for number, note in zip(page.numbers, shown, strict=True)
-        ]
+        pairs = zip(page.numbers, shown, strict=True)
+        return [low < number <= most and not _was_moved(note, asof) for number, note in pairs]
 
 
 def _new(numbers: Sequence[bytes], seen: set[bytes]) -> Iterator[bool]:

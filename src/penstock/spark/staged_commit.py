@@ -23,7 +23,7 @@ from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.logs import get_logger
 from penstock.core.operations.producing import Added
 from penstock.core.refusals import Unstaged
-from penstock.errors import NodesUnavailable, NotReplicated
+from penstock.errors import NotReplicated
 from penstock.spark.calls import Staged, about_staged, staged_chunk
 from penstock.spark.errors import OptionError, StagesLost
 from penstock.spark.options import Write
@@ -45,15 +45,10 @@ MORE_THAN_A_CHUNK = 1000
 def shard_of(options: Write, node: str, found: OpenShards) -> OpenShard:
     """Return the queue's shard on a node."""
     if found.partitions > 1:
-        reason = (
-            f"can't be used for queue {options.queue!r}, which has partitions. Rows without ids "
-            f"are staged by default: name a column of ids (idColumn)"
-        )
+        reason = f"can't be used for queue {options.queue!r}, which has partitions. Rows without "
+        reason += "ids are staged by default: name a column of ids (idColumn)"
         raise OptionError("commitMode", "staged", reason)
-    shard = found.find(node)
-    if shard is None:
-        raise NodesUnavailable(f"node {node} has staged rows of this write and can't be reached")
-    return shard
+    return found.find(node)
 
 
 def _gone(options: Write) -> StagesLost:
@@ -152,20 +147,14 @@ class StagedCommit:
         return self._added
 
     def _log_repeat(self, rows: int, reply: CommitEnded) -> None:
-        own, batch, write_id = self._at.batch, reply.batch, self._options.write_id
-        when = datetime.fromtimestamp(int(reply.at) / 1000, timezone.utc)
-        is_done = reply.state == b"done"
-        logger.warning(
-            "queue %r%s%s: %s was %s before, on %s UTC; none of these %d rows are added%s",
-            self._options.queue,
-            f", write {write_id!r}" if write_id else "",
-            f", batch {own}" if own or not write_id else "",
-            "it" if batch == own else f"batch {batch}",
-            "done" if is_done else "committed",
-            f"{when:%Y-%m-%d %H:%M:%S}",
-            rows,
-            "" if is_done else ", the committed ones are",
-        )
+        options, own = self._options, self._at.batch
+        write = f", write {options.write_id!r}" if options.write_id else ""
+        batch = f", batch {own}" if own or not write else ""
+        before = "it" if reply.batch == own else f"batch {reply.batch}"
+        state = "done" if reply.state == b"done" else "committed"
+        when = datetime.fromtimestamp(int(reply.at) // 1000, timezone.utc)
+        text = "queue %r%s%s: %s was %s before, on %s; none of these %d rows are added"
+        logger.warning(text, options.queue, write, batch, before, state, when, rows)
 
     def _commit(
         self, attempts: Sequence[tuple[str, int]], rows: int

@@ -1,56 +1,338 @@
-"""The streaming source: micro-batches of leased jobs, acknowledged after Spark's commit."""
+"""The streaming source: micro-batches of leased jobs, acknowledged after Spark's commit.
+
+An offset names the consumer, and the number of the last batch of each shard. A shard is named by
+its node, and by its partition if the queue has partitions:
+`{"consumer": "…", "nodes": {"1f2e3d4c/0": 4, "1f2e3d4c/1": 2, …}}`. Others have not begun.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import re
+import secrets
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from penstock.client._sync.transport.failures import passing
+from penstock.core.logs import get_logger
+from penstock.errors import BadArgument, BatchLost, NodesUnavailable, QueuePartitioned
 from penstock.spark.calls import about_batch
-from penstock.spark.checkpoint import BatchSlice, Consumer, lost
+from penstock.spark.checkpoint import Batches
 from penstock.spark.columns import Origin, Shape, pages
-from penstock.spark.options import Stream
-from penstock.spark.shards import open_listed
+from penstock.spark.options import STATES, Stream
+from penstock.spark.shards import OpenShards, ShardAddress, open_listed, open_shards
 from penstock.wire.replies import Fetch
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["StreamReader"]
+__all__ = ["BatchRange", "BatchSlice", "StreamReader"]
 
 try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 except ImportError:  # before Spark 4.2
+    SupportsTriggerAvailableNow = object
 
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # in place of Spark's
-        """A placeholder."""
+logger = get_logger("penstock")
+
+ROWS_A_PARTITION = 12_500
+"""Jobs of a Spark partition, unless `numPartitions` is given."""
+THREADS = 8
+"""Most shards that the driver calls at a time."""
+NEVER_ENDING = 10_000_000
+Offset = dict[str, Any]
+Counts = dict[str, int]
+R = TypeVar("R")
 
 
-class StreamReader(Consumer, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of the streaming source."""
+class BatchRange(NamedTuple):
+    """Jobs of a batch that follow one another on a shard."""
+
+    address: ShardAddress
+    batch: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class BatchSlice(InputPartition):
+    """A Spark partition of a batch. It may have jobs of several shards."""
+
+    consumer: str
+    ranges: tuple[BatchRange, ...]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of the streaming source: `read` runs in tasks, all else on the driver.
+
+    Spark creates several readers, some only to pickle them. So nothing is done before the first
+    call of a method.
+
+    Attributes:
+        beat: seconds between two renewals of the leases.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(Stream.parse(options))
+        self.options = Stream.parse(options)
         self.shape = Shape(schema)
+        self.beat = min(self.options.lease_duration / 3000, 60.0)
+        self._initial: Offset | None = None
+        self._planned: Offset | None = None
+        self._made: dict[str, Batches] = {}
+        self._reached = OpenShards()
+        self._turn = 0
+        self._consumer = ""
+        self._left: int | None = None
+        self._stopped = threading.Event()
+        self._heartbeat: threading.Thread | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "shape": self.shape}  # what `read` needs
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
         """Return the limit of `maxJobsPerTrigger`."""
-        from pyspark.sql.streaming.datasource import ReadMaxRows
-
         return ReadMaxRows(self.options.max_jobs_per_trigger)
 
+    # -- offsets ---------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
+        """Return the offset before the first batch, which is made once."""
+        if self._initial is None:
+            self._initial = {"consumer": secrets.token_hex(8), "nodes": {}}
+        return self._initial
+
+    def _kept(self, offset: Offset) -> Offset:
+        """Return the offset without nodes that the options no longer name.
+
+        Jobs of such a node may not have been processed. They must not be acknowledged when the
+        options name the node again.
+        """
+        if self._reached.unreached:
+            return offset
+        nodes, named = offset["nodes"], self._reached.nodes
+        return {**offset, "nodes": {key: n for key, n in nodes.items() if key[:8] in named}}
+
+    def _batches(self, consumer: str) -> dict[str, Batches]:
+        if consumer != self._consumer:
+            self._consumer = consumer
+            self._made = {}
+        self._reached = self._open_shards()
+        found = self._new_batches(self._reached, consumer)
+        found = {key: self._made.get(key, new) for key, new in found.items()}
+        self._made = {**self._made, **found}  # in one step: the heartbeat reads it
+        return found
+
+    def _open_shards(self) -> OpenShards:
+        return open_shards(self.options)
+
+    def _new_batches(self, shards: OpenShards, consumer: str) -> dict[str, Batches]:
+        return {s.key: Batches(s, consumer, self.options.lease_duration) for s in shards}
+
+    # -- calls of Spark ---------------------------------------------------------------------
+
     def latestOffset(  # noqa: N802  # Spark's name; no arguments before Spark 4.2
-        self, start: dict[str, Any] | None = None, limit: Any = None
-    ) -> dict[str, Any]:
+        self, start: Offset | None = None, limit: Any = None
+    ) -> Offset:
         """Acknowledge the jobs of the finished batch, and reserve the next one."""
         most = self.options.max_jobs_per_trigger
         # ReadAllAvailable of trigger(once=True) has no number.
         return self.latest(start, most if limit is None else getattr(limit, "max_rows", None))
+
+    def latest(self, start: Offset | None, limit: int | None) -> Offset:
+        """Acknowledge the batch that Spark has committed, and reserve at most `limit` more jobs.
+
+        Spark 4.0 and 4.1 do not pass `start`, the committed offset: then it is that planned last.
+        """
+        start = start or self._planned or self.initialOffset()
+        found = self._batches(_consumer(start))
+        if not self._reached.unreached:
+            self._reached.check(self.options, whole=False)
+        # A shard whose last batch could not be acknowledged gets no next one: it would replace
+        # the last one, and jobs that are done would be delivered again.
+        free = self._finished(start, found)
+        counts = self._taken(start, free, limit) if free else {}
+        self._watch()
+        kept = self._kept(start)
+        return {**kept, "nodes": {**kept["nodes"], **counts}}
+
+    def _taken(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
+        """Reserve the next batch of these shards; return its number for each shard that has jobs.
+
+        Shards with few jobs come first: the others get the rest of their equal share. Without a
+        limit, batches that an earlier run has reserved are loaded too.
+        """
+        counts: Counts = {}
+        after = {key: _count(start, key) + 1 for key in found}
+        if limit is None or self._left is not None:
+            known = self._usable(found, lambda key: found[key].resume(after[key]))
+            counts = {key: after[key] for key in known}
+        shares = self._shares([key for key in found if key not in counts], found, limit)
+        asked = {key: found[key] for key in shares}
+        taken = self._usable(asked, lambda key: found[key].take(after[key], shares[key]))
+        counts.update((key, after[key]) for key in taken)
+        if self._left is not None:
+            self._left -= sum(taken.values())
+        return counts
+
+    def _shares(
+        self, keys: Sequence[str], found: Mapping[str, Batches], limit: int | None
+    ) -> Counts:
+        """Return the most jobs for each shard, without shards that have none."""
+        ready: Counts = {}
+        if len(found) > 1 or limit is None:
+            ready = self._usable(found, lambda key: found[key].stats().ready)
+        limits = [most for most in (limit, self._left) if most is not None]
+        left = min(limits or [sum(ready.values()), NEVER_ENDING])
+        equal = -(-left // len(found))
+        turns = {key: (at - self._turn) % len(found) for at, key in enumerate(found)}
+        self._turn += 1
+        order = sorted(keys, key=lambda key: (min(ready.get(key, 0), equal), turns[key]))
+        shares: Counts = {}
+        for place, key in enumerate(order):
+            share = -(-left // (len(order) - place))
+            shares[key] = min(share, ready.get(key, share))
+            left -= shares[key]
+        return {key: share for key, share in shares.items() if share > 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """Let the query end after the jobs that are ready now."""
+        self._left = self.reportLatestOffset()["ready"]
+
+    def partitions(self, start: Offset, end: Offset) -> list[BatchSlice]:
+        """Return the slices of the batch between two offsets, one for each task.
+
+        If a node that has jobs of it can't be reached, that is an error: otherwise these jobs would
+        be acknowledged unprocessed.
+        """
+        same = _consumer(start) == _consumer(end)
+        if self._consumer and not same:  # Spark 4.0 and 4.1 did not pass `start` to `latest`
+            self._finished(start, self._new_batches(self._open_shards(), _consumer(start)))
+        self._planned = end
+        self._batches(_consumer(end))
+        before = start if same else {"nodes": {}}
+        new = {key: n for key, n in end["nodes"].items() if n != _count(before, key)}
+        known = {key: self._made[key] for key in new if key in self._made}
+        jobs = self._each(known, lambda key: known[key].adopt(new[key]))
+        ranges: list[BatchRange] = []
+        for key, batch in new.items():
+            if key not in known and self._reached.unreached:
+                raise NodesUnavailable(
+                    f"queue {self.options.queue!r}: node {key[:8]} has jobs of batch {batch} of "
+                    "this checkpoint, and can't be reached"
+                )
+            count = jobs.get(key)
+            if count is None:
+                self._lose(batch)
+            elif count:
+                ranges.append(BatchRange(known[key].shard.address, batch, 0, count))
+        self._watch()
+        return [BatchSlice(_consumer(end), tuple(one)) for one in self._cut(ranges)]
+
+    def _cut(self, ranges: Sequence[BatchRange]) -> Iterator[list[BatchRange]]:
+        """Yield the ranges of each slice. All slices but the last have the same number of jobs."""
+        jobs = sum(one.end for one in ranges)
+        wanted = self.options.num_partitions or -(-jobs // ROWS_A_PARTITION)
+        size = -(-jobs // max(1, wanted))
+        made, room = list[BatchRange](), size
+        for whole in ranges:
+            at = whole.start
+            while at < whole.end:
+                end = min(whole.end, at + room)
+                made.append(whole._replace(start=at, end=end))
+                room -= end - at
+                at = end
+                if room == 0:
+                    yield made
+                    made, room = [], size
+        if made:
+            yield made
+
+    def _lose(self, batch: int) -> None:
+        """Raise the error for a batch that the server has forgotten, or log it."""
+        error = BatchLost(
+            f"queue {self.options.queue!r}: the server has forgotten batch {batch} of this "
+            "checkpoint; its jobs are in the queue or come back when their leases end, and may be "
+            "done twice. To go on, set failOnLostBatch=false"
+        )
+        if self.options.fail_on_lost_batch:
+            raise error
+        logger.warning("%s", error)
+
+    def commit(self, end: Offset) -> None:
+        """Acknowledge a batch, unless `latest` has done that."""
+        self._finished(end, self._batches(_consumer(end)))
+
+    def _finished(self, offset: Offset, found: Mapping[str, Batches]) -> dict[str, Batches]:
+        """Acknowledge the batches of an offset; return those for which that was possible."""
+        ended = self._usable(found, lambda key: found[key].finish(_count(offset, key)))
+        return {key: found[key] for key in ended}
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
+        """Return the numbers of jobs, which the query's progress shows."""
+        found = self._new_batches(self._open_shards(), "")
+        known = self._usable(found, lambda key: found[key].stats()).values()
+        return {name: sum(getattr(stats, name) for stats in known) for name in STATES}
+
+    # -- leases ----------------------------------------------------------------------------
+
+    def _usable(self, found: Mapping[str, Batches], do: Callable[[str], R | None]) -> dict[str, R]:
+        """Call a function with the key of each shard.
+
+        Leave out shards for which it returns None, and those that can't be used now.
+        """
+
+        def tried(key: str) -> R | None:
+            shard = found[key].shard
+            try:
+                return do(key)
+            except QueuePartitioned:  # it was created after the shards were listed
+                if shard.address.number is not None:
+                    raise
+            except Exception as error:
+                if not self.options.nodes or not passing(error):
+                    raise
+                logger.warning("node %s is not used for now: %s", shard.node, error)
+            return None
+
+        results = self._each(found, tried)
+        return {key: one for key, one in results.items() if one is not None}
+
+    def _each(self, keys: Collection[str], do: Callable[[str], R]) -> dict[str, R]:
+        """Call a function with the key of each shard, for some of them at a time."""
+        if len(keys) < 2:
+            return {key: do(key) for key in keys}
+        with ThreadPoolExecutor(min(THREADS, len(keys))) as pool:
+            return dict(zip(keys, pool.map(do, keys), strict=True))
+
+    def _watch(self) -> None:
+        if self._heartbeat is None and not self._stopped.is_set():
+            name = f"penstock-{self._consumer}"
+            self._heartbeat = threading.Thread(target=self._renewals, name=name, daemon=True)
+            self._heartbeat.start()
+
+    def _renewals(self) -> None:
+        while not self._stopped.wait(self.beat):
+            self.renew()
+
+    def renew(self) -> None:
+        """Renew the leases of every shard that can be reached."""
+        for one in list(self._made.values()):
+            try:
+                one.renew()
+            except Exception as error:  # noqa: BLE001, PERF203  # the next beat tries again
+                logger.warning("leases on node %s were not renewed: %s", one.shard.node, error)
+
+    def stop(self) -> None:
+        """Stop the heartbeat. The next run finds the leased jobs, or their leases end."""
+        self._stopped.set()
+        if self._heartbeat is not None:
+            self._heartbeat.join()
+            self._heartbeat = None
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the jobs of a slice that the query still holds."""
@@ -67,9 +349,21 @@ class StreamReader(Consumer, DataSourceStreamReader, SupportsTriggerAvailableNow
                 args = (batch, at, count, self.shape.full)
                 reply = found.run(about_batch(found.ops, "fetch", whole.consumer, *args))
                 if not isinstance(reply, Fetch) or reply.next <= at:  # forgotten, or finished
-                    if self.options.fail_on_lost_batch:
-                        raise lost(self.options.queue, batch)
+                    self._lose(batch)
                     break
                 at = reply.next
                 packed = found.ops.place(reply.epoch).packed
                 yield Origin(self.options.queue, found.node, packed, "active"), reply.jobs
+
+
+def _count(offset: Offset, key: str) -> int:
+    return int(offset["nodes"].get(key, 0))
+
+
+def _consumer(offset: object) -> str:
+    found = offset if isinstance(offset, dict) else {}
+    consumer = str(found.get("consumer"))
+    if isinstance(found.get("nodes"), dict) and re.fullmatch("[0-9a-f]{16}", consumer):
+        return consumer
+    reason = "has the offset of another source: another query has used this directory"
+    raise BadArgument("checkpointLocation", offset, reason)

@@ -14,38 +14,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import datasource
+from pyspark.sql import datasource as api
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.core.logs import get_logger
 from penstock.errors import QueueFull, QueuePaused
 from penstock.spark.calls import Staged
 from penstock.spark.errors import OptionError
-from penstock.spark.operations import Settler, check_columns
+from penstock.spark.operations import Settler
 from penstock.spark.options import Write
-from penstock.spark.rows import (
-    Task,
-    batches,
-    columns_of,
-    encoded,
-    name_of,
-    preferred,
-    task,
-    type_name,
-)
+from penstock.spark.rows import Encoder, Task, columns_of, name_of, preferred, task
 from penstock.spark.shards import open_in_task, open_on_driver
 from penstock.spark.sink import Sink
 from penstock.spark.staged_commit import StagedAttempt, StagedCommit, shard_of
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 __all__ = ["BatchWriter", "StreamWriter", "TaskReport"]
 
 logger = get_logger("penstock")
-StreamBase: Any = getattr(
-    datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter
-)
+StreamBase: Any = getattr(api, "DataSourceStreamArrowWriter", api.DataSourceStreamWriter)
 """Spark 4.0 writes streams row by row."""
 
 
@@ -80,22 +69,16 @@ class QueueWriter:
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             name, mode = ("outputMode", "complete") if self.streams else ("mode", "overwrite")
-            raise OptionError(
-                name,
-                mode,
-                f'a write only adds to a queue: use .{name}("append"). To remove its jobs first, '
-                f"also those that workers hold, call Queue.purge() or `penstock purge`",
-            )
+            reason = f'a write only adds to a queue: use .{name}("append"). '
+            reason += "To remove its jobs first, call Queue.purge() or `penstock purge`"
+            raise OptionError(name, mode, reason)
         given = Write.parse(options)
-        self.fields = tuple((one.name, type_name(one.dataType)) for one in schema.fields)
+        self.fields = tuple(map(_field, schema.fields))
         self.own = secrets.token_hex(8)
-        self.has_ids = True
+        self.has_ids = "id" in columns_of(self.fields, given)
         if given.operation == "enqueue":
-            self.has_ids = "id" in columns_of(self.fields, given).places
             given = given.with_mode(self.has_ids)
             given.check_repeats(self.has_ids, named=self.streams or bool(given.write_id))
-        else:
-            check_columns(self.fields, given)
         self.options = given
         needs_all = given.operation == "enqueue" and not given.skip_unreachable
         found = open_on_driver(given, whole=needs_all)
@@ -108,20 +91,15 @@ class QueueWriter:
         options, where = self.options, task()
         found = open_in_task(options, self.nodes)
         if options.operation != "enqueue":
-            settler = Settler(options, self.fields, found)
-            for columns, count in batches(iterator, len(self.fields)):
-                settler.add(columns, count)
-            return TaskReport(settler.finish())
-        given = partial(encoded, iterator, self.fields, options, where=where, own=self.own)
+            return TaskReport(Settler(options, self.fields, found).put(iterator))
+        encoder = partial(Encoder, self.fields, options, where, self.own)
         if options.commit_mode == "staged":
             name = self._stage_name(where)
             attempt = StagedAttempt(options, name, found)
-            rows = attempt.put(given(attempt=attempt.token))
+            rows = attempt.put(encoder(attempt.token).records(iterator))
             return TaskReport({"rows": rows}, name, attempt.token, attempt.chunks)
         options.check_repeats(self.has_ids, named=bool(where.query))
-        sink = Sink(options, self.nodes, found)
-        sink.put(given())
-        return TaskReport(sink.finish())
+        return TaskReport(Sink(options, self.nodes, found).put(encoder().records(iterator)))
 
     def _stage_name(self, where: Task | None = None) -> Staged:
         """Return the place of staged rows: by query and batch, else by the name of the write."""
@@ -129,12 +107,9 @@ class QueueWriter:
         writer = name_of("batch", write_id or self.own).hex()
         if where is not None and where.query:
             if not write_id and not self.streams:
-                raise OptionError(
-                    "writeId",
-                    None,
-                    "is required inside foreachBatch for staged writes, and rows without ids are "
-                    "staged: it tells this write from others of the same batch",
-                )
+                reason = "is required inside foreachBatch for staged writes, and rows without ids "
+                reason += "are staged: it tells this write from others of the same batch"
+                raise OptionError("writeId", None, reason)
             writer, batch = name_of("stream", write_id, where.query).hex(), int(where.batch)
         return Staged(preferred(writer, self.nodes), writer, batch)
 
@@ -178,6 +153,11 @@ class QueueWriter:
 
     def _place(self, batch: int | None) -> str:
         return f"queue {self.options.queue}" + ("" if batch is None else f", batch {batch}")
+
+
+def _field(field: StructField) -> tuple[str, str]:
+    kind = field.dataType
+    return field.name, kind.simpleString() if kind.typeName() == "map" else kind.typeName()
 
 
 def _summed(messages: Sequence[Any]) -> tuple[list[TaskReport], Staged | None, Counter[str]]:
