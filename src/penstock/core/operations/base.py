@@ -91,6 +91,7 @@ class Operations:
             are used.
         plain_from: time of the clock from which `enqueue_plain` is worth a try again.
         joining: `&` and the number of the batch that all jobs join; empty = none.
+        asked: the lease in ms that `reserve` asks for in place of the queue's; empty = none.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Operations:
         self.crc = queue_crc(keys.name)
         self.owner_name = owner.encode()
         self.replicas: int | None = None
+        self.asked: tuple[int, ...] = ()
         self.plain_from = 0.0
         self.role_leases: dict[str, RoleLease] = {}
         self.producing = self.consuming = self.joining = ""

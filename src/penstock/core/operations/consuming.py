@@ -76,7 +76,7 @@ class Consuming(Operations):
         """Reserve up to n jobs; `provisional` = suspects provisionally."""
         tag, role = random.getrandbits(12), self.consuming
         wanted = -n if provisional else n
-        args = (wanted, tag, self.owner_name, 1 if idle else 0, role)
+        args = (wanted, tag, self.owner_name, 1 if idle else 0, role, *self.asked)
         read = partial(self._taken, tag)
         form = self.usual if n and not role else self.reading
         return form("reserve", read, args)

@@ -1,12 +1,13 @@
 --- Take up to n jobs under a lease. A job stays on the server until it is acknowledged.
 --- KEYS     ready held active scheduled urgent once dead tally expiry finished members batches meta wake space dedup windows parked tickets
---- ARGV     nonce n tag owner idle role
+--- ARGV     nonce n tag owner idle role asked
 ---          n      the most jobs, up to 1000; 0 = take none, hand the wake token on; below 0 = -n, and suspects are delivered
 ---                 provisionally
 ---          tag    0 to 4095, random: kept in the low 12 bits of the active score
 ---          owner  the client that takes the jobs: printable, no line break, at most 200 bytes
 ---          idle   1 = the caller comes from a wait for the wake token, else 0
 ---          role   '' or the consumer's exclusive role: fence and token of acquire, joined by a dash
+---          asked  may be left out: ms, at least 1: the lease in place of the queue's
 --- META     v epoch seen off paused uses alarm full lease delivered
 --- RETURNS  {1, nonce, next, epoch, lease, now, jobs: (number, counters, record)...}  next: -1 nothing is due, 0 more can be
 ---                                               reserved now, -2 closed and drained, else ms until the next event;
@@ -16,11 +17,16 @@
 ---          {-15, nonce, kind, owner, left}      another consumer has the role, for so many ms unless it is renewed;
 ---                                               nothing taken
 ---          {-16, nonce, kind}                   the role of the call has ended; nothing taken
----          {-19, nonce, name, value}            malformed argument: owner
+---          {-19, nonce, name, value}            malformed argument: owner or asked
 --- FROM ready, scheduled, active  TO active, dead, none
 --@include lib/check_version
 --@include lib/check_owner
 --@include lib/now
+--@include lib/is_lease
+if asked and not is_lease(asked, 1) then
+  return {-19, nonce, 'asked', string.sub(asked, 1, 200)}
+end
+lease = asked and tonumber(asked) or lease
 local kind = 'consumer'
 --@include lib/check_role (gives: taken_by, left, lost)
 if lost or taken_by then

@@ -1,6 +1,6 @@
 --- Take up to n jobs that wait in ready, in fewer steps than reserve, or refuse (-20).
 --- KEYS     ready held active scheduled meta wake
---- ARGV     nonce n tag owner idle role
+--- ARGV     nonce n tag owner idle role asked
 ---          as in reserve; there is no role
 --- META     v epoch seen off paused uses alarm full lease delivered
 --- RETURNS  {1, nonce, next, epoch, lease, now, jobs: (number, record)...}  as in reserve; all are first deliveries
@@ -8,7 +8,12 @@
 ---          {-20, nonce}                  not for this script: call reserve; nothing taken
 --@include lib/check_version
 --@include lib/server_time
---@include lib/check_plain
+--@include lib/check_plain (gives: now)
+--@include lib/is_lease
+if asked and not is_lease(asked, 1) then
+  return {-20, nonce}
+end
+lease = asked and tonumber(asked) or lease
 --@include lib/changes (gives: change)
 --@include lib/scores
 --@include lib/choose_ready (gives: reply, took)

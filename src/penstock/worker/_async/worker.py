@@ -190,6 +190,7 @@ class AsyncWorker:
         self._isolated: Isolated | None = None
         self._declared: dict[str, list[NewSchedule]] = {}
         self.take: Take | None = None  # internal: as that of a handler runner
+        self.lease_ms: int | None = None  # internal: of its jobs, in place of the queue's
 
     def _twinned(self) -> AsyncPenstock:
         """Return a separate client. Beside a helper process it has one node, like the helper."""
@@ -588,6 +589,7 @@ class AsyncWorker:
             queue = self._client.queue(name)
             share = weight / (queue.partitions or 1)
             for ops in operations_of(queue):
+                ops.asked = () if self.lease_ms is None else (self.lease_ms,)
                 own = own_part(self._declared[name], ops)
                 found.append(QueuePoll(ops, share, ticker=Ticker(own, 0.0 if own else math.inf)))
         return found
