@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -15,14 +16,15 @@ import pytest
 import redis
 
 from penstock import BadArgument, Penstock, RetryPolicy
+from penstock.core.ids import parse_id
 from penstock.embedded import EmbeddedServer
 from penstock.spark import OptionError, drain, drain_task
-from penstock.spark.drain_task import DrainOutput, DrainTask
+from penstock.spark.drain_task import AckTask, DrainOutput, DrainTask, HeldJobs
 from penstock.spark.errors import Unreachable
 from penstock.spark.options import Connection
 from penstock.worker import state
 from penstock.worker.handlers import Handlers
-from penstock.worker.results import Reject, Retry, Snooze
+from penstock.worker.results import Done, Reject, Retry, Snooze
 from tests.spark.support import wait_for
 
 
@@ -152,7 +154,7 @@ def test_results_are_safe_before_the_ack(
     )  # fmt: skip
     assert (report.taken, report.done, report.failed) == (1000, 500, 500)
     found = spark.read.parquet(path)
-    assert {"id", "receipt", "attempt", "value", "run"} <= set(found.columns)
+    assert found.columns == ["id", "attempt", "receipts", "value", "run"]
     assert sorted(row.value for row in found.select("value").collect()) == [*map(float, range(500))]
     stats = jobs.stats()
     assert (stats.ready, stats.active, stats.scheduled) == (0, 0, 500)
@@ -160,8 +162,6 @@ def test_results_are_safe_before_the_ack(
 
 def test_columns_and_windows(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
     """Tuples and dicts become columns; an unfit result, and next jobs, fail only their own job."""
-    from penstock.worker.results import Done
-
     following = Handlers()
 
     @following.handler("next")
@@ -303,7 +303,7 @@ def test_a_failed_job_at_most_once_is_counted(ps: Penstock, redis_url: str) -> N
 
     connection = Connection.parse({"queue": "mail", "url": redis_url})
     [figures] = DrainTask(connection, (), handlers, 10).run([])
-    assert figures.to_pylist() == [{"receipt": "2 0 0 2 0 0 0"}]  # taken, done, failed, dead …
+    assert figures.to_pylist() == [{"receipts": "2 0 0 2 0 0 0"}]  # taken, done, failed, dead …
 
 
 def test_failures_are_logged_as_samples(
@@ -320,7 +320,7 @@ def test_failures_are_logged_as_samples(
 
     connection = Connection.parse({"queue": "mail", "url": redis_url})
     [figures] = DrainTask(connection, (), handlers, 10).run([])
-    assert figures.to_pylist() == [{"receipt": "300 0 300 0 0 0 0"}]
+    assert figures.to_pylist() == [{"receipts": "300 0 300 0 0 0 0"}]
     found = [record for record in caplog.records if "failed" in record.getMessage()]
     assert 1 <= len(found) < 30
 
@@ -362,6 +362,51 @@ def test_a_task_that_ends_early_stops_its_worker(ps: Penstock, redis_url: str) -
     rows.close()
     assert not [one for one in threading.enumerate() if one.name.startswith(ps.owner)]
     assert (jobs.stats().ready, jobs.stats().active) == (99, 1)
+
+
+def test_the_rows_of_a_batch_come_with_the_receipts_of_their_jobs(
+    ps: Penstock, redis_url: str
+) -> None:
+    """Only jobs whose rows are in the output are acknowledged; the others are held for `hold`."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    jobs.enqueue_many(range(20))
+    jobs.enqueue_many(range(20, 30), lease=2000)
+    jobs.nack(jobs.reserve(2), delay=0)  # their receipts differ
+    jobs.enqueue(30, lease=0)  # at most once: without a receipt
+    goes_on = threading.Event()
+
+    @handlers.handler(None)
+    def waits(job: Any) -> Any:
+        if job.body == 7:
+            goes_on.wait()
+        return Done("done", dedup_window=60) if job.body == 9 else "done"
+
+    output = DrainOutput([pa.field("result", pa.string())], True, 3600.0, 36_000.0)
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    batches, began = [], time.time()
+    for batch in DrainTask(connection, (), handlers, 10, output=output).run([]):
+        batches.append(batch)
+        goes_on.set()
+    *batches, _ = batches
+    assert len(batches) > 1
+    held = [view for view in jobs.scan_iter(states=["active"]) if view.lease]
+    assert len(held) == 30
+    assert all(view.lease_until and view.lease_until > began + 35_000 for view in held)
+    for batch in batches:
+        *others, text = batch.column("receipts").to_pylist()
+        assert not any(others)
+        numbers = [n for one in json.loads(text) for n in HeldJobs(*one).numbers.split()]
+        ids = [parse_id(one) for one in batch.column("id").to_pylist()]
+        leased = [one.number.decode() for one in ids if not one.at_most_once]
+        assert sorted(numbers) == sorted(leased)
+    kept = batches[0].num_rows - sum(
+        parse_id(one).at_most_once for one in batches[0].column("id").to_pylist()
+    )
+    [told] = AckTask(connection, ()).run(
+        [batches[0].select(["receipts"]).slice(len(batches[0]) - 1)]
+    )
+    assert told.to_pylist() == [{"receipts": f"0 {kept} 0 0 0 0 0"}]
+    assert (jobs.stats().acked, jobs.stats().active) == (kept, 31 - kept)
 
 
 def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_url: str) -> None:

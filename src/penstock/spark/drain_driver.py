@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pyarrow import Field
 
-from penstock.core.options import BATCH, Duration, check_choice, check_count, duration_ms
+from penstock.core.options import BATCH, Duration, check_choice, check_count, duration_ms, lease_ms
 from penstock.core.policy import RetryPolicy
 from penstock.errors import BadArgument
 from penstock.spark.drain_task import COUNTS, KEYS, AckTask, DrainOutput, DrainTask
@@ -21,10 +21,12 @@ from penstock.worker.handlers import Handlers
 
 __all__ = ["Drained", "drain"]
 
-KEYS_DDL = "id string, receipt string, attempt int, dedup_window_ms bigint"
+KEYS_DDL = "id string, attempt int, receipts string"
 Ack = Literal["task", "output"]
 """When a job is acknowledged: after its handler, or after its result is written."""
-FIGURES_DDL = "receipt string"
+FIGURES_DDL = "receipts string"
+UNIQUE = ("id", "receipts")
+"""Columns whose values do not repeat: a dictionary of them only costs time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def drain(
         ack: "task" = a job is acknowledged when its handler has returned. "output" = a job is
             acknowledged when its result is written as parquet: at least once.
         path: with "output": the directory of the results. Each round adds `run=<name>` to it, with
-            the columns `id`, `receipt`, `attempt`, `dedup_window_ms` and those of `schema`.
+            the columns `id`, `attempt`, `receipts` (internal) and those of `schema`.
         schema: with "output": columns of the results (a value, a tuple or a dict), as DDL; default
             `result string`, which holds texts, and other values as JSON.
         parallelism: how many tasks; None = Spark's default.
@@ -91,8 +93,9 @@ def drain(
         max_jobs: most jobs of all tasks; each task takes an equal part.
         retry: when failed jobs are tried again.
         round_time: with "output": seconds after which results are written and acknowledged.
-        hold: with "output": seconds of the lease of a finished job, renewed while its task runs.
-            It must be longer than one call of the handler, and than writing the results.
+        hold: with "output": seconds of the lease of each job, renewed while its task runs. At
+            least half of them are left when the task ends: enough for the other tasks to end, and
+            for writing the results. The jobs of a lost executor are delivered again after `hold`.
         **options: of the connection, as for `format("penstock")`: `url`, `urlEnv`, `passwordEnv` …
 
     Returns:
@@ -124,10 +127,10 @@ def drain(
     if not isinstance(path, str) or not path:
         raise BadArgument("path", path, "is required: the directory of the results")
     seconds = duration_ms("round_time", round_time, zero=False) / 1000
-    held = duration_ms("hold", hold, zero=False) / 1000
+    held = lease_ms("hold", hold, zero=False) / 1000
     work = replace(work, output=DrainOutput(_fields(schema), schema is None, seconds, held))
-    if held < 2 * seconds:
-        raise BadArgument("hold", hold, f"must be at least twice round_time ({seconds} s)")
+    if held < 3 * seconds:
+        raise BadArgument("hold", hold, f"must be at least three times round_time ({seconds} s)")
     return _DrainJob(spark, work, tasks, max_jobs).rounds(path, schema or "result string")
 
 
@@ -166,14 +169,16 @@ class _DrainJob:
         told = Observation()
         wanted = f"{KEYS_DDL}, {schema}"
         made = self._input().mapInArrow(self._task(left).run, wanted)
-        texts = f.collect_list(f.expr("CASE WHEN id IS NULL THEN receipt END"))
+        texts = f.collect_list(f.expr("CASE WHEN id IS NULL THEN receipts END"))
         made = made.observe(told, f.array_join(texts, "\n").alias("figures"))
-        made.where("id IS NOT NULL").write.parquet(run)
+        write = made.where("id IS NOT NULL").write
+        for name in UNIQUE:
+            write.option(f"parquet.enable.dictionary#{name}", "false")
+        write.parquet(run)
         found = _sum(told.get["figures"].splitlines())
-        rows = self.spark.read.schema(wanted).parquet(run)
+        receipts = self.spark.read.schema(FIGURES_DDL).parquet(run).where("receipts IS NOT NULL")
         ack_task = AckTask(self.work.connection, self.work.expected)
-        keys = rows.select("id", "receipt", "dedup_window_ms")
-        told_acks = keys.mapInArrow(ack_task.run, FIGURES_DDL).collect()
+        told_acks = receipts.mapInArrow(ack_task.run, FIGURES_DDL).collect()
         found.update(_sum(row[0] for row in told_acks))
         return found
 

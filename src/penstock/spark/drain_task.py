@@ -10,21 +10,21 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import repeat
+from operator import attrgetter
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from penstock import Penstock
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.transport.connection import monotonic
-from penstock.core.ids import parse_ids
 from penstock.core.job import (
     Delivery,
     QueueIdentity,
     Reservation,
     data_of,
+    hinted_receipt,
     number_of,
     reservation_of,
 )
@@ -68,17 +68,22 @@ SILENCE = 10.0
 """Seconds for which a worker may be unhealthy before its task fails."""
 SAMPLE = 10.0
 """Fewest seconds between two log records of one kind about jobs."""
-KEYS = pa.schema([
-    ("id", pa.string()), ("receipt", pa.string()), ("attempt", pa.int32()),
-    ("dedup_window_ms", pa.int64()),
-])  # fmt: skip
-"""The columns before the results. A row without an id has the figures of its task as receipt."""
-FIGURES = pa.schema([KEYS.field("receipt")])
+KEYS = pa.schema([("id", pa.string()), ("attempt", pa.int32()), ("receipts", pa.string())])
+"""The columns before the results.
+
+`receipts` has the `HeldJobs` of a batch, in its last row: it is written where all its rows are. A
+row without an id has the figures of its task as receipts.
+"""
+FIGURES = pa.schema([KEYS.field("receipts")])
+PLAIN = b"1\n"
+"""A record without fields of its own."""
 WAITING = 10_000
 """Results that wait for Spark; if there are more, the handlers wait, too."""
 USUAL = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
 """Columns whose usual values need no trial conversion."""
 Row = Sequence[Any]
+"""Dedup window in ms, then the columns of a result."""
+Kept = tuple[Delivery, Row]
 
 
 @dataclass
@@ -120,7 +125,8 @@ class DrainTask:
             jobs = made.open(self.connection.queue)
             while tally["cut"] and most > 0 and (monotonic() < ends or not tally["taken"]):
                 worker = self._worker(made, size, most)
-                worker.take = None if results is None else results.take
+                if output is not None and results is not None:
+                    worker.take, worker.lease_ms = results.take, output.hold_ms
                 with closing(watched(worker, ends)) as looks:
                     for _ in looks:
                         found = None if results is None else results.batch(jobs)
@@ -195,58 +201,75 @@ def samples() -> Callable[[logging.LogRecord], bool]:
 def figures(tally: Counter[str], schema: pa.Schema) -> pa.RecordBatch:
     """Return a row with the figures as a text; its other columns are null."""
     text = " ".join([str(tally[name]) for name in COUNTS])
-    return pa.RecordBatch.from_pylist([{"receipt": text}], schema)
+    return pa.RecordBatch.from_pylist([{"receipts": text}], schema)
 
 
 @dataclass
 class AckTask:
-    """Acknowledges jobs whose results are safe. Spark calls it for each of their partitions."""
+    """Acknowledges jobs whose results are safe. Spark calls it for parts of the output."""
 
     connection: Connection
     expected: tuple[str, ...]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Acknowledge rows of id, receipt and window; return the figures.
-
-        A row without a receipt is of a job that was delivered at most once.
-        """
+        """Acknowledge the jobs of a column of receipts; return the figures."""
         open_in_task(self.connection, self.expected)
         tally = Counter[str]()
+        texts = (text for batch in batches for text in batch.column(0).to_pylist())
+        groups = (HeldJobs(*group) for text in texts for group in json.loads(text))
         with new_client(self.connection) as made:
             queue = made.open(self.connection.queue)
-            for batch in batches:
-                ids, receipts, windows = (column.to_pylist() for column in batch.columns)
-                tally["done"] += receipts.count(None)
-                for window, held in held_jobs(queue, ids, receipts, windows):
-                    seconds = None if window is None else window / 1000
-                    outcomes = queue.ack(held, dedup_window=seconds)
-                    done = len(held)
-                    if not outcomes.all_done:
-                        done = sum(one in (Outcome.DONE, Outcome.HINTED) for one in outcomes)
-                    tally.update(done=done, lost=len(held) - done)
+            for window, held in held_jobs(queue, groups):
+                seconds = None if window is None else window / 1000
+                outcomes = queue.ack(held, dedup_window=seconds)
+                done = len(held)
+                if not outcomes.all_done:
+                    done = sum(one in (Outcome.DONE, Outcome.HINTED) for one in outcomes)
+                tally.update(done=done, lost=len(held) - done)
         yield figures(tally, FIGURES)
 
 
-def held_jobs(
-    queue: Queue, ids: Sequence[str], receipts: Sequence[str | None], windows: Iterable[int | None]
-) -> Iterator[tuple[int | None, list[Delivery]]]:
-    """Yield windows and jobs of rows: neighbours with one receipt, mostly the jobs of a reserve.
+class HeldJobs(NamedTuple):
+    """Jobs with one receipt. The output has them as JSON.
 
-    Rows without a receipt are left out: their jobs were delivered at most once.
+    Attributes:
+        node: 8 hex digits of the node's id.
+        place: crc of the queue's name and epoch, in hex.
+        receipt: perhaps with the end of their leases.
+        window_ms: their dedup window; None = as their producers chose.
+        numbers: their numbers, with blanks between them.
     """
-    rows = zip(ids, parse_ids(ids), receipts, windows, strict=False)
-    for (receipt, window, place), part in itertools.groupby(
-        rows, lambda row: (row[2], row[3], row[1][1:])
+
+    node: str
+    place: str
+    receipt: str
+    window_ms: int | None
+    numbers: str
+
+
+def held_jobs(
+    queue: Queue, groups: Iterable[HeldJobs]
+) -> Iterator[tuple[int | None, list[Delivery]]]:
+    """Yield windows and jobs. Neighbours with one receipt are mostly the jobs of one reserve."""
+    for (node, place, receipt, window), part in itertools.groupby(groups, lambda one: one[:4]):
+        deliveries, _, tag = receipt.partition("-")
+        counts = b"" if deliveries == "1" else f"{deliveries} 0 0 0".encode()
+        identity = QueueIdentity(queue.name, node, int(place[:8], 16), place[8:])
+        shared = Reservation(None, identity, "", tag=int(tag[:3], 16), now=0, lease_ms=0)
+        shared.hinted = receipt
+        numbers = " ".join([one.numbers for one in part]).encode().split()
+        yield window, [Delivery(shared, number, counts, PLAIN) for number in numbers]
+
+
+def groups_of(pairs: Iterable[Kept], receipt_of: Callable[[Delivery], str]) -> Iterator[HeldJobs]:
+    """Yield the jobs of one reserve, by receipt and window."""
+    for (receipt, window), part in itertools.groupby(
+        pairs, lambda pair: (receipt_of(pair[0]), pair[1][0])
     ):
-        alike = list(part)
-        if receipt is not None:
-            deliveries, _, tag = receipt.partition("-")
-            counts = b"" if deliveries == "1" else f"{deliveries} 0 0 0".encode()
-            crc, epoch = place
-            identity = QueueIdentity(queue.name, alike[0][0][2:10], crc, f"{epoch:08x}")
-            shared = Reservation(None, identity, "", tag=int(tag, 16), now=0, lease_ms=0)
-            shared.hinted = shared.receipt  # when the leases end is not known
-            yield window, [Delivery(shared, row[1][0], counts, b"1\n") for row in alike]
+        jobs = [job for job, _ in part]
+        place = reservation_of(jobs[0]).place
+        numbers = b" ".join(map(number_of, jobs)).decode()
+        yield HeldJobs(place.node, place.packed.hex(), receipt, window, numbers)
 
 
 # -- the output: results become rows, and their jobs stay held ---------------------------------
@@ -267,13 +290,18 @@ class DrainOutput:
     seconds: float
     hold: float
 
+    @property
+    def hold_ms(self) -> int:
+        """The leases of finished jobs in milliseconds."""
+        return round(self.hold * 1000)
+
 
 class DrainResults:
     """The results of one task. The worker does not acknowledge their jobs.
 
     Attributes:
         schema: the columns of the keys and the results.
-        kept: the number of results.
+        kept: the number of results whose jobs have leases.
         lost: the number of results that were dropped, as the leases of their jobs had ended.
     """
 
@@ -283,10 +311,10 @@ class DrainResults:
         self._names = [field.name for field in output.fields]
         self._quick = [USUAL.get(field.type) for field in output.fields]
         self._nothing = (None,) * (1 + len(self._names))
-        self._found = deque[tuple[Delivery, Row]]()
+        self._found = deque[Kept]()
         self._room = Event()
-        self._held: list[tuple[pa.Array, pa.Array]] = []
-        self._renewal = monotonic() + output.hold / 3
+        self._held: list[HeldJobs] = []
+        self._renewal = monotonic() + output.hold / 6
         self.kept = self.lost = 0
 
     def take(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> None:
@@ -333,54 +361,57 @@ class DrainResults:
         """Remove and return the rows whose jobs are held; renew the leases of earlier ones."""
         found = [self._found.popleft() for _ in range(len(self._found))]
         self._room.set()
-        self.kept += len(found)
-        if monotonic() > self._renewal:
-            self._renewal = monotonic() + self._output.hold / 3
-            for ids, receipts in self._held:
-                for _, leased in held_jobs(
-                    queue, ids.to_pylist(), receipts.to_pylist(), repeat(None)
-                ):
-                    queue.extend(leased, self._output.hold, late=True)
-        held = self._hold(queue, found)
+        self._renew(queue)
+        held, groups = list[Kept](), list[HeldJobs]()
+        for reserve, part in itertools.groupby(found, lambda pair: reservation_of(pair[0])):
+            once, leased = list[Kept](), list[Kept]()
+            for pair in part:
+                (once if pair[0].at_most_once else leased).append(pair)
+            self.kept += len(leased)
+            receipt_of: Callable[[Delivery], str] = hinted_receipt
+            is_short = reserve.lease_ms < self._output.hold_ms
+            if is_short or any(has_own_terms(job) for job, _ in leased):
+                leased, receipt_of = self._extended(queue, leased), attrgetter("receipt")
+            groups += groups_of(leased, receipt_of)
+            held += once + leased
         self.lost += len(found) - len(held)
         if not held:
             return None
+        self._held += groups
         jobs, rows = map(list, zip(*held, strict=True))
-        ids, receipts = ids_of(jobs), [None if job.at_most_once else job.receipt for job in jobs]
-        lists = [receipts, [job.attempt for job in jobs], *zip(*rows, strict=True)]
+        receipts = [None] * (len(jobs) - 1) + [json.dumps(groups)]
+        lists = [[job.attempt for job in jobs], receipts, *list(zip(*rows, strict=True))[1:]]
         values = zip(self.schema.types[1:], lists, strict=True)
-        columns = [ids, *(pa.array(column, kind) for kind, column in values)]
-        self._held.append((columns[0], columns[1]))
+        columns = [ids_of(jobs), *(pa.array(column, kind) for kind, column in values)]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _hold(
-        self, queue: Queue, found: Sequence[tuple[Delivery, Row]]
-    ) -> list[tuple[Delivery, Row]]:
+    def _renew(self, queue: Queue) -> None:
+        """Renew the leases of all results, if it is time."""
+        if monotonic() > self._renewal:
+            self._renewal = monotonic() + self._output.hold / 6
+            for _, jobs in held_jobs(queue, self._held):
+                queue.extend(jobs, self._output.hold, late=True)
+
+    def _extended(self, queue: Queue, pairs: list[Kept]) -> list[Kept]:
         """Renew leases until the output is safe; return the jobs and rows that are still held."""
-        held = list[tuple[Delivery, Row]]()
-        for _, part in itertools.groupby(found, lambda pair: reservation_of(pair[0])):
-            pairs = list(part)
-            leased = [job for job, _ in pairs if not job.at_most_once]
-            answers = queue.extend(leased, self._output.hold, late=True) if leased else []
-            if not all(type(one) is float for one in answers):
-                found_of = zip(leased, answers, strict=True)
-                gone = {
-                    job
-                    for job, one in found_of
-                    if type(one) is not float and one is not Outcome.UNKNOWN
-                }
-                pairs = [pair for pair in pairs if pair[0] not in gone]
-            held += pairs
-        return held
+        answers = queue.extend([job for job, _ in pairs], self._output.hold, late=True)
+        found = zip(pairs, answers, strict=True)
+        return [pair for pair, one in found if type(one) is float or one is Outcome.UNKNOWN]
+
+
+def has_own_terms(job: Delivery) -> bool:
+    """Return True if the record of a job has a lease or a ttl."""
+    return data_of(job)[2:3] in b"lt"
 
 
 def ids_of(jobs: Sequence[Delivery]) -> pa.Array:
-    """Return the column of their ids."""
+    """Return the column of their ids. They depend on the record if it has a lease or ttl."""
     found = []
     for place, part in itertools.groupby(jobs, lambda job: reservation_of(job).place):
-        origin = Origin(place.queue, place.node, place.packed, "ready")
-        page = Page(origin, [text for job in part for text in (number_of(job), data_of(job))])
-        found.append(COLUMNS["id"](page))
+        origin, elements = Origin(place.queue, place.node, place.packed, "ready"), list[bytes]()
+        for job in part:
+            elements += (number_of(job), data_of(job) if has_own_terms(job) else PLAIN)
+        found.append(COLUMNS["id"](Page(origin, elements)))
     return pa.concat_arrays(found)
 
 
