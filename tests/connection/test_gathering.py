@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import AsyncPenstock, AsyncQueue, Handlers, QueueClosed, QueueFull, ServerTimeout
-from penstock.client.gathering import AT_ONCE
+from penstock.client.gathering import AT_ONCE, Gathering
 from penstock.embedded import EmbeddedServer
 from tests.support.keyspace import check_invariant, evalshas
 
@@ -130,6 +130,20 @@ async def test_each_call_reads_the_node_if_another_failed(
     results = await asyncio.gather(*[q.enqueue(b"x") for _ in range(9)], return_exceptions=True)
     assert [type(one) is ServerTimeout for one in results] == [True] + [False] * 8
     assert (await q.stats()).ready == 8
+
+
+async def test_a_call_gets_the_answer_of_another() -> None:
+    """True and False: the queue may lie on several nodes now."""
+    for answer in (True, False):
+        calls, gathering = itertools.count(), Gathering()
+
+        async def ask(calls: Iterator[int] = calls, answer: bool = answer) -> bool:
+            next(calls)
+            await asyncio.sleep(0)
+            return answer
+
+        assert await asyncio.gather(*[gathering.shared(ask) for _ in range(3)]) == [answer] * 3
+        assert next(calls) == 1
 
 
 async def test_a_cancelled_caller_that_waits_adds_nothing(q: AsyncQueue) -> None:
