@@ -22,12 +22,11 @@ nox.options.error_on_missing_interpreters = True  # a leg that is skipped must n
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each worker compiles all tests in each run
 
 CORES = os.cpu_count() or 1
-# Half of the time of a whole run is waiting; long tests come last, and are shared out.
-WORKERS = ("-n", str(min(8, 2 * CORES)), "--dist", "worksteal")
-# Most tests of a short run wait, and those of several servers; those of `quick` never do.
-SHORT_RUN_WORKERS = ("-n", str(min(8, 3 * CORES)), "--dist", "worksteal")
+# Most tests wait, also in a whole run; long ones come last, and are shared out.
+WORKERS = ("-n", str(min(8, 3 * CORES)), "--dist", "worksteal")
 # Long tests come first (tests/nodes/conftest.py), and each worker takes the next test.
 NODES_WORKERS = ("-n", str(min(8, 3 * CORES)), "--dist", "load", "--maxschedchunk", "1")
+# These tests never wait.
 QUICK_WORKERS = ("-n", str(min(4, CORES + 1)), "--dist", "worksteal")
 # Each has a JVM, and starts others; they wait for one another's cores more than that would gain.
 SPARK_WORKERS = ("-n", "2", "--dist", "worksteal")
@@ -54,11 +53,6 @@ QUICK = (
 )
 ON_FAKEREDIS = {"PENSTOCK_TEST_BACKENDS": "fakeredis"}
 PYPROJECT = nox.project.load_toml("pyproject.toml")
-
-
-def workers(session: nox.Session) -> tuple[str, ...]:
-    """The options of pytest-xdist for this run."""
-    return WORKERS if "--whole" in session.posargs else SHORT_RUN_WORKERS
 
 
 def groups(*names: str) -> list[str]:
@@ -118,7 +112,7 @@ def tests(session: nox.Session) -> None:
     `-- --whole` runs every case, PENSTOCK_TEST_BACKENDS chooses the back ends.
     """
     session.install(".", *groups("test"))
-    run_tests(session, *APART, *workers(session), *session.posargs)
+    run_tests(session, *APART, *WORKERS, *session.posargs)
 
 
 @nox.session
@@ -136,7 +130,7 @@ def nodes(session: nox.Session) -> None:
 def on_several(session: nox.Session, suites: Iterable[str], servers: str) -> None:
     """Run suites on a cluster, and the tests of several servers."""
     clustered = {"PENSTOCK_TEST_BACKENDS": f"cluster {servers}"}
-    options = (*workers(session), *session.posargs)
+    options = (*WORKERS, *session.posargs)
     run_tests(session, "-k", "cluster and not pressure", *suites, *options, env=clustered)
     options = (*NODES_WORKERS, *session.posargs)
     run_tests(session, "tests/nodes", *options, env={"PENSTOCK_TEST_BACKENDS": servers})
@@ -154,7 +148,7 @@ def matrix(session: nox.Session, servers: str) -> None:
     more = os.pathsep.join(map(str, UNPACKED.resolve().glob("*/*-[0-9]*")))
     session.env.update(PENSTOCK_TEST_SERVERS=more, PENSTOCK_TEST_BACKENDS=servers)
     try:
-        run_tests(session, *APART, *workers(session), *session.posargs)
+        run_tests(session, *APART, *WORKERS, *session.posargs)
     finally:  # a leg reports on all its tests
         if servers != "fakeredis":
             on_several(session, (*SUITES, "tests/_sync"), servers)
