@@ -28,8 +28,8 @@ WORKERS = ("-n", str(min(8, 3 * CORES)), "--dist", "worksteal")
 NODES_WORKERS = ("-n", str(min(8, 3 * CORES)), "--dist", "load", "--maxschedchunk", "1")
 # These tests never wait.
 QUICK_WORKERS = ("-n", str(min(4, CORES + 1)), "--dist", "worksteal")
-# Each has a JVM, and starts others; they wait for one another's cores more than that would gain.
-SPARK_WORKERS = ("-n", "2", "--dist", "worksteal")
+# Each has a JVM, and starts others, or a Chromium: more would wait for one another's cores.
+HEAVY_WORKERS = ("-n", "2", "--dist", "worksteal")
 # It says on stdout if it can't use the file of classes, where programs are read.
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xlog:disable"
 # These have sessions of their own.
@@ -169,7 +169,7 @@ def spark(session: nox.Session) -> None:
     classes = Path(session.virtualenv.location, "spark.jsa")
     session.run_install("python", "-m", "tests.spark.classes", str(classes), silent=True)
     options = {"JAVA_TOOL_OPTIONS": f"{QUICK_JVM} -XX:SharedArchiveFile={classes}"}
-    run_tests(session, "tests/spark", *SPARK_WORKERS, *session.posargs, env=options)
+    run_tests(session, "tests/spark", *HEAVY_WORKERS, *session.posargs, env=options)
 
 
 @nox.session
@@ -181,7 +181,7 @@ def browser(session: nox.Session) -> None:
     if not any(map(shutil.which, ("chromium", "chromium-browser", "chrome"))):
         session.error("the web page is tested in Chromium (Debian: chromium): there is none")
     session.install(".", *groups("browser"))
-    run_tests(session, "tests/browser", *WORKERS, *session.posargs)
+    run_tests(session, "tests/browser", *HEAVY_WORKERS, *session.posargs)
 
 
 @nox.session(name="spark-versions")
