@@ -29,7 +29,7 @@ from penstock.core.refusals import refusal
 from penstock.core.schedules import MISSED_MS, NewSchedule, Spec, check_spec, new_schedule
 from penstock.errors import PenstockError
 from penstock.wire.keys import QueueKeys
-from penstock.worker.schedules import LOOK, Ticker, tend
+from penstock.worker.schedules import LOOK, Ticker, run_ticks
 from tests.protocol.clock import T0, frozen
 
 PRODUCER = b"00000000445566ff"
@@ -98,7 +98,7 @@ class Worker:
             return (yield call)
 
         ops = self._server.ops
-        flow: Any = tend(self.ticker, ops, [ops], run, lambda: self.clock, LOG)
+        flow: Any = run_ticks(self.ticker, ops, [ops], run, lambda: self.clock, LOG)
         told = None
         try:
             while True:
