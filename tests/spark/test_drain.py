@@ -73,7 +73,7 @@ def dies_once(job: Any) -> str:
 
 def slow(job: Any) -> str:
     """Run longer than the lease."""
-    time.sleep(1.5)
+    time.sleep(2.5)
     return "done"
 
 
@@ -198,7 +198,7 @@ def test_a_lease_is_renewed_while_the_handler_works(
 ) -> None:
     """Handlers may run longer than the lease; no job is delivered twice."""
     jobs = ps.queue("mail")
-    jobs.enqueue_many(range(4), lease=1)
+    jobs.enqueue_many(range(4), lease=2)
     report = drain(
         *(spark,), queue="mail", handler=slow, url=redis_url, parallelism=2,
         ack="output", path=str(tmp_path / "out"),
