@@ -53,9 +53,9 @@ with tempfile.TemporaryDirectory() as place, Penstock(url()) as ps:
     with Path(f"{place}/modules.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("path", "source"), *sources, *ODD])
     rows = spark.read.csv(f"{place}/modules.csv", header=True, multiLine=True, escape='"')
-    named = rows.selectExpr("path AS id", "to_json(struct(path, source)) AS payload").write
+    named = rows.selectExpr("path AS id", "path", "source").write
     for _ in range(2):
-        named.save(payloadFormat="json", commitMode="staged", **write)
+        named.save(idColumn="id", payloadFormat="json", commitMode="staged", **write)
     jobs = ps.queue("example.spark")
     count = len(sources) + len(ODD)
     print("loaded twice, each module is one job:", jobs.stats().ready == count)

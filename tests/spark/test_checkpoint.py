@@ -383,10 +383,10 @@ def test_jobs_with_mixed_receipts_are_settled_by_a_few_calls(
     life.stop()
 
 
-def test_a_batch_waits_for_its_checkpoint(ground: Ground) -> None:
-    """Leases last up to 24 days."""
+def test_a_sticky_batch_waits_for_its_checkpoint(ground: Ground) -> None:
+    """With `leasePolicy=sticky` leases have the maximum of 24 days."""
     ground.add(1)
-    life = ground.life(leaseDuration="24d")
+    life = ground.life(leasePolicy="sticky")
     life.latest(life.initialOffset(), 1)
     [(_, score)] = ground.raw.zrange(ground.queue.ops.keys["active"], 0, -1, withscores=True)
     assert end_of(score) == T0 + 24 * 86_400_000
@@ -424,19 +424,19 @@ def test_available_now_takes_existing_jobs(ground: Ground) -> None:
     life.stop()
 
 
-@pytest.mark.parametrize("lease", ["60s", "24d"])
+@pytest.mark.parametrize("policy", ["expire", "sticky"])
 @pytest.mark.parametrize("more", [0, 8])
 def test_available_now_takes_jobs_reserved_by_an_earlier_driver(
-    more: int, lease: str, ground: Ground
+    more: int, policy: str, ground: Ground
 ) -> None:
     """The driver died before its offset was noted: those jobs are done now, with the ready ones."""
     ground.add(5)
-    first = ground.life(leaseDuration=lease)
+    first = ground.life(leasePolicy=policy)
     start = first.initialOffset()
     first.latest(start, 10)
     first.stop()
     ground.add(more)
-    life = ground.life(leaseDuration=lease)
+    life = ground.life(leasePolicy=policy)
     life.prepareForTriggerAvailableNow()
     offset, taken = start, list[bytes]()
     while (after := life.latest(offset, 10)) != offset:

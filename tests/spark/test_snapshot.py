@@ -148,8 +148,8 @@ def test_states(states: str, client: Penstock) -> None:
     assert {row["state"] for row in found.values()} == set(wanted)
 
 
-def test_times(client: Penstock) -> None:
-    """`enqueuedAfter` is inclusive, `enqueuedBefore` exclusive."""
+def test_times_and_prefixes(client: Penstock) -> None:
+    """`enqueuedAfter` is inclusive, `enqueuedBefore` exclusive; an id may be a prefix."""
     queue = client.queue("q")
     while len({view.created for view in queue.scan_iter()}) < 6:
         queue.enqueue(b"x")
@@ -160,6 +160,11 @@ def test_times(client: Penstock) -> None:
     early = by_id(rows(enqueuedBefore=str(middle.timestamp())))
     assert set(late) == {name for name, row in every.items() if row["enqueued_at"] >= middle}
     assert set(early) == set(every) - set(late)
+    one = max(every)
+    assert set(by_id(rows("id string", idPrefix=one[:30]))) == {
+        name for name in every if name.startswith(one[:30])
+    }
+    assert rows(idPrefix="D-00000000") == []
     for wrong in ("yesterday", "1800000000000"):  # ms instead of seconds
         with pytest.raises(OptionError, match="enqueuedAfter"):
             rows(enqueuedAfter=wrong)

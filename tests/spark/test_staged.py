@@ -244,7 +244,7 @@ def test_a_promise_that_a_full_queue_holds_up(ps: Penstock, options: Any) -> Non
     queue = ps.queue("mail")
     queue.configure(max_length=3)
     rows = [[b"%d" % number for number in range(8)]]
-    given = options(commitMode="staged", fullTimeout=0)
+    given = options(commitMode="staged", onFull="fail")
     writer = BatchWriter(given, schema(PLAIN), False)
     with pytest.raises(QueueFull, match=r"all staged rows are committed.*writeId=") as caught:
         writer.commit(write(writer, rows))

@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -159,15 +160,41 @@ def test_columns_set_the_options_of_a_job(ps: Penstock, options: Any) -> None:
     assert (job.id, job.lease) == (two.id, 30)
 
 
-def test_a_body_of_json(ps: Penstock, options: Any) -> None:
-    """payloadFormat=json: the payload is JSON text, and consumers get its value."""
-    batch = arrow({"payload": ['{"name":"ä","tags":[1,null]}', " 2 "], "k": [1, 2]})
+def test_a_body_of_all_columns(ps: Penstock, options: Any) -> None:
+    """payloadFormat=json: values that JSON lacks are written as readable text."""
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    batch = arrow(
+        {
+            "k": [1], "name": ["ä"], "none": [None], "when": [moment], "price": [Decimal("1.50")],
+            "raw": [b"\x00\xff"], "tags": [["a", "b"]], "map": [[("x", "y")]],
+            "inner": [{"p": 1.5}], "delay": [60],
+        },
+        map=MAP, none=pa.string(),
+    )  # fmt: skip
+    text = "k long, name string, none string, when timestamp, price double, raw binary, tags string"
+    text += ", map map, inner string, delay long"
     given = options(payloadFormat="json", idColumn="k")
     with running():
-        BatchWriter(given, schema("payload string, k long"), False).write(iter(batch))
-    views = ps.queue("mail").peek(2)
-    assert [view.body for view in views] == [{"name": "ä", "tags": [1, None]}, 2]
-    assert [view.dedup_id for view in views] == ["1", "2"]
+        BatchWriter(given, schema(text), False).write(iter(batch))
+    [view] = ps.queue("mail").peek(state="scheduled")
+    assert view.body == {
+        "k": 1, "name": "ä", "none": None, "when": "2026-01-02T03:04:05+00:00", "price": "1.50",
+        "raw": "AP8=", "tags": ["a", "b"], "map": {"x": "y"}, "inner": {"p": 1.5},
+    }  # fmt: skip
+    assert view.dedup_id == "1"
+
+
+def test_a_body_of_nested_rows(ps: Penstock, options: Any) -> None:
+    """Rows within rows are objects. A row without other columns has an empty object."""
+    row = Row(k="a", inner=Row(p=1), list=[Row(p=2)], map={"x": Row(p=3)})
+    ttls = BatchWriter(
+        options(payloadFormat="json", commitMode="direct"), schema("ttl long"), False
+    )
+    with running():
+        enqueue_partition([row], **options(payloadFormat="json", idColumn="k"))
+        ttls.write(iter(arrow({"ttl": [60]})))
+    body = {"k": "a", "inner": {"p": 1}, "list": [{"p": 2}], "map": {"x": {"p": 3}}}
+    assert [view.body for view in ps.queue("mail").peek(2)] == [body, {}]
 
 
 def test_a_queue_for_each_row(ps: Penstock, options: Any) -> None:
@@ -214,12 +241,15 @@ def test_a_value_that_cannot_be_used_names_column_and_row(
     assert bodies(ps) == []
 
 
-def test_a_time_that_python_has_not_names_the_column(ps: Penstock, options: Any) -> None:
+@pytest.mark.parametrize("name, more", [("ready_at", {}), ("born", {"payloadFormat": "json"})])
+def test_a_time_that_python_has_not_names_the_column(
+    name: str, more: dict[str, str], ps: Penstock, options: Any
+) -> None:
     """Spark has years beyond 9999, which raise with the column."""
     late = pa.array([253_500_000_000_000_000], pa.int64()).view(pa.timestamp("us", tz="UTC"))
-    writer = BatchWriter(options(), schema("payload string, ready_at timestamp"), False)
-    with running(0), pytest.raises(BadArgument, match=r"column='ready_at'.*(year|range)"):
-        writer.write(iter(arrow({"payload": ["x"], "ready_at": late})))
+    writer = BatchWriter(options(**more), schema(f"payload string, {name} timestamp"), False)
+    with running(0), pytest.raises(BadArgument, match=rf"column='{name}'.*(year|range)"):
+        writer.write(iter(arrow({"payload": ["x"], name: late})))
     assert bodies(ps) == []
 
 
@@ -241,14 +271,20 @@ def test_every_queue_that_rows_name_has_to_be_there(ps: Penstock, options: Any) 
     assert bodies(ps, "other") == [b"b", b"there"]
 
 
-def test_a_body_that_is_not_json(ps: Penstock, options: Any) -> None:
-    """The error names column and row, and does not show the text."""
-    given = {"queue": "mail", "url": options()["url"], "payloadFormat": "json"}
-    for wrong in ("{'k': 1}", "NaN", "", "[" * 100_000, b"\xff", {"k": 1}):
-        rows = [{"id": 1, "payload": "1"}, {"id": 2, "payload": wrong}]
-        with running(), pytest.raises(RowError, match=r"'payload', row 1 .* must be"):
-            enqueue_partition(rows, **given)
-    assert bodies(ps) == []
+def test_json_that_cannot_be_expressed_names_the_column(options: Any) -> None:
+    """NaN raises with the column."""
+    writer = BatchWriter(options(payloadFormat="json"), schema("k long, v double"), False)
+    with running(), pytest.raises(RowError, match="'v'"):
+        writer.write(iter(arrow({"k": [1], "v": [float("nan")]})))
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    given = {"queue": "mail", "url": options()["url"], "payloadFormat": "json", "idColumn": "k"}
+    for value in ("\ud800", deep):
+        with running(), pytest.raises(RowError, match="'v', row 1"):
+            enqueue_partition([{"k": 1, "v": 1}, {"k": 1, "v": value}], **given)
+    with pytest.raises(BadArgument, match=r"column='v'.*twice"):
+        BatchWriter(options(payloadFormat="json"), schema("k long, v double, v long"), False)
 
 
 def test_plans_that_cannot_be_carried_out(ps: Penstock, options: Any, redis_url: str) -> None:
@@ -356,14 +392,14 @@ def test_rows_work_as_arrow_does(ps: Penstock, options: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_a_full_queue(mode: str, ps: Penstock, options: Any) -> None:
-    """A write waits for a time, 0 = not at all; fitting rows are added, and the rest
+    """fail: raise at once. wait: for a time; fitting rows are added, and the rest
     with a consumer.
     """
     queue = ps.queue("mail")
     queue.configure(max_length=3)
     rows = [[b"%d" % number for number in range(8)]]
     text = PLAIN if mode == "staged" else "payload binary, id string"
-    for more in ({"fullTimeout": "0"}, {"fullTimeout": "200ms"}):
+    for more in ({"onFull": "fail"}, {"fullTimeout": "200ms"}):
         writer = BatchWriter(options(commitMode=mode, writeId="w", **more), schema(text), False)
         with pytest.raises(QueueFull, match="the limit is 3"):
             writer.commit(write(writer, rows))
@@ -379,10 +415,10 @@ def test_a_full_queue(mode: str, ps: Penstock, options: Any) -> None:
 def test_a_paused_queue_holds_a_write(
     mode: str, ps: Penstock, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write waits for the end of the pause, as for room; the time-out applies to it."""
+    """The write waits for the end of the pause, as for room; fail and the time-out apply to it."""
     queue, text = ps.queue("mail"), PLAIN if mode == "staged" else "payload binary, id string"
     queue.pause("in")
-    for more in ({"fullTimeout": "0"}, {"fullTimeout": "10ms"}):
+    for more in ({"onFull": "fail"}, {"fullTimeout": "10ms"}):
         writer = BatchWriter(options(commitMode=mode, writeId="w", **more), schema(text), False)
         with pytest.raises(QueuePaused, match=r"'mail' is paused.*rows"):
             writer.commit(write(writer, [[b"a", b"b"]]))
@@ -601,6 +637,11 @@ def test_unsafe_repeats_are_refused(ps: Penstock, options: Any) -> None:
     for refused in (
         lambda: StreamWriter(direct, schema(PLAIN), False),
         lambda: BatchWriter(options(commitMode="direct", writeId="w"), schema(PLAIN), False),
+        lambda: BatchWriter(
+            options(commitMode="direct", writeId="w", payloadFormat="json"),
+            schema("id string"),
+            False,
+        ),
     ):
         with pytest.raises(OptionError, match=r"commitMode='direct'.*idColumn.*staged"):
             refused()

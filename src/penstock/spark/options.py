@@ -215,12 +215,23 @@ class Write(Connection):
     batch_size: int = option(count(1, 1000), 500)
     commit_mode: str = option(choice("direct", "staged"), "")
     stage_ttl: int = option(span(), 86_400_000)
+    on_full: str = option(choice("wait", "fail"), "wait")
     full_timeout: int = option(span(86_400_000, low_ms=0), 60_000)
     replicas: int | None = option(count(0, 1000), None)
     replication_timeout: int = option(span(3_600_000), 1_000)
     skip_unreachable: bool = option(flag, False)
     delay: int | None = option(span(low_ms=0), None)
     error: str = option(text, "")
+
+    @property
+    def packs(self) -> bool:
+        """Return True if columns become members of a JSON object."""
+        return self.operation == "enqueue" and self.payload_format == "json"
+
+    @property
+    def patience(self) -> float:
+        """Most seconds to wait for a queue that is full or paused."""
+        return 0 if self.on_full == "fail" else self.full_timeout / 1000
 
     def check_repeats(self, has_ids: bool, named: bool) -> None:
         """Check that a repeat of a direct write adds no row twice.
@@ -242,6 +253,9 @@ class Write(Connection):
     def check(self) -> None:
         """Check the connection, and which options of the sink are used together."""
         super().check()
+        if self.payload_format == "json" and self.payload_column != "payload":
+            reason = "can't be used with payloadFormat=json: the body has all columns"
+            raise OptionError("payloadColumn", self.payload_column, reason)
         if self.operation != "nack" and (self.delay is not None or self.error):
             name = "error" if self.delay is None else "delay"
             reason = "is for operation=nack"
@@ -271,6 +285,7 @@ class Read(Source):
     """Options of the batch source, which reads a snapshot and takes nothing."""
 
     states: tuple[str, ...] = option(listed(*STATES), STATES)
+    id_prefix: str = option(text, "")
     enqueued_after: int | None = option(moment, None)
     enqueued_before: int | None = option(moment, None)
     skip_unreachable: bool = option(flag, False)
@@ -282,7 +297,13 @@ class Stream(Source):
 
     max_jobs_per_trigger: int = option(count(1, 10_000_000), 10_000)
     lease_duration: int = option(span(MAX_LEASE_MS, low_ms=100), 60_000)
+    lease_policy: str = option(choice("expire", "sticky"), "expire")
     fail_on_lost_batch: bool = option(flag, True)
+
+    @property
+    def lease_ms(self) -> int:
+        """Length of the leases: with `leasePolicy=sticky` the maximum."""
+        return MAX_LEASE_MS if self.lease_policy == "sticky" else self.lease_duration
 
 
 OPTIONS = {**Write.options(), **Read.options(), **Stream.options()}

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -88,10 +88,16 @@ def columns_of(fields: Fields, options: Write) -> dict[str, int]:
     places = _places(names, options, known)
     _check_types(fields, places, known)
     others = [name for index, name in enumerate(names) if index not in places.values()]
-    if others:
+    if options.packs:
+        members = [names[index] for index in _members(names, places)]
+        for name in members:
+            if members.count(name) > 1:
+                reason = "is there twice: a JSON object can have it only once"
+                raise BadArgument("column", name, reason)
+    elif others:
         reason = f"must not have {', '.join(map(repr, others))}: drop it"
         if options.operation == "enqueue":
-            reason += ", or put it into the payload, as to_json(struct(...)) does"
+            reason += ", or put all columns into the body by payloadFormat=json"
         reason += f". operation={options.operation} takes {', '.join(known)}"
         raise BadArgument("columns", names, reason)
     return places
@@ -110,18 +116,25 @@ def _places(names: Sequence[str], options: Write, known: Iterable[str]) -> dict[
     given = {"idColumn": options.id_column or "id"}
     if options.operation == "enqueue":
         given = {"idColumn": options.id_column, "queueColumn": options.queue_column}
-        given["payloadColumn"] = options.payload_column
+        given["payloadColumn"] = "" if options.packs else options.payload_column
     places = {
         option.removesuffix("Column"): _named(names, option, name)
         for option, name in given.items()
         if name
     }
-    meanings = {name.replace("_", ""): name for name in known}
+    data = ("payload", "id") if options.packs else ()
+    meanings = {name.replace("_", ""): name for name in known if name not in data}
     for index, name in enumerate(names):
         meaning = meanings.get(name.replace("_", "").lower(), "")  # also readyAt
         if meaning and meaning not in places and index not in places.values():
             places[meaning] = index
     return places
+
+
+def _members(names: Sequence[str], places: Mapping[str, int]) -> list[int]:
+    """Return the indices of the columns of a JSON body: also ids and queues are data."""
+    others = {index for meaning, index in places.items() if meaning not in ("id", "queue")}
+    return [index for index in range(len(names)) if index not in others]
 
 
 def _named(names: Sequence[str], option: str, wanted: str) -> int:
@@ -180,7 +193,7 @@ class Encoder:
             write = name_of("stream", options.write_id, where.query, where.batch)
         self._places = places = columns_of(fields, options)
         self._names = [name for name, _ in fields]
-        self._is_json = options.payload_format == "json"
+        self._members = _members(self._names, places) if options.packs else None
         self._queue = options.queue
         self._attempt = "" if "id" in places else attempt
         place = b"" if "id" in places else where.partition.to_bytes(8, "big")
@@ -201,17 +214,21 @@ class Encoder:
 
     def _encode(self, columns: Sequence[Column], count: int) -> Encoded:
         given = {meaning: columns[place] for meaning, place in self._places.items()}
-        bodies = self._bodies(given["payload"])
+        if self._members is None:
+            bodies = self._bodies(given["payload"])
+        else:
+            bodies = self._objects({index: columns[index] for index in self._members}, count)
         queues = [self._queue] * count
         if "queue" in given:
-            queues = self._each("queue", check_queue_name, as_list("queue", given["queue"]))
+            names = as_list("queue", given["queue"])
+            queues = self._each(self._places["queue"], check_queue_name, names)
         heads = self._heads(given, count)
         delays = [head.delay for head in heads]
         if self._start:
             delays = self._starts(given[self._start])
         if "id" in given:
             ids = as_list("id", given["id"])
-            names = self._each("id", _name, ids)
+            names = self._each(self._places["id"], _name, ids)
             lines = names
             if "queue" in given:
                 lines = [b"%b\n%b" % (n, q.encode()) for n, q in zip(names, queues, strict=True)]
@@ -234,10 +251,26 @@ class Encoder:
         return Encoded(queues, delays, records, keys)
 
     def _bodies(self, column: Column) -> list[bytes]:
-        if isinstance(column, pa.StringArray) and not column.null_count and not self._is_json:
+        if isinstance(column, pa.StringArray) and not column.null_count:
             column = column.cast(pa.binary())
-        convert = _json if self._is_json else _raw
-        return self._each("payload", convert, as_list("payload", column))
+        return self._each(self._places["payload"], _raw, as_list("payload", column))
+
+    def _objects(self, members: Mapping[int, Column], count: int) -> list[bytes]:
+        """Return bodies that have these columns as members."""
+        names = [self._names[index] for index in members]
+        values = [as_list(self._names[index], column) for index, column in members.items()]
+        rows = zip(*values, strict=True) if values else [()] * count
+        bodies = (dict(zip(names, row, strict=True)) for row in rows)
+        if any(isinstance(column, list) for column in members.values()):
+            from pyspark.sql import Row  # JSON would write a nested one as an array
+
+            bodies = (Row(*body)(*body.values()).asDict(recursive=True) for body in bodies)
+        try:
+            return [_json(body) for body in bodies]
+        except (ValueError, RecursionError):
+            for index, column in zip(members, values, strict=True):
+                self._each(index, _json, column)  # raises for the value that is the reason
+            raise
 
     def _hashes(self, lines: Iterable[bytes], *, numbered: bool = False) -> list[bytes]:
         """Return the stable ids of rows, by the text that identifies each of them in the write.
@@ -273,7 +306,8 @@ class Encoder:
             except BadArgument as error:  # noqa: PERF203  # the row is in the error
                 name = ARGUMENTS[error.argument]
                 value = dict(zip(self._others, row, strict=True)).get(name)
-                raise self._error(name, value, error.reason, len(heads)) from None
+                column = self._names[self._places[name]] if name in self._places else name
+                raise RowError(column, value, error.reason, self._row + len(heads)) from None
         return heads
 
     @lru_cache(maxsize=1024)  # noqa: B019  # it lives as long as its task
@@ -283,7 +317,7 @@ class Encoder:
         policy = _arguments(POLICY, found)
         retry = RetryPolicy(**policy) if policy else None
         made = prepared(**_arguments(RULES, found), retry=retry, dedup=self._dedup)
-        head = made.coded_head if self._is_json else made.head
+        head = made.head if self._members is None else made.coded_head
         front, _, tail = head.partition(ID_PLACEHOLDER)
         return Head(front, tail, made.delay)
 
@@ -296,9 +330,10 @@ class Encoder:
                 times = pc.divide(pc.add(us, 999), 1000).to_pylist()
                 return [0 if ms is None else f"@{ms}" for ms in times]
         find = partial(_remembered, _start_of, RULES[self._start])
-        return self._each(self._start, find, as_list(self._start, column))
+        return self._each(self._places[self._start], find, as_list(self._start, column))
 
-    def _each(self, meaning: str, convert: Callable[[Any], T], values: Sequence[Any]) -> list[T]:
+    def _each(self, index: int, convert: Callable[[Any], T], values: Sequence[Any]) -> list[T]:
+        """Return the values of a column, converted."""
         found: list[T] = []
         try:
             for value in values:
@@ -306,12 +341,8 @@ class Encoder:
         except (BadArgument, ValueError, TypeError) as error:
             reason = error.reason if isinstance(error, BadArgument) else str(error)
             at = len(found)
-            raise self._error(meaning, values[at], reason, at) from None
+            raise RowError(self._names[index], values[at], reason, self._row + at) from None
         return found
-
-    def _error(self, meaning: str, value: Any, reason: str, at: int) -> RowError:
-        name = self._names[self._places[meaning]] if meaning in self._places else meaning
-        return RowError(name, value, reason, self._row + at)
 
 
 def _remembered(find: Any, *args: Any) -> Any:
@@ -360,19 +391,26 @@ def _raw(value: Any) -> bytes:
 
 
 def _json(value: Any) -> bytes:
-    body = _raw(value)
     try:
-        DECODER.decode(body.decode())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"must be JSON text ({error})") from None
-    return body
+        return JSON.encode(value).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"JSON can't express it ({reason})") from None
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"it has no {constant}")
+def _plain(value: Any) -> Any:
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return b64encode(bytes(value)).decode()
+    raise TypeError(f"a {type(value).__name__}")
 
 
-DECODER = json.JSONDecoder(parse_constant=_refuse)
+JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
 
 
 class Task(NamedTuple):

@@ -150,7 +150,7 @@ def patiently(options: Write, total: int, put: Callable[[int, int, float], int])
     """Put `total` records: all at once, or in a full queue as many as there is room for.
 
     `put` gets how many are in, how many more to put, and seconds to wait for room. It returns how
-    many it has put. Its errors QueueFull and QueuePaused are raised after `fullTimeout`.
+    many it has put. Its errors QueueFull and QueuePaused are raised after `options.patience`.
     """
     done, n, block, deadline = 0, total, 0.0, 0.0
     while done < total:
@@ -159,7 +159,7 @@ def patiently(options: Write, total: int, put: Callable[[int, int, float], int])
             n, block, deadline = total, 0.0, 0.0
         except (QueueFull, QueuePaused) as refusal:  # noqa: PERF203  # once a batch
             now = monotonic()
-            deadline = deadline or now + options.full_timeout / 1000
+            deadline = deadline or now + options.patience
             limit = refusal.limit if isinstance(refusal, QueueFull) else 0
             room = limit - refusal.waiting if isinstance(refusal, QueueFull) else 0
             if 0 < room < min(n, total - done):
@@ -179,9 +179,9 @@ def _stuck(options: Write, refusal: Exception, done: int, total: int) -> str:
     text = f"{refusal}; {done} of these {total} rows were added, repeating the write adds the rest"
     if options.commit_mode == "staged":
         text = f"{refusal}; all staged rows are committed, and some may be in the queue"
-    if options.full_timeout:
+    if options.patience:
         missing = "There was no room" if is_full else "The pause did not end"
-        text += f". {missing} within fullTimeout ({options.full_timeout / 1000:g} s)"
+        text += f". {missing} within fullTimeout ({options.patience:g} s)"
         if is_full:
             text += ". Check that consumers of the queue run. Waiting tasks hold their slots, so "
             text += "a drain in the same application may have none"

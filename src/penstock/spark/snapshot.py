@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
 from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -214,7 +215,8 @@ class SnapshotReader(DataSourceReader):
     ) -> Iterator[tuple[Origin, list[bytes]]]:
         packed = found.ops.place(one.epoch.encode()).packed
         origin = Origin(found.name, found.node, packed, one.place, one.asof)
-        full = max(self.shape.full, int(one.place != "ready"))  # notes show which jobs have moved
+        # Notes show which jobs have moved; ids need the records.
+        full = max(self.shape.full, int(one.place != "ready" or self.options.id_prefix != ""))
         cursor, count, is_last = one.start, self.options.fetch_size, False
         while not is_last:
             call = found.ops.call("survey", one.epoch, one.place, cursor, one.end, count, full)
@@ -230,6 +232,9 @@ class SnapshotReader(DataSourceReader):
         if page.count and page.is_delivered:
             pairs = zip(_new(page.numbers, seen), COLUMNS["state"](page).to_pylist(), strict=True)
             page = page.keep([is_new and s in self.options.states for is_new, s in pairs])
+        if page.count and self.options.id_prefix:
+            found = pc.starts_with(COLUMNS["id"](page), self.options.id_prefix)
+            page = page.keep(found.to_pylist())
         return page
 
     def _settled(self, page: Page, asof: int) -> list[bool]:

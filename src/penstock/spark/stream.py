@@ -80,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.options = Stream.parse(options)
         self.shape = Shape(schema)
-        self.beat = min(self.options.lease_duration / 3000, 60.0)
+        self.beat = min(self.options.lease_ms / 3000, 60.0)
         self._initial: Offset | None = None
         self._planned: Offset | None = None
         self._made: dict[str, Batches] = {}
@@ -131,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return open_shards(self.options)
 
     def _new_batches(self, shards: OpenShards, consumer: str) -> dict[str, Batches]:
-        return {s.key: Batches(s, consumer, self.options.lease_duration) for s in shards}
+        return {s.key: Batches(s, consumer, self.options.lease_ms) for s in shards}
 
     # -- calls of Spark ---------------------------------------------------------------------
 
