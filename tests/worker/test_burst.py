@@ -85,3 +85,19 @@ def test_a_long_job_delays_no_report(backend: Backend, queue: Queue) -> None:
     Worker(backend.sync_client(), "work", handle, concurrency=1, prefetch=5, burst=True).run()
     assert reported.is_set()
     assert queue.stats().acked == 6
+
+
+def test_a_lease_of_the_worker_is_not_of_its_queue(backend: Backend, queue: Queue) -> None:
+    """If a worker has a lease of its own, other reserves by its queue object have the queue's."""
+    leases: list[float] = []
+
+    def handle(job: Any) -> None:
+        others = job.queue.reserve(1, block=0)
+        leases.extend(one.lease for one in (job, *others))
+
+    queue.enqueue_many(range(2))
+    client = backend.sync_client()
+    worker = Worker(client, "work", handle, burst=True, concurrency=1, prefetch=0)
+    worker.lease_ms = 600_000
+    worker.run()
+    assert leases == [600, 30]

@@ -364,7 +364,7 @@ def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
 
     Returns n, or 0 if the round trip is too long.
     """
-    taken = yield from _call(state, poll, poll.ops.reserve(0))
+    taken = yield from _call(state, poll, poll.ops.reserve(0, lease_ms=poll.lease_ms))
     poll.lease = taken.lease_ms / 1000
     yield from _look(state, poll)
     state.judge(poll)
@@ -373,7 +373,8 @@ def _measured(state: WorkerState, poll: QueuePoll, n: int) -> Count:
 
 def _reserve(state: WorkerState, poll: QueuePoll, n: int) -> Count:
     sent = state.clock()
-    call = poll.ops.reserve(n, idle=poll.woken or state.waiting, provisional=True)
+    idle = poll.woken or state.waiting
+    call = poll.ops.reserve(n, idle=idle, provisional=True, lease_ms=poll.lease_ms)
     taken = yield from _call(state, poll, call)
     poll.woken = False
     state.received(poll, taken, n, call.resent or sent)
@@ -598,7 +599,7 @@ def _hand_on(state: WorkerState, poll: QueuePoll) -> Flow:
     """Put a token back for another consumer, if there is a job to take."""
     poll.woken = False
     with _guarded(state, poll), suppress(QueueInUse):  # the script has put it back all the same
-        yield from _call(state, poll, poll.ops.reserve(0, idle=True))
+        yield from _call(state, poll, poll.ops.reserve(0, idle=True, lease_ms=poll.lease_ms))
 
 
 def leave(state: WorkerState) -> Flow:

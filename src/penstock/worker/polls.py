@@ -136,6 +136,7 @@ class QueuePoll:
         trip: seconds that the last call to it took.
         is_slow: whether that is too long for the lease: no jobs are reserved then.
         ticker: its schedules.
+        lease_ms: of the worker's jobs, in place of the queue's; None = the queue's.
     """
 
     ops: QueueOps
@@ -159,6 +160,7 @@ class QueuePoll:
     trip: float = 0.0
     is_slow: bool = False
     ticker: Ticker = field(default_factory=Ticker)
+    lease_ms: int | None = None
 
     @property
     def home(self) -> Any:

@@ -114,7 +114,6 @@ class Operations:
         self.crc = queue_crc(keys.name)
         self.owner_name = owner.encode()
         self.replicas: int | None = None
-        self.asked: tuple[int, ...] = ()
         self.plain_from = 0.0
         self.role_leases: dict[str, RoleLease] = {}
         self.producing = self.consuming = self.joining = ""

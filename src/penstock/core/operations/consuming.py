@@ -72,11 +72,19 @@ class Recovered(NamedTuple):
 class Consuming(Operations):
     """The operations of a consumer."""
 
-    def reserve(self, n: int, *, idle: bool = False, provisional: bool = False) -> Call[Taken]:
-        """Reserve up to n jobs; `provisional` = suspects provisionally."""
+    def reserve(
+        self, n: int, *, idle: bool = False, provisional: bool = False, lease_ms: int | None = None
+    ) -> Call[Taken]:
+        """Reserve up to n jobs.
+
+        Args:
+            provisional: whether suspects are reserved provisionally.
+            lease_ms: in place of the queue's.
+        """
         tag, role = random.getrandbits(12), self.consuming
         wanted = -n if provisional else n
-        args = (wanted, tag, self.owner_name, 1 if idle else 0, role, *self.asked)
+        asked = () if lease_ms is None else (lease_ms,)
+        args = (wanted, tag, self.owner_name, 1 if idle else 0, role, *asked)
         read = partial(self._taken, tag)
         form = self.usual if n and not role else self.reading
         return form("reserve", read, args)

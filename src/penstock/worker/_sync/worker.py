@@ -589,9 +589,9 @@ class Worker:
             queue = self._client.queue(name)
             share = weight / (queue.partitions or 1)
             for ops in operations_of(queue):
-                ops.asked = () if self.lease_ms is None else (self.lease_ms,)
                 own = own_part(self._declared[name], ops)
-                found.append(QueuePoll(ops, share, ticker=Ticker(own, 0.0 if own else math.inf)))
+                ticker = Ticker(own, 0.0 if own else math.inf)
+                found.append(QueuePoll(ops, share, ticker=ticker, lease_ms=self.lease_ms))
         return found
 
     def _add_polls(self, state: WorkerState) -> None:
