@@ -9,7 +9,9 @@ from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import Script, script
 from tests.protocol.keyspace import Raw
 
-__all__ = ["PRODUCER", "STAGED", "T0", "frozen", "keys_of", "named", "run", "with_producer"]
+__all__ = [
+    "PRODUCER", "STAGED", "T0", "frozen", "keys_of", "named", "promise", "run", "with_producer",
+]  # fmt: skip
 
 T0 = 1_800_000_000_000
 TIME = "redis.call('TIME')"
@@ -38,6 +40,13 @@ def keys_of(keys: QueueKeys, found: Script) -> list[bytes]:
         "checkpoint": keys.checkpoint(CHECKPOINT),
     }
     return [many.get(kind) or keys[kind] for kind in found.keys]
+
+
+def promise(raw: Raw, keys: QueueKeys) -> None:
+    """Promise the staged jobs, as `commit` does."""
+    era = f"{T0} a"
+    raw.hset(keys.commit(STAGED[0]), mapping={"batch": STAGED[1], "state": "promised", "era": era})
+    raw.set(keys["writes"], era)
 
 
 def with_producer(found: Script, args: Sequence[Any]) -> Sequence[Any]:

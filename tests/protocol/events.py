@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.protocol.clock import STAGED
+from tests.protocol.clock import STAGED, promise
 from tests.protocol.seeds import AT, EPOCH, SEED_CALL, Job
 from tools.states import Condition, Event, JobState, StateCase
 
@@ -53,8 +53,10 @@ def _publish(delay: int = 0, *, taken: bool = False) -> Happening:
             _take(job, place)
         record = "1;d=mine\nanother"
         job.raw.hset(job.keys.stage(*STAGED), "a:0", f"{delay} {len(record)}\n{record}")
+        promise(job.raw, job.keys)
         reply = job.run("publish", 6, EPOCH, "", 0, "", "a:0", 1000, at=AT)
-        job.raw.delete(job.keys.stage(*STAGED))
+        staging = (job.keys.stage(*STAGED), job.keys.commit(STAGED[0]), job.keys["writes"])
+        job.raw.delete(*staging)
         if place is not StateCase.NONE:
             return None
         job.number = reply[2] if reply[0] == 1 else job.number

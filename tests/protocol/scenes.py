@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import script
-from tests.protocol.clock import STAGED, T0, run
+from tests.protocol.clock import STAGED, T0, promise, run
 from tests.protocol.keyspace import Raw
 from tests.protocol.seeds import AT, EPOCH
 
@@ -253,6 +253,8 @@ class Act:
             scene.raw.hset(scene.keys.stage(*STAGED), mapping={"a:0": two, "b:0": taken})
             entry = f"{STAGED[0]}:{STAGED[1]}"
             scene.raw.hset(scene.keys["staged"], entry, f"{T0 + 60_000} 4")
+        if self.script == "publish":
+            promise(scene.raw, scene.keys)
         if "ticks" in script(self.script).keys:
             scene.run("schedule", 4, EPOCH, "hourly", T0, "f" * 16, "", '{"every":9000}\n1\nbody')
         if self.script == "close_batch":

@@ -11,7 +11,7 @@ import redis
 
 from penstock.wire.keys import QueueKeys
 from penstock.wire.scripts import all_scripts, script
-from tests.protocol.clock import STAGED, named
+from tests.protocol.clock import STAGED, named, promise
 from tests.protocol.keyspace import Raw, Space, dump, load, same, text
 from tests.protocol.scenes import (
     CALLS,
@@ -161,6 +161,7 @@ def test_more_records_than_a_call_may_have_are_refused(name: str, backend: Backe
     scene = plain_scene(raw, KEYS)
     records = [f"1;d=a{i:04};t=9000\n" for i in range(1001)]
     raw.hset(KEYS.stage(*STAGED), "a:0", " ".join(["0", *["15"] * 1001]) + "\n" + "".join(records))
+    promise(raw, KEYS)
     before = dump(raw)
     args: dict[str, tuple[Any, ...]] = {
         "enqueue": (90, "", 0, "", 0, "", *records),

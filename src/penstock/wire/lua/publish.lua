@@ -21,7 +21,7 @@
 ---          {-21, nonce}                                      no such open batch
 ---          {-18, nonce}                                      the promise has ended: its time is over, or the queue was cleared or purged since
 --- FROM none, active  TO ready, scheduled, active
-if redis.call('EXISTS', writes) == 0 or redis.call('HGET', commit, 'era') ~= redis.call('GET', writes) then
+if redis.call('HGET', commit, 'era') ~= (redis.call('GET', writes) or '') then
   return {-18, nonce}
 end
 local mode, chunk = '', redis.call('HGET', stage, field)

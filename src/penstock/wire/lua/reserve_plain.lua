@@ -8,7 +8,7 @@
 ---          {-20, nonce}                  not for this script: call reserve; nothing taken
 --@include lib/check_version
 --@include lib/server_time
---@include lib/check_plain (gives: now)
+--@include lib/check_plain
 --@include lib/is_lease
 if asked and not is_lease(asked, 1) then
   return {-20, nonce}
