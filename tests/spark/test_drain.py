@@ -355,7 +355,7 @@ def test_a_task_that_ends_early_stops_its_worker(ps: Penstock, redis_url: str) -
         while job.body and not job.lost:
             time.sleep(0.01)
 
-    output = DrainOutput([pa.field("result", pa.string())], True, 60.0, 600.0)
+    output = DrainOutput([pa.field("result", pa.string())], True, 60.0, 600_000)
     connection = Connection.parse({"queue": "mail", "url": redis_url})
     rows = DrainTask(connection, (), handlers, 10, output=output).run([])
     assert len(next(rows)) == 1
@@ -381,7 +381,7 @@ def test_the_rows_of_a_batch_come_with_the_receipts_of_their_jobs(
             goes_on.wait()
         return Done("done", dedup_window=60) if job.body == 9 else "done"
 
-    output = DrainOutput([pa.field("result", pa.string())], True, 3600.0, 36_000.0)
+    output = DrainOutput([pa.field("result", pa.string())], True, 3600.0, 36_000_000)
     connection = Connection.parse({"queue": "mail", "url": redis_url})
     batches, began = [], time.time()
     for batch in DrainTask(connection, (), handlers, 10, output=output).run([]):

@@ -119,17 +119,16 @@ def drain(
         if tasks is None:
             raise BadArgument("max_jobs", max_jobs, "needs parallelism= as well")
     if ack == "task":
-        if path is not None or schema is not None:
-            raise BadArgument(
-                "path" if path else "schema", path or schema, "is only for ack='output'"
-            )
+        for name, value in (("path", path), ("schema", schema)):
+            if value is not None:
+                raise BadArgument(name, value, "is only for ack='output'")
         return _DrainJob(spark, work, tasks, max_jobs).once()
     if not isinstance(path, str) or not path:
         raise BadArgument("path", path, "is required: the directory of the results")
     seconds = duration_ms("round_time", round_time, zero=False) / 1000
-    held = lease_ms("hold", hold, zero=False) / 1000
+    held = lease_ms("hold", hold, zero=False)
     work = replace(work, output=DrainOutput(_fields(schema), schema is None, seconds, held))
-    if held < 3 * seconds:
+    if held < 3000 * seconds:
         raise BadArgument("hold", hold, f"must be at least three times round_time ({seconds} s)")
     return _DrainJob(spark, work, tasks, max_jobs).rounds(path, schema or "result string")
 
@@ -206,28 +205,23 @@ def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Hand
     if isinstance(handler, Handlers):
         if size is not None or retry is not None:
             name = "retry" if size is None else "size"
-            raise BadArgument(
-                name, retry or size, "belongs to each handler of the set: pass it there"
-            )
+            reason = "belongs to each handler of the set: pass it there"
+            raise BadArgument(name, retry or size, reason)
         made = handler
     else:
         made = Handlers()
-        add = (
-            made.handler(None, retry=retry)
-            if size is None
-            else made.chunk(None, size=size, retry=retry)
-        )
-        add(handler)
+        if size is None:
+            made.handler(None, retry=retry)(handler)
+        else:
+            made.chunk(None, size=size, retry=retry)(handler)
     made.check()
     for one in made:
         if one.is_async:
-            raise BadArgument(
-                "handler", one, "must be a plain function: only AsyncWorker runs coroutines"
-            )
+            reason = "must be a plain function: only AsyncWorker runs coroutines"
+            raise BadArgument("handler", one, reason)
     if not list(made):
-        raise BadArgument(
-            "handler", handler, "must be a function, or Handlers with at least one handler"
-        )
+        reason = "must be a function, or Handlers with at least one handler"
+        raise BadArgument("handler", handler, reason)
     return made
 
 

@@ -282,18 +282,13 @@ class DrainOutput:
     Attributes:
         encodes_json: whether the only field is a text, and other results become JSON.
         seconds: after which a task takes no more jobs.
-        hold: seconds of the leases of finished jobs.
+        hold_ms: the leases of finished jobs.
     """
 
     fields: Sequence[pa.Field]
     encodes_json: bool
     seconds: float
-    hold: float
-
-    @property
-    def hold_ms(self) -> int:
-        """The leases of finished jobs in milliseconds."""
-        return round(self.hold * 1000)
+    hold_ms: int
 
 
 class DrainResults:
@@ -307,14 +302,14 @@ class DrainResults:
 
     def __init__(self, output: DrainOutput) -> None:
         self.schema = pa.schema([*KEYS, *output.fields])
-        self._output = output
+        self._output, self._hold = output, output.hold_ms / 1000
         self._names = [field.name for field in output.fields]
         self._quick = [USUAL.get(field.type) for field in output.fields]
         self._nothing = (None,) * (1 + len(self._names))
         self._found = deque[Kept]()
         self._room = Event()
         self._held: list[HeldJobs] = []
-        self._renewal = monotonic() + output.hold / 6
+        self._renewal = monotonic() + self._hold / 6
         self.kept = self.lost = 0
 
     def take(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> None:
@@ -388,13 +383,13 @@ class DrainResults:
     def _renew(self, queue: Queue) -> None:
         """Renew the leases of all results, if it is time."""
         if monotonic() > self._renewal:
-            self._renewal = monotonic() + self._output.hold / 6
+            self._renewal = monotonic() + self._hold / 6
             for _, jobs in held_jobs(queue, self._held):
-                queue.extend(jobs, self._output.hold, late=True)
+                queue.extend(jobs, self._hold, late=True)
 
     def _extended(self, queue: Queue, pairs: list[Kept]) -> list[Kept]:
         """Renew leases until the output is safe; return the jobs and rows that are still held."""
-        answers = queue.extend([job for job, _ in pairs], self._output.hold, late=True)
+        answers = queue.extend([job for job, _ in pairs], self._hold, late=True)
         found = zip(pairs, answers, strict=True)
         return [pair for pair, one in found if type(one) is float or one is Outcome.UNKNOWN]
 
