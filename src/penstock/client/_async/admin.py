@@ -76,9 +76,8 @@ class AsyncQueueAdmin:
 
     def __init__(self, client: AsyncNodeClient, name: str, number: int | None = None) -> None:
         self.backend = client
-        keys = QueueKeys(name, client.terms.prefix, number)
-        codec = client.terms.codec
-        self.ops = QueueOps(keys, client.terms.owner, client.node.known, self, AsyncJob, codec)
+        keys, terms = QueueKeys(name, client.terms.prefix, number), client.terms
+        self.ops = QueueOps(keys, terms.owner, client.node.known, self, AsyncJob, terms.codec)
 
     @property
     def name(self) -> str:

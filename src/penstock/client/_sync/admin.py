@@ -77,9 +77,8 @@ class QueueAdmin:
 
     def __init__(self, client: NodeClient, name: str, number: int | None = None) -> None:
         self.backend = client
-        keys = QueueKeys(name, client.terms.prefix, number)
-        codec = client.terms.codec
-        self.ops = QueueOps(keys, client.terms.owner, client.node.known, self, Job, codec)
+        keys, terms = QueueKeys(name, client.terms.prefix, number), client.terms
+        self.ops = QueueOps(keys, terms.owner, client.node.known, self, Job, terms.codec)
 
     @property
     def name(self) -> str:

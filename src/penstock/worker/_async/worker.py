@@ -66,9 +66,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncWorker"]
 
 logger = get_logger("penstock")
-
 Hook = TypeVar("Hook", bound=Callable[..., Any])
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SIGNAL_CHECK = 1.0
 """Seconds after which the main thread looks for signals: one may have come before it slept."""
