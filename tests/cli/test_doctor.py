@@ -540,14 +540,15 @@ def test_unknown_keys(cli: Cli, client: Penstock, real_backend: Backend) -> None
 
 
 def test_staged_writes(cli: Cli, client: Penstock, real_backend: Backend) -> None:
-    """Staged rows are reported; those that were committed long ago are a warning."""
+    """Staged rows are reported until they expire; a warning if they were committed long ago."""
     raw, ops, node = real_backend.sync_client(), client.queue("q").ops, client.backend.node
     at = Staged(node.id, "0a", 7)
     for number in range(2):
         chunk = staged_chunk(0, [b"1\nx"])
         node.run(about_staged(ops, "stage", at, at.batch, f"one:{number}", 60_000, chunk))
+    raw.hset("penstock:{q}:staged", "0b:1", "1 5")  # its time is over
     [told] = found(cli("doctor", "--json"), "staged", "ok")
-    assert "queue 'q': batch 7 of writer 0a has 2 chunks of staged rows, not committed." in told
+    assert "queue 'q': batch 7 of writer 0a has 2 staged rows, not committed." in told
     node.run(about_staged(ops, "commit", at, at.batch, 60_000, 2, "one", 2))
     [told] = found(cli("doctor", "--json"), "staged", "ok")
     assert " s ago: the write, repeated," in told

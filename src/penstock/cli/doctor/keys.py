@@ -78,14 +78,12 @@ class ScannedKeys:
 
     Attributes:
         kinds: queue name -> the kinds of its keys.
-        staged: queue name -> writer and batch of its staged writes.
         unknown: keys under our prefix that no queue has.
         seen: how many keys were read.
         complete: True if these were all keys.
     """
 
     kinds: dict[str, set[str]] = field(default_factory=dict)
-    staged: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     seen: int = 0
     complete: bool = True
@@ -116,11 +114,7 @@ def _sort(key: bytes, prefix: str, found: ScannedKeys) -> None:
     if shape is None or shape[2] not in (MANY if shape[3] else (*KINDS, *STAGING)):
         found.unknown.append(text)
     else:
-        name = unquote(shape[1])
-        found.kinds.setdefault(name, set()).add(shape[2])
-        of_stage = re.fullmatch(r":(\w+):(\d+)", shape[3] or "")
-        if shape[2] == "stage" and of_stage:
-            found.staged.setdefault(name, []).append((of_stage[1], int(of_stage[2])))
+        found.kinds.setdefault(unquote(shape[1]), set()).add(shape[2])
 
 
 def queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]:
@@ -153,11 +147,11 @@ def queues(node: DoctorNode, horizon: int, *, repair: bool) -> Iterator[Finding]
         if time.monotonic() > stop and not repair:
             break
         looked += 1
-        for finding in _queue(node, name, listed.get(name, []), horizon, repair=repair):
+        queue = _doctor_queue(node, name)
+        for finding in _queue(queue, listed.get(name, []), horizon, repair=repair):
             is_damaged |= finding.level == "broken"
             yield finding
-        for writer, batch in sorted(found.staged.get(name, []))[:FEW]:
-            yield from named("staged", _staged(node, name, writer, batch))
+        yield from named("staged", islice(_staged(queue), FEW))
     yield _summary(looked, len(names), found, is_damaged)
     yield from named("keys", [_unknown(found)])
 
@@ -185,13 +179,16 @@ def _unknown(found: ScannedKeys) -> Finding:
     return level(text, count=count, keys=found.unknown[:10])
 
 
-def _queue(
-    node: DoctorNode, listed_name: str, fields: Sequence[str], horizon: int, *, repair: bool
-) -> Iterator[Finding]:
+def _doctor_queue(node: DoctorNode, listed_name: str) -> DoctorQueue:
     whole, number = split_name(listed_name)
     keys = QueueKeys(whole, node.prefix, number)
     name = whole if number is None else f"{whole} (partition {number})"
-    queue = DoctorQueue(node.at(keys["meta"]), keys, name)
+    return DoctorQueue(node.at(keys["meta"]), keys, name)
+
+
+def _queue(
+    queue: DoctorQueue, fields: Sequence[str], horizon: int, *, repair: bool
+) -> Iterator[Finding]:
     try:
         wrong = list(_meta(queue, fields))
         yield from wrong
@@ -205,34 +202,35 @@ def _queue(
         yield from named("times", times.too_far(queue, horizon))
         yield from _damage(queue)
     except ResponseError as error:
-        yield _refused(f"queue {name!r}", error, repair=repair, queue=name)
+        yield _refused(f"queue {queue.name!r}", error, repair=repair, queue=queue.name)
 
 
-def _staged(node: DoctorNode, name: str, writer: str, batch: int) -> Iterator[Finding]:
-    """Describe a staged write (protocol/staging.md)."""
-    whole, number = split_name(name)
-    keys = QueueKeys(whole, node.prefix, number)
-    queue = DoctorQueue(node.at(keys["meta"]), keys, name)
-    stage = keys.stage(writer, batch)
+def _staged(queue: DoctorQueue) -> Iterator[Finding]:
+    """Describe the staged writes of which rows are not yet in the queue (protocol/staging.md)."""
     try:
-        chunks, left = queue.server.ask("HLEN", stage), queue.server.ask("PTTL", stage)
-        promise = queue.server.ask("HMGET", keys.commit(writer), "batch", "state", "era", "at")
-        era, clock = queue.ask("GET", "writes"), queue.server.ask("TIME")
+        flat = queue.ask("HGETALL", "staged")
+        if not flat:
+            return
+        era, (seconds, _) = queue.ask("GET", "writes"), queue.server.ask("TIME")
+        for write, entry in sorted(zip(flat[::2], flat[1::2], strict=True)):
+            writer, _, batch = write.decode().partition(":")
+            ends, rows, *promise = entry.split(b" ", 2)
+            left, age = int(ends) // 1000 - int(seconds), None
+            if left < 0 or not int(rows):
+                continue
+            text = f": batch {batch} of writer {writer} has {int(rows)} staged rows, "
+            committed = queue.server.ask("HGET", queue.keys.commit(writer), "at")
+            if promise == [era] and committed:
+                age = int(seconds) - int(committed) // 1000
+                text += f"committed {age} s ago: the write, repeated, adds them if its driver died."
+            else:
+                text += f"not committed. They expire in {left} s."
+            level = warning if age is not None and age > PROMISE_SECONDS else ok
+            data = {"writer": writer, "batch": int(batch), "rows": int(rows), "committed_ago": age}
+            yield queue.about(level, text, **data)
     except ResponseError as error:
-        yield _refused(f"queue {name!r}: a staged write", error, repair=False, queue=name)
-        return
-    if not chunks:
-        return
-    text = f": batch {batch} of writer {writer} has {chunks} chunks of staged rows, "
-    age = None
-    if promise[:3] == [b"%d" % batch, b"promised", era]:
-        age = int(clock[0]) - int(promise[3]) // 1000
-        text += f"committed {age} s ago: the write, repeated, adds them if its driver has died."
-    else:
-        text += f"not committed. They expire in {left // 1000} s."
-    level = warning if age is not None and age > PROMISE_SECONDS else ok
-    data = {"writer": writer, "batch": batch, "chunks": chunks, "committed_ago": age}
-    yield queue.about(level, text, **data)
+        subject = f"queue {queue.name!r}: its staged writes"
+        yield _refused(subject, error, repair=False, queue=queue.name)
 
 
 def _meta(queue: DoctorQueue, fields: Sequence[str]) -> Iterator[Finding]:
