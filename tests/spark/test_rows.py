@@ -82,3 +82,19 @@ def test_a_time_that_no_job_can_have(year: int) -> None:
     )
     with pytest.raises(RowError, match=r"'ready_at', row 2199 of its partition: must be seconds"):
         joined(iter([part]), ("payload", "ready_at"))
+
+
+@pytest.mark.parametrize(
+    "name, fine, wrong",
+    [
+        ("ttl", 1, True), ("ttl", 1, [1]), ("max_attempts", 1, 1.0), ("delay", 1, True),
+        ("headers", {"a": "b"}, {"a": ["b"]}),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type(name: str, fine: object, wrong: object) -> None:
+    """Rows of Python may have values of any type; one that equals an earlier one is checked too."""
+    given = Write.parse({"queue": "q", "url": "redis://h"})
+    fields = [("id", ""), ("payload", ""), (name, "")]
+    encoder = Encoder(fields, given, Task(3), "w")
+    with pytest.raises(RowError, match=f"column '{name}', row 1 of its partition: .*must be"):
+        list(encoder.records([["a", "x", fine], ["b", "x", wrong]]))

@@ -204,7 +204,8 @@ class Encoder:
         self._dedup = Dedup("-", window=window)
         # Times often differ in each row. Only with a ttl they depend on another column.
         self._start = next((name for name in STARTS if name in places and "ttl" not in places), "")
-        self._others = [n for n in (*RULES, *POLICY) if n in places and n != self._start]
+        others = (n for n in (*RULES, *POLICY) if n in places and n != self._start)
+        self._others = tuple(others)
 
     def records(self, source: Iterable[Any]) -> Iterator[Encoded]:
         """Yield the records of rows, some at a time."""
@@ -215,7 +216,7 @@ class Encoder:
     def _encode(self, columns: Sequence[Column], count: int) -> Encoded:
         given = {meaning: columns[place] for meaning, place in self._places.items()}
         if self._members is None:
-            bodies = self._bodies(given["payload"])
+            bodies = self._each(self._places["payload"], _raw, as_list("payload", given["payload"]))
         else:
             bodies = self._objects({index: columns[index] for index in self._members}, count)
         queues = [self._queue] * count
@@ -249,11 +250,6 @@ class Encoder:
             for head, name, stable, body in zip(heads, names, stables, bodies, strict=True)
         ]
         return Encoded(queues, delays, records, keys)
-
-    def _bodies(self, column: Column) -> list[bytes]:
-        if isinstance(column, pa.StringArray) and not column.null_count:
-            column = column.cast(pa.binary())
-        return self._each(self._places["payload"], _raw, as_list("payload", column))
 
     def _objects(self, members: Mapping[int, Column], count: int) -> list[bytes]:
         """Return bodies that have these columns as members."""
@@ -296,30 +292,20 @@ class Encoder:
         return [texts[at : at + size] for at in range(0, len(texts), size)]
 
     def _heads(self, given: Mapping[str, Column], count: int) -> list[Head]:
+        head = partial(_remembered, _head, self._dedup, self._members is not None, self._others)
         if not self._others:
-            return [self._head(())] * count
+            return [head()] * count
         values = [map(_hashable, as_list(name, given[name])) for name in self._others]
-        heads = []
+        heads: list[Head] = []
         for row in zip(*values, strict=True):
             try:
-                heads.append(_remembered(self._head, row))
+                heads.append(head(*row))
             except BadArgument as error:  # noqa: PERF203  # the row is in the error
                 name = ARGUMENTS[error.argument]
                 value = dict(zip(self._others, row, strict=True)).get(name)
                 column = self._names[self._places[name]] if name in self._places else name
                 raise RowError(column, value, error.reason, self._row + len(heads)) from None
         return heads
-
-    @lru_cache(maxsize=1024)  # noqa: B019  # it lives as long as its task
-    def _head(self, values: tuple[Any, ...]) -> Head:
-        columns = zip(self._others, values, strict=True)
-        found = {name: value for name, value in columns if value is not None}
-        policy = _arguments(POLICY, found)
-        retry = RetryPolicy(**policy) if policy else None
-        made = prepared(**_arguments(RULES, found), retry=retry, dedup=self._dedup)
-        head = made.head if self._members is None else made.coded_head
-        front, _, tail = head.partition(ID_PLACEHOLDER)
-        return Head(front, tail, made.delay)
 
     def _starts(self, column: Column) -> list[int | str]:
         """Return the delays of rows, by the column of times."""
@@ -351,6 +337,17 @@ def _remembered(find: Any, *args: Any) -> Any:
         return find(*args)
     except TypeError:
         return find.__wrapped__(*args)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _head(dedup: Dedup, is_json: bool, columns: tuple[str, ...], *values: Any) -> Head:
+    pairs = zip(columns, values, strict=True)
+    found = {name: value for name, value in pairs if value is not None}
+    policy = _arguments(POLICY, found)
+    retry = RetryPolicy(**policy) if policy else None
+    made = prepared(**_arguments(RULES, found), retry=retry, dedup=dedup)
+    front, _, tail = (made.coded_head if is_json else made.head).partition(ID_PLACEHOLDER)
+    return Head(front, tail, made.delay)
 
 
 def _hashable(value: Any) -> Any:
