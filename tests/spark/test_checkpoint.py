@@ -15,7 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from penstock import BatchLost, CheckpointTaken, Penstock
 from penstock.errors import BadArgument, QueueMissing
+from penstock.spark import stream
 from penstock.spark.calls import about_batch
+from penstock.spark.checkpoint import Batches
 from penstock.spark.shards import OpenShard, OpenShards
 from penstock.spark.stream import BatchSlice, StreamReader
 from penstock.wire.keys import end_of, score_of
@@ -86,8 +88,10 @@ class Life(StreamReader):
         self.ground = ground
         self.beat = 3600
 
-    def _open_shards(self) -> OpenShards:
-        return self.ground.shards()
+    def _open(self, consumer: str) -> dict[str, Batches]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stream, "open_shards", lambda _: self.ground.shards())
+            return super()._open(consumer)
 
 
 @pytest.fixture
@@ -551,14 +555,14 @@ def test_the_known_end_of_leases(ground: Ground) -> None:
     life = ground.life()
     offset = life.latest(life.initialOffset(), 20)
     [one] = life._batches(offset["consumer"]).values()
-    [group] = one.held[1]
-    assert group.until == T0 + LEASE
-    tag, active = int(group.receipt[-3:], 16), ground.queue.ops.keys["active"]
+    [receipt] = one.held
+    assert one.ends == {receipt: T0 + LEASE}
+    tag, active = int(receipt[-3:], 16), ground.queue.ops.keys["active"]
     for now in (T0, T0 + 5000):
         ground.clock.set(now)
         life.renew()
         scores = {score for _, score in ground.raw.zrange(active, 0, -1, withscores=True)}
-        assert scores == {score_of(group.until, tag)} == {score_of(now + LEASE, tag)}
+        assert scores == {score_of(one.ends[receipt], tag)} == {score_of(now + LEASE, tag)}
     life.latest(offset, 20)
     assert ground.queue.stats().acked == 20
     life.stop()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.logs import get_logger
@@ -23,32 +24,26 @@ STEP = 500
 PAGE = 1000
 
 
-@dataclass
-class Receipts:
-    """Jobs that share a receipt, at most 1000. Leases end at `until`, in ms; 0 = not known."""
-
-    receipt: str
-    numbers: list[bytes]
-    until: int = 0
-
-
 class Batches:
     """The batches of one checkpoint on one shard.
 
     Attributes:
         epoch: of the queue when the batch was created.
-        held: the number and the receipts of the current batch.
+        batch: the number of the batch whose jobs are held; 0 = none.
+        held: their numbers, by receipt.
+        ends: when the leases end, in ms, by receipt; 0 = not known.
     """
 
     def __init__(self, shard: OpenShard, consumer: str, lease_ms: int) -> None:
         self.shard = shard
         self.consumer = consumer
         self.epoch = ""
-        self.held: tuple[int, list[Receipts]] = (0, [])
+        self.batch = 0
+        self.held: Mapping[str, list[bytes]] = {}
+        self.ends: dict[str, int] = {}
         self._lease_ms = lease_ms
         self._fence = ""
         self._finished = 0
-        self._ends: dict[str, int] = {}
         self._asked = False
 
     def stats(self) -> QueueStats:
@@ -64,7 +59,7 @@ class Batches:
         args = (self._fence, batch, most, n, tag, owner, self._lease_ms)
         reply: Assign = self._run("assign", *args)
         self._fence = reply.fence.decode()
-        self._ends[f"1-{tag:03x}"] = reply.now + self._lease_ms
+        self.ends[f"1-{tag:03x}"] = reply.now + self._lease_ms
         return reply
 
     def take(self, batch: int, most: int) -> int | None:
@@ -85,23 +80,21 @@ class Batches:
             return None
         found = self._load(batch)
         self._asked = True
-        self.held = (0, [])  # a batch without jobs may have some when it is planned
+        self.batch = 0  # a batch without jobs may have some when it is planned
         return self.adopt(batch) if found else None
 
     def adopt(self, batch: int) -> int | None:
         """Load a batch of an earlier run; return its number of jobs, None = it is forgotten."""
-        if self.held[0] != batch:
+        if self.batch != batch:
             if self._load(batch) is None:
                 return None
             self._assign(batch, 0, 0)
             self.renew()  # its leases may end soon
-        return sum(len(group.numbers) for group in self.held[1])
+        return sum(map(len, self.held.values()))
 
     def _load(self, batch: int) -> int | None:
         """Read the receipts of a batch; return its number of jobs, or None if it does not exist."""
-        groups: list[Receipts] = []
-        latest: dict[bytes, Receipts] = {}
-        start = 0
+        held, start = defaultdict[str, list[bytes]](list), 0
         while True:
             reply = self._run("assigned", self._fence, batch, start, PAGE)
             if not isinstance(reply, Assigned):
@@ -109,24 +102,24 @@ class Batches:
             self.epoch = reply.epoch.decode()
             for entry in reply.receipts:
                 number, _, receipt = entry.partition(b" ")
-                group = latest.get(receipt)
-                if group is None or len(group.numbers) == PAGE:
-                    group = latest[receipt] = Receipts(receipt.decode(), [])
-                    group.until = self._ends.get(group.receipt, 0)
-                    groups.append(group)
-                group.numbers.append(number)
+                held[receipt.decode()].append(number)
             start += len(reply.receipts)
             if start >= reply.jobs or not reply.receipts:
-                self._ends = {}
-                self.held = (batch, groups)
+                self.batch, self.held = batch, held
                 return start
+
+    def _groups(self) -> Iterator[tuple[str, list[bytes]]]:
+        """Yield receipts and job numbers, as one call takes them."""
+        for receipt, numbers in self.held.items():
+            for at in range(0, len(numbers), PAGE):
+                yield receipt, numbers[at : at + PAGE]
 
     def finish(self, batch: int) -> int:
         """Acknowledge the jobs of a finished batch, perhaps again; return how many were held."""
         if batch <= self._finished:
             return 0
         acked = 0
-        if self.held[0] == batch:
+        if self.batch == batch:
             reply = self._run("assigned", self._fence, batch, 0, 1)
             found = reply.jobs if isinstance(reply, Assigned) else None
         else:
@@ -134,24 +127,25 @@ class Batches:
         if found:
             if not self._fence:
                 self._assign(batch, 0, 0)
-            for group in self.held[1]:
-                receipt = f"{group.receipt}@{group.until}" if group.until else group.receipt
-                call = self.shard.ops.call("ack", self.epoch, receipt, "", *group.numbers)
+            for receipt, numbers in self._groups():
+                end = self.ends.get(receipt)
+                proof = f"{receipt}@{end}" if end else receipt
+                call = self.shard.ops.call("ack", self.epoch, proof, "", *numbers)
                 acked += self.shard.run(call).acked
             if acked < found:
                 text = "queue %r: %d jobs of batch %d had lost their lease and may be done twice"
                 logger.warning(text, self.shard.name, found - acked, batch)
             self._run("dismiss", self._fence, batch)
-        if self.held[0] == batch:
-            self.held = (0, [])
+        if self.batch == batch:
+            self.batch, self.held, self.ends = 0, {}, {}
         self._finished = batch
         return acked
 
     def renew(self) -> None:
         """Renew the leases of the current batch."""
-        for group in self.held[1]:
-            args, ends = (self.epoch, group.receipt, self._lease_ms, 1), set[int]()
-            call = self.shard.ops.call("extend", *args, *group.numbers)
+        for receipt, numbers in self._groups():
+            args, ends = (self.epoch, receipt, self._lease_ms, 1), set[int]()
+            call = self.shard.ops.call("extend", *args, *numbers)
             with suppress(*REFUSALS):  # the jobs are gone, which `finish` reports
                 ends.update(self.shard.run(call).untils)
-            group.until = max(0, ends.pop()) if len(ends) == 1 else 0
+            self.ends[receipt] = max(0, ends.pop()) if len(ends) == 1 else 0

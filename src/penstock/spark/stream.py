@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pyarrow import RecordBatch
@@ -44,7 +45,8 @@ ROWS_A_PARTITION = 12_500
 """Jobs of a Spark partition, unless `numPartitions` is given."""
 THREADS = 8
 """Most shards that the driver calls at a time."""
-NEVER_ENDING = 10_000_000
+MOST_JOBS = 10_000_000
+"""Most jobs of a batch without a limit."""
 Offset = dict[str, Any]
 Counts = dict[str, int]
 R = TypeVar("R")
@@ -75,6 +77,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     Attributes:
         beat: seconds between two renewals of the leases.
+        _planned: the offset at which the last planned batch ends.
+        _made: the batches of the checkpoint on each shard that was reached so far.
+        _reached: the shards that were reached last.
+        _turn: which of the shards with equal shares gets the rest first.
+        _left: how many more jobs the query takes; None = no limit.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -98,8 +105,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the limit of `maxJobsPerTrigger`."""
         return ReadMaxRows(self.options.max_jobs_per_trigger)
 
-    # -- offsets ---------------------------------------------------------------------------
-
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         """Return the offset before the first batch, which is made once."""
         if self._initial is None:
@@ -117,23 +122,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         nodes, named = offset["nodes"], self._reached.nodes
         return {**offset, "nodes": {key: n for key, n in nodes.items() if key[:8] in named}}
 
+    def _open(self, consumer: str) -> dict[str, Batches]:
+        """Return new objects for the batches of a checkpoint on the shards that are reached now."""
+        self._reached = open_shards(self.options)
+        return {one.key: Batches(one, consumer, self.options.lease_ms) for one in self._reached}
+
     def _batches(self, consumer: str) -> dict[str, Batches]:
+        """Return those batches, with what this reader knows of them."""
         if consumer != self._consumer:
-            self._consumer = consumer
-            self._made = {}
-        self._reached = self._open_shards()
-        found = self._new_batches(self._reached, consumer)
-        found = {key: self._made.get(key, new) for key, new in found.items()}
-        self._made = {**self._made, **found}  # in one step: the heartbeat reads it
+            self._consumer, self._made = consumer, {}
+        found = {key: self._made.get(key, new) for key, new in self._open(consumer).items()}
+        self._made = self._made | found  # in one step: the heartbeat reads it
         return found
-
-    def _open_shards(self) -> OpenShards:
-        return open_shards(self.options)
-
-    def _new_batches(self, shards: OpenShards, consumer: str) -> dict[str, Batches]:
-        return {s.key: Batches(s, consumer, self.options.lease_ms) for s in shards}
-
-    # -- calls of Spark ---------------------------------------------------------------------
 
     def latestOffset(  # noqa: N802  # Spark's name; no arguments before Spark 4.2
         self, start: Offset | None = None, limit: Any = None
@@ -154,26 +154,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._reached.check(self.options, whole=False)
         # A shard whose last batch could not be acknowledged gets no next one: it would replace
         # the last one, and jobs that are done would be delivered again.
-        free = self._finished(start, found)
-        counts = self._taken(start, free, limit) if free else {}
-        self._watch()
+        finished = self._finish(start, found)
+        counts = self._reserve(start, finished, limit) if finished else {}
+        self._start_heartbeat()
         kept = self._kept(start)
         return {**kept, "nodes": {**kept["nodes"], **counts}}
 
-    def _taken(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
+    def _reserve(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
         """Reserve the next batch of these shards; return its number for each shard that has jobs.
 
         Shards with few jobs come first: the others get the rest of their equal share. Without a
         limit, batches that an earlier run has reserved are loaded too.
         """
         counts: Counts = {}
-        after = {key: _count(start, key) + 1 for key in found}
+        after = {key: start["nodes"].get(key, 0) + 1 for key in found}
         if limit is None or self._left is not None:
-            known = self._usable(found, lambda key: found[key].resume(after[key]))
+            known = self._on_usable(found, lambda key: found[key].resume(after[key]))
             counts = {key: after[key] for key in known}
         shares = self._shares([key for key in found if key not in counts], found, limit)
         asked = {key: found[key] for key in shares}
-        taken = self._usable(asked, lambda key: found[key].take(after[key], shares[key]))
+        taken = self._on_usable(asked, lambda key: found[key].take(after[key], shares[key]))
         counts.update((key, after[key]) for key in taken)
         if self._left is not None:
             self._left -= sum(taken.values())
@@ -185,9 +185,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the most jobs for each shard, without shards that have none."""
         ready: Counts = {}
         if len(found) > 1 or limit is None:
-            ready = self._usable(found, lambda key: found[key].stats().ready)
+            ready = self._on_usable(found, lambda key: found[key].stats().ready)
         limits = [most for most in (limit, self._left) if most is not None]
-        left = min(limits or [sum(ready.values()), NEVER_ENDING])
+        left = min(limits or [sum(ready.values()), MOST_JOBS])
         equal = -(-left // len(found))
         turns = {key: (at - self._turn) % len(found) for at, key in enumerate(found)}
         self._turn += 1
@@ -211,13 +211,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         same = _consumer(start) == _consumer(end)
         if self._consumer and not same:  # Spark 4.0 and 4.1 did not pass `start` to `latest`
-            self._finished(start, self._new_batches(self._open_shards(), _consumer(start)))
+            self._finish(start, self._open(_consumer(start)))
         self._planned = end
         self._batches(_consumer(end))
-        before = start if same else {"nodes": {}}
-        new = {key: n for key, n in end["nodes"].items() if n != _count(before, key)}
+        before = start["nodes"] if same else {}
+        new = {key: n for key, n in end["nodes"].items() if n != before.get(key)}
         known = {key: self._made[key] for key in new if key in self._made}
-        jobs = self._each(known, lambda key: known[key].adopt(new[key]))
+        jobs = self._on_each(known, lambda key: known[key].adopt(new[key]))
         ranges: list[BatchRange] = []
         for key, batch in new.items():
             if key not in known and self._reached.unreached:
@@ -227,32 +227,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             count = jobs.get(key)
             if count is None:
-                self._lose(batch)
+                self._report_lost(batch)
             elif count:
                 ranges.append(BatchRange(known[key].shard.address, batch, 0, count))
-        self._watch()
+        self._start_heartbeat()
         return [BatchSlice(_consumer(end), tuple(one)) for one in self._cut(ranges)]
 
     def _cut(self, ranges: Sequence[BatchRange]) -> Iterator[list[BatchRange]]:
         """Yield the ranges of each slice. All slices but the last have the same number of jobs."""
-        jobs = sum(one.end for one in ranges)
+        *before, jobs = accumulate((one.end for one in ranges), initial=0)
         wanted = self.options.num_partitions or -(-jobs // ROWS_A_PARTITION)
         size = -(-jobs // max(1, wanted))
-        made, room = list[BatchRange](), size
-        for whole in ranges:
-            at = whole.start
-            while at < whole.end:
-                end = min(whole.end, at + room)
-                made.append(whole._replace(start=at, end=end))
-                room -= end - at
-                at = end
-                if room == 0:
-                    yield made
-                    made, room = [], size
-        if made:
-            yield made
+        for first in range(0, jobs, size or 1):
+            end = first + size
+            yield [
+                one._replace(start=max(0, first - at), end=min(one.end, end - at))
+                for one, at in zip(ranges, before, strict=True)
+                if at < end and first < at + one.end
+            ]
 
-    def _lose(self, batch: int) -> None:
+    def _report_lost(self, batch: int) -> None:
         """Raise the error for a batch that the server has forgotten, or log it."""
         error = BatchLost(
             f"queue {self.options.queue!r}: the server has forgotten batch {batch} of this "
@@ -265,22 +259,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Acknowledge a batch, unless `latest` has done that."""
-        self._finished(end, self._batches(_consumer(end)))
+        self._finish(end, self._batches(_consumer(end)))
 
-    def _finished(self, offset: Offset, found: Mapping[str, Batches]) -> dict[str, Batches]:
+    def _finish(self, offset: Offset, found: Mapping[str, Batches]) -> dict[str, Batches]:
         """Acknowledge the batches of an offset; return those for which that was possible."""
-        ended = self._usable(found, lambda key: found[key].finish(_count(offset, key)))
+        ended = self._on_usable(found, lambda key: found[key].finish(offset["nodes"].get(key, 0)))
         return {key: found[key] for key in ended}
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
         """Return the numbers of jobs, which the query's progress shows."""
-        found = self._new_batches(self._open_shards(), "")
-        known = self._usable(found, lambda key: found[key].stats()).values()
+        found = self._open("")
+        known = self._on_usable(found, lambda key: found[key].stats()).values()
         return {name: sum(getattr(stats, name) for stats in known) for name in STATES}
 
-    # -- leases ----------------------------------------------------------------------------
-
-    def _usable(self, found: Mapping[str, Batches], do: Callable[[str], R | None]) -> dict[str, R]:
+    def _on_usable(
+        self, found: Mapping[str, Batches], do: Callable[[str], R | None]
+    ) -> dict[str, R]:
         """Call a function with the key of each shard.
 
         Leave out shards for which it returns None, and those that can't be used now.
@@ -299,17 +293,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 logger.warning("node %s is not used for now: %s", shard.node, error)
             return None
 
-        results = self._each(found, tried)
+        results = self._on_each(found, tried)
         return {key: one for key, one in results.items() if one is not None}
 
-    def _each(self, keys: Collection[str], do: Callable[[str], R]) -> dict[str, R]:
+    def _on_each(self, keys: Collection[str], do: Callable[[str], R]) -> dict[str, R]:
         """Call a function with the key of each shard, for some of them at a time."""
         if len(keys) < 2:
             return {key: do(key) for key in keys}
-        with ThreadPoolExecutor(min(THREADS, len(keys))) as pool:
+        with ThreadPoolExecutor(THREADS) as pool:
             return dict(zip(keys, pool.map(do, keys), strict=True))
 
-    def _watch(self) -> None:
+    def _start_heartbeat(self) -> None:
         if self._heartbeat is None and not self._stopped.is_set():
             name = f"penstock-{self._consumer}"
             self._heartbeat = threading.Thread(target=self._renewals, name=name, daemon=True)
@@ -349,15 +343,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 args = (batch, at, count, self.shape.full)
                 reply = found.run(about_batch(found.ops, "fetch", whole.consumer, *args))
                 if not isinstance(reply, Fetch) or reply.next <= at:  # forgotten, or finished
-                    self._lose(batch)
+                    self._report_lost(batch)
                     break
                 at = reply.next
                 packed = found.ops.place(reply.epoch).packed
                 yield Origin(self.options.queue, found.node, packed, "active"), reply.jobs
-
-
-def _count(offset: Offset, key: str) -> int:
-    return int(offset["nodes"].get(key, 0))
 
 
 def _consumer(offset: object) -> str:
