@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.settling import settle_each
-from penstock.core.ids import JobId, parse_id
-from penstock.core.job import Delivery, QueueIdentity, Reservation
+from penstock.core.ids import parse_id
+from penstock.core.job import Delivery, JobName, QueueIdentity, Reservation
 from penstock.core.operations import QueueOps
 from penstock.core.outcomes import Outcome, Settled
 from penstock.errors import BadJobId, NodesUnavailable, WrongEpoch, WrongQueue
@@ -21,27 +21,30 @@ from penstock.spark.rows import Column, Fields, as_list, batches, columns_of
 from penstock.spark.shards import OpenShards
 from penstock.wire.codes import Code
 
-__all__ = ["Settler"]
+__all__ = ["Settler", "delivery_maker"]
 
-RECEIPT = re.compile("([1-9][0-9]*)-([0-9a-f]{3})").fullmatch
-
-
-def delivery_of(queue: str, job: JobId, receipt: str) -> Delivery | None:
-    """Return a delivery of which only id and receipt are known; None = that is no receipt."""
-    found = RECEIPT(receipt)
-    if found is None:
-        return None
-    shared = _reservation(queue, job.node, job.crc, job.epoch, int(found[2], 16))
-    counts = b"" if found[1] == "1" else f"{found[1]} 0 0 0".encode()
-    return Delivery(shared, job.number, counts, b"1\n")
+RECEIPT = re.compile("[1-9][0-9]*-[0-9a-f]{3}").fullmatch
+Place = tuple[str, int, str]
+"""Node, crc and epoch of job ids: jobs with the same ones are settled together."""
 
 
 @lru_cache(maxsize=256)
-def _reservation(queue: str, node: str, crc: int, epoch: str, tag: int) -> Reservation:
-    place = QueueIdentity(queue, node, crc, epoch)
-    made = Reservation(None, place, "", tag=tag, now=0, lease_ms=0)
-    made.hinted = made.receipt  # when the leases end is not known
-    return made
+def delivery_maker(
+    queue: str, node: str, crc: int, epoch: str, receipt: str
+) -> Callable[[bytes], Delivery]:
+    """Return a function that makes a delivery with this receipt of a job number.
+
+    Args:
+        queue: name of the queue.
+        node, crc, epoch: as in the job's id.
+        receipt: with the end of the lease, or without.
+    """
+    deliveries, _, tag = receipt.partition("-")
+    identity = QueueIdentity(queue, node, crc, epoch)
+    shared = Reservation(None, identity, "", tag=int(tag[:3], 16), now=0, lease_ms=0)
+    shared.hinted = receipt
+    counters = b"" if deliveries == "1" else f"{deliveries} 0 0 0".encode()
+    return lambda number: Delivery(shared, number, counters, b"1\n")
 
 
 class Settler:
@@ -55,9 +58,9 @@ class Settler:
         self._options = options
         self._width = len(fields)
         self._places = columns_of(fields, options)
-        self._waiting: dict[tuple[str, int, str], list[Delivery | str]] = {}
+        self._waiting = defaultdict[Place, list[JobName]](list)
         self._shards = {(one.node, one.ops.crc): one.queue for one in found}
-        self._known = frozenset(crc for _, crc in self._shards)
+        self._crcs = frozenset(crc for _, crc in self._shards)
         self._counts = Counter({"rows": 0})
         self._row = 0
 
@@ -65,49 +68,50 @@ class Settler:
         """Settle the jobs of all rows; return the number of rows, and of each outcome."""
         for columns, count in batches(rows, self._width):
             self._add(columns, count)
-        for life, names in self._waiting.items():
-            self._settle(life, names)
+        for place, names in self._waiting.items():
+            self._settle(place, names)
         return self._counts
 
     def _add(self, columns: Sequence[Column], count: int) -> None:
-        given = {name: as_list(name, columns[place]) for name, place in self._places.items()}
+        given = {name: as_list(name, columns[at]) for name, at in self._places.items()}
         receipts = given.get("receipt", [None] * count)
         for job_id, receipt in zip(given["id"], receipts, strict=True):
-            life, name = self._named(job_id, receipt)
-            names = self._waiting.setdefault(life, [])
+            place, name = self._named(job_id, receipt)
+            names = self._waiting[place]
             names.append(name)
             self._row += 1
             if len(names) >= self._options.batch_size:
-                self._settle(life, self._waiting.pop(life))
+                self._settle(place, self._waiting.pop(place))
 
-    def _named(self, job_id: Any, receipt: Any) -> tuple[tuple[str, int, str], Delivery | str]:
+    def _named(self, job_id: Any, receipt: Any) -> tuple[Place, JobName]:
         try:
             parsed = parse_id(job_id)
-            if parsed.crc not in self._known:
+            if parsed.crc not in self._crcs:
                 raise WrongQueue("id", job_id, f"must be an id of queue {self._options.queue!r}")
         except BadJobId as error:
             raise RowError("id", job_id, error.reason, self._row) from None
-        life = (parsed.node, parsed.crc, parsed.epoch)
+        place = (parsed.node, parsed.crc, parsed.epoch)
         if not receipt:
-            return life, job_id
-        job = delivery_of(self._options.queue, parsed, receipt)
-        if job is None:
+            return place, job_id
+        if not RECEIPT(receipt):
             reason = "must be a receipt as the source returned it"
             raise RowError("receipt", receipt, reason, self._row)
-        return life, job
+        return place, delivery_maker(self._options.queue, *place, receipt)(parsed.number)
 
-    def _settle(self, life: tuple[str, int, str], names: list[Delivery | str]) -> None:
-        shard = self._shards.get(life[:2])
+    def _settle(self, place: Place, names: list[JobName]) -> None:
+        node, crc, _ = place
+        shard = self._shards.get((node, crc))
         if shard is None:
-            raise NodesUnavailable(f"node {life[0]} has jobs of these rows and can't be reached")
+            raise NodesUnavailable(f"node {node} has jobs of these rows and can't be reached")
         self._counts["rows"] += len(names)
         try:
-            outcomes: Sequence[Outcome] = self._act(shard)(names)
+            outcomes: Sequence[Outcome] = self._call(shard)(names)
         except WrongEpoch:  # the queue was deleted and re-created
             outcomes = [Outcome.GONE] * len(names)
         self._counts.update(outcome.value for outcome in outcomes)
 
-    def _act(self, shard: Queue) -> Callable[[list[Delivery | str]], Settled]:
+    def _call(self, shard: Queue) -> Callable[[list[JobName]], Settled]:
+        """Return the method of the operation, with its options."""
         options = self._options
         if options.operation == "nack":
             delay = None if options.delay is None else options.delay / 1000
