@@ -97,9 +97,10 @@ class Shape:
             raise OptionError("schema", None, f"must have one or more of {', '.join(known)}")
         names = schema.fieldNames()
         self.full = 2 if "payload" in names else int(any(n in _OF_RECORD for n in names))
-        kinds = [TYPES[field.dataType.simpleString()] for field in schema.fields]
-        fields = zip(names, kinds, [field.nullable for field in schema.fields], strict=True)
-        self.target = pa.schema([pa.field(*field) for field in fields])
+        self.target = pa.schema(
+            pa.field(field.name, TYPES[field.dataType.simpleString()], field.nullable)
+            for field in schema.fields
+        )
 
     def batch(self, page: Page) -> pa.RecordBatch:
         """Return the jobs of a page."""
@@ -199,10 +200,8 @@ class Page:
         notes, values = None, pa.array(self.values, pa.binary())
         noted = pc.starts_with(values, b"@")
         if pc.any(noted).as_py():
-            if not pc.all(noted).as_py():
-                all_noted = [v if v[:1] == b"@" else b"\n" + v for v in self.values]
-                values = pa.array(all_noted, pa.binary())
-            notes, values = _cut(values, b"\n")
+            with_empty_notes = pc.binary_join_element_wise(b"", values, b"\n")
+            notes, values = _cut(pc.if_else(noted, values, with_empty_notes), b"\n")
         return SplitValues(notes, *_cut(values, b"\n"))
 
     @cached_property
@@ -290,11 +289,9 @@ def _ids(page: Page) -> pa.Array:
 
 
 def _states(page: Page) -> pa.Array:
-    place, asof = page.origin.place, page.origin.asof
-    if place in ("scheduled", "active") and asof:
-        came = page.times <= asof
-        if came.any():
-            return pc.if_else(pa.array(came), "ready", place)
+    place = page.origin.place
+    if place in ("scheduled", "active") and (is_due := page.times <= page.origin.asof).any():
+        return pc.if_else(pa.array(is_due), "ready", place)
     return _constant("active" if place == "once" else place, page)
 
 
@@ -341,11 +338,8 @@ def _expires(page: Page) -> pa.Array:
 def _owners(page: Page) -> pa.Array:
     if page.split.notes is None:
         return _constant(None, page)
-    return Distinct(page.split.notes, _owner).column(lambda owner: owner, pa.string())
-
-
-def _owner(note: bytes) -> str | None:
-    return note.partition(b" ")[2].decode("utf-8", "replace") if note else None
+    owners = Distinct(page.split.notes, lambda note: note.partition(b" ")[2])
+    return owners.column(lambda owner: owner.decode("utf-8", "replace") or None, pa.string())
 
 
 def _of_counters(read: Callable[[Counters], Any], kind: pa.DataType) -> Callable[[Page], pa.Array]:

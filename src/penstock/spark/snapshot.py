@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -217,35 +217,39 @@ class SnapshotReader(DataSourceReader):
         origin = Origin(found.name, found.node, packed, one.place, one.asof)
         # Notes show which jobs have moved; ids need the records.
         full = max(self.shape.full, int(one.place != "ready" or self.options.id_prefix != ""))
-        cursor, count, is_last = one.start, self.options.fetch_size, False
-        while not is_last:
-            call = found.ops.call("survey", one.epoch, one.place, cursor, one.end, count, full)
-            reply = found.run(call)
+        cursor: bytes | str = one.start
+        while True:
+            args = (one.epoch, one.place, cursor, one.end, self.options.fetch_size, full)
+            reply = found.run(found.ops.call("survey", *args))
             yield origin, reply.jobs
-            cursor = reply.cursor.decode()
-            is_last = not cursor
+            cursor = reply.cursor
+            if not cursor:
+                break
 
     def _kept(self, page: Page, one: SnapshotSlice, seen: set[bytes]) -> Page:
         """Return the jobs that were in this structure when the snapshot began, and are wanted."""
-        if page.count and one.place != "ready":
-            page = page.keep(self._settled(page, one.asof))
-        if page.count and page.is_delivered:
-            pairs = zip(_new(page.numbers, seen), COLUMNS["state"](page).to_pylist(), strict=True)
-            page = page.keep([is_new and s in self.options.states for is_new, s in pairs])
-        if page.count and self.options.id_prefix:
-            found = pc.starts_with(COLUMNS["id"](page), self.options.id_prefix)
-            page = page.keep(found.to_pylist())
-        return page
+        checks: list[Iterable[bool]] = []
+        if one.place != "ready":
+            checks.append(self._was_there(page, one.asof))
+        if page.is_delivered:
+            states = COLUMNS["state"](page).to_pylist()
+            checks += [_new(page.numbers, seen), (state in self.options.states for state in states)]
+        if self.options.id_prefix:
+            ids = COLUMNS["id"](page)
+            checks.append(pc.starts_with(ids, self.options.id_prefix).to_pylist())
+        return page.keep([all(found) for found in zip(*checks, strict=True)])
 
-    def _settled(self, page: Page, asof: int) -> list[bool]:
-        """Return for each job True if it was there, and is between the wanted times."""
+    def _was_there(self, page: Page, asof: int) -> Iterator[bool]:
+        """Yield for each job True if it was there, and is between the wanted times."""
         low, high = (text.encode() for text in bounds(self.options))
         last = b"%d-%b" % (asof, HIGHEST[14:].encode())
         most = min(last, high or last)
         notes = page.split.notes
         shown = [b""] * page.count if notes is None else notes.to_pylist()
-        pairs = zip(page.numbers, shown, strict=True)
-        return [low < number <= most and not _was_moved(note, asof) for number, note in pairs]
+        for number, note in zip(page.numbers, shown, strict=True):
+            # Before a delivery after `asof`, the job was in another structure.
+            was_moved = bool(note) and int(note[1 : note.index(b" ")].rstrip(b"?")) > asof
+            yield low < number <= most and not was_moved
 
 
 def _new(numbers: Sequence[bytes], seen: set[bytes]) -> Iterator[bool]:
@@ -253,8 +257,3 @@ def _new(numbers: Sequence[bytes], seen: set[bytes]) -> Iterator[bool]:
     for number in numbers:
         yield number not in seen
         seen.add(number)
-
-
-def _was_moved(note: bytes, asof: int) -> bool:
-    """Return True if a job was delivered after `asof`: before, it was in another structure."""
-    return bool(note) and int(note[1 : note.index(b" ")].rstrip(b"?")) > asof
