@@ -7,6 +7,7 @@ may be read from and written to. docs/spark.md says what each option does.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -47,13 +48,6 @@ def text(value: str) -> str:
     return value
 
 
-def flag(value: str) -> bool:
-    """Parse `true` or `false`, in any case."""
-    if value.lower() not in ("true", "false"):
-        raise ValueError("must be true or false")
-    return value.lower() == "true"
-
-
 def count(low: int = 1, high: int = 1 << 31) -> Callable[[str], int]:
     """Return a parser of whole numbers within bounds."""
 
@@ -92,6 +86,11 @@ def choice(*words: str) -> Callable[[str], str]:
         return value.lower()
 
     return parse
+
+
+def flag(value: str) -> bool:
+    """Parse `true` or `false`, in any case."""
+    return choice("true", "false")(value) == "true"
 
 
 def listed(*words: str) -> Callable[[str], tuple[str, ...]]:
@@ -139,8 +138,6 @@ def _unknown(name: str) -> OptionError:
         return OptionError("queue", None, 'must be empty: name the queue by .option("queue", …)')
     if name.lower() in OPTIONS:
         return OptionError(name, None, "can't be used here: only options of the connection can")
-    import difflib
-
     close = difflib.get_close_matches(name.lower(), OPTIONS, n=1)
     hint = f"; did you mean {spelled(OPTIONS[close[0]].name)!r}?" if close else ""
     return OptionError(name, None, f"unknown{hint}")
@@ -180,12 +177,9 @@ class Connection:
                 raise _unknown(name)
             if one is not None and value is not None:
                 values[one.name] = _parsed(one, str(value))
-        made = cls(**values)
-        made.check()
-        return made
+        return cls(**values)
 
-    def check(self) -> None:
-        """Check that there is a queue, and one way to the server."""
+    def __post_init__(self) -> None:
         if not self.queue:
             raise OptionError("queue", None, "is required: the queue's name")
         given = {"url": self.url, "urlEnv": self.url_env, "nodes": self.nodes}
@@ -246,13 +240,10 @@ class Write(Connection):
 
     def with_mode(self, has_ids: bool) -> Write:
         """Return the options of an enqueue with a commit mode. Rows without ids are staged."""
-        made = replace(self, commit_mode=self.commit_mode or ("direct" if has_ids else "staged"))
-        made.check()
-        return made
+        return replace(self, commit_mode=self.commit_mode or ("direct" if has_ids else "staged"))
 
-    def check(self) -> None:
-        """Check the connection, and which options of the sink are used together."""
-        super().check()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.payload_format == "json" and self.payload_column != "payload":
             reason = "can't be used with payloadFormat=json: the body has all columns"
             raise OptionError("payloadColumn", self.payload_column, reason)
