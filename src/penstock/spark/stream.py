@@ -326,9 +326,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the jobs of a slice that the query still holds."""
         assert isinstance(partition, BatchSlice)
-        for page in pages(self._replies(partition)):
-            if page.count:
-                yield self.shape.batch(page)
+        yield from map(self.shape.batch, pages(self._replies(partition)))
 
     def _replies(self, whole: BatchSlice) -> Iterator[tuple[Origin, list[bytes]]]:
         shards = open_listed(self.options, [one.address for one in whole.ranges])
