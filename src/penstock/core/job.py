@@ -34,6 +34,8 @@ class Counters(NamedTuple):
 
 
 FIRST = Counters(1, 0, 0, 0, "")
+OWN_TERMS = frozenset({b";l", b";t"})
+"""What follows the version in a record with a lease or a ttl: these are its first fields."""
 
 
 def parse_counters(text: bytes) -> Counters:
@@ -359,7 +361,7 @@ def hinted_receipt(job: Delivery) -> str:
     if job._counts:
         return job.receipt
     reservation = job._reservation
-    if job._data[2:3] not in b"lt":  # its record has no lease or ttl
+    if job._data[1:3] not in OWN_TERMS:
         return reservation.hinted
     record = job._parsed
     until = reservation.now + record.span_ms(reservation.lease_ms)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.core.job import (
+    OWN_TERMS,
     Delivery,
     QueueIdentity,
     data_of,
@@ -118,7 +119,7 @@ def begin(jobs: Sequence[Delivery], sent: float, now: float) -> tuple[float, flo
             common = Term(sent + lease, lease if trip <= lease * NEAR else lengthened(lease, trip))
             renewal = min(renewal, common.until - common.lease * LEFT)
         set_term(job, common)
-        if data_of(job)[2:3] in b"lt":  # its record has its own lease or ttl
+        if data_of(job)[1:3] in OWN_TERMS:
             term = _own_term(job, sent, trip)
             set_term(job, term)
             if term.lease:
