@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -30,7 +28,7 @@ from penstock.wire.keys import PRIORITY_SPAN, end_of
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["Origin", "Page", "Shape", "pages"]
+__all__ = ["Origin", "Page", "Shape", "id_column", "pages", "times_and_sequences"]
 
 T = TypeVar("T")
 
@@ -43,7 +41,9 @@ PAGE_BYTES = 4 << 20
 _PAIRS: Any = np.frombuffer(bytes(c for a in ORDERED for b in ORDERED for c in (a, b)), np.uint16)
 """The two characters of an id that encode twelve bits, by these bits."""
 _ZERO = b"0000000000000-0000000000"
-_PLACES: Any = 10 ** np.arange(12, -1, -1, dtype=np.int64)
+_PLACES: Any = np.zeros((NUMBER_BYTES, 2))
+_PLACES[:13, 0], _PLACES[14:, 1] = 10.0 ** np.arange(12, -1, -1), 10.0 ** np.arange(9, -1, -1)
+"""The worth of each digit of a number for its time and its sequence: exact, as below 2 ** 53."""
 Ints = Any
 """A numpy array of int64."""
 _TIME = pa.timestamp("us", tz="UTC")
@@ -106,9 +106,9 @@ class Shape:
 
     def batch(self, page: Page) -> pa.RecordBatch:
         """Return the jobs of a page."""
-        wanted = zip(self.target.names, self.target.types, strict=True)
+        columns = [COLUMNS[name](page) for name in self.target.names]
         try:
-            columns = [COLUMNS[name](page).cast(kind) for name, kind in wanted]
+            columns = [one.cast(kind) for one, kind in zip(columns, self.target.types, strict=True)]
         except pa.ArrowInvalid:
             raise _no_text(page) from None
         return pa.RecordBatch.from_arrays(columns, schema=self.target)
@@ -116,16 +116,19 @@ class Shape:
 
 def pages(replies: Iterable[tuple[Origin, list[bytes]]]) -> Iterator[Page]:
     """Yield pages of jobs; replies with the same origin are joined."""
-    for origin, group in groupby(replies, itemgetter(0)):
-        elements, size = list[bytes](), 0
-        for _, more in group:
-            elements += more
-            size += sum(map(len, more[origin.width - 1 :: origin.width]))
-            if len(elements) >= origin.width * PAGE or size >= PAGE_BYTES:
-                yield Page(origin, elements)
-                elements, size = [], 0
-        if elements:
-            yield Page(origin, elements)
+    at: Origin | None = None
+    elements: list[bytes] = []
+    size = 0
+    for origin, more in replies:
+        width = origin.width
+        if at is not None and (origin != at or len(elements) >= width * PAGE or size >= PAGE_BYTES):
+            yield Page(at, elements)
+            elements, size = [], 0
+        at = origin
+        elements += more
+        size += sum(map(len, more[width - 1 :: width]))
+    if at is not None:
+        yield Page(at, elements)
 
 
 class SplitValues(NamedTuple):
@@ -179,9 +182,7 @@ class Page:
     @cached_property
     def times_and_sequences(self) -> tuple[Ints, Ints]:
         """Time and sequence of each number."""
-        text = np.frombuffer(b"".join(self.numbers), np.uint8)
-        digits = text.reshape(-1, NUMBER_BYTES).astype(np.int64) - ord("0")
-        return digits[:, :13] @ _PLACES, digits[:, 14:] @ _PLACES[3:]
+        return times_and_sequences(self.numbers)
 
     @cached_property
     def times(self) -> Ints:
@@ -204,9 +205,23 @@ class Page:
         return SplitValues(notes, *_cut(values, b"\n"))
 
     @cached_property
+    def heads(self) -> tuple[pa.Array, pa.Array | None]:
+        """Headers without dedup ids, and encoded dedup ids, empty = none; None = no job has one."""
+        heads = self.split.heads
+        if not _any_has(heads, b";d="):
+            return heads, None
+        # Headers without a dedup id get an empty one, so that all are split alike.
+        padded = pc.binary_join_element_wise(heads, b"", b";d=;")
+        front, back = _cut(padded, b";d=")
+        names, tail = _cut(back, b";")
+        return pc.binary_join_element_wise(front, tail, b";"), names
+
+    @cached_property
     def records(self) -> Distinct[Record]:
         """Headers, parsed without the ids that differ in each job."""
-        heads = pc.replace_substring_regex(self.split.heads, rb";[di]=[^;]*", b"")
+        heads, _ = self.heads
+        if _any_has(heads, b";i="):
+            heads = pc.replace_substring_regex(heads, rb";i=[-0-9A-Z_a-z]*", b"")
         return Distinct(heads, lambda head: parse_record(head + b"\n"))
 
     @cached_property
@@ -250,27 +265,41 @@ def _instants(ms: pa.Array) -> pa.Array:
     return pc.multiply(ms, 1000).view(_TIME)
 
 
-def _ids(page: Page) -> pa.Array:
+def times_and_sequences(numbers: Sequence[bytes]) -> tuple[Ints, Ints]:
+    """Return time and sequence of each number."""
+    text = np.frombuffer(b"".join(numbers), np.uint8).reshape(-1, NUMBER_BYTES)
+    found = ((text - float(ord("0"))) @ _PLACES).astype(np.int64)
+    return found[:, 0], found[:, 1]
+
+
+def id_column(origin: Origin, times: Ints, sequences: Ints, codes: Sequence[str]) -> pa.Array:
     """Return ids `D-<node>-<24 characters>-<ttl>`, as `encode_id` makes them.
 
     Time and sequence are the first 80 of the 144 bits: seven pairs of characters. The last four
-    bits of these pairs belong to the text that all ids of a page share.
+    bits of these pairs belong to the text that all ids share.
+
+    Args:
+        codes: the last four digits of each id, or the one that all ids have.
     """
-    n, packed = page.count, page.origin.packed
-    ms, seq = page.times_and_sequences
+    n, packed, ms, seq = len(times), origin.packed, times, sequences
     text: Any = np.empty((n, 40), np.uint8)
-    text[:] = np.frombuffer(encode_id(page.origin.node, packed, _ZERO, "0000").encode(), np.uint8)
+    text[:] = np.frombuffer(encode_id(origin.node, packed, _ZERO, "0000").encode(), np.uint8)
     pairs = text[:, 11:25].view(np.uint16)
     for place, shift in enumerate((36, 24, 12, 0)):
         pairs[:, place] = _PAIRS[(ms >> shift) & 4095]
     low = (seq << 4) | (packed[0] >> 4)
     for place, shift in enumerate((24, 12, 0), 4):
         pairs[:, place] = _PAIRS[(low >> shift) & 4095]
-    found = [ttl_code(r.ttl_ms, at_most_once=r.lease_ms == 0) for r in page.records.values]
-    codes = np.array(found, "S4")
-    text[:, 36:] = codes.view(np.uint8).reshape(-1, 4)[page.records.indices.to_numpy()]
+    text[:, 36:] = np.array(codes, "S4").view(np.uint8).reshape(-1, 4)
     ends: Any = np.arange(0, 40 * (n + 1), 40, dtype=np.int32)
     return pa.StringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(text))
+
+
+def _ids(page: Page) -> pa.Array:
+    codes = [ttl_code(r.ttl_ms, at_most_once=r.lease_ms == 0) for r in page.records.values]
+    if len(codes) > 1:
+        codes = np.array(codes, "S4")[page.records.indices.to_numpy()]
+    return id_column(page.origin, *page.times_and_sequences, codes)
 
 
 def _states(page: Page) -> pa.Array:
@@ -291,9 +320,9 @@ def _receipts(page: Page) -> pa.Array:
 
 
 def _dedup_ids(page: Page) -> pa.Array:
-    if not _any_has(page.split.heads, b";d="):
+    _, names = page.heads
+    if names is None:
         return _constant(None, page)
-    names = pc.extract_regex(page.split.heads, rb";d=(?P<id>[^;]*)").field("id")
     if not _any_has(names, b"%"):
         try:
             texts = names.cast(pa.string())
