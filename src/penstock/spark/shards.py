@@ -7,11 +7,13 @@ writers, so they hold options and never a client.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
@@ -302,9 +304,20 @@ def open_on_driver(options: Connection, *, whole: bool = False) -> OpenShards:
 
 def open_in_task(options: Connection, expected: Sequence[str]) -> OpenShards:
     """Return the shards, for a task; the driver reaches the `expected` nodes, if any are known."""
+    _freeze_imports()
     found = open_shards(options)
     _check_nodes(options, found.nodes, expected)
     return found
+
+
+@cache
+def _freeze_imports() -> None:
+    """Exempt all present objects from garbage collection, once in each process.
+
+    Spark collects garbage after each task, and a busy task causes more collections. Each of them
+    would look at everything that the process has imported, for 50 ms.
+    """
+    gc.freeze()
 
 
 def _check_nodes(options: Connection, found: Sequence[str], expected: Sequence[str]) -> None:
