@@ -17,6 +17,7 @@ import redis
 
 from penstock import BadArgument, Penstock, RetryPolicy
 from penstock.core.ids import parse_id
+from penstock.core.job import hinted_receipt, number_of, reservation_of
 from penstock.embedded import EmbeddedServer
 from penstock.spark import OptionError, drain, drain_task
 from penstock.spark.drain_task import AckTask, DrainOutput, DrainTask, HeldJobs
@@ -407,6 +408,22 @@ def test_the_rows_of_a_batch_come_with_the_receipts_of_their_jobs(
     )
     assert told.to_pylist() == [{"receipts": f"0 {kept} 0 0 0 0 0"}]
     assert (jobs.stats().acked, jobs.stats().active) == (kept, 31 - kept)
+
+
+def test_the_jobs_of_a_reserve_are_found_by_one_range(ps: Penstock, redis_url: str) -> None:
+    """The receipts tell the server when the leases end, so it need not look up each job."""
+    jobs = ps.queue("mail")
+    jobs.enqueue_many(range(20))
+    held = jobs.reserve(20)
+    place, receipt = reservation_of(held[0]).place, hinted_receipt(held[0])
+    numbers = b" ".join(map(number_of, held)).decode()
+    text = json.dumps([HeldJobs(place.node, place.packed.hex(), receipt, None, numbers)])
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    with redis.Redis.from_url(redis_url) as server:
+        server.config_resetstat()
+        list(AckTask(connection, ()).run([pa.record_batch({"receipts": [text]})]))
+        assert server.info("commandstats").keys().isdisjoint({"cmdstat_zmscore", "cmdstat_zrem"})
+    assert jobs.stats().acked == 20
 
 
 def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_url: str) -> None:

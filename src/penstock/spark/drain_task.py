@@ -6,12 +6,11 @@ import itertools
 import json
 import logging
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from operator import attrgetter
-from threading import Event
+from threading import Event, Lock
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -19,21 +18,24 @@ import pyarrow as pa
 from penstock import Penstock
 from penstock.client._sync.queue import Queue
 from penstock.client._sync.transport.connection import monotonic
+from penstock.core.ids import AT_LEAST_ONCE_FOREVER
 from penstock.core.job import (
+    OWN_TERMS,
     Delivery,
-    QueueIdentity,
     Reservation,
+    counts_of,
     data_of,
-    hinted_receipt,
     number_of,
     reservation_of,
 )
 from penstock.core.logs import RateLimit, get_logger
 from penstock.core.options import MAX_DURATION_MS
 from penstock.core.outcomes import Outcome
-from penstock.spark.columns import COLUMNS, Origin, Page
+from penstock.spark.columns import Origin, id_column, times_and_sequences
 from penstock.spark.errors import Unreachable
+from penstock.spark.operations import delivery_maker
 from penstock.spark.options import Connection
+from penstock.spark.rows import task
 from penstock.spark.shards import new_client, open_in_task
 from penstock.worker._sync.worker import Worker
 from penstock.worker.handlers import Handlers
@@ -75,8 +77,6 @@ KEYS = pa.schema([("id", pa.string()), ("attempt", pa.int32()), ("receipts", pa.
 row without an id has the figures of its task as receipts.
 """
 FIGURES = pa.schema([KEYS.field("receipts")])
-PLAIN = b"1\n"
-"""A record without fields of its own."""
 WAITING = 10_000
 """Results that wait for Spark; if there are more, the handlers wait, too."""
 USUAL = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
@@ -104,15 +104,15 @@ class DrainTask:
     output: DrainOutput | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the results, if they are wanted, and the figures; the input numbers the task."""
-        numbers = [batch.column(0)[0].as_py() for batch in batches if batch.num_rows]
+        """Yield the results, if they are wanted, and the figures."""
         open_in_task(self.connection, self.expected)
         is_sample = samples()
         logger.addFilter(is_sample)
         try:
-            yield from self._drained(self.shares[numbers[0]] if self.shares else math.inf)
+            yield from self._drained(self.shares[task().partition] if self.shares else math.inf)
         finally:
             logger.removeFilter(is_sample)
+        list(batches)  # Spark uses the process again only if it has read its input
 
     def _drained(self, share: float) -> Iterator[pa.RecordBatch]:
         """Yield the results and the figures of up to `share` jobs."""
@@ -252,24 +252,9 @@ def held_jobs(
 ) -> Iterator[tuple[int | None, list[Delivery]]]:
     """Yield windows and jobs. Neighbours with one receipt are mostly the jobs of one reserve."""
     for (node, place, receipt, window), part in itertools.groupby(groups, lambda one: one[:4]):
-        deliveries, _, tag = receipt.partition("-")
-        counts = b"" if deliveries == "1" else f"{deliveries} 0 0 0".encode()
-        identity = QueueIdentity(queue.name, node, int(place[:8], 16), place[8:])
-        shared = Reservation(None, identity, "", tag=int(tag[:3], 16), now=0, lease_ms=0)
-        shared.hinted = receipt
+        make = delivery_maker(queue.name, node, int(place[:8], 16), place[8:], receipt)
         numbers = " ".join([one.numbers for one in part]).encode().split()
-        yield window, [Delivery(shared, number, counts, PLAIN) for number in numbers]
-
-
-def groups_of(pairs: Iterable[Kept], receipt_of: Callable[[Delivery], str]) -> Iterator[HeldJobs]:
-    """Yield the jobs of one reserve, by receipt and window."""
-    for (receipt, window), part in itertools.groupby(
-        pairs, lambda pair: (receipt_of(pair[0]), pair[1][0])
-    ):
-        jobs = [job for job, _ in part]
-        place = reservation_of(jobs[0]).place
-        numbers = b" ".join(map(number_of, jobs)).decode()
-        yield HeldJobs(place.node, place.packed.hex(), receipt, window, numbers)
+        yield window, list(map(make, numbers))
 
 
 # -- the output: results become rows, and their jobs stay held ---------------------------------
@@ -291,6 +276,58 @@ class DrainOutput:
     hold_ms: int
 
 
+@dataclass(slots=True)
+class ResultPage:
+    """Results whose jobs have one receipt.
+
+    Attributes:
+        receipt: empty = the jobs were delivered at most once.
+        window_ms: their dedup window; None = as their producers chose.
+        is_short: whether their leases may end before the output is safe.
+        codes: the last four digits of their ids.
+    """
+
+    reserve: Reservation
+    receipt: str
+    window_ms: int | None
+    is_short: bool
+    attempt: int
+    numbers: list[bytes]
+    codes: list[str]
+    rows: list[Row]
+
+    def held(self) -> HeldJobs:
+        """Return the jobs, without their results."""
+        place, numbers = self.reserve.place, b" ".join(self.numbers).decode()
+        return HeldJobs(place.node, place.packed.hex(), self.receipt, self.window_ms, numbers)
+
+    def extend(self, queue: Queue, seconds: float) -> int:
+        """Renew the leases; drop the jobs that are lost, and return their number."""
+        ((_, jobs),) = held_jobs(queue, [self.held()])
+        answers = queue.extend(jobs, seconds, late=True)
+        kept = [type(one) is float or one is Outcome.UNKNOWN for one in answers]
+        self.numbers = list(itertools.compress(self.numbers, kept))
+        self.codes = list(itertools.compress(self.codes, kept))
+        self.rows = list(itertools.compress(self.rows, kept))
+        return kept.count(False)
+
+    def ids(self) -> pa.Array:
+        """Return the ids of the jobs."""
+        place = self.reserve.place
+        origin = Origin(place.queue, place.node, place.packed, "ready")
+        return id_column(origin, *times_and_sequences(self.numbers), self.codes)
+
+
+def kind_of(result: Kept) -> tuple[bytes, bool | None, int | None]:
+    """Return what the results of a page have in common: counters, delivery and dedup window.
+
+    Of the delivery: True = at most once, False = its lease may be short, None = as usual.
+    """
+    job, row = result
+    once = job.at_most_once if data_of(job)[1:3] in OWN_TERMS else None
+    return counts_of(job), once, row[0]
+
+
 class DrainResults:
     """The results of one task. The worker does not acknowledge their jobs.
 
@@ -303,10 +340,15 @@ class DrainResults:
     def __init__(self, output: DrainOutput) -> None:
         self.schema = pa.schema([*KEYS, *output.fields])
         self._output, self._hold = output, output.hold_ms / 1000
-        self._names = [field.name for field in output.fields]
-        self._quick = [USUAL.get(field.type) for field in output.fields]
+        self._names = [column.name for column in output.fields]
+        self._kinds = [column.type for column in output.fields]
+        self._usual = [USUAL.get(kind) for kind in self._kinds]
         self._nothing = (None,) * (1 + len(self._names))
-        self._found = deque[Kept]()
+        self._open: list[Kept] = []
+        self._reserve: Reservation | None = None
+        self._pages: list[ResultPage] = []
+        self._waiting = 0
+        self._lock = Lock()
         self._room = Event()
         self._held: list[HeldJobs] = []
         self._renewal = monotonic() + self._hold / 6
@@ -318,66 +360,83 @@ class DrainResults:
         Raises:
             TypeError: a result does not fit the schema.
         """
-        if len(self._found) > WAITING:
+        if self._waiting > WAITING:
             self._room.clear()
             self._room.wait(1)
-        if value is None and len(jobs) == 1 and _is_done(jobs[0], None):  # quick, as it is usual
-            jobs[0].settled = True
-            self._found.append((jobs[0], self._nothing))
-            return
-        is_list = handler.size is not None and isinstance(value, (list, tuple))
-        each = value if is_list else [value] * len(jobs)
         try:
-            pairs = zip(jobs, each, strict=True)
-            rows = [(job, self._row(one)) for job, one in pairs if _is_done(job, one)]
+            if handler.size is None:
+                rows = [self._row(value)] if _is_done(jobs[0], value) else []
+            else:
+                each = value if isinstance(value, (list, tuple)) else [value] * len(jobs)
+                pairs = list(zip(jobs, each, strict=True))
+                rows = [self._row(one) for job, one in pairs if _is_done(job, one)]
+                jobs = [job for job, one in pairs if _is_done(job, one)]
         except Exception as error:
             text = f"the result does not fit the columns of the schema: {error}"
             raise TypeError(text) from error
-        for job, _ in rows:
-            job.settled = True
-        self._found.extend(rows)
+        with self._lock:
+            for job, row in zip(jobs, rows, strict=False):
+                job.settled = True
+                if reservation_of(job) is not self._reserve:
+                    self._close()
+                    self._reserve = reservation_of(job)
+                self._open.append((job, row))
+            self._waiting += len(rows)
 
     def _row(self, value: Any) -> Row:
         """Return the window and the columns of a result."""
+        if value is None:
+            return self._nothing
         window_ms = None
         if isinstance(value, Done):
             if value.verdict.then is not None:
                 raise ValueError("Done(then=...) works only with ack='task'")
             value, window_ms = value.value, value.verdict.window_ms
-        if value is None and window_ms is None:
-            return self._nothing
         found = values_of(value, self._names, encodes_json=self._output.encodes_json)
-        for field, kind, one in zip(self._output.fields, self._quick, found, strict=True):
-            if one is not None and (type(one) is not kind or not _is_usual(one)):
-                pa.array([one], field.type)  # raises if it does not fit
+        for kind, usual, one in zip(self._kinds, self._usual, found, strict=True):
+            if one is not None and (type(one) is not usual or not _is_usual(one)):
+                pa.array([one], kind)  # raises if it does not fit
         return (window_ms, *found)
+
+    def _close(self) -> None:
+        """Make pages of the results of a reserve. They take less memory than its jobs."""
+        results, self._open = self._open, []
+        for (counts, once, window_ms), part in itertools.groupby(results, kind_of):
+            jobs, rows = map(list, zip(*part, strict=True))
+            reserve, receipt = reservation_of(jobs[0]), jobs[0].receipt
+            is_short = once is False or (not once and reserve.lease_ms < self._output.hold_ms)
+            if not (is_short or counts):
+                receipt = reserve.hinted
+            numbers, codes = list(map(number_of, jobs)), [AT_LEAST_ONCE_FOREVER] * len(jobs)
+            if once is not None:
+                receipt, codes = "" if once else receipt, [job.id[-4:] for job in jobs]
+            attempt = jobs[0].attempt
+            page = ResultPage(reserve, receipt, window_ms, is_short, attempt, numbers, codes, rows)
+            self._pages.append(page)
 
     def batch(self, queue: Queue) -> pa.RecordBatch | None:
         """Remove and return the rows whose jobs are held; renew the leases of earlier ones."""
-        found = [self._found.popleft() for _ in range(len(self._found))]
+        with self._lock:
+            self._close()
+            pages, self._pages, self._waiting = self._pages, [], 0
         self._room.set()
         self._renew(queue)
-        held, groups = list[Kept](), list[HeldJobs]()
-        for reserve, part in itertools.groupby(found, lambda pair: reservation_of(pair[0])):
-            once, leased = list[Kept](), list[Kept]()
-            for pair in part:
-                (once if pair[0].at_most_once else leased).append(pair)
-            self.kept += len(leased)
-            receipt_of: Callable[[Delivery], str] = hinted_receipt
-            is_short = reserve.lease_ms < self._output.hold_ms
-            if is_short or any(has_own_terms(job) for job, _ in leased):
-                leased, receipt_of = self._extended(queue, leased), attrgetter("receipt")
-            groups += groups_of(leased, receipt_of)
-            held += once + leased
-        self.lost += len(found) - len(held)
-        if not held:
+        for page in pages:
+            self.kept += len(page.rows) if page.receipt else 0
+            if page.is_short:
+                self.lost += page.extend(queue, self._hold)
+        pages = [page for page in pages if page.rows]
+        if not pages:
             return None
+        groups = [page.held() for page in pages if page.receipt]
         self._held += groups
-        jobs, rows = map(list, zip(*held, strict=True))
-        receipts = [None] * (len(jobs) - 1) + [json.dumps(groups)]
-        lists = [[job.attempt for job in jobs], receipts, *list(zip(*rows, strict=True))[1:]]
+        attempts = [page.attempt for page in pages for _ in page.rows]
+        rows = [row for page in pages for row in page.rows]
+        receipts = [None] * (len(rows) - 1) + [json.dumps(groups)]
+        lists = [attempts, receipts, *list(zip(*rows, strict=True))[1:]]
         values = zip(self.schema.types[1:], lists, strict=True)
-        columns = [ids_of(jobs), *(pa.array(column, kind) for kind, column in values)]
+        ids = pa.concat_arrays([page.ids() for page in pages])
+        columns = [ids, *(pa.array(column, kind) for kind, column in values)]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _renew(self, queue: Queue) -> None:
@@ -386,28 +445,6 @@ class DrainResults:
             self._renewal = monotonic() + self._hold / 6
             for _, jobs in held_jobs(queue, self._held):
                 queue.extend(jobs, self._hold, late=True)
-
-    def _extended(self, queue: Queue, pairs: list[Kept]) -> list[Kept]:
-        """Renew leases until the output is safe; return the jobs and rows that are still held."""
-        answers = queue.extend([job for job, _ in pairs], self._hold, late=True)
-        found = zip(pairs, answers, strict=True)
-        return [pair for pair, one in found if type(one) is float or one is Outcome.UNKNOWN]
-
-
-def has_own_terms(job: Delivery) -> bool:
-    """Return True if the record of a job has a lease or a ttl."""
-    return data_of(job)[2:3] in b"lt"
-
-
-def ids_of(jobs: Sequence[Delivery]) -> pa.Array:
-    """Return the column of their ids. They depend on the record if it has a lease or ttl."""
-    found = []
-    for place, part in itertools.groupby(jobs, lambda job: reservation_of(job).place):
-        origin, elements = Origin(place.queue, place.node, place.packed, "ready"), list[bytes]()
-        for job in part:
-            elements += (number_of(job), data_of(job) if has_own_terms(job) else PLAIN)
-        found.append(COLUMNS["id"](Page(origin, elements)))
-    return pa.concat_arrays(found)
 
 
 def _is_usual(value: Any) -> bool:
