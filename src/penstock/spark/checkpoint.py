@@ -93,8 +93,9 @@ class Batches:
         return sum(map(len, self.held.values()))
 
     def _load(self, batch: int) -> int | None:
-        """Read the receipts of a batch; return its number of jobs, or None if it does not exist."""
-        held, start = defaultdict[str, list[bytes]](list), 0
+        """Read receipts that are not known; return the number of jobs, None = no such batch."""
+        held = defaultdict(list, self.held if self.batch == batch else {})
+        start = sum(map(len, held.values()))
         while True:
             reply = self._run("assigned", self._fence, batch, start, PAGE)
             if not isinstance(reply, Assigned):
@@ -118,12 +119,7 @@ class Batches:
         """Acknowledge the jobs of a finished batch, perhaps again; return how many were held."""
         if batch <= self._finished:
             return 0
-        acked = 0
-        if self.batch == batch:
-            reply = self._run("assigned", self._fence, batch, 0, 1)
-            found = reply.jobs if isinstance(reply, Assigned) else None
-        else:
-            found = self._load(batch)
+        acked, found = 0, self._load(batch)
         if found:
             if not self._fence:
                 self._assign(batch, 0, 0)
