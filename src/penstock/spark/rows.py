@@ -198,7 +198,7 @@ class Encoder:
         self._attempt = "" if "id" in places else attempt
         place = b"" if "id" in places else where.partition.to_bytes(8, "big")
         self._hash = blake2b(write + place, digest_size=DIGEST)
-        self._seen: dict[bytes, int] = {}
+        self._seen: dict[int, int] = {}
         self._row = 0
         window = None if self._attempt else options.dedup_window / 1000
         self._dedup = Dedup("-", window=window)
@@ -214,33 +214,31 @@ class Encoder:
             self._row += count
 
     def _encode(self, columns: Sequence[Column], count: int) -> Encoded:
-        given = {meaning: columns[place] for meaning, place in self._places.items()}
+        given = {meaning: columns[index] for meaning, index in self._places.items()}
         if self._members is None:
-            bodies = self._each(self._places["payload"], _raw, as_list("payload", given["payload"]))
+            bodies = self._converted("payload", _raw, given["payload"])
         else:
-            bodies = self._objects({index: columns[index] for index in self._members}, count)
+            bodies = self._objects(self._members, columns, count)
         queues = [self._queue] * count
         if "queue" in given:
-            names = as_list("queue", given["queue"])
-            queues = self._each(self._places["queue"], check_queue_name, names)
+            queues = self._converted("queue", check_queue_name, given["queue"])
         heads = self._heads(given, count)
         delays = [head.delay for head in heads]
         if self._start:
             delays = self._starts(given[self._start])
         if "id" in given:
             ids = as_list("id", given["id"])
-            names = self._each(self._places["id"], _name, ids)
-            lines = names
+            names = lines = self._converted("id", _name, ids)
             if "queue" in given:
                 lines = [b"%b\n%b" % (n, q.encode()) for n, q in zip(names, queues, strict=True)]
             keys, stables = list(map(str, ids)), self._hashes(lines)
         else:
             rows = zip(queues, delays, heads, bodies, strict=True)
-            content = [
+            content = (
                 b"%b\n%b\n%b%b\n%b" % (queue.encode(), str(delay).encode(), *head[:2], body)
                 for queue, delay, head, body in rows
-            ]
-            stables = self._hashes(content, numbered=True)
+            )
+            stables = self._hashes(map(self._numbered, content))
             keys = [stable.decode() for stable in stables]
             if self._attempt:
                 keys = [f"{self._attempt}-{row}" for row in range(self._row, self._row + count)]
@@ -251,13 +249,15 @@ class Encoder:
         ]
         return Encoded(queues, delays, records, keys)
 
-    def _objects(self, members: Mapping[int, Column], count: int) -> list[bytes]:
+    def _objects(
+        self, members: Sequence[int], columns: Sequence[Column], count: int
+    ) -> list[bytes]:
         """Return bodies that have these columns as members."""
         names = [self._names[index] for index in members]
-        values = [as_list(self._names[index], column) for index, column in members.items()]
+        values = [as_list(self._names[index], columns[index]) for index in members]
         rows = zip(*values, strict=True) if values else [()] * count
         bodies = (dict(zip(names, row, strict=True)) for row in rows)
-        if any(isinstance(column, list) for column in members.values()):
+        if any(isinstance(column, list) for column in columns):
             from pyspark.sql import Row  # JSON would write a nested one as an array
 
             bodies = (Row(*body)(*body.values()).asDict(recursive=True) for body in bodies)
@@ -268,25 +268,20 @@ class Encoder:
                 self._each(index, _json, column)  # raises for the value that is the reason
             raise
 
-    def _hashes(self, lines: Iterable[bytes], *, numbered: bool = False) -> list[bytes]:
-        """Return the stable ids of rows, by the text that identifies each of them in the write.
+    def _numbered(self, line: bytes) -> bytes:
+        """Return the text of a row; a number is added to equal ones after the first."""
+        key = hash(line)  # lines can be long
+        before = self._seen.get(key, 0)
+        self._seen[key] = before + 1
+        return b"%b\n%d" % (line, before) if before else line
 
-        Args:
-            numbered: whether equal texts are separate rows, numbered in this partition.
-        """
+    def _hashes(self, lines: Iterable[bytes]) -> list[bytes]:
+        """Return the stable ids of rows, by the text that identifies each of them in the write."""
         digests = []
         for line in lines:
             state = self._hash.copy()
             state.update(line)
-            digest = state.digest()
-            if numbered:
-                short = digest[:8]
-                before = self._seen.get(short, 0)
-                self._seen[short] = before + 1
-                if before:
-                    state.update(b"\n%d" % before)
-                    digest = state.digest()
-            digests.append(digest)
+            digests.append(state.digest())
         texts = urlsafe_b64encode(b"".join(digests))
         size = DIGEST // 3 * 4
         return [texts[at : at + size] for at in range(0, len(texts), size)]
@@ -316,7 +311,10 @@ class Encoder:
                 times = pc.divide(pc.add(us, 999), 1000).to_pylist()
                 return [0 if ms is None else f"@{ms}" for ms in times]
         find = partial(_remembered, _start_of, RULES[self._start])
-        return self._each(self._places[self._start], find, as_list(self._start, column))
+        return self._converted(self._start, find, column)
+
+    def _converted(self, meaning: str, convert: Callable[[Any], T], column: Column) -> list[T]:
+        return self._each(self._places[meaning], convert, as_list(meaning, column))
 
     def _each(self, index: int, convert: Callable[[Any], T], values: Sequence[Any]) -> list[T]:
         """Return the values of a column, converted."""
