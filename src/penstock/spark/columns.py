@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -106,9 +108,9 @@ class Shape:
 
     def batch(self, page: Page) -> pa.RecordBatch:
         """Return the jobs of a page."""
-        columns = [COLUMNS[name](page) for name in self.target.names]
+        wanted = zip(self.target.names, self.target.types, strict=True)
         try:
-            columns = [one.cast(kind) for one, kind in zip(columns, self.target.types, strict=True)]
+            columns = [COLUMNS[name](page).cast(kind) for name, kind in wanted]
         except pa.ArrowInvalid:
             raise _no_text(page) from None
         return pa.RecordBatch.from_arrays(columns, schema=self.target)
@@ -116,19 +118,16 @@ class Shape:
 
 def pages(replies: Iterable[tuple[Origin, list[bytes]]]) -> Iterator[Page]:
     """Yield pages of jobs; replies with the same origin are joined."""
-    at: Origin | None = None
-    elements: list[bytes] = []
-    size = 0
-    for origin, more in replies:
-        width = origin.width
-        if at is not None and (origin != at or len(elements) >= width * PAGE or size >= PAGE_BYTES):
-            yield Page(at, elements)
-            elements, size = [], 0
-        at = origin
-        elements += more
-        size += sum(map(len, more[width - 1 :: width]))
-    if at is not None:
-        yield Page(at, elements)
+    for origin, group in groupby(replies, itemgetter(0)):
+        elements, size = list[bytes](), 0
+        for _, more in group:
+            elements += more
+            size += sum(map(len, more[origin.width - 1 :: origin.width]))
+            if len(elements) >= origin.width * PAGE or size >= PAGE_BYTES:
+                yield Page(origin, elements)
+                elements, size = [], 0
+        if elements:
+            yield Page(origin, elements)
 
 
 class SplitValues(NamedTuple):
@@ -205,23 +204,9 @@ class Page:
         return SplitValues(notes, *_cut(values, b"\n"))
 
     @cached_property
-    def heads(self) -> tuple[pa.Array, pa.Array | None]:
-        """Headers without dedup ids, and encoded dedup ids, empty = none; None = no job has one."""
-        heads = self.split.heads
-        if not _any_has(heads, b";d="):
-            return heads, None
-        # Headers without a dedup id get an empty one, so that all are split alike.
-        padded = pc.binary_join_element_wise(heads, b"", b";d=;")
-        front, back = _cut(padded, b";d=")
-        names, tail = _cut(back, b";")
-        return pc.binary_join_element_wise(front, tail, b";"), names
-
-    @cached_property
     def records(self) -> Distinct[Record]:
         """Headers, parsed without the ids that differ in each job."""
-        heads, _ = self.heads
-        if _any_has(heads, b";i="):
-            heads = pc.replace_substring_regex(heads, rb";i=[-0-9A-Z_a-z]*", b"")
+        heads = pc.replace_substring_regex(self.split.heads, rb";[di]=[^;]*", b"")
         return Distinct(heads, lambda head: parse_record(head + b"\n"))
 
     @cached_property
@@ -320,9 +305,9 @@ def _receipts(page: Page) -> pa.Array:
 
 
 def _dedup_ids(page: Page) -> pa.Array:
-    _, names = page.heads
-    if names is None:
+    if not _any_has(page.split.heads, b";d="):
         return _constant(None, page)
+    names = pc.extract_regex(page.split.heads, rb";d=(?P<id>[^;]*)").field("id")
     if not _any_has(names, b"%"):
         try:
             texts = names.cast(pa.string())

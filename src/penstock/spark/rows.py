@@ -84,50 +84,53 @@ class Encoded(NamedTuple):
 def columns_of(fields: Fields, options: Write) -> dict[str, int]:
     """Return the index of each meaning, by names and types; without types values are checked."""
     names = [name for name, _ in fields]
-    known = _known(options)
-    places = _places(names, options, known)
-    _check_types(fields, places, known)
-    others = [name for index, name in enumerate(names) if index not in places.values()]
+    types = _types(options)
+    places = _named_places(names, options)
+    kept = ("id", "payload") if options.packs else ()  # they are data, unless an option names them
+    meanings = {name.replace("_", ""): name for name in types if name not in kept}
+    for index, name in enumerate(names):
+        meaning = meanings.get(name.replace("_", "").lower(), "")  # also readyAt
+        if meaning and meaning not in places and index not in places.values():
+            places[meaning] = index
+    _check_types(fields, places, types)
     if options.packs:
         members = [names[index] for index in _members(names, places)]
-        for name in members:
-            if members.count(name) > 1:
-                reason = "is there twice: a JSON object can have it only once"
-                raise BadArgument("column", name, reason)
-    elif others:
+        twice = [name for name in members if members.count(name) > 1]
+        if twice:
+            reason = "is there twice: a JSON object can have it only once"
+            raise BadArgument("column", twice[0], reason)
+    elif others := [name for index, name in enumerate(names) if index not in places.values()]:
         reason = f"must not have {', '.join(map(repr, others))}: drop it"
         if options.operation == "enqueue":
             reason += ", or put all columns into the body by payloadFormat=json"
-        reason += f". operation={options.operation} takes {', '.join(known)}"
+        reason += f". operation={options.operation} takes {', '.join(types)}"
         raise BadArgument("columns", names, reason)
     return places
 
 
-def _known(options: Write) -> dict[str, tuple[str, ...]]:
-    """Return the columns that the operation takes, with the types that they may have."""
+def _types(options: Write) -> Mapping[str, Sequence[str]]:
+    """Return the types that the columns of the operation may have."""
     if options.operation == "enqueue":
         return TYPES
     names = ("id", "receipt") if options.operation in ("ack", "nack") else ("id",)
     return dict.fromkeys(names, ("string",))
 
 
-def _places(names: Sequence[str], options: Write, known: Iterable[str]) -> dict[str, int]:
-    """Return the index of each column that has a meaning: first those that options name."""
-    given = {"idColumn": options.id_column or "id"}
+def _named_places(names: Sequence[str], options: Write) -> dict[str, int]:
+    """Return the index of each column that an option names, by its meaning."""
+    wanted = {"id": options.id_column or "id"}
     if options.operation == "enqueue":
-        given = {"idColumn": options.id_column, "queueColumn": options.queue_column}
-        given["payloadColumn"] = "" if options.packs else options.payload_column
-    places = {
-        option.removesuffix("Column"): _named(names, option, name)
-        for option, name in given.items()
-        if name
-    }
-    data = ("payload", "id") if options.packs else ()
-    meanings = {name.replace("_", ""): name for name in known if name not in data}
-    for index, name in enumerate(names):
-        meaning = meanings.get(name.replace("_", "").lower(), "")  # also readyAt
-        if meaning and meaning not in places and index not in places.values():
-            places[meaning] = index
+        payload = "" if options.packs else options.payload_column
+        wanted = {"id": options.id_column, "queue": options.queue_column, "payload": payload}
+    places = {}
+    for meaning, name in wanted.items():
+        found = [index for index, one in enumerate(names) if one.lower() == name.lower()]
+        if name and len(found) != 1:
+            reason = "names two columns: rename one" if found else "names no column"
+            reason += f"; the columns are {', '.join(names) or 'none'}"
+            raise OptionError(f"{meaning}Column", name, reason)
+        if name:
+            places[meaning] = found[0]
     return places
 
 
@@ -137,18 +140,12 @@ def _members(names: Sequence[str], places: Mapping[str, int]) -> list[int]:
     return [index for index in range(len(names)) if index not in others]
 
 
-def _named(names: Sequence[str], option: str, wanted: str) -> int:
-    found = [index for index, name in enumerate(names) if name.lower() == wanted.lower()]
-    if len(found) != 1:
-        reason = "names two columns: rename one" if found else "names no column"
-        raise OptionError(option, wanted, f"{reason}; the columns are {', '.join(names) or 'none'}")
-    return found[0]
-
-
-def _check_types(fields: Fields, places: dict[str, int], known: dict[str, tuple[str, ...]]) -> None:
+def _check_types(
+    fields: Fields, places: Mapping[str, int], types: Mapping[str, Sequence[str]]
+) -> None:
     for meaning, index in places.items():
         name, kind = fields[index]
-        accepted = known.get(meaning, ("string",))
+        accepted = types.get(meaning, ("string",))
         if kind and kind.partition("(")[0] not in accepted:
             reason = f"is {kind}; {meaning} must be {' or '.join(accepted)}"
             raise BadArgument("column", name, reason)

@@ -108,7 +108,7 @@ class StagedCommit:
         self._at = at
         self._kept = max(KEPT_MS, options.dedup_window) if is_named else options.stage_ttl
         self._wait = Wait(options.replicas, options.replication_timeout, options.replicas or 0)
-        self._short: tuple[int, int] | None = None
+        self._short: NotReplicated | None = None
         self._added = 0
 
     def run(self, attempts: Sequence[tuple[str, int]], rows: int = 0) -> int:
@@ -143,7 +143,7 @@ class StagedCommit:
                 self._unstage(self._at, self._kept)
                 break
         if self._short is not None:
-            raise NotReplicated(*self._short, withdrawn=False)
+            raise self._short
         return self._added
 
     def _log_repeat(self, rows: int, reply: CommitEnded) -> None:
@@ -159,18 +159,17 @@ class StagedCommit:
     def _commit(
         self, attempts: Sequence[tuple[str, int]], rows: int
     ) -> Committed | CommitEnded | CommitGone:
-        wanted = self._options.replicas
         args = (self._at.batch, self._kept, rows, *chain.from_iterable(attempts))
         call = about_staged(self._shard.ops, "commit", self._at, *args)
-        call.wait = self._wait if wanted else None
+        call.wait = self._wait if self._options.replicas else None
         reply: Committed | CommitEnded | CommitGone = self._shard.run(call)
-        if wanted and reply.code == Code.DONE:
-            self._note_replicas(wanted, call.confirmed)
+        if isinstance(reply, Committed):
+            self._note_replicas(self._options.replicas or 0, call.confirmed)
         return reply
 
     def _note_replicas(self, wanted: int, got: Confirmed) -> None:
         if got.replicas < wanted:
-            self._short = (wanted, got.replicas)
+            self._short = NotReplicated(wanted, got.replicas, withdrawn=False)
 
     def _publish(self, at: Staged, attempts: Iterable[tuple[str, int]]) -> None:
         try:

@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = Stream.parse(options)
         self.shape = Shape(schema)
         self.beat = min(self.options.lease_ms / 3000, 60.0)
-        self._initial: Offset | None = None
+        self._initial: Offset = {"consumer": secrets.token_hex(8), "nodes": {}}
         self._planned: Offset | None = None
         self._made: dict[str, Batches] = {}
         self._reached = OpenShards()
@@ -106,21 +106,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.options.max_jobs_per_trigger)
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
-        """Return the offset before the first batch, which is made once."""
-        if self._initial is None:
-            self._initial = {"consumer": secrets.token_hex(8), "nodes": {}}
+        """Return the offset before the first batch."""
         return self._initial
 
-    def _kept(self, offset: Offset) -> Offset:
-        """Return the offset without nodes that the options no longer name.
+    def _named(self, counts: Counts) -> Counts:
+        """Return the numbers of an offset without nodes that the options no longer name.
 
         Jobs of such a node may not have been processed. They must not be acknowledged when the
         options name the node again.
         """
         if self._reached.unreached:
-            return offset
-        nodes, named = offset["nodes"], self._reached.nodes
-        return {**offset, "nodes": {key: n for key, n in nodes.items() if key[:8] in named}}
+            return counts
+        return {key: n for key, n in counts.items() if key[:8] in self._reached.nodes}
 
     def _open(self, consumer: str) -> dict[str, Batches]:
         """Return new objects for the batches of a checkpoint on the shards that are reached now."""
@@ -157,41 +154,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         finished = self._finish(start, found)
         counts = self._reserve(start, finished, limit) if finished else {}
         self._start_heartbeat()
-        kept = self._kept(start)
-        return {**kept, "nodes": {**kept["nodes"], **counts}}
+        return {"consumer": self._consumer, "nodes": self._named(start["nodes"]) | counts}
 
     def _reserve(self, start: Offset, found: Mapping[str, Batches], limit: int | None) -> Counts:
         """Reserve the next batch of these shards; return its number for each shard that has jobs.
 
-        Shards with few jobs come first: the others get the rest of their equal share. Without a
-        limit, batches that an earlier run has reserved are loaded too.
+        Without a limit, batches that an earlier run has reserved are loaded too.
         """
         counts: Counts = {}
         after = {key: start["nodes"].get(key, 0) + 1 for key in found}
         if limit is None or self._left is not None:
             known = self._on_usable(found, lambda key: found[key].resume(after[key]))
             counts = {key: after[key] for key in known}
-        shares = self._shares([key for key in found if key not in counts], found, limit)
+        shares = self._shares({key: found[key] for key in found if key not in counts}, limit)
         asked = {key: found[key] for key in shares}
         taken = self._on_usable(asked, lambda key: found[key].take(after[key], shares[key]))
-        counts.update((key, after[key]) for key in taken)
         if self._left is not None:
             self._left -= sum(taken.values())
-        return counts
+        return counts | {key: after[key] for key in taken}
 
-    def _shares(
-        self, keys: Sequence[str], found: Mapping[str, Batches], limit: int | None
-    ) -> Counts:
-        """Return the most jobs for each shard, without shards that have none."""
+    def _shares(self, found: Mapping[str, Batches], limit: int | None) -> Counts:
+        """Return the most jobs for each shard, without shards that have none.
+
+        Shards with few jobs come first: the others get the rest of their equal share.
+        """
         ready: Counts = {}
         if len(found) > 1 or limit is None:
             ready = self._on_usable(found, lambda key: found[key].stats().ready)
         limits = [most for most in (limit, self._left) if most is not None]
         left = min(limits or [sum(ready.values()), MOST_JOBS])
-        equal = -(-left // len(found))
+        equal = -(-left // max(1, len(found)))
         turns = {key: (at - self._turn) % len(found) for at, key in enumerate(found)}
         self._turn += 1
-        order = sorted(keys, key=lambda key: (min(ready.get(key, 0), equal), turns[key]))
+        order = sorted(found, key=lambda key: (min(ready.get(key, 0), equal), turns[key]))
         shares: Counts = {}
         for place, key in enumerate(order):
             share = -(-left // (len(order) - place))
@@ -331,9 +326,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the jobs of a slice that the query still holds."""
         assert isinstance(partition, BatchSlice)
-        for page in pages(self._replies(partition)):
-            if page.count:
-                yield self.shape.batch(page)
+        yield from map(self.shape.batch, pages(self._replies(partition)))
 
     def _replies(self, whole: BatchSlice) -> Iterator[tuple[Origin, list[bytes]]]:
         shards = open_listed(self.options, [one.address for one in whole.ranges])
