@@ -18,6 +18,7 @@ from penstock.errors import BadJobId
 __all__ = [
     "AT_LEAST_ONCE_FOREVER",
     "ORDERED",
+    "TO_ORDERED",
     "JobId",
     "encode_id",
     "number_after",
@@ -28,7 +29,7 @@ __all__ = [
 
 STANDARD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 ORDERED = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
-_TO_ORDERED = bytes.maketrans(STANDARD, ORDERED)
+TO_ORDERED = bytes.maketrans(STANDARD, ORDERED)
 _TO_STANDARD = bytes.maketrans(ORDERED, STANDARD)
 
 _PACKED = struct.Struct(">HIIII")
@@ -67,7 +68,7 @@ def encode_id(node: str, place: bytes, number: bytes, ttl: str) -> str:
         ttl: the four digits of `ttl_code`.
     """
     packed = ((int(number[:-11]) << 32) | int(number[-10:])).to_bytes(10, "big") + place
-    text = b2a_base64(packed, newline=False).translate(_TO_ORDERED).decode("ascii")
+    text = b2a_base64(packed, newline=False).translate(TO_ORDERED).decode("ascii")
     return f"D-{node}-{text}-{ttl}"
 
 

@@ -7,6 +7,7 @@ Arrow splits the values. Equal headers, apart from the dedup id, are parsed once
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.ids import ORDERED, encode_id, ttl_code
+from penstock.core.ids import TO_ORDERED, ttl_code
 from penstock.core.job import Counters, parse_counters
 from penstock.core.record import Record, parse_record
 from penstock.errors import UndecodableBody
@@ -40,9 +41,8 @@ NUMBER_BYTES = 24
 PAGE = 4000
 PAGE_BYTES = 4 << 20
 """Replies are joined until a page has so many jobs or bytes: a small page costs as much."""
-_PAIRS: Any = np.frombuffer(bytes(c for a in ORDERED for b in ORDERED for c in (a, b)), np.uint16)
-"""The two characters of an id that encode twelve bits, by these bits."""
-_ZERO = b"0000000000000-0000000000"
+_MIDDLE = np.dtype([("high", ">u2"), ("low", ">u4"), ("sequence", ">u4"), ("place", "V8")])
+"""The middle of an id: the time in two parts, the sequence, crc and epoch."""
 _PLACES: Any = np.zeros((NUMBER_BYTES, 2))
 _PLACES[:13, 0], _PLACES[14:, 1] = 10.0 ** np.arange(12, -1, -1), 10.0 ** np.arange(9, -1, -1)
 """The worth of each digit of a number for its time and its sequence: exact, as below 2 ** 53."""
@@ -260,30 +260,22 @@ def times_and_sequences(numbers: Sequence[bytes]) -> tuple[Ints, Ints]:
 def id_column(origin: Origin, times: Ints, sequences: Ints, codes: Sequence[str]) -> pa.Array:
     """Return ids `D-<node>-<24 characters>-<ttl>`, as `encode_id` makes them.
 
-    Time and sequence are the first 80 of the 144 bits: seven pairs of characters. The last four
-    bits of these pairs belong to the text that all ids share.
-
     Args:
-        codes: the last four digits of each id, or the one that all ids have.
+        codes: the last four digits of each id.
     """
-    n, packed, ms, seq = len(times), origin.packed, times, sequences
-    text: Any = np.empty((n, 40), np.uint8)
-    text[:] = np.frombuffer(encode_id(origin.node, packed, _ZERO, "0000").encode(), np.uint8)
-    pairs = text[:, 11:25].view(np.uint16)
-    for place, shift in enumerate((36, 24, 12, 0)):
-        pairs[:, place] = _PAIRS[(ms >> shift) & 4095]
-    low = (seq << 4) | (packed[0] >> 4)
-    for place, shift in enumerate((24, 12, 0), 4):
-        pairs[:, place] = _PAIRS[(low >> shift) & 4095]
-    text[:, 36:] = np.array(codes, "S4").view(np.uint8).reshape(-1, 4)
-    ends: Any = np.arange(0, 40 * (n + 1), 40, dtype=np.int32)
-    return pa.StringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(text))
+    packed: Any = np.empty(len(times), _MIDDLE)
+    packed["high"], packed["low"], packed["sequence"] = times >> 32, times & 0xFFFFFFFF, sequences
+    packed["place"] = np.void(origin.packed)
+    text = b2a_base64(packed.tobytes(), newline=False).translate(TO_ORDERED)
+    ends: Any = np.arange(0, len(text) + 1, 24, dtype=np.int32)
+    middles = pa.StringArray.from_buffers(len(times), pa.py_buffer(ends), pa.py_buffer(text))
+    return pc.binary_join_element_wise(f"D-{origin.node}", middles, codes, "-")
 
 
 def _ids(page: Page) -> pa.Array:
-    codes = [ttl_code(r.ttl_ms, at_most_once=r.lease_ms == 0) for r in page.records.values]
-    if len(codes) > 1:
-        codes = np.array(codes, "S4")[page.records.indices.to_numpy()]
+    codes = page.records.column(
+        lambda record: ttl_code(record.ttl_ms, at_most_once=record.lease_ms == 0), pa.string()
+    )
     return id_column(page.origin, *page.times_and_sequences, codes)
 
 
