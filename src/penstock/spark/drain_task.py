@@ -62,8 +62,8 @@ FIGURE_OF = {
 """Figures, by outcomes of a worker. Jobs that it hands back were not begun, and don't count."""
 FIRST = 16
 """Most jobs that a task holds at first. If handlers are slow, other tasks can take the rest."""
-TRIAL, QUICK = 1000, 2.0
-"""A task that has done this number of jobs within these seconds holds more jobs from then on."""
+TRIAL, QUICK = 250, 1.0
+"""A task that does this number of jobs within these seconds holds more jobs from then on."""
 LOOK = 0.1
 """Seconds between two looks at a worker and its results."""
 SILENCE = 10.0
@@ -365,23 +365,23 @@ class DrainResults:
             self._room.wait(1)
         try:
             if handler.size is None:
-                rows = [self._row(value)] if _is_done(jobs[0], value) else []
+                results = [(jobs[0], self._row(value))] if _is_done(jobs[0], value) else []
             else:
                 each = value if isinstance(value, (list, tuple)) else [value] * len(jobs)
-                pairs = list(zip(jobs, each, strict=True))
-                rows = [self._row(one) for job, one in pairs if _is_done(job, one)]
-                jobs = [job for job, one in pairs if _is_done(job, one)]
+                pairs = zip(jobs, each, strict=True)
+                results = [(job, self._row(one)) for job, one in pairs if _is_done(job, one)]
         except Exception as error:
             text = f"the result does not fit the columns of the schema: {error}"
             raise TypeError(text) from error
         with self._lock:
-            for job, row in zip(jobs, rows, strict=False):
+            for result in results:
+                job, _ = result
                 job.settled = True
-                if reservation_of(job) is not self._reserve:
+                if (reserve := reservation_of(job)) is not self._reserve:
                     self._close()
-                    self._reserve = reservation_of(job)
-                self._open.append((job, row))
-            self._waiting += len(rows)
+                    self._reserve = reserve
+                self._open.append(result)
+            self._waiting += len(results)
 
     def _row(self, value: Any) -> Row:
         """Return the window and the columns of a result."""
