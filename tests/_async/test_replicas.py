@@ -25,6 +25,8 @@ from penstock import (
     Penstock,
     StaleReceipt,
 )
+from penstock.client._async.adding import add_each
+from penstock.core.bulk import prepared
 from penstock.core.operations import QueueOps
 from penstock.embedded import EmbeddedServer
 from penstock.wire.scripts import script
@@ -695,3 +697,23 @@ async def test_a_repeated_ack_waits_for_the_first_one(
             with pytest.raises(AckNotReplicated):  # the queue no longer exists
                 await q.ack([job], durable=Durable(1, timeout=0.3))
             replica.resume()
+
+
+async def test_jobs_of_several_queues_are_confirmed(trio: Replicated, tq: AsyncQueue) -> None:
+    """Each call waits for as many replicas as its options or its queue's setting say."""
+    queues = [tq, AsyncQueue(tq.backend, "other")]
+    await queues[1].configure(replicas=2)
+    asked, unset = prepared(durable=Durable(2, timeout=10)), prepared(durable=Durable(timeout=10))
+    for terms in (asked, unset):
+        ends = await add_each([(queue, [terms.record(b"x")], terms) for queue in queues])
+        assert all(isinstance(end, tuple) for end in ends)
+        told = [end[1].replicas for end in ends if isinstance(end, tuple)]
+        assert told == [2 if terms is asked else 0, 2]
+    trio.cut(0)
+    brief = prepared(durable=Durable(2, timeout=0.05))
+    batches = [(queue, [brief.record(b"y")], brief) for queue in queues]
+    ends = await add_each(batches)
+    assert [end[1].replicas for end in ends if isinstance(end, tuple)] == [1, 1]
+    ends = await add_each(batches)  # the lost one is known by now
+    assert [type(end) for end in ends] == [NotReplicated] * 2
+    assert [(await queue.stats()).ready for queue in queues] == [3, 3]

@@ -15,6 +15,8 @@ from penstock import (
     QueueFull,
     parse_id,
 )
+from penstock.client._sync.adding import add_each
+from penstock.core.bulk import prepared
 from penstock.errors import PenstockError
 from tests.support.keyspace import Raw, advance, dump, evalshas, load_scripts, numbers
 
@@ -178,3 +180,19 @@ def test_many_at_most_once(q: Queue) -> None:
     results = q.enqueue_many([b"a", b"b"], lease=0)
     parts = [parse_id(result.id) for result in results]
     assert [(part.at_most_once, part.ttl_minutes) for part in parts] == [(True, 1440)] * 2
+
+
+def test_jobs_of_several_queues(ps: Penstock) -> None:
+    """They share trips. New queues are listed, and one that refuses its jobs stops no other."""
+    queues = [Queue(ps.backend.member, f"of {number}") for number in range(10)]
+    queues[0].enqueue(b"before")
+    queues[1].configure(max_length=1)
+    terms = prepared()
+    records = [terms.record(b"1"), terms.record(b"2")]
+    ends = add_each([(queue, records, terms) for queue in queues])
+    assert isinstance(ends[1], QueueFull)
+    assert [None if isinstance(end, Exception) else end[0].count for end in ends] == [
+        2, None, *[2] * 8
+    ]  # fmt: skip
+    assert [queue.stats().ready for queue in queues] == [3, 0, *[2] * 8]
+    assert ps.queues() == [queue.name for queue in queues]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -14,16 +15,18 @@ import pytest
 import redis
 from pyspark.sql import Row
 
-from penstock import BadArgument, Penstock, QueueFull, QueuePaused
+from penstock import BadArgument, NotReplicated, Penstock, QueueFull, QueuePaused
 from penstock.embedded import EmbeddedServer, find_server
-from penstock.errors import QueueMissing, UnsupportedVersion
+from penstock.errors import QueueDamaged, QueueMissing, UnsupportedVersion
 from penstock.spark import OptionError, WrongServer, enqueue_partition, sink
 from penstock.spark.errors import RowError, Unreachable
 from penstock.spark.options import Write
 from penstock.spark.shards import client
+from penstock.spark.sink import Sink
 from penstock.spark.staged_commit import StagedCommit
 from penstock.spark.writer import BatchWriter, StreamWriter
 from tests.spark.hands import PLAIN, ROWS, arrow, bodies, close_all, running, schema, write
+from tests.support.proxy import Proxy
 
 MAP = pa.map_(pa.string(), pa.string())
 
@@ -453,6 +456,7 @@ def test_many_delays_and_queues_take_few_calls(
     writer.commit([report])
     info = ps.backend.node.command("INFO", "commandstats").decode()
     calls = sum(int(one) for one in re.findall(r"cmdstat_evalsha:calls=(\d+)", info))
+    reads = ps.backend.node.server_facts().number("total_reads_processed")
     if column == "delay":
         jobs = list(ps.queue("mail").scan_iter())
         delays = {job.raw.decode(): round(job.due - job.created) for job in jobs}
@@ -461,6 +465,88 @@ def test_many_delays_and_queues_take_few_calls(
     else:
         assert {ps.queue(name).stats().ready for name in set(values)} == {2}
         assert calls < 200 * 5  # a refusal, the creation, and the checks of a new queue
+        assert reads < 200  # they share trips
+
+
+QUEUES = ("a", "b", "c", "d")
+TO = "id string, payload string, to string"
+
+
+def spread(names: Sequence[str], rows: int = 3) -> list[Any]:
+    """Return rows for each of these queues."""
+    ids = [f"{name}{row}" for row in range(rows) for name in names]
+    return arrow({"id": ids, "payload": ids, "to": [one[0] for one in ids]})
+
+
+def test_a_refusal_of_one_queue_stops_no_other(ps: Penstock, options: Any) -> None:
+    """Rows of the other queues are added, and a repeat adds the rest."""
+    ps.queue("b").configure(max_length=2)
+    ps.queue("c").pause("in")
+    ps.backend.node.command("SET", ps.queue("d").ops.keys["ready"], "no stream")
+    writer = BatchWriter(options(queueColumn="to", onFull="fail"), schema(TO), False)
+    for error, queue in ((QueueFull, "b"), (QueuePaused, "c"), (QueueDamaged, "d")):
+        with running(0), pytest.raises(error, match=f"{queue}"):
+            writer.write(iter(spread(["a", queue])))
+        assert ps.queue("a").stats().ready == 3
+        ps.clear(["a"])
+    ps.queue("b").configure(max_length=None)
+    ps.queue("c").resume()
+    ps.backend.node.command("DEL", ps.queue("d").ops.keys["ready"])
+    with running(0):
+        report = writer.write(iter(spread(QUEUES)))
+    assert report.counts == {"rows": 12, "added": 10, "duplicates": 2}
+    assert [ps.queue(name).stats().ready for name in QUEUES] == [3, 3, 3, 3]
+
+
+def test_lost_replies_of_many_queues_add_no_job(options: Any) -> None:
+    """The calls are repeated with their numbers, so the server recognises them."""
+    with EmbeddedServer(find_server(), tcp=True) as server, Proxy(server.address) as proxy:
+        given = {"queue": "a", "url": proxy.url, "queueColumn": "to"}
+        writer = BatchWriter(options(**given), schema(TO), False)
+        for turn in range(2):
+            fault = proxy.eat_reply(after=b"\nd%d\r\n" % (turn * 3))
+            with running(0):
+                report = writer.write(iter(spread(QUEUES, rows=3 + turn)))
+            assert fault.has_struck
+            assert report.counts == {
+                "rows": 12 + 4 * turn, "added": 4 if turn else 12, "duplicates": 12 * turn
+            }  # fmt: skip
+        close_all()
+        with Penstock(server.url, prefix=writer.options.prefix) as ps:
+            assert [ps.queue(name).stats().enqueued for name in QUEUES] == [4, 4, 4, 4]
+
+
+def test_a_queue_that_is_cleared_after_its_shards_were_found(
+    ps: Penstock, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made again, and registered."""
+    for name in QUEUES:
+        ps.queue(name).enqueue(b"before")
+    find = Sink._find
+
+    def cleared(self: Sink, *names: str) -> None:
+        find(self, *names)
+        ps.clear(["b", "c"])
+
+    monkeypatch.setattr(Sink, "_find", cleared)
+    with running(0):
+        write = BatchWriter(options(queueColumn="to"), schema(TO), False)
+        assert write.write(iter(spread(QUEUES))).counts["added"] == 12
+    assert [ps.queue(name).stats().ready for name in QUEUES] == [4, 3, 3, 4]
+    assert set(QUEUES) <= set(ps.queues())
+
+
+def test_each_queue_waits_for_its_replicas(ps: Penstock, options: Any) -> None:
+    """A queue's setting holds, and the option for all queues; there is no replica."""
+    for name in ("a", "b"):
+        ps.queue(name).configure(replicas=1 if name == "b" else 0)
+    given = options(queueColumn="to", replicationTimeout="10ms")
+    with running(0), pytest.raises(NotReplicated):
+        BatchWriter(given, schema(TO), False).write(iter(spread(["a", "b"])))
+    assert [ps.queue(name).stats().ready for name in "ab"] == [3, 0]
+    with running(0), pytest.raises(NotReplicated):
+        BatchWriter({**given, "replicas": "1"}, schema(TO), False).write(iter(spread(["c", "d"])))
+    assert not ps.queue("c").stats().ready
 
 
 def test_a_write_waits_for_room_while_a_consumer_works(

@@ -14,10 +14,11 @@ class Producer:
 
     Args:
         calls: the first number.
+        producer: the id; empty = a new one.
     """
 
     __slots__ = ("calls", "producer")
 
-    def __init__(self, calls: int = 0) -> None:
-        self.producer = secrets.token_hex(8).encode()
+    def __init__(self, calls: int = 0, producer: bytes = b"") -> None:
+        self.producer = producer or secrets.token_hex(8).encode()
         self.calls = calls

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -202,21 +203,25 @@ class OpenShards(list[OpenShard]):
         super().__init__(shards)
         self.clients: list[tuple[Connection, Penstock]] = []
 
-    def of(self, name: str) -> OpenShards:
-        """Return the shards of a queue on the same nodes.
+    def of(self, *names: str) -> list[OpenShards]:
+        """Return the shards of each queue on the same nodes.
 
-        The number of partitions is read each time, as a queue may be created or re-created at any
+        The numbers of partitions are read each time, as a queue may be created or re-created at any
         time. For a node that does not have the queue, the number of another node counts.
         """
-        found, stored = OpenShards(), list[int | None]()
-        found.unreached = self.unreached
+        reached, stored = OpenShards(), list[list[int | None]]()
+        reached.unreached = self.unreached
         for options, made in self.clients:
-            with found.leaving_out(options, self.unreached + len(self.clients)):
-                stored.append(made.backend.member.partitions(name))
-                found.clients.append((options, made))
+            with reached.leaving_out(options, self.unreached + len(self.clients)):
+                stored.append(made.backend.member.partitions_of(names))
+                reached.clients.append((options, made))
+        return [reached._of(*one) for one in zip(names, zip(*stored, strict=True), strict=True)]
+
+    def _of(self, name: str, stored: Sequence[int | None]) -> OpenShards:
+        found = copy(self)
         usual = next((count for count in stored if count is not None), None)
         found.exists = usual is not None
-        for (options, made), own in zip(found.clients, stored, strict=True):
+        for (options, made), own in zip(self.clients, stored, strict=True):
             count = (usual if own is None else own) or None
             found.partitions = max(found.partitions, count or 1)
             url = options.nodes[0] if options.nodes else ""
@@ -270,7 +275,7 @@ def open_shards(options: Connection) -> OpenShards:
         own = _single(options, url)
         with found.leaving_out(own, len(options.nodes)):
             found.clients.append((own, current(own)))
-    return found.of(options.queue)
+    return found.of(options.queue)[0]
 
 
 def _single(options: Connection, url: str) -> Connection:

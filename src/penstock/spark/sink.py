@@ -6,14 +6,18 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
 
-from penstock.client._sync.adding import add_when_room, confirm
+from penstock.client._sync.adding import add_each, add_when_room, confirm
+from penstock.client._sync.queue import Queue
 from penstock.core.bulk import prepared
+from penstock.core.calls import Confirmed
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable
+from penstock.core.operations.producing import Added
 from penstock.core.partitions import partition_of
 from penstock.errors import BadArgument, QueueFull, QueuePaused
 from penstock.spark.errors import OptionError
@@ -24,6 +28,8 @@ from penstock.spark.shards import OpenShards, open_shards
 __all__ = ["Packer", "RecordBatch", "Sink", "enqueue_partition", "patiently"]
 
 K = TypeVar("K")
+Place = tuple[str, int, str]
+"""Node, number of the partition (0 if there is none), and queue."""
 
 BATCH_BYTES = 1 << 20
 """Most bytes of a call; a larger record has one of its own."""
@@ -52,17 +58,19 @@ class RecordBatch:
 class Packer(Generic[K]):
     """Collects records, and sends those with the same key in batches."""
 
-    def __init__(self, options: Write, send: Callable[[K, RecordBatch], None]) -> None:
+    def __init__(self, options: Write, send: Callable[[dict[K, RecordBatch]], None]) -> None:
         self._rows = options.batch_size
         self._send = send
         self._open = defaultdict[K, RecordBatch](RecordBatch)
         self._held = 0
 
-    def add(self, key: K, records: Iterable[bytes], delays: Iterable[int | str]) -> None:
-        """Take records, and send batches that are full."""
-        batch = self._open[key]
-        for record, delay in zip(records, delays, strict=True):
+    def add(self, keys: Iterable[K], records: Iterable[bytes], delays: Iterable[int | str]) -> None:
+        """Take records with their keys, and send batches that are full."""
+        batch, last = RecordBatch(), object()
+        for key, record, delay in zip(keys, records, delays, strict=True):
             size = len(record) + RECORD_BYTES
+            if key is not last:
+                batch, last = self._open[key], key
             if batch.records and batch.size + size > BATCH_BYTES:
                 self._flush(key)
                 batch = self._open[key]
@@ -72,22 +80,19 @@ class Packer(Generic[K]):
             self._held += size
             if len(batch.records) >= self._rows:
                 self._flush(key)
+                last = object()
             elif self._held > HELD_BYTES:
                 self.finish()
-            else:
-                continue
-            batch = self._open[key]
+                last = object()
 
-    def _flush(self, key: K) -> None:
-        batch = self._open.pop(key)
-        self._held -= batch.size
-        if batch.records:
-            self._send(key, batch)
+    def _flush(self, *keys: K) -> None:
+        batches = {key: self._open.pop(key) for key in keys}
+        self._held -= sum(batch.size for batch in batches.values())
+        self._send(batches)
 
     def finish(self) -> None:
-        """Send the batches that are not full."""
-        for key in list(self._open):
-            self._flush(key)
+        """Send the batches that are not full, together."""
+        self._flush(*self._open)
 
 
 class Sink:
@@ -99,8 +104,9 @@ class Sink:
     def __init__(self, options: Write, nodes: Sequence[str], found: OpenShards) -> None:
         self._options = options
         self._nodes = tuple(nodes)
-        self._packer = Packer[tuple[str, int, str]](options, self._send)
+        self._packer = Packer[Place](options, self._send)
         self._shards = {options.queue: found}
+        self._whole: dict[str, Place] = {}
         durable = Durable(options.replicas, timeout=options.replication_timeout / 1000)
         self._terms = prepared(durable=durable, dedup=Dedup("-"))  # the records are finished
         self._rows = self._added = 0
@@ -108,42 +114,56 @@ class Sink:
     def put(self, rows: Iterable[Encoded]) -> dict[str, int]:
         """Add all rows; return their number, and the numbers of those that were added or not."""
         for some in rows:
-            names = set(some.queues)
-            places = {(name, self._found(name).partitions) for name in names}
-            if places == {(name := min(names), 1)} and len(self._nodes) == 1:
-                self._packer.add((self._nodes[0], 0, name), some.records, some.delays)
-                continue
-            for queue, delay, record, key in zip(*some, strict=True):
-                self._packer.add(self._place(queue, key), [record], [delay])
+            if others := set(some.queues) - self._shards.keys():
+                self._find(*others)
+            places = [
+                self._whole.get(name) or self._place(name, key)
+                for name, key in zip(some.queues, some.keys, strict=True)
+            ]
+            self._packer.add(places, some.records, some.delays)
         self._packer.finish()
         duplicates = self._rows - self._added
         return {"rows": self._rows, "added": self._added, "duplicates": duplicates}
 
-    def _found(self, queue: str) -> OpenShards:
-        if queue not in self._shards:
-            self._shards[queue] = self._shards[self._options.queue].of(queue)
-            self._shards[queue].check(self._options, whole=False)
-        return self._shards[queue]
+    def _find(self, *names: str) -> None:
+        for name, found in zip(names, self._shards[self._options.queue].of(*names), strict=True):
+            found.check(self._options, whole=False)
+            self._shards[name] = found
 
-    def _place(self, queue: str, key: str) -> tuple[str, int, str]:
+    def _place(self, queue: str, key: str) -> Place:
         nodes, count = self._nodes, self._shards[queue].partitions
         node = preferred(key, nodes) if len(nodes) > 1 else nodes[0]
-        return node, partition_of(key, count) if count > 1 else 0, queue
+        place = (node, partition_of(key, count) if count > 1 else 0, queue)
+        if count == len(nodes) == 1:
+            self._whole[queue] = place
+        return place
 
-    def _send(self, key: tuple[str, int, str], batch: RecordBatch) -> None:
-        node, number, name = key
-        queue = self._shards[name].find(node, number).queue
+    def _send(self, batches: Mapping[Place, RecordBatch]) -> None:
+        """Add batches together; then those that were refused, one by one."""
+        each = [
+            (self._shards[name].find(node, number).queue, batch)
+            for (node, number, name), batch in batches.items()
+        ]
+        ends = add_each([(q, b.records, replace(self._terms, delay=b.delay())) for q, b in each])
+        told = list(zip(each, ends, strict=True))
+        for (queue, batch), end in told:
+            if not isinstance(end, Exception):
+                self._note(queue, len(batch.records), *end)
+        for (queue, batch), end in told:
+            if isinstance(end, Exception):
+                patiently(self._options, len(batch.records), partial(self._put, queue, batch))
 
-        def put(at: int, n: int, block: float) -> int:
-            chunk = batch.records[at : at + n]
-            terms = replace(self._terms, delay=batch.delay(at, at + n), block=block)
-            reply, confirmed = add_when_room(queue, chunk, terms, in_parts=False)
-            confirm(queue, reply, confirmed, terms.wait)
-            self._rows += len(chunk)
-            self._added += reply.count
-            return len(chunk)
+    def _put(self, queue: Queue, batch: RecordBatch, at: int, n: int, block: float) -> int:
+        chunk = batch.records[at : at + n]
+        terms = replace(self._terms, delay=batch.delay(at, at + n), block=block)
+        self._note(queue, len(chunk), *add_when_room(queue, chunk, terms, in_parts=False))
+        return len(chunk)
 
-        patiently(self._options, len(batch.records), put)
+    def _note(self, queue: Queue, rows: int, reply: Added, confirmed: Confirmed) -> None:
+        """Check the confirmations of added rows, and count them."""
+        confirm(queue, reply, confirmed, self._terms.wait)
+        self._rows += rows
+        self._added += reply.count
 
 
 def patiently(options: Write, total: int, put: Callable[[int, int, float], int]) -> None:

@@ -13,7 +13,7 @@ forgets committed batches, also those that are done (protocol/staging.md).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import chain
 from time import monotonic
@@ -76,13 +76,16 @@ class StagedAttempt:
         count = 0
         for some in rows:
             count += len(some.records)
-            self._packer.add("", some.records, some.delays)
+            self._packer.add([""] * len(some.records), some.records, some.delays)
         self._packer.finish()
         return count
 
-    def _send(self, _: str, batch: RecordBatch) -> None:
-        if self._is_committed:
-            return
+    def _send(self, batches: Mapping[str, RecordBatch]) -> None:
+        for batch in batches.values():
+            if not self._is_committed:
+                self._stage(batch)
+
+    def _stage(self, batch: RecordBatch) -> None:
         field, chunk = f"{self.token}:{self.chunks}", staged_chunk(batch.delay(), batch.records)
         args = (self._at.batch, field, self._options.stage_ttl, chunk)
         call = about_staged(self._shard.ops, "stage", self._at, *args)

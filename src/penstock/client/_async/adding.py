@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.client._async.transport.connection import monotonic
 from penstock.core import flows
@@ -17,8 +17,9 @@ from penstock.errors import OutOfMemory, QueueFull, QueueMissing
 
 if TYPE_CHECKING:
     from penstock.client._async.admin import AsyncQueueAdmin
+    from penstock.client._async.transport.driver import AsyncDriver
 
-__all__ = ["add", "add_when_room", "confirm"]
+__all__ = ["add", "add_each", "add_when_room", "confirm"]
 
 EVICTED = (100, 200, 400, 800, 1000, 1000)
 """Limits of lease-0 jobs to evict from a full server, one for each refusal of an enqueue."""
@@ -99,6 +100,21 @@ async def add_when_room(
         else:
             return done
         await queue.backend.check_taking()
+
+
+async def add_each(
+    batches: Sequence[tuple[AsyncQueueAdmin, Sequence[bytes], Prepared]],
+) -> list[tuple[Added, Confirmed] | Exception]:
+    """Add jobs to different queues, those of a node in one trip; return the end of each."""
+    flow_of = partial(flows.enqueue, block=0, in_parts=False, clock=monotonic)
+    by_driver: dict[AsyncDriver, dict[int, Generator[Any, Any, tuple[Added, Confirmed]]]] = {}
+    for at, (queue, records, options) in enumerate(batches):
+        flow = flow_of(queue.ops, records, _call_of(queue, options))
+        by_driver.setdefault(queue.backend.driver, {})[at] = flow
+    ends: dict[int, tuple[Added, Confirmed] | Exception] = {}
+    for driver, some in by_driver.items():
+        ends.update(zip(some, await driver.drive_each([*some.values()]), strict=True))
+    return [ends[at] for at in range(len(batches))]
 
 
 async def confirm(queue: AsyncQueueAdmin, reply: Added, got: Confirmed, wait: Wait | None) -> int:

@@ -355,7 +355,7 @@ class AsyncQueueAdmin:
         await self.backend.connect()
         reply = await self.backend.node.run(self.ops.clear())
         if reply.epoch:
-            await self.backend.driver.unregister(self.ops, reply.epoch.decode())
+            await self.backend.driver.unregister((self.ops, reply.epoch.decode()))
         return bool(reply.epoch), reply.jobs
 
     # -- looking ---------------------------------------------------------------------------

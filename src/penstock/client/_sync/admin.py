@@ -352,7 +352,7 @@ class QueueAdmin:
         self.backend.connect()
         reply = self.backend.node.run(self.ops.clear())
         if reply.epoch:
-            self.backend.driver.unregister(self.ops, reply.epoch.decode())
+            self.backend.driver.unregister((self.ops, reply.epoch.decode()))
         return bool(reply.epoch), reply.jobs
 
     # -- looking ---------------------------------------------------------------------------

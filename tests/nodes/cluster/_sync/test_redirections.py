@@ -12,7 +12,9 @@ from redis.exceptions import ClusterDownError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from penstock import Dedup, Penstock, Queue
+from penstock.client._sync.adding import add_each
 from penstock.client._sync.transport.connection import ProducerConnection
+from penstock.core.bulk import prepared
 from penstock.core.cluster import Address
 from penstock.wire.keys import SLOTS, key_slot, registry_key, tag
 from tests.support.busy import busy
@@ -239,6 +241,19 @@ def test_many_calls_at_once_while_slots_move(ps: Penstock, cluster: Cluster) -> 
         producer.result(60)
     for queue in queues:
         assert bodies(queue) == list(range(60))
+
+
+def test_calls_of_several_queues(ps: Penstock, cluster: Cluster) -> None:
+    """Each goes to the server of its queue, wherever the slot is by then."""
+    names = names_apart(cluster, 6)
+    queues, terms = [Queue(ps.backend.member, name) for name in names], prepared()
+    for turn in range(2):
+        ends = add_each([(queue, [terms.record(turn)], terms) for queue in queues])
+        assert not [end for end in ends if isinstance(end, Exception)]
+        for name in names[:3]:
+            cluster.move(slot_of_queue(name), cluster.other(slot_of_queue(name)))
+    for queue in queues:
+        assert bodies(queue) == [0, 1]
 
 
 def test_a_map_that_is_wrong_in_every_place(ps: Penstock, q: Queue, cluster: Cluster) -> None:

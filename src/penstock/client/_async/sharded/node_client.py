@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -97,8 +97,12 @@ class AsyncNodeClient:
 
     async def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
+        return (await self.partitions_of([name]))[0]
+
+    async def partitions_of(self, names: Iterable[str]) -> list[int | None]:
+        """Return the number of partitions of each queue."""
         await self.connect()
-        return await self.driver.partitions(name)
+        return await self.driver.partitions_of(names)
 
     async def connect(self) -> None:
         """Reach the server, check it and learn its id, unless that was done."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.client._acompat import AsyncSignal
@@ -50,6 +51,49 @@ class AsyncDriver:
         """
         return await AsyncFlowRun(flow, self.answer, signal, self.node).run()
 
+    async def drive_each(self, each: Sequence[Generator[Any, Any, T]]) -> list[T | Exception]:
+        """Run flows of different queues side by side, with the calls of a step in one trip.
+
+        They do not wait. Return the result, or the error, of each.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: the node can't be reached.
+        """
+        ends: dict[int, T | Exception] = {}
+        steps = {at: partial(next, flow) for at, flow in enumerate(each)}
+        while steps:
+            effects = {}
+            for at, step in steps.items():
+                try:
+                    effects[at] = step()
+                except StopIteration as end:  # noqa: PERF203  # of each flow once
+                    ends[at] = end.value
+                except Exception as error:  # noqa: BLE001  # the caller decides about it
+                    ends[at] = error
+            answers = await self._answer_each(list(effects.values()))
+            steps = {
+                at: partial(each[at].throw if isinstance(told, Exception) else each[at].send, told)
+                for at, told in zip(effects, answers, strict=True)
+            }
+        return [ends[at] for at in range(len(each))]
+
+    async def _answer_each(self, effects: Sequence[flows.Effect]) -> list[Any]:
+        """Carry out effects of different queues; return the answer, or the error, of each."""
+        calls = [effect.call for effect in effects if isinstance(effect, flows.Run)]
+        results = iter(await self.node.run_each(calls) if calls else ())
+        await self._register([one for one in effects if isinstance(one, flows.Register)])
+        await self.unregister(
+            *[(one.ops, one.epoch) for one in effects if isinstance(one, flows.Unregister)]
+        )
+        return [
+            next(results)
+            if isinstance(effect, flows.Run)
+            else None
+            if isinstance(effect, (flows.Register, flows.Unregister))
+            else await self.answer(effect)
+            for effect in effects
+        ]
+
     async def answer(self, effect: flows.Effect) -> Any:
         """Carry out an effect other than a wait and return the answer."""
         if isinstance(effect, flows.Run):
@@ -64,17 +108,20 @@ class AsyncDriver:
         if isinstance(effect, flows.SweepDue):
             return await self.sweep_due(effect)
         if isinstance(effect, flows.Unregister):
-            return await self.unregister(effect.ops, effect.epoch)
+            return await self.unregister((effect.ops, effect.epoch))
         assert isinstance(effect, flows.Register)
-        return await self._register(effect)
+        return await self._register([effect])
 
-    async def _register(self, effect: flows.Register) -> None:
-        ops = effect.ops
-        if ops.partitions is not None:  # a `clear` has removed the number
-            await self.declare(ops.keys, ops.partitions)
-        field = f"{ops.crc:08x}{effect.epoch}"
-        await self.node.command("HSET", self._registry, field, ops.keys.name)
-        await self.node.identify()
+    async def _register(self, effects: Sequence[flows.Register]) -> None:
+        fields: list[str] = []
+        for effect in effects:
+            ops = effect.ops
+            if ops.partitions is not None:  # a `clear` has removed the number
+                await self.declare(ops.keys, ops.partitions)
+            fields += (f"{ops.crc:08x}{effect.epoch}", ops.keys.name)
+        if fields:
+            await self.node.command("HSET", self._registry, *fields)
+            await self.node.identify()
 
     async def declare(self, keys: QueueKeys, count: int) -> None:
         """Store the number of partitions of a queue, or check that it is the stored one.
@@ -96,9 +143,13 @@ class AsyncDriver:
 
     async def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
-        meta = QueueKeys(name, self._prefix)["meta"]
-        version = await self.node.command("HGET", meta, "v")
-        return None if version is None else read_count(version) or 0
+        return (await self.partitions_of([name]))[0]
+
+    async def partitions_of(self, names: Iterable[str]) -> list[int | None]:
+        """Return the number of partitions of each queue."""
+        metas = [QueueKeys(name, self._prefix)["meta"] for name in names]
+        versions = await self.node.commands([("HGET", meta, "v") for meta in metas])
+        return [None if one is None else read_count(one) or 0 for one in versions]
 
     async def undeclare(self, name: str, count: int) -> None:
         """Remove the stored number of partitions, which frees the name of the queue."""
@@ -123,9 +174,11 @@ class AsyncDriver:
         cursor = f"{at}.{left[n - 1][0].decode()}" if len(left) > n else after.decode()
         return cursor, [entry for _, entry in left[:n]]
 
-    async def unregister(self, ops: QueueOps, epoch: str) -> None:
-        """Remove the epoch of a removed queue from the registry; it is never used again."""
-        await self.node.command("HDEL", self._registry, f"{ops.crc:08x}{epoch}")
+    async def unregister(self, *removed: tuple[QueueOps, str]) -> None:
+        """Remove the epochs of removed queues from the registry; they are never used again."""
+        if removed:
+            fields = [f"{ops.crc:08x}{epoch}" for ops, epoch in removed]
+            await self.node.command("HDEL", self._registry, *fields)
 
     # -- sweeping --------------------------------------------------------------------------
 
@@ -141,7 +194,7 @@ class AsyncDriver:
             reply = await self.node.run(ops.sweep(IDLE_MS))
             total, more, steps = total + reply.expired + reply.trimmed, bool(reply.more), steps + 1
             if reply.removed:
-                await self.unregister(ops, reply.removed.decode())
+                await self.unregister((ops, reply.removed.decode()))
         return total, more
 
     async def sweep_due(self, effect: flows.SweepDue) -> None:
@@ -160,7 +213,7 @@ class AsyncDriver:
         Successive calls go through the registry again and again. An entry with another epoch than
         its queue has is removed, too.
         """
-        removed = 0
+        chosen = dict[str, tuple[QueueOps, str]]()
         for _ in range(count):
             if not self._listed:
                 self._cursor, self._listed = await self.registry_page(self._cursor, 10)
@@ -169,10 +222,16 @@ class AsyncDriver:
                 break
             listed, epoch = self._listed.pop()
             name, number = split_name(listed)
-            with suppress(PenstockError):  # a newer protocol, damage, or not a queue's name
-                ops = QueueOps(QueueKeys(name, self._prefix, number), "", ())
-                reply = await self.node.run(ops.sweep(IDLE_MS))
-                if reply.removed or (reply.epoch and reply.epoch.decode() != epoch):
-                    await self.unregister(ops, reply.removed.decode() or epoch)
-                    removed += bool(reply.removed)
+            with suppress(PenstockError):  # not a queue's name
+                keys = QueueKeys(name, self._prefix, number)
+                chosen[listed] = (QueueOps(keys, "", ()), epoch)
+        replies = await self.node.run_each([ops.sweep(IDLE_MS) for ops, _ in chosen.values()])
+        removed, old = 0, list[tuple[QueueOps, str]]()
+        for (ops, epoch), reply in zip(chosen.values(), replies, strict=True):
+            if isinstance(reply, Exception):
+                continue  # a newer protocol, or damage
+            if reply.removed or (reply.epoch and reply.epoch.decode() != epoch):
+                old.append((ops, reply.removed.decode() or epoch))
+                removed += bool(reply.removed)
+        await self.unregister(*old)
         return removed

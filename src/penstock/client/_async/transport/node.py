@@ -6,6 +6,7 @@ import os
 import secrets
 import warnings
 import weakref
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from redis.exceptions import NoPermissionError, ResponseError
@@ -13,7 +14,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from penstock.client._acompat import AsyncLoopLock
 from penstock.client._async.transport.cluster import AsyncCluster
 from penstock.client._async.transport.connection import monotonic
-from penstock.client._async.transport.failures import transient
+from penstock.client._async.transport.failures import passing, transient
 from penstock.client._async.transport.finished import AsyncEndReader
 from penstock.client._async.transport.server import AsyncServer
 from penstock.client._async.transport.settings import connection_factory
@@ -34,6 +35,8 @@ R = TypeVar("R")
 
 SECTIONS = ("server", "clients", "memory", "persistence", "replication", "stats")
 """Of INFO."""
+TOGETHER = 100
+"""Most calls in one trip."""
 
 
 class AsyncNode:
@@ -199,6 +202,33 @@ class AsyncNode:
             raw = await self._judged(call, raw, sent, brief=brief)
         return call.parse(raw)
 
+    async def run_each(self, calls: Sequence[Call[R]]) -> list[R | Exception]:
+        """Run scripts in few trips if possible; return the result, or the error, of each.
+
+        Args:
+            calls: as in `AsyncProducerConnection.exchange_each`.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
+        """
+        if not self._is_settled:
+            await self._settle()
+        sent, raws, results = monotonic(), list[Any](), list[R | Exception]()
+        for at in range(0, len(calls), TOGETHER):
+            raws += await self.link.run_each(calls[at : at + TOGETHER])
+        for call, raw in zip(calls, raws, strict=True):
+            try:
+                if isinstance(raw, Exception):
+                    raise raw
+                if raw[0] < 0 or call.role_lease is not None:
+                    raw = await self._judged(call, raw, sent, brief=False)
+                results.append(call.parse(raw))
+            except Exception as error:  # noqa: PERF203  # few are refused
+                if passing(error):
+                    raise
+                results.append(error)
+        return results
+
     async def _judged(self, call: Call[Any], raw: Reply, sent: float, *, brief: bool) -> Reply:
         ops, role_lease = call.ops, call.role_lease
         assert ops is not None
@@ -270,6 +300,12 @@ class AsyncNode:
         if not self._is_settled:
             await self._settle()
         return await self.link.command(*args)
+
+    async def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        """Run one or more plain commands, in one trip if possible; replies are undecoded."""
+        if not self._is_settled:
+            await self._settle()
+        return await self.link.commands(commands)
 
     async def close(self) -> None:
         """Close all connections that are not in use."""

@@ -30,6 +30,7 @@ from penstock.client._async.transport.sentinel import (
 from penstock.client._async.transport.settings import HURRY
 from penstock.core.calls import Argument, Call, Reply, longest_pause
 from penstock.core.logs import RateLimit, get_logger, span
+from penstock.core.producer import Producer
 from penstock.core.troubles import explained, reason_of, wrong_type
 from penstock.errors import (
     NotReplicated,
@@ -175,8 +176,15 @@ class AsyncServer:
             await self.failed(connection, error)
             raise
 
-    async def run(self, call: Call[object], *, brief: bool = False) -> Reply:
+    async def run(
+        self, call: Call[object], *, brief: bool = False, caller: Producer | None = None
+    ) -> Reply:
         """Run a script and return its reply; note in the call when it was sent again.
+
+        Args:
+            call: the script with its arguments.
+            brief: whether to try it twice at most.
+            caller: numbers the call; None = the connection, with its next number.
 
         Raises:
             OutOfMemory, QueueDamaged: the server refused it.
@@ -190,19 +198,57 @@ class AsyncServer:
                 connection = self.idle.pop()
             except IndexError:
                 connection = AsyncProducerConnection(self.factory())
-        connection.calls += 1
+        if caller is None:
+            caller = connection
+            connection.calls += 1
         try:
             try:
-                reply = await connection.exchange(call, connection)
+                reply = await connection.exchange(call, caller)
             except Exception as error:
                 if not transient(error):
                     raise
-                reply = await self._again(connection, call, error, brief=brief)
+                reply = await self._again(connection, call, caller, error, brief=brief)
         except BaseException as error:
             await self.failed(connection, error, call)
             raise
         self.idle.append(connection)
         return reply
+
+    async def run_each(self, calls: Sequence[Call[object]]) -> list[Reply | Exception]:
+        """Run scripts in one trip; return the reply, or the refusal, of each.
+
+        Those that were refused, or all if the connection fails, are sent again one by one.
+
+        Args:
+            calls: as in `AsyncProducerConnection.exchange_each`.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
+        """
+        connection = await self._connection()
+        first, connection.calls = connection.calls + 1, connection.calls + len(calls)
+        callers = [Producer(first + at, connection.producer) for at in range(len(calls))]
+        try:
+            answers: list[Any] = [*await connection.exchange_each(calls, callers)]
+        except Exception as error:
+            await connection.close()
+            if self._sends_once and transient(error):
+                raise
+            answers = [error] * len(calls)
+            for call in calls if transient(error) else ():
+                call.resent = monotonic()
+                call.doubt()
+        else:
+            self.give(connection)
+        for at, answer in enumerate(answers):
+            if isinstance(answer, Exception):
+                try:
+                    answers[at] = await self.run(calls[at], caller=callers[at])
+                except Exception as error:
+                    if transient(error):
+                        raise
+                    answers[at] = error
+        return answers
 
     async def failed(
         self,
@@ -264,6 +310,7 @@ class AsyncServer:
         self,
         connection: AsyncProducerConnection,
         call: Call[object],
+        caller: Producer,
         error: Exception,
         *,
         brief: bool,
@@ -283,7 +330,7 @@ class AsyncServer:
             if doubts:
                 call.doubt()
             try:
-                return await connection.exchange(call, connection)
+                return await connection.exchange(call, caller)
             except (RedisConnectionError, RedisTimeoutError, ProtocolError) as failure:
                 doubts.append(failure)
                 raise
@@ -335,6 +382,17 @@ class AsyncServer:
             raise
         self.idle.append(connection)
         return reply
+
+    async def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        """Run plain commands in one trip; if one fails, all of them again, one by one."""
+        connection = self.take()
+        try:
+            replies = await connection.together(commands)
+        except Exception:  # noqa: BLE001  # raised again
+            await connection.close()
+            return [await self.command(*args) for args in commands]
+        self.give(connection)
+        return replies
 
     async def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
         """Return the replies to plain commands of each server: this one."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -98,8 +98,12 @@ class NodeClient:
 
     def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
+        return self.partitions_of([name])[0]
+
+    def partitions_of(self, names: Iterable[str]) -> list[int | None]:
+        """Return the number of partitions of each queue."""
         self.connect()
-        return self.driver.partitions(name)
+        return self.driver.partitions_of(names)
 
     def connect(self) -> None:
         """Reach the server, check it and learn its id, unless that was done."""

@@ -208,6 +208,27 @@ class Cluster:
         self.idle.append(caller)
         return reply
 
+    def run_each(self, calls: Sequence[Call[object]]) -> list[Reply | Exception]:
+        """Run scripts one by one, as each may be redirected; return the reply or refusal of each.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError, ClusterDownError, TryAgainError: as in
+                `run`.
+        """
+        answers: list[Reply | Exception] = []
+        for call in calls:
+            try:
+                answers.append(self.run(call))
+            except Exception as error:  # noqa: PERF203  # each is a trip
+                if passing(error):
+                    raise
+                answers.append(error)
+        return answers
+
+    def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        """Run plain commands one by one."""
+        return [self.command(*args) for args in commands]
+
     def command(self, *args: Argument) -> Any:
         """Run a plain command, which may be repeated, on the server of its first key; undecoded.
 

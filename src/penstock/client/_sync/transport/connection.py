@@ -99,6 +99,44 @@ class ProducerConnection(Producer):
         found: Reply = reply
         return found
 
+    def exchange_each(
+        self, calls: Sequence[Call[Any]], callers: Sequence[Producer]
+    ) -> list[Reply | ResponseError]:
+        """Send calls in one trip; return the reply, or the refusal, of each.
+
+        Args:
+            calls: of different queues, as a repeat is known only by the last number in its queue.
+                They wait for no disk.
+            callers: number the calls.
+
+        Raises:
+            NotReplicated, ProtocolError: as in `exchange`.
+        """
+        for call in calls:
+            if call.wait is not None and call.wait.expected:
+                self.require(call.wait, call.queue)
+        nonces, parts = [b"%d" % caller.calls for caller in callers], list[bytes]()
+        for call, nonce, caller in zip(calls, nonces, callers, strict=True):
+            args = call.args if call.queue is None else (caller.producer, *call.args)
+            parts.append(pack((b"EVALSHA", call.script.sha, *call.head, nonce, *args)))
+        packed = b"".join(parts)
+        answers: list[Any] = []
+        for nonce in nonces:
+            try:
+                answers.append(self._socket.trip(packed))
+            except ResponseError as error:
+                answers.append(error)
+            packed = b""
+            if isinstance(answers[-1], list) and answers[-1][1] != nonce:
+                raise ProtocolError(f"the reply is not that of call {nonce.decode()}")
+        for call, answer in zip(calls, answers, strict=True):
+            wait = call.wait
+            if wait is not None and isinstance(answer, list) and answer[0] == Code.DONE:
+                wanted = call.parse(answer).replicas if wait.replicas is None else wait.replicas
+                if wanted:
+                    self._conclude(call, None, b"", Code.DONE, wanted)
+        return answers
+
     def _loaded(
         self,
         call: Call[object],

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.client._acompat import Signal
@@ -51,6 +52,49 @@ class Driver:
         """
         return FlowRun(flow, self.answer, signal, self.node).run()
 
+    def drive_each(self, each: Sequence[Generator[Any, Any, T]]) -> list[T | Exception]:
+        """Run flows of different queues side by side, with the calls of a step in one trip.
+
+        They do not wait. Return the result, or the error, of each.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: the node can't be reached.
+        """
+        ends: dict[int, T | Exception] = {}
+        steps = {at: partial(next, flow) for at, flow in enumerate(each)}
+        while steps:
+            effects = {}
+            for at, step in steps.items():
+                try:
+                    effects[at] = step()
+                except StopIteration as end:  # noqa: PERF203  # of each flow once
+                    ends[at] = end.value
+                except Exception as error:  # noqa: BLE001  # the caller decides about it
+                    ends[at] = error
+            answers = self._answer_each(list(effects.values()))
+            steps = {
+                at: partial(each[at].throw if isinstance(told, Exception) else each[at].send, told)
+                for at, told in zip(effects, answers, strict=True)
+            }
+        return [ends[at] for at in range(len(each))]
+
+    def _answer_each(self, effects: Sequence[flows.Effect]) -> list[Any]:
+        """Carry out effects of different queues; return the answer, or the error, of each."""
+        calls = [effect.call for effect in effects if isinstance(effect, flows.Run)]
+        results = iter(self.node.run_each(calls) if calls else ())
+        self._register([one for one in effects if isinstance(one, flows.Register)])
+        self.unregister(
+            *[(one.ops, one.epoch) for one in effects if isinstance(one, flows.Unregister)]
+        )
+        return [
+            next(results)
+            if isinstance(effect, flows.Run)
+            else None
+            if isinstance(effect, (flows.Register, flows.Unregister))
+            else self.answer(effect)
+            for effect in effects
+        ]
+
     def answer(self, effect: flows.Effect) -> Any:
         """Carry out an effect other than a wait and return the answer."""
         if isinstance(effect, flows.Run):
@@ -65,17 +109,20 @@ class Driver:
         if isinstance(effect, flows.SweepDue):
             return self.sweep_due(effect)
         if isinstance(effect, flows.Unregister):
-            return self.unregister(effect.ops, effect.epoch)
+            return self.unregister((effect.ops, effect.epoch))
         assert isinstance(effect, flows.Register)
-        return self._register(effect)
+        return self._register([effect])
 
-    def _register(self, effect: flows.Register) -> None:
-        ops = effect.ops
-        if ops.partitions is not None:  # a `clear` has removed the number
-            self.declare(ops.keys, ops.partitions)
-        field = f"{ops.crc:08x}{effect.epoch}"
-        self.node.command("HSET", self._registry, field, ops.keys.name)
-        self.node.identify()
+    def _register(self, effects: Sequence[flows.Register]) -> None:
+        fields: list[str] = []
+        for effect in effects:
+            ops = effect.ops
+            if ops.partitions is not None:  # a `clear` has removed the number
+                self.declare(ops.keys, ops.partitions)
+            fields += (f"{ops.crc:08x}{effect.epoch}", ops.keys.name)
+        if fields:
+            self.node.command("HSET", self._registry, *fields)
+            self.node.identify()
 
     def declare(self, keys: QueueKeys, count: int) -> None:
         """Store the number of partitions of a queue, or check that it is the stored one.
@@ -97,9 +144,13 @@ class Driver:
 
     def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a queue: 0 = it has none, None = no such queue."""
-        meta = QueueKeys(name, self._prefix)["meta"]
-        version = self.node.command("HGET", meta, "v")
-        return None if version is None else read_count(version) or 0
+        return self.partitions_of([name])[0]
+
+    def partitions_of(self, names: Iterable[str]) -> list[int | None]:
+        """Return the number of partitions of each queue."""
+        metas = [QueueKeys(name, self._prefix)["meta"] for name in names]
+        versions = self.node.commands([("HGET", meta, "v") for meta in metas])
+        return [None if one is None else read_count(one) or 0 for one in versions]
 
     def undeclare(self, name: str, count: int) -> None:
         """Remove the stored number of partitions, which frees the name of the queue."""
@@ -124,9 +175,11 @@ class Driver:
         cursor = f"{at}.{left[n - 1][0].decode()}" if len(left) > n else after.decode()
         return cursor, [entry for _, entry in left[:n]]
 
-    def unregister(self, ops: QueueOps, epoch: str) -> None:
-        """Remove the epoch of a removed queue from the registry; it is never used again."""
-        self.node.command("HDEL", self._registry, f"{ops.crc:08x}{epoch}")
+    def unregister(self, *removed: tuple[QueueOps, str]) -> None:
+        """Remove the epochs of removed queues from the registry; they are never used again."""
+        if removed:
+            fields = [f"{ops.crc:08x}{epoch}" for ops, epoch in removed]
+            self.node.command("HDEL", self._registry, *fields)
 
     # -- sweeping --------------------------------------------------------------------------
 
@@ -142,7 +195,7 @@ class Driver:
             reply = self.node.run(ops.sweep(IDLE_MS))
             total, more, steps = total + reply.expired + reply.trimmed, bool(reply.more), steps + 1
             if reply.removed:
-                self.unregister(ops, reply.removed.decode())
+                self.unregister((ops, reply.removed.decode()))
         return total, more
 
     def sweep_due(self, effect: flows.SweepDue) -> None:
@@ -161,7 +214,7 @@ class Driver:
         Successive calls go through the registry again and again. An entry with another epoch than
         its queue has is removed, too.
         """
-        removed = 0
+        chosen = dict[str, tuple[QueueOps, str]]()
         for _ in range(count):
             if not self._listed:
                 self._cursor, self._listed = self.registry_page(self._cursor, 10)
@@ -170,10 +223,16 @@ class Driver:
                 break
             listed, epoch = self._listed.pop()
             name, number = split_name(listed)
-            with suppress(PenstockError):  # a newer protocol, damage, or not a queue's name
-                ops = QueueOps(QueueKeys(name, self._prefix, number), "", ())
-                reply = self.node.run(ops.sweep(IDLE_MS))
-                if reply.removed or (reply.epoch and reply.epoch.decode() != epoch):
-                    self.unregister(ops, reply.removed.decode() or epoch)
-                    removed += bool(reply.removed)
+            with suppress(PenstockError):  # not a queue's name
+                keys = QueueKeys(name, self._prefix, number)
+                chosen[listed] = (QueueOps(keys, "", ()), epoch)
+        replies = self.node.run_each([ops.sweep(IDLE_MS) for ops, _ in chosen.values()])
+        removed, old = 0, list[tuple[QueueOps, str]]()
+        for (ops, epoch), reply in zip(chosen.values(), replies, strict=True):
+            if isinstance(reply, Exception):
+                continue  # a newer protocol, or damage
+            if reply.removed or (reply.epoch and reply.epoch.decode() != epoch):
+                old.append((ops, reply.removed.decode() or epoch))
+                removed += bool(reply.removed)
+        self.unregister(*old)
         return removed

@@ -7,6 +7,7 @@ import os
 import secrets
 import warnings
 import weakref
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from redis.exceptions import NoPermissionError, ResponseError
@@ -14,7 +15,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from penstock.client._acompat import LoopLock
 from penstock.client._sync.transport.cluster import Cluster
 from penstock.client._sync.transport.connection import monotonic
-from penstock.client._sync.transport.failures import transient
+from penstock.client._sync.transport.failures import passing, transient
 from penstock.client._sync.transport.finished import EndReader
 from penstock.client._sync.transport.server import Server
 from penstock.client._sync.transport.settings import connection_factory
@@ -35,6 +36,8 @@ R = TypeVar("R")
 
 SECTIONS = ("server", "clients", "memory", "persistence", "replication", "stats")
 """Of INFO."""
+TOGETHER = 100
+"""Most calls in one trip."""
 
 
 class Node:
@@ -200,6 +203,33 @@ class Node:
             raw = self._judged(call, raw, sent, brief=brief)
         return call.parse(raw)
 
+    def run_each(self, calls: Sequence[Call[R]]) -> list[R | Exception]:
+        """Run scripts in few trips if possible; return the result, or the error, of each.
+
+        Args:
+            calls: as in `ProducerConnection.exchange_each`.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
+        """
+        if not self._is_settled:
+            self._settle()
+        sent, raws, results = monotonic(), list[Any](), list[R | Exception]()
+        for at in range(0, len(calls), TOGETHER):
+            raws += self.link.run_each(calls[at : at + TOGETHER])
+        for call, raw in zip(calls, raws, strict=True):
+            try:
+                if isinstance(raw, Exception):
+                    raise raw
+                if raw[0] < 0 or call.role_lease is not None:
+                    raw = self._judged(call, raw, sent, brief=False)
+                results.append(call.parse(raw))
+            except Exception as error:  # noqa: PERF203  # few are refused
+                if passing(error):
+                    raise
+                results.append(error)
+        return results
+
     def _judged(self, call: Call[Any], raw: Reply, sent: float, *, brief: bool) -> Reply:
         ops, role_lease = call.ops, call.role_lease
         assert ops is not None
@@ -271,6 +301,12 @@ class Node:
         if not self._is_settled:
             self._settle()
         return self.link.command(*args)
+
+    def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        """Run one or more plain commands, in one trip if possible; replies are undecoded."""
+        if not self._is_settled:
+            self._settle()
+        return self.link.commands(commands)
 
     def close(self) -> None:
         """Close all connections that are not in use."""

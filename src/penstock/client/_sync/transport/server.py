@@ -30,6 +30,7 @@ from penstock.client._sync.transport.sentinel import (
 from penstock.client._sync.transport.settings import HURRY
 from penstock.core.calls import Argument, Call, Reply, longest_pause
 from penstock.core.logs import RateLimit, get_logger, span
+from penstock.core.producer import Producer
 from penstock.core.troubles import explained, reason_of, wrong_type
 from penstock.errors import (
     NotReplicated,
@@ -163,8 +164,15 @@ class Server:
             self.failed(connection, error)
             raise
 
-    def run(self, call: Call[object], *, brief: bool = False) -> Reply:
+    def run(
+        self, call: Call[object], *, brief: bool = False, caller: Producer | None = None
+    ) -> Reply:
         """Run a script and return its reply; note in the call when it was sent again.
+
+        Args:
+            call: the script with its arguments.
+            brief: whether to try it twice at most.
+            caller: numbers the call; None = the connection, with its next number.
 
         Raises:
             OutOfMemory, QueueDamaged: the server refused it.
@@ -177,19 +185,57 @@ class Server:
                 connection = self.idle.pop()
             except IndexError:
                 connection = ProducerConnection(self.factory())
-        connection.calls += 1
+        if caller is None:
+            caller = connection
+            connection.calls += 1
         try:
             try:
-                reply = connection.exchange(call, connection)
+                reply = connection.exchange(call, caller)
             except Exception as error:
                 if not transient(error):
                     raise
-                reply = self._again(connection, call, error, brief=brief)
+                reply = self._again(connection, call, caller, error, brief=brief)
         except BaseException as error:
             self.failed(connection, error, call)
             raise
         self.idle.append(connection)
         return reply
+
+    def run_each(self, calls: Sequence[Call[object]]) -> list[Reply | Exception]:
+        """Run scripts in one trip; return the reply, or the refusal, of each.
+
+        Those that were refused, or all if the connection fails, are sent again one by one.
+
+        Args:
+            calls: as in `ProducerConnection.exchange_each`.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
+        """
+        connection = self._connection()
+        first, connection.calls = connection.calls + 1, connection.calls + len(calls)
+        callers = [Producer(first + at, connection.producer) for at in range(len(calls))]
+        try:
+            answers: list[Any] = [*connection.exchange_each(calls, callers)]
+        except Exception as error:
+            connection.close()
+            if self._sends_once and transient(error):
+                raise
+            answers = [error] * len(calls)
+            for call in calls if transient(error) else ():
+                call.resent = monotonic()
+                call.doubt()
+        else:
+            self.give(connection)
+        for at, answer in enumerate(answers):
+            if isinstance(answer, Exception):
+                try:
+                    answers[at] = self.run(calls[at], caller=callers[at])
+                except Exception as error:
+                    if transient(error):
+                        raise
+                    answers[at] = error
+        return answers
 
     def failed(
         self,
@@ -251,6 +297,7 @@ class Server:
         self,
         connection: ProducerConnection,
         call: Call[object],
+        caller: Producer,
         error: Exception,
         *,
         brief: bool,
@@ -270,7 +317,7 @@ class Server:
             if doubts:
                 call.doubt()
             try:
-                return connection.exchange(call, connection)
+                return connection.exchange(call, caller)
             except (RedisConnectionError, RedisTimeoutError, ProtocolError) as failure:
                 doubts.append(failure)
                 raise
@@ -322,6 +369,17 @@ class Server:
             raise
         self.idle.append(connection)
         return reply
+
+    def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        """Run plain commands in one trip; if one fails, all of them again, one by one."""
+        connection = self.take()
+        try:
+            replies = connection.together(commands)
+        except Exception:  # noqa: BLE001  # raised again
+            connection.close()
+            return [self.command(*args) for args in commands]
+        self.give(connection)
+        return replies
 
     def everywhere(self, commands: Sequence[tuple[Argument, ...]]) -> list[list[Any]]:
         """Return the replies to plain commands of each server: this one."""
