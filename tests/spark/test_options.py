@@ -161,10 +161,10 @@ def test_passwords_come_from_where_options_point(
     file.write_text("line\n")
     url = "redis://ada@h:1/0?socket_timeout=3"
     by_env = Connection.parse({**HERE, "url": url, "passwordEnv": "QUEUE_PASSWORD"})
-    made = shards._completed("url", by_env.url, by_env)
+    made = shards._completed("url", by_env.url, shards._password(by_env))
     assert made == "redis://ada:a%3Ab%40c@h:1/0?socket_timeout=3&socket_connect_timeout=10"
     by_file = Connection.parse({**HERE, "passwordFile": str(file)})
-    assert "//:line@" in shards._completed("url", by_file.url, by_file)
+    assert "//:line@" in shards._completed("url", by_file.url, shards._password(by_file))
     for name, value in (("passwordEnv", "NOWHERE"), ("passwordFile", str(tmp_path / "none"))):
         missing = Connection.parse({**HERE, name: value})
         with pytest.raises(OptionError, match=name):

@@ -310,15 +310,11 @@ def _dedup_ids(page: Page) -> pa.Array:
     return pa.array([text or None for text in decoded], pa.string())
 
 
-def _times_in(*places: str) -> Callable[[Page], pa.Array]:
-    """Return a column of the times in scores; null elsewhere, and if a job waits for another."""
-
-    def column(page: Page) -> pa.Array:
-        if page.origin.place not in places:
-            return pa.nulls(page.count, _TIME)
-        return _instants(pa.array(page.times, mask=page.times >= NEVER))
-
-    return column
+def _times_in(page: Page, *places: str) -> pa.Array:
+    """Return the times in scores; null elsewhere, and if a job waits for another."""
+    if page.origin.place not in places:
+        return pa.nulls(page.count, _TIME)
+    return _instants(pa.array(page.times, mask=page.times >= NEVER))
 
 
 def _expires(page: Page) -> pa.Array:
@@ -333,26 +329,22 @@ def _owners(page: Page) -> pa.Array:
     return owners.column(lambda owner: owner.decode("utf-8", "replace") or None, pa.string())
 
 
-def _of_counters(read: Callable[[Counters], Any], kind: pa.DataType) -> Callable[[Page], pa.Array]:
-    return lambda page: page.counters.column(read, kind)
-
-
 COLUMNS: dict[str, Callable[[Page], pa.Array]] = {
     "id": _ids,
     "queue": lambda page: _constant(page.origin.queue, page),
     "state": _states,
     "payload": lambda page: page.split.bodies,
     "headers": lambda page: page.records.column(lambda one: list(one.headers.items()), _MAP),
-    "attempt": _of_counters(lambda counters: 1 + counters.nacks + counters.crashes, pa.int32()),
-    "nacks": _of_counters(lambda counters: counters.nacks, pa.int32()),
-    "crashes": _of_counters(lambda counters: counters.crashes, pa.int32()),
+    "attempt": lambda page: page.counters.column(lambda n: 1 + n.nacks + n.crashes, pa.int32()),
+    "nacks": lambda page: page.counters.column(lambda n: n.nacks, pa.int32()),
+    "crashes": lambda page: page.counters.column(lambda n: n.crashes, pa.int32()),
     "receipt": _receipts,
     "dedup_id": _dedup_ids,
     "enqueued_at": lambda page: _instants(pa.array(page.times_and_sequences[0])),
-    "ready_at": _times_in("ready", "scheduled"),
-    "lease_until": _times_in("active"),
+    "ready_at": lambda page: _times_in(page, "ready", "scheduled"),
+    "lease_until": lambda page: _times_in(page, "active"),
     "expires_at": _expires,
     "owner": _owners,
-    "last_error": _of_counters(lambda counters: counters.error or None, pa.string()),
+    "last_error": lambda page: page.counters.column(lambda n: n.error or None, pa.string()),
     "node": lambda page: _constant(page.origin.node, page),
 }

@@ -44,7 +44,7 @@ VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
 """A name of an environment variable. Other values may be secrets, so errors do not show them."""
 
 clients: dict[tuple[object, ...], Penstock] = {}
-"""The clients of this process, by its pid and their options.
+"""The clients of this process, by their options. They open new connections after a fork.
 
 A worker process of Spark runs many tasks, one after the other. They share its client, so that each
 slot has one connection.
@@ -54,12 +54,9 @@ slot has one connection.
 def client(options: Connection) -> Penstock:
     """Return the client of this process for these options; nothing is sent."""
     key = _key(options)
-    found = clients.get(key)
-    if found is None:
-        if any(pid != os.getpid() for pid, *_ in clients):  # a fork has copied the parent's
-            clients.clear()
-        found = clients[key] = new_client(options)
-    return found
+    if key not in clients:
+        clients[key] = new_client(options)
+    return clients[key]
 
 
 def current(options: Connection) -> Penstock:
@@ -87,15 +84,16 @@ def reaching(options: Connection) -> Iterator[None]:
 
 def _key(options: Connection) -> tuple[object, ...]:
     names = [one.name for one in fields(Connection) if one.name not in ("queue", "require_queue")]
-    return (os.getpid(), *(getattr(options, name) for name in names))
+    return tuple(getattr(options, name) for name in names)
 
 
 def new_client(options: Connection) -> Penstock:
     """Return another client; nothing is sent."""
     urls = list(options.nodes) or [options.url or _from_environment("urlEnv", options.url_env)]
     name = "nodes" if options.nodes else "urlEnv" if options.url_env else "url"
-    sources = [_completed(name, url, options) for url in urls]
+    secret = _password(options)
     try:
+        sources = [_completed(name, url, secret) for url in urls]
         return Penstock(
             sources if len(sources) > 1 else sources[0],
             federation=len(sources) > 1,
@@ -106,20 +104,16 @@ def new_client(options: Connection) -> Penstock:
         raise OptionError(name, HIDDEN, error.reason) from None
 
 
-def _completed(name: str, url: str, options: Connection) -> str:
-    """Return the URL with the password of the options, and with time limits."""
-    try:
-        found = URL.fullmatch(check_url(name, url))
-    except BadArgument as error:
-        raise OptionError(name, HIDDEN, error.reason) from None
+def _completed(name: str, url: str, secret: str | None) -> str:
+    """Return the URL with the password, and with time limits."""
+    found = URL.fullmatch(check_url(name, url))
     if found is None:
-        raise OptionError(name, HIDDEN, "must be a URL such as redis://host:6379/0")
+        raise BadArgument(name, HIDDEN, "must be a URL such as redis://host:6379/0")
     scheme, user, place, query = found.groups(default="")
     if name == "url" and ":" in user:
         logger.warning("option 'url' has a password: use urlEnv, passwordEnv or passwordFile")
     given = dict(parse_qsl(query))
     merged = urlencode({"socket_timeout": 10, "socket_connect_timeout": 10, **given})
-    secret = _password(options)
     if secret is not None:
         user = f"{user.partition(':')[0]}:{quote(secret, safe='')}"
     return f"{scheme}{user + '@' if user else ''}{place}?{merged}"
