@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import redis
 
 from penstock import BadArgument, Penstock, RetryPolicy
-from penstock.core.ids import parse_id
-from penstock.core.job import hinted_receipt, number_of, reservation_of
-from penstock.embedded import EmbeddedServer
-from penstock.spark import OptionError, drain, drain_task
-from penstock.spark.drain_task import AckTask, DrainOutput, DrainTask, HeldJobs
+from penstock.spark import OptionError, drain
 from penstock.spark.errors import Unreachable
-from penstock.spark.options import Connection
-from penstock.worker import state
 from penstock.worker.handlers import Handlers
-from penstock.worker.results import Done, Reject, Retry, Snooze
+from penstock.worker.results import Retry
 from tests.spark.support import wait_for
 
 
@@ -38,16 +28,6 @@ def half(job: Any) -> float:
     if job.body % 2:
         raise Retry(3600, "odd")
     return job.body / 2  # type: ignore[no-any-return]
-
-
-def of_each_kind(job: Any) -> Any:
-    """Do what the body says."""
-    word = job.body
-    if word == "boom":
-        raise RuntimeError("boom")
-    if word == "exit":
-        raise SystemExit(3)
-    return {"reject": Reject("no"), "snooze": Snooze(60), "retry": Retry(60)}.get(word)
 
 
 def in_lists(jobs: list[Any]) -> list[Any]:
@@ -87,19 +67,6 @@ def test_every_job_is_done_and_counted(spark: Any, ps: Penstock, redis_url: str)
     assert (report.taken, report.done, report.runs) == (3000, 3000, ())
     stats = jobs.stats()
     assert (stats.ready, stats.active, stats.acked) == (0, 0, 3000)
-
-
-def test_failures_are_treated_as_a_worker_does(spark: Any, ps: Penstock, redis_url: str) -> None:
-    """Failed jobs are nacked with their text or result; the task continues."""
-    jobs = ps.queue("mail")
-    jobs.configure(backoff_base=6 * 3600)  # no failed job is due before the end of the test
-    jobs.enqueue_many(["fine", "boom", "exit", "reject", "snooze", "retry"])
-    report = drain(spark, queue="mail", handler=of_each_kind, url=redis_url, parallelism=1)
-    assert (report.done, report.failed, report.dead, report.released) == (1, 3, 1, 1)
-    errors = {view.body: view.error for view in jobs.scan_iter(states=["scheduled"])}
-    assert errors["boom"] == "RuntimeError: boom"
-    assert errors["exit"] == "SystemExit: 3"
-    assert set(errors) == {"boom", "exit", "snooze", "retry"}
 
 
 def test_a_policy_decides_when_they_die(spark: Any, ps: Penstock, redis_url: str) -> None:
@@ -159,39 +126,6 @@ def test_results_are_safe_before_the_ack(
     assert sorted(row.value for row in found.select("value").collect()) == [*map(float, range(500))]
     stats = jobs.stats()
     assert (stats.ready, stats.active, stats.scheduled) == (0, 0, 500)
-
-
-def test_columns_and_windows(spark: Any, ps: Penstock, redis_url: str, tmp_path: Path) -> None:
-    """Tuples and dicts become columns; an unfit result, and next jobs, fail only their own job."""
-    following = Handlers()
-
-    @following.handler("next")
-    def follow() -> None:
-        """Never run."""
-
-    def shaped(job: Any) -> Any:
-        return {
-            "tuple": (1, "a"), "dict": {"text": "b"}, "none": None,
-            "window": Done((2, "c"), dedup_window=3600), "next": Done(then=[follow.job()]),
-            "strange": {"other": 1}, "wrong": ("x", "y"), "short": (1,),
-        }[job.body]  # fmt: skip
-
-    jobs = ps.queue("mail")
-    for word in ("tuple", "dict", "none", "window", "strange", "wrong", "short", "next"):
-        jobs.enqueue(word, dedup_id=word)
-    report = drain(
-        *(spark,), queue="mail", handler=shaped, url=redis_url, parallelism=1,
-        ack="output", path=str(tmp_path / "out"), schema="number int, text string",
-    )  # fmt: skip
-    assert (report.done, report.failed, report.lost) == (4, 4, 0)
-    rows = spark.read.parquet(str(tmp_path / "out")).select("number", "text").collect()
-    assert sorted(map(str, map(tuple, rows))) == sorted(
-        ["(1, 'a')", "(None, 'b')", "(None, None)", "(2, 'c')"]
-    )
-    status = jobs.status("window")
-    assert status is not None
-    assert status.state == "window"
-    assert jobs.status("tuple") is None
 
 
 def test_a_lease_is_renewed_while_the_handler_works(
@@ -274,156 +208,6 @@ def test_a_killed_python_loses_nothing(
     with redis.Redis.from_url(redis_url) as client:
         assert client.hlen("handled") == 1000
         assert client.get("died")
-
-
-def test_an_interrupt_ends_a_task(ps: Penstock, redis_url: str) -> None:
-    """An interrupt (SIGINT) ends the task and is no failure of its jobs, which are released."""
-    jobs, handlers = ps.queue("mail"), Handlers()
-    jobs.enqueue_many([1, 2])
-
-    @handlers.handler(None)
-    def interrupted(job: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-        while not job.lost:
-            time.sleep(0.01)
-
-    connection = Connection.parse({"queue": "mail", "url": redis_url})
-    with pytest.raises(KeyboardInterrupt):
-        list(DrainTask(connection, (), handlers, 10).run([]))
-    assert (jobs.stats().ready, jobs.stats().active, jobs.stats().nacked) == (2, 0, 0)
-
-
-def test_a_failed_job_at_most_once_is_counted(ps: Penstock, redis_url: str) -> None:
-    """A job that was delivered at most once and has failed counts as dead."""
-    jobs, handlers = ps.queue("mail"), Handlers()
-    jobs.enqueue_many([1, 2], lease=0)
-
-    @handlers.handler(None)
-    def fails(job: Any) -> None:
-        raise ValueError("no")
-
-    connection = Connection.parse({"queue": "mail", "url": redis_url})
-    [figures] = DrainTask(connection, (), handlers, 10).run([])
-    assert figures.to_pylist() == [{"receipts": "2 0 0 2 0 0 0"}]  # taken, done, failed, dead …
-
-
-def test_failures_are_logged_as_samples(
-    ps: Penstock, redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of many alike failures a few are logged."""
-    jobs, handlers = ps.queue("mail"), Handlers()
-    jobs.configure(backoff_base=6 * 3600)  # no failed job is due again
-    jobs.enqueue_many(range(300))
-
-    @handlers.handler(None)
-    def fails(job: Any) -> None:
-        raise ValueError("no")
-
-    connection = Connection.parse({"queue": "mail", "url": redis_url})
-    [figures] = DrainTask(connection, (), handlers, 10).run([])
-    assert figures.to_pylist() == [{"receipts": "300 0 300 0 0 0 0"}]
-    found = [record for record in caplog.records if "failed" in record.getMessage()]
-    assert 1 <= len(found) < 30
-
-
-def test_a_server_that_is_gone_fails_the_task(
-    make_server: Callable[..., EmbeddedServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task fails when the server does not answer any more, so that Spark can try it again."""
-    monkeypatch.setattr(drain_task, "SILENCE", 0.1)
-    monkeypatch.setattr(state, "HEALTHY", 2.0)
-    server = make_server(args=(), tcp=True)
-    handlers = Handlers()
-    with Penstock(server.url) as client:
-        client.queue("mail").enqueue_many(range(3))
-
-    @handlers.handler(None)
-    def kills(job: Any) -> None:
-        server.kill()
-
-    connection = Connection.parse({"queue": "mail", "url": server.url, "retryFor": "0"})
-    with pytest.raises(Unreachable, match="does not answer"):
-        list(DrainTask(connection, (), handlers, 10).run([]))
-
-
-def test_a_task_that_ends_early_stops_its_worker(ps: Penstock, redis_url: str) -> None:
-    """When Spark wants no more rows, the worker ends, and jobs that have not begun are released."""
-    jobs, handlers = ps.queue("mail"), Handlers()
-    jobs.enqueue_many(range(100))
-
-    @handlers.handler(None)
-    def waits(job: Any) -> None:
-        while job.body and not job.lost:
-            time.sleep(0.01)
-
-    output = DrainOutput([pa.field("result", pa.string())], True, 60.0, 600_000)
-    connection = Connection.parse({"queue": "mail", "url": redis_url})
-    rows = DrainTask(connection, (), handlers, 10, output=output).run([])
-    assert len(next(rows)) == 1
-    rows.close()
-    assert not [one for one in threading.enumerate() if one.name.startswith(ps.owner)]
-    assert (jobs.stats().ready, jobs.stats().active) == (99, 1)
-
-
-def test_the_rows_of_a_batch_come_with_the_receipts_of_their_jobs(
-    ps: Penstock, redis_url: str
-) -> None:
-    """Only jobs whose rows are in the output are acknowledged; the others are held for `hold`."""
-    jobs, handlers = ps.queue("mail"), Handlers()
-    jobs.enqueue_many(range(20))
-    jobs.enqueue_many(range(20, 30), lease=2000)
-    jobs.nack(jobs.reserve(2), delay=0)  # their receipts differ
-    jobs.enqueue(30, lease=0)  # at most once: without a receipt
-    goes_on = threading.Event()
-
-    @handlers.handler(None)
-    def waits(job: Any) -> Any:
-        if job.body == 7:
-            goes_on.wait()
-        return Done("done", dedup_window=60) if job.body == 9 else "done"
-
-    output = DrainOutput([pa.field("result", pa.string())], True, 3600.0, 36_000_000)
-    connection = Connection.parse({"queue": "mail", "url": redis_url})
-    batches, began = [], time.time()
-    for batch in DrainTask(connection, (), handlers, 10, output=output).run([]):
-        batches.append(batch)
-        goes_on.set()
-    *batches, _ = batches
-    assert len(batches) > 1
-    held = [view for view in jobs.scan_iter(states=["active"]) if view.lease]
-    assert len(held) == 30
-    assert all(view.lease_until and view.lease_until > began + 35_000 for view in held)
-    for batch in batches:
-        *others, text = batch.column("receipts").to_pylist()
-        assert not any(others)
-        numbers = [n for one in json.loads(text) for n in HeldJobs(*one).numbers.split()]
-        ids = [parse_id(one) for one in batch.column("id").to_pylist()]
-        leased = [one.number.decode() for one in ids if not one.at_most_once]
-        assert sorted(numbers) == sorted(leased)
-    kept = batches[0].num_rows - sum(
-        parse_id(one).at_most_once for one in batches[0].column("id").to_pylist()
-    )
-    [told] = AckTask(connection, ()).run(
-        [batches[0].select(["receipts"]).slice(len(batches[0]) - 1)]
-    )
-    assert told.to_pylist() == [{"receipts": f"0 {kept} 0 0 0 0 0"}]
-    assert (jobs.stats().acked, jobs.stats().active) == (kept, 31 - kept)
-
-
-def test_the_jobs_of_a_reserve_are_found_by_one_range(ps: Penstock, redis_url: str) -> None:
-    """The receipts tell the server when the leases end, so it need not look up each job."""
-    jobs = ps.queue("mail")
-    jobs.enqueue_many(range(20))
-    held = jobs.reserve(20)
-    place, receipt = reservation_of(held[0]).place, hinted_receipt(held[0])
-    numbers = b" ".join(map(number_of, held)).decode()
-    text = json.dumps([HeldJobs(place.node, place.packed.hex(), receipt, None, numbers)])
-    connection = Connection.parse({"queue": "mail", "url": redis_url})
-    with redis.Redis.from_url(redis_url) as server:
-        server.config_resetstat()
-        list(AckTask(connection, ()).run([pa.record_batch({"receipts": [text]})]))
-        assert server.info("commandstats").keys().isdisjoint({"cmdstat_zmscore", "cmdstat_zrem"})
-    assert jobs.stats().acked == 20
 
 
 def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_url: str) -> None:

@@ -222,9 +222,7 @@ class AckTask:
             for window, held in held_jobs(queue, groups):
                 seconds = None if window is None else window / 1000
                 outcomes = queue.ack(held, dedup_window=seconds)
-                done = len(held)
-                if not outcomes.all_done:
-                    done = sum(one in (Outcome.DONE, Outcome.HINTED) for one in outcomes)
+                done = sum(one in (Outcome.DONE, Outcome.HINTED) for one in outcomes)
                 tally.update(done=done, lost=len(held) - done)
         yield figures(tally, FIGURES)
 
@@ -404,7 +402,7 @@ class DrainResults:
         for (counts, once, window_ms), part in itertools.groupby(results, kind_of):
             jobs, rows = map(list, zip(*part, strict=True))
             reserve, receipt = reservation_of(jobs[0]), jobs[0].receipt
-            is_short = once is False or (not once and reserve.lease_ms < self._output.hold_ms)
+            is_short = once is False
             if not (is_short or counts):
                 receipt = reserve.hinted
             numbers, codes = list(map(number_of, jobs)), [AT_LEAST_ONCE_FOREVER] * len(jobs)

@@ -1,0 +1,451 @@
+"""The tasks of a drain, in this process: without Spark."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+import redis
+
+from penstock import Penstock, Queue, RetryPolicy
+from penstock.core.ids import parse_id
+from penstock.core.job import hinted_receipt, number_of, reservation_of
+from penstock.embedded import EmbeddedServer
+from penstock.spark import drain_task
+from penstock.spark.drain_task import AckTask, DrainOutput, DrainResults, DrainTask, HeldJobs
+from penstock.spark.errors import Unreachable
+from penstock.spark.operations import delivery_maker
+from penstock.spark.options import Connection
+from penstock.worker import Worker, state
+from penstock.worker.handlers import Handlers
+from penstock.worker.results import Done, Reject, Retry, Snooze
+
+
+def nothing(job: Any) -> None:
+    """Do nothing."""
+
+
+def test_failures_are_treated_as_a_worker_does(ps: Penstock, redis_url: str) -> None:
+    """Failed jobs are nacked with their text or result; the task continues, and counts them."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    jobs.configure(backoff_base=6 * 3600)  # no failed job is due before the end of the test
+
+    @handlers.handler(None)
+    def of_each_kind(job: Any) -> Any:
+        if job.body == "boom":
+            raise RuntimeError("boom")
+        if job.body == "exit":
+            raise SystemExit(3)
+        if job.body == "own":
+            job.ack()
+        if job.body == "lost":
+            jobs.delete([job.id])
+        if job.body == "cancelled":
+            jobs.cancel([job.id])
+            while not job.cancelled:
+                time.sleep(0.01)
+        results = {"reject": Reject("no"), "snooze": Snooze(60), "retry": Retry(60)}
+        return results.get(job.body)
+
+    words = ["fine", "boom", "exit", "reject", "snooze", "retry", "own", "lost", "cancelled"]
+    jobs.enqueue_many(words)
+    jobs.enqueue("boom", retry=RetryPolicy(max_attempts=1))
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    [figures] = DrainTask(connection, (), handlers, 10).run([])
+    assert figures.to_pylist() == [{"receipts": "10 2 3 2 2 1 0"}]  # taken, done, failed, dead …
+    errors = {view.body: view.error for view in jobs.scan_iter(states=["scheduled"])}
+    assert errors["boom"] == "RuntimeError: boom"
+    assert errors["exit"] == "SystemExit: 3"
+    assert set(errors) == {"boom", "exit", "snooze", "retry"}
+
+
+def test_columns_and_windows(ps: Penstock, redis_url: str) -> None:
+    """Tuples and dicts become columns; an unfit result, and next jobs, fail only their own job."""
+    jobs, handlers, following = ps.queue("mail"), Handlers(), Handlers()
+
+    @following.handler("next")
+    def follow() -> None:
+        """Never run."""
+
+    values = {
+        "tuple": (1, "a"), "dict": {"text": "b"}, "none": None,
+        "window": Done((2, "c"), dedup_window=3600), "next": Done(then=[follow.job()]),
+        "strange": {"other": 1}, "wrong": ("x", "y"), "short": (1,), "retry": Retry(60),
+    }  # fmt: skip
+    handlers.handler(None)(lambda job: values[job.body])
+    for word in values:
+        jobs.enqueue(word, dedup_id=word)
+    fields = [pa.field("number", pa.int32()), pa.field("text", pa.string())]
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    *found, figures = DrainTask(
+        connection, (), handlers, 10, output=DrainOutput(fields, False, 3600.0, 600_000)
+    ).run([])
+    assert figures.column("receipts").to_pylist() == ["9 0 5 0 0 0 0"]
+    batch = pa.Table.from_batches(found)
+    rows = zip(*(batch[name].to_pylist() for name in ("number", "text")), strict=True)
+    assert list(rows) == [(1, "a"), (None, "b"), (None, None), (2, "c")]
+    errors = {view.body: view.error for view in jobs.scan_iter(states=["scheduled"])}
+    for word, text in {
+        "next": "Done(then=...) works only with", "strange": "no column 'other'",
+        "wrong": "convert 'x'", "short": "a tuple of 2, or a dict, not tuple", "retry": "",
+    }.items():  # fmt: skip
+        assert text in errors.pop(word)
+    assert not errors
+    receipts = batch.select(["receipts"]).drop_null().to_batches()
+    [told] = AckTask(connection, ()).run(receipts)
+    assert told.to_pylist() == [{"receipts": "0 4 0 0 0 0 0"}]
+    status = jobs.status("window")
+    assert status is not None
+    assert status.state == "window"
+    assert jobs.status("tuple") is None
+    assert jobs.status("dict") is None
+
+
+def test_an_interrupt_ends_a_task(ps: Penstock, redis_url: str) -> None:
+    """An interrupt (SIGINT) ends the task and is no failure of its jobs, which are released."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    jobs.enqueue_many([1, 2])
+
+    @handlers.handler(None)
+    def interrupted(job: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        while not job.lost:
+            time.sleep(0.01)
+
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    with pytest.raises(KeyboardInterrupt):
+        list(DrainTask(connection, (), handlers, 10).run([]))
+    assert (jobs.stats().ready, jobs.stats().active, jobs.stats().nacked) == (2, 0, 0)
+
+
+def test_a_failed_job_at_most_once_is_counted(ps: Penstock, redis_url: str) -> None:
+    """A job that was delivered at most once and has failed counts as dead."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    jobs.enqueue_many([1, 2], lease=0)
+
+    @handlers.handler(None)
+    def fails(job: Any) -> None:
+        raise ValueError("no")
+
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    [figures] = DrainTask(connection, (), handlers, 10).run([])
+    assert figures.to_pylist() == [{"receipts": "2 0 0 2 0 0 0"}]  # taken, done, failed, dead …
+
+
+def test_failures_are_logged_as_samples(
+    ps: Penstock, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of many alike failures a few are logged."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    jobs.configure(backoff_base=6 * 3600)  # no failed job is due again
+    jobs.enqueue_many(range(300))
+
+    @handlers.handler(None)
+    def fails(job: Any) -> None:
+        raise ValueError("no")
+
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    [figures] = DrainTask(connection, (), handlers, 10).run([])
+    assert figures.to_pylist() == [{"receipts": "300 0 300 0 0 0 0"}]
+    found = [record for record in caplog.records if "failed" in record.getMessage()]
+    assert 1 <= len(found) < 30
+
+
+def test_a_server_that_is_gone_fails_the_task(
+    make_server: Callable[..., EmbeddedServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task fails when the server does not answer any more, so that Spark can try it again."""
+    monkeypatch.setattr(drain_task, "SILENCE", 0.1)
+    monkeypatch.setattr(state, "HEALTHY", 2.0)
+    server = make_server(args=(), tcp=True)
+    handlers = Handlers()
+    with Penstock(server.url) as client:
+        client.queue("mail").enqueue_many(range(3))
+
+    @handlers.handler(None)
+    def kills(job: Any) -> None:
+        server.kill()
+
+    connection = Connection.parse({"queue": "mail", "url": server.url, "retryFor": "0"})
+    with pytest.raises(Unreachable, match="does not answer"):
+        list(DrainTask(connection, (), handlers, 10).run([]))
+
+
+@pytest.mark.parametrize("quick, later", [(3600.0, 9), (-1.0, 1)])
+def test_a_task_takes_its_share(
+    ps: Penstock, redis_url: str, monkeypatch: pytest.MonkeyPatch, quick: float, later: int
+) -> None:
+    """A task takes at most its share. It holds many jobs only if it does the first ones quickly."""
+    jobs, handlers, told = ps.queue("mail"), Handlers(), list[Any]()
+    handlers.handler(None)(nothing)
+
+    class Recorder(Worker):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            told.append((options["prefetch"], options["max_jobs"]))
+
+    monkeypatch.setattr(drain_task, "Worker", Recorder)
+    monkeypatch.setattr(drain_task, "FIRST", 2)
+    monkeypatch.setattr(drain_task, "TRIAL", 2)
+    monkeypatch.setattr(drain_task, "QUICK", quick)
+    jobs.enqueue_many(range(9))
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+
+    def run(*shares: int, size: int = 10) -> str:
+        told.clear()
+        [figures] = DrainTask(connection, (), handlers, size, shares).run([])
+        text: str = figures.to_pylist()[0]["receipts"]
+        return text
+
+    assert run(5) == "5 5 0 0 0 0 1"
+    assert told == [(1, 2), (later, 3)]
+    assert run(1, size=1) == "1 1 0 0 0 0 1"
+    assert told == [(0, 1)]
+    assert run(0) == "0 0 0 0 0 0 1"
+    assert run() == "3 3 0 0 0 0 0"
+    assert told == [(1, 2), (later, None)]
+
+
+def test_a_round_ends_when_its_time_is_over(
+    ps: Penstock, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task whose time is over finishes the job that it has begun, and tells that it was cut."""
+    jobs, handlers, stopped = ps.queue("mail"), Handlers(), threading.Event()
+    jobs.enqueue_many(range(30))
+
+    class Recorder(Worker):
+        def stop(self, *args: Any) -> None:
+            super().stop(*args)
+            stopped.set()
+
+    @handlers.handler(None)
+    def waits(job: Any) -> None:
+        if job.body == 7:
+            stopped.wait(20)
+
+    monkeypatch.setattr(drain_task, "Worker", Recorder)
+    output = DrainOutput([pa.field("result", pa.string())], True, 0.0, 600_000)
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    *batches, figures = DrainTask(connection, (), handlers, 10, output=output).run([])
+    assert sum(map(len, batches)) == 8
+    assert figures.column("receipts").to_pylist() == ["8 0 0 0 0 0 1"]
+    assert (jobs.stats().ready, jobs.stats().active) == (22, 8)
+
+
+def test_a_task_that_ends_early_stops_its_worker(ps: Penstock, redis_url: str) -> None:
+    """When Spark wants no more rows, the worker ends, and jobs that have not begun are released."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    jobs.enqueue_many(range(100))
+
+    @handlers.handler(None)
+    def waits(job: Any) -> None:
+        while job.body and not job.lost:
+            time.sleep(0.01)
+
+    output = DrainOutput([pa.field("result", pa.string())], True, 60.0, 600_000)
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    rows = DrainTask(connection, (), handlers, 10, output=output).run([])
+    assert len(next(rows)) == 1
+    rows.close()
+    assert not [one for one in threading.enumerate() if one.name.startswith(ps.owner)]
+    assert (jobs.stats().ready, jobs.stats().active) == (99, 1)
+
+
+def test_the_rows_of_a_batch_come_with_the_receipts_of_their_jobs(
+    ps: Penstock, redis_url: str
+) -> None:
+    """Only jobs whose rows are in the output are acknowledged; the others are held for `hold`."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    jobs.enqueue_many(range(20))
+    jobs.enqueue_many(range(20, 30), lease=2000)
+    jobs.nack(jobs.reserve(2), delay=0)  # their receipts differ
+    jobs.enqueue(30, lease=0)  # at most once: without a receipt
+    goes_on = threading.Event()
+
+    @handlers.handler(None)
+    def waits(job: Any) -> Any:
+        if job.body == 7:
+            goes_on.wait()
+        return Done("done", dedup_window=60) if job.body == 9 else "done"
+
+    output = DrainOutput([pa.field("result", pa.string())], True, 3600.0, 36_000_000)
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    batches, began = [], time.time()
+    for batch in DrainTask(connection, (), handlers, 10, output=output).run([]):
+        batches.append(batch)
+        goes_on.set()
+    *batches, _ = batches
+    assert len(batches) > 1
+    held = [view for view in jobs.scan_iter(states=["active"]) if view.lease]
+    assert len(held) == 30
+    assert all(view.lease_until and view.lease_until > began + 35_000 for view in held)
+    for batch in batches:
+        *others, text = batch.column("receipts").to_pylist()
+        assert not any(others)
+        numbers = [n for one in json.loads(text) for n in HeldJobs(*one).numbers.split()]
+        ids = [parse_id(one) for one in batch.column("id").to_pylist()]
+        leased = [one.number.decode() for one in ids if not one.at_most_once]
+        assert sorted(numbers) == sorted(leased)
+    kept = batches[0].num_rows - sum(
+        parse_id(one).at_most_once for one in batches[0].column("id").to_pylist()
+    )
+    [told] = AckTask(connection, ()).run(
+        [batches[0].select(["receipts"]).slice(len(batches[0]) - 1)]
+    )
+    assert told.to_pylist() == [{"receipts": f"0 {kept} 0 0 0 0 0"}]
+    assert (jobs.stats().acked, jobs.stats().active) == (kept, 31 - kept)
+
+
+def test_results_of_jobs_with_terms_of_their_own(
+    ps: Penstock, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short leases are renewed; results of jobs that are lost, or not done, are dropped."""
+    extended = list[Any]()
+    extend = Queue.extend
+
+    def recorded(self: Queue, names: Any, lease: Any = None, *, late: bool = False) -> Any:
+        extended.append((len(names), lease, late))
+        return extend(self, names, lease, late=late)
+
+    monkeypatch.setattr(Queue, "extend", recorded)
+    jobs = ps.queue("mail")
+    jobs.enqueue_many(range(3))
+    jobs.nack(jobs.reserve(1), delay=0)  # body 0
+    jobs.enqueue_many(range(3, 6), lease=30)
+    jobs.enqueue(6, lease=0)
+    jobs.enqueue(7, ttl=3600)
+    jobs.enqueue_many(["settled", "lost", "cancelled", "reject", "error"])
+    for body in (8, 9, 10):
+        jobs.enqueue(body, dedup_id=str(body))
+    by_body = {job.body: job for job in jobs.reserve(13)}
+    others = jobs.reserve(10)  # with another receipt
+    by_body["settled"].settled = by_body["lost"].lost = by_body["cancelled"].cancelled = True
+    values: dict[Any, Any] = {"reject": Reject("no"), "error": ValueError("no")}
+    values[8] = Done("8", dedup_window=60)
+    handlers = Handlers()
+    handlers.chunk(None, size=100)(nothing)
+    [handler] = handlers
+    results = DrainResults(DrainOutput([pa.field("r", pa.string())], True, 3600.0, 600_000))
+    for held in (list(by_body.values()), others):
+        results.take(handler, held, tuple(values.get(job.body, str(job.body)) for job in held))
+    by_body.update({job.body: job for job in others})
+    jobs.delete([by_body[4].id])
+    batch = results.batch(jobs)
+    assert batch is not None
+    rows = {int(row["r"]): row for row in batch.to_pylist()}
+    assert sorted(rows) == [0, 1, 2, 3, 5, 6, 7, 8, 9, 10]
+    for body, row in rows.items():
+        assert (row["id"], row["attempt"]) == (by_body[body].id, by_body[body].attempt)
+    assert (results.kept, results.lost) == (10, 1)
+    assert sorted(extended) == [(1, 600.0, True), (3, 600.0, True)]
+    leases = {view.body: view.lease_until for view in jobs.scan_iter(states=["active"])}
+    assert all(leases[body] - time.time() > 300 for body in (3, 5, 7))
+    assert results.batch(jobs) is None
+    jobs.delete([by_body[2].id])
+    receipts = batch.select(["receipts"]).slice(len(batch) - 1)
+    [told] = AckTask(Connection.parse({"queue": "mail", "url": redis_url}), ()).run([receipts])
+    assert told.to_pylist() == [{"receipts": "0 8 0 0 0 1 0"}]
+    assert jobs.stats().acked == 8
+    status = jobs.status("8")
+    assert status is not None
+    assert status.window_ends is not None
+    assert status.window_ends - time.time() < 3600
+    assert jobs.status("9") is None
+
+
+def test_leases_are_renewed_until_the_task_ends(
+    ps: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All jobs whose results were passed on get a new lease in each sixth of `hold`."""
+    clock = [0.0]
+    monkeypatch.setattr(drain_task, "monotonic", lambda: clock[0])
+    jobs, handlers = ps.queue("mail"), Handlers()
+    handlers.handler(None)(nothing)
+    [handler] = handlers
+    results = DrainResults(DrainOutput([pa.field("r", pa.string())], True, 3600.0, 600_000))
+    jobs.enqueue_many(range(2))
+    held = jobs.reserve(2)
+    for job in held:
+        results.take(handler, [job], None)
+        results.batch(jobs)
+    for clock[0], is_renewed in ((99, False), (101, True), (150, False), (202, True)):
+        jobs.extend(held, 30)
+        results.batch(jobs)
+        for view in jobs.scan_iter(states=["active"]):
+            assert (view.lease_until - time.time() > 300) is is_renewed
+
+
+def test_handlers_wait_while_many_results_wait_for_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch takes all results, and the handlers go on."""
+    room, handlers = mock.Mock(), Handlers()
+    monkeypatch.setattr(drain_task, "Event", lambda: room)
+    monkeypatch.setattr(drain_task, "WAITING", 1)
+    handlers.handler(None)(nothing)
+    [handler] = handlers
+    results = DrainResults(DrainOutput([pa.field("r", pa.string())], True, 3600.0, 600_000))
+    make = delivery_maker("mail", "1f2e3d4c", 1, "a1b2c3d4", "1-0ab")
+    for _ in range(2):
+        for number in range(3):
+            results.take(handler, [make(b"1795000000000-%010d" % number)], None)
+        batch = results.batch(mock.Mock())
+        assert batch is not None
+        assert len(batch) == 3
+    assert room.mock_calls == 2 * [mock.call.clear(), mock.call.wait(1), mock.call.set()]
+
+
+@pytest.mark.parametrize(
+    "kind, value, told",
+    [
+        (None, "é", "é"),
+        (None, {"é": 1}, '{"é": 1}'),
+        (None, {1}, TypeError),
+        (pa.string(), "\ud800", TypeError),
+        (pa.string(), 5, TypeError),
+        (pa.int64(), -(2**63), -(2**63)),
+        (pa.int64(), 2**63, TypeError),
+        (pa.list_(pa.int64()), [1, 2], [1, 2]),
+        (pa.int64(), (1,), 1),
+        (pa.int64(), [1], TypeError),
+        (pa.int64(), (1, 2), TypeError),
+    ],
+)
+def test_values_of_one_column(kind: Any, value: Any, told: Any) -> None:
+    """The only column takes the value itself; without a schema it is text, or becomes JSON."""
+    handlers = Handlers()
+    handlers.handler(None)(nothing)
+    [handler] = handlers
+    field = pa.field("r", kind or pa.string())
+    results = DrainResults(DrainOutput([field], kind is None, 3600.0, 600_000))
+    job = delivery_maker("mail", "1f2e3d4c", 1, "a1b2c3d4", "1-0ab")(b"1795000000000-0000000001")
+    if told is TypeError:
+        with pytest.raises(TypeError, match=r"does not fit the columns of the schema: ."):
+            results.take(handler, [job], value)
+        assert results.batch(mock.Mock()) is None
+    else:
+        results.take(handler, [job], value)
+        batch = results.batch(mock.Mock())
+        assert batch is not None
+        assert batch.column("r").to_pylist() == [told]
+
+
+def test_the_jobs_of_a_reserve_are_found_by_one_range(ps: Penstock, redis_url: str) -> None:
+    """The receipts tell the server when the leases end, so it need not look up each job."""
+    jobs = ps.queue("mail")
+    jobs.enqueue_many(range(20))
+    held = jobs.reserve(20)
+    place, receipt = reservation_of(held[0]).place, hinted_receipt(held[0])
+    numbers = b" ".join(map(number_of, held)).decode()
+    text = json.dumps([HeldJobs(place.node, place.packed.hex(), receipt, None, numbers)])
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    with redis.Redis.from_url(redis_url) as server:
+        server.config_resetstat()
+        list(AckTask(connection, ()).run([pa.record_batch({"receipts": [text]})]))
+        assert server.info("commandstats").keys().isdisjoint({"cmdstat_zmscore", "cmdstat_zrem"})
+    assert jobs.stats().acked == 20
