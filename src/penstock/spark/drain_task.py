@@ -383,7 +383,7 @@ class DrainResults:
 
     def _row(self, value: Any) -> Row:
         """Return the window and the columns of a result."""
-        if value is None:
+        if value is None or value is Done:
             return self._nothing
         window_ms = None
         if isinstance(value, Done):
@@ -457,7 +457,8 @@ def _is_done(job: Delivery, value: Any) -> bool:
     if job.settled or job.lost or job.cancelled:
         return False
     is_result = isinstance(value, type) and issubclass(value, Result)
-    return isinstance(value, Done) or not (is_result or isinstance(value, BaseException))
+    is_other = is_result or isinstance(value, BaseException)
+    return value is Done or isinstance(value, Done) or not is_other
 
 
 def values_of(value: Any, names: Sequence[str], *, encodes_json: bool) -> Row:
