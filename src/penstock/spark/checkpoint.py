@@ -32,6 +32,8 @@ class Batches:
         batch: the number of the batch whose jobs are held; 0 = none.
         held: their numbers, by receipt.
         ends: when the leases end, in ms, by receipt; 0 = not known.
+        _fence: proves that this reader uses the checkpoint; empty = it has not taken it over.
+        _asked: whether `resume` has looked for a batch.
     """
 
     def __init__(self, shard: OpenShard, consumer: str, lease_ms: int) -> None:

@@ -2,7 +2,7 @@
 
 A reply has number, score, counters and value of each job, or number and value alone
 (protocol/scripts.md, fetch and survey). Ids and times are computed for all jobs of a page at once.
-Arrow splits the values. Equal headers, apart from the dedup id, are parsed once.
+Arrow splits the values. Headers that are equal apart from their ids are parsed once.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ TYPES = {
 }  # fmt: skip
 """Spark's names of the types of columns, and Arrow's types."""
 _OF_RECORD = ("id", "headers", "dedup_id", "expires_at", "owner")
+"""Columns that need the values of the jobs, without bodies."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ __all__ = ["OPTIONS", "Connection", "Read", "Stream", "Write", "spelled"]
 C = TypeVar("C", bound="Connection")
 SPANS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 STATES = ("ready", "scheduled", "active", "dead")
-OPERATIONS = ("enqueue", "ack", "nack", "redrive", "delete")
 
 
 def option(parse: Callable[[str], object], default: object, *, secret: bool = False) -> Any:
@@ -199,7 +198,7 @@ class Connection:
 class Write(Connection):
     """Options of the sink."""
 
-    operation: str = option(choice(*OPERATIONS), "enqueue")
+    operation: str = option(choice("enqueue", "ack", "nack", "redrive", "delete"), "enqueue")
     payload_column: str = option(text, "payload")
     payload_format: str = option(choice("raw", "json"), "raw")
     id_column: str = option(text, "")
@@ -247,12 +246,11 @@ class Write(Connection):
         if self.payload_format == "json" and self.payload_column != "payload":
             reason = "can't be used with payloadFormat=json: the body has all columns"
             raise OptionError("payloadColumn", self.payload_column, reason)
-        if self.operation != "nack" and (self.delay is not None or self.error):
-            name = "error" if self.delay is None else "delay"
-            reason = "is for operation=nack"
-            if name == "delay" and self.operation == "enqueue":
-                reason += "; to delay new jobs, use a column delay or ready_at"
-            raise OptionError(name, None, reason)
+        if self.operation != "nack" and self.delay is not None:
+            reason = "is for operation=nack; to delay new jobs, use a column delay or ready_at"
+            raise OptionError("delay", None, reason)
+        if self.operation != "nack" and self.error:
+            raise OptionError("error", None, "is for operation=nack")
         if self.commit_mode == "staged" and self.queue_column:
             reason = "can't be used with commitMode=staged, the default for rows without ids: a "
             reason += "staged write has one queue. Name a column of ids (idColumn), or use "

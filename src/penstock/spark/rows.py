@@ -46,7 +46,7 @@ Column = Any
 ROWS = 1000
 """Rows that are converted at a time."""
 DIGEST = 15
-"""Bytes of a stable id: no multiple of three, and base64 would pad it."""
+"""Bytes of a stable id: a multiple of three, so that base64 adds no padding."""
 LAST_US = 1000 << 42
 """The latest time of a job."""
 PLAIN_ID = re.compile(r"[-\w.~]{1,1024}", re.ASCII).fullmatch

@@ -34,12 +34,12 @@ logger = get_logger("penstock")
 ROWS_A_SLICE = 100_000
 """Jobs of a Spark partition, unless `numPartitions` is given."""
 MOST_SLICES = 64
-LEAVES = 8
+PIECES = 8
 """Pieces into which the stream is divided, for each slice."""
 HIGHEST = "9999999999999-9999999999"
 """Higher than every job number."""
 MOST_MS = 10**13 - 1
-FINE = MAX_SEQ + 1 - SEQ_BASE
+PLACES = MAX_SEQ + 1 - SEQ_BASE
 """Places in the stream within a ms."""
 
 
@@ -143,7 +143,7 @@ class SnapshotPlan:
         if slices == 1 or whole is None:
             return []
         pieces = [whole]
-        while len(pieces) < slices * LEAVES:
+        while len(pieces) < slices * PIECES:
             first, end = widest = max(pieces, key=lambda piece: piece[1] - piece[0])
             if first == end:
                 break
@@ -166,12 +166,12 @@ class SnapshotPlan:
 def place_of(number: str) -> int:
     """Return the place of a number in the stream."""
     ms, _, seq = number.partition("-")
-    return int(ms) * FINE + min(max(int(seq) - SEQ_BASE, 0), FINE - 1)
+    return int(ms) * PLACES + min(max(int(seq) - SEQ_BASE, 0), PLACES - 1)
 
 
 def number_at(place: int) -> str:
     """Return the number at a place in the stream."""
-    ms, seq = divmod(place, FINE)
+    ms, seq = divmod(place, PLACES)
     return f"{ms}-{SEQ_BASE + seq}"
 
 

@@ -40,6 +40,9 @@ logger = get_logger("penstock")
 KEPT_MS = 30 * 86_400_000
 """Shortest time for which a named batch is remembered: a query may be stopped for that long."""
 MORE_THAN_A_CHUNK = 1000
+Attempt = tuple[str, int]
+"""Token and number of chunks of an attempt."""
+CommitReply = Committed | CommitEnded | CommitGone
 
 
 def shard_of(options: Write, node: str, found: OpenShards) -> OpenShard:
@@ -114,11 +117,11 @@ class StagedCommit:
         self._short: NotReplicated | None = None
         self._added = 0
 
-    def run(self, attempts: Sequence[tuple[str, int]], rows: int = 0) -> int:
+    def run(self, attempts: Sequence[Attempt], rows: int = 0) -> int:
         """Commit and publish `rows` rows of these attempts, or finish what was committed before.
 
         Args:
-            attempts: token and number of chunks of each.
+            attempts: those of which all rows are committed.
 
         Returns:
             How many rows became jobs.
@@ -159,13 +162,11 @@ class StagedCommit:
         text = "queue %r%s%s: %s was %s before, on %s; none of these %d rows are added"
         logger.warning(text, options.queue, write, batch, before, state, when, rows)
 
-    def _commit(
-        self, attempts: Sequence[tuple[str, int]], rows: int
-    ) -> Committed | CommitEnded | CommitGone:
+    def _commit(self, attempts: Sequence[Attempt], rows: int) -> CommitReply:
         args = (self._at.batch, self._kept, rows, *chain.from_iterable(attempts))
         call = about_staged(self._shard.ops, "commit", self._at, *args)
         call.wait = self._wait if self._options.replicas else None
-        reply: Committed | CommitEnded | CommitGone = self._shard.run(call)
+        reply: CommitReply = self._shard.run(call)
         if isinstance(reply, Committed):
             self._note_replicas(self._options.replicas or 0, call.confirmed)
         return reply
@@ -174,7 +175,7 @@ class StagedCommit:
         if got.replicas < wanted:
             self._short = NotReplicated(wanted, got.replicas, withdrawn=False)
 
-    def _publish(self, at: Staged, attempts: Iterable[tuple[str, int]]) -> None:
+    def _publish(self, at: Staged, attempts: Iterable[Attempt]) -> None:
         try:
             for token, chunks in attempts:
                 for index in range(chunks):
