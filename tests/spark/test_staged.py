@@ -101,6 +101,20 @@ def test_a_write_that_is_repeated_when_its_jobs_are_done_adds_nothing(
     assert told.levelname == "WARNING"
 
 
+def test_a_repeat_publishes_the_rest_and_says_so(
+    ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A repeat of a write whose driver died adds the rest of the first one, and none of its own."""
+    given = options(commitMode="staged", writeId="load", batchSize=1)
+    writer = BatchWriter(given, schema(PLAIN), False)
+    messages = write(writer, ROWS)
+    with cut_after(4), suppress(Crash):
+        writer.commit(messages)
+    staged(given, ROWS)
+    assert len(bodies(ps)) == 6
+    assert "the rest of it is published now, and none of these 6 rows are added" in caplog.text
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_a_queue_that_is_emptied_while_a_write_is_published(
     end: str, ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture

@@ -243,11 +243,24 @@ def test_a_queue_that_has_to_be_there(stream: Any, redis_url: str) -> None:
         stream(sink, "other", requireQueue="true").awaitTermination()
 
 
-def test_an_unknown_column(spark: Any, redis_url: str, tmp_path: Path) -> None:
-    """An unknown column, or one of another type, fails on the driver before any job is reserved."""
-    source = spark.readStream.format("penstock").options(queue="mail", url=redis_url)
-    for schema, text in (("priority int", "priority"), ("attempt string", "attempt string")):
-        with pytest.raises(Exception, match=f"(?s)option.*schema.*{text}"):
-            source.schema(schema).load().writeStream.format("noop").option(
-                "checkpointLocation", str(tmp_path)
-            ).trigger(availableNow=True).start().awaitTermination()
+@pytest.mark.parametrize(
+    "columns, options, text",
+    [
+        ("priority int", {}, "option schema='priority'"),
+        ("attempt string", {}, "option schema='attempt string'"),
+        ("id string", {"fetchSize": "0"}, "option fetchSize='0'"),
+        ("id string", {"url": "redis://127.0.0.1:1/0", "retryFor": "0"}, "can't be reached"),
+    ],
+)
+def test_an_error_on_the_driver_comes_last(
+    columns: str, options: dict[str, str], text: str, spark: Any, redis_url: str, tmp_path: Path
+) -> None:
+    """No error of Spark follows ours, and only ours has a traceback."""
+    given = {"queue": "mail", "url": redis_url, **options}
+    source = spark.readStream.format("penstock").options(**given).schema(columns).load()
+    sink = source.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(Exception, match="penstock") as caught:
+        sink.trigger(availableNow=True).start().awaitTermination()
+    told = str(caught.value)
+    assert text in [line for line in told.splitlines() if "Error" in line or "reach" in line][-1]
+    assert told.count("Traceback") == 1

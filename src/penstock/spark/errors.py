@@ -28,6 +28,8 @@ class RowError(BadArgument):
         super().__init__(column, value, reason)
         is_harmless = value is None or isinstance(value, (bool, int, float))
         shown = repr(value) if is_harmless else f"a {type(value).__name__}"  # no payload in a log
+        if isinstance(value, (str, bytes)):
+            shown += f" of length {len(value)}"
         self.args = (f"column {column!r}, row {row} of its partition: {reason}, not {shown}",)
         self.row = row
 

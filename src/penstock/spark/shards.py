@@ -79,7 +79,7 @@ def reaching(options: Connection) -> Iterator[None]:
         yield
     except (RedisError, NodesUnavailable) as error:
         text = f"queue {options.queue!r}: the server can't be reached: {str(error).rstrip('.')}"
-        raise Unreachable(text) from error
+        raise Unreachable(text) from error.with_traceback(None)  # Spark shows all of it
 
 
 def _key(options: Connection) -> tuple[object, ...]:
@@ -136,7 +136,8 @@ def _from_environment(name: str, variable: str) -> str:
     value = os.environ.get(variable)
     if not value:
         shown = variable if VARIABLE.fullmatch(variable) else HIDDEN  # it may be the secret itself
-        raise OptionError(name, shown, "is not set in the environment of this process")
+        reason = "is not set in the environment of this process: set it before Spark starts, "
+        raise OptionError(name, shown, reason + "on the driver and on each executor")
     return value
 
 

@@ -159,7 +159,9 @@ class StagedCommit:
         before = "it" if reply.batch == own else f"batch {reply.batch}"
         state = "done" if reply.state == b"done" else "committed"
         when = datetime.fromtimestamp(int(reply.at) // 1000, timezone.utc)
-        text = "queue %r%s%s: %s was %s before, on %s; none of these %d rows are added"
+        text = "queue %r%s%s: %s was %s before, on %s; "
+        text += "" if state == "done" else "the rest of it is published now, and "
+        text += "none of these %d rows are added"
         logger.warning(text, options.queue, write, batch, before, state, when, rows)
 
     def _commit(self, attempts: Sequence[Attempt], rows: int) -> CommitReply:

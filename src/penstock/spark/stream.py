@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -76,7 +77,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     call of a method.
 
     Attributes:
-        beat: seconds between two renewals of the leases.
         _planned: the offset at which the last planned batch ends.
         _made: the batches of the checkpoint on each shard that was reached so far.
         _reached: the shards that were reached last.
@@ -85,9 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self.options = Stream.parse(options)
-        self.shape = Shape(schema)
-        self.beat = min(self.options.lease_ms / 3000, 60.0)
+        self._given = options, schema
         self._initial: Offset = {"consumer": secrets.token_hex(8), "nodes": {}}
         self._planned: Offset | None = None
         self._made: dict[str, Batches] = {}
@@ -97,6 +95,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left: int | None = None
         self._stopped = threading.Event()
         self._heartbeat: threading.Thread | None = None
+
+    @cached_property
+    def options(self) -> Stream:
+        """Options, not checked by the constructor: Spark would hide the error behind its own."""
+        return Stream.parse(self._given[0])
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The columns."""
+        return Shape(self._given[1])
+
+    @cached_property
+    def beat(self) -> float:
+        """Seconds between two renewals of the leases."""
+        return min(self.options.lease_ms / 3000, 60.0)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "shape": self.shape}  # what `read` needs
