@@ -20,6 +20,7 @@ NEEDS = {
     "enqueue with ttl": ["ready", "expiry", "meta", "wake"],
     "enqueue bounded": ["ready", "scheduled", "meta", "space"],
     "enqueue named": ["ready", "dedup", "windows", "meta", "wake"],
+    "enqueue named later": ["ready", "held", "dedup", "windows", "scheduled", "meta", "wake"],
     "status": ["dedup", "meta"],
     "clear": list(KINDS),
     "reserve": ["ready", "held", "active", "scheduled", "urgent", "meta", "wake"],
@@ -73,6 +74,7 @@ def calls(q: AsyncQueue, jobs: list[Any]) -> dict[str, Callable[[], Any]]:
         "enqueue with ttl": lambda: q.enqueue_many(["x", "y"], ttl=60),
         "enqueue bounded": lambda: q.enqueue("x", max_length=1000),
         "enqueue named": lambda: q.enqueue("x", dedup_id="b"),
+        "enqueue named later": lambda: q.enqueue("x", delay=60, dedup_id="b"),
         "status": lambda: q.status("a"),
         "clear": q.clear,
         "reserve": lambda: q.reserve(10, block=0),
@@ -178,6 +180,17 @@ async def test_the_first_job_meets_another_type(
             "batches",
         )
         assert kind in others or (kind, delay) == ("scheduled", 0)
+
+
+@pytest.mark.parametrize("kind", ["ready", "held", "scheduled", "dedup"])
+async def test_the_first_named_job_meets_another_type(
+    q: AsyncQueue, raw: Raw, damage: None, kind: str
+) -> None:
+    """A delayed job with a dedup id is refused before anything is written."""
+    raw.set(q.ops.keys[kind], "a foreign value")
+    with pytest.raises(QueueDamaged):
+        await q.enqueue("x", delay=5, dedup_id="a")
+    assert [key for key in raw.scan_iter() if b"{q}" in key] == [q.ops.keys[kind]]
 
 
 async def test_the_registry_of_another_type(q: AsyncQueue, raw: Raw, damage: None) -> None:

@@ -1,5 +1,5 @@
 -- Write the decisions of lib/decide_dedup and build the reply.
---- NEEDS  keyed parked ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends
+--- NEEDS  delays keyed parked ready held scheduled tally expiry meta wake space dedup windows nonce orphans has_ttls ttl_ends
 ---        all_free n ids raw before dedup_pairs names split_body given bodies added_names dedup_values added_due added
 ---        rewritten notes has_policies has_results priorities result_ttl moved own_place urgent has_urgent drop_bodies
 ---        new_counters mode now paused first final last epoch created delay_ms replicas answers header_of producer
@@ -34,34 +34,36 @@ do
     held_pairs[#held_pairs + 1] = split_body(id, record, bodies)
     place(id, string.format('%.0f', at), priority)
   end
+  local function add_new(id, record, due, priority) -- due: 0 = at once
+    if due > 0 then
+      local when = math.min(due, ends_of[id] or due)
+      soonest = math.min(soonest or when, when)
+      return add_held(id, record, when, priority)
+    end
+    token = true
+    if priority > 0 then
+      return add_held(id, record, own_place(id), priority)
+    end
+    redis.call('XADD', ready, id, 'j', split_body(id, record, bodies))
+  end
   if all_free then
-    local call = redis.call
+    local call, usual = redis.call, delay_ms <= 0 and not priorities
+    token = usual
     for i = 1, n do
       local id = ids[i]
       dedup_pairs[i * 2 - 1], dedup_pairs[i * 2] = names[i], id
-      if priorities and priorities[i] then
-        add_held(id, given[i], own_place(id), priorities[i])
-      else
+      if usual then
         call('XADD', ready, id, 'j', split_body(id, given[i], bodies))
+      else
+        local own = delays and delays[i] or delay_ms
+        add_new(id, given[i], own > 0 and now + own or 0, priorities and priorities[i] or 0)
       end
     end
-    token = true
   end
   for i = 1, all_free and 0 or n do
     dedup_pairs[#dedup_pairs + 1] = added_names[i]
     dedup_pairs[#dedup_pairs + 1] = dedup_values[i] and string.format(dedup_values[i], ids[i]) or ids[i]
-    local priority = priorities and priorities[i] or 0
-    if added_due[i] > 0 then
-      local when = math.min(added_due[i], ends_of[ids[i]] or added_due[i])
-      soonest = math.min(soonest or when, when)
-      add_held(ids[i], added[i], when, priority)
-    elseif priority > 0 then
-      token = true
-      add_held(ids[i], added[i], own_place(ids[i]), priority)
-    else
-      token = true
-      redis.call('XADD', ready, ids[i], 'j', split_body(ids[i], added[i], bodies))
-    end
+    add_new(ids[i], added[i], added_due[i], priorities and priorities[i] or 0)
   end
   local without_large_body = {} -- ids whose new body is small
   for id, content in pairs(rewritten) do

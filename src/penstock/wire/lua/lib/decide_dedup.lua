@@ -10,7 +10,7 @@ if asked > 1000 then
   return {-10, nonce, 1001}
 end
 redis.call('HLEN', held)
-local names, owners, latest, all_free = {}, {}, {}, mode == '' and delay_ms <= 0
+local names, owners, latest, all_free = {}, {}, {}, mode == ''
 local match = string.match
 for i = 1, asked do
   local record = given[i]
@@ -38,13 +38,13 @@ end
 if asked > 0 then
   owners = redis.call('HMGET', dedup, unpack(names))
 end
-for i = 1, all_free and asked or 0 do -- every id is free, and no job has to wait
+for i = 1, all_free and asked or 0 do -- every id is free
   if owners[i] then
     all_free = false
     break
   end
 end
-if not all_free then -- else ready is written first, after all reads
+if not all_free or delay_ms > 0 then -- else ready is written first, after all reads
   for _, index in ipairs({windows, scheduled, expiry, once, active}) do
     redis.call('ZCARD', index)
   end
