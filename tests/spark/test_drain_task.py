@@ -216,9 +216,9 @@ def test_a_task_takes_its_share(
 def test_a_round_ends_when_its_time_is_over(
     ps: Penstock, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task whose time is over finishes the job that it has begun, and tells that it was cut."""
+    """A task whose time is over ends, tells that it was cut, and leaves the other jobs."""
     jobs, handlers, stopped = ps.queue("mail"), Handlers(), threading.Event()
-    jobs.enqueue_many(range(30))
+    jobs.enqueue_many(range(100))
 
     class Recorder(Worker):
         def stop(self, *args: Any) -> None:
@@ -234,9 +234,10 @@ def test_a_round_ends_when_its_time_is_over(
     output = DrainOutput([pa.field("result", pa.string())], True, 0.0, 600_000)
     connection = Connection.parse({"queue": "mail", "url": redis_url})
     *batches, figures = DrainTask(connection, (), handlers, 10, output=output).run([])
-    assert sum(map(len, batches)) == 8
-    assert figures.column("receipts").to_pylist() == ["8 0 0 0 0 0 1"]
-    assert (jobs.stats().ready, jobs.stats().active) == (22, 8)
+    taken = sum(map(len, batches))
+    assert 8 <= taken < 100  # the worker may begin some jobs before it sees that it has to stop
+    assert figures.column("receipts").to_pylist() == [f"{taken} 0 0 0 0 0 1"]
+    assert (jobs.stats().ready, jobs.stats().active) == (100 - taken, taken)
 
 
 def test_a_task_that_ends_early_stops_its_worker(ps: Penstock, redis_url: str) -> None:
