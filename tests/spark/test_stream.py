@@ -253,9 +253,11 @@ def test_a_queue_that_has_to_be_there(stream: Any, redis_url: str) -> None:
     ],
 )
 def test_an_error_on_the_driver_comes_last(
-    columns: str, options: dict[str, str], text: str, spark: Any, redis_url: str, tmp_path: Path
-) -> None:
-    """No error of Spark follows ours, and only ours has a traceback."""
+    columns: str, options: dict[str, str], text: str, spark: Any, ps: Penstock, redis_url: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """No error of Spark follows ours, only ours has a traceback, and no job was reserved."""
+    ps.queue("mail").enqueue(b"x")
     given = {"queue": "mail", "url": redis_url, **options}
     source = spark.readStream.format("penstock").options(**given).schema(columns).load()
     sink = source.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
@@ -264,3 +266,4 @@ def test_an_error_on_the_driver_comes_last(
     told = str(caught.value)
     assert text in [line for line in told.splitlines() if "Error" in line or "reach" in line][-1]
     assert told.count("Traceback") == 1
+    assert ps.queue("mail").stats().deliveries == 0

@@ -97,14 +97,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._heartbeat: threading.Thread | None = None
 
     @cached_property
-    def options(self) -> Stream:
-        """Options, not checked by the constructor: Spark would hide the error behind its own."""
-        return Stream.parse(self._given[0])
+    def checked(self) -> tuple[Stream, Shape]:
+        """Options and columns. Spark hides errors of the constructor behind an error of its own."""
+        options, schema = self._given
+        return Stream.parse(options), Shape(schema)
 
-    @cached_property
+    @property
+    def options(self) -> Stream:
+        """The options."""
+        return self.checked[0]
+
+    @property
     def shape(self) -> Shape:
         """The columns."""
-        return Shape(self._given[1])
+        return self.checked[1]
 
     @cached_property
     def beat(self) -> float:
@@ -112,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(self.options.lease_ms / 3000, 60.0)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "shape": self.shape}  # what `read` needs
+        return {"checked": self.checked}  # what `read` needs
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
         """Return the limit of `maxJobsPerTrigger`."""
