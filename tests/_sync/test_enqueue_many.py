@@ -191,7 +191,7 @@ def test_jobs_of_several_queues(ps: Penstock) -> None:
     records = [terms.record(b"1"), terms.record(b"2")]
     ends = add_each([(queue, records, terms) for queue in queues])
     assert isinstance(ends[1], QueueFull)
-    assert [None if isinstance(end, Exception) else end[0].count for end in ends] == [
+    assert [None if isinstance(end, Exception) else end.count for end in ends] == [
         2, None, *[2] * 8
     ]  # fmt: skip
     assert [queue.stats().ready for queue in queues] == [3, 0, *[2] * 8]

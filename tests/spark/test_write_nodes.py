@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock
+from penstock import Penstock, parse_id
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.spark import OptionError, enqueue_partition
 from penstock.spark.errors import Unreachable
@@ -58,6 +58,24 @@ def test_every_row_is_there_once(mode: str, urls: list[str]) -> None:
         with Penstock(url) as one:
             counts.append(one.queue("mail").stats().ready)
     assert min(counts) == 0 if mode == "staged" else min(counts) > 5
+
+
+def test_rows_of_many_queues(urls: list[str]) -> None:
+    """The id selects the node in each queue; one of the queues has partitions."""
+    with Penstock(urls) as ps:
+        ps.queue("to.1", partitions=3).enqueue(b"first")
+        given = {"queue": "mail", "nodes": ",".join(urls), "queuecolumn": "to"}
+        writer = BatchWriter(given, schema("payload binary, id string, to string"), False)
+        to = [f"to.{number % 4}" for number in range(len(BODIES))]
+        columns = {"payload": BODIES, "id": list(map(bytes.decode, BODIES)), "to": to}
+        for added in (len(BODIES), 0):
+            with running():
+                assert writer.write(iter(arrow(columns))).counts["added"] == added
+        for name in set(to):
+            wanted = [body for body, one in zip(BODIES, to, strict=True) if one == name]
+            jobs = list(ps.open(name).scan_iter())
+            assert len({parse_id(job.id).node for job in jobs}) == len(urls)
+            assert sorted(job.raw for job in jobs if job.raw != b"first") == sorted(wanted)
 
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])

@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 from penstock.client._sync.adding import add_each, add_when_room, confirm
 from penstock.client._sync.queue import Queue
 from penstock.core.bulk import prepared
-from penstock.core.calls import Confirmed
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable
 from penstock.core.operations.producing import Added
@@ -145,25 +144,24 @@ class Sink:
             for (node, number, name), batch in batches.items()
         ]
         ends = add_each([(q, b.records, replace(self._terms, delay=b.delay())) for q, b in each])
-        told = list(zip(each, ends, strict=True))
-        for (queue, batch), end in told:
+        for (_, batch), end in zip(each, ends, strict=True):
             if not isinstance(end, Exception):
-                self._note(queue, len(batch.records), *end)
-        for (queue, batch), end in told:
+                self._note(len(batch.records), end)
+        for (queue, batch), end in zip(each, ends, strict=True):
             if isinstance(end, Exception):
                 patiently(self._options, len(batch.records), partial(self._put, queue, batch))
 
     def _put(self, queue: Queue, batch: RecordBatch, at: int, n: int, block: float) -> int:
         chunk = batch.records[at : at + n]
         terms = replace(self._terms, delay=batch.delay(at, at + n), block=block)
-        self._note(queue, len(chunk), *add_when_room(queue, chunk, terms, in_parts=False))
-        return len(chunk)
+        reply, confirmed = add_when_room(queue, chunk, terms, in_parts=False)
+        confirm(queue, reply, confirmed, terms.wait)
+        return self._note(len(chunk), reply)
 
-    def _note(self, queue: Queue, rows: int, reply: Added, confirmed: Confirmed) -> None:
-        """Check the confirmations of added rows, and count them."""
-        confirm(queue, reply, confirmed, self._terms.wait)
+    def _note(self, rows: int, reply: Added) -> int:
         self._rows += rows
         self._added += reply.count
+        return rows
 
 
 def patiently(options: Write, total: int, put: Callable[[int, int, float], int]) -> None:

@@ -14,7 +14,7 @@ from penstock.core.bulk import Prepared
 from penstock.core.calls import Call, Confirmed, Wait
 from penstock.core.nodes import LOOK
 from penstock.core.operations.producing import Added, updates
-from penstock.errors import OutOfMemory, QueueFull, QueueMissing
+from penstock.errors import NotReplicated, OutOfMemory, QueueFull, QueueMissing
 
 if TYPE_CHECKING:
     from penstock.client._sync.admin import QueueAdmin
@@ -103,16 +103,28 @@ def add_when_room(
 
 def add_each(
     batches: Sequence[tuple[QueueAdmin, Sequence[bytes], Prepared]],
-) -> list[tuple[Added, Confirmed] | Exception]:
-    """Add jobs to different queues, those of a node in one trip; return the end of each."""
+) -> list[Added | Exception]:
+    """Add jobs to different queues, those of a node together; return the reply or error of each.
+
+    Jobs that too few replicas confirmed are taken back.
+    """
     flow_of = partial(flows.enqueue, block=0, in_parts=False, clock=monotonic)
     by_driver: dict[Driver, dict[int, Generator[Any, Any, tuple[Added, Confirmed]]]] = {}
     for at, (queue, records, options) in enumerate(batches):
         flow = flow_of(queue.ops, records, _call_of(queue, options))
         by_driver.setdefault(queue.backend.driver, {})[at] = flow
-    ends: dict[int, tuple[Added, Confirmed] | Exception] = {}
+    ends: dict[int, Added | Exception] = {}
     for driver, some in by_driver.items():
-        ends.update(zip(some, driver.drive_each([*some.values()]), strict=True))
+        for at, end in zip(some, driver.drive_each([*some.values()]), strict=True):
+            queue, _, options = batches[at]
+            if isinstance(end, Exception):
+                ends[at] = end
+                continue
+            try:
+                ends[at] = end[0]
+                confirm(queue, *end, options.wait)
+            except NotReplicated as error:
+                ends[at] = error
     return [ends[at] for at in range(len(batches))]
 
 
