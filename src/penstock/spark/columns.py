@@ -11,7 +11,7 @@ from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import compress, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
@@ -174,10 +174,8 @@ class Page:
         """Return a page with the wanted jobs."""
         if all(wanted):
             return self
-        width = self.origin.width
-        starts = [i * width for i, is_wanted in enumerate(wanted) if is_wanted]
-        kept = [one for start in starts for one in self._elements[start : start + width]]
-        return Page(self.origin, kept)
+        is_kept = np.repeat(wanted, self.origin.width)
+        return Page(self.origin, list(compress(self._elements, is_kept)))
 
     @cached_property
     def times_and_sequences(self) -> tuple[Ints, Ints]:
