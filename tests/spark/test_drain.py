@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from pyarrow import parquet
 
 from penstock import BadArgument, Penstock, RetryPolicy
 from penstock.spark import OptionError, drain
@@ -123,6 +124,10 @@ def test_results_are_safe_before_the_ack(
     assert (report.taken, report.done, report.failed) == (1000, 500, 500)
     found = spark.read.parquet(path)
     assert found.columns == ["id", "attempt", "receipts", "value", "run"]
+    written = [parquet.ParquetFile(file).metadata for file in Path(path).rglob("*.parquet")]
+    for group in (one.row_group(at) for one in written for at in range(one.num_row_groups)):
+        encodings = [*group.column(0).encodings, *group.column(2).encodings]  # id and receipts
+        assert not any("DICTIONARY" in encoding for encoding in encodings)
     assert sorted(row.value for row in found.select("value").collect()) == [*map(float, range(500))]
     stats = jobs.stats()
     assert (stats.ready, stats.active, stats.scheduled) == (0, 0, 500)
@@ -152,13 +157,13 @@ def test_rounds_and_a_limit(spark: Any, ps: Penstock, redis_url: str, tmp_path: 
 
     report = drain(
         *(spark,), queue="mail", handler=takes_a_while, url=redis_url, parallelism=2,
-        ack="output", path=str(tmp_path / "out"), round_time=0.5, batch_size=4, max_jobs=40,
+        ack="output", path=str(tmp_path / "out"), round_time=0.5, batch_size=4, max_jobs=41,
     )  # fmt: skip
-    assert (report.taken, report.done) == (40, 40)
+    assert (report.taken, report.done) == (41, 41)
     assert len(report.runs) > 1
-    assert jobs.stats().ready == 24
-    report = drain(spark, queue="mail", handler=nothing, url=redis_url, parallelism=2, max_jobs=10)
-    assert (report.taken, jobs.stats().ready) == (10, 14)
+    assert jobs.stats().ready == 23
+    report = drain(spark, queue="mail", handler=nothing, url=redis_url, parallelism=2, max_jobs=11)
+    assert (report.taken, jobs.stats().ready) == (11, 12)
 
 
 def test_jobs_at_most_once_and_jobs_settled_by_handlers(
@@ -246,7 +251,13 @@ def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_
         ({"schema": "x int"}, "schema"),
         ({"ack": "output", "path": "out", "schema": "x nonsense("}, "schema"),
         ({"ack": "output", "path": "out", "schema": "id int"}, "schema"),
-        ({"ack": "output", "path": "out", "hold": 1}, "hold"),
+        ({"ack": "output", "path": "out", "hold": 179}, "hold"),
+        ({"ack": "output", "path": "out", "round_time": 0}, "round_time"),
+        ({"ack": "output", "path": ""}, "path"),
+        ({"ack": "output", "path": "out", "schema": "x int, x int"}, "schema"),
+        ({"ack": "output", "path": "out", "schema": "Receipts int"}, "schema"),
+        ({"handler": Handlers(), "retry": RetryPolicy()}, "retry"),
+        ({"max_jobs": 0}, "max_jobs"),
         ({"maxJobsPerTrigger": 5}, "maxJobsPerTrigger"),
         ({"secret": "hidden"}, "secret"),
         ({"url": "nonsense"}, "url"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -18,9 +20,9 @@ from penstock import Penstock, Queue, RetryPolicy
 from penstock.core.ids import parse_id
 from penstock.core.job import hinted_receipt, number_of, reservation_of
 from penstock.embedded import EmbeddedServer
-from penstock.spark import drain_task
+from penstock.spark import Drained, drain, drain_driver, drain_task
 from penstock.spark.drain_task import AckTask, DrainOutput, DrainResults, DrainTask, HeldJobs
-from penstock.spark.errors import Unreachable
+from penstock.spark.errors import Unreachable, WrongServer
 from penstock.spark.operations import delivery_maker
 from penstock.spark.options import Connection
 from penstock.worker import Worker, state
@@ -213,6 +215,58 @@ def test_a_task_takes_its_share(
     assert told == [(1, 2), (later, None)]
 
 
+@pytest.mark.parametrize(
+    "max_jobs, rounds, lefts",
+    [
+        (None, [(3, 1), (2, 0)], [None, None]),
+        (5, [(3, 1), (2, 1)], [5, 2]),
+        (1, [(0, 1)], [1]),  # a task without a share is cut
+    ],
+)
+def test_rounds_end(
+    ps: Penstock,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    max_jobs: int | None,
+    rounds: list[tuple[int, int]],
+    lefts: list[int | None],
+) -> None:
+    """Rounds end when no task was cut, none has taken a job, or all `max_jobs` are taken."""
+    told = list[Any]()
+    fields = [pa.field("result", pa.string())]
+
+    def one_round(self: Any, run: str, schema: str, left: int | None) -> Counter[str]:
+        told.append((self.work, run, schema, left))
+        taken, cut = rounds[len(told) - 1]
+        return Counter(taken=taken, done=taken, cut=cut)
+
+    monkeypatch.setattr(drain_driver._DrainJob, "_round", one_round)
+    monkeypatch.setattr(drain_driver, "_fields", lambda _: fields)  # it needs a JVM
+    report = drain(
+        *(None,), queue="mail", handler=nothing, url=redis_url, ack="output", path="out/",
+        parallelism=2, max_jobs=max_jobs, hold=3, round_time=1,
+    )  # fmt: skip
+    works, runs, schemas, given = zip(*told, strict=True)
+    assert list(given) == lefts
+    assert set(schemas) == {"result string"}
+    assert works[0].output == DrainOutput(fields, True, 1.0, 3000)
+    ps.queue("mail").enqueue(1)
+    [view] = ps.queue("mail").scan_iter()
+    assert works[0].expected == (parse_id(view.id).node,)
+    assert report == Drained(*2 * [sum(taken for taken, _ in rounds)], runs=runs)
+    assert re.fullmatch("out/run=[0-9]{8}T[0-9]{6}-[0-9a-f]{6}-0000", runs[0])
+    assert len(set(runs)) == len(runs)
+
+
+def test_tasks_that_reach_another_server(ps: Penstock, redis_url: str) -> None:
+    """A task that reaches none of the driver's nodes takes and acknowledges nothing."""
+    ps.queue("mail").enqueue(1)
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    for task in (DrainTask(connection, ("ffffffff",), Handlers(), 10), AckTask(connection, ("f",))):
+        with pytest.raises(WrongServer):
+            list(task.run([]))
+
+
 def test_a_round_ends_when_its_time_is_over(
     ps: Penstock, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +289,7 @@ def test_a_round_ends_when_its_time_is_over(
     connection = Connection.parse({"queue": "mail", "url": redis_url})
     *batches, figures = DrainTask(connection, (), handlers, 10, output=output).run([])
     taken = sum(map(len, batches))
-    assert 8 <= taken < 100  # the worker may begin some jobs before it sees that it has to stop
+    assert 1 <= taken < 100  # the worker begins jobs until it sees that it has to stop
     assert figures.column("receipts").to_pylist() == [f"{taken} 0 0 0 0 0 1"]
     assert (jobs.stats().ready, jobs.stats().active) == (100 - taken, taken)
 
@@ -359,6 +413,28 @@ def test_results_of_jobs_with_terms_of_their_own(
     assert status.window_ends is not None
     assert status.window_ends - time.time() < 3600
     assert jobs.status("9") is None
+
+
+def test_a_job_that_is_lost_before_its_row_is_written(
+    ps: Penstock, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task drops its result, and counts it as lost."""
+    jobs, handlers, take = ps.queue("mail"), Handlers(), DrainResults.take
+
+    def taken(self: DrainResults, handler: Any, held: Any, value: Any) -> None:
+        take(self, handler, held, value)
+        if held[0].body == 1:
+            jobs.delete([held[0].id])
+
+    monkeypatch.setattr(DrainResults, "take", taken)
+    monkeypatch.setattr(drain_task, "LOOK", 3600.0)  # the only look follows the last job
+    handlers.handler(None)(nothing)
+    jobs.enqueue_many([1, 2], lease=60)
+    output = DrainOutput([pa.field("result", pa.string())], True, 3600.0, 600_000)
+    connection = Connection.parse({"queue": "mail", "url": redis_url})
+    batch, figures = DrainTask(connection, (), handlers, 10, output=output).run([])
+    assert len(batch) == 1
+    assert figures.column("receipts").to_pylist() == ["2 0 0 0 0 1 0"]
 
 
 def test_leases_are_renewed_until_the_task_ends(
