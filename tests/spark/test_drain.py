@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ def half(job: Any) -> float:
     if job.body % 2:
         raise Retry(3600, "odd")
     return job.body / 2  # type: ignore[no-any-return]
+
+
+def half_and_time(job: Any) -> tuple[float, datetime]:
+    """Return two columns; fail as `half`."""
+    return half(job), datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def in_lists(jobs: list[Any]) -> list[Any]:
@@ -118,12 +124,14 @@ def test_results_are_safe_before_the_ack(
     jobs.enqueue_many(range(1000))
     path = str(tmp_path / "out")
     report = drain(
-        *(spark,), queue="mail", handler=half, url=redis_url, parallelism=2,
-        ack="output", path=path, schema="value double",
+        *(spark,), queue="mail", handler=half_and_time, url=redis_url, parallelism=2,
+        ack="output", path=path, schema="value double, at timestamp",
     )  # fmt: skip
     assert (report.taken, report.done, report.failed) == (1000, 500, 500)
     found = spark.read.parquet(path)
-    assert found.columns == ["id", "attempt", "receipts", "value", "run"]
+    assert found.columns == ["id", "attempt", "receipts", "value", "at", "run"]
+    [at] = found.selectExpr("unix_millis(at)").distinct().collect()
+    assert at[0] == 1_767_225_600_000
     written = [parquet.ParquetFile(file).metadata for file in Path(path).rglob("*.parquet")]
     for group in (one.row_group(at) for one in written for at in range(one.num_row_groups)):
         encodings = [*group.column(0).encodings, *group.column(2).encodings]  # id and receipts
@@ -243,7 +251,8 @@ def test_a_job_that_kills_its_worker_dies_alone(spark: Any, ps: Penstock, redis_
         ({"batch_size": 1001}, "batch_size"),
         ({"max_jobs": 5}, "max_jobs"),
         ({"size": 0}, "size"),
-        ({"handler": 5}, "function"),
+        ({"handler": 5}, "handler"),
+        ({"handler": None}, "handler"),
         ({"handler": Handlers()}, "handler"),
         ({"handler": Handlers(), "size": 3}, "size"),
         ({"ack": "output"}, "path"),

@@ -512,6 +512,19 @@ def test_values_of_one_column(kind: Any, value: Any, told: Any) -> None:
         assert batch.column("r").to_pylist() == [told]
 
 
+def test_a_list_needs_a_result_for_each_job() -> None:
+    """The error says how many there are, and no result is kept."""
+    handlers = Handlers()
+    handlers.chunk(None, size=2)(nothing)
+    [handler] = handlers
+    results = DrainResults(DrainOutput([pa.field("r", pa.int64())], False, 3600.0, 600_000))
+    make = delivery_maker("mail", "1f2e3d4c", 1, "a1b2c3d4", "1-0ab")
+    jobs = [make(b"1795000000000-000000000%d" % at) for at in range(2)]
+    with pytest.raises(TypeError, match="3 results for 2 jobs"):
+        results.take(handler, jobs, [1, 2, 3])
+    assert results.batch(mock.Mock()) is None
+
+
 def test_the_jobs_of_a_reserve_are_found_by_one_range(ps: Penstock, redis_url: str) -> None:
     """The receipts tell the server when the leases end, so it need not look up each job."""
     jobs = ps.queue("mail")

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, Literal
 
 from pyarrow import Field
@@ -208,6 +209,8 @@ def _handlers(handler: Any, size: int | None, retry: RetryPolicy | None) -> Hand
             reason = "belongs to each handler of the set: pass it there"
             raise BadArgument(name, retry or size, reason)
         made = handler
+    elif not callable(handler):
+        raise BadArgument("handler", handler, "must be a function, or Handlers")
     else:
         made = Handlers()
         if size is None:
@@ -229,11 +232,11 @@ def _fields(schema: str | None) -> list[Field]:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     try:
-        found = StructType.fromDDL(schema or "result string")
-        made = to_arrow_schema(found)
+        made = to_arrow_schema(StructType.fromDDL(schema or "result string"), **zone)
     except Exception as error:  # noqa: BLE001  # of the JVM, or of the server of Connect
-        told = (str(error).splitlines() or [type(error).__name__])[0]
+        told = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BadArgument("schema", schema, f"must be columns as DDL: {told}") from None
     taken = {*KEYS.names}
     for name in made.names:

@@ -48,18 +48,14 @@ logger = get_logger("penstock")
 
 COUNTS = ("taken", "done", "failed", "dead", "released", "lost", "cut")
 """Figures of a task; `cut` is 1 if the task ended before the queue was empty."""
-FIGURE_OF = {
-    "done": "done",
-    "settled": "done",
-    "retried": "failed",
-    "dead": "dead",
-    "rejected": "dead",
-    "failed": "dead",  # delivered at most once
-    "snoozed": "released",
-    "cancelled": "released",
-    "lost": "lost",
+OUTCOMES = {
+    "done": ("done", "settled"),
+    "failed": ("retried",),
+    "dead": ("dead", "rejected", "failed"),  # failed: delivered at most once
+    "released": ("snoozed", "cancelled"),
+    "lost": ("lost",),
 }
-"""Figures, by outcomes of a worker. Jobs that it hands back were not begun, and don't count."""
+"""Outcomes of a worker, by figure. Jobs that it hands back were not begun, and don't count."""
 FIRST = 16
 """Most jobs that a task holds at first. If handlers are slow, other tasks can take the rest."""
 TRIAL, QUICK = 250, 1.0
@@ -159,8 +155,9 @@ class DrainTask:
 def figures_of(counts: Mapping[str, int]) -> Counter[str]:
     """Return the figures for the outcomes that a worker has counted."""
     found = Counter[str]()
-    for outcome, figure in FIGURE_OF.items():
-        found.update({figure: counts.get(outcome, 0), "taken": counts.get(outcome, 0)})
+    for figure, outcomes in OUTCOMES.items():
+        found[figure] = sum(counts.get(outcome, 0) for outcome in outcomes)
+    found["taken"] = found.total()
     return found
 
 
@@ -366,6 +363,8 @@ class DrainResults:
                 results = [(jobs[0], self._row(value))] if _is_done(jobs[0], value) else []
             else:
                 each = value if isinstance(value, (list, tuple)) else [value] * len(jobs)
+                if len(each) != len(jobs):
+                    raise ValueError(f"{len(each)} results for {len(jobs)} jobs")
                 pairs = zip(jobs, each, strict=True)
                 results = [(job, self._row(one)) for job, one in pairs if _is_done(job, one)]
         except Exception as error:
