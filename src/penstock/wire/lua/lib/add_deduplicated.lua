@@ -29,41 +29,43 @@ do
   for i = 2, ttl_ends and #ttl_ends or 0, 2 do
     ends_of[ttl_ends[i]] = tonumber(ttl_ends[i - 1])
   end
-  local function add_held(id, record, at, priority)
-    held_pairs[#held_pairs + 1] = id
-    held_pairs[#held_pairs + 1] = split_body(id, record, bodies)
-    place(id, string.format('%.0f', at), priority)
-  end
-  local function add_new(id, record, due, priority) -- due: 0 = at once
-    if due > 0 then
-      local when = math.min(due, ends_of[id] or due)
-      soonest = math.min(soonest or when, when)
-      return add_held(id, record, when, priority)
+  do
+    local function add_held(id, record, at, priority)
+      held_pairs[#held_pairs + 1] = id
+      held_pairs[#held_pairs + 1] = split_body(id, record, bodies)
+      place(id, string.format('%.0f', at), priority)
     end
-    token = true
-    if priority > 0 then
-      return add_held(id, record, own_place(id), priority)
+    local function add_new(id, record, due, priority) -- due: 0 = at once
+      if due > 0 then
+        local when = math.min(due, ends_of[id] or due)
+        soonest = math.min(soonest or when, when)
+        return add_held(id, record, when, priority)
+      end
+      token = true
+      if priority > 0 then
+        return add_held(id, record, own_place(id), priority)
+      end
+      redis.call('XADD', ready, id, 'j', split_body(id, record, bodies))
     end
-    redis.call('XADD', ready, id, 'j', split_body(id, record, bodies))
-  end
-  if all_free then
-    local call, usual = redis.call, delay_ms <= 0 and not priorities
-    token = usual
-    for i = 1, n do
-      local id = ids[i]
-      dedup_pairs[i * 2 - 1], dedup_pairs[i * 2] = names[i], id
-      if usual then
-        call('XADD', ready, id, 'j', split_body(id, given[i], bodies))
-      else
-        local own = delays and delays[i] or delay_ms
-        add_new(id, given[i], own > 0 and now + own or 0, priorities and priorities[i] or 0)
+    if all_free then
+      local usual = delay_ms <= 0 and not priorities
+      token = usual
+      for i = 1, n do
+        local id = ids[i]
+        dedup_pairs[i * 2 - 1], dedup_pairs[i * 2] = names[i], id
+        if usual then
+          redis.call('XADD', ready, id, 'j', split_body(id, given[i], bodies))
+        else
+          local own = delays and delays[i] or delay_ms
+          add_new(id, given[i], own > 0 and now + own or 0, priorities and priorities[i] or 0)
+        end
       end
     end
-  end
-  for i = 1, all_free and 0 or n do
-    dedup_pairs[#dedup_pairs + 1] = added_names[i]
-    dedup_pairs[#dedup_pairs + 1] = dedup_values[i] and string.format(dedup_values[i], ids[i]) or ids[i]
-    add_new(ids[i], added[i], added_due[i], priorities and priorities[i] or 0)
+    for i = 1, all_free and 0 or n do
+      dedup_pairs[#dedup_pairs + 1] = added_names[i]
+      dedup_pairs[#dedup_pairs + 1] = dedup_values[i] and string.format(dedup_values[i], ids[i]) or ids[i]
+      add_new(ids[i], added[i], added_due[i], priorities and priorities[i] or 0)
+    end
   end
   local without_large_body = {} -- ids whose new body is small
   for id, content in pairs(rewritten) do
