@@ -201,7 +201,7 @@ def test_r10_no_script_is_slow_on_long_queues(
 ) -> None:
     """R10: with 50,000 jobs in each state a script takes less than 5 ms of server time.
 
-    The median counts, as a busy machine may delay single calls.
+    A tenth of the calls may take longer by the wall clock, as a busy machine may delay them.
     """
     q = ps.queue("q")
     q.configure(lease=3600, dead_max=1_000_000)
@@ -219,7 +219,7 @@ def test_r10_no_script_is_slow_on_long_queues(
     slow = [one for one in raw.slowlog_get(10_000) if one["command"].startswith(b"EVALSHA")]
     assert calls > 100  # few calls settle the rest of the jobs
     assert spent / calls < 0.005
-    assert len(slow) <= calls * 0.5
+    assert len(slow) <= calls * 0.1
 
 
 def _spent(raw: redis.Redis) -> float:
