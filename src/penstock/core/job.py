@@ -35,7 +35,7 @@ class Counters(NamedTuple):
 
 FIRST = Counters(1, 0, 0, 0, "")
 OWN_TERMS = frozenset({b";l", b";t"})
-"""What follows the version in a record with a lease or a ttl: these are its first fields."""
+"""How the fields of a record begin if the job has a lease or a ttl of its own."""
 
 
 def parse_counters(text: bytes) -> Counters:

@@ -388,7 +388,7 @@ class AsyncServer:
         connection = self.take()
         try:
             replies = await connection.together(commands)
-        except Exception:  # noqa: BLE001  # raised again
+        except Exception:  # noqa: BLE001  # each is sent again, and raises its own error
             await connection.close()
             return [await self.command(*args) for args in commands]
         self.give(connection)

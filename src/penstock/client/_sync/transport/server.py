@@ -375,7 +375,7 @@ class Server:
         connection = self.take()
         try:
             replies = connection.together(commands)
-        except Exception:  # noqa: BLE001  # raised again
+        except Exception:  # noqa: BLE001  # each is sent again, and raises its own error
             connection.close()
             return [self.command(*args) for args in commands]
         self.give(connection)
