@@ -101,15 +101,20 @@ def test_a_write_that_is_repeated_when_its_jobs_are_done_adds_nothing(
     assert told.levelname == "WARNING"
 
 
+def published_in_part(given: dict[str, str]) -> None:
+    """Stage rows, and let the driver die while it publishes them."""
+    writer = BatchWriter(given, schema(PLAIN), False)
+    messages = write(writer, ROWS)
+    with cut_after(4), suppress(Crash):
+        writer.commit(messages)
+
+
 def test_a_repeat_publishes_the_rest_and_says_so(
     ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A repeat of a write whose driver died adds the rest of the first one, and none of its own."""
     given = options(commitMode="staged", writeId="load", batchSize=1)
-    writer = BatchWriter(given, schema(PLAIN), False)
-    messages = write(writer, ROWS)
-    with cut_after(4), suppress(Crash):
-        writer.commit(messages)
+    published_in_part(given)
     staged(given, ROWS)
     assert len(bodies(ps)) == 6
     assert "the rest of it is published now, and none of these 6 rows are added" in caplog.text
@@ -121,10 +126,7 @@ def test_a_queue_that_is_emptied_while_a_write_is_published(
 ) -> None:
     """All rows of the write are removed, and its repeat adds all of them."""
     given = options(commitMode="staged", writeId="load", batchSize=1)
-    writer = BatchWriter(given, schema(PLAIN), False)
-    messages = write(writer, ROWS)
-    with cut_after(4), suppress(Crash):
-        writer.commit(messages)
+    published_in_part(given)
     assert 0 < len(bodies(ps)) < 6
     ENDS[end](ps)
     with between_publishes(lambda: ENDS[end](ps)):
