@@ -50,6 +50,9 @@ def registered(spark: Any, url: str) -> int:
 
 def connected(spark: Any, url: str, directory: str, place: str) -> dict[str, Any]:
     """Read and write in every way on Spark Connect; repeat the writes of `every_kind`."""
+    import pytest
+
+    from penstock import BadArgument
     from penstock.spark import drain, enqueue_partition
 
     def sized(job: Any) -> int:
@@ -78,6 +81,9 @@ def connected(spark: Any, url: str, directory: str, place: str) -> dict[str, Any
     found["drained"] = drain(queue="out", **options).done
     path = f"{directory}/out"
     found["output"] = drain(queue="partition", ack="output", path=path, **options).done
+    Path(directory, "file").touch()
+    with pytest.raises(BadArgument, match=r"path=.*/file/run=.* Parent path is not a directory"):
+        drain(queue="partition", ack="output", path=f"{directory}/file", **options)
     each_batch(spark, url, Path(directory))
     found["batches"] = reader("batches").count()
     every_kind(spark, url, place, 5)

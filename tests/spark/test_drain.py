@@ -284,6 +284,26 @@ def test_bad_arguments_are_named(
     assert "hidden" not in str(caught.value)
 
 
+@pytest.mark.parametrize("place", ["file", "link"])
+def test_a_path_that_cannot_be_written(
+    spark: Any, ps: Penstock, redis_url: str, tmp_path: Path, place: str
+) -> None:
+    """A file in place of a directory is found before jobs are reserved, other faults by tasks."""
+    jobs = ps.queue("mail")
+    jobs.enqueue_many(range(10))
+    (tmp_path / "file").write_text("not a directory")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing" / "here")
+    path = str(tmp_path / place)
+    with pytest.raises(BadArgument) as caught:
+        drain(
+            *(spark,), queue="mail", handler=nothing, url=redis_url, parallelism=2,
+            ack="output", path=path,
+        )  # fmt: skip
+    assert (caught.value.argument, len(str(caught.value).splitlines())) == ("path", 1)
+    assert f"{path}/run=" in str(caught.value)
+    assert place == "link" or jobs.stats().ready == 10
+
+
 def test_coroutines_are_refused(spark: Any, redis_url: str) -> None:
     """Coroutine functions are refused, as a task would not run them."""
 

@@ -103,7 +103,8 @@ def drain(
         The numbers of jobs by outcome.
 
     Raises:
-        BadArgument: an argument or option can't be used; nothing was done.
+        BadArgument: an argument or option can't be used; nothing was done. If only the tasks find
+            that they can't write to `path`, jobs that they hold are delivered again after `hold`.
         Unreachable: no server can be reached.
     """
     connection = Connection.parse({**options, "queue": queue}, strict=True)
@@ -174,7 +175,14 @@ class _DrainJob:
         write = made.where("id IS NOT NULL").write
         for name in UNIQUE:
             write.option(f"parquet.enable.dictionary#{name}", "false")
-        write.parquet(run)
+        try:
+            write.parquet(run)
+        except Exception:
+            try:  # without rows: fails too if the path is the reason
+                self.spark.createDataFrame([], wanted).write.mode("append").parquet(run)
+            except Exception as error:  # noqa: BLE001  # of the JVM, or of the server of Connect
+                raise _bad_argument("path", run, "can't be written", error) from None
+            raise
         found = _sum(told.get["figures"].splitlines())
         receipts = self.spark.read.schema(FIGURES_DDL).parquet(run).where("receipts IS NOT NULL")
         ack_task = AckTask(self.work.connection, self.work.expected)
@@ -236,13 +244,18 @@ def _fields(schema: str | None) -> list[Field]:
     try:
         made = to_arrow_schema(StructType.fromDDL(schema or "result string"), **zone)
     except Exception as error:  # noqa: BLE001  # of the JVM, or of the server of Connect
-        told = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise BadArgument("schema", schema, f"must be columns as DDL: {told}") from None
+        raise _bad_argument("schema", schema, "must be columns as DDL", error) from None
     taken = {*KEYS.names}
     for name in made.names:
         if name.lower() in taken or made.names.count(name) > 1:
             raise BadArgument("schema", schema, f"has the column {name!r} twice")
     return list(made)
+
+
+def _bad_argument(name: str, value: object, reason: str, error: Exception) -> BadArgument:
+    """Return an error with the first line of Spark's error, without the stack of the JVM."""
+    told = str(getattr(error, "java_exception", error)).strip() or type(error).__name__
+    return BadArgument(name, value, f"{reason}: {told.splitlines()[0]}")
 
 
 def _sum(texts: Iterable[str]) -> Counter[str]:
