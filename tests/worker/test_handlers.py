@@ -627,9 +627,10 @@ def test_without_a_policy() -> None:
 
 def test_the_policy_of_the_handler() -> None:
     """The handler's policy is evaluated in the worker, so jobs enqueued without it have it too."""
-    assert failed(retry=RetryPolicy(max_attempts=4)) == LEFT
+    assert failed(retry=RetryPolicy(max_attempts=4)) == LEFT._replace(limit=4)
     assert failed(retry=RetryPolicy(max_attempts=0)) == LEFT
-    assert failed(retry=RetryPolicy(max_attempts=3)) == Verdict("bury", text="ValueError: x")
+    dead = Verdict("bury", text="ValueError: x", limit=3)
+    assert failed(retry=RetryPolicy(max_attempts=3)) == dead
     delays = [failed(retry=RetryPolicy(base=10, cap=20)).delay_ms for _ in range(50)]
     assert all(0 < delay <= 20_000 for delay in delays)
     assert len(set(delays)) > 10
@@ -662,17 +663,18 @@ def test_rules_for_exceptions() -> None:
     retry = RetryPolicy(
         max_attempts=3, on={LookupError: never, KeyError: soon, OSError: RetryPolicy()}
     )
-    assert failed(IndexError("i"), retry=retry) == Verdict("bury", text="IndexError: i")
+    assert failed(IndexError("i"), retry=retry) == Verdict("bury", text="IndexError: i", limit=1)
     assert failed(KeyError("k"), retry=retry) == Verdict("nack", 1, "KeyError: 'k'")
     assert failed(OSError("o"), retry=retry) == Verdict("nack", text="OSError: o")
-    assert failed(retry=retry) == Verdict("bury", text="ValueError: x")
+    assert failed(retry=retry) == Verdict("bury", text="ValueError: x", limit=3)
     assert failed(IndexError("i"), retry=retry, wait=wait_fixed(1)).kind == "bury"
 
 
 def test_the_end_of_the_attempts_counts_for_retry_too() -> None:
     """Retry sets the delay of the next attempt, but does not raise the maximum."""
-    assert failed(Retry(5), retry=RetryPolicy(max_attempts=4)) == asked(5000)
-    assert failed(Retry(5, "e"), retry=RetryPolicy(max_attempts=3)) == Verdict("bury", text="e")
+    assert failed(Retry(5), retry=RetryPolicy(max_attempts=4)) == asked(5000)._replace(limit=4)
+    dead = Verdict("bury", text="e", limit=3)
+    assert failed(Retry(5, "e"), retry=RetryPolicy(max_attempts=3)) == dead
     assert failed(Retry(5), stop=stop_after_attempt(3)) == Verdict("bury")
     assert failed(Retry(5), wait=wait_fixed(9)) == asked(5000)
     assert failed(Retry(0), wait=wait_fixed(9)) == asked(0)
@@ -689,7 +691,7 @@ def test_rules_for_results() -> None:
         on={Exception: RetryPolicy(max_attempts=1), Busy: RetryPolicy(max_attempts=2)}
     )
     assert failed(Retry(5), retry=retry) == asked(5000)
-    assert failed(Busy(5), retry=retry) == Verdict("bury")
+    assert failed(Busy(5), retry=retry) == Verdict("bury", limit=2)
     assert failed(retry=retry).kind == "bury"
 
 
@@ -703,7 +705,8 @@ def test_retry_from_another_exception() -> None:
             return error
 
     retry = RetryPolicy(on={KeyError: RetryPolicy(max_attempts=3)})
-    assert failed(raised(Retry(5)), retry=retry) == Verdict("bury", text="KeyError: 'k'")
+    dead = Verdict("bury", text="KeyError: 'k'", limit=3)
+    assert failed(raised(Retry(5)), retry=retry) == dead
     assert failed(raised(Retry(5))) == asked(5000, "KeyError: 'k'")
     assert failed(raised(Retry(5, "mine"))) == asked(5000, "mine")
     assert failed(raised(Reject("no"))) == Verdict("bury", text="no")

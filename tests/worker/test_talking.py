@@ -203,7 +203,16 @@ HANDLED = {
     "retry": (Retry(7, "busy"), "busy; attempt 1 of 20, next try in 7 s"),
     "reject": (Reject("bad"), "bad; attempt 1 of 20: a dead letter"),
     "last": (ValueError("x"), "ValueError: x; attempt 1 of 1: a dead letter"),
+    "handler's last": (ValueError("x"), "ValueError: x; attempt 1 of 1: a dead letter"),
+    "handler's": (ValueError("x"), "ValueError: x; attempt 1 of 3, next try within 5 s"),
+    "queue's limit": (ValueError("x"), "ValueError: x; attempt 1 of 20, next try within 5 s"),
 }
+OWN = {
+    "handler's last": RetryPolicy(1),
+    "handler's": RetryPolicy(3),
+    "queue's limit": RetryPolicy(30),
+}
+"""Policies of the handler. The limit of the queue holds too."""
 
 
 @pytest.mark.parametrize("returned", [False, True], ids=["raised", "returned"])
@@ -215,7 +224,7 @@ def test_one_line_for_a_failure(
     error, text = HANDLED[name]
     handlers = Handlers()
 
-    @handlers.handler(None)
+    @handlers.handler(None, retry=OWN.get(name))
     def handle(job: Any) -> Any:
         if returned and isinstance(error, (Retry, Reject)):
             return error

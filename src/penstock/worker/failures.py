@@ -138,12 +138,12 @@ def _is_ruled(policy: RetryPolicy, error: BaseException) -> bool:
 
 def _applied(policy: RetryPolicy, job: Delivery, text: str) -> Verdict:
     """Return the verdict of a policy after this attempt. The script decides the rest."""
-    attempt = job.attempt
-    if policy.max_attempts and attempt >= policy.max_attempts:
-        return Verdict("bury", text=text)
+    attempt, limit = job.attempt, policy.max_attempts or 0
+    if limit and attempt >= limit:
+        return Verdict("bury", text=text, limit=limit)
     if policy.base is None and policy.cap is None:
-        return Verdict("nack", text=text)
-    return Verdict("nack", _ms(policy.delay(attempt, 1.0 - random.random())), text)
+        return Verdict("nack", text=text, limit=limit)
+    return Verdict("nack", _ms(policy.delay(attempt, 1.0 - random.random())), text, limit=limit)
 
 
 def _ms(seconds: float) -> int:

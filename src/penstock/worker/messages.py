@@ -76,8 +76,8 @@ def prospect(job: Delivery, verdict: Verdict, settings: Settings | None) -> str:
         verdict: the report about it.
         settings: those of its queue; None = they are not known.
     """
-    most = _limit(job, settings)
-    attempt = f"attempt {job.attempt} of {most}" if most else f"attempt {job.attempt}"
+    limits = [limit for limit in (verdict.limit, _limit(job, settings)) if limit]
+    attempt = f"attempt {job.attempt}" + (f" of {min(limits)}" if limits else "")
     if is_last(job, verdict, settings):
         return attempt
     if verdict.delay_ms >= 0:

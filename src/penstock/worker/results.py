@@ -30,6 +30,7 @@ class Verdict(NamedTuple):
         is_asked: whether the handler has asked for this delay.
         trace: the end of the traceback of a failure.
         then: of an ack: the jobs that follow; None = there are none.
+        limit: most attempts by the handler's policy; 0 = only that of the job or queue counts.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Verdict(NamedTuple):
     is_asked: bool = False
     trace: str = ""
     then: NextJobs | None = None
+    limit: int = 0
 
 
 ACK = Verdict("ack")
