@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +16,16 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import Penstock, QueueFull
+from penstock import NotReplicated, Penstock, QueueClosed, QueueFull
 from penstock.client._sync.transport.node import Node
 from penstock.core.sweeping import IDLE_MS
+from penstock.embedded import EmbeddedServer
 from penstock.spark import OptionError
 from penstock.spark.errors import StagesLost
 from penstock.spark.writer import BatchWriter, StreamWriter
-from tests.spark.hands import PLAIN, ROWS, arrow, bodies, running, schema, write
+from tests.spark.hands import PLAIN, ROWS, arrow, bodies, close_all, running, schema, write
+from tests.support.proxy import Proxy
+from tests.support.replicated import replicated
 
 
 def staged(given: dict[str, str], rows: list[list[bytes]]) -> None:
@@ -113,11 +117,124 @@ def test_a_repeat_publishes_the_rest_and_says_so(
     ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A repeat of a write whose driver died adds the rest of the first one, and none of its own."""
+    caplog.set_level("INFO", "penstock")
     given = options(commitMode="staged", writeId="load", batchSize=1)
     published_in_part(given)
+    stats = ps.queue("mail").stats()
+    assert stats.promised == 6 - stats.ready > 0
     staged(given, ROWS)
     assert len(bodies(ps)) == 6
     assert "the rest of it is published now, and none of these 6 rows are added" in caplog.text
+    assert f"written 6 rows, {6 - stats.ready} added" in caplog.text
+
+
+def test_a_task_of_a_known_write_sends_one_chunk(ps: Penstock, options: Any) -> None:
+    """The server answers that the write is done, so the task only counts its other rows."""
+    given = options(commitMode="staged", writeId="load", batchSize=1)
+    staged(given, ROWS)
+    with watched() as calls:
+        staged(given, ROWS)
+    assert [call.script.name for call in calls].count("stage") == 2  # two tasks have rows
+
+
+@contextmanager
+def watched() -> Iterator[list[Any]]:
+    """List the calls."""
+    real, calls = Node.run, list[Any]()
+
+    def run(self: Node, call: Any, **kwargs: Any) -> Any:
+        calls.append(call)
+        return real(self, call, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Node, "run", run)
+        yield calls
+
+
+@pytest.mark.parametrize(
+    "more, hours",
+    [
+        ({"writeId": "w"}, 720),
+        ({"writeId": "w", "dedupWindow": "1000h"}, 1000),
+        ({"dedupWindow": "1000h"}, 2),
+    ],
+)
+def test_how_long_a_write_is_known(
+    more: dict[str, str], hours: int, ps: Penstock, options: Any
+) -> None:
+    """A write is known for 30 days, or a longer `dedupWindow`; without a name for `stageTtl`."""
+    writer = BatchWriter(
+        options(commitMode="staged", batchSize=1, stageTtl="2h", **more), schema(PLAIN), False
+    )
+    messages = write(writer, ROWS)
+    assert hours_left(ps, "stage") == 2
+    with cut_after(4), suppress(Crash):
+        writer.commit(messages)
+    assert hours_left(ps, "stage") == hours_left(ps, "commit") == hours
+    writer.commit(messages)
+    assert hours_left(ps, "commit") == hours
+
+
+def hours_left(ps: Penstock, kind: str) -> int:
+    """Return the hours until the only key of this kind expires."""
+    [key] = ps.backend.node.command("KEYS", f"penstock:{{mail}}:{kind}:*")
+    return round(ps.backend.node.command("PTTL", key) / 3_600_000)
+
+
+def test_a_lost_reply_of_a_commit(
+    ps: Penstock, spark_server: EmbeddedServer, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commit is sent again and finds itself: nothing is logged, and all rows are added."""
+    staged(options(commitMode="staged", queue="other"), ROWS)  # loads the scripts
+    with Proxy(spark_server.address) as proxy:
+        writer = BatchWriter(options(commitMode="staged", url=proxy.url), schema(PLAIN), False)
+        messages = write(writer, ROWS)
+        fault = proxy.eat_reply(after=messages[0].token.encode() + b"\r\n")
+        writer.commit(messages)
+        assert fault.has_struck
+        close_all()
+    assert len(bodies(ps)) == 6
+    assert "before" not in caplog.text
+
+
+def test_a_staged_write_with_too_few_replicas(ps: Penstock, options: Any) -> None:
+    """With `replicas` nothing is committed. A queue's setting is only known from its replies: the
+    rows are added, and the write fails.
+    """
+    given = options(commitMode="staged", replicationTimeout="10ms")
+    with pytest.raises(NotReplicated, match="nothing was added"):
+        staged({**given, "replicas": "1"}, ROWS)
+    assert bodies(ps) == []
+    ps.queue("mail").configure(replicas=1)
+    with pytest.raises(NotReplicated, match="0 of 1") as caught:
+        staged(given, ROWS)
+    assert not caught.value.withdrawn
+    assert len(bodies(ps)) == 6
+    staged({**given, "replicas": "0"}, ROWS)
+    assert len(bodies(ps)) == 12
+
+
+def test_replicas_confirm_a_staged_write(
+    make_server: Callable[..., EmbeddedServer], options: Any
+) -> None:
+    """If one is lost after it was counted, all rows are added all the same.
+
+    Then the write fails. No further chunk waits for confirmations.
+    """
+    with replicated(make_server) as trio:
+        given = options(
+            queue="q", url=trio.url, commitMode="staged", batchSize=1, replicas=2,
+            replicationTimeout="1s",
+        )  # fmt: skip
+        staged(given, ROWS)
+        assert [len(each) for each in trio.bodies()] == [6, 6, 6]
+        trio.cut(0)
+        with watched() as calls, pytest.raises(NotReplicated) as caught:
+            staged(given, ROWS)
+        assert caught.value.got == 1
+        assert len(trio.bodies()[0]) == 12
+        assert [call.script.name for call in calls if call.wait] == ["commit", "publish"]
+        close_all()
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -181,16 +298,26 @@ def test_a_checkpoint_older_than_the_staged_batches(
     ps: Penstock, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An old checkpoint's batches were done, maybe with other rows: none is added,
-    and it is logged.
+    and it is logged. Rows that were staged before are removed.
     """
-    for batch, body in ((5, b"a"), (5, b"a"), (3, b"b")):
-        writer = StreamWriter(options(commitMode="staged"), schema(PLAIN), False)
-        assert "batch 3" not in caplog.text
+    writer = StreamWriter(options(commitMode="staged"), schema(PLAIN), False)
+
+    def task(batch: int) -> Any:
         with running(0, "q", batch):
-            message = writer.write(iter(arrow({"payload": [body]})))
-        writer.commit([message], batch)
-    assert "queue 'mail', batch 3: batch 5 was done before, on 20" in caplog.text
-    assert bodies(ps) == [b"a"]
+            return writer.write(iter(arrow({"payload": [b"%d" % batch]})))
+
+    late = task(3)
+    for batch in (0, 0, 5, 5, 3):
+        assert "batch 3" not in caplog.text
+        writer.commit([task(batch)], batch)
+    assert "queue 'mail', batch 0: it was done before, on 20" in caplog.text
+    found = re.search("queue 'mail', batch 3: batch 5 was done before, on ([^;]+)", caplog.text)
+    assert found is not None
+    age = datetime.now(timezone.utc) - datetime.fromisoformat(found[1])
+    assert abs(age) < timedelta(hours=1)
+    writer.commit([late], 3)
+    assert bodies(ps) == [b"0", b"5"]
+    assert ps.backend.node.command("KEYS", "penstock:{mail}:stage:*") == []
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
@@ -237,6 +364,7 @@ def test_a_staged_stream_continues_where_it_was_killed(ps: Penstock, options: An
     second = staged(1, [b"d"])
     StreamWriter(given, schema(PLAIN), False).commit([second], 1)
     assert bodies(ps) == [b"a", b"b", b"c", b"d"]
+    assert hours_left(ps, "commit") == 720
     late = staged(0, [b"a", b"b", b"c"])
     assert late.chunks == 0
     StreamWriter(given, schema(PLAIN), False).commit([late], 0)
@@ -265,12 +393,30 @@ def test_a_promise_that_a_full_queue_holds_up(ps: Penstock, options: Any) -> Non
     with pytest.raises(QueueFull, match=r"all staged rows are committed.*writeId=") as caught:
         writer.commit(write(writer, rows))
     assert (caught.value.waiting, caught.value.limit) == (3, 3)
+    waiting = BatchWriter(
+        options(commitMode="staged", writeId=writer.own, fullTimeout="300ms"), schema(PLAIN), False
+    )
+    with watched() as calls, pytest.raises(QueueFull, match="no room within fullTimeout"):
+        waiting.commit(write(waiting, rows))
+    assert len(calls) < 20  # it waits for a token
     queue.configure(max_length=100)
     name = re.search("writeId=([0-9a-f]+)", str(caught.value))
     assert name is not None
     again = BatchWriter({**given, "writeid": name[1]}, schema(PLAIN), False)
     again.commit(write(again, rows))
     assert bodies(ps) == rows[0]
+
+
+def test_a_promise_that_a_closed_queue_holds_up(ps: Penstock, options: Any) -> None:
+    """The error has the name; the write is completed when the queue takes jobs again."""
+    ps.queue("mail").close()
+    writer = BatchWriter(options(commitMode="staged"), schema(PLAIN), False)
+    messages = write(writer, ROWS)
+    with pytest.raises(QueueClosed, match=rf"is closed.*writeId={writer.own}"):
+        writer.commit(messages)
+    ps.queue("mail").reopen()
+    writer.commit(messages)
+    assert len(bodies(ps)) == 6
 
 
 # -- staged commit: any order of attempts, commits, aborts, crashes and repeats ------------------

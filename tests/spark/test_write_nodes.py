@@ -45,9 +45,12 @@ def attempts(writer: BatchWriter, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_every_row_is_there_once(mode: str, urls: list[str]) -> None:
-    """direct: the row's id selects its node in every attempt. staged: one node has all rows."""
-    given = {"queue": "mail", "nodes": ",".join(urls), "commitmode": mode, "writeid": "w"}
-    for _ in range(2):
+    """direct: the row's id selects its node in every attempt. staged: one node has all rows.
+
+    The order of the nodes does not matter.
+    """
+    for nodes in (urls, urls[::-1]):
+        given = {"queue": "mail", "nodes": ",".join(nodes), "commitmode": mode, "writeid": "w"}
         text = PLAIN if mode == "staged" else "payload binary, id string"
         writer = BatchWriter(given, schema(text), False)
         writer.commit(attempts(writer, 2))
@@ -66,13 +69,14 @@ def test_rows_of_many_queues(urls: list[str]) -> None:
         ps.queue("to.1", partitions=3).enqueue(b"first")
         given = {"queue": "mail", "nodes": ",".join(urls), "queuecolumn": "to"}
         writer = BatchWriter(given, schema("payload binary, id string, to string"), False)
-        to = [f"to.{number % 4}" for number in range(len(BODIES))]
-        columns = {"payload": BODIES, "id": list(map(bytes.decode, BODIES)), "to": to}
-        for added in (len(BODIES), 0):
+        rows = BODIES + [b"more %d" % number for number in range(120)]  # or a node may have none
+        to = [f"to.{number % 4}" for number in range(len(rows))]
+        columns = {"payload": rows, "id": list(map(bytes.decode, rows)), "to": to}
+        for added in (len(rows), 0):
             with running():
                 assert writer.write(iter(arrow(columns))).counts["added"] == added
         for name in set(to):
-            wanted = [body for body, one in zip(BODIES, to, strict=True) if one == name]
+            wanted = [body for body, one in zip(rows, to, strict=True) if one == name]
             jobs = list(ps.open(name).scan_iter())
             assert len({parse_id(job.id).node for job in jobs}) == len(urls)
             assert sorted(job.raw for job in jobs if job.raw != b"first") == sorted(wanted)

@@ -19,7 +19,7 @@ from itertools import chain
 from time import monotonic
 
 from penstock.core import flows
-from penstock.core.calls import Call, Confirmed, Wait
+from penstock.core.calls import Call, Wait
 from penstock.core.logs import get_logger
 from penstock.core.operations.producing import Added
 from penstock.core.refusals import Unstaged
@@ -169,13 +169,7 @@ class StagedCommit:
         call = about_staged(self._shard.ops, "commit", self._at, *args)
         call.wait = self._wait if self._options.replicas else None
         reply: CommitReply = self._shard.run(call)
-        if isinstance(reply, Committed):
-            self._note_replicas(self._options.replicas or 0, call.confirmed)
         return reply
-
-    def _note_replicas(self, wanted: int, got: Confirmed) -> None:
-        if got.replicas < wanted:
-            self._short = NotReplicated(wanted, got.replicas, withdrawn=False)
 
     def _publish(self, at: Staged, attempts: Iterable[Attempt]) -> None:
         try:
@@ -194,14 +188,16 @@ class StagedCommit:
             def make(_: object, *, create: str, wait_ms: int) -> Call[Added]:
                 args = (create, "", wait_ms, shard.ops.producing, field, most)
                 call = about_staged(shard.ops, "publish", at, *args)
-                call.wait = self._wait
+                if self._short is None:
+                    call.wait = self._wait._replace(refuses=False)
                 return call
 
             flow = flows.enqueue(shard.ops, (), make, block=block, in_parts=False, clock=monotonic)
             reply, confirmed = shard.queue.backend.driver.drive(flow)
             self._added += reply.count
-            wanted = self._wait.replicas
-            self._note_replicas(reply.replicas if wanted is None else wanted, confirmed)
+            wanted = reply.replicas if self._wait.replicas is None else self._wait.replicas
+            if self._short is None and confirmed.replicas < wanted:
+                self._short = NotReplicated(wanted, confirmed.replicas, withdrawn=False)
             return most
 
         patiently(self._options, MORE_THAN_A_CHUNK, put)

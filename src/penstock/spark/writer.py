@@ -18,7 +18,7 @@ from pyspark.sql import datasource as api
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.core.logs import get_logger
-from penstock.errors import QueueFull, QueuePaused
+from penstock.errors import QueueClosed, QueueFull, QueuePaused
 from penstock.spark.calls import Staged
 from penstock.spark.errors import OptionError
 from penstock.spark.operations import Settler
@@ -125,7 +125,7 @@ class QueueWriter:
             try:
                 commit = StagedCommit(self.options, name, is_named=is_named)
                 total["added"] = commit.run(attempts, total["rows"])
-            except (QueueFull, QueuePaused) as refusal:
+            except (QueueClosed, QueueFull, QueuePaused) as refusal:
                 refusal.args = (f"{refusal}. {self._rest()}",)
                 raise
         logger.info("%s: written %s", self._place(batchId), _told(total))
