@@ -13,7 +13,7 @@ local release_dedup, write_dedup, write_dedup_and_wake = nothing, nothing, nothi
 if has_dedup then
   --@include lib/place_jobs (gives: place, write_places)
   local successors, opened, values_of, changed, released = {}, {}, {}, {}, {}
-  local spans, stops = {[''] = 0}, {} -- caches: most jobs have equal fields
+  local stops = {[''] = false} -- ends of windows, by the fields that tell them: most jobs have equal ones
   release_dedup = function(ids, done, window)
     if #ids == 0 then
       return
@@ -26,8 +26,10 @@ if has_dedup then
         local entry = redis.call('XRANGE', ready, ids[i], ids[i])[1]
         value = entry and entry[2][2] or ''
       end
-      local name, rest = match(value, '^@[^\n]*\n[1+];d=([^;\n]+)([^\n]*)')
-      if not name then
+      local name, rest, last = match(value, '^@[^\n]*\n[1+];d=([^;\n]+)([^\n]-);i=[^;\n]+([^\n]*)')
+      if name then
+        rest = rest .. last -- without the stable id, which differs in each job
+      else
         name, rest = match(match(value, '^@[^\n]*\n([^\n]*)') or match(value, '^[^\n]*'), ';d=([^;]+)(.*)')
       end
       if name then
@@ -41,21 +43,22 @@ if has_dedup then
       end
     end
     local owners = #named > 0 and redis.call('HMGET', dedup, unpack(named)) or {}
-    for j = 1, #named do
+    local stop = window and window > 0 and string.format('%.0f', now + window)
+    for j = 1, n do
       local name, number = named[j], named_ids[j]
       local value = values_of[name] or owners[j]
-      local span = done and window or 0
-      if done and not window then
-        span = spans[rests[j]] or tonumber(match(rests[j], ';w=(%d+)') or 0)
-        spans[rests[j]] = span
-      end
-      span = span > 0 and span
-      local stop = span and (stops[span] or string.format('%.0f', now + span))
-      if span then
-        stops[span] = stop
+      if not done then
+        stop = false
+      elseif not window then
+        stop = stops[rests[j]]
+        if stop == nil then
+          local span = tonumber(match(rests[j], ';w=(%d+)') or 0)
+          stop = span > 0 and string.format('%.0f', now + span)
+          stops[rests[j]] = stop
+        end
       end
       if value == number and not values_of[name] then -- the usual case
-        if span then
+        if stop then
           values_of[name] = '@' .. stop
           changed[#changed + 1] = name
           opened[#opened + 1] = stop
@@ -67,17 +70,17 @@ if has_dedup then
         changed[#changed + 1] = name
         local owner, successor, wait = string.match(value, '^(%d+%-%d+) ?([%d-]*) ?(%d*)')
         if owner == number and successor ~= '' then
-          values_of[name] = successor .. (span and ' @' .. stop or '')
+          values_of[name] = successor .. (stop and ' @' .. stop or '')
           successors[#successors + 1] = successor
-          local at = span and now + span or math.min(now, tonumber(string.sub(successor, 1, -12)))
+          local at = stop and tonumber(stop) or math.min(now, tonumber(string.sub(successor, 1, -12)))
           successors[#successors + 1] = math.max(at, tonumber(wait) or 0)
         elseif owner == number then
           local ends = tonumber(string.match(value, '@(%d+)$')) or 0 -- it waited for the end of a window
-          values_of[name] = span and '@' .. stop or ends > now and string.format('@%.0f', ends) or ''
+          values_of[name] = stop and '@' .. stop or ends > now and string.format('@%.0f', ends) or ''
         elseif successor == number then
           values_of[name] = owner
         end
-        if span and owner == number then
+        if stop and owner == number then
           opened[#opened + 1] = stop
           opened[#opened + 1] = name
         end
