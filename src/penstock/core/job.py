@@ -336,6 +336,10 @@ counts_of: Callable[[Delivery], bytes] = attrgetter("_counts")
 """Return the counters as they are stored; empty = a first delivery."""
 data_of: Callable[[Delivery], bytes] = attrgetter("_data")
 """Return the record as it is stored."""
+parts_of: Callable[[Delivery], tuple[Reservation, bytes, bytes, bytes]] = attrgetter(
+    "_reservation", "_counts", "_data", "_number"
+)
+"""Return the reservation, the counters, the record and the number, in one call."""
 record_of: Callable[[Delivery], Record] = attrgetter("_parsed")
 term_of: Callable[[Delivery], Any] = attrgetter("_term")
 """Return until when a worker holds the job, by its own clock. The worker has set it."""

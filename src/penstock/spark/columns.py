@@ -256,11 +256,11 @@ def times_and_sequences(numbers: Sequence[bytes]) -> tuple[Ints, Ints]:
     return found[:, 0], found[:, 1]
 
 
-def id_column(origin: Origin, times: Ints, sequences: Ints, codes: Sequence[str]) -> pa.Array:
+def id_column(origin: Origin, times: Ints, sequences: Ints, codes: pa.Array | str) -> pa.Array:
     """Return ids `D-<node>-<24 characters>-<ttl>`, as `encode_id` makes them.
 
     Args:
-        codes: the last four digits of each id.
+        codes: the last four digits, of each id or of all.
     """
     packed: Any = np.empty(len(times), _MIDDLE)
     packed["high"], packed["low"], packed["sequence"] = times >> 32, times & 0xFFFFFFFF, sequences

@@ -6,11 +6,12 @@ import itertools
 import json
 import logging
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from threading import Event, Lock
+from operator import attrgetter, itemgetter
+from threading import Event
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -23,10 +24,7 @@ from penstock.core.job import (
     OWN_TERMS,
     Delivery,
     Reservation,
-    counts_of,
-    data_of,
-    number_of,
-    reservation_of,
+    parts_of,
 )
 from penstock.core.logs import RateLimit, get_logger
 from penstock.core.options import MAX_DURATION_MS
@@ -78,8 +76,13 @@ WAITING = 10_000
 USUAL = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
 """Columns whose usual values need no trial conversion."""
 Row = Sequence[Any]
-"""Dedup window in ms, then the columns of a result."""
-Kept = tuple[Delivery, Row]
+"""The columns of a result."""
+Kind = tuple[Reservation, bytes, tuple[str, bool] | None, int | None]
+"""The common parts of jobs: reservation, counters, `own`, and their dedup window in ms.
+
+`own`: of jobs that have a lease or a ttl of their own: the last four digits of their ids, and
+whether they were delivered at most once.
+"""
 
 
 @dataclass
@@ -271,29 +274,28 @@ class DrainOutput:
     hold_ms: int
 
 
-@dataclass(slots=True)
 class ResultPage:
-    """Results whose jobs have one receipt.
+    """Results whose jobs have all in common but their numbers.
 
     Attributes:
         receipt: empty = the jobs were delivered at most once.
         window_ms: their dedup window; None = as their producers chose.
         is_short: whether their leases may end before the output is safe.
-        codes: the last four digits of their ids.
+        code: the last four digits of their ids.
     """
 
-    reserve: Reservation
-    receipt: str
-    window_ms: int | None
-    is_short: bool
-    attempt: int
-    numbers: list[bytes]
-    codes: list[str]
-    rows: list[Row]
+    def __init__(self, kind: Kind, numbers: Sequence[bytes], rows: Sequence[Row]) -> None:
+        reserve, counts, own, self.window_ms = kind
+        self.code, once = own or (AT_LEAST_ONCE_FOREVER, False)
+        first = Delivery(reserve, numbers[0], counts, b"")
+        self.place, self.attempt = reserve.place, first.attempt
+        self.receipt = "" if once else first.receipt if own or counts else reserve.hinted
+        self.is_short = own is not None and not once
+        self.numbers, self.rows = numbers, rows
 
     def held(self) -> HeldJobs:
         """Return the jobs, without their results."""
-        place, numbers = self.reserve.place, b" ".join(self.numbers).decode()
+        place, numbers = self.place, b" ".join(self.numbers).decode()
         return HeldJobs(place.node, place.packed.hex(), self.receipt, self.window_ms, numbers)
 
     def extend(self, queue: Queue, seconds: float) -> int:
@@ -302,25 +304,18 @@ class ResultPage:
         answers = queue.extend(jobs, seconds, late=True)
         kept = [type(one) is float or one is Outcome.UNKNOWN for one in answers]
         self.numbers = list(itertools.compress(self.numbers, kept))
-        self.codes = list(itertools.compress(self.codes, kept))
         self.rows = list(itertools.compress(self.rows, kept))
         return kept.count(False)
 
-    def ids(self) -> pa.Array:
-        """Return the ids of the jobs."""
-        place = self.reserve.place
+
+def ids_of(pages: Iterable[ResultPage]) -> pa.Array:
+    """Return the ids of the jobs."""
+    arrays = []
+    for (place, code), part in itertools.groupby(pages, attrgetter("place", "code")):
+        numbers = [number for page in part for number in page.numbers]
         origin = Origin(place.queue, place.node, place.packed, "ready")
-        return id_column(origin, *times_and_sequences(self.numbers), self.codes)
-
-
-def kind_of(result: Kept) -> tuple[bytes, bool | None, int | None]:
-    """Return what the results of a page have in common: counters, delivery and dedup window.
-
-    Of the delivery: True = at most once, False = its lease may be short, None = as usual.
-    """
-    job, row = result
-    once = job.at_most_once if data_of(job)[1:3] in OWN_TERMS else None
-    return counts_of(job), once, row[0]
+        arrays.append(id_column(origin, *times_and_sequences(numbers), code))
+    return pa.concat_arrays(arrays)
 
 
 class DrainResults:
@@ -338,12 +333,9 @@ class DrainResults:
         self._names = [column.name for column in output.fields]
         self._kinds = [column.type for column in output.fields]
         self._usual = [USUAL.get(kind) for kind in self._kinds]
-        self._nothing = (None,) * (1 + len(self._names))
-        self._open: list[Kept] = []
-        self._reserve: Reservation | None = None
-        self._pages: list[ResultPage] = []
-        self._waiting = 0
-        self._lock = Lock()
+        self._nothing = (None,) * len(self._names)
+        self._waiting = deque[Any]()
+        self._kind: Kind | None = None
         self._room = Event()
         self._held: list[HeldJobs] = []
         self._renewal = monotonic() + self._hold / 6
@@ -355,69 +347,61 @@ class DrainResults:
         Raises:
             TypeError: a result does not fit the schema.
         """
-        if self._waiting > WAITING:
+        if len(self._waiting) > 3 * WAITING:
             self._room.clear()
             self._room.wait(1)
         try:
             if handler.size is None:
-                results = [(jobs[0], self._row(value))] if _is_done(jobs[0], value) else []
+                rows = [self._row(jobs[0], value)]
             else:
                 each = value if isinstance(value, (list, tuple)) else [value] * len(jobs)
                 if len(each) != len(jobs):
                     raise ValueError(f"{len(each)} results for {len(jobs)} jobs")
-                pairs = zip(jobs, each, strict=True)
-                results = [(job, self._row(one)) for job, one in pairs if _is_done(job, one)]
+                rows = list(map(self._row, jobs, each))
         except Exception as error:
             text = f"the result does not fit the columns of the schema: {error}"
             raise TypeError(text) from error
-        with self._lock:
-            for result in results:
-                job, _ = result
+        for job, found in zip(jobs, rows, strict=True):
+            if found is not None:
                 job.settled = True
-                if (reserve := reservation_of(job)) is not self._reserve:
-                    self._close()
-                    self._reserve = reserve
-                self._open.append(result)
-            self._waiting += len(results)
+                reserve, counts, data, number = parts_of(job)
+                own = (job.id[-4:], job.at_most_once) if data[1:3] in OWN_TERMS else None
+                window_ms, row = found
+                if self._kind != (kind := (reserve, counts, own, window_ms)):
+                    self._kind = kind
+                self._waiting += (self._kind, number, row)
 
-    def _row(self, value: Any) -> Row:
-        """Return the window and the columns of a result."""
-        if value is None or value is Done:
-            return self._nothing
+    def _row(self, job: Delivery, value: Any) -> tuple[int | None, Row] | None:
+        """Return the dedup window and the columns; None = the job is not done by this result."""
+        if job.settled or job.lost or job.cancelled:
+            return None
         window_ms = None
+        if value is None or value is Done:
+            return window_ms, self._nothing
         if isinstance(value, Done):
             if value.verdict.then is not None:
                 raise ValueError("Done(then=...) works only with ack='task'")
             value, window_ms = value.value, value.verdict.window_ms
+        elif isinstance(value, type) and issubclass(value, Result):
+            return None
+        if isinstance(value, BaseException):
+            return None
         found = values_of(value, self._names, encodes_json=self._output.encodes_json)
         for kind, usual, one in zip(self._kinds, self._usual, found, strict=True):
             if one is not None and (type(one) is not usual or not _is_usual(one)):
                 pa.array([one], kind)  # raises if it does not fit
-        return (window_ms, *found)
-
-    def _close(self) -> None:
-        """Make pages of the results of a reserve. They take less memory than its jobs."""
-        results, self._open = self._open, []
-        for (counts, once, window_ms), part in itertools.groupby(results, kind_of):
-            jobs, rows = map(list, zip(*part, strict=True))
-            reserve, receipt = reservation_of(jobs[0]), jobs[0].receipt
-            is_short = once is False
-            if not (is_short or counts):
-                receipt = reserve.hinted
-            numbers, codes = list(map(number_of, jobs)), [AT_LEAST_ONCE_FOREVER] * len(jobs)
-            if once is not None:
-                receipt, codes = "" if once else receipt, [job.id[-4:] for job in jobs]
-            attempt = jobs[0].attempt
-            page = ResultPage(reserve, receipt, window_ms, is_short, attempt, numbers, codes, rows)
-            self._pages.append(page)
+        return window_ms, tuple(found)
 
     def batch(self, queue: Queue) -> pa.RecordBatch | None:
         """Remove and return the rows whose jobs are held; renew the leases of earlier ones."""
-        with self._lock:
-            self._close()
-            pages, self._pages, self._waiting = self._pages, [], 0
+        parts = [self._waiting.popleft() for _ in range(len(self._waiting))]
         self._room.set()
         self._renew(queue)
+        pages = []
+        found = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        for kind, part in itertools.groupby(found, itemgetter(0)):
+            _, numbers, rows = zip(*part, strict=True)
+            pages.append(ResultPage(kind, numbers, rows))
         for page in pages:
             self.kept += len(page.rows) if page.receipt else 0
             if page.is_short:
@@ -428,13 +412,11 @@ class DrainResults:
         groups = [page.held() for page in pages if page.receipt]
         self._held += groups
         attempts = [page.attempt for page in pages for _ in page.rows]
-        rows = [row for page in pages for row in page.rows]
-        receipts = [None] * (len(rows) - 1) + [json.dumps(groups)]
-        lists = [attempts, receipts, *list(zip(*rows, strict=True))[1:]]
-        values = zip(self.schema.types[1:], lists, strict=True)
-        ids = pa.concat_arrays([page.ids() for page in pages])
-        columns = [ids, *(pa.array(column, kind) for kind, column in values)]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        receipts = [None] * (len(attempts) - 1) + [json.dumps(groups)]
+        results = [row for page in pages for row in page.rows]
+        columns = ([row[at] for row in results] for at in range(len(self._names)))
+        values = map(pa.array, [attempts, receipts, *columns], self.schema.types[1:])
+        return pa.RecordBatch.from_arrays([ids_of(pages), *values], schema=self.schema)
 
     def _renew(self, queue: Queue) -> None:
         """Renew the leases of all results, if it is time."""
@@ -449,15 +431,6 @@ def _is_usual(value: Any) -> bool:
     if type(value) is str:
         return value.isascii()
     return type(value) is not int or -(2**63) <= value < 2**63
-
-
-def _is_done(job: Delivery, value: Any) -> bool:
-    """Return True if a job is done, and not settled by its handler, failed or lost."""
-    if job.settled or job.lost or job.cancelled:
-        return False
-    is_result = isinstance(value, type) and issubclass(value, Result)
-    is_other = is_result or isinstance(value, BaseException)
-    return value is Done or isinstance(value, Done) or not is_other
 
 
 def values_of(value: Any, names: Sequence[str], *, encodes_json: bool) -> Row:
