@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import struct, to_json
 from server import url
 
 from penstock import Penstock
@@ -53,9 +54,9 @@ with tempfile.TemporaryDirectory() as place, Penstock(url()) as ps:
     with Path(f"{place}/modules.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("path", "source"), *sources, *ODD])
     rows = spark.read.csv(f"{place}/modules.csv", header=True, multiLine=True, escape='"')
-    named = rows.selectExpr("path AS id", "path", "source").write
+    named = rows.select("path", to_json(struct("*")).alias("payload")).write
     for _ in range(2):
-        named.save(idColumn="id", payloadFormat="json", commitMode="staged", **write)
+        named.save(idColumn="path", payloadFormat="json", commitMode="staged", **write)
     jobs = ps.queue("example.spark")
     count = len(sources) + len(ODD)
     print("loaded twice, each module is one job:", jobs.stats().ready == count)

@@ -52,7 +52,7 @@ def connected(spark: Any, url: str, directory: str, place: str) -> dict[str, Any
     """Read and write in every way on Spark Connect; repeat the writes of `every_kind`."""
     import pytest
 
-    from penstock import BadArgument
+    from penstock import BadArgument, Penstock
     from penstock.spark import drain, enqueue_partition
 
     def sized(job: Any) -> int:
@@ -64,9 +64,12 @@ def connected(spark: Any, url: str, directory: str, place: str) -> dict[str, Any
     def reader(queue: str) -> Any:
         return spark.read.format("penstock").options(queue=queue, url=url).load()
 
-    rows = spark.range(0, 100, 1, 2).selectExpr("CAST(id AS STRING) AS payload")
-    rows.write.format("penstock").mode("append").options(queue="in", url=url).save()
-    found: dict[str, Any] = {"module": type(spark).__module__, "written": reader("in").count()}
+    rows = spark.range(0, 100, 1, 2).selectExpr("to_json(struct(*)) AS payload")
+    sink = rows.write.format("penstock").mode("append").option("payloadFormat", "json")
+    sink.options(queue="in", url=url).save()
+    found: dict[str, Any] = {"module": type(spark).__module__}
+    with Penstock(url) as client:
+        found["written"] = sorted(job.body["id"] for job in client.queue("in").scan_iter())
     spark.sql(f"CREATE TEMP VIEW jobs USING penstock OPTIONS (queue 'in', url '{url}')")
     [row] = spark.sql("SELECT count(*) AS n FROM jobs WHERE state = 'ready'").collect()
     found["selected"] = row.n

@@ -16,7 +16,7 @@ from tests.spark.support import Driver
 def test_everything_goes_through_connect(
     driver: Callable[..., Driver], spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """Batch, SQL, stream, `foreachPartition`, `foreachBatch` and drain work without an RDD.
+    """Batch, SQL, stream, `foreachPartition`, `foreachBatch`, JSON and drain work without an RDD.
 
     Batches and streams of a classic session, with and without ids, add nothing when they are
     repeated through Connect in other partitions. A stream's last batch is repeated because its
@@ -46,7 +46,7 @@ def test_everything_goes_through_connect(
     )
     assert started.result() == {
         "module": "pyspark.sql.connect.session",
-        "written": 100,
+        "written": list(range(100)),
         "selected": 100,
         "streamed": 100,
         "partition": 100,

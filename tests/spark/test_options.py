@@ -50,7 +50,6 @@ HERE = {"queue": "mail", "url": "redis://h:1/0"}
         ({**HERE, "delay": "10s"}, "delay"),
         ({**HERE, "operation": "ack", "delay": "10s"}, "delay"),
         ({**HERE, "operation": "redrive", "error": "no"}, "error"),
-        ({**HERE, "payloadformat": "json", "payloadcolumn": "body"}, "payloadColumn"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_named(given: dict[str, str], named: str) -> None:
@@ -175,8 +174,12 @@ def test_passwords_come_from_where_options_point(
     "fields, options, named",
     [
         ([("body", "binary")], {}, "payload"),
+        ([("body", "binary")], {}, "to_json"),
         ([("payload", "long")], {}, "payload"),
+        ([("payload", "long")], {"payloadformat": "json"}, "payload"),
         ([("payload", "binary"), ("extra", "string")], {}, "extra"),
+        ([("payload", "binary"), ("extra", "string")], {}, "to_json"),
+        ([("payload", "string"), ("extra", "string")], {"payloadformat": "json"}, "extra"),
         ([("payload", "binary"), ("delay", "string")], {}, "delay"),
         ([("payload", "binary"), ("ready_at", "string")], {}, "ready_at"),
         ([("payload", "binary"), ("headers", "map<string,long>")], {}, "headers"),

@@ -17,7 +17,7 @@ FIRST = datetime(2040, 1, 1, tzinfo=timezone.utc)
 TIMES = [FIRST + timedelta(microseconds=7 * i) for i in range(COUNT)]
 COLUMNS: dict[str, tuple[str, list[Any]]] = {
     "id": ("string", [("é ä", "a-b_c.d~e", "x;y", "plain")[i % 4] + str(i) for i in range(COUNT)]),
-    "payload": ("string", [f"body {i % 7} é" for i in range(COUNT)]),
+    "payload": ("string", [f'["body {i % 7} é"]' for i in range(COUNT)]),
     "delay": ("long", [(None, 5, 60)[i % 3] for i in range(COUNT)]),
     "ready_at": ("timestamp", [None if i % 5 == 0 else time for i, time in enumerate(TIMES)]),
     "ttl": ("double", [1e9 + 0.5 + i % 3 for i in range(COUNT)]),

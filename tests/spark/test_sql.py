@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions
 
 from penstock import Penstock
 from penstock.core.partitions import partition_of
@@ -49,6 +50,35 @@ def test_a_view_is_read_and_written(spark: Any, ps: Penstock, redis_url: str) ->
         spark.sql("INSERT INTO letters VALUES ('ada', 'hello')")
     stats = jobs.stats()
     assert (stats.ready, stats.scheduled, stats.dead, stats.active) == (42, 1, 10, 0)
+
+
+def test_rows_as_json(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """A payload made by Spark's `to_json` arrives decoded, from a DataFrame and from SQL."""
+    spark.sql(
+        "CREATE TEMP VIEW people AS SELECT 'ada' AS k, DATE'2026-01-02' AS born, "
+        "named_struct('street', 'Low \"é\"', 'at', named_struct('x', 1.5D)) AS home, "
+        "array(named_struct('n', 1), NULL) AS list, map('a', 1) AS map, double('NaN') AS odd, "
+        "CAST(1.50 AS DECIMAL(9, 2)) AS price, X'00ff' AS raw, CAST(NULL AS STRING) AS none, "
+        "TIMESTAMP'2026-01-02 03:04:05Z' AS time, 60 AS delay"
+    )
+    frame = spark.table("people")
+    options = {"timeZone": "UTC", "ignoreNullFields": "false"}
+    text = functions.to_json(functions.struct("*"), options).alias("payload")
+    given = {"queue": "mail", "url": redis_url, "payloadFormat": "json", "idColumn": "k"}
+    frame.select("k", text).write.format("penstock").mode("append").options(**given).save()
+    spark.sql(
+        "CREATE TEMP VIEW sink (k STRING, payload STRING) USING penstock OPTIONS (queue 'sql', "
+        f"url '{redis_url}', payloadFormat 'json', idColumn 'k')"
+    )
+    spark.sql("INSERT INTO sink SELECT k, to_json(struct(k, born, none)) FROM people")
+    [job], [by_sql] = ps.queue("mail").reserve(9), ps.queue("sql").reserve(9)
+    assert (job.dedup_id, by_sql.dedup_id) == ("ada", "ada")
+    assert job.body == {
+        "k": "ada", "born": "2026-01-02", "home": {"street": 'Low "é"', "at": {"x": 1.5}},
+        "list": [{"n": 1}, None], "map": {"a": 1}, "odd": "NaN", "price": 1.5, "raw": "AP8=",
+        "none": None, "time": "2026-01-02T03:04:05.000Z", "delay": 60,
+    }  # fmt: skip
+    assert by_sql.body == {"k": "ada", "born": "2026-01-02"}
 
 
 def test_spark_computes_the_partition_of_an_id(spark: Any) -> None:

@@ -7,7 +7,6 @@ import pickle
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -163,43 +162,6 @@ def test_columns_set_the_options_of_a_job(ps: Penstock, options: Any) -> None:
     assert (job.id, job.lease) == (two.id, 30)
 
 
-def test_a_body_of_all_columns(ps: Penstock, options: Any) -> None:
-    """payloadFormat=json: values that JSON lacks are written as readable text."""
-    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
-    batch = arrow(
-        {
-            "k": [1], "name": ["ä"], "none": [None], "when": [moment], "price": [Decimal("1.50")],
-            "raw": [b"\x00\xff"], "tags": [["a", "b"]], "map": [[("x", "y")]],
-            "inner": [{"p": 1.5}], "delay": [60],
-        },
-        map=MAP, none=pa.string(),
-    )  # fmt: skip
-    text = "k long, name string, none string, when timestamp, price double, raw binary, tags string"
-    text += ", map map, inner string, delay long"
-    given = options(payloadFormat="json", idColumn="k")
-    with running():
-        BatchWriter(given, schema(text), False).write(iter(batch))
-    [view] = ps.queue("mail").peek(state="scheduled")
-    assert view.body == {
-        "k": 1, "name": "ä", "none": None, "when": "2026-01-02T03:04:05+00:00", "price": "1.50",
-        "raw": "AP8=", "tags": ["a", "b"], "map": {"x": "y"}, "inner": {"p": 1.5},
-    }  # fmt: skip
-    assert view.dedup_id == "1"
-
-
-def test_a_body_of_nested_rows(ps: Penstock, options: Any) -> None:
-    """Rows within rows are objects. A row without other columns has an empty object."""
-    row = Row(k="a", inner=Row(p=1), list=[Row(p=2)], map={"x": Row(p=3)})
-    ttls = BatchWriter(
-        options(payloadFormat="json", commitMode="direct"), schema("ttl long"), False
-    )
-    with running():
-        enqueue_partition([row], **options(payloadFormat="json", idColumn="k"))
-        ttls.write(iter(arrow({"ttl": [60]})))
-    body = {"k": "a", "inner": {"p": 1}, "list": [{"p": 2}], "map": {"x": {"p": 3}}}
-    assert [view.body for view in ps.queue("mail").peek(2)] == [body, {}]
-
-
 def test_a_queue_for_each_row(ps: Penstock, options: Any) -> None:
     """A column has the queue; one id in two queues makes two jobs."""
     batch = arrow({"payload": [b"1", b"2"], "id": ["i", "i"], "to": ["mail.a", "mail.b"]})
@@ -244,15 +206,12 @@ def test_a_value_that_cannot_be_used_names_column_and_row(
     assert bodies(ps) == []
 
 
-@pytest.mark.parametrize("name, more", [("ready_at", {}), ("born", {"payloadFormat": "json"})])
-def test_a_time_that_python_has_not_names_the_column(
-    name: str, more: dict[str, str], ps: Penstock, options: Any
-) -> None:
+def test_a_time_that_python_has_not_names_the_column(ps: Penstock, options: Any) -> None:
     """Spark has years beyond 9999, which raise with the column."""
     late = pa.array([253_500_000_000_000_000], pa.int64()).view(pa.timestamp("us", tz="UTC"))
-    writer = BatchWriter(options(**more), schema(f"payload string, {name} timestamp"), False)
-    with running(0), pytest.raises(BadArgument, match=rf"column='{name}'.*(year|range)"):
-        writer.write(iter(arrow({"payload": ["x"], name: late})))
+    writer = BatchWriter(options(), schema("payload string, readyAt timestamp"), False)
+    with running(0), pytest.raises(BadArgument, match=r"column='readyAt'.*(year|range)"):
+        writer.write(iter(arrow({"payload": ["x"], "readyAt": late})))
     assert bodies(ps) == []
 
 
@@ -274,20 +233,30 @@ def test_every_queue_that_rows_name_has_to_be_there(ps: Penstock, options: Any) 
     assert bodies(ps, "other") == [b"b", b"there"]
 
 
-def test_json_that_cannot_be_expressed_names_the_column(options: Any) -> None:
-    """NaN raises with the column."""
-    writer = BatchWriter(options(payloadFormat="json"), schema("k long, v double"), False)
-    with running(), pytest.raises(RowError, match="'v'"):
-        writer.write(iter(arrow({"k": [1], "v": [float("nan")]})))
-    deep: Any = []
-    for _ in range(100_000):
-        deep = [deep]
-    given = {"queue": "mail", "url": options()["url"], "payloadFormat": "json", "idColumn": "k"}
-    for value in ("\ud800", deep):
-        with running(), pytest.raises(RowError, match="'v', row 1"):
-            enqueue_partition([{"k": 1, "v": 1}, {"k": 1, "v": value}], **given)
-    with pytest.raises(BadArgument, match=r"column='v'.*twice"):
-        BatchWriter(options(payloadFormat="json"), schema("k long, v double, v long"), False)
+@pytest.mark.parametrize(
+    "wrong, reason",
+    [
+        ("ada", "Expecting value"), ("", "Expecting value"), ('{"a": 1} 2', "Extra data"),
+        ('{"a": NaN}', "NaN"), ("[-Infinity]", "-Infinity"),
+        pytest.param("[" * 100_000, "JSON", id="deep"), (None, "bytes or text"),
+        (b"\xff", "utf-8"), ('"é"'.encode("utf-16"), "utf-8"), ("\ud800", "surrogates"),
+        ({"a": 1}, "bytes or text"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("column", ["payload", "body"])
+def test_a_payload_that_is_not_json(
+    column: str, wrong: object, reason: str, ps: Penstock, options: Any
+) -> None:
+    """payloadFormat=json: the error has column, row and reason, and its batch is not written."""
+    given = options(payloadFormat="json", payloadColumn=column)
+    fine = [{"id": 1, column: '{"a": "é"}'}, {"id": 2, column: b"[null, 1e3]"}]
+    with running(), pytest.raises(RowError, match=f"'{column}', row 2 of its.*{reason}") as caught:
+        enqueue_partition([*fine, {"id": 3, column: wrong}], **given)
+    assert caught.value.row == 2
+    assert bodies(ps) == []
+    with running():
+        enqueue_partition(fine, **given)
+    assert [view.body for view in ps.queue("mail").peek(2)] == [{"a": "é"}, [None, 1000.0]]
 
 
 def test_plans_that_cannot_be_carried_out(ps: Penstock, options: Any, redis_url: str) -> None:
@@ -723,11 +692,6 @@ def test_unsafe_repeats_are_refused(ps: Penstock, options: Any) -> None:
     for refused in (
         lambda: StreamWriter(direct, schema(PLAIN), False),
         lambda: BatchWriter(options(commitMode="direct", writeId="w"), schema(PLAIN), False),
-        lambda: BatchWriter(
-            options(commitMode="direct", writeId="w", payloadFormat="json"),
-            schema("id string"),
-            False,
-        ),
     ):
         with pytest.raises(OptionError, match=r"commitMode='direct'.*idColumn.*staged"):
             refused()

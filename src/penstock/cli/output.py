@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta, timezone
-from typing import Any, NoReturn
+from typing import Any
 
 from penstock import JobView
 from penstock.cli.grid import Medium, grid
@@ -23,6 +23,7 @@ from penstock.cli.ids import short_id
 from penstock.core.logs import byte_size, printable
 from penstock.core.logs import span as span_of
 from penstock.core.middleware import HANDLER
+from penstock.core.record import parse_json
 from penstock.core.urls import redacted
 
 __all__ = [
@@ -177,18 +178,14 @@ def body_value(view: JobView) -> tuple[str, Any]:
     """Return codec and body for JSON; a body that its codec can't read is shown as bytes."""
     if view.codec == "json":
         try:
-            return "json", json.loads(view.raw, parse_constant=_refuse)
-        except (ValueError, RecursionError):
+            return "json", parse_json(view.raw)
+        except ValueError:
             pass
     codec = "bytes" if view.codec in ("", "json") else view.codec
     try:
         return codec, view.raw.decode()
     except UnicodeDecodeError:
         return codec, {"base64": base64.b64encode(view.raw).decode()}
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def short_body(view: JobView, limit: int = 60) -> str:

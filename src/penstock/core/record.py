@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, unquote
 
 from penstock.core.codec import Codec
@@ -33,6 +33,7 @@ __all__ = [
     "encode_json",
     "escaped",
     "key_hash",
+    "parse_json",
     "parse_record",
     "stable_id_of",
     "with_key",
@@ -110,6 +111,25 @@ def encode_json(body: object) -> bytes:
         why = "it contains itself" if isinstance(error, RecursionError) else error
         reason = f"can't be written as JSON, pass bytes or another value: {why}"
         raise BadArgument("body", body, reason) from error
+
+
+def parse_json(raw: bytes) -> Any:
+    """Parse JSON that a client in any language can read: in UTF-8, without NaN and Infinity.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        return _STRICT.decode(raw.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"must be JSON: {error}") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number of JSON")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _check_keys(body: Any) -> None:

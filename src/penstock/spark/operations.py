@@ -56,7 +56,6 @@ class Settler:
 
     def __init__(self, options: Write, fields: Fields, found: OpenShards) -> None:
         self._options = options
-        self._width = len(fields)
         self._places = columns_of(fields, options)
         self._waiting = defaultdict[Place, list[JobName]](list)
         self._shards = {(one.node, one.ops.crc): one.queue for one in found}
@@ -66,15 +65,15 @@ class Settler:
 
     def put(self, rows: Iterable[Any]) -> dict[str, int]:
         """Settle the jobs of all rows; return the number of rows, and of each outcome."""
-        for columns, count in batches(rows, self._width):
-            self._add(columns, count)
+        for columns in batches(rows):
+            self._add(columns)
         for place, names in self._waiting.items():
             self._settle(place, names)
         return self._counts
 
-    def _add(self, columns: Sequence[Column], count: int) -> None:
+    def _add(self, columns: Sequence[Column]) -> None:
         given = {name: as_list(name, columns[at]) for name, at in self._places.items()}
-        receipts = given.get("receipt", [None] * count)
+        receipts = given.get("receipt", [None] * len(given["id"]))
         for job_id, receipt in zip(given["id"], receipts, strict=True):
             place, name = self._named(job_id, receipt)
             names = self._waiting[place]

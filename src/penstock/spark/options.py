@@ -217,11 +217,6 @@ class Write(Connection):
     error: str = option(text, "")
 
     @property
-    def packs(self) -> bool:
-        """Return True if columns become members of a JSON object."""
-        return self.operation == "enqueue" and self.payload_format == "json"
-
-    @property
     def patience(self) -> float:
         """Most seconds to wait for a queue that is full or paused."""
         return 0 if self.on_full == "fail" else self.full_timeout / 1000
@@ -243,9 +238,6 @@ class Write(Connection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.payload_format == "json" and self.payload_column != "payload":
-            reason = "can't be used with payloadFormat=json: the body has all columns"
-            raise OptionError("payloadColumn", self.payload_column, reason)
         if self.operation != "nack" and self.delay is not None:
             reason = "is for operation=nack; to delay new jobs, use a column delay or ready_at"
             raise OptionError("delay", None, reason)

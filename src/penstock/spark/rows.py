@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b64encode, urlsafe_b64encode
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import datetime, timezone
 from decimal import Decimal
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -27,7 +27,7 @@ from penstock.core.bulk import prepared, start_of
 from penstock.core.dedup import ID_PLACEHOLDER, Dedup
 from penstock.core.options import check_label
 from penstock.core.policy import RetryPolicy
-from penstock.core.record import escaped
+from penstock.core.record import escaped, parse_json
 from penstock.errors import BadArgument
 from penstock.spark.errors import OptionError, RowError
 from penstock.spark.options import Write
@@ -41,6 +41,7 @@ __all__ = [
 T = TypeVar("T")
 Fields = Sequence[tuple[str, str]]
 """Name and type of each column; an empty type is not known."""
+Types = Mapping[str, Sequence[str]]
 Column = Any
 """A list, or an Arrow array."""
 ROWS = 1000
@@ -51,6 +52,8 @@ LAST_US = 1000 << 42
 """The latest time of a job."""
 PLAIN_ID = re.compile(r"[-\w.~]{1,1024}", re.ASCII).fullmatch
 """Matches ids that are not escaped in records."""
+TO_JSON = "selectExpr('to_json(struct(*)) AS payload') and payloadFormat=json"
+"""The way to write other columns, as errors tell it."""
 
 RULES = {name: name for name in ("delay", "ttl", "lease", "headers")} | {"ready_at": "at"}
 """Columns of the job's options, and the arguments of an enqueue."""
@@ -60,12 +63,17 @@ POLICY = {"max_attempts": "max_attempts", "backoff": "base", "backoff_cap": "cap
 ARGUMENTS = {argument: name for name, argument in {**RULES, **POLICY}.items()}
 WHOLE = ("byte", "short", "integer", "long")
 SPANS = (*WHOLE, "float", "double", "decimal", "daytimeinterval")
-TYPES = {
+ENQUEUE = {
     "payload": ("binary", "string"), "id": ("string", *WHOLE), "delay": SPANS,
     "ready_at": ("timestamp",), "ttl": SPANS, "lease": SPANS, "max_attempts": WHOLE,
     "backoff": SPANS, "backoff_cap": SPANS, "headers": ("map<string,string>",),
 }  # fmt: skip
-"""The columns of an enqueue, with the types that they may have (`DataType.typeName`)."""
+NAMED = {"id": ("string",)}
+HELD = {"id": ("string",), "receipt": ("string",)}
+TYPES: Mapping[str, Types] = {
+    "enqueue": ENQUEUE, "ack": HELD, "nack": HELD, "redrive": NAMED, "delete": NAMED,
+}  # fmt: skip
+"""The columns of each operation, with the types that they may have (`DataType.typeName`)."""
 
 
 class Encoded(NamedTuple):
@@ -84,69 +92,48 @@ class Encoded(NamedTuple):
 def columns_of(fields: Fields, options: Write) -> dict[str, int]:
     """Return the index of each meaning, by names and types; without types values are checked."""
     names = [name for name, _ in fields]
-    types = _types(options)
+    types = TYPES[options.operation]
     places = _named_places(names, options)
-    kept = ("id", "payload") if options.packs else ()  # they are data, unless an option names them
-    meanings = {name.replace("_", ""): name for name in types if name not in kept}
+    meanings = {name.replace("_", ""): name for name in types}
     for index, name in enumerate(names):
         meaning = meanings.get(name.replace("_", "").lower(), "")  # also readyAt
         if meaning and meaning not in places and index not in places.values():
             places[meaning] = index
     _check_types(fields, places, types)
-    if options.packs:
-        members = [names[index] for index in _members(names, places)]
-        twice = [name for name in members if members.count(name) > 1]
-        if twice:
-            reason = "is there twice: a JSON object can have it only once"
-            raise BadArgument("column", twice[0], reason)
-    elif others := [name for index, name in enumerate(names) if index not in places.values()]:
+    if others := [name for index, name in enumerate(names) if index not in places.values()]:
         reason = f"must not have {', '.join(map(repr, others))}: drop it"
         if options.operation == "enqueue":
-            reason += ", or put all columns into the body by payloadFormat=json"
+            reason += f", or put it into the payload by {TO_JSON}"
         reason += f". operation={options.operation} takes {', '.join(types)}"
         raise BadArgument("columns", names, reason)
     return places
-
-
-def _types(options: Write) -> Mapping[str, Sequence[str]]:
-    """Return the types that the columns of the operation may have."""
-    if options.operation == "enqueue":
-        return TYPES
-    names = ("id", "receipt") if options.operation in ("ack", "nack") else ("id",)
-    return dict.fromkeys(names, ("string",))
 
 
 def _named_places(names: Sequence[str], options: Write) -> dict[str, int]:
     """Return the index of each column that an option names, by its meaning."""
     wanted = {"id": options.id_column or "id"}
     if options.operation == "enqueue":
-        payload = "" if options.packs else options.payload_column
-        wanted = {"id": options.id_column, "queue": options.queue_column, "payload": payload}
+        wanted = {"payload": options.payload_column}
+        wanted |= {"id": options.id_column, "queue": options.queue_column}
     places = {}
     for meaning, name in wanted.items():
         found = [index for index, one in enumerate(names) if one.lower() == name.lower()]
         if name and len(found) != 1:
             reason = "names two columns: rename one" if found else "names no column"
             reason += f"; the columns are {', '.join(names) or 'none'}"
+            if meaning == "payload" and not found:
+                reason += f". Put them into the payload by {TO_JSON}"
             raise OptionError(f"{meaning}Column", name, reason)
         if name:
             places[meaning] = found[0]
     return places
 
 
-def _members(names: Sequence[str], places: Mapping[str, int]) -> list[int]:
-    """Return the indices of the columns of a JSON body: also ids and queues are data."""
-    others = {index for meaning, index in places.items() if meaning not in ("id", "queue")}
-    return [index for index in range(len(names)) if index not in others]
-
-
-def _check_types(
-    fields: Fields, places: Mapping[str, int], types: Mapping[str, Sequence[str]]
-) -> None:
+def _check_types(fields: Fields, places: Mapping[str, int], types: Types) -> None:
     for meaning, index in places.items():
         name, kind = fields[index]
         accepted = types.get(meaning, ("string",))
-        if kind and kind.partition("(")[0] not in accepted:
+        if kind and kind not in accepted:
             reason = f"is {kind}; {meaning} must be {' or '.join(accepted)}"
             raise BadArgument("column", name, reason)
     if "delay" in places and "ready_at" in places:
@@ -189,8 +176,8 @@ class Encoder:
         if where.query:
             write = name_of("stream", options.write_id, where.query, where.batch)
         self._places = places = columns_of(fields, options)
-        self._names = [name for name, _ in fields]
-        self._members = _members(self._names, places) if options.packs else None
+        self._names = {meaning: fields[index][0] for meaning, index in places.items()}
+        self._is_json = options.payload_format == "json"
         self._queue = options.queue
         self._attempt = "" if "id" in places else attempt
         place = b"" if "id" in places else where.partition.to_bytes(8, "big")
@@ -201,21 +188,19 @@ class Encoder:
         self._dedup = Dedup("-", window=window)
         # Times often differ in each row. Only with a ttl they depend on another column.
         self._start = next((name for name in STARTS if name in places and "ttl" not in places), "")
-        others = (n for n in (*RULES, *POLICY) if n in places and n != self._start)
-        self._others = tuple(others)
+        self._others = tuple(n for n in (*RULES, *POLICY) if n in places and n != self._start)
 
     def records(self, source: Iterable[Any]) -> Iterator[Encoded]:
         """Yield the records of rows, some at a time."""
-        for columns, count in batches(source, len(self._names)):
-            yield self._encode(columns, count)
-            self._row += count
+        for columns in batches(source):
+            found = self._encode(columns)
+            self._row += len(found.records)
+            yield found
 
-    def _encode(self, columns: Sequence[Column], count: int) -> Encoded:
+    def _encode(self, columns: Sequence[Column]) -> Encoded:
         given = {meaning: columns[index] for meaning, index in self._places.items()}
-        if self._members is None:
-            bodies = self._converted("payload", _raw, given["payload"])
-        else:
-            bodies = self._objects(self._members, columns, count)
+        bodies = self._converted("payload", _json if self._is_json else _raw, given["payload"])
+        count = len(bodies)
         queues = [self._queue] * count
         if "queue" in given:
             queues = self._converted("queue", check_queue_name, given["queue"])
@@ -224,53 +209,33 @@ class Encoder:
         if self._start:
             delays = self._starts(given[self._start])
         if "id" in given:
-            ids = as_list("id", given["id"])
+            ids = as_list(self._names["id"], given["id"])
             names = lines = self._converted("id", _name, ids)
             if "queue" in given:
                 lines = [b"%b\n%b" % (n, q.encode()) for n, q in zip(names, queues, strict=True)]
             keys, stables = list(map(str, ids)), self._hashes(lines)
         else:
-            rows = zip(queues, delays, heads, bodies, strict=True)
-            content = (
-                b"%b\n%b\n%b%b\n%b" % (queue.encode(), str(delay).encode(), *head[:2], body)
-                for queue, delay, head, body in rows
-            )
-            stables = self._hashes(map(self._numbered, content))
+            stables = self._hashes(self._contents(queues, delays, heads, bodies))
             keys = [stable.decode() for stable in stables]
             if self._attempt:
                 keys = [f"{self._attempt}-{row}" for row in range(self._row, self._row + count)]
             names = [key.encode() for key in keys]
+        rows = zip(heads, names, stables, bodies, strict=True)
         records = [
-            b"%b%b%b;i=%b\n%b" % (head[0], name, head[1], stable, body)
-            for head, name, stable, body in zip(heads, names, stables, bodies, strict=True)
+            b"%b%b%b;i=%b\n%b" % (front, name, tail, stable, body)
+            for (front, tail, _), name, stable, body in rows
         ]
         return Encoded(queues, delays, records, keys)
 
-    def _objects(
-        self, members: Sequence[int], columns: Sequence[Column], count: int
-    ) -> list[bytes]:
-        """Return bodies that have these columns as members."""
-        names = [self._names[index] for index in members]
-        values = [as_list(self._names[index], columns[index]) for index in members]
-        rows = zip(*values, strict=True) if values else [()] * count
-        bodies = (dict(zip(names, row, strict=True)) for row in rows)
-        if any(isinstance(column, list) for column in columns):
-            from pyspark.sql import Row  # JSON would write a nested one as an array
-
-            bodies = (Row(*body)(*body.values()).asDict(recursive=True) for body in bodies)
-        try:
-            return [_json(body) for body in bodies]
-        except (ValueError, RecursionError):
-            for index, column in zip(members, values, strict=True):
-                self._each(index, _json, column)  # raises for the value that is the reason
-            raise
-
-    def _numbered(self, line: bytes) -> bytes:
-        """Return the text of a row; a number is added to equal ones after the first."""
-        key = hash(line)  # lines can be long
-        before = self._seen.get(key, 0)
-        self._seen[key] = before + 1
-        return b"%b\n%d" % (line, before) if before else line
+    def _contents(self, *columns: Sequence[Any]) -> Iterator[bytes]:
+        """Yield the text of each row; a number is added to equal ones after the first."""
+        for queue, delay, (front, tail, _), body in zip(*columns, strict=True):
+            text = (queue.encode(), str(delay).encode(), front + tail, body)
+            line = b"\n".join(text)
+            key = hash(line)  # lines can be long
+            before = self._seen.get(key, 0)
+            self._seen[key] = before + 1
+            yield b"%b\n%d" % (line, before) if before else line
 
     def _hashes(self, lines: Iterable[bytes]) -> list[bytes]:
         """Return the stable ids of rows, by the text that identifies each of them in the write."""
@@ -284,7 +249,7 @@ class Encoder:
         return [texts[at : at + size] for at in range(0, len(texts), size)]
 
     def _heads(self, given: Mapping[str, Column], count: int) -> list[Head]:
-        head = partial(_remembered, _head, self._dedup, self._members is not None, self._others)
+        head = partial(_remembered, _head, self._dedup, self._is_json, self._others)
         if not self._others:
             return [head()] * count
         values = [map(_hashable, as_list(name, given[name])) for name in self._others]
@@ -295,7 +260,7 @@ class Encoder:
             except BadArgument as error:  # noqa: PERF203  # the row is in the error
                 name = ARGUMENTS[error.argument]
                 value = dict(zip(self._others, row, strict=True)).get(name)
-                column = self._names[self._places[name]] if name in self._places else name
+                column = self._names.get(name, name)
                 raise RowError(column, value, error.reason, self._row + len(heads)) from None
         return heads
 
@@ -311,10 +276,8 @@ class Encoder:
         return self._converted(self._start, find, column)
 
     def _converted(self, meaning: str, convert: Callable[[Any], T], column: Column) -> list[T]:
-        return self._each(self._places[meaning], convert, as_list(meaning, column))
-
-    def _each(self, index: int, convert: Callable[[Any], T], values: Sequence[Any]) -> list[T]:
         """Return the values of a column, converted."""
+        values = as_list(self._names[meaning], column)
         found: list[T] = []
         try:
             for value in values:
@@ -322,7 +285,7 @@ class Encoder:
         except (BadArgument, ValueError, TypeError) as error:
             reason = error.reason if isinstance(error, BadArgument) else str(error)
             at = len(found)
-            raise RowError(self._names[index], values[at], reason, self._row + at) from None
+            raise RowError(self._names[meaning], values[at], reason, self._row + at) from None
         return found
 
 
@@ -383,26 +346,9 @@ def _raw(value: Any) -> bytes:
 
 
 def _json(value: Any) -> bytes:
-    try:
-        return JSON.encode(value).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        reason = str(error) or type(error).__name__
-        raise ValueError(f"JSON can't express it ({reason})") from None
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return b64encode(bytes(value)).decode()
-    raise TypeError(f"a {type(value).__name__}")
-
-
-JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
+    raw = _raw(value)
+    parse_json(raw)
+    return raw
 
 
 class Task(NamedTuple):
@@ -424,17 +370,16 @@ def task() -> Task:
     return Task(context.partitionId(), *(context.getLocalProperty(name) or "" for name in names))
 
 
-def batches(source: Iterable[Any], width: int) -> Iterator[tuple[Sequence[Column], int]]:
-    """Yield the columns and the number of some rows, of Arrow batches or of rows."""
+def batches(source: Iterable[Any]) -> Iterator[Sequence[Column]]:
+    """Yield the columns of some rows at a time, from Arrow batches or from rows."""
     iterator = iter(source)
     for first in iterator:
         if hasattr(first, "num_rows"):
             for at in range(0, first.num_rows, ROWS):
-                part = first.slice(at, ROWS)
-                yield part.columns, part.num_rows
+                yield first.slice(at, ROWS).columns
         else:
             rows = [first, *islice(iterator, ROWS - 1)]
-            yield [[row[index] for row in rows] for index in range(width)], len(rows)
+            yield [list(column) for column in zip(*rows, strict=True)]
 
 
 def as_list(name: str, column: Column) -> list[Any]:
