@@ -16,7 +16,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import NotReplicated, Penstock, QueueClosed, QueueFull
+from penstock import NotReplicated, Penstock, QueueClosed, QueueFull, QueuePaused
 from penstock.client._sync.transport.node import Node
 from penstock.core.sweeping import IDLE_MS
 from penstock.embedded import EmbeddedServer
@@ -376,11 +376,21 @@ def test_a_staged_stream_continues_where_it_was_killed(ps: Penstock, options: An
     assert len(bodies(ps)) == 4
 
 
-def test_inside_foreach_batch_a_staged_write_needs_a_name(options: Any) -> None:
-    """Without a name two writes of one batch would be indistinguishable, so one is required."""
+def test_inside_foreach_batch_a_staged_write_needs_a_name(ps: Penstock, options: Any) -> None:
+    """Without a name two writes of one batch would be indistinguishable, so one is required.
+
+    A name distinguishes them, in each batch and query.
+    """
     writer = BatchWriter(options(commitMode="staged"), schema(PLAIN), False)
     with running(0, "q", 3), pytest.raises(OptionError, match="writeId"):
         writer.write(iter(arrow({"payload": [b"x"]})))
+    writes = [("a", "q", 3), ("b", "q", 3), ("a", "q", 4), ("a", "r", 4)]
+    for name, query, batch in writes * 2:
+        writer = BatchWriter(options(commitMode="staged", writeId=name), schema(PLAIN), False)
+        with running(0, query, batch):
+            message = writer.write(iter(arrow({"payload": [b"x"]})))
+        writer.commit([message])
+    assert len(bodies(ps)) == len(writes)
 
 
 def test_a_promise_that_a_full_queue_holds_up(ps: Penstock, options: Any) -> None:
@@ -407,14 +417,19 @@ def test_a_promise_that_a_full_queue_holds_up(ps: Penstock, options: Any) -> Non
     assert bodies(ps) == rows[0]
 
 
-def test_a_promise_that_a_closed_queue_holds_up(ps: Penstock, options: Any) -> None:
+def test_a_promise_that_a_closed_or_paused_queue_holds_up(ps: Penstock, options: Any) -> None:
     """The error has the name; the write is completed when the queue takes jobs again."""
-    ps.queue("mail").close()
-    writer = BatchWriter(options(commitMode="staged"), schema(PLAIN), False)
+    queue = ps.queue("mail")
+    writer = BatchWriter(options(commitMode="staged", onFull="fail"), schema(PLAIN), False)
     messages = write(writer, ROWS)
-    with pytest.raises(QueueClosed, match=rf"is closed.*writeId={writer.own}"):
-        writer.commit(messages)
-    ps.queue("mail").reopen()
+    for stop, go, error in (
+        (queue.close, queue.reopen, QueueClosed),
+        (queue.pause, queue.resume, QueuePaused),
+    ):
+        stop()
+        with pytest.raises(error, match=rf"queue 'mail' is .*writeId={writer.own}"):
+            writer.commit(messages)
+        go()
     writer.commit(messages)
     assert len(bodies(ps)) == 6
 

@@ -10,6 +10,7 @@ import pytest
 
 from penstock import Penstock, parse_id
 from penstock.embedded import EmbeddedServer, find_server
+from penstock.errors import NodesUnavailable
 from penstock.spark import OptionError, enqueue_partition
 from penstock.spark.errors import Unreachable
 from penstock.spark.writer import BatchWriter
@@ -93,10 +94,15 @@ def test_a_node_that_is_away_when_a_write_is_planned(mode: str, urls: list[str])
     rows = [{"payload": body, "id": number} for number, body in enumerate(BODIES)]
     with running(), pytest.raises(Unreachable, match="1 of 2 nodes"):
         enqueue_partition(rows, **{**given, "commitmode": "direct"})
-    writer = BatchWriter({**given, "skipunreachable": "true"}, schema(PLAIN), False)
+    given["skipunreachable"] = "true"
+    writer = BatchWriter(given, schema(PLAIN), False)
     writer.commit(attempts(writer, 2))
+    with running():
+        more = {"queue": "other", "commitmode": "direct"}
+        assert enqueue_partition(rows, **{**given, **more})["added"] == len(BODIES)
     with Penstock(urls[0]) as ps:
-        assert sorted(job.raw for job in ps.queue("mail").scan_iter()) == sorted(BODIES)
+        for name in ("mail", "other"):
+            assert sorted(job.raw for job in ps.queue(name).scan_iter()) == sorted(BODIES)
 
 
 def test_operations_go_where_the_jobs_are(urls: list[str]) -> None:
@@ -111,6 +117,32 @@ def test_operations_go_where_the_jobs_are(urls: list[str]) -> None:
         assert ps.queue("mail").stats().ready == 0
 
 
+def test_operations_with_a_node_that_is_away(urls: list[str]) -> None:
+    """Jobs of the other nodes are settled; a row with a job of this node is an error."""
+    ids = []
+    for url in urls:
+        with Penstock(url) as one:
+            ids.append(one.queue("mail").enqueue(b"x").id)
+    with EmbeddedServer(find_server(), tcp=True) as gone:
+        away = gone.url
+    given = {"queue": "mail", "nodes": f"{urls[0]},{away}", "operation": "ack", "retryfor": "0"}
+    assert settle(given, "id string", {"id": ids[:1]}) == {"rows": 1, "done": 1}
+    with pytest.raises(NodesUnavailable, match="has jobs of these rows"):
+        settle(given, "id string", {"id": ids})
+
+
+def test_staged_writes_are_spread(urls: list[str]) -> None:
+    """The name of a write chooses the node that has its rows."""
+    given = {"queue": "mail", "nodes": ",".join(urls), "commitmode": "staged"}
+    nodes = set()
+    for number in range(30):
+        writer = BatchWriter({**given, "writeid": f"w{number}"}, schema(PLAIN), False)
+        with running():
+            nodes.add(writer.write(iter(arrow({"payload": [b"x"]}))).staged.node)
+    assert nodes == {*writer.nodes}
+    assert len(nodes) == 2
+
+
 def test_a_queue_in_partitions(redis_url: str) -> None:
     """A row's id selects its partition; staging can't promise across partitions."""
     given = {"queue": "mail", "url": redis_url, "writeid": "w"}
@@ -123,6 +155,7 @@ def test_a_queue_in_partitions(redis_url: str) -> None:
             writer.commit(attempts(writer, 2))
         jobs = list(queue.scan_iter())
         assert sorted(job.raw for job in jobs) == sorted([b"first", *BODIES])
+        assert len({parse_id(job.id).crc for job in jobs}) == 4
         for more in ({"commitmode": "staged"}, {}):
             with pytest.raises(OptionError, match=r"partitions.*idColumn"):
                 BatchWriter({**given, **more}, schema(PLAIN), False)

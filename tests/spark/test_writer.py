@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -14,7 +14,15 @@ import pytest
 import redis
 from pyspark.sql import Row
 
-from penstock import BadArgument, NotReplicated, Penstock, QueueFull, QueuePaused
+from penstock import (
+    BadArgument,
+    NotReplicated,
+    Penstock,
+    QueueFull,
+    QueuePaused,
+    RetryPolicy,
+    parse_id,
+)
 from penstock.embedded import EmbeddedServer, find_server
 from penstock.errors import QueueDamaged, QueueMissing, UnsupportedVersion
 from penstock.spark import OptionError, WrongServer, enqueue_partition, sink
@@ -261,8 +269,8 @@ def test_a_payload_that_is_not_json(
 
 def test_plans_that_cannot_be_carried_out(ps: Penstock, options: Any, redis_url: str) -> None:
     """Overwriting, an unreachable server and a missing required queue fail before any task."""
-    for overwriting in (BatchWriter, StreamWriter):
-        with pytest.raises(OptionError, match=r"append.*purge"):
+    for overwriting, name in ((BatchWriter, "mode"), (StreamWriter, "outputMode")):
+        with pytest.raises(OptionError, match=rf'use \.{name}\("append"\).*purge'):
             overwriting(options(), schema(PLAIN), True)
     with pytest.raises(Unreachable, match=r"mail.*127\.0\.0\.1:1"):
         BatchWriter(options(url="redis://127.0.0.1:1", retryFor=0), schema(PLAIN), False)
@@ -383,6 +391,24 @@ def test_a_full_queue(mode: str, ps: Penstock, options: Any) -> None:
     assert bodies(ps) == rows[0]
 
 
+def test_each_row_keeps_its_delay_in_a_full_queue(ps: Penstock, options: Any) -> None:
+    """A part of a batch is added with the delays of its rows; the repeat adds the others."""
+    ps.queue("mail").configure(max_length=3)
+    ids, delays = [f"{number}" for number in range(8)], [*range(60, 68)]
+    text = "id string, payload string, delay int"
+    writer = BatchWriter(options(onFull="fail"), schema(text), False)
+    rows = arrow({"id": ids, "payload": ids, "delay": delays}, delay=pa.int32())
+    for raised, limit in ((QueueFull, 6), (QueueFull, None)):
+        with running(0), pytest.raises(raised):
+            writer.write(iter(rows))
+        ps.queue("mail").configure(max_length=limit)
+    with running(0):
+        writer.write(iter(rows))
+    jobs = [*ps.queue("mail").scan_iter()]
+    found = {job.raw.decode(): round(job.due - job.created) for job in jobs if job.due}
+    assert found == dict(zip(ids, delays, strict=True))
+
+
 @pytest.mark.parametrize("mode", ["direct", "staged"])
 def test_a_paused_queue_holds_a_write(
     mode: str, ps: Penstock, options: Any, monkeypatch: pytest.MonkeyPatch
@@ -488,30 +514,44 @@ def test_lost_replies_of_many_queues_add_no_job(options: Any) -> None:
 def test_a_queue_that_is_cleared_after_its_shards_were_found(
     ps: Penstock, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is made again, and registered."""
+    """It is made again, and registered. Shards are looked up once."""
+    looked_up: list[str] = []
     for name in QUEUES:
         ps.queue(name).enqueue(b"before")
     find = Sink._find
 
     def cleared(self: Sink, *names: str) -> None:
         find(self, *names)
+        looked_up.extend(names)
         ps.clear(["b", "c"])
 
     monkeypatch.setattr(Sink, "_find", cleared)
     with running(0):
         write = BatchWriter(options(queueColumn="to"), schema(TO), False)
-        assert write.write(iter(spread(QUEUES))).counts["added"] == 12
+        assert write.write(iter(spread(QUEUES) * 2)).counts["added"] == 12
+    assert sorted(looked_up) == [*QUEUES]
     assert [ps.queue(name).stats().ready for name in QUEUES] == [4, 3, 3, 4]
     assert set(QUEUES) <= set(ps.queues())
 
 
-def test_each_queue_waits_for_its_replicas(ps: Penstock, options: Any) -> None:
+def test_each_queue_waits_for_its_replicas(
+    ps: Penstock, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A queue's setting holds, and the option for all queues; there is no replica."""
     for name in "bd":
         ps.queue(name).configure(replicas=1)
     given = options(queueColumn="to", replicationTimeout="10ms")
+    terms: list[Any] = []
+    add = sink.add_each
+
+    def noted(batches: Any) -> Any:
+        terms.extend(batch[2] for batch in batches)
+        return add(batches)
+
+    monkeypatch.setattr(sink, "add_each", noted)
     with running(0), pytest.raises(NotReplicated):
         BatchWriter(given, schema(TO), False).write(iter(spread(QUEUES)))
+    assert {one.wait.timeout_ms for one in terms} == {10}
     assert [ps.queue(name).stats().ready for name in QUEUES] == [3, 0, 3, 0]
     with running(0), pytest.raises(NotReplicated):
         BatchWriter({**given, "replicas": "1"}, schema(TO), False).write(iter(spread(["e", "f"])))
@@ -553,6 +593,8 @@ def test_enqueue_partition(ps: Penstock, options: Any, redis_url: str) -> None:
         assert enqueue_partition(rows, **by_id) == {"rows": 2, "added": 2, "duplicates": 0}
         assert enqueue_partition([row.asDict() for row in rows], **by_id)["added"] == 0
         assert enqueue_partition([], queue="mail", url=redis_url)["rows"] == 0
+        turned = [{"k": "a", "payload": b"1"}, {"payload": b"2", "k": "b"}]
+        assert enqueue_partition(turned, **by_id) == {"rows": 2, "added": 0, "duplicates": 2}
         plain = [{"payload": b"1"}, {"payload": b"1"}]
         for more in ({}, {"writeId": "w"}, {"commitMode": "direct"}):
             with pytest.raises(OptionError, match=r"idColumn.*partitions"):
@@ -600,8 +642,10 @@ def test_jobs_are_acknowledged_failed_redriven_and_deleted_by_rows(
     named = {"id": [job.id for job in jobs[:2]], "receipt": [job.receipt for job in jobs[:2]]}
     assert settle(options(operation="ack"), text, named) == {"rows": 2, "done": 2}
     assert settle(options(operation="ack"), text, named) == {"rows": 2, "gone": 2}
-    stale = {"id": [jobs[2].id], "receipt": ["7-fff"]}
-    assert settle(options(operation="ack"), text, stale) == {"rows": 1, "stale": 1}
+    tag = int(jobs[2].receipt.partition("-")[2], 16)
+    for receipt in ("7-fff", f"1-{tag ^ 1:03x}", f"2-{tag:03x}"):
+        stale = {"id": [jobs[2].id], "receipt": [receipt]}
+        assert settle(options(operation="ack"), text, stale) == {"rows": 1, "stale": 1}
     third = {"id": [jobs[2].id], "receipt": [jobs[2].receipt]}
     assert settle(options(operation="nack", delay=0, error="no"), text, third)["done"] == 1
     shown = queue.show(jobs[2].id)
@@ -621,6 +665,55 @@ def test_jobs_are_acknowledged_failed_redriven_and_deleted_by_rows(
     ids = [view.id for view in queue.scan_iter()]
     no_receipts = {"id": ids, "receipt": [None] * 3}
     assert settle(options(operation="ack"), text, no_receipts) == {"rows": 3, "done": 3}
+
+
+def test_a_failed_job_waits_for_the_delay_or_its_backoff(ps: Penstock, options: Any) -> None:
+    """`delay` has a unit; without it the job waits as its policy says."""
+    queue = ps.queue("mail")
+    queue.enqueue_many([b"0", b"1"], retry=RetryPolicy(base=10**6))
+    for more, least, most in (({"delay": "5m"}, 299, 360), ({}, 0, 10**6)):
+        [job] = queue.reserve(1, block=0)
+        named = {"id": [job.id], "receipt": [job.receipt]}
+        settle(options(operation="nack", **more), "id string, receipt string", named)
+        shown = queue.show(job.id)
+        assert shown is not None
+        assert shown.state == "scheduled"
+        assert shown.due is not None
+        assert least < shown.due - shown.created < most
+
+
+def test_rows_are_settled_in_batches(ps: Penstock, options: Any) -> None:
+    """A batch is settled when it is full, once, and the rest at the end."""
+    queue = ps.queue("mail")
+    ids = [job.id for job in queue.enqueue_many([b"%d" % number for number in range(5)])]
+
+    def rows() -> Iterator[Any]:
+        yield from arrow({"id": ids[:3]})
+        assert queue.stats().acked == 2
+        yield from arrow({"id": ids[3:]})
+        assert queue.stats().acked == 4
+
+    with running():
+        writer = BatchWriter(options(operation="ack", batchSize=2), schema("id string"), False)
+        assert writer.write(rows()).counts == {"rows": 5, "done": 5}
+
+
+def test_a_lost_reply_of_a_redrive(
+    ps: Penstock, spark_server: EmbeddedServer, options: Any
+) -> None:
+    """The call is sent again, and a job that was redriven by it counts as done."""
+    queue = ps.queue("mail")
+    queue.enqueue_many([b"0", b"1"])
+    first, second = queue.reserve(2, block=0)
+    queue.bury([first, second])
+    given = options(operation="redrive")
+    settle(given, "id string", {"id": [first.id]})  # loads the script
+    with Proxy(spark_server.address) as proxy:
+        given["url"] = proxy.url
+        fault = proxy.eat_reply(after=parse_id(second.id).number)
+        assert settle(given, "id string", {"id": [second.id]}) == {"rows": 1, "done": 1}
+        assert fault.has_struck
+        close_all()
 
 
 def test_rows_that_name_no_job(ps: Penstock, options: Any) -> None:
@@ -646,6 +739,8 @@ def test_rows_that_name_no_job(ps: Penstock, options: Any) -> None:
                 "id string, receipt string",
                 {"id": [own], "receipt": [wrong]},
             )
+    with pytest.raises(RowError, match="'id', row 1"):
+        settle(options(operation="ack"), "id string", {"id": [own, other]})
 
 
 def test_ids_of_an_earlier_life_of_the_queue_are_gone(ps: Penstock, options: Any) -> None:
@@ -681,6 +776,18 @@ def test_reports_of_the_driver_are_logged(
     aside.abort(write(aside, ROWS))
     assert "To publish the rest, repeat the write with writeId=load 7" in caplog.text
     assert json.dumps(ids.options.url) not in caplog.text
+    caplog.clear()
+    BatchWriter(options(operation="delete"), schema("id string"), False).abort([])
+    text = "finished tasks: nothing; the jobs of finished tasks are settled, and repeating the"
+    assert text in caplog.text
+    caplog.clear()
+    stream = StreamWriter(options(), schema("payload binary, id string"), False)
+    stream.commit(write(stream, [[b"new"]]), 0)
+    stream.abort([None], 0)
+    assert "queue mail, batch 0: written 1 rows, 1 added" in caplog.text
+    assert caplog.messages[-1].endswith("nothing; the rows that were added stay in the queue")
+    StreamWriter(options(), schema(PLAIN), False).abort([None], 0)
+    assert caplog.messages[-1].endswith("nothing; none of its rows are added")
 
 
 def test_unsafe_repeats_are_refused(ps: Penstock, options: Any) -> None:

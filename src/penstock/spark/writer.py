@@ -139,13 +139,15 @@ class QueueWriter:
     def abort(self, messages: Sequence[Any], batchId: int | None = None) -> None:  # noqa: N803  # Spark's name
         """Remove the staged rows, unless they were committed: a task, or commit, has failed."""
         _, name, total = _summed(messages)
-        if name is None and self.options.commit_mode == "staged" and not self.streams:
-            name = self._stage_name()  # no task has reported it
+        if self.options.commit_mode == "staged":
+            name = name or self._stage_name()  # no task has reported it
         after = "the rows that were added stay in the queue"
         if name is not None:
             is_gone = StagedCommit(self.options, name).abort()
             after = "none of its rows are added" if is_gone else self._rest()
-        elif self.options.operation == "enqueue" and not self.streams:
+        elif self.options.operation != "enqueue":
+            after = "the jobs of finished tasks are settled, and repeating the write settles others"
+        elif not self.streams:
             others = "the others" if self.has_ids else "all rows again, as they have no ids"
             after += f", and repeating the write adds {others}"
         text = "%s: failed; finished tasks: %s; %s"
@@ -166,7 +168,7 @@ def _summed(messages: Sequence[Any]) -> tuple[list[TaskReport], Staged | None, C
     total = Counter[str]()
     for report in reports:
         total.update(report.counts)
-    return reports, next((one.staged for one in reports if one.staged), None), total
+    return reports, next((one.staged for one in reports), None), total
 
 
 def _told(total: Mapping[str, int]) -> str:
