@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import fakeredis
@@ -25,7 +27,8 @@ from pyspark.sql.types import (
 from penstock import Job, Penstock
 from penstock.errors import QueueMissing
 from penstock.spark import OptionError
-from penstock.spark.snapshot import SnapshotReader
+from penstock.spark.shards import OpenShard
+from penstock.spark.snapshot import PIECES, SnapshotReader, SnapshotSlice
 from penstock.spark.source import SCHEMA
 from tests.model.clock import TestClock, use_test_clock
 
@@ -202,21 +205,38 @@ def test_a_missing_queue(client: Penstock) -> None:
     assert rows() == []
 
 
-def test_the_stream_is_cut_where_jobs_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An old job and many new ones: the slices are about equal."""
+BEGIN = 1_800_000_000_000
+"""The ms in which a test begins to enqueue."""
+
+
+@pytest.mark.parametrize(
+    "calls, slices",
+    [
+        pytest.param([(0, 1), *((10**11 + ms, 25) for ms in range(40))], 4, id="an old job"),
+        pytest.param([(ms, 1) for ms in range(512)], 12, id="even"),
+        pytest.param([(ms + at, 5) for at in (0, 10**9) for ms in range(100)], 8, id="two bursts"),
+        pytest.param([(0, 200)], 8, id="one ms"),
+        pytest.param([(0, 1)], 1, id="one job"),
+    ],
+)
+def test_the_stream_is_cut_where_jobs_are(
+    calls: list[tuple[int, int]], slices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slices are about equal, however the jobs are spread over time, and have each job once."""
     use_test_clock(monkeypatch)
     raw = fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2)
-    clock, found = TestClock(raw, 1_700_000_000_000), Penstock(raw)
+    clock, found = TestClock(raw, BEGIN), Penstock(raw)
     monkeypatch.setattr("penstock.spark.shards.client", lambda *_: found)
-    found.queue("q").enqueue(b"old")
-    for ms in range(40):
-        clock.set(1_800_000_000_000 + ms)
-        found.queue("q").enqueue_many([b"x"] * 25)
-    reader = SnapshotReader({"queue": "q", "url": URL, "numPartitions": "4"}, schema("id string"))
+    for ms, count in calls:
+        clock.set(BEGIN + ms)
+        found.queue("q").enqueue_many([b"x"] * count)
+    reader = SnapshotReader(
+        {"queue": "q", "url": URL, "numPartitions": str(slices)}, schema("id string")
+    )
     sizes = [sum(b.num_rows for b in reader.read(one)) for one in reader.partitions()]
-    assert sum(sizes) == 1001
-    assert len(sizes) == 4
-    assert max(sizes) <= 400
+    assert sum(sizes) == sum(count for _, count in calls)
+    assert len(sizes) == slices
+    assert max(sizes) <= 1.3 * sum(sizes) / slices
 
 
 def test_jobs_that_stay_are_seen_once_while_others_move(
@@ -278,11 +298,116 @@ def test_a_plan_is_small_however_many_jobs_are_at_work(client: Penstock) -> None
         queue.enqueue_many([b"x"] * 200, delay=60)
         assert len(queue.reserve(1000)) + len(queue.reserve(1000)) == 2000
         slices = [len(pickle.dumps(one)) for one in reader.partitions()]
-        assert len(slices) == 11
+        assert len(slices) == 10
         sizes.append(sum(slices))
-    assert max(sizes) < 11 * 400
+    assert max(sizes) < 10 * 400
     assert abs(sizes[0] - sizes[1]) < 100
     assert len(by_id(rows("id string", numPartitions="10"))) == 4400
+
+
+def fill_partitions(client: Penstock, jobs: int) -> set[str]:
+    """Enqueue jobs to a queue in 64 partitions, in every state; return the ids of all."""
+    queue = client.queue("q", partitions=64)
+    for number in range(jobs):
+        queue.enqueue(b"x", key=f"k{number}", delay=60 if number % 4 == 0 else 0)
+    held = queue.reserve(jobs // 2, block=0)
+    queue.bury(held[: len(held) // 2], "no use")
+    return {view.id for view in queue.scan_iter()}
+
+
+@pytest.mark.parametrize(
+    "wanted, rows_a_slice, slices", [(4, 1, 4), (None, 50, 4), (None, 1000, 1)]
+)
+def test_partitions_of_a_queue_share_slices(
+    wanted: int | None,
+    rows_a_slice: int,
+    slices: int,
+    client: Penstock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`numPartitions`, or else the number of jobs, decides how many slices there are."""
+    monkeypatch.setattr("penstock.spark.snapshot.ROWS_A_SLICE", rows_a_slice)
+    expected = fill_partitions(client, 200)
+    options = {"queue": "q", "url": URL, **({"numPartitions": str(wanted)} if wanted else {})}
+    reader = SnapshotReader(options, schema("id string"))
+    parts = reader.partitions()
+    assert len(parts) == slices
+    assert len(pickle.dumps(parts)) < 64 * 400
+    found = [[name for b in reader.read(one) for name in b.column(0).to_pylist()] for one in parts]
+    assert Counter(name for names in found for name in names) == Counter(expected)
+    assert max(map(len, found)) <= 1.5 * 200 / slices
+
+
+@pytest.mark.parametrize("wanted", [1, 4, 10, 64, 1000])
+def test_held_jobs_of_a_partition_are_read_last(wanted: int, client: Penstock) -> None:
+    """A held job that goes back to the queue has been looked for there: other jobs are read before.
+
+    They are in the last slice that has jobs of the partition, and are its last ones.
+    """
+    fill_partitions(client, 200)
+    reader = SnapshotReader(
+        {"queue": "q", "url": URL, "numPartitions": str(wanted)}, schema("id string")
+    )
+    parts: Any = reader.partitions()
+    assert len(parts) <= wanted
+    places: dict[int, list[str]] = {}
+    for one in (each for part in parts for each in part.ranges):
+        places.setdefault(one.address.number, []).append(one.place)
+    assert len(places) == 64
+    for found in places.values():
+        assert "active" not in found[:-1]
+    assert any(found[-1] == "active" for found in places.values())
+
+
+def at_a_cut(monkeypatch: pytest.MonkeyPatch, do: Callable[[], Any]) -> None:
+    """Call a function in the middle of a plan: when the tenth place in a sorted set is read."""
+    asked, command = itertools.count(1), OpenShard.command
+
+    def spied(self: OpenShard, *args: Any) -> Any:
+        if args[0] == "ZRANGE" and next(asked) == 10:
+            do()
+        return command(self, *args)
+
+    monkeypatch.setattr(OpenShard, "command", spied)
+
+
+def test_slices_do_not_overlap_if_jobs_come_meanwhile(
+    client: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that come while the plan is made change the ranks of others: these are read once."""
+    queue = client.queue("q")
+    stay = queue.enqueue_many([b"x"] * 40, delay=3600).ids
+    at_a_cut(monkeypatch, lambda: queue.enqueue_many([b"x"] * 30, delay=1800))
+    assert set(stay) <= set(by_id(rows("id string", numPartitions=20)))
+
+
+def test_a_slice_has_no_later_jobs_if_jobs_go_meanwhile(
+    client: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that go while the plan is made change the ranks of others: no job is read too early."""
+    queue = client.queue("q")
+    queue.enqueue_many([b"x"] * 40)
+    queue.release(queue.reserve(40))
+    queue.enqueue_many([b"x"] * 40, delay=3600)
+    at_a_cut(monkeypatch, lambda: queue.reserve(30))
+    found = rows("id string, state string", states="ready", numPartitions=20)
+    assert {row["state"] for row in found} == {"ready"}
+
+
+def test_a_plan_needs_few_commands(client: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is divided by a number of commands that depends on that of the slices."""
+    asked, command = list[Any](), OpenShard.command
+
+    def counted(self: OpenShard, *args: Any) -> Any:
+        asked.append(args[0])
+        return command(self, *args)
+
+    monkeypatch.setattr(OpenShard, "command", counted)
+    for _ in range(50):
+        client.queue("q").enqueue_many([b"x"] * 100)
+    options = {"queue": "q", "url": URL, "numPartitions": "10"}
+    assert len(SnapshotReader(options, schema("id string")).partitions()) == 10
+    assert len(asked) < 10 + 2 * PIECES * 10
 
 
 def test_jobs_whose_leases_are_extended_while_they_are_read_come_once(
@@ -337,16 +462,15 @@ def test_a_queue_recreated_during_a_read(client: Penstock) -> None:
 
 def test_a_slice_goes_to_the_node_of_the_plan(client: Penstock) -> None:
     """An executor that reaches another server raises."""
-    from dataclasses import replace
-
     from penstock.spark import WrongServer
 
     client.queue("q").enqueue(b"x")
     reader = SnapshotReader({"queue": "q", "url": URL}, schema("id string"))
-    one: Any = reader.partitions()[0]
-    one = replace(one, address=replace(one.address, node="00000000"))
+    [part] = reader.partitions()
+    [one] = part.ranges
+    wrong = one._replace(address=replace(one.address, node="00000000"))
     with pytest.raises(WrongServer):
-        list(reader.read(one))
+        list(reader.read(SnapshotSlice((wrong,))))
 
 
 # -- with Spark ----------------------------------------------------------------------------
@@ -368,6 +492,19 @@ def test_a_table(spark: Any, ps: Penstock, redis_url: str) -> None:
     while jobs := queue.reserve(1000, block=0):
         queue.ack(jobs)
     assert table(spark, redis_url).count() == 0
+
+
+def test_partitions_of_a_queue_share_tasks(spark: Any, ps: Penstock, redis_url: str) -> None:
+    """Spark runs as many tasks as asked for, though the queue has 64 partitions."""
+    queue = ps.queue("mail", partitions=64)
+    for number in range(300):
+        queue.enqueue(b"x", key=f"k{number}", delay=60 if number % 4 == 0 else 0)
+    queue.bury(queue.reserve(100, block=0)[:50], "no use")
+    for given, tasks in (({"numPartitions": 4}, 4), ({}, 1)):
+        found = table(spark, redis_url, **given).selectExpr("id", "spark_partition_id() AS task")
+        kept = found.collect()
+        assert sorted(row.id for row in kept) == sorted(view.id for view in queue.scan_iter())
+        assert len({row.task for row in kept}) == tasks
 
 
 def test_spark_applies_filters(spark: Any, ps: Penstock, redis_url: str) -> None:

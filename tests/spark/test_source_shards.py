@@ -612,6 +612,34 @@ def test_a_snapshot_without_a_node(make: Make) -> None:
         rows(ground, queue="other", requireQueue="true", skipUnreachable="true")
 
 
+def test_a_slice_of_a_snapshot_has_jobs_of_several_nodes(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task opens each node once. If the queue is re-created on one, it reads the other's jobs."""
+    ground, opened = make(2, 8), list[str]()
+    ground.add(160)
+    for queue in ground.queues:
+        queue.reserve(20, block=0)
+
+    def noted(options: Any) -> Penstock:
+        opened.extend(options.nodes)
+        return ground.client(options)
+
+    monkeypatch.setattr("penstock.spark.shards.current", noted)
+    found, parts = rows(ground)
+    assert (parts, sorted(row["payload"] for row in found)) == (1, sorted(bodies(0, 160)))
+    assert opened == ground.urls * 2  # by the plan, and by the task
+    reader = SnapshotReader(ground.options(), schema("payload binary"))
+    [part] = reader.partitions()
+    ground.clients[0].clear([ground.queues[0]])
+    ground.queues[0].enqueue(b"another")
+    left = [body for batch in reader.read(part) for body in batch.column(0).to_pylist()]
+    assert sorted(left) == sorted(b"%d" % number for number in range(1, 160, 2))
+    ground.cut(1)
+    found, parts = rows(ground, skipUnreachable="true")
+    assert (parts, [row["payload"] for row in found]) == (1, [b"another"])
+
+
 def test_a_queue_in_partitions_without_jobs_is_there(make: Make) -> None:
     """A partitioned queue exists by its stored number, so `requireQueue` accepts it."""
     ground = make(1, 2)

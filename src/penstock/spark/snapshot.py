@@ -6,18 +6,17 @@ not move is in one slice, even if others come and go.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.compute as pc
 from pyarrow import RecordBatch
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.core.ids import MAX_SEQ, SEQ_BASE
 from penstock.core.logs import get_logger
 from penstock.errors import WrongEpoch
 from penstock.spark.columns import COLUMNS, Origin, Page, Shape, pages
@@ -27,159 +26,171 @@ from penstock.spark.shards import OpenShard, ShardAddress, open_listed, open_sha
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["SnapshotReader", "SnapshotSlice"]
+__all__ = ["SnapshotRange", "SnapshotReader", "SnapshotSlice"]
 
 logger = get_logger("penstock")
 
 ROWS_A_SLICE = 100_000
 """Jobs of a Spark partition, unless `numPartitions` is given."""
 MOST_SLICES = 64
+SLACK = 0.1
+"""No shard is cut for less than this part of a slice."""
 PIECES = 8
 """Pieces into which the stream is divided, for each slice."""
 HIGHEST = "9999999999999-9999999999"
 """Higher than every job number."""
+END = f"{2**53 - 1} {HIGHEST}"
+"""The end of a sorted set."""
 MOST_MS = 10**13 - 1
-PLACES = MAX_SEQ + 1 - SEQ_BASE
-"""Places in the stream within a ms."""
+A_MS = 10**10
+"""Places in the stream within a ms: a sequence has ten digits."""
+
+
+class SnapshotRange(NamedTuple):
+    """Jobs of a structure that follow one another: after `start`, up to `end`, as in `survey`."""
+
+    address: ShardAddress
+    epoch: str
+    asof: int
+    place: str
+    start: str
+    end: str
 
 
 @dataclass(frozen=True)
 class SnapshotSlice(InputPartition):
-    """A Spark partition of a snapshot: a structure after `start`, up to `end`, as in `survey`."""
+    """A Spark partition of a snapshot. It may have jobs of several structures and shards."""
 
-    address: ShardAddress
-    epoch: str
-    place: str
-    asof: int
-    start: str = ""
-    end: str = ""
+    ranges: tuple[SnapshotRange, ...]
 
 
 def bounds(options: Read) -> tuple[str, str]:
-    """Return the number below all wanted ones, and the highest wanted one; '' = any.
+    """Return the number below all wanted ones ('' = any), and the highest wanted one.
 
     Each is the highest number of the ms before a time. Numbers are compared as text.
     """
     times = (options.enqueued_after, options.enqueued_before)
     last = [None if ms is None else min(max(ms - 1, 0), MOST_MS) for ms in times]
     low, high = ("" if ms is None else f"{ms:013d}-{HIGHEST[14:]}" for ms in last)
-    return low, high
+    return low, high or HIGHEST
 
 
-class SnapshotPlan:
-    """Divides one shard into slices."""
+class ShardPlan:
+    """Divides the jobs of one shard.
 
-    def __init__(self, found: OpenShard, options: Read, share: int = 1) -> None:
-        self._shard = found
+    Attributes:
+        jobs: about how many there are; 0 if the queue does not exist.
+    """
+
+    def __init__(self, found: OpenShard, options: Read) -> None:
         self._command, self._keys = found.command, found.ops.keys
-        self._options = options
-        self._wanted = -(-options.num_partitions // share) if options.num_partitions else None
-        self._most = max(1, MOST_SLICES // share)
         reply = found.run(found.ops.call("survey", "", "ready", "", "", 1, 0))
-        self._now, self._epoch = reply.now, reply.epoch.decode()
+        self._origin = (found.address, reply.epoch.decode(), reply.now)
+        self._structures = list(self._wanted(options)) if reply.epoch else []
+        self.jobs = sum(len(ranks) for _, ranks in self._structures)
 
-    def slices(self) -> list[SnapshotSlice]:
-        """Return the slices; none if the queue does not exist.
+    def _wanted(self, options: Read) -> Iterator[tuple[SnapshotRange, range]]:
+        """Yield each structure that has jobs, with their ranks.
 
-        Jobs that are held come last. So a job that goes back to the queue during the read has
+        Jobs that are held come last. So a job that goes back to `scheduled` during the read has
         probably been looked for there before, and is not read twice.
         """
-        if not self._epoch:
-            return []
-        states, now = self._options.states, f"{self._now} {HIGHEST}"
-        found = []
-        if "ready" in states:
-            found += self._stream()
-            found += self._sorted("scheduled", end=now)
-        if "scheduled" in states:
-            found += self._sorted("scheduled", start=now)
-        if "dead" in states:
-            found += self._sorted("dead", end=now)
-        if {"ready", "active"}.intersection(states):
-            for place in ("active", "once"):  # not cut, as leases are extended all the time
-                if self._command("ZCARD", self._keys[place]):
-                    found += self._between(place, "", "")
-        return found
-
-    def _between(self, place: str, *edges: str) -> list[SnapshotSlice]:
-        made = partial(SnapshotSlice, self._shard.address, self._epoch, place, self._now)
-        return [made(start, end) for start, end in itertools.pairwise(edges)]
-
-    def _count(self, jobs: int) -> int:
-        wanted = self._wanted or min(-(-jobs // ROWS_A_SLICE), self._most)
-        return max(1, min(wanted, jobs))
-
-    def _sorted(self, place: str, start: str = "", end: str = "") -> list[SnapshotSlice]:
-        """Return slices of a sorted set: it is cut by rank, at values that stay."""
-        key, command = self._keys[place], self._command
-        low = command("ZCOUNT", key, "-inf", start.partition(" ")[0]) if start else 0
-        high = command("ZCOUNT", key, "-inf", end.partition(" ")[0] or "+inf")
-        if high <= low:
-            return []
-        slices, cuts = self._count(high - low), list[str]()
-        for number in range(1, slices):
-            rank = low + (high - low) * number // slices - 1
-            pair = command("ZRANGE", key, rank, rank, "WITHSCORES")
-            if pair:
-                cuts.append(f"{int(float(pair[1]))} {pair[0].decode()}")
-        return self._between(place, start, *dict.fromkeys(cuts), end)
-
-    def _stream(self) -> list[SnapshotSlice]:
+        now = f"{self._origin[-1]} {HIGHEST}"
         last = self._command("HGET", self._keys["meta"], "last")
-        low, high = bounds(self._options)
-        high = min(filter(None, (high, last.decode() if last else HIGHEST)))
-        jobs = self._command("XLEN", self._keys["ready"])
-        if not jobs or (low and low >= high):
-            return []
-        return self._between("ready", low, *self._cuts(low, high, self._count(jobs)), high)
+        low, high = bounds(options)
+        for states, place, start, end in (
+            ({"scheduled"}, "scheduled", now, END),
+            ({"ready"}, "scheduled", "", now),
+            ({"ready"}, "ready", low, min(high, last.decode() if last else "")),
+            ({"dead"}, "dead", "", now),
+            ({"ready", "active"}, "active", "", END),
+            ({"active"}, "once", "", END),
+        ):
+            if states.intersection(options.states) and (ranks := self._ranks(place, start, end)):
+                yield SnapshotRange(*self._origin, place, start, end), ranks
 
-    def _cuts(self, low: str, high: str, slices: int) -> list[str]:
-        """Return where to cut the stream into slices of about the same size.
+    def _ranks(self, place: str, start: str, end: str) -> range:
+        """Return the ranks of jobs in a sorted set. Of the stream, only their number counts."""
+        key = self._keys[place]
+        if place == "ready":
+            return range(self._command("XLEN", key) if start < end else 0)
+        scores = [edge.partition(" ")[0] for edge in (start, end)]
+        return range(*(self._command("ZCOUNT", key, "-inf", one) if one else 0 for one in scores))
 
-        A stream has no ranks. So the widest piece is halved repeatedly, and its empty ends are cut
-        off: the remaining pieces show where the jobs are.
+    def divide(self, shares: Sequence[float]) -> list[list[SnapshotRange]]:
+        """Return the ranges of each part. The parts end at these shares of each structure."""
+        parts: list[list[SnapshotRange]] = [[] for _ in range(len(shares) + 1)]
+        for whole, ranks in self._structures:
+            edges = [whole.start, *self._cuts(whole, ranks, shares), whole.end]
+            for part, (start, end) in zip(parts, itertools.pairwise(edges), strict=True):
+                if start != end:
+                    part.append(whole._replace(start=start, end=end))
+        return parts
+
+    def _cuts(self, whole: SnapshotRange, ranks: range, shares: Sequence[float]) -> list[str]:
+        if whole.place in ("active", "once"):  # not cut, as leases are extended all the time
+            return [whole.start] * len(shares)
+        if whole.place == "ready":
+            return self._stream_cuts(whole, shares) if shares else []
+        cuts = [whole.start]
+        for share in shares:
+            rank = ranks[int(share * (len(ranks) - 1))]
+            pair = self._command("ZRANGE", self._keys[whole.place], rank, rank, "WITHSCORES")
+            cut = f"{int(float(pair[1]))} {pair[0].decode()}" if pair else whole.end
+            # Jobs may have come and gone since the ranks were read, and moved the others.
+            cuts.append(min(max(cut, cuts[-1], key=_order), whole.end, key=_order))
+        return cuts[1:]
+
+    def _stream_cuts(self, whole: SnapshotRange, shares: Sequence[float]) -> list[str]:
+        """Return where to cut the stream.
+
+        A stream has no ranks. So the widest piece is halved repeatedly, and the gap in its middle
+        is left out: the remaining pieces show where the jobs are.
         """
-        whole = self._piece(place_of(low) + 1 if low else 0, place_of(high))
-        if slices == 1 or whole is None:
-            return []
-        pieces = [whole]
-        while len(pieces) < slices * PIECES:
-            first, end = widest = max(pieces, key=lambda piece: piece[1] - piece[0])
-            if first == end:
-                break
-            middle = (first + end) // 2
-            at = pieces.index(widest)
-            halves = (self._piece(first, middle), self._piece(middle + 1, end))
-            pieces[at : at + 1] = [half for half in halves if half is not None]
-        return _shared(pieces, slices)
+        first = self._job("XRANGE", whole.start or "-", whole.end)
+        last = self._job("XREVRANGE", whole.end, number_at(first))
+        pieces = [(first - last, first, last)]
+        while len(pieces) < PIECES * (len(shares) + 1) and pieces[0][0] < 0:
+            _, first, last = heapq.heappop(pieces)
+            middle = (first + last) // 2
+            before = self._job("XREVRANGE", number_at(middle), number_at(first))
+            after = self._job("XRANGE", number_at(middle + 1), number_at(last))
+            heapq.heappush(pieces, (first - before, first, before))
+            heapq.heappush(pieces, (after - last, after, last))
+        ends = sorted((last, last // A_MS - first // A_MS + 1) for _, first, last in pieces)
+        passed = list(itertools.accumulate(ms for _, ms in ends))
+        return [number_at(ends[bisect_left(passed, share * passed[-1])][0]) for share in shares]
 
-    def _piece(self, first: int, end: int) -> tuple[int, int] | None:
-        """Return the range between two places without its empty ends; None = no job is there."""
-        key, low, high = self._keys["ready"], number_at(first), number_at(end)
-        found = self._command("XRANGE", key, low, high, "COUNT", 1)
-        back = self._command("XREVRANGE", key, high, low, "COUNT", 1)
-        if not found or not back:
-            return None
-        return place_of(found[0][0].decode()), place_of(back[0][0].decode())
-
-
-def place_of(number: str) -> int:
-    """Return the place of a number in the stream."""
-    ms, _, seq = number.partition("-")
-    return int(ms) * PLACES + min(max(int(seq) - SEQ_BASE, 0), PLACES - 1)
+    def _job(self, command: str, start: str, end: str) -> int:
+        """Return the place of the first job from `start` to `end` in the stream, or of `end`."""
+        found = self._command(command, self._keys["ready"], start, end, "COUNT", 1)
+        return int((found[0][0].decode() if found else end).replace("-", ""))
 
 
 def number_at(place: int) -> str:
     """Return the number at a place in the stream."""
-    ms, seq = divmod(place, PLACES)
-    return f"{ms}-{SEQ_BASE + seq}"
+    return "{}-{}".format(*divmod(place, A_MS))
 
 
-def _shared(pieces: Sequence[tuple[int, int]], slices: int) -> list[str]:
-    """Return the ends of all slices but the last; all have about the same width."""
-    passed = list(itertools.accumulate(end - first + 1 for first, end in pieces))
-    ends = {bisect_left(passed, passed[-1] * one / slices) for one in range(1, slices)}
-    return [number_at(pieces[at][1]) for at in sorted(ends) if at < len(pieces) - 1]
+def _order(place: str) -> tuple[float, str]:
+    """Return the key by which places in a sorted set are in order."""
+    score, _, number = place.partition(" ")
+    return float(score or "-inf"), number
+
+
+def share_out(plans: Sequence[ShardPlan], wanted: int | None) -> list[SnapshotSlice]:
+    """Return slices with about the same number of jobs, at most as many as wanted."""
+    jobs, end = sum(plan.jobs for plan in plans), 0.0
+    most = min(jobs, wanted or min(-(-jobs // ROWS_A_SLICE), MOST_SLICES))
+    slices: list[list[SnapshotRange]] = [[] for _ in range(most)]
+    for plan in plans:
+        start, end = end, end + plan.jobs * most / jobs  # in slices
+        first = min(int(start + SLACK), most - 1)
+        inner = range(first + 1, int(end - SLACK) + 1)
+        parts = plan.divide([(edge - start) / (end - start) for edge in inner])
+        for number, part in enumerate(parts, first):
+            slices[number] += part
+    return [SnapshotSlice(tuple(found)) for found in slices if found]
 
 
 class SnapshotReader(DataSourceReader):
@@ -193,25 +204,28 @@ class SnapshotReader(DataSourceReader):
         """Return the slices of a snapshot that begins now."""
         found = open_shards(self.options)
         found.check(self.options, whole=not self.options.skip_unreachable)
-        plans = [SnapshotPlan(one, self.options, len(found)) for one in found]
-        return [one for plan in plans for one in plan.slices()]
+        plans = [plan for one in found if (plan := ShardPlan(one, self.options)).jobs]
+        return share_out(plans, self.options.num_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the jobs of a slice."""
-        if not isinstance(partition, SnapshotSlice):  # without slices Spark passes one of its own
-            return
-        (found,) = open_listed(self.options, [partition.address])
+        if isinstance(partition, SnapshotSlice):  # without slices Spark passes one of its own
+            shards = open_listed(self.options, [one.address for one in partition.ranges])
+            for found, one in zip(shards, partition.ranges, strict=True):
+                yield from self._batches(found, one)
+
+    def _batches(self, found: OpenShard, one: SnapshotRange) -> Iterator[RecordBatch]:
         seen = set[bytes]()
         try:
-            for page in pages(self._replies(found, partition)):
-                kept = self._kept(page, partition, seen)
+            for page in pages(self._replies(found, one)):
+                kept = self._kept(page, one, seen)
                 if kept.count:
                     yield self.shape.batch(kept)
         except WrongEpoch as error:
             logger.info("%s: the queue was deleted while it was read", error)
 
     def _replies(
-        self, found: OpenShard, one: SnapshotSlice
+        self, found: OpenShard, one: SnapshotRange
     ) -> Iterator[tuple[Origin, list[bytes]]]:
         packed = found.ops.place(one.epoch.encode()).packed
         origin = Origin(found.name, found.node, packed, one.place, one.asof)
@@ -226,7 +240,7 @@ class SnapshotReader(DataSourceReader):
             if not cursor:
                 break
 
-    def _kept(self, page: Page, one: SnapshotSlice, seen: set[bytes]) -> Page:
+    def _kept(self, page: Page, one: SnapshotRange, seen: set[bytes]) -> Page:
         """Return the jobs that were in this structure when the snapshot began, and are wanted."""
         checks: list[Iterable[bool]] = []
         if one.place != "ready":
@@ -243,7 +257,7 @@ class SnapshotReader(DataSourceReader):
         """Yield for each job True if it was there, and is between the wanted times."""
         low, high = (text.encode() for text in bounds(self.options))
         last = b"%d-%b" % (asof, HIGHEST[14:].encode())
-        most = min(last, high or last)
+        most = min(last, high)
         notes = page.split.notes
         shown = [b""] * page.count if notes is None else notes.to_pylist()
         for number, note in zip(page.numbers, shown, strict=True):
