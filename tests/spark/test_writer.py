@@ -214,12 +214,16 @@ def test_a_value_that_cannot_be_used_names_column_and_row(
     assert bodies(ps) == []
 
 
-def test_a_time_that_python_has_not_names_the_column(ps: Penstock, options: Any) -> None:
-    """Spark has years beyond 9999, which raise with the column."""
+@pytest.mark.parametrize("ttl", [{}, {"ttl": [60]}])
+def test_a_time_that_python_has_not_names_the_column(
+    ttl: dict[str, list[int]], ps: Penstock, options: Any
+) -> None:
+    """Spark has years beyond 9999, which raise with the column, as it is spelled."""
     late = pa.array([253_500_000_000_000_000], pa.int64()).view(pa.timestamp("us", tz="UTC"))
-    writer = BatchWriter(options(), schema("payload string, readyAt timestamp"), False)
+    text = ", ".join(["payload string", "readyAt timestamp", *(f"{name} long" for name in ttl)])
+    writer = BatchWriter(options(), schema(text), False)
     with running(0), pytest.raises(BadArgument, match=r"column='readyAt'.*(year|range)"):
-        writer.write(iter(arrow({"payload": ["x"], "readyAt": late})))
+        writer.write(iter(arrow({"payload": ["x"], "readyAt": late, **ttl})))
     assert bodies(ps) == []
 
 

@@ -252,7 +252,8 @@ class Encoder:
         head = partial(_remembered, _head, self._dedup, self._is_json, self._others)
         if not self._others:
             return [head()] * count
-        values = [map(_hashable, as_list(name, given[name])) for name in self._others]
+        lists = (as_list(self._names[name], given[name]) for name in self._others)
+        values = [map(_hashable, one) for one in lists]
         heads: list[Head] = []
         for row in zip(*values, strict=True):
             try:
