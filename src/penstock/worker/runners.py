@@ -43,6 +43,11 @@ _ThreadCall = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any
 T = TypeVar("T")
 
 
+process_id = [os.getpid()]
+"""The id of this process. It is kept, as to ask for it is a system call."""
+os.register_at_fork(after_in_child=lambda: process_id.__setitem__(0, os.getpid()))
+
+
 def end_fork(pid: int) -> None:
     """End this process if it is a child of the worker's process, which has this id.
 
@@ -50,7 +55,7 @@ def end_fork(pid: int) -> None:
     with the connections and the jobs of the first. It ends with exit code 0 if the handler
     returned, that of `sys.exit`, or 1 after any other exception.
     """
-    if os.getpid() == pid:
+    if process_id[0] == pid:
         return
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit) and not isinstance(error.code, str):
@@ -143,7 +148,7 @@ class Runners(DaemonThreads[Item]):
         try:
             return self.limits.run(limit, (handler, jobs), args, kwargs)
         finally:
-            if os.getpid() != self._pid:
+            if process_id[0] != self._pid:
                 end_fork(self._pid)
 
     def cancel(self, jobs: Sequence[Delivery]) -> None:

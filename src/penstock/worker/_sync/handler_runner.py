@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -45,6 +45,8 @@ LATER = Verdict("release", 0)
 """For the other jobs of a chunk when one has lost its lease, and for all when the loop ends."""
 PLAIN = frozenset({type(None), bool, int, float, str, bytes, dict})
 """Types of return values that mean success."""
+NO_NAMES: Mapping[str, Any] = {}
+"""No arguments by name."""
 RESULT_BYTES = 65536
 """Most bytes of a value that is kept, unless the queue has another setting."""
 UNCLEAR = Verdict("nack", text="it failed, and the failure could not be described")
@@ -211,14 +213,13 @@ class HandlerRunner:
         verdicts: list[Verdict] | None
         verdicts, error = None, None
         try:
-            if handler.size:
-                args, kwargs = (list(jobs),), dict[str, Any]()
-            else:
-                args, kwargs = ((jobs[0],), {}) if handler.takes_job else handler.arguments(jobs[0])
+            args, kwargs = (jobs, NO_NAMES) if handler.takes_job else _arguments(handler, jobs)
             value = self.runners.call(handler, jobs, args, kwargs)
             if event is not None:
                 event.value = value
-            if self.take or handler.size or KEPT_FIELD in data_of(jobs[0])[:FIRST_FIELDS]:
+            if self.take is not None:
+                self.take(handler, jobs, value)
+            if handler.size or KEPT_FIELD in data_of(jobs[0])[:FIRST_FIELDS]:
                 self._keep(handler, jobs, value)
             if type(value) in PLAIN and not handler.size:
                 return None, None
@@ -261,14 +262,10 @@ class HandlerRunner:
         return found, error
 
     def _keep(self, handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> None:
-        """Pass values on: to `take`, and, of jobs whose results are kept, to their acks.
+        """Pass the values of jobs whose results are kept on to their acks.
 
         A value that is not JSON, or too large, does not fail the job: its work is done.
         """
-        if self.take is not None:
-            self.take(handler, jobs, value)
-        if not (handler.size or KEPT_FIELD in data_of(jobs[0])[:FIRST_FIELDS]):
-            return
         each = [value]
         if handler.size:
             fits = type(value) in (list, tuple) and len(value) == len(jobs)
@@ -339,6 +336,12 @@ def _say(level: int, job: Delivery, text: str, *args: object) -> None:
 def _is_void(job: Delivery) -> bool:
     """Return True if the handler of a job shall not run."""
     return job.lost or job.cancelled
+
+
+def _arguments(
+    handler: AnyHandler, jobs: Sequence[Delivery]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    return (([*jobs],), NO_NAMES) if handler.size else handler.arguments(jobs[0])
 
 
 def _returned(handler: AnyHandler, jobs: Sequence[Delivery], value: Any) -> list[Verdict] | None:
