@@ -37,7 +37,6 @@ def test_a_loop_that_ends_under_its_worker(
         worker = AsyncWorker(worker_server.url, "work", handler, concurrency=1, prefetch=1)
         await worker.start()
         await await_for(lambda: bool(began) or not busy)
-        await await_for(lambda: worker.status().held == (2 if busy else 0))  # no call is under way
         await await_for(worker.healthy)
 
     asyncio.run(asyncio.wait_for(main(), 30))

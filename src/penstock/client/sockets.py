@@ -51,18 +51,22 @@ class AsyncSocket:
         self._timer: asyncio.TimerHandle | None = None
         self._is_late = False
 
-    async def trip(self, packed: bytes = b"") -> Any:
+    async def trip(self, packed: bytes = b"", *, keep: bool = False) -> Any:
         """Send packed commands, if any, and return the next reply. An error reply is raised.
 
         If there is no connection, it is opened first. Short commands are handed to the event loop:
         the time-out of the reply is enough for both.
+
+        Args:
+            packed: the commands.
+            keep: leave the connection open after a cancellation; the next trip gets the reply.
 
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: no reply; the connection is closed.
         """
         conn, stream, parser = self._conn, self._stream, self._parser
         if stream is None or parser is None or conn._reader is not stream or len(packed) > SIZE:
-            return await self._slow_trip(packed)
+            return await self._slow_trip(packed, keep=keep)
         limit = conn.socket_timeout
         if limit is not None:
             self._until = monotonic() + limit
@@ -78,8 +82,9 @@ class AsyncSocket:
         except OSError as error:
             await conn.disconnect(nowait=True)
             raise typed(error) from error
-        except BaseException:
-            await conn.disconnect(nowait=True)
+        except BaseException as error:
+            if not (keep and isinstance(error, asyncio.CancelledError)):
+                await conn.disconnect(nowait=True)
             raise
         finally:
             self._until = math.inf
@@ -87,7 +92,7 @@ class AsyncSocket:
             raise reply
         return reply
 
-    async def _slow_trip(self, packed: bytes) -> Any:
+    async def _slow_trip(self, packed: bytes, *, keep: bool) -> Any:
         """Send by redis-py, which may connect first. Read by it, too, if need be."""
         conn = self._conn
         if packed:
@@ -96,7 +101,7 @@ class AsyncSocket:
             self._adopt(conn._reader)
         if self._parser is None:
             return await conn.read_response(disable_decoding=True)
-        return await self.trip()
+        return await self.trip(keep=keep)
 
     def _adopt(self, stream: asyncio.StreamReader | None) -> None:
         """Use the stream of a new connection, if it is one of asyncio."""

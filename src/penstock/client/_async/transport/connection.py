@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio  # async only
 import time
 from collections.abc import Sequence
+from contextlib import suppress  # async only
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
-from penstock.client._acompat import AsyncRedisConnection, aclosed, asleep
+from penstock.client._acompat import (
+    AsyncRedisConnection,
+    aclosed,
+    ashield,  # async only
+    asleep,
+)
 from penstock.client._async.transport.failures import CHANGES, transient
 from penstock.client.sockets import asocket_of
 from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
+from penstock.core.job import ops_of  # async only
 from penstock.core.logs import get_logger
 from penstock.core.producer import Producer
 from penstock.core.servers import ServerFacts, Syncing, parse_info, unsynced
@@ -33,6 +41,12 @@ AOF_SETTINGS = "*append*"
 """Pattern for CONFIG GET: appendonly, appendfsync, no-appendfsync-on-rewrite."""
 BUSY_PAUSE = 0.05
 """Seconds until a busy server is asked again for a confirmation."""
+# [async only
+TAKING = frozenset({"reserve", "reserve_plain", "settle", "settle_plain"})
+"""Scripts that deliver jobs."""
+LATE = 1.0
+"""Seconds to wait for the reply of a cancelled call."""
+# async only]
 
 
 class AsyncProducerConnection(Producer):
@@ -81,8 +95,16 @@ class AsyncProducerConnection(Producer):
         if wait is not None and (wait.expected or wait.fsynced):
             how, asked = await self._asking(call, wait)
             packed += asked
+        is_taking = call.script.name in TAKING  # async only
         try:
-            reply: Any = await self._socket.trip(packed)
+            # sync only: reply: Any = self._socket.trip(packed)
+            # [async only
+            reply: Any = await self._socket.trip(packed, keep=is_taking)
+        except asyncio.CancelledError:
+            if is_taking:
+                await ashield(self._give_back(call, nonce))
+            raise
+        # async only]
         except ResponseError as error:
             reply = await self._loaded(call, packed, error, how, asked)
         if type(reply) is not list or len(reply) < 2 or reply[1] != nonce:
@@ -157,6 +179,19 @@ class AsyncProducerConnection(Producer):
             await self.close()
             raise
 
+    # [async only
+    async def _give_back(self, call: Call[Any], nonce: bytes) -> None:
+        """Wait for the reply of a cancelled call, and release its jobs, which no caller gets."""
+        with suppress(Exception):
+            reply = await asyncio.wait_for(self._socket.trip(), LATE)
+            if reply[1] == nonce and reply[0] == Code.DONE:
+                result = call.parse(reply)
+                taken = getattr(result, "taken", result).deliveries
+                jobs = [job for job in taken if not job.at_most_once]
+                self.calls += 1
+                await self.exchange(ops_of(jobs[0]).release(jobs, 0), self)
+
+    # async only]
     async def _conclude(
         self, call: Call[object], how: Syncing | None, asked: bytes, code: int, wanted: int
     ) -> None:

@@ -10,7 +10,11 @@ from typing import Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
-from penstock.client._acompat import RedisConnection, closed, sleep
+from penstock.client._acompat import (
+    RedisConnection,
+    closed,
+    sleep,
+)
 from penstock.client._sync.transport.failures import CHANGES, transient
 from penstock.client.sockets import socket_of
 from penstock.core.calls import NOTHING, Argument, Call, Confirmed, Reply, Wait
