@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import re
 import signal
 import threading
@@ -19,6 +21,7 @@ import redis
 from penstock import Penstock, Queue, RetryPolicy
 from penstock.core.ids import parse_id
 from penstock.core.job import hinted_receipt, number_of, reservation_of
+from penstock.core.outcomes import Outcome, Settled
 from penstock.embedded import EmbeddedServer
 from penstock.spark import Drained, drain, drain_driver, drain_task
 from penstock.spark.drain_task import AckTask, DrainOutput, DrainResults, DrainTask, HeldJobs
@@ -158,6 +161,64 @@ def test_failures_are_logged_as_samples(
     assert figures.to_pylist() == [{"receipts": "300 0 300 0 0 0 0"}]
     found = [record for record in caplog.records if "failed" in record.getMessage()]
     assert 1 <= len(found) < 30
+
+
+def test_only_records_about_jobs_are_samples() -> None:
+    """Each other record of the log passes the filter, however often it comes."""
+    is_sample = drain_task.samples()
+    about_job, other = (logging.makeLogRecord({"msg": "no"}) for _ in range(2))
+    about_job.job_id = "D-1"
+    assert [is_sample(about_job) for _ in range(3)] == [True, False, False]
+    assert [is_sample(other) for _ in range(3)] == [True, True, True]
+
+
+class Watched:
+    """A worker as `watched` sees it: unhealthy, unless `is_healthy` is set."""
+
+    def __init__(self) -> None:
+        self.stopping, self.is_healthy, self.calls = False, False, list[Any]()
+
+    def on_stop(self, call: Callable[[], None]) -> None:
+        self.end = call
+
+    def healthy(self) -> bool:
+        return self.is_healthy
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def stop(self, grace: float) -> None:
+        self.calls.append(grace)
+
+    def join(self) -> None:
+        self.calls.append("join")
+        raise RuntimeError("the worker's own")
+
+
+def test_a_worker_may_be_unhealthy_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task fails when it has been unhealthy for longer than that without a break."""
+    clock, worker = [0.0], Watched()
+    monkeypatch.setattr(drain_task, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(drain_task, "LOOK", 0.0)
+    looks: Any = drain_task.watched(worker, math.inf)  # type: ignore[arg-type]  # a double
+    for clock[0], worker.is_healthy in ((8, False), (9, True), (18, False), (19, False)):
+        next(looks)
+    worker.join = lambda: None  # type: ignore[method-assign]  # a double
+    next(looks)
+    clock[0] = 20
+    with pytest.raises(Unreachable):
+        next(looks)
+    assert worker.calls == ["start", 0]
+
+
+def test_the_error_of_a_worker_fails_the_task() -> None:
+    """It is raised before the last look, and so before the figures."""
+    worker = Watched()
+    looks: Any = drain_task.watched(worker, math.inf)  # type: ignore[arg-type]  # a double
+    next(looks)
+    worker.end()
+    with pytest.raises(RuntimeError, match="the worker's own"):
+        next(looks)
 
 
 def test_a_server_that_is_gone_fails_the_task(
@@ -437,10 +498,60 @@ def test_a_job_that_is_lost_before_its_row_is_written(
     assert figures.column("receipts").to_pylist() == ["2 0 0 0 0 1 0"]
 
 
+def test_a_page_whose_jobs_are_all_lost(ps: Penstock) -> None:
+    """There is no batch, and the jobs are counted."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    handlers.handler(None)(nothing)
+    [handler] = handlers
+    results = DrainResults(DrainOutput([pa.field("r", pa.string())], True, 3600.0, 600_000))
+    jobs.enqueue(1, lease=60)
+    [job] = jobs.reserve(1)
+    results.take(handler, [job], None)
+    jobs.delete([job.id])
+    assert results.batch(jobs) is None
+    assert (results.kept, results.lost) == (1, 1)
+
+
+def test_jobs_of_a_node_that_is_down(
+    ps: Penstock, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows are written, as they may be held; acks that another node keeps count as done."""
+    jobs, handlers = ps.queue("mail"), Handlers()
+    handlers.handler(None)(nothing)
+    [handler] = handlers
+    results = DrainResults(DrainOutput([pa.field("r", pa.string())], True, 3600.0, 600_000))
+    jobs.enqueue_many(range(3), lease=60)
+    for job in jobs.reserve(3):
+        results.take(handler, [job], str(job.body))
+    told = [Outcome.UNKNOWN, 1795000000.0, Outcome.GONE]
+    monkeypatch.setattr(Queue, "extend", lambda *_, **__: told)
+    batch = results.batch(jobs)
+    assert batch is not None
+    assert batch.column("r").to_pylist() == ["0", "1"]
+    assert results.lost == 1
+
+    def acked(_: Queue, held: Any, **__: Any) -> Settled:
+        return Settled(held, [Outcome.HINTED, Outcome.UNKNOWN])
+
+    monkeypatch.setattr(Queue, "ack", acked)
+    receipts = batch.select(["receipts"]).slice(len(batch) - 1)
+    [figures] = AckTask(Connection.parse({"queue": "mail", "url": redis_url}), ()).run([receipts])
+    assert figures.to_pylist() == [{"receipts": "0 1 0 0 0 1 0"}]
+
+
 def test_leases_are_renewed_until_the_task_ends(
     ps: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All jobs whose results were passed on get a new lease in each sixth of `hold`."""
+    """All jobs whose results were passed on get a new lease in each sixth of `hold`.
+
+    So do jobs that are past the half of their ttl.
+    """
+    told, extend = list[bool](), Queue.extend
+
+    def recorded(self: Queue, names: Any, lease: Any, *, late: bool = False) -> Any:
+        told.append(late)
+        return extend(self, names, lease, late=late)
+
     clock = [0.0]
     monkeypatch.setattr(drain_task, "monotonic", lambda: clock[0])
     jobs, handlers = ps.queue("mail"), Handlers()
@@ -452,11 +563,13 @@ def test_leases_are_renewed_until_the_task_ends(
     for job in held:
         results.take(handler, [job], None)
         results.batch(jobs)
+    monkeypatch.setattr(Queue, "extend", recorded)
     for clock[0], is_renewed in ((99, False), (101, True), (150, False), (202, True)):
         jobs.extend(held, 30)
         results.batch(jobs)
         for view in jobs.scan_iter(states=["active"]):
             assert (view.lease_until - time.time() > 300) is is_renewed
+    assert told.count(True) == 2
 
 
 def test_handlers_wait_while_many_results_wait_for_spark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,6 +623,45 @@ def test_values_of_one_column(kind: Any, value: Any, told: Any) -> None:
         batch = results.batch(mock.Mock())
         assert batch is not None
         assert batch.column("r").to_pylist() == [told]
+
+
+@pytest.mark.parametrize(
+    "value, is_done",
+    [
+        (None, True),
+        (Done, True),
+        (Done(None), True),
+        (Retry, False),
+        (Retry(), False),
+        (ValueError(), False),
+    ],
+    ids=repr,
+)
+def test_results_without_a_value(value: Any, is_done: bool) -> None:
+    """A job that is done has a row of nulls, and one that is not done has none."""
+    handlers = Handlers()
+    handlers.handler(None)(nothing)
+    [handler] = handlers
+    results = DrainResults(DrainOutput([pa.field("r", pa.int64())], False, 3600.0, 600_000))
+    job = delivery_maker("mail", "1f2e3d4c", 1, "a1b2c3d4", "1-0ab")(b"1795000000000-0000000001")
+    results.take(handler, [job], value)
+    batch = results.batch(mock.Mock())
+    rows = [] if batch is None else batch.column("r").to_pylist()
+    assert (job.settled, rows) == (is_done, [None] if is_done else [])
+
+
+@pytest.mark.parametrize("value", [5, "ab", (1,), [1, 2, 3], {"c": 1}])
+def test_values_that_do_not_fit_two_columns(value: Any) -> None:
+    """The handler has failed."""
+    handlers = Handlers()
+    handlers.handler(None)(nothing)
+    [handler] = handlers
+    fields = [pa.field(name, pa.int64()) for name in "ab"]
+    results = DrainResults(DrainOutput(fields, False, 3600.0, 600_000))
+    job = delivery_maker("mail", "1f2e3d4c", 1, "a1b2c3d4", "1-0ab")(b"1795000000000-0000000001")
+    with pytest.raises(TypeError, match=r"does not fit the columns of the schema: ."):
+        results.take(handler, [job], value)
+    assert not job.settled
 
 
 def test_a_list_needs_a_result_for_each_job() -> None:
