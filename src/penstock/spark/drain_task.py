@@ -56,7 +56,7 @@ OUTCOMES = {
 """Outcomes of a worker, by figure. Jobs that it hands back were not begun, and don't count."""
 FIRST = 16
 """Most jobs that a task holds at first. If handlers are slow, other tasks can take the rest."""
-TRIAL, QUICK = 250, 1.0
+TRIAL, QUICK = 100, 0.4
 """A task that does this number of jobs within these seconds holds more jobs from then on."""
 LOOK = 0.1
 """Seconds between two looks at a worker and its results."""
