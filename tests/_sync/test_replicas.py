@@ -700,6 +700,12 @@ def test_jobs_of_several_queues_are_confirmed(trio: Replicated, tq: Queue) -> No
         ends = add_each([(queue, [terms.record(b"x")], terms) for queue in queues])
         assert not [end for end in ends if isinstance(end, Exception)]
     assert [raw.hget("penstock:{other}:meta", "enqueued") for raw in trio.copies] == [b"2"] * 2
+    before, start = trio.calls(), time.monotonic()
+    many = [Queue(tq.backend, f"many-{number}") for number in range(30)]
+    add_each([(queue, [asked.record(b"x")], asked) for queue in many])
+    scripts, waits = (after - count for after, count in zip(trio.calls(), before, strict=True))
+    assert scripts >= len(many)
+    assert waits <= 1 + slices_since(start)  # one for all, as one trip has sent them
     trio.cut(0)
     brief = prepared(durable=Durable(2, timeout=0.05))
     for _ in range(2):  # in the second call the lost one is known

@@ -150,13 +150,21 @@ class AsyncProducerConnection(Producer):
             packed = b""
             if isinstance(answers[-1], list) and answers[-1][1] != nonce:
                 raise ProtocolError(f"the reply is not that of call {nonce.decode()}")
+        await self._conclude_each(calls, answers)
+        return answers
+
+    async def _conclude_each(self, calls: Sequence[Call[Any]], answers: Sequence[Any]) -> None:
+        """Wait for replicas, once for all calls with the same terms: a WAIT covers all writes."""
+        told = dict[tuple[int, int], Confirmed]()
         for call, answer in zip(calls, answers, strict=True):
             wait = call.wait
             if wait is not None and isinstance(answer, list) and answer[0] == Code.DONE:
                 wanted = call.parse(answer).replicas if wait.replicas is None else wait.replicas
-                if wanted:
+                terms = wanted, wait.timeout_ms
+                if wanted and terms not in told:
                     await self._conclude(call, None, b"", Code.DONE, wanted)
-        return answers
+                    told[terms] = call.confirmed
+                call.confirmed = told.get(terms, NOTHING)
 
     async def _loaded(
         self,
