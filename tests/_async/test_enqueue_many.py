@@ -199,3 +199,5 @@ async def test_jobs_of_several_queues(ps: AsyncPenstock) -> None:
     ]  # fmt: skip
     assert [(await queue.stats()).ready for queue in queues] == [3, 0, *[2] * 8]
     assert await ps.queues() == [queue.name for queue in queues]
+    with pytest.raises(AssertionError, match="two calls of one queue"):
+        await add_each([(queues[0], records, terms)] * 2)

@@ -196,3 +196,5 @@ def test_jobs_of_several_queues(ps: Penstock) -> None:
     ]  # fmt: skip
     assert [queue.stats().ready for queue in queues] == [3, 0, *[2] * 8]
     assert ps.queues() == [queue.name for queue in queues]
+    with pytest.raises(AssertionError, match="two calls of one queue"):
+        add_each([(queues[0], records, terms)] * 2)
