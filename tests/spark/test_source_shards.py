@@ -50,7 +50,7 @@ class Ground:
 
     def client(self, options: Any) -> Penstock:
         """Return the client of the named server."""
-        return self.clients[self.urls.index(options.url or options.nodes[0])]
+        return self.clients[self.urls.index(options.url or options.nodes[0])].connect()
 
     def options(self, **given: Any) -> dict[str, str]:
         """Return options with all servers."""
@@ -625,7 +625,7 @@ def test_a_slice_of_a_snapshot_has_jobs_of_several_nodes(
         opened.extend(options.nodes)
         return ground.client(options)
 
-    monkeypatch.setattr("penstock.spark.shards.current", noted)
+    monkeypatch.setattr("penstock.spark.shards.client", noted)
     found, parts = rows(ground)
     assert (parts, sorted(row["payload"] for row in found)) == (1, sorted(bodies(0, 160)))
     assert opened == ground.urls * 2  # by the plan, and by the task

@@ -308,7 +308,7 @@ def test_a_server_that_was_emptied_is_a_new_one(
     if many:
         given.pop("url")
     write(BatchWriter(given, schema("id string, payload binary"), False), [])
-    client(Write.parse(given)).connect()
+    client(Write.parse(given))
     flush_all(ps)
     writer = BatchWriter(given, schema("id string, payload binary"), False)
     close_all()

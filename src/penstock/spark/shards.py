@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -40,9 +39,6 @@ __all__ = [
 logger = get_logger("penstock")
 R = TypeVar("R")
 
-VARIABLE = re.compile("[A-Z_][A-Z0-9_]*")
-"""A name of an environment variable. Other values may be secrets, so errors do not show them."""
-
 clients: dict[tuple[object, ...], Penstock] = {}
 """The clients of this process, by their options. They open new connections after a fork.
 
@@ -52,24 +48,20 @@ slot has one connection.
 
 
 def client(options: Connection) -> Penstock:
-    """Return the client of this process for these options; nothing is sent."""
-    key = _key(options)
+    """Return the connected client of this process for the options of one node.
+
+    It is a new one if the server has another id than before: after a FLUSHALL, or if another server
+    answers at the address.
+    """
+    names = [one.name for one in fields(Connection) if one.name not in ("queue", "require_queue")]
+    key = tuple(getattr(options, name) for name in names)
     if key not in clients:
         clients[key] = new_client(options)
-    return clients[key]
-
-
-def current(options: Connection) -> Penstock:
-    """Return the connected client of one node, a new one if the server has another id than before.
-
-    That is so after a FLUSHALL, or if another server answers at the address.
-    """
-    made = client(options)
-    made.connect()
-    if made.backend.node.whole_id()[:8] != made.backend.node.id:
-        clients.pop(_key(options), made).close()
-        made = client(options).connect()
-    return made
+    made = clients[key].connect()
+    if made.backend.node.whole_id()[:8] == made.backend.node.id:
+        return made
+    clients.pop(key, made).close()
+    return client(options)
 
 
 @contextmanager
@@ -80,11 +72,6 @@ def reaching(options: Connection) -> Iterator[None]:
     except (RedisError, NodesUnavailable) as error:
         text = f"queue {options.queue!r}: the server can't be reached: {str(error).rstrip('.')}"
         raise Unreachable(text) from error.with_traceback(None)  # Spark shows all of it
-
-
-def _key(options: Connection) -> tuple[object, ...]:
-    names = [one.name for one in fields(Connection) if one.name not in ("queue", "require_queue")]
-    return tuple(getattr(options, name) for name in names)
 
 
 def new_client(options: Connection) -> Penstock:
@@ -135,9 +122,9 @@ def _password(options: Connection) -> str | None:
 def _from_environment(name: str, variable: str) -> str:
     value = os.environ.get(variable)
     if not value:
-        shown = variable if VARIABLE.fullmatch(variable) else HIDDEN  # it may be the secret itself
-        reason = "is not set in the environment of this process: set it before Spark starts, "
-        raise OptionError(name, shown, reason + "on the driver and on each executor")
+        is_name = variable.isidentifier() and variable.isupper()  # else it may be the secret itself
+        reason = "is not set here: set it before Spark starts, on the driver and each executor"
+        raise OptionError(name, variable if is_name else HIDDEN, reason)
     return value
 
 
@@ -256,8 +243,7 @@ class OpenShards(list[OpenShard]):
         if whole and self.unreached:
             raise Unreachable(
                 f"queue {self[0].name!r}: {self.unreached} of {len(options.nodes)} nodes can't be "
-                "reached: a read would miss their jobs, a write would add rows again that they "
-                "have (skipUnreachable=true uses the others)"
+                "reached: their jobs would be missed or added again (skipUnreachable allows it)"
             )
         if options.require_queue and not self.exists:
             raise QueueMissing(f"option 'requireQueue': queue {self[0].name!r} does not exist")
@@ -269,7 +255,7 @@ def open_shards(options: Connection) -> OpenShards:
     for url in options.nodes or ("",):
         own = _single(options, url)
         with found.leaving_out(own, len(options.nodes)):
-            found.clients.append((own, current(own)))
+            found.clients.append((own, client(own)))
     return found.of(options.queue)[0]
 
 
@@ -284,7 +270,7 @@ def open_listed(options: Connection, addresses: Iterable[ShardAddress]) -> Itera
         own = _single(options, address.url)
         with reaching(own):
             if address.url not in opened:
-                opened[address.url] = current(own)
+                opened[address.url] = client(own)
             found = OpenShard(opened[address.url], options.queue, address)
         _check_nodes(own, (found.node,), (address.node,))
         yield found
@@ -296,8 +282,7 @@ def open_on_driver(options: Connection, *, whole: bool = False) -> OpenShards:
     found.check(options, whole=whole)
     node = found[0].queue.backend.node
     if not options.nodes and (listed := others(node.listed(), node.whole_id())):
-        text = "queue %r: option 'url' names one of several nodes, and only this one is read and "
-        text += "written. Name all of them by option 'nodes'; the others are %s"
+        text = "queue %r: only one of several nodes is used. Name all by option 'nodes', also %s"
         logger.warning(text, options.queue, ", ".join(map(repr, listed)))
     return found
 
@@ -323,7 +308,6 @@ def _freeze_imports() -> None:
 def _check_nodes(options: Connection, found: Sequence[str], expected: Sequence[str]) -> None:
     if expected and not set(found) & set(expected):
         raise WrongServer(
-            f"queue {options.queue!r}: the driver's server is node {', '.join(expected)}, and from "
-            f"here the same options lead to node {', '.join(found)}; a host name such as localhost "
-            "is not the same machine everywhere"
+            f"queue {options.queue!r}: the driver reaches node {', '.join(expected)}, and this "
+            f"task node {', '.join(found)}: a name such as localhost may be another machine here"
         )

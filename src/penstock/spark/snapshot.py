@@ -255,15 +255,14 @@ class SnapshotReader(DataSourceReader):
 
     def _was_there(self, page: Page, asof: int) -> Iterator[bool]:
         """Yield for each job True if it was there, and is between the wanted times."""
-        low, high = (text.encode() for text in bounds(self.options))
-        last = b"%d-%b" % (asof, HIGHEST[14:].encode())
-        most = min(last, high)
+        low, high = bounds(self.options)
+        below, most = low.encode(), min(high, f"{asof}-{HIGHEST[14:]}").encode()
         notes = page.split.notes
         shown = [b""] * page.count if notes is None else notes.to_pylist()
         for number, note in zip(page.numbers, shown, strict=True):
             # Before a delivery after `asof`, the job was in another structure.
             was_moved = bool(note) and int(note[1 : note.index(b" ")].rstrip(b"?")) > asof
-            yield low < number <= most and not was_moved
+            yield below < number <= most and not was_moved
 
 
 def _new(numbers: Sequence[bytes], seen: set[bytes]) -> Iterator[bool]:
