@@ -371,7 +371,7 @@ def test_a_staged_stream_continues_where_it_was_killed(ps: Penstock, options: An
     lost = staged(2, [b"e"])
     keys = ps.backend.node.command("KEYS", "penstock:{mail}:stage:*")
     ps.backend.node.command("DEL", *keys)
-    with pytest.raises(StagesLost, match="nothing of this write"):
+    with pytest.raises(StagesLost, match="No row is in the queue"):
         StreamWriter(given, schema(PLAIN), False).commit([lost], 2)
     assert len(bodies(ps)) == 4
 

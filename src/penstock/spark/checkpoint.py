@@ -10,7 +10,6 @@ from typing import Any
 
 from penstock.core.logs import get_logger
 from penstock.core.refusals import REFUSALS
-from penstock.core.views import QueueStats
 from penstock.spark.calls import about_batch
 from penstock.spark.shards import OpenShard
 from penstock.wire.replies import Assign, Assigned
@@ -47,10 +46,6 @@ class Batches:
         self._fence = ""
         self._finished = 0
         self._asked = False
-
-    def stats(self) -> QueueStats:
-        """Return the figures of the shard."""
-        return self.shard.run(self.shard.ops.stats())
 
     def _run(self, name: str, *args: Any) -> Any:
         return self.shard.run(about_batch(self.shard.ops, name, self.consumer, *args))

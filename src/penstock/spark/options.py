@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
@@ -69,8 +69,7 @@ def span(high_ms: int = MAX_DURATION_MS, *, low_ms: int = 1) -> Callable[[str], 
             raise ValueError("must be seconds, or a duration such as 500ms, 30s, 5m, 24h, 7d")
         ms = math.ceil(round(float(found[1]) * SPANS[found[2]], 6))
         if not low_ms <= ms <= high_ms:
-            least = "above 0" if low_ms == 1 else f"at least {low_ms} ms"
-            raise ValueError(f"must be {least} and at most {high_ms // 1000} s")
+            raise ValueError(f"must be at least {low_ms} ms and at most {high_ms // 1000} s")
         return ms
 
     return parse
@@ -120,8 +119,7 @@ def moment(value: str) -> int:
         aware = found if found.tzinfo else found.replace(tzinfo=timezone.utc)
         return round(aware.timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
-        example = "2026-01-31T12:00:00+00:00"
-        raise ValueError(f"must be a time such as {example}, or seconds since 1970") from None
+        raise ValueError("must be a time such as 2026-01-31T12:00Z or seconds since 1970") from None
 
 
 def _parsed(one: Field[Any], value: str) -> Any:
@@ -184,8 +182,7 @@ class Connection:
         given = {"url": self.url, "urlEnv": self.url_env, "nodes": self.nodes}
         ways = [name for name, value in given.items() if value]
         if not ways:
-            reason = "is required, or urlEnv or nodes: there is no default server"
-            raise OptionError("url", None, reason)
+            raise OptionError("url", None, "is required, or urlEnv or nodes: there is no default")
         if len(ways) > 1:
             raise OptionError(ways[1], None, f"can't be used together with {ways[0]}")
         if len(set(self.nodes)) < len(self.nodes):
@@ -228,13 +225,8 @@ class Write(Connection):
         partitions, equal rows are then in other places and in another order.
         """
         if self.commit_mode == "direct" and named and not has_ids:
-            reason = "rows without ids would be added again by a repeat with another number of "
-            reason += "partitions: name a column of ids (idColumn), or use commitMode=staged"
+            reason = "a repeat may add rows without ids again: set idColumn, or commitMode=staged"
             raise OptionError("commitMode", "direct", reason)
-
-    def with_mode(self, has_ids: bool) -> Write:
-        """Return the options of an enqueue with a commit mode. Rows without ids are staged."""
-        return replace(self, commit_mode=self.commit_mode or ("direct" if has_ids else "staged"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -244,9 +236,8 @@ class Write(Connection):
         if self.operation != "nack" and self.error:
             raise OptionError("error", None, "is for operation=nack")
         if self.commit_mode == "staged" and self.queue_column:
-            reason = "can't be used with commitMode=staged, the default for rows without ids: a "
-            reason += "staged write has one queue. Name a column of ids (idColumn), or use "
-            reason += "commitMode=direct"
+            reason = "can't be used with commitMode=staged, the default for rows without ids: "
+            reason += "set idColumn, or commitMode=direct"
             raise OptionError("queueColumn", self.queue_column, reason)
         if self.commit_mode == "staged" and self.operation != "enqueue":
             reason = f"can't be used with operation={self.operation}"

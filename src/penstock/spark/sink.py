@@ -16,7 +16,6 @@ from penstock.client._sync.queue import Queue
 from penstock.core.bulk import prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable
-from penstock.core.operations.producing import Added
 from penstock.core.partitions import partition_of
 from penstock.errors import BadArgument, QueueFull, QueuePaused
 from penstock.spark.errors import OptionError
@@ -108,11 +107,13 @@ class Sink:
         self._whole: dict[str, Place] = {}
         durable = Durable(options.replicas, timeout=options.replication_timeout / 1000)
         self._terms = prepared(durable=durable, dedup=Dedup("-"))  # the records are finished
-        self._rows = self._added = 0
+        self._added = 0
 
     def put(self, rows: Iterable[Encoded]) -> dict[str, int]:
         """Add all rows; return their number, and the numbers of those that were added or not."""
+        count = 0
         for some in rows:
+            count += len(some.records)
             if others := set(some.queues) - self._shards.keys():
                 self._find(*others)
             places = [
@@ -121,8 +122,7 @@ class Sink:
             ]
             self._packer.add(places, some.records, some.delays)
         self._packer.finish()
-        duplicates = self._rows - self._added
-        return {"rows": self._rows, "added": self._added, "duplicates": duplicates}
+        return {"rows": count, "added": self._added, "duplicates": count - self._added}
 
     def _find(self, *names: str) -> None:
         for name, found in zip(names, self._shards[self._options.queue].of(*names), strict=True):
@@ -144,24 +144,19 @@ class Sink:
             for (node, number, name), batch in batches.items()
         ]
         ends = add_each([(q, b.records, replace(self._terms, delay=b.delay())) for q, b in each])
-        for (_, batch), end in zip(each, ends, strict=True):
-            if not isinstance(end, Exception):
-                self._note(len(batch.records), end)
         for (queue, batch), end in zip(each, ends, strict=True):
             if isinstance(end, Exception):
                 patiently(self._options, len(batch.records), partial(self._put, queue, batch))
+            else:
+                self._added += end.count
 
     def _put(self, queue: Queue, batch: RecordBatch, at: int, n: int, block: float) -> int:
         chunk = batch.records[at : at + n]
         terms = replace(self._terms, delay=batch.delay(at, at + n), block=block)
         reply, confirmed = add_when_room(queue, chunk, terms, in_parts=False)
         confirm(queue, reply, confirmed, terms.wait)
-        return self._note(len(chunk), reply)
-
-    def _note(self, rows: int, reply: Added) -> int:
-        self._rows += rows
         self._added += reply.count
-        return rows
+        return len(chunk)
 
 
 def patiently(options: Write, total: int, put: Callable[[int, int, float], int]) -> None:
@@ -238,8 +233,7 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
     names = _names(first)
     fields = [(name, "") for name in names]
     if "id" not in columns_of(fields, given):
-        reason = "is required, or a column id: a repeat with another number of partitions would "
-        reason += "add rows without ids again. df.write can stage them"
+        reason = "is required, or a column id: without ids a repeat would add rows again"
         raise OptionError("idColumn", None, reason)
     found = open_shards(given)
     found.check(given, whole=not given.skip_unreachable)

@@ -31,7 +31,6 @@ from penstock.spark.rows import Encoded
 from penstock.spark.shards import OpenShard, OpenShards, open_shards
 from penstock.spark.sink import Packer, RecordBatch, patiently
 from penstock.wire.codes import Code
-from penstock.wire.replies import Commit as Committed
 from penstock.wire.replies import CommitEnded, CommitGone, StageGone
 
 __all__ = ["StagedAttempt", "StagedCommit", "shard_of"]
@@ -42,23 +41,20 @@ KEPT_MS = 30 * 86_400_000
 MORE_THAN_A_CHUNK = 1000
 Attempt = tuple[str, int]
 """Token and number of chunks of an attempt."""
-CommitReply = Committed | CommitEnded | CommitGone
 
 
 def shard_of(options: Write, node: str, found: OpenShards) -> OpenShard:
     """Return the queue's shard on a node."""
     if found.partitions > 1:
-        reason = f"can't be used for queue {options.queue!r}, which has partitions. Rows without "
-        reason += "ids are staged by default: name a column of ids (idColumn)"
+        reason = f"queue {options.queue!r} has partitions: its rows need ids (idColumn)"
         raise OptionError("commitMode", "staged", reason)
     return found.find(node)
 
 
 def _gone(options: Write) -> StagesLost:
     return StagesLost(
-        f"queue {options.queue!r}: staged rows are gone: there was no call for stageTtl "
-        f"({options.stage_ttl / 1000:g} s), or the server has lost its data; nothing of this write "
-        f"is in the queue. Repeat the write"
+        f"queue {options.queue!r}: staged rows are gone: stageTtl ({options.stage_ttl / 1000:g} s) "
+        "is over, or the server has lost its data. No row is in the queue: repeat the write"
     )
 
 
@@ -84,22 +80,19 @@ class StagedAttempt:
         return count
 
     def _send(self, batches: Mapping[str, RecordBatch]) -> None:
-        for batch in batches.values():
-            if not self._is_committed:
-                self._stage(batch)
-
-    def _stage(self, batch: RecordBatch) -> None:
-        field, chunk = f"{self.token}:{self.chunks}", staged_chunk(batch.delay(), batch.records)
-        args = (self._at.batch, field, self._options.stage_ttl, chunk)
-        call = about_staged(self._shard.ops, "stage", self._at, *args)
-        try:
-            reply = self._shard.run(call)
-        except Unstaged:
-            raise _gone(self._options) from None
-        if isinstance(reply, StageGone):
-            self._is_committed = True
-        else:
-            self.chunks += 1
+        for batch in batches.values():  # one: all rows have the same key
+            if self._is_committed:
+                return
+            field, chunk = f"{self.token}:{self.chunks}", staged_chunk(batch.delay(), batch.records)
+            args = (self._at.batch, field, self._options.stage_ttl, chunk)
+            try:
+                reply = self._shard.run(about_staged(self._shard.ops, "stage", self._at, *args))
+            except Unstaged:
+                raise _gone(self._options) from None
+            if isinstance(reply, StageGone):
+                self._is_committed = True
+            else:
+                self.chunks += 1
 
 
 class StagedCommit:
@@ -132,13 +125,7 @@ class StagedCommit:
                 or the stream's next start, publishes the rest.
             NotReplicated: all is published, and too few replicas have confirmed it in time.
         """
-        while True:
-            reply = self._commit(attempts, rows)
-            if isinstance(reply, CommitGone):
-                raise _gone(self._options)
-            if not isinstance(reply, CommitEnded):
-                self._publish(self._at, attempts)
-                break
+        while (reply := self._commit(attempts, rows)) is not None:
             words = reply.stages.decode().split()
             before = list(zip(words[::2], map(int, words[1::2]), strict=True))
             if reply.state == b"promised":
@@ -148,6 +135,8 @@ class StagedCommit:
                     self._log_repeat(rows, reply)
                 self._unstage(self._at, self._kept)
                 break
+        else:
+            self._publish(self._at, attempts)
         if self._short is not None:
             raise self._short
         return self._added
@@ -164,12 +153,15 @@ class StagedCommit:
         text += "none of these %d rows are added"
         logger.warning(text, options.queue, write, batch, before, state, when, rows)
 
-    def _commit(self, attempts: Sequence[Attempt], rows: int) -> CommitReply:
+    def _commit(self, attempts: Sequence[Attempt], rows: int) -> CommitEnded | None:
+        """Commit the rows; return the last batch that the writer has committed before, if any."""
         args = (self._at.batch, self._kept, rows, *chain.from_iterable(attempts))
         call = about_staged(self._shard.ops, "commit", self._at, *args)
         call.wait = self._wait if self._options.replicas else None
-        reply: CommitReply = self._shard.run(call)
-        return reply
+        reply = self._shard.run(call)
+        if isinstance(reply, CommitGone):
+            raise _gone(self._options)
+        return reply if isinstance(reply, CommitEnded) else None
 
     def _publish(self, at: Staged, attempts: Iterable[Attempt]) -> None:
         try:

@@ -199,7 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         ready: Counts = {}
         if len(found) > 1 or limit is None:
-            ready = self._on_usable(found, lambda key: found[key].stats().ready)
+            ready = self._on_usable(found, lambda key: found[key].shard.queue.stats().ready)
         limits = [most for most in (limit, self._left) if most is not None]
         left = min(limits or [sum(ready.values()), MOST_JOBS])
         equal = -(-left // max(1, len(found)))
@@ -235,10 +235,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges: list[BatchRange] = []
         for key, batch in new.items():
             if key not in known and self._reached.unreached:
-                raise NodesUnavailable(
-                    f"queue {self.options.queue!r}: node {key[:8]} has jobs of batch {batch} of "
-                    "this checkpoint, and can't be reached"
-                )
+                text = f"node {key[:8]} has jobs of batch {batch} and can't be reached"
+                raise NodesUnavailable(f"queue {self.options.queue!r}: {text}")
             count = jobs.get(key)
             if count is None:
                 self._report_lost(batch)
@@ -264,8 +262,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raise the error for a batch that the server has forgotten, or log it."""
         error = BatchLost(
             f"queue {self.options.queue!r}: the server has forgotten batch {batch} of this "
-            "checkpoint; its jobs are in the queue or come back when their leases end, and may be "
-            "done twice. To go on, set failOnLostBatch=false"
+            "checkpoint; its jobs may be done twice. To go on, set failOnLostBatch=false"
         )
         if self.options.fail_on_lost_batch:
             raise error
@@ -283,7 +280,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
         """Return the numbers of jobs, which the query's progress shows."""
         found = self._open("")
-        known = self._on_usable(found, lambda key: found[key].stats()).values()
+        known = self._on_usable(found, lambda key: found[key].shard.queue.stats()).values()
         return {name: sum(getattr(stats, name) for stats in known) for name in STATES}
 
     def _on_usable(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -69,15 +69,15 @@ class QueueWriter:
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             name, mode = ("outputMode", "complete") if self.streams else ("mode", "overwrite")
-            reason = f'a write only adds to a queue: use .{name}("append"). '
-            reason += "To remove its jobs first, call Queue.purge() or `penstock purge`"
+            reason = 'must be "append"; to remove jobs first, use Queue.purge() or `penstock purge`'
             raise OptionError(name, mode, reason)
         given = Write.parse(options)
         self.fields = tuple(map(_field, schema.fields))
         self.own = secrets.token_hex(8)
         self.has_ids = "id" in columns_of(self.fields, given)
         if given.operation == "enqueue":
-            given = given.with_mode(self.has_ids)
+            mode = given.commit_mode or ("direct" if self.has_ids else "staged")
+            given = replace(given, commit_mode=mode)
             given.check_repeats(self.has_ids, named=self.streams or bool(given.write_id))
         self.options = given
         needs_all = given.operation == "enqueue" and not given.skip_unreachable
@@ -107,8 +107,7 @@ class QueueWriter:
         writer = name_of("batch", write_id or self.own).hex()
         if where is not None and where.query:
             if not write_id and not self.streams:
-                reason = "is required inside foreachBatch for staged writes, and rows without ids "
-                reason += "are staged: it tells this write from others of the same batch"
+                reason = "is required in foreachBatch for rows without ids, to name this write"
                 raise OptionError("writeId", None, reason)
             writer, batch = name_of("stream", write_id, where.query).hex(), int(where.batch)
         return Staged(preferred(writer, self.nodes), writer, batch)
