@@ -304,6 +304,20 @@ def test_a_path_that_cannot_be_written(
     assert place == "link" or jobs.stats().ready == 10
 
 
+def test_a_failed_task_is_not_blamed_on_the_path(
+    spark: Any, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is that of the task, and no file says that the run has succeeded."""
+    monkeypatch.setenv("ONLY_ON_THE_DRIVER", redis_url)
+    with pytest.raises(Exception, match="ONLY_ON_THE_DRIVER") as caught:
+        drain(
+            *(spark,), queue="mail", handler=nothing, urlEnv="ONLY_ON_THE_DRIVER", parallelism=1,
+            ack="output", path=str(tmp_path),
+        )  # fmt: skip
+    assert not isinstance(caught.value, BadArgument)
+    assert not list(tmp_path.rglob("_SUCCESS"))
+
+
 def test_coroutines_are_refused(spark: Any, redis_url: str) -> None:
     """Coroutine functions are refused, as a task would not run them."""
 

@@ -26,6 +26,7 @@ KEYS_DDL = "id string, attempt int, receipts string"
 Ack = Literal["task", "output"]
 """When a job is acknowledged: after its handler, or after its result is written."""
 FIGURES_DDL = "receipts string"
+SUCCESS_FILE = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 UNIQUE = ("id", "receipts")
 """Columns whose values do not repeat: a dictionary of them only costs time."""
 
@@ -179,7 +180,8 @@ class _DrainJob:
             write.parquet(run)
         except Exception:
             try:  # without rows: fails too if the path is the reason
-                self.spark.createDataFrame([], wanted).write.mode("append").parquet(run)
+                empty = self.spark.createDataFrame([], wanted).write.mode("append")
+                empty.option(SUCCESS_FILE, "false").parquet(run)
             except Exception as error:  # noqa: BLE001  # of the JVM, or of the server of Connect
                 raise _bad_argument("path", run, "can't be written", error) from None
             raise
