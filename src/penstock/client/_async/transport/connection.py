@@ -192,10 +192,11 @@ class AsyncProducerConnection(Producer):
         """Wait for the reply of a cancelled call, and release its jobs, which no caller gets."""
         with suppress(Exception):
             reply = await asyncio.wait_for(self._socket.trip(), LATE)
-            if reply[1] == nonce and reply[0] == Code.DONE:
-                result = call.parse(reply)
-                taken = getattr(result, "taken", result).deliveries
-                jobs = [job for job in taken if not job.at_most_once]
+            if reply[1] != nonce or reply[0] != Code.DONE:
+                return
+            result = call.parse(reply)
+            taken = getattr(result, "taken", result).deliveries
+            if jobs := [job for job in taken if not job.at_most_once]:
                 self.calls += 1
                 await self.exchange(ops_of(jobs[0]).release(jobs, 0), self)
 
