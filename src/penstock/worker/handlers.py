@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 __all__ = ["UNNAMED", "HandlerOptions", "Handlers", "Policies"]
 
 MAX_NAME = 200
-_BARE = (b"1\n", b"1;c=json\n")
-"""Heads of records without a header."""
 _FIELD = b";h.handler="
 """Field of a record with the name of the handler."""
 OWN_QUEUES = "give each of the two a queue of its own"
@@ -341,7 +339,7 @@ class Handlers:
     def find(self, job: Delivery) -> AnyHandler | None:
         """Return the handler for a job without parsing its record; None if there is none."""
         data = data_of(job)
-        if data.startswith(_BARE) or data.find(_FIELD, 0, data.find(b"\n")) < 0:
+        if data.find(_FIELD, 0, data.find(b"\n")) < 0:
             return self._of_queue(None, job.queue_name) if self._shared else self._nameless
         written = _written(data) or b""
         if self._shared:
