@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock import BatchLost, CheckpointTaken, Penstock
 from penstock.errors import BadArgument, QueueMissing
@@ -103,7 +105,7 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Ground:
 
 def consumers_of(life: StreamReader) -> Iterator[threading.Thread]:
     """Return the threads that renew its leases."""
-    yield from (t for t in threading.enumerate() if t.name.startswith("penstock-"))
+    yield from (t for t in threading.enumerate() if t.name == f"penstock-{life._consumer}")
 
 
 # -- the state machine ----------------------------------------------------------------------
@@ -282,6 +284,32 @@ def test_the_old_signature(ground: Ground) -> None:
     later.stop()
 
 
+@pytest.mark.parametrize("then", ["plans", "commits", "dies"])
+def test_a_driver_that_is_not_told_its_checkpoint(then: str, ground: Ground) -> None:
+    """Spark 4.0 and 4.1 do not pass the committed offset, so a new consumer begins.
+
+    The committed batch is acknowledged, and the new one is read, whatever the driver does first.
+    """
+    ground.add(10)
+    life = ground.life()
+    first = life.latest(None, 10)
+    life.partitions(life.initialOffset(), first)
+    life.stop()
+    ground.add(5)
+    later = ground.life()
+    begun = later.latest(None, 10)
+    if then == "commits":
+        later.commit(first)
+    if then == "dies":
+        later.stop()
+        later = ground.life()
+    assert len(ground.read(later.partitions(first, begun))) == 5
+    assert ground.queue.stats().acked == 10
+    assert later.latest(begun, 10) == begun
+    assert ground.queue.stats().acked == 15
+    later.stop()
+
+
 def test_commit_is_the_second_chance(ground: Ground) -> None:
     """`commit` finishes what `latestOffset` has not; together they finish a batch once."""
     ground.add(10)
@@ -306,16 +334,40 @@ def test_a_copied_checkpoint_stops_the_older_query(ground: Ground) -> None:
     newer = ground.life()
     assert newer.latest(start, 10) == first
     before = ground.queue.stats()
-    with pytest.raises(CheckpointTaken):
-        older.latest(first, 10)
+    for offset in (start, first):
+        with pytest.raises(CheckpointTaken):
+            older.latest(offset, 10)
     assert ground.queue.stats().acked == before.acked == 0
     assert [*newer.latest(first, 10)["nodes"].values()] == [2]
     older.stop()
     newer.stop()
 
 
+def test_a_restarted_query_plans_its_batch_again(ground: Ground) -> None:
+    """It takes the checkpoint over, and renews the leases at once and from then on."""
+    ground.add(10)
+    older, newer = ground.life(), ground.life()
+    start = older.initialOffset()
+    first = older.latest(start, 10)
+    older.stop()
+    assert not list(consumers_of(older))
+    ground.clock.set(T0 + LEASE - 1)
+    newer.partitions(start, first)
+    assert len(list(consumers_of(newer))) == 1
+    ground.clock.set(T0 + LEASE + 1)
+    assert ground.queue.reserve(10, block=0) == []
+    with pytest.raises(CheckpointTaken):
+        older.latest(first, 10)
+    assert ground.queue.stats().acked == 0
+    newer.latest(first, 10)
+    assert ground.queue.stats().acked == 10
+    assert len(list(consumers_of(newer))) == 1
+    newer.stop()
+    assert not list(consumers_of(newer))
+
+
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_forgotten_batch(fails: bool, ground: Ground) -> None:
+def test_a_forgotten_batch(fails: bool, ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
     """A failover lost a batch's list: the result is an error or a batch without
     jobs; they come back.
     """
@@ -331,6 +383,7 @@ def test_a_forgotten_batch(fails: bool, ground: Ground) -> None:
             later.partitions(start, end)
     else:
         assert later.partitions(start, end) == []
+        assert "has forgotten batch 1 of this checkpoint" in caplog.text
     ground.clock.set(T0 + LEASE + 1)
     assert len(ground.queue.reserve(100)) == 10
     later.stop()
@@ -372,18 +425,148 @@ def test_jobs_with_mixed_receipts_are_settled_by_a_few_calls(
     ground.clock.set(T0 + 800_000)
     end = life.latest(life.initialOffset(), 1000)
     assert len(ground.read(life.partitions(life.initialOffset(), end))) == 300
-    called: list[str] = []
-    run = OpenShard.run
-
-    def counted(self: OpenShard, call: Any) -> list[Any]:
-        called.append(call.script.name)
-        return run(self, call)
-
-    monkeypatch.setattr(OpenShard, "run", counted)
+    called = watched(monkeypatch)
     life.renew()
     life.latest(end, 1000)
+    names = [call.script.name for call in called]
     assert ground.queue.stats().acked == 300
-    assert called.count("extend") == called.count("ack") == 2, called
+    assert names.count("extend") == names.count("ack") == 2, names
+    life.stop()
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list of the calls from now on."""
+    called: list[Any] = []
+    run = OpenShard.run
+
+    def noted(self: OpenShard, call: Any) -> Any:
+        called.append(call)
+        return run(self, call)
+
+    monkeypatch.setattr(OpenShard, "run", noted)
+    return called
+
+
+def test_the_calls_of_a_batch(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this run knows of a batch is not read again, and a finished batch needs no call."""
+    ground.add(1300)
+    life = ground.life()
+    start = life.initialOffset()
+    called = watched(monkeypatch)
+
+    def names() -> str:
+        found = " ".join(call.script.name for call in called)
+        called.clear()
+        return found
+
+    first = life.latest(start, 1300)
+    assert names() == "assign assign assign assigned assigned"
+    life.partitions(start, first)
+    assert names() == ""
+    life.renew()
+    assert names() == "extend extend extend"
+    life.latest(first, 10)
+    assert ["@" in call.args[1] for call in called if call.script.name == "ack"] == [True] * 3
+    assert names() == "assigned ack ack ack dismiss assign"
+    life.commit(first)
+    life.renew()
+    assert names() == ""
+    life.stop()
+
+
+def test_many_jobs_with_one_receipt(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Steps that draw the same tag have the same receipt; a call takes 1,000 jobs of them."""
+    monkeypatch.setattr(random, "getrandbits", lambda _: 7)
+    ground.add(2200)
+    life = ground.life()
+    end = life.latest(life.initialOffset(), 2200)
+    called = watched(monkeypatch)
+    life.renew()
+    life.latest(end, 10)
+    settled = [call for call in called if call.script.name in ("extend", "ack")]
+    assert [len(call.args) for call in settled] == [1004, 1004, 204, 1003, 1003, 203]
+    assert ground.queue.stats().acked == 2200
+    assert "lost their lease" not in caplog.text
+    life.stop()
+
+
+def test_jobs_that_were_taken_from_a_batch(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others stay leased and are acknowledged; the log has the number of those taken."""
+    ground.add(10)
+    life = ground.life()
+    start = life.initialOffset()
+    end = life.latest(start, 10)
+    ids = [view.id for view in ground.queue.scan_iter()]
+    ground.queue.ack(ids[:3])
+    life.renew()
+    assert len(ground.read(life.partitions(start, end))) == 7
+    life.latest(end, 10)
+    assert ground.queue.stats().acked == 10
+    assert "queue 'q': 3 jobs of batch 1 had lost their lease" in caplog.text
+    life.stop()
+
+
+def test_a_queue_that_is_cleared_while_its_batch_runs(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query goes on with new jobs; nothing is logged, as that was intended."""
+    ground.add(10)
+    life = ground.life()
+    end = life.latest(life.initialOffset(), 10)
+    ground.queue.clear()
+    ground.queue.enqueue(b"new")
+    life.renew()
+    after = life.latest(end, 10)
+    assert ground.read(life.partitions(end, after)) == [b"new"]
+    assert caplog.text == ""
+    life.stop()
+
+
+def test_leases_of_jobs_with_a_ttl(ground: Ground) -> None:
+    """They are renewed up to the end of the ttl, also in its second half."""
+    ground.queue.enqueue(b"x", ttl=100)
+    life = ground.life()
+    life.latest(life.initialOffset(), 10)
+    ground.clock.set(T0 + 55_000)
+    life.renew()
+    ground.clock.set(T0 + LEASE + 1)
+    assert ground.queue.reserve(1, block=0) == []
+    assert ground.queue.stats().active == 1
+    life.stop()
+
+
+def test_jobs_behind_many_that_have_expired(ground: Ground) -> None:
+    """The batch has them, so a query with `availableNow` does not end before them."""
+    ground.queue.enqueue_many([b"old"] * 2100, ttl=1)
+    ground.clock.set(T0 + 2000)
+    ground.queue.enqueue_many([b"%d" % number for number in range(5)])
+    life = ground.life()
+    start = life.initialOffset()
+    assert len(ground.read(life.partitions(start, life.latest(start, 10)))) == 5
+    life.stop()
+
+
+@pytest.mark.parametrize(
+    "more, beat", [({}, 20), ({"leaseDuration": "2h"}, 60), ({"leasePolicy": "sticky"}, 60)]
+)
+def test_how_often_leases_are_renewed(more: dict[str, str], beat: float) -> None:
+    """At a third of their time, and each minute if they are long."""
+    assert StreamReader({**OPTIONS, **more}, schema("id string")).beat == beat
+
+
+def test_the_limit_of_a_trigger(ground: Ground) -> None:
+    """It is Spark's: `maxJobsPerTrigger`, which may be lower, or all jobs."""
+    ground.add(30)
+    life = ground.life(maxJobsPerTrigger="7")
+    assert life.getDefaultReadLimit().max_rows == 7
+    offset, limits = life.initialOffset(), [None, ReadMaxRows(3), ReadAllAvailable()]
+    for limit, active in zip(limits, [7, 3, 20], strict=True):
+        offset = life.latestOffset(offset, limit)
+        assert ground.queue.stats().active == active
     life.stop()
 
 
@@ -482,19 +665,25 @@ def test_all_that_is_available_after_a_crash(ground: Ground) -> None:
     life.stop()
 
 
-def test_all_that_is_available(ground: Ground) -> None:
+def test_all_that_is_available(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a limit (`trigger(once=True)`) one batch has all jobs available at the start."""
     ground.add(1300)
     life = ground.life()
     end = life.latest(life.initialOffset(), None)
     assert len(ground.read(life.partitions(life.initialOffset(), end))) == 1300
+    ground.add(20)
+    monkeypatch.setattr(stream, "MOST_JOBS", 15)  # the limit of a batch without one
+    life.latest(end, None)
+    assert ground.queue.stats().active == 15
     life.stop()
 
 
-def test_slices(ground: Ground) -> None:
-    """There are `numPartitions` slices, which together have each job once."""
+@pytest.mark.parametrize("more", [{"numPartitions": "4"}, {}])
+def test_slices(more: dict[str, str], ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are `numPartitions` slices, or as many as jobs need; each job is in one of them."""
+    monkeypatch.setattr(stream, "ROWS_A_PARTITION", 30)
     ground.add(103)
-    life = ground.life(numPartitions="4")
+    life = ground.life(**more)
     end = life.latest(life.initialOffset(), 103)
     slices = life.partitions(life.initialOffset(), end)
     assert [one.end - one.start for each in slices for one in each.ranges] == [26, 26, 26, 25]

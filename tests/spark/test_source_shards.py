@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import threading
 from collections import Counter
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from penstock import BatchLost, Penstock
+from penstock import BatchLost, CheckpointTaken, Penstock
 from penstock.core.partitions import partition_of
 from penstock.errors import NodesUnavailable, QueueMissing
 from penstock.spark import stream
@@ -132,7 +133,10 @@ def test_an_offset_for_each_shard(count: int, partitions: int | None, make: Make
     first = life.latest(start, 1000)
     assert len(first["nodes"]) == count * (partitions or 1)
     assert set(first["nodes"].values()) == {1}
-    assert sorted(ground.read(life.partitions(start, first))) == sorted(bodies(0, 60))
+    parts = pickle.loads(pickle.dumps(life.partitions(start, first)))
+    assert sorted(ground.read(parts)) == sorted(bodies(0, 60))
+    copy = pickle.loads(pickle.dumps(life))  # as each task gets it
+    assert sum(batch.num_rows for part in parts for batch in copy.read(part)) == 60
     assert life.reportLatestOffset() == {"ready": 0, "scheduled": 0, "active": 60, "dead": 0}
     ground.add(1, at=0)
     second = life.latest(first, 1000)
@@ -166,7 +170,9 @@ def test_offsets_of_one_node_are_read_with_several(make: Make) -> None:
     life.stop()
 
 
-def test_a_node_that_is_down_while_a_batch_is_planned(make: Make) -> None:
+def test_a_node_that_is_down_while_a_batch_is_planned(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     """The other nodes continue; the jobs of the node come when it is back, and none is lost."""
     ground = make(3)
     ground.add(30)
@@ -174,6 +180,7 @@ def test_a_node_that_is_down_while_a_batch_is_planned(make: Make) -> None:
     start = life.initialOffset()
     ground.cut(1)
     first = life.latest(start, 100)
+    assert "a node can't be reached" in caplog.text
     assert len(first["nodes"]) == 2
     assert len(ground.read(life.partitions(start, first))) == 20
     assert life.reportLatestOffset()["active"] == 20
@@ -183,6 +190,19 @@ def test_a_node_that_is_down_while_a_batch_is_planned(make: Make) -> None:
     assert {int(body) % 3 for body in ground.read(life.partitions(first, second))} == {1}
     assert life.latest(second, 100) == second
     assert (ground.total("acked"), ground.total("active")) == (30, 0)
+    life.stop()
+
+
+def test_a_required_queue_on_a_node_that_is_down(make: Make) -> None:
+    """It may exist there, so the query goes on with the other nodes."""
+    ground = make(2)
+    ground.add(5, at=0)
+    ground.cut(0)
+    life = ground.life(requireQueue="true")
+    start = life.initialOffset()
+    assert life.latest(start, 10) == start
+    ground.mend(0)
+    assert len(life.latest(start, 10)["nodes"]) == 1
     life.stop()
 
 
@@ -218,8 +238,55 @@ def test_a_node_that_goes_and_comes_between_two_triggers(make: Make) -> None:
     life.stop()
 
 
+def test_leases_of_a_finished_batch_on_a_node_that_was_away(make: Make) -> None:
+    """They are renewed until the batch can be acknowledged, or its jobs would come again."""
+    ground = make(2)
+    ground.add(20)
+    life = ground.life()
+    first = life.latest(life.initialOffset(), 20)
+    ground.cut(1)
+    second = life.latest(first, 20)
+    ground.mend(1)
+    ground.clocks[1].set(T0 + LEASE - 1)
+    life.renew()
+    ground.clocks[1].set(T0 + LEASE + 1)
+    assert ground.drained(1) == 0
+    life.latest(second, 20)
+    assert ground.total("acked") == 20
+    life.stop()
+
+
+def test_a_copied_checkpoint_of_several_nodes(make: Make) -> None:
+    """The older query fails: only nodes that can't be reached are left out."""
+    ground = make(2)
+    ground.add(20)
+    older, newer = ground.life(), ground.life()
+    start = older.initialOffset()
+    first = older.latest(start, 10)
+    assert newer.latest(start, 10) == first
+    with pytest.raises(CheckpointTaken):
+        older.latest(first, 10)
+    older.stop()
+    newer.stop()
+
+
+def test_the_only_server_fails_during_a_call(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query fails: a batch without jobs would look like an empty queue."""
+    ground = make(1)
+    ground.add(5)
+    life = ground.life()
+
+    def fails(*_: Any) -> int:
+        raise RedisConnectionError("for once")
+
+    monkeypatch.setattr(Batches, "take", fails)
+    with pytest.raises(RedisConnectionError, match="for once"):
+        life.latest(life.initialOffset(), 10)
+    life.stop()
+
+
 def test_a_shard_is_finished_before_it_is_taken_from(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A node fails during the ack and answers directly after: its batch is kept."""
     ground = make(2)
@@ -236,6 +303,7 @@ def test_a_shard_is_finished_before_it_is_taken_from(
     with monkeypatch.context() as patch:
         patch.setattr(failing, "finish", fails)
         second = life.latest(first, 10)
+    assert f"node {failing.shard.node} is not used for now: for once" in caplog.text
     seen += ground.read(life.partitions(first, second))
     assert second["nodes"][failing.shard.key] == 1
     for _ in range(3):
@@ -444,6 +512,26 @@ def test_the_driver_calls_several_shards_at_a_time(
     life.stop()
 
 
+def test_jobs_of_a_call(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fetchSize` is the most jobs of a call, and a slice ends where it ends."""
+    ground = make(1)
+    ground.add(13)
+    life = ground.life(numPartitions=2)
+    parts = life.partitions(life.initialOffset(), life.latest(life.initialOffset(), 20))
+    counts: list[int] = []
+    run = OpenShard.run
+
+    def counted(self: OpenShard, call: Any) -> Any:
+        reply = run(self, call)
+        counts.append(len(reply.jobs) // 4)
+        return reply
+
+    monkeypatch.setattr(OpenShard, "run", counted)
+    assert sorted(ground.read(parts, fetchSize=3)) == sorted(bodies(0, 13))
+    assert counts == [3, 3, 1, 3, 3]
+    life.stop()
+
+
 def test_fewer_jobs_a_trigger_than_shards(make: Make) -> None:
     """With fewer jobs than shards, shards take turns."""
     ground = make(1, 4)
@@ -503,7 +591,7 @@ def test_a_task_that_outlives_its_batch_ends(
     life.stop()
 
 
-def test_leases_of_every_shard_are_renewed(make: Make) -> None:
+def test_leases_of_every_shard_are_renewed(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     """One heartbeat renews the leases of all shards; a node that is down does not stop it."""
     ground = make(2, 2)
     ground.add(20)
@@ -518,6 +606,7 @@ def test_leases_of_every_shard_are_renewed(make: Make) -> None:
     ground.cut(0)
     life.renew()
     ground.mend(0)
+    assert caplog.text.count("were not renewed") == 2  # its partitions
     for clock in ground.clocks:
         clock.set(T0 + 2 * LEASE + LEASE // 2)
     assert ground.drained(1) == 0

@@ -32,7 +32,6 @@ class Batches:
         held: their numbers, by receipt.
         ends: when the leases end, in ms, by receipt; 0 = not known.
         _fence: proves that this reader uses the checkpoint; empty = it has not taken it over.
-        _asked: whether `resume` has looked for a batch.
     """
 
     def __init__(self, shard: OpenShard, consumer: str, lease_ms: int) -> None:
@@ -45,7 +44,6 @@ class Batches:
         self._lease_ms = lease_ms
         self._fence = ""
         self._finished = 0
-        self._asked = False
 
     def _run(self, name: str, *args: Any) -> Any:
         return self.shard.run(about_batch(self.shard.ops, name, self.consumer, *args))
@@ -65,20 +63,17 @@ class Batches:
             reply = self._assign(batch, most, STEP)
             if reply.sealed:
                 return self._load(batch)
-            if not reply.epoch or (reply.jobs == 0 and reply.next != 0):
+            if reply.jobs == 0 and reply.next != 0:
                 return None
 
     def resume(self, batch: int) -> int | None:
-        """Load a batch that an earlier run of the query has reserved; return its number of jobs.
+        """Return the number of jobs of a batch that an earlier run of the query has reserved.
 
-        Only the first call looks: later batches are reserved by this run.
+        It is loaded when it is planned: it may have more jobs then.
         """
-        if self._asked:
-            return None
         found = self._load(batch)
-        self._asked = True
-        self.batch = 0  # a batch without jobs may have some when it is planned
-        return self.adopt(batch) if found else None
+        self.batch = 0
+        return found or None
 
     def adopt(self, batch: int) -> int | None:
         """Load a batch of an earlier run; return its number of jobs, None = it is forgotten."""
@@ -102,7 +97,7 @@ class Batches:
                 number, _, receipt = entry.partition(b" ")
                 held[receipt.decode()].append(number)
             start += len(reply.receipts)
-            if start >= reply.jobs or not reply.receipts:
+            if start >= reply.jobs:
                 self.batch, self.held = batch, held
                 return start
 

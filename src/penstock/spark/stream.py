@@ -171,7 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A shard whose last batch could not be acknowledged gets no next one: it would replace
         # the last one, and jobs that are done would be delivered again.
         finished = self._finish(start, found)
-        counts = self._reserve(start, finished, limit) if finished else {}
+        counts = self._reserve(start, finished, limit)
         self._start_heartbeat()
         return {"consumer": self._consumer, "nodes": self._named(start["nodes"]) | counts}
 
@@ -200,8 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ready: Counts = {}
         if len(found) > 1 or limit is None:
             ready = self._on_usable(found, lambda key: found[key].shard.queue.stats().ready)
-        limits = [most for most in (limit, self._left) if most is not None]
-        left = min(limits or [sum(ready.values()), MOST_JOBS])
+        left = min(most for most in (limit, self._left, MOST_JOBS) if most is not None)
         equal = -(-left // max(1, len(found)))
         turns = {key: (at - self._turn) % len(found) for at, key in enumerate(found)}
         self._turn += 1
@@ -224,7 +223,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         be acknowledged unprocessed.
         """
         same = _consumer(start) == _consumer(end)
-        if self._consumer and not same:  # Spark 4.0 and 4.1 did not pass `start` to `latest`
+        if not same:  # Spark 4.0 and 4.1 did not pass `start` to `latest`
             self._finish(start, self._open(_consumer(start)))
         self._planned = end
         self._batches(_consumer(end))
@@ -296,8 +295,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 return do(key)
             except QueuePartitioned:  # it was created after the shards were listed
-                if shard.address.number is not None:
-                    raise
+                pass
             except Exception as error:
                 if not self.options.nodes or not passing(error):
                     raise
@@ -315,7 +313,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return dict(zip(keys, pool.map(do, keys), strict=True))
 
     def _start_heartbeat(self) -> None:
-        if self._heartbeat is None and not self._stopped.is_set():
+        if self._heartbeat is None:
             name = f"penstock-{self._consumer}"
             self._heartbeat = threading.Thread(target=self._renewals, name=name, daemon=True)
             self._heartbeat.start()
