@@ -128,6 +128,13 @@ def test_a_repeat_publishes_the_rest_and_says_so(
     assert f"written 6 rows, {6 - stats.ready} added" in caplog.text
 
 
+def test_the_largest_chunk_is_published_whole(ps: Penstock, options: Any) -> None:
+    """It has 1,000 rows, the limit of `batchSize`."""
+    rows = [b"%d" % number for number in range(1000)]
+    staged(options(commitMode="staged", batchSize=1000), [rows])
+    assert bodies(ps) == sorted(rows)
+
+
 def test_a_task_of_a_known_write_sends_one_chunk(ps: Penstock, options: Any) -> None:
     """The server answers that the write is done, so the task only counts its other rows."""
     given = options(commitMode="staged", writeId="load", batchSize=1)
