@@ -321,13 +321,15 @@ class Runs:
 
     def _driver(self) -> None:
         """Reserve, cut and acknowledge a batch of all jobs; plan a read of as many. No tasks."""
+        from pyspark.sql.streaming.datasource import ReadMaxRows
+
         from penstock.spark.source import PenstockDataSource
 
         options = {"queue": "loop", **self.options}
         load = self.session.read.format("penstock").options(**options).load
         stream = PenstockDataSource(options).streamReader(load().schema)
         begin, start = time.process_time(), stream.initialOffset()
-        end = stream.latest(start, self.rows)
+        end = stream.latestOffset(start, ReadMaxRows(self.rows))
         stream.partitions(start, end)
         spent = time.process_time() - begin
         parts = {**options, "queue": "bare", "numpartitions": str(PARTS)}

@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
 from penstock.spark.source import PenstockDataSource
 from penstock.spark.stream import StreamReader
 from tests.spark.support import say
 
-__all__ = ["consume"]
+__all__ = ["QuietReader", "consume"]
 
 HALT = "PENSTOCK_TEST_HALT"
 """The point where a driver stops: `reserved`, `written` or `committed`."""
@@ -25,6 +27,17 @@ def halt(point: str, number: int) -> None:
     if os.environ.get(HALT) == point and number == BATCH:
         say(point)
         time.sleep(3600)
+
+
+class QuietReader(StreamReader):
+    """A reader that does not renew leases by itself."""
+
+    beat = 3600
+
+    def latest(self, start: dict[str, Any] | None, most: int | None) -> dict[str, Any]:
+        """Return the latest offset, with at most so many more jobs; None = no limit."""
+        limit = ReadAllAvailable() if most is None else ReadMaxRows(most)
+        return self.latestOffset(start, limit)
 
 
 class HaltingReader(StreamReader):

@@ -26,6 +26,7 @@ from penstock.wire.keys import end_of, score_of
 from penstock.wire.replies import Fetch
 from tests.model.clock import CLOCK, TestClock, use_test_clock
 from tests.spark.hands import schema
+from tests.spark.streams import QuietReader
 
 T0 = 1_800_000_000_000
 LEASE = 60_000
@@ -51,7 +52,7 @@ class Ground:
         self.client = Penstock(self.raw)
         self.queue = self.client.queue("q")
 
-    def life(self, **options: str) -> StreamReader:
+    def life(self, **options: str) -> QuietReader:
         """Return a newly started driver; the test renews its leases."""
         return Life(self, {**OPTIONS, **options})
 
@@ -82,13 +83,12 @@ class Ground:
         return bodies
 
 
-class Life(StreamReader):
-    """A driver that finds the queue on its ground, and does not renew leases by itself."""
+class Life(QuietReader):
+    """A driver that finds the queue on its ground."""
 
     def __init__(self, ground: Ground, options: dict[str, str]) -> None:
         super().__init__(options, schema("id string"))
         self.ground = ground
-        self.beat = 3600
 
     def _open(self, consumer: str) -> dict[str, Batches]:
         with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +103,7 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Ground:
     return Ground()
 
 
-def consumers_of(life: StreamReader) -> Iterator[threading.Thread]:
+def consumers_of(life: QuietReader) -> Iterator[threading.Thread]:
     """Return the threads that renew its leases."""
     yield from (t for t in threading.enumerate() if t.name == f"penstock-{life._consumer}")
 
@@ -122,7 +122,7 @@ class Engine(RuleBasedStateMachine):
         super().__init__()
         self.ground = Ground()
         self.ground.queue.configure(max_crashes=0, max_attempts=0)
-        self.alive: StreamReader | None = None
+        self.alive: QuietReader | None = None
         self.offsets: list[tuple[Offset, Offset]] = []
         self.committed = 0
         self.sink: dict[int, list[bytes]] = {}

@@ -23,9 +23,10 @@ from penstock.spark.checkpoint import Batches
 from penstock.spark.errors import Unreachable
 from penstock.spark.shards import OpenShard, OpenShards
 from penstock.spark.snapshot import SnapshotReader
-from penstock.spark.stream import BatchSlice, StreamReader
+from penstock.spark.stream import BatchSlice
 from tests.model.clock import TestClock, use_test_clock
 from tests.spark.hands import schema
+from tests.spark.streams import QuietReader
 
 T0 = 1_800_000_000_000
 LEASE = 60_000
@@ -64,16 +65,14 @@ class Ground:
             self.queues[body % len(self.queues) if at is None else at].enqueue(b"%d" % body)
         self.added += count
 
-    def life(self, **given: Any) -> StreamReader:
+    def life(self, **given: Any) -> QuietReader:
         """Return a newly started driver."""
         options = self.options(leaseDuration="60s", **given)
-        found = StreamReader(options, schema("id string, payload binary"))
-        found.beat = 3600
-        return found
+        return QuietReader(options, schema("id string, payload binary"))
 
     def read(self, parts: Sequence[BatchSlice], **given: Any) -> list[bytes]:
         """Return the bodies of a batch, as tasks read them."""
-        reader = StreamReader(self.options(**given), schema("id string, payload binary"))
+        reader = QuietReader(self.options(**given), schema("id string, payload binary"))
         batches = [batch for part in parts for batch in reader.read(part)]
         rows = [row for batch in batches for row in pa.Table.from_batches([batch]).to_pylist()]
         assert len({row["id"] for row in rows}) == len(rows)
@@ -155,7 +154,7 @@ def test_offsets_of_one_node_are_read_with_several(make: Make) -> None:
     ground.add(4, at=0)
     one, other = (client.connect().backend.node.id for client in ground.clients)
     offset = {"consumer": "00112233445566ff", "nodes": {one: 6}}
-    older = StreamReader({"queue": "q", "url": ground.urls[0]}, schema("id string"))
+    older = QuietReader({"queue": "q", "url": ground.urls[0]}, schema("id string"))
     noted = older.latest(offset, 10)
     assert noted == {**offset, "nodes": {one: 7}}
     older.stop()

@@ -154,24 +154,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802  # Spark's name; no arguments before Spark 4.2
         self, start: Offset | None = None, limit: Any = None
     ) -> Offset:
-        """Acknowledge the jobs of the finished batch, and reserve the next one."""
-        most = self.options.max_jobs_per_trigger
-        # ReadAllAvailable of trigger(once=True) has no number.
-        return self.latest(start, most if limit is None else getattr(limit, "max_rows", None))
-
-    def latest(self, start: Offset | None, limit: int | None) -> Offset:
-        """Acknowledge the batch that Spark has committed, and reserve at most `limit` more jobs.
+        """Acknowledge the batch that Spark has committed, and reserve the next one.
 
         Spark 4.0 and 4.1 do not pass `start`, the committed offset: then it is that planned last.
         """
         start = start or self._planned or self.initialOffset()
+        # ReadAllAvailable of trigger(once=True) has no number.
+        usual = self.options.max_jobs_per_trigger
+        most = usual if limit is None else getattr(limit, "max_rows", None)
         found = self._batches(_consumer(start))
         if not self._reached.unreached:
             self._reached.check(self.options, whole=False)
         # A shard whose last batch could not be acknowledged gets no next one: it would replace
         # the last one, and jobs that are done would be delivered again.
         finished = self._finish(start, found)
-        counts = self._reserve(start, finished, limit)
+        counts = self._reserve(start, finished, most)
         self._start_heartbeat()
         return {"consumer": self._consumer, "nodes": self._named(start["nodes"]) | counts}
 
@@ -223,7 +220,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         be acknowledged unprocessed.
         """
         same = _consumer(start) == _consumer(end)
-        if not same:  # Spark 4.0 and 4.1 did not pass `start` to `latest`
+        if not same:  # no `start` was passed: Spark 4.0 and 4.1
             self._finish(start, self._open(_consumer(start)))
         self._planned = end
         self._batches(_consumer(end))
@@ -268,7 +265,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         logger.warning("%s", error)
 
     def commit(self, end: Offset) -> None:
-        """Acknowledge a batch, unless `latest` has done that."""
+        """Acknowledge a batch, unless `latestOffset` has done that."""
         self._finish(end, self._batches(_consumer(end)))
 
     def _finish(self, offset: Offset, found: Mapping[str, Batches]) -> dict[str, Batches]:
@@ -307,8 +304,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _on_each(self, keys: Collection[str], do: Callable[[str], R]) -> dict[str, R]:
         """Call a function with the key of each shard, for some of them at a time."""
-        if len(keys) < 2:
-            return {key: do(key) for key in keys}
         with ThreadPoolExecutor(THREADS) as pool:
             return dict(zip(keys, pool.map(do, keys), strict=True))
 
