@@ -25,9 +25,9 @@ from pyspark.sql.types import (
 )
 
 from penstock import Job, Penstock
+from penstock.client._sync.transport.node import Node
 from penstock.errors import QueueMissing
 from penstock.spark import OptionError
-from penstock.spark.shards import OpenShard
 from penstock.spark.snapshot import PIECES, SnapshotReader, SnapshotSlice
 from penstock.spark.source import SCHEMA
 from tests.model.clock import TestClock, use_test_clock
@@ -361,14 +361,14 @@ def test_held_jobs_of_a_partition_are_read_last(wanted: int, client: Penstock) -
 
 def at_a_cut(monkeypatch: pytest.MonkeyPatch, do: Callable[[], Any]) -> None:
     """Call a function in the middle of a plan: when the tenth place in a sorted set is read."""
-    asked, command = itertools.count(1), OpenShard.command
+    asked, command = itertools.count(1), Node.command
 
-    def spied(self: OpenShard, *args: Any) -> Any:
+    def spied(self: Node, *args: Any) -> Any:
         if args[0] == "ZRANGE" and next(asked) == 10:
             do()
         return command(self, *args)
 
-    monkeypatch.setattr(OpenShard, "command", spied)
+    monkeypatch.setattr(Node, "command", spied)
 
 
 def test_slices_do_not_overlap_if_jobs_come_meanwhile(
@@ -396,15 +396,15 @@ def test_a_slice_has_no_later_jobs_if_jobs_go_meanwhile(
 
 def test_a_plan_needs_few_commands(client: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream is divided by a number of commands that depends on that of the slices."""
-    asked, command = list[Any](), OpenShard.command
+    asked, command = list[Any](), Node.command
 
-    def counted(self: OpenShard, *args: Any) -> Any:
+    def counted(self: Node, *args: Any) -> Any:
         asked.append(args[0])
         return command(self, *args)
 
-    monkeypatch.setattr(OpenShard, "command", counted)
     for _ in range(50):
         client.queue("q").enqueue_many([b"x"] * 100)
+    monkeypatch.setattr(Node, "command", counted)
     options = {"queue": "q", "url": URL, "numPartitions": "10"}
     assert len(SnapshotReader(options, schema("id string")).partitions()) == 10
     assert len(asked) < 10 + 2 * PIECES * 10

@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from redis.exceptions import RedisError
@@ -161,10 +161,6 @@ class OpenShard:
     def run(self, call: Call[R]) -> R:
         """Run a script and return its result."""
         return self.queue.backend.node.run(call)
-
-    def command(self, *args: Any) -> Any:
-        """Run a plain command and return its reply."""
-        return self.queue.backend.node.command(*args)
 
 
 class OpenShards(list[OpenShard]):
