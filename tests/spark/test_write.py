@@ -116,7 +116,7 @@ def test_a_full_queue_without_consumers(spark: Any, ps: Penstock, redis_url: str
     """Both tasks wait in vain; the error says so, and the fitting rows are added."""
     ps.queue("mail").configure(max_length=500)
     given = {"queue": "mail", "url": redis_url, "fullTimeout": "300ms", "idColumn": "id"}
-    with pytest.raises(Exception, match=r"(?s)fullTimeout.*may have none"):
+    with pytest.raises(Exception, match=r"(?s)fullTimeout.*may need"):
         rows(spark).write.format("penstock").mode("append").options(**given).save()
     assert ps.queue("mail").stats().ready == 500
 

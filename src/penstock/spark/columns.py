@@ -91,21 +91,19 @@ class Shape:
 
     def __init__(self, schema: StructType) -> None:
         known = dict(column.split(" ", 1) for column in SCHEMA.split(", "))
+        columns: list[pa.Field] = []
         for field in schema.fields:
             name, found = field.name, field.dataType.simpleString()
             if name not in known:
-                reason = f"is not a column of the source, which has {', '.join(known)}"
-                raise OptionError("schema", name, reason)
+                raise OptionError("schema", name, f"must be one of {', '.join(known)}")
             if found != known[name] and (name, found) != ("payload", "string"):
                 raise OptionError("schema", f"{name} {found}", f"must be of type {known[name]}")
-        if not schema.fields:
+            columns.append(pa.field(name, TYPES[found], field.nullable))
+        if not columns:
             raise OptionError("schema", None, f"must have one or more of {', '.join(known)}")
-        names = schema.fieldNames()
+        self.target = pa.schema(columns)
+        names = self.target.names
         self.full = 2 if "payload" in names else int(any(n in _OF_RECORD for n in names))
-        self.target = pa.schema(
-            pa.field(field.name, TYPES[field.dataType.simpleString()], field.nullable)
-            for field in schema.fields
-        )
 
     def batch(self, page: Page) -> pa.RecordBatch:
         """Return the jobs of a page."""

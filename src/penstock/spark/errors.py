@@ -13,12 +13,8 @@ class OptionError(BadArgument):
 
     def __init__(self, argument: str, value: object, reason: str) -> None:
         super().__init__(argument, value, reason)
-        if value is None:
-            self.args = (f"option {argument!r}: {reason}",)
-        elif value == HIDDEN:
-            self.args = (f"option {argument!r} ({HIDDEN[1:-1]}): {reason}",)
-        else:
-            self.args = (f"option {self.args[0]}",)
+        told = f"{argument!r}: {reason}" if value is None else self.args[0]
+        self.args = (f"option {told}",)
 
 
 class RowError(BadArgument):

@@ -93,8 +93,7 @@ class Settler:
         if not receipt:
             return place, job_id
         if not RECEIPT(receipt):
-            reason = "must be a receipt as the source returned it"
-            raise RowError("receipt", receipt, reason, self._row)
+            raise RowError("receipt", receipt, "must be a receipt of the source", self._row)
         return place, delivery_maker(self._options.queue, *place, receipt)(parsed.number)
 
     def _settle(self, place: Place, names: list[JobName]) -> None:

@@ -236,12 +236,10 @@ class Write(Connection):
         if self.operation != "nack" and self.error:
             raise OptionError("error", None, "is for operation=nack")
         if self.commit_mode == "staged" and self.queue_column:
-            reason = "can't be used with commitMode=staged, the default for rows without ids: "
-            reason += "set idColumn, or commitMode=direct"
+            reason = "needs idColumn or commitMode=direct: rows without ids are staged in one queue"
             raise OptionError("queueColumn", self.queue_column, reason)
         if self.commit_mode == "staged" and self.operation != "enqueue":
-            reason = f"can't be used with operation={self.operation}"
-            raise OptionError("commitMode", "staged", reason)
+            raise OptionError("commitMode", "staged", "is for operation=enqueue")
 
 
 @dataclass(frozen=True)

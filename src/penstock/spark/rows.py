@@ -101,10 +101,9 @@ def columns_of(fields: Fields, options: Write) -> dict[str, int]:
             places[meaning] = index
     _check_types(fields, places, types)
     if others := [name for index, name in enumerate(names) if index not in places.values()]:
-        reason = f"must not have {', '.join(map(repr, others))}: drop it"
+        reason = f"operation={options.operation} takes {', '.join(types)}, not {', '.join(others)}"
         if options.operation == "enqueue":
-            reason += f", or put it into the payload by {TO_JSON}"
-        reason += f". operation={options.operation} takes {', '.join(types)}"
+            reason += f". Put others into the payload by {TO_JSON}"
         raise BadArgument("columns", names, reason)
     return places
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.client._sync.adding import add_each, add_when_room, confirm
 from penstock.client._sync.queue import Queue
-from penstock.core.bulk import prepared
+from penstock.core.bulk import CHUNK_BYTES, prepared
 from penstock.core.dedup import Dedup
 from penstock.core.durable import Durable
 from penstock.core.partitions import partition_of
@@ -29,8 +29,6 @@ K = TypeVar("K")
 Place = tuple[str, int, str]
 """Node, number of the partition (0 if there is none), and queue."""
 
-BATCH_BYTES = 1 << 20
-"""Most bytes of a call; a larger record has one of its own."""
 HELD_BYTES = 16 << 20
 """Memory of the batches that are being filled; when it is used up, all of them are sent."""
 RECORD_BYTES = 150
@@ -69,7 +67,7 @@ class Packer(Generic[K]):
             size = len(record) + RECORD_BYTES
             if key is not last:
                 batch, last = self._open[key], key
-            if batch.records and batch.size + size > BATCH_BYTES:
+            if batch.records and batch.size + size > CHUNK_BYTES:
                 self._flush(key)
                 batch = self._open[key]
             batch.records.append(record)
@@ -196,8 +194,7 @@ def _stuck(options: Write, refusal: Exception, done: int, total: int) -> str:
         missing = "There was no room" if is_full else "The pause did not end"
         text += f". {missing} within fullTimeout ({options.patience:g} s)"
         if is_full:
-            text += ". Check that consumers of the queue run. Waiting tasks hold their slots, so "
-            text += "a drain in the same application may have none"
+            text += ". Check that consumers run; waiting tasks hold slots that a drain may need"
     return text
 
 
@@ -243,9 +240,7 @@ def enqueue_partition(rows: Iterable[Any], **options: Any) -> dict[str, int]:
 
 
 def _names(row: Any) -> tuple[str, ...]:
-    if isinstance(row, Mapping):
-        return tuple(row)
-    names = getattr(row, "__fields__", None)
+    names = row if isinstance(row, Mapping) else getattr(row, "__fields__", None)
     if names is None:
         raise TypeError(f"rows must be Rows or mappings, not {type(row).__name__}")
     return tuple(names)
