@@ -236,7 +236,7 @@ class Write(Connection):
         if self.operation != "nack" and self.error:
             raise OptionError("error", None, "is for operation=nack")
         if self.commit_mode == "staged" and self.queue_column:
-            reason = "needs idColumn or commitMode=direct: rows without ids are staged in one queue"
+            reason = "is not for staged writes (default without idColumn): use commitMode=direct"
             raise OptionError("queueColumn", self.queue_column, reason)
         if self.commit_mode == "staged" and self.operation != "enqueue":
             raise OptionError("commitMode", "staged", "is for operation=enqueue")
