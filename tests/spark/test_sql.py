@@ -105,7 +105,7 @@ def test_a_view_of_one_state(spark: Any, ps: Penstock, redis_url: str) -> None:
 def test_a_wrong_option_is_named(spark: Any, redis_url: str) -> None:
     """The driver's error has the option, but not a value that may be secret."""
     spark.sql(VIEW.format(name="broken", queue="mail", url="nonsense-with-a-secret"))
-    with pytest.raises(Exception, match="option 'url'") as caught:
+    with pytest.raises(Exception, match="option url=") as caught:
         spark.sql("SELECT * FROM broken").collect()
     assert "nonsense-with-a-secret" not in str(caught.value)
 
