@@ -89,7 +89,7 @@ class Settled(list[Outcome]):
     @property
     def all_done(self) -> bool:
         """True if every outcome is `Outcome.DONE`."""
-        return all(outcome is Outcome.DONE for outcome in self)
+        return self.count(Outcome.DONE) == len(self)
 
     def ids(self, *outcomes: Outcome) -> list[str]:
         """Return the ids of the jobs with one of these outcomes, in order, each once.

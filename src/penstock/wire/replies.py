@@ -44,6 +44,17 @@ def _tail(kind: type[T], at: int) -> Parser[T]:
     return parse
 
 
+def _columns(kind: type[T], at: int, width: int) -> Parser[T]:
+    """Parse a reply with rows at its end, whose columns are wanted."""
+    make = _plain(kind)
+    columns = itemgetter(*(slice(first, None, width) for first in range(at, at + width)))
+
+    def parse(raw: Sequence[Any]) -> T:
+        return make((*raw[:at], columns(raw)))
+
+    return parse
+
+
 def _rows(kind: type[T], at: int, width: int) -> Parser[T]:
     """Parse a reply with rows at its end."""
     make = _plain(kind)
@@ -254,7 +265,7 @@ class Recover(Reply):
     epoch: bytes
     lease: int
     now: int
-    jobs: list[tuple[bytes, bytes, bytes]]
+    jobs: tuple[list[bytes], list[bytes], list[bytes]]
 
 
 class Redrive(Reply):
@@ -269,7 +280,7 @@ class Reserve(Reply):
     epoch: bytes
     lease: int
     now: int
-    jobs: list[tuple[bytes, bytes, bytes]]
+    jobs: tuple[list[bytes], list[bytes], list[bytes]]
 
 
 class ReservePlain(Reply):
@@ -277,7 +288,7 @@ class ReservePlain(Reply):
     epoch: bytes
     lease: int
     now: int
-    jobs: list[tuple[bytes, bytes]]
+    jobs: tuple[list[bytes], list[bytes]]
 
 
 class Resign(Reply):
@@ -324,7 +335,7 @@ class Settle(Reply):
     now: int
     acked: int
     codes: bytes
-    jobs: list[tuple[bytes, bytes, bytes]]
+    jobs: tuple[list[bytes], list[bytes], list[bytes]]
 
 
 class StageGone(Reply):
@@ -450,19 +461,19 @@ PARSERS: Mapping[str, Parser[Any]] = {
     "promote": _tail(Bury, 3),
     "publish": _rows(Claim, 9, 5),
     "purge": _plain(Purge),
-    "recover": _rows(Recover, 6, 3),
+    "recover": _columns(Recover, 6, 3),
     "redrive": _tail(Redrive, 5),
     "release": _tail(Bury, 3),
-    "reserve": _rows(Reserve, 6, 3),
-    "reserve_plain": _rows(ReservePlain, 6, 2),
+    "reserve": _columns(Reserve, 6, 3),
+    "reserve_plain": _columns(ReservePlain, 6, 2),
     "resign": _plain(Resign),
     "results": _tail(Results, 3),
     "retime": _plain(Retime),
     "scan": _tail(Scan, 6),
     "schedule": _plain(Schedule),
     "schedules": _rows(Schedules, 6, 3),
-    "settle": _rows(Settle, 8, 3),
-    "settle_plain": _rows(ReservePlain, 6, 2),
+    "settle": _columns(Settle, 8, 3),
+    "settle_plain": _columns(ReservePlain, 6, 2),
     "show": _tail(Peek, 5),
     "stage": _either(_plain(Commit), {0: _plain(StageGone)}),
     "stats": _rows(Stats, 13, 2),

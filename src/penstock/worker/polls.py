@@ -94,9 +94,8 @@ class FinishedJobs(deque[Finished]):
         """Report the jobs that are done. The runner and the loop may call it at once."""
         self.due_at, verdict = math.inf, self._alike[1]
         found = list[tuple[Delivery, float]]()
-        with suppress(IndexError):
-            while True:
-                found.append(self._done.popleft())
+        with suppress(IndexError):  # when it is empty
+            found.extend(iter(self._done.popleft, None))
         if found:
             jobs, spans = zip(*found, strict=True)
             self.append(Finished(jobs, verdict, 0.0, None, spans))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import repeat, starmap
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from penstock.core.calls import Argument, Call
@@ -27,7 +27,6 @@ __all__ = ["Consuming", "Exchanged", "Recovered", "Taken"]
 
 DRAINED = -2
 """`next` of a reserve on a queue that is closed and drained."""
-Rows = Sequence[tuple[bytes, ...]]
 Delivered = replies.Reserve | replies.ReservePlain | replies.Settle | replies.SettlePlain
 FIRST = "1-"
 """Begin of the receipt of a first delivery."""
@@ -91,23 +90,25 @@ class Consuming(Operations):
 
     def _taken(self, tag: int, parse: Parser[Delivered], raw: Reply) -> Taken:
         reply = parse(raw)
-        jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
+        jobs = self._delivered(tag, reply)
         return Taken(reply.next, jobs, reply.lease, reply.now)
 
-    def _delivered(self, epoch: bytes, tag: int, now: int, lease: int, rows: Rows) -> list[Any]:
+    def _delivered(self, tag: int, reply: Delivered | replies.Recover) -> list[Any]:
         """Return deliveries; a plain script leaves the counters out, as they are first ones."""
-        if not rows:
+        columns, epoch = reply.jobs, reply.epoch
+        if not columns[0]:
             return []
         place = self._place
         if place is None or self._placed != epoch or place.node not in self.known_nodes[:1]:
             place = self.place(epoch)
-        reservation = Reservation(self.queue, place, self.owner, tag=tag, now=now, lease_ms=lease)
+        reservation = Reservation(
+            self.queue, place, self.owner, tag=tag, now=reply.now, lease_ms=reply.lease
+        )
         reservation.ops = self
         make = partial(self.make, reservation)
-        if len(rows[0]) == 2:
-            numbers, records = zip(*rows, strict=True)
-            return [*map(make, numbers, repeat(b""), records)]
-        return [*starmap(make, rows)]
+        numbers, *others, records = columns
+        counters: Iterable[bytes] = others[0] if others else repeat(b"")
+        return [*map(make, numbers, counters, records)]
 
     def drained(self) -> QueueClosed:
         """Return the error of a queue that is closed and drained."""
@@ -169,7 +170,7 @@ class Consuming(Operations):
         reply = parse(raw)
         codes = reply.codes.split() if isinstance(reply, replies.Settle) else ()
         told = [OUTCOMES[int(code)] for code in codes] if codes else None
-        jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
+        jobs = self._delivered(tag, reply)
         taken = Taken(reply.next, jobs, reply.lease, reply.now)
         return Exchanged(Settled(names, told), taken)
 
@@ -210,7 +211,7 @@ class Consuming(Operations):
 
     def _recovered(self, tag: int, parse: Parser[replies.Recover], raw: Reply) -> Recovered:
         reply = parse(raw)
-        jobs = self._delivered(reply.epoch, tag, reply.now, reply.lease, reply.jobs)
+        jobs = self._delivered(tag, reply)
         return Recovered(reply.seen, jobs)
 
     def hinted(
