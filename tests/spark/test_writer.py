@@ -601,7 +601,7 @@ def test_enqueue_partition(ps: Penstock, options: Any, redis_url: str) -> None:
         assert enqueue_partition(turned, **by_id) == {"rows": 2, "added": 0, "duplicates": 2}
         plain = [{"payload": b"1"}, {"payload": b"1"}]
         for more in ({}, {"writeId": "w"}, {"commitMode": "direct"}):
-            with pytest.raises(OptionError, match=r"idColumn.*is required"):
+            with pytest.raises(OptionError, match=r"idColumn.*a repeat would add rows again"):
                 enqueue_partition(plain, queue="mail", url=redis_url, **more)
         named = {"queue": "mail", "url": redis_url, "idColumn": "payload"}
         with pytest.raises(OptionError, match="commitMode"):

@@ -236,7 +236,8 @@ class Write(Connection):
         if self.operation != "nack" and self.error:
             raise OptionError("error", None, "is for operation=nack")
         if self.commit_mode == "staged" and self.queue_column:
-            reason = "is not for staged writes (default without idColumn): use commitMode=direct"
+            reason = "is not for staged writes, the default without ids: set idColumn (or "
+            reason += "commitMode=direct, if a repeat may add rows again)"
             raise OptionError("queueColumn", self.queue_column, reason)
         if self.commit_mode == "staged" and self.operation != "enqueue":
             raise OptionError("commitMode", "staged", "is for operation=enqueue")

@@ -58,10 +58,10 @@ def client(options: Connection) -> Penstock:
     if key not in clients:
         clients[key] = new_client(options)
     made = clients[key].connect()
-    if made.backend.node.whole_id()[:8] == made.backend.node.id:
-        return made
-    clients.pop(key, made).close()
-    return client(options)
+    if made.backend.node.whole_id()[:8] != made.backend.node.id:
+        made.close()
+        made = clients[key] = new_client(options).connect()
+    return made
 
 
 @contextmanager
