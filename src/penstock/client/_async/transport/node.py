@@ -211,6 +211,7 @@ class AsyncNode:
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
+        assert len({call.head[1] for call in calls}) == len(calls), "two calls of one queue"
         if not self._is_settled:
             await self._settle()
         sent, raws, results = monotonic(), list[Any](), list[R | Exception]()

@@ -212,6 +212,7 @@ class Node:
         Raises:
             redis.exceptions.ConnectionError, TimeoutError: still failing after `retry_for` seconds.
         """
+        assert len({call.head[1] for call in calls}) == len(calls), "two calls of one queue"
         if not self._is_settled:
             self._settle()
         sent, raws, results = monotonic(), list[Any](), list[R | Exception]()
