@@ -172,9 +172,9 @@ async def test_a_task_is_cancelled(
 
     trip = AsyncSocket.trip
 
-    async def watched(own: AsyncSocket, packed: bytes = b"") -> Any:
+    async def watched(own: AsyncSocket, packed: bytes = b"", **how: Any) -> Any:
         asyncio.get_running_loop().call_soon(sent.set)  # runs while the reply is awaited
-        return await trip(own, packed)
+        return await trip(own, packed, **how)
 
     async with AsyncPenstock(crash_server.url) as client:
         queue = client.queue(QUEUE)
@@ -186,7 +186,7 @@ async def test_a_task_is_cancelled(
             try:
                 sent.clear()
                 task = asyncio.ensure_future(queue.enqueue(body))
-                await sent.wait()
+                await asyncio.wait_for(sent.wait(), 30)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
