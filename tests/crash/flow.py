@@ -60,9 +60,9 @@ def break_calls(out: Log) -> None:
             raise RedisConnectionError(f"the test has lost a {kind}")
         return reply
 
-    async def abroken(own: Any, packed: bytes = b"") -> Any:
+    async def abroken(own: Any, packed: bytes = b"", **how: Any) -> Any:
         kind = armed.pop() if packed and armed else ""
-        reply = await atrip(own, packed) if kind != "request" else None
+        reply = await atrip(own, packed, **how) if kind != "request" else None
         if kind:
             await own._conn.disconnect(nowait=True)
             out.write("struck", kind)
