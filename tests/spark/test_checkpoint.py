@@ -448,7 +448,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_the_calls_of_a_batch(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this run knows of a batch is not read again, and a finished batch needs no call."""
+    """A run reads a batch once, and makes no call for one that it has finished."""
     ground.add(1300)
     life = ground.life()
     start = life.initialOffset()

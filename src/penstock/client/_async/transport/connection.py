@@ -192,7 +192,8 @@ class AsyncProducerConnection(Producer):
         """Wait for the reply of a cancelled call, and release its jobs, which no caller gets."""
         with suppress(Exception):
             reply = await asyncio.wait_for(self._socket.trip(), LATE)
-            if reply[1] != nonce or reply[0] != Code.DONE:
+            code, own, *_ = reply
+            if own != nonce or code != Code.DONE:
                 return
             result = call.parse(reply)
             taken = getattr(result, "taken", result).deliveries
