@@ -7,7 +7,6 @@ next one; no report waits longer. An idle worker waits for a wake token, as ever
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -235,7 +234,7 @@ def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
     else:
         poll.unsure = True
         if poll.home is None:
-            state.found_damaged(poll, error, logging.WARNING)
+            state.found_moving(poll, error)
         else:
             state.found_down(poll)
 

@@ -123,6 +123,7 @@ class QueuePoll:
         woken: whether this worker has taken a token of it since it asked last.
         barred: until when to leave it alone, as it is damaged or its node is down; inf = for ever,
             as its partitions are polls of their own.
+        awaited_until: until when a burst waits for it, as its slot moves or its server is down.
         failures: how many times in a row it was damaged or its node was down.
         error: why it can't be used; None = it can, as far as is known.
         refusals: how many times in a row it gave no jobs, as another client is its only consumer.
@@ -148,6 +149,7 @@ class QueuePoll:
     settings: Settings | None = None
     woken: bool = False
     barred: float = 0.0
+    awaited_until: float = 0.0
     failures: int = 0
     error: Exception | None = None
     refusals: int = 0

@@ -58,6 +58,8 @@ FAR = 1 / 2
 """The largest part of a lease that a round trip may take; otherwise no jobs are reserved."""
 RECHECK = 4.0
 """Most seconds between two looks at a queue that is damaged."""
+OUTAGE = 30.0
+"""Seconds for which a burst waits for a queue whose slot moves or whose server is down."""
 
 OUTCOMES = {
     "ack": "done",
@@ -231,7 +233,9 @@ class WorkerState:
         now = self.clock()
         if not self.options.burst or self.suspects.are_expected:
             return False
-        return all(poll.at > now or poll.barred == math.inf for poll in self.polls)
+        return all(
+            poll.barred == math.inf or poll.at > now >= poll.awaited_until for poll in self.polls
+        )
 
     @property
     def is_drained(self) -> bool:
@@ -434,11 +438,19 @@ class WorkerState:
             self.log.warning(text, name, trip)
             poll.at = 0.0
 
-    def found_damaged(self, poll: QueuePoll, error: Exception, level: int = logging.ERROR) -> None:
+    def found_damaged(self, poll: QueuePoll, error: Exception) -> None:
         """Stop using a queue for a while: it can't be used."""
         poll.failures += 1
         poll.error = error
-        poll.at = poll.barred = self._retry_at(poll, poll.failures, error, level)
+        poll.at = poll.barred = self._retry_at(poll, poll.failures, error, logging.ERROR)
+
+    def found_moving(self, poll: QueuePoll, error: Exception) -> None:
+        """Stop using a queue for a moment: its slot moves, or the server that has it is down."""
+        if not poll.failures:
+            poll.awaited_until = self.clock() + OUTAGE
+        self.found_down(poll)
+        poll.error = error
+        self._log_refusal(poll, poll.failures, error, logging.WARNING)
 
     @property
     def refusal(self) -> Exception | None:
@@ -461,11 +473,14 @@ class WorkerState:
     def _retry_at(self, poll: QueuePoll, times: int, error: Exception, level: int) -> float:
         """Log the first of consecutive failures; return the backoff deadline after `times`."""
         poll.woken = False
+        self._log_refusal(poll, times, error, level)
+        return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
+
+    def _log_refusal(self, poll: QueuePoll, times: int, error: Exception, level: int) -> None:
         if times == 1 or times % 60 == 0:
             name, kind = poll.ops.name, type(error).__name__
             text = "queue %r can't be used: %s: %s; the worker goes on without it"
             self.log.log(level, text, name, kind, error)
-        return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
 
     def found_down(self, poll: QueuePoll) -> None:
         """Stop using a queue for a moment: its node can't be reached."""
@@ -475,7 +490,7 @@ class WorkerState:
 
     def received(self, poll: QueuePoll, taken: Taken, wanted: int, sent: float) -> None:
         """Process the reply of a queue to a request for `wanted` jobs."""
-        now, poll.refusals, poll.error = self.clock(), 0, None
+        now, poll.refusals, poll.error, poll.awaited_until = self.clock(), 0, None, 0.0
         poll.asked_at, poll.asked_ms = sent, taken.now_ms
         if taken.next_ms == 0:
             poll.at, poll.pause = 0.0, 0.01

@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 import pytest
+from redis.exceptions import TryAgainError
 
 from penstock import Durable, Penstock
-from penstock.worker import Worker
+from penstock.worker import Worker, state
 from tests.support.cluster import Cluster, RawCluster, names_apart, slot_of_queue
 from tests.support.keyspace import check_invariant, load_scripts
 from tests.support.twins import wait_for
@@ -161,6 +162,48 @@ def test_a_migrating_slot_does_not_delay_others(
         cluster.end_move(slot, target)
         ps.queue(names[0]).enqueue("last")
         seen.wait("last")
+
+
+@kinds
+def test_a_burst_waits_for_a_migrating_slot(
+    cluster: Cluster, ps: Penstock, names: list[str], kind: str
+) -> None:
+    """It does the jobs of other queues, and those of the slot when the migration has ended."""
+    slot = slot_of_queue(names[0])
+    for name in names:
+        ps.queue(name).enqueue_many(range(10))
+    target = cluster.other(slot)
+    source = cluster.begin_move(slot, target)
+    cluster.move_keys(slot, source, target, most=1)
+    seen = Seen()
+    with at_work(kind, cluster.url, names, seen, burst=True) as worker:
+        wait_for(lambda: len(seen.bodies) == 20)
+        before = cluster.errors("TRYAGAIN")
+        wait_for(lambda: cluster.errors("TRYAGAIN") > before + 2)
+        cluster.move_keys(slot, source, target)
+        cluster.end_move(slot, target)
+        wait_for(lambda: worker.status().stats.counts == {"done": 30})
+        wait_for(lambda: worker.state == "stopped")
+
+
+def test_a_burst_gives_up_a_slot(
+    cluster: Cluster, ps: Penstock, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the migration takes longer than `OUTAGE`, the error is raised after the other jobs."""
+    monkeypatch.setattr(state, "OUTAGE", 1.0)
+    slot = slot_of_queue(names[0])
+    for name in names:
+        ps.queue(name).enqueue(1)
+    target = cluster.other(slot)
+    source = cluster.begin_move(slot, target)
+    cluster.move_keys(slot, source, target, most=1)
+    seen = Seen()
+    with pytest.raises(TryAgainError):
+        Worker(cluster.url, names, seen, burst=True).run()
+    assert len(seen.bodies) == 2
+    cluster.move_keys(slot, source, target)
+    cluster.end_move(slot, target)
+    assert ps.queue(names[0]).stats().ready == 1
 
 
 @kinds
