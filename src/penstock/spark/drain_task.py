@@ -333,7 +333,7 @@ class DrainResults:
         self._names = [column.name for column in output.fields]
         self._kinds = [column.type for column in output.fields]
         self._usual = [USUAL.get(kind) for kind in self._kinds]
-        self._nothing = (None,) * len(self._names)
+        self._nothing = None, (None,) * len(self._names)
         self._waiting = deque[Any]()
         self._kind: Kind | None = None
         self._room = Event()
@@ -375,9 +375,9 @@ class DrainResults:
         """Return the dedup window and the columns; None = the job is not done by this result."""
         if job.settled or job.lost or job.cancelled:
             return None
-        window_ms = None
         if value is None or value is Done:
-            return window_ms, self._nothing
+            return self._nothing
+        window_ms = None
         if isinstance(value, Done):
             if value.verdict.then is not None:
                 raise ValueError("Done(then=...) works only with ack='task'")

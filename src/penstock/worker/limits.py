@@ -91,11 +91,11 @@ class _ThreadRun:
         self.item = before
         while self._firing:
             time.sleep(0)
-        fired, self._fired = self._fired, set()
-        if fired:
+        if self._fired:
             with suppress(TimeLimit, CancelledRun):
                 for _ in range(100):
                     pass
+            self._fired.clear()
 
 
 @dataclass(eq=False, slots=True)

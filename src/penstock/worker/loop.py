@@ -309,7 +309,9 @@ def _report(
     finished = reports[verdict] if len(reports[verdict]) == 1 else first_of(reports[verdict], TRIP)
     jobs, sent, resent = [job for done in finished for job in done.jobs], state.clock(), 0.0
     results = None
-    if verdict.kind == "ack" and any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
+    if verdict.kind == "ack" and any(
+        data_of(job).find(KEPT_FIELD, 0, FIRST_FIELDS) > 0 for job in jobs
+    ):
         spans = [done.spans or [done.seconds] * len(done.jobs) for done in finished]
         results = results_of(jobs, [*chain.from_iterable(spans)])
     outcomes: Settled | None = None

@@ -219,7 +219,7 @@ class HandlerRunner:
                 event.value = value
             if self.take is not None:
                 self.take(handler, jobs, value)
-            if handler.size or KEPT_FIELD in data_of(jobs[0])[:FIRST_FIELDS]:
+            if handler.size or data_of(jobs[0]).find(KEPT_FIELD, 0, FIRST_FIELDS) > 0:
                 self._keep(handler, jobs, value)
             if type(value) in PLAIN and not handler.size:
                 return None, None
