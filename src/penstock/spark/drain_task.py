@@ -75,6 +75,7 @@ WAITING = 10_000
 """Results that wait for Spark; if there are more, the handlers wait, too."""
 USUAL = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
 """Columns whose usual values need no trial conversion."""
+to_json = json.JSONEncoder(ensure_ascii=False).encode
 Row = Sequence[Any]
 """The columns of a result."""
 Kind = tuple[Reservation, bytes, tuple[str, bool] | None, int | None]
@@ -438,7 +439,7 @@ def values_of(value: Any, names: Sequence[str], *, encodes_json: bool) -> Row:
     if value is None:
         return [None] * len(names)
     if encodes_json:
-        return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)]
+        return [value if isinstance(value, str) else to_json(value)]
     if isinstance(value, dict):
         strange = set(value).difference(names)
         if strange:
