@@ -1,4 +1,4 @@
-"""Streaming queries in their own drivers, which stop at a given point to be killed."""
+"""Streaming queries in a driver of their own, which stop at a point each, to be killed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from penstock.spark.source import PenstockDataSource
 from penstock.spark.stream import StreamReader
 from tests.spark.support import say
 
-__all__ = ["QuietReader", "consume"]
+__all__ = ["POINTS", "QuietReader", "consume"]
 
 HALT = "PENSTOCK_TEST_HALT"
-"""The point where a driver stops: `reserved`, `written` or `committed`."""
+"""Set in the driver whose queries stop."""
+POINTS = ("reserved", "written", "committed")
+"""The points where queries stop. Each is the name of the queue whose query stops there."""
 BATCH = 2
 """The batch of that point, counted from 0."""
 
 
-def halt(point: str, number: int) -> None:
-    """Report and stop there, if that is the driver's point to stop."""
-    if os.environ.get(HALT) == point and number == BATCH:
+def halt(queue: str, point: str, number: int) -> None:
+    """Report and stop there, if that is the point where the query of this queue stops."""
+    if HALT in os.environ and queue == point and number == BATCH:
         say(point)
         time.sleep(3600)
 
@@ -43,17 +45,18 @@ class QuietReader(StreamReader):
 class HaltingReader(StreamReader):
     """The reader, which stops after a reserve, or when the previous batch is noted."""
 
+    queue = ""
+
     def latestOffset(  # noqa: N802  # Spark's name
         self, start: dict[str, Any] | None = None, limit: Any = None
     ) -> dict[str, Any]:
         """Return the latest offset, with two points to stop."""
         assert start is not None
         batch = sum(start["nodes"].values())  # of the only shard
-        if os.environ.get(HALT) == "committed":
-            halt("committed", batch - 1)
+        halt(self.queue, "committed", batch - 1)
         found = super().latestOffset(start, limit)
         if sum(found["nodes"].values()) > batch:
-            halt("reserved", batch)
+            halt(self.queue, "reserved", batch)
         return found
 
 
@@ -67,34 +70,39 @@ class HaltingSource(PenstockDataSource):
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802  # Spark's name
         """Return the stopping reader."""
-        return HaltingReader(self.options, schema)
+        made = HaltingReader(self.options, schema)
+        made.queue = self.options["queue"]
+        return made
 
 
-def consume(spark: Any, url: str, checkpoint: str, results: str) -> list[Any]:
-    """Process all available jobs in batches of 100, and record each batch with its bodies.
+def consume(spark: Any, url: str, directory: str) -> None:
+    """Process all jobs of the queues in batches of 100, and note each batch with its bodies.
 
-    Returns:
-        The offsets of the last progress.
+    The notes of a queue are the lines of the file `<queue>.notes` in the directory.
     """
     spark.dataSource.register(HaltingSource)
+    queries = [_started(spark, url, queue, Path(directory)) for queue in POINTS]
+    for query in queries:
+        query.awaitTermination()
+
+
+def _started(spark: Any, url: str, queue: str, directory: Path) -> Any:
     stream = (
         spark.readStream.format("halting")
         .schema("payload string, id string")
-        .options(queue="mail", url=url, maxJobsPerTrigger=100, leaseDuration="10m")
+        .options(queue=queue, url=url, maxJobsPerTrigger=100, leaseDuration="10m")
         .load()
     )
 
     def write(frame: Any, number: int) -> None:
         bodies = [row.payload for row in frame.collect()]
-        with Path(results).open("a", encoding="utf-8") as file:
+        with (directory / f"{queue}.notes").open("a", encoding="utf-8") as file:
             file.write(json.dumps([number, bodies]) + "\n")
-        halt("written", number)
+        halt(queue, "written", number)
 
-    query = (
+    return (
         stream.writeStream.foreachBatch(write)
-        .option("checkpointLocation", checkpoint)
+        .option("checkpointLocation", str(directory / queue))
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
-    return [source["endOffset"] for source in query.lastProgress["sources"]]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from tests.spark.streams import consume
+from tests.spark.streams import POINTS, consume
 from tests.spark.support import Driver, wait_for
 
 BODIES = [f"{number}" for number in range(500)]
@@ -63,43 +63,38 @@ def stream(spark: Any, redis_url: str, tmp_path: Path) -> Callable[..., Any]:
     return start
 
 
-def left(ps: Penstock) -> tuple[int, int, int]:
+def left(ps: Penstock, queue: str = "mail") -> tuple[int, int, int]:
     """Count the jobs: ready, active, and dead or scheduled."""
-    stats = ps.queue("mail").stats()
+    stats = ps.queue(queue).stats()
     return stats.ready, stats.active, stats.dead + stats.scheduled
 
 
 def test_a_killed_driver_loses_nothing(
     driver: Callable[..., Driver], spark: Any, ps: Penstock, redis_url: str, tmp_path: Path
 ) -> None:
-    """Killed after the reserve, after the sink, and after the commit log, in turn.
+    """Three queries are killed with their driver: after a reserve, a sink, and a commit log.
 
     The batch whose sink had written comes twice with the same jobs; all others once.
     """
-    ps.queue("mail").enqueue_many(bodies())
-    results = tmp_path / "results"
-    arguments = {
-        "url": redis_url,
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "results": str(results),
-    }
-    for point in ("reserved", "written", "committed"):
-        run = driver("tests.spark.streams:consume", env={"PENSTOCK_TEST_HALT": point}, **arguments)
+    for name in POINTS:
+        ps.queue(name).enqueue_many(bodies())
+    arguments = {"url": redis_url, "directory": str(tmp_path)}
+    run = driver("tests.spark.streams:consume", env={"PENSTOCK_TEST_HALT": "yes"}, **arguments)
+    for point in POINTS:
         run.wait_for(point)
-        jvm = run.jvm()
-        run.kill()
-        assert not jvm.is_running()
+    jvm = run.jvm()
+    run.kill()
+    assert not jvm.is_running()
     consume(spark, **arguments)
-    notes = [json.loads(line) for line in results.read_text().splitlines()]
-    seen = Counter(body for _, had in notes for body in had)
-    assert set(seen) == set(BODIES)
-    runs = Counter(number for number, _ in notes)
-    twice = [number for number, count in runs.items() if count > 1]
-    assert twice == [2]
-    first, again = (had for number, had in notes if number == 2)
-    assert sorted(first) == sorted(again)
-    assert {body for body, count in seen.items() if count > 1} == set(first)
-    assert left(ps) == (0, 0, 0)
+    for point in POINTS:
+        lines = (tmp_path / f"{point}.notes").read_text().splitlines()
+        notes = [json.loads(line) for line in lines]
+        numbers = [0, 1, 2, 2, 3, 4] if point == "written" else [0, 1, 2, 3, 4]
+        assert [number for number, _ in notes] == numbers
+        batches = {number: sorted(had) for number, had in notes}
+        assert all(sorted(had) == batches[number] for number, had in notes)
+        assert Counter(body for had in batches.values() for body in had) == Counter(BODIES)
+        assert left(ps, point) == (0, 0, 0)
 
 
 def test_available_now_leaves_nothing_leased(stream: Any, ps: Penstock) -> None:
