@@ -227,8 +227,7 @@ class WorkerState:
         return self.stopping or self._is_exhausted()
 
     def _is_exhausted(self) -> bool:
-        most = self.options.max_jobs
-        if self.is_drained or (most is not None and self.taken >= most):
+        if self.is_drained or self._has_enough:
             return True
         now = self.clock()
         if not self.options.burst or self.suspects.are_expected:
@@ -236,6 +235,12 @@ class WorkerState:
         return all(
             poll.barred == math.inf or poll.at > now >= poll.awaited_until for poll in self.polls
         )
+
+    @property
+    def _has_enough(self) -> bool:
+        """True if the worker has taken as many jobs as it may."""
+        most = self.options.max_jobs
+        return most is not None and self.taken >= most
 
     @property
     def is_drained(self) -> bool:
@@ -454,8 +459,11 @@ class WorkerState:
 
     @property
     def refusal(self) -> Exception | None:
-        """Error that ends the worker: of a newer protocol, or of a burst's queue at its end."""
-        if self.newer is not None or not self.options.burst:
+        """Error that ends the worker: of a newer protocol, or of a queue that a burst can't use.
+
+        A burst that was stopped, or has as many jobs as it may, does not need the queue any more.
+        """
+        if self.newer is not None or not self.options.burst or self.stopping or self._has_enough:
             return self.newer
         return next((poll.error for poll in self.polls if poll.error), None)
 

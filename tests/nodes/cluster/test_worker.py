@@ -189,7 +189,10 @@ def test_a_burst_waits_for_a_migrating_slot(
 def test_a_burst_gives_up_a_slot(
     cluster: Cluster, ps: Penstock, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the migration takes longer than `OUTAGE`, the error is raised after the other jobs."""
+    """If the migration takes longer than `OUTAGE`, the error is raised after the other jobs.
+
+    A worker that has taken `max_jobs` meanwhile does not need the queue, and raises nothing.
+    """
     monkeypatch.setattr(state, "OUTAGE", 1.0)
     slot = slot_of_queue(names[0])
     for name in names:
@@ -201,6 +204,10 @@ def test_a_burst_gives_up_a_slot(
     with pytest.raises(TryAgainError):
         Worker(cluster.url, names, seen, burst=True).run()
     assert len(seen.bodies) == 2
+    for name in names[1:]:
+        ps.queue(name).enqueue_many([2, 3])
+    Worker(cluster.url, names, seen, burst=True, concurrency=1, max_jobs=3).run()
+    assert len(seen.bodies) == 5
     cluster.move_keys(slot, source, target)
     cluster.end_move(slot, target)
     assert ps.queue(names[0]).stats().ready == 1
