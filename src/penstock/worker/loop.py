@@ -7,6 +7,7 @@ next one; no report waits longer. An idle worker waits for a wake token, as ever
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -49,7 +50,7 @@ from penstock.errors import (
     WrongEpoch,
 )
 from penstock.worker.messages import FAILED, is_last
-from penstock.worker.polls import Finished, QueuePoll, Reports, first_of, verdict_call
+from penstock.worker.polls import OUTAGE, Finished, QueuePoll, Reports, first_of, verdict_call
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.schedules import run_ticks
 from penstock.worker.state import FAR, HANDED_BACK, KEPT, OUTCOMES, TRIP, WorkerState
@@ -234,7 +235,7 @@ def _refused(state: WorkerState, poll: QueuePoll, error: Exception) -> None:
     else:
         poll.unsure = True
         if poll.home is None:
-            state.found_moving(poll, error)
+            state.found_damaged(poll, error, logging.WARNING, OUTAGE)
         else:
             state.found_down(poll)
 
@@ -309,9 +310,7 @@ def _report(
     finished = reports[verdict] if len(reports[verdict]) == 1 else first_of(reports[verdict], TRIP)
     jobs, sent, resent = [job for done in finished for job in done.jobs], state.clock(), 0.0
     results = None
-    if verdict.kind == "ack" and any(
-        data_of(job).find(KEPT_FIELD, 0, FIRST_FIELDS) > 0 for job in jobs
-    ):
+    if verdict.kind == "ack" and any(KEPT_FIELD in data_of(job)[:FIRST_FIELDS] for job in jobs):
         spans = [done.spans or [done.seconds] * len(done.jobs) for done in finished]
         results = results_of(jobs, [*chain.from_iterable(spans)])
     outcomes: Settled | None = None

@@ -17,9 +17,20 @@ from penstock.core.views import Settings
 from penstock.worker.results import ACK, Verdict
 from penstock.worker.schedules import Ticker
 
-__all__ = ["Finished", "FinishedJobs", "QueuePoll", "Reports", "first_of", "verdict_call"]
+__all__ = [
+    "OUTAGE",
+    "Finished",
+    "FinishedJobs",
+    "QueuePoll",
+    "Reports",
+    "first_of",
+    "verdict_call",
+    "weighed",
+]
 
 
+OUTAGE = 30.0
+"""Seconds for which a burst waits for a queue whose slot moves or whose server is down."""
 PERIOD = 0.02
 """Most seconds for which a job that is done waits for the next ones of its reserve."""
 
@@ -172,6 +183,23 @@ class QueuePoll:
     def is_usable(self) -> bool:
         """True if it may give this worker jobs, as far as is known."""
         return not self.failures and not self.refusals and not self.is_slow
+
+    def is_exhausted(self, now: float) -> bool:
+        """Return whether a burst has no jobs to expect of it."""
+        return self.barred == math.inf or self.at > now >= self.awaited_until
+
+
+def weighed(polls: Sequence[QueuePoll], room: int) -> dict[QueuePoll, int]:
+    """Return how many of `room` jobs to ask each queue for, by weight and credit."""
+    total = sum(poll.weight for poll in polls)
+    for poll in polls:
+        poll.credit += room * poll.weight / total
+    parts: dict[QueuePoll, int] = {}
+    for _ in range(room):
+        most = max(polls, key=lambda poll: poll.credit)
+        most.credit -= 1
+        parts[most] = parts.get(most, 0) + 1
+    return parts
 
 
 def first_of(finished: Sequence[Finished], most: int) -> Sequence[Finished]:

@@ -30,7 +30,7 @@ from penstock.core.views import Settings
 from penstock.errors import QueueInUse, QueuePartitioned, UnsupportedVersion
 from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.options import WorkerOptions
-from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports
+from penstock.worker.polls import Finished, FinishedJobs, QueuePoll, Reports, weighed
 from penstock.worker.results import Verdict
 from penstock.worker.statistics import Statistics
 from penstock.worker.suspects import ASIDE, Suspects, suspects_among
@@ -58,8 +58,6 @@ FAR = 1 / 2
 """The largest part of a lease that a round trip may take; otherwise no jobs are reserved."""
 RECHECK = 4.0
 """Most seconds between two looks at a queue that is damaged."""
-OUTAGE = 30.0
-"""Seconds for which a burst waits for a queue whose slot moves or whose server is down."""
 
 OUTCOMES = {
     "ack": "done",
@@ -232,9 +230,7 @@ class WorkerState:
         now = self.clock()
         if not self.options.burst or self.suspects.are_expected:
             return False
-        return all(
-            poll.barred == math.inf or poll.at > now >= poll.awaited_until for poll in self.polls
-        )
+        return all(poll.is_exhausted(now) for poll in self.polls)
 
     @property
     def _has_enough(self) -> bool:
@@ -301,18 +297,7 @@ class WorkerState:
             asked = [poll for poll in asked if poll.ops.name == first]
         if len(asked) <= 1:
             return dict.fromkeys(asked, room)
-        return self._weighed(asked, room)
-
-    def _weighed(self, asked: list[QueuePoll], room: int) -> dict[QueuePoll, int]:
-        total = sum(poll.weight for poll in asked)
-        for poll in asked:
-            poll.credit += room * poll.weight / total
-        parts: dict[QueuePoll, int] = {}
-        for _ in range(room):
-            most = max(asked, key=lambda poll: poll.credit)
-            most.credit -= 1
-            parts[most] = parts.get(most, 0) + 1
-        return parts
+        return weighed(asked, room)
 
     def until(self) -> float:
         """Return when the loop has to act next, if nothing happens before."""
@@ -443,26 +428,19 @@ class WorkerState:
             self.log.warning(text, name, trip)
             poll.at = 0.0
 
-    def found_damaged(self, poll: QueuePoll, error: Exception) -> None:
-        """Stop using a queue for a while: it can't be used."""
+    def found_damaged(
+        self, poll: QueuePoll, error: Exception, level: int = logging.ERROR, outage: float = 0.0
+    ) -> None:
+        """Stop using a queue for a while; a burst waits up to `outage` seconds for it."""
+        if not poll.failures:
+            poll.awaited_until = self.clock() + outage
         poll.failures += 1
         poll.error = error
-        poll.at = poll.barred = self._retry_at(poll, poll.failures, error, logging.ERROR)
-
-    def found_moving(self, poll: QueuePoll, error: Exception) -> None:
-        """Stop using a queue for a moment: its slot moves, or the server that has it is down."""
-        if not poll.failures:
-            poll.awaited_until = self.clock() + OUTAGE
-        self.found_down(poll)
-        poll.error = error
-        self._log_refusal(poll, poll.failures, error, logging.WARNING)
+        poll.at = poll.barred = self._retry_at(poll, poll.failures, error, level)
 
     @property
     def refusal(self) -> Exception | None:
-        """Error that ends the worker: of a newer protocol, or of a queue that a burst can't use.
-
-        A burst that was stopped, or has as many jobs as it may, does not need the queue any more.
-        """
+        """Error that ends the worker: of a newer protocol, or of a queue that a burst needs."""
         if self.newer is not None or not self.options.burst or self.stopping or self._has_enough:
             return self.newer
         return next((poll.error for poll in self.polls if poll.error), None)
@@ -481,14 +459,11 @@ class WorkerState:
     def _retry_at(self, poll: QueuePoll, times: int, error: Exception, level: int) -> float:
         """Log the first of consecutive failures; return the backoff deadline after `times`."""
         poll.woken = False
-        self._log_refusal(poll, times, error, level)
-        return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
-
-    def _log_refusal(self, poll: QueuePoll, times: int, error: Exception, level: int) -> None:
         if times == 1 or times % 60 == 0:
             name, kind = poll.ops.name, type(error).__name__
             text = "queue %r can't be used: %s: %s; the worker goes on without it"
             self.log.log(level, text, name, kind, error)
+        return self.clock() + min(0.25 * 2.0 ** min(times, 8), RECHECK)
 
     def found_down(self, poll: QueuePoll) -> None:
         """Stop using a queue for a moment: its node can't be reached."""

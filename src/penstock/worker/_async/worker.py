@@ -102,8 +102,7 @@ class AsyncWorker:
             released, without counting an attempt.
         burst: end when no job can be taken any more. Jobs that are due later stay, and so do jobs
             of a queue that is paused or has another exclusive consumer. If a queue can't be used,
-            its error is raised at the end; for one whose slot of a cluster moves, or whose server
-            is down, the worker waits up to 30 seconds.
+            its error is raised at the end, on a cluster after 30 seconds of failures in a row.
         max_jobs: take this many jobs, and end when they are finished.
         throttle: seconds to pause after each look at the queues; or a function that computes them
             from the number of waiting jobs.
