@@ -698,7 +698,9 @@ def test_figures_for_the_progress(ground: Ground) -> None:
     ground.queue.bury(ground.queue.reserve(2), "no use")
     life = ground.life()
     life.latest(life.initialOffset(), 3)
-    assert life.reportLatestOffset() == {"ready": 2, "scheduled": 1, "active": 3, "dead": 2}
+    assert life.reportLatestOffset() == {
+        "ready": 2, "scheduled": 1, "parked": 0, "active": 3, "dead": 2,
+    }  # fmt: skip
     life.stop()
 
 

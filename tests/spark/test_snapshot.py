@@ -28,6 +28,7 @@ from penstock import Job, Penstock
 from penstock.client._sync.transport.node import Node
 from penstock.errors import QueueMissing
 from penstock.spark import OptionError
+from penstock.spark.options import STATES
 from penstock.spark.snapshot import PIECES, SnapshotReader, SnapshotSlice
 from penstock.spark.source import SCHEMA
 from tests.model.clock import TestClock, use_test_clock
@@ -79,7 +80,9 @@ def by_id(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def filled(client: Penstock) -> None:
     """Add jobs in every state, with everything a job may have."""
     queue = client.queue("q")
+    queue.configure(per_key=1)
     queue.enqueue_many([b"plain %d" % i for i in range(5)])
+    queue.enqueue_many([b"of ada %d" % i for i in range(4)], key="ada")
     queue.enqueue(
         {"to": "ada"}, headers={"trace": "abc", "größe": "ü;=%"}, dedup_id="a;b", ttl=3600
     )
@@ -141,7 +144,7 @@ def test_nothing_is_taken(client: Penstock) -> None:
     assert client.backend.node.command("DBSIZE") == raw
 
 
-@pytest.mark.parametrize("states", ["ready", "scheduled", "active", "dead", "ready,dead"])
+@pytest.mark.parametrize("states", [*STATES, "ready,dead"])
 def test_states(states: str, client: Penstock) -> None:
     """Rows of one state only; due jobs and ended leases are ready."""
     filled(client)
@@ -248,7 +251,7 @@ def test_jobs_that_stay_are_seen_once_while_others_move(
     """
     monkeypatch.setattr("penstock.spark.columns.PAGE", 1)
     draw, queue = random.Random(7), client.queue("q")
-    stay = {"ready": 30, "scheduled": 30, "dead": 20, "active": 20}
+    stay = {"ready": 30, "scheduled": 30, "parked": 30, "dead": 20, "active": 20}
     kept = _staying(client, stay)
     moving: list[Job] = []
 
@@ -278,6 +281,9 @@ def _staying(client: Penstock, counts: dict[str, int]) -> dict[str, Any]:
     queue.enqueue_many([b"stays"] * counts["active"], lease=3600)
     active = queue.reserve(counts["active"])
     scheduled = queue.enqueue_many([b"stays"] * counts["scheduled"], delay=3600).ids
+    queue.configure(per_key=1)
+    queue.enqueue(b"is never acknowledged", key="ada", lease=3600)
+    parked = queue.enqueue_many([b"stays"] * counts["parked"], key="ada").ids
     # waiting ones stay behind the moving ones, in the order of delivery
     queue.enqueue_many([b"moves"] * 400, lease=3600)
     ready = queue.enqueue_many([b"stays"] * counts["ready"]).ids
@@ -285,6 +291,7 @@ def _staying(client: Penstock, counts: dict[str, int]) -> dict[str, Any]:
         "dead": [job.id for job in dead],
         "active": active,
         "scheduled": list(scheduled),
+        "parked": list(parked),
         "ready": list(ready),
     }
 

@@ -21,6 +21,7 @@ from penstock.errors import NodesUnavailable, QueueMissing
 from penstock.spark import stream
 from penstock.spark.checkpoint import Batches
 from penstock.spark.errors import Unreachable
+from penstock.spark.options import STATES
 from penstock.spark.shards import OpenShard, OpenShards
 from penstock.spark.snapshot import SnapshotReader
 from penstock.spark.stream import BatchSlice
@@ -136,7 +137,7 @@ def test_an_offset_for_each_shard(count: int, partitions: int | None, make: Make
     assert sorted(ground.read(parts)) == sorted(bodies(0, 60))
     copy = pickle.loads(pickle.dumps(life))  # as each task gets it
     assert sum(batch.num_rows for part in parts for batch in copy.read(part)) == 60
-    assert life.reportLatestOffset() == {"ready": 0, "scheduled": 0, "active": 60, "dead": 0}
+    assert life.reportLatestOffset() == dict.fromkeys(STATES, 0) | {"active": 60}
     ground.add(1, at=0)
     second = life.latest(first, 1000)
     changed = {key for key in second["nodes"] if second["nodes"][key] != first["nodes"][key]}

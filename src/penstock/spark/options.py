@@ -26,7 +26,7 @@ __all__ = ["OPTIONS", "Connection", "Read", "Stream", "Write", "spelled"]
 
 C = TypeVar("C", bound="Connection")
 SPANS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-STATES = ("ready", "scheduled", "active", "dead")
+STATES = ("ready", "scheduled", "parked", "active", "dead")
 
 
 def option(parse: Callable[[str], object], default: object, *, secret: bool = False) -> Any:

@@ -92,7 +92,7 @@ class ShardPlan:
     def _wanted(self, options: Read) -> Iterator[tuple[SnapshotRange, range]]:
         """Yield each structure that has jobs, with their ranks.
 
-        Jobs that are held come last. So a job that goes back to `scheduled` during the read has
+        Parked and held jobs come last. So a job that goes to `scheduled` during the read has
         probably been looked for there before, and is not read twice.
         """
         now = f"{self._origin[-1]} {HIGHEST}"
@@ -102,6 +102,7 @@ class ShardPlan:
             ({"scheduled"}, "scheduled", now, END),
             ({"ready"}, "scheduled", "", now),
             ({"ready"}, "ready", low, min(high, last.decode() if last else "")),
+            ({"parked"}, "parked", "", END),
             ({"dead"}, "dead", "", now),
             ({"ready", "active"}, "active", "", END),
             ({"active"}, "once", "", END),
