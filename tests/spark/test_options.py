@@ -185,6 +185,8 @@ def test_passwords_come_from_where_options_point(
         ([("payload", "binary"), ("headers", "map<string,long>")], {}, "headers"),
         ([("payload", "binary"), ("delay", "long"), ("readyAt", "timestamp")], {}, "readyAt"),
         ([("payload", "binary"), ("max_attempts", "double")], {}, "max_attempts"),
+        ([("payload", "binary"), ("priority", "string")], {}, "priority"),
+        ([("payload", "binary"), ("key", "double")], {}, "key"),
         ([("payload", "binary")], {"idcolumn": "key"}, "idColumn"),
         ([("payload", "binary")], {"queuecolumn": "to"}, "queueColumn"),
         ([("payload", "binary"), ("to", "long")], {"queuecolumn": "to"}, "to"),

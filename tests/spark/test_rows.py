@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from penstock import Dedup
+from penstock.core.bulk import prepared
 from penstock.spark.errors import RowError
 from penstock.spark.options import Write
 from penstock.spark.rows import Encoded, Encoder, Task
 
 COUNT = 2500
+STABLE_ID = re.compile(rb";i=[^\n;]*")
 FIRST = datetime(2040, 1, 1, tzinfo=timezone.utc)
 TIMES = [FIRST + timedelta(microseconds=7 * i) for i in range(COUNT)]
 COLUMNS: dict[str, tuple[str, list[Any]]] = {
@@ -21,6 +25,9 @@ COLUMNS: dict[str, tuple[str, list[Any]]] = {
     "delay": ("long", [(None, 5, 60)[i % 3] for i in range(COUNT)]),
     "ready_at": ("timestamp", [None if i % 5 == 0 else time for i, time in enumerate(TIMES)]),
     "ttl": ("double", [1e9 + 0.5 + i % 3 for i in range(COUNT)]),
+    "key": ("string", [None if i % 4 == 0 else f"é {i % 900}" for i in range(COUNT)]),
+    "priority": ("long", [(None, 0, 9)[i % 3] for i in range(COUNT)]),
+    "result_ttl": ("double", [(None, 0.0, 60.5, 7.0)[i % 4] for i in range(COUNT)]),
     "q": ("string", [f"q{i % 3}" for i in range(COUNT)]),
 }  # fmt: skip
 KINDS = {
@@ -47,7 +54,8 @@ def joined(source: Any, names: tuple[str, ...], **options: str) -> Encoded:
     "names",
     [
         ("id", "payload"), ("payload",), ("id", "payload", "delay"), ("payload", "ready_at"),
-        ("id", "ready_at", "payload", "ttl"), ("payload", "delay", "ttl"),
+        ("id", "ready_at", "payload", "ttl"), ("payload", "delay", "ttl"), ("key", "payload"),
+        ("priority", "id", "payload", "key", "result_ttl"),
     ],
     ids=",".join,
 )  # fmt: skip
@@ -61,7 +69,9 @@ def test_batches_and_rows(names: tuple[str, ...], body: str, queue: bool) -> Non
     rows = zip(*(COLUMNS[name][1] for name in names), strict=True)
     found = joined(iter([batch(names)]), names, **options)
     assert found == joined(rows, names, **options)
-    assert len(set(found.keys)) == len(set(found.records)) == COUNT
+    assert len(set(found.records)) == COUNT
+    if "key" not in names:
+        assert len(set(found.keys)) == COUNT
     assert found.queues == (COLUMNS["q"][1] if queue else ["q"] * COUNT)
 
 
@@ -71,6 +81,21 @@ def test_a_time_is_rounded_up_to_a_millisecond() -> None:
     start = int(FIRST.timestamp() * 1000)
     expected = [0, f"@{start + 1}", f"@{start + 1}", f"@{start + 2}"]
     assert [found.delays[i] for i in (0, 1, 142, 143)] == expected
+
+
+def test_a_record_is_that_of_an_enqueue() -> None:
+    """Key, priority and result_ttl are as `enqueue` writes them. The key chooses the partition."""
+    names = ("id", "payload", "key", "priority", "result_ttl")
+    rows = list(zip(*(COLUMNS[name][1][:12] for name in names), strict=True))
+    found = joined(rows, names)
+    for record, place, (name, body, key, priority, result_ttl) in zip(
+        found.records, found.keys, rows, strict=True
+    ):
+        made = prepared(
+            dedup=Dedup(name, window=86_400), key=key, priority=priority, result_ttl=result_ttl
+        ).record(body.encode())
+        assert STABLE_ID.sub(b"", record) == STABLE_ID.sub(b"", made)
+        assert place == (key or name)
 
 
 @pytest.mark.parametrize("year", [1969, 2300])
@@ -88,7 +113,8 @@ def test_a_time_that_no_job_can_have(year: int) -> None:
     "name, fine, wrong",
     [
         ("ttl", 1, True), ("ttl", 1, [1]), ("max_attempts", 1, 1.0), ("delay", 1, True),
-        ("headers", {"a": "b"}, {"a": ["b"]}),
+        ("headers", {"a": "b"}, {"a": ["b"]}), ("key", 1, True), ("key", "a", ["a"]),
+        ("key", "a", "x" * 1025), ("priority", 1, 10), ("result_ttl", 1, True),
     ],
 )  # fmt: skip
 def test_a_value_of_another_type(name: str, fine: object, wrong: object) -> None:

@@ -165,6 +165,28 @@ def test_a_queue_in_partitions(redis_url: str) -> None:
         close_all()
 
 
+def test_the_rows_of_a_key_lie_in_one_partition(redis_url: str) -> None:
+    """A row's key selects its partition, as that of an enqueue; rows without one use their ids."""
+    with Penstock(redis_url) as ps:
+        queue = ps.queue("mail", partitions=4)
+        keys = [f"customer {number}" for number in range(8)]
+        first = {key: parse_id(queue.enqueue(b"first", key=key).id).crc for key in keys}
+        rows: dict[str, Any] = {"id": [str(n) for n in range(80)], "payload": BODIES * 2}
+        rows["key"] = keys * 9 + [None] * 8
+        given = {"queue": "mail", "url": redis_url}
+        writer = BatchWriter(given, schema("id string, payload binary, key string"), False)
+        for _ in range(2):
+            with running():
+                writer.commit([writer.write(iter(arrow(rows)))])
+        found = {view.dedup_id: parse_id(view.id).crc for view in queue.scan_iter()}
+        assert len(found) == 1 + 80
+        assert [found[str(n)] for n in range(72)] == [first[key] for key in keys] * 9
+        for n in range(72, 80):
+            assert queue.enqueue(b"again", dedup_id=str(n)).id
+        assert len(list(queue.scan_iter())) == 8 + 80
+        close_all()
+
+
 def test_rows_acknowledge_jobs_of_partitions(redis_url: str) -> None:
     """Jobs are acknowledged by id and receipt, each in its partition."""
     with Penstock(redis_url) as ps:

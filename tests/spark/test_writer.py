@@ -79,6 +79,8 @@ def test_a_named_write_is_done_once(text: str, ps: Penstock, options: Any) -> No
         ("backoff", "int", [5, None]),
         ("delay", "int", [60, 0]),
         ("headers", "map", [{"k": "v"}, {"k": "\x01"}]),
+        ("key", "int", [5, None]),
+        ("priority", "int", [5, None]),
     ],
 )
 def test_the_same_body_with_other_terms_is_another_row(
@@ -96,7 +98,10 @@ def test_the_same_body_with_other_terms_is_another_row(
             with running(0):
                 writer.write(iter(arrow({"payload": [b"x"] * len(said), name: said}, **types)))
         views = ps.queue(queue).scan_iter()
-        return sorted(f"{v.state} {v.lease} {v.ttl} {v.retry} {v.headers}" for v in views)
+        return sorted(
+            f"{v.state} {v.lease} {v.ttl} {v.retry} {v.headers} {v.key_hash} {v.priority}"
+            for v in views
+        )
 
     wanted = written("mail", [values])
     assert len(set(wanted)) == 2
@@ -168,6 +173,29 @@ def test_columns_set_the_options_of_a_job(ps: Penstock, options: Any) -> None:
     assert two.retry is None
     [job] = queue.reserve(block=0)
     assert (job.id, job.lease) == (two.id, 30)
+
+
+@pytest.mark.parametrize("mode", ["direct", "staged"])
+def test_rows_with_keys_and_priorities(mode: str, ps: Penstock, options: Any) -> None:
+    """Jobs of a key take turns, in the order of the rows; those with a priority come first."""
+    queue = ps.queue("mail")
+    queue.configure(ordered=True)
+    rows = {"id": [*"abcde"], "payload": [*"12345"], "key": ["ada", "bob", "ada", None, "bob"]}
+    text = "id string, payload string, key string"
+    writer = BatchWriter(options(commitMode=mode), schema(text), False)
+    with running():
+        writer.commit([writer.write(iter(arrow(rows)))])
+    taken = queue.reserve(9, block=0)
+    assert [job.raw for job in taken] == [b"1", b"2", b"4"]
+    queue.ack(taken)
+    assert [job.raw for job in queue.reserve(9, block=0)] == [b"3", b"5"]
+
+    urgent = {"id": [*"fgh"], "payload": [*"678"], "priority": [None, 3, 9]}
+    text = "id string, payload string, priority int"
+    writer = BatchWriter(options(commitMode=mode, queue="urgent"), schema(text), False)
+    with running():
+        writer.commit([writer.write(iter(arrow(urgent, priority=pa.int32())))])
+    assert [job.raw for job in ps.queue("urgent").reserve(9, block=0)] == [b"8", b"7", b"6"]
 
 
 def test_a_queue_for_each_row(ps: Penstock, options: Any) -> None:

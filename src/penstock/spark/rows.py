@@ -27,7 +27,7 @@ from penstock.core.bulk import prepared, start_of
 from penstock.core.dedup import ID_PLACEHOLDER, Dedup
 from penstock.core.options import check_label
 from penstock.core.policy import RetryPolicy
-from penstock.core.record import escaped, parse_json
+from penstock.core.record import escaped, key_hash, parse_json
 from penstock.errors import BadArgument
 from penstock.spark.errors import OptionError, RowError
 from penstock.spark.options import Write
@@ -50,12 +50,14 @@ DIGEST = 15
 """Bytes of a stable id: a multiple of three, so that base64 adds no padding."""
 LAST_US = 1000 << 42
 """The latest time of a job."""
+ID_FIELD = b";d=" + ID_PLACEHOLDER
 PLAIN_ID = re.compile(r"[-\w.~]{1,1024}", re.ASCII).fullmatch
 """Matches ids that are not escaped in records."""
 TO_JSON = "selectExpr('to_json(struct(*)) AS payload') and payloadFormat=json"
 """The way to write other columns, as errors tell it."""
 
-RULES = {name: name for name in ("delay", "ttl", "lease", "headers")} | {"ready_at": "at"}
+RULES = {name: name for name in ("delay", "ttl", "lease", "headers", "priority", "result_ttl")}
+RULES["ready_at"] = "at"
 """Columns of the job's options, and the arguments of an enqueue."""
 STARTS = ("delay", "ready_at")
 POLICY = {"max_attempts": "max_attempts", "backoff": "base", "backoff_cap": "cap"}
@@ -67,6 +69,7 @@ ENQUEUE = {
     "payload": ("binary", "string"), "id": ("string", *WHOLE), "delay": SPANS,
     "ready_at": ("timestamp",), "ttl": SPANS, "lease": SPANS, "max_attempts": WHOLE,
     "backoff": SPANS, "backoff_cap": SPANS, "headers": ("map<string,string>",),
+    "key": ("string", *WHOLE), "priority": WHOLE, "result_ttl": SPANS,
 }  # fmt: skip
 NAMED = {"id": ("string",)}
 HELD = {"id": ("string",), "receipt": ("string",)}
@@ -80,7 +83,7 @@ class Encoded(NamedTuple):
     """Converted rows, as a list of each part. A delay is in ms, or `@` and an absolute time.
 
     Attributes:
-        keys: the ids, which choose node and partition.
+        keys: the keys of the jobs, or else their ids; they choose node and partition.
     """
 
     queues: list[str]
@@ -151,7 +154,7 @@ def preferred(key: str, nodes: Sequence[str]) -> str:
 
 
 class Head(NamedTuple):
-    """The common parts of rows with equal options: the header around the id, and the delay."""
+    """The header of a record before and behind its dedup id, and its delay."""
 
     front: bytes
     tail: bytes
@@ -207,6 +210,10 @@ class Encoder:
         delays = [head.delay for head in heads]
         if self._start:
             delays = self._starts(given[self._start])
+        own_keys: list[Any] = []
+        if "key" in given:
+            own_keys = as_list(self._names["key"], given["key"])
+            heads = self._keyed(heads, own_keys)
         if "id" in given:
             ids = as_list(self._names["id"], given["id"])
             names = lines = self._converted("id", _name, ids)
@@ -219,9 +226,12 @@ class Encoder:
             if self._attempt:
                 keys = [f"{self._attempt}-{row}" for row in range(self._row, self._row + count)]
             names = [key.encode() for key in keys]
+        for at, key in enumerate(own_keys):
+            if key is not None:
+                keys[at] = str(key)
         rows = zip(heads, names, stables, bodies, strict=True)
         records = [
-            b"%b%b%b;i=%b\n%b" % (front, name, tail, stable, body)
+            b"%b;d=%b%b;i=%b\n%b" % (front, name, tail, stable, body)
             for (front, tail, _), name, stable, body in rows
         ]
         return Encoded(queues, delays, records, keys)
@@ -264,6 +274,11 @@ class Encoder:
                 raise RowError(column, value, error.reason, self._row + len(heads)) from None
         return heads
 
+    def _keyed(self, heads: Sequence[Head], keys: list[Any]) -> list[Head]:
+        fields = self._converted("key", partial(_remembered, _key_field), keys)
+        pairs = zip(heads, fields, strict=True)
+        return [Head(front + field, tail, delay) for (front, tail, delay), field in pairs]
+
     def _starts(self, column: Column) -> list[int | str]:
         """Return the delays of rows, by the column of times."""
         if isinstance(column, pa.TimestampArray):
@@ -304,7 +319,7 @@ def _head(dedup: Dedup, is_json: bool, columns: tuple[str, ...], *values: Any) -
     policy = _arguments(POLICY, found)
     retry = RetryPolicy(**policy) if policy else None
     made = prepared(**_arguments(RULES, found), retry=retry, dedup=dedup)
-    front, _, tail = (made.coded_head if is_json else made.head).partition(ID_PLACEHOLDER)
+    front, _, tail = (made.coded_head if is_json else made.head).partition(ID_FIELD)
     return Head(front, tail, made.delay)
 
 
@@ -320,9 +335,19 @@ def _start_of(argument: str, value: Any) -> int | str:
 def _name(value: Any) -> bytes:
     if type(value) is str and PLAIN_ID(value):
         return value.encode()
+    return escaped(_label("id", value)).encode()
+
+
+@lru_cache(maxsize=1 << 14, typed=True)
+def _key_field(value: Any) -> bytes:
+    """Return the field of a record for the key of its job; empty = it has no key."""
+    return b"" if value is None else f";q={key_hash(_label('key', value))}".encode()
+
+
+def _label(argument: str, value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    return escaped(check_label("id", value)).encode()
+    return check_label(argument, value)
 
 
 def _arguments(names: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
